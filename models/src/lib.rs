@@ -1,0 +1,21 @@
+//! Weights in, logits out: what Waymark needs of a language model and of an embedder.
+//!
+//! Everything on the CPU is computed in `f32`; weights stay in memory in the form the checkpoint has them in and are
+//! unpacked panel by panel inside the matrix product, so that serving, training and parity tests share one numerics.
+
+pub mod adapter;
+pub mod batch;
+pub mod catalog;
+pub mod chat;
+pub mod checkpoint;
+pub mod decoder;
+pub mod embedder;
+pub mod error;
+pub mod kernel;
+pub mod pull;
+pub mod sampler;
+pub mod tokenizer;
+pub mod weights;
+
+pub use batch::{AdapterSlot, BLOCK, ForwardBatch, Logits, Row, Want};
+pub use error::ModelError;

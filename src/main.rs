@@ -1,0 +1,2 @@
+//! Waymark.
+fn main() {}
