@@ -57,7 +57,10 @@ pub(super) enum Command {
     Stop(u64),
     /// The session was dropped.
     Close(u64),
-    LoadAdapter { dir: PathBuf, reply: oneshot::Sender<Result<Adapter, EngineError>> },
+    LoadAdapter {
+        dir: PathBuf,
+        reply: oneshot::Sender<Result<Adapter, EngineError>>,
+    },
     UnloadAdapter(Adapter),
     /// Ends the thread; the sender is dropped when it is over.
     Shutdown(oneshot::Sender<()>),

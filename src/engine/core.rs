@@ -217,7 +217,8 @@ impl Core {
 
     fn unload_retired(&mut self) {
         let sequences = &self.sequences;
-        let used = |slot: AdapterSlot| sequences.values().any(|s| s.adapter.is_some_and(|adapter| adapter.slot == slot));
+        let used =
+            |slot: AdapterSlot| sequences.values().any(|s| s.adapter.is_some_and(|adapter| adapter.slot == slot));
         let backend = &mut self.backend;
         self.retired.retain(|adapter| {
             let keep = used(adapter.slot);

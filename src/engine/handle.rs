@@ -64,11 +64,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Request`] for settings under which nothing could run, [`EngineError::Dead`] when the operating
     /// system refuses a thread.
-    pub fn start(
-        backend: Box<dyn Backend>,
-        config: EngineConfig,
-        bytes: Arc<TokenBytes>,
-    ) -> Result<Self, EngineError> {
+    pub fn start(backend: Box<dyn Backend>, config: EngineConfig, bytes: Arc<TokenBytes>) -> Result<Self, EngineError> {
         config.check()?;
         let spec = backend.spec().clone();
         if spec.limit() < 2 {
@@ -79,15 +75,8 @@ impl Engine {
         let pulse = Arc::new(Pulse::default());
         let core = Core::new(backend, config.clone(), bytes, counters.clone(), pulse.clone());
         worker::spawn(core, inbox)?;
-        let shared = Shared {
-            spec,
-            config,
-            counters,
-            pulse,
-            commands,
-            sessions: AtomicU64::new(0),
-            waiting: Arc::default(),
-        };
+        let shared =
+            Shared { spec, config, counters, pulse, commands, sessions: AtomicU64::new(0), waiting: Arc::default() };
         Ok(Self(Arc::new(shared)))
     }
 
