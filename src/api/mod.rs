@@ -16,6 +16,7 @@ mod body;
 mod chat;
 pub mod drain;
 mod embeddings;
+mod episodes;
 mod error;
 mod follow;
 mod health;

@@ -82,6 +82,7 @@ impl Wire for ChatRequest {
         ("prompt_cache_key", &[]),
         ("prompt_cache_options", &[]),
         ("prompt_cache_retention", &[]),
+        ("rag.index", &[]),
         ("reasoning_effort", &["\"medium\""]),
         ("response_format", &["{\"type\":\"text\"}"]),
         ("service_tier", &["\"auto\"", "\"default\""]),
