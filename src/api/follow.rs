@@ -36,19 +36,21 @@ fn events(episode: Episode, mut record: Record) -> impl Stream<Item = Result<Eve
             tokio::select! {
                 biased;
                 Some(event) = receiver.recv() => {
-                    record.note(&event);
-                    yield Ok(event);
+                    if record.note(&event) {
+                        yield Ok(event);
+                    }
                 }
                 outcome = &mut run => break outcome,
             }
         };
         while let Ok(event) = receiver.try_recv() {
-            record.note(&event);
-            yield Ok(event);
+            if record.note(&event) {
+                yield Ok(event);
+            }
         }
         if let Err(error) = outcome {
             let error = ApiError::from(error);
-            record.outcome = error.code.name();
+            record.end(error.code.name());
             yield Err(error);
         }
     }
@@ -62,21 +64,28 @@ struct Record {
 }
 
 impl Record {
-    fn note(&mut self, event: &Event) {
+    fn end(&mut self, outcome: &'static str) {
+        self.outcome = outcome;
+    }
+
+    /// Counts what there is to count; false for an event that the episode's own error says better.
+    fn note(&mut self, event: &Event) -> bool {
         match event {
             Event::SearchFinished { milliseconds, cached, .. } => {
                 self.metrics.searched(Duration::from_secs_f64(milliseconds.max(0.0) / 1e3), *cached);
             }
             Event::Finished { reason, .. } => {
-                self.outcome = match reason {
+                self.end(match reason {
                     Reason::Stop => "stop",
                     Reason::Length => "length",
                     Reason::Turns => "turns",
                     Reason::Time => "time",
-                };
+                });
             }
+            Event::Failed { .. } => return false,
             _ => {}
         }
+        true
     }
 }
 

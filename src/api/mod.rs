@@ -11,25 +11,25 @@
 //! | `observe`, `metrics`, `drain` | what happens around every request |
 //! | `state` | what every handler can reach |
 
-mod agent;
+pub mod agent;
 mod body;
-mod chat;
+pub mod chat;
 pub mod drain;
-mod embeddings;
+pub mod embeddings;
 mod episodes;
-mod error;
+pub mod error;
 mod follow;
-mod health;
+pub mod health;
 mod metrics;
-mod models;
+pub mod models;
 mod observe;
 mod openapi;
-mod rag;
+pub mod rag;
 mod refusal;
-mod search;
+pub mod search;
 mod sse;
 mod state;
-mod usage;
+pub mod usage;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;

@@ -4,11 +4,11 @@
 //! deltas · `stream`, `whole`: the two ways to answer.
 
 mod check;
-mod completion;
+pub mod completion;
 mod messages;
 mod piece;
 mod plan;
-mod request;
+pub mod request;
 mod stream;
 mod whole;
 
