@@ -5,7 +5,7 @@ use super::scanner::overlap;
 /// Passes an answer on while it is written. What it gives, put together, is the whole answer up to the first stop
 /// string, which never shows, not even in part.
 #[derive(Debug, Clone)]
-pub struct AnswerFilter {
+pub(super) struct AnswerFilter {
     stops: Vec<String>,
     trims: bool,
     raw: String,
@@ -16,33 +16,33 @@ pub struct AnswerFilter {
 
 impl AnswerFilter {
     /// With `trims`, white space at both ends is dropped. Empty stop strings mean nothing.
-    pub fn new(stops: &[String], trims: bool) -> AnswerFilter {
+    pub(super) fn new(stops: &[String], trims: bool) -> AnswerFilter {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
         AnswerFilter { stops, trims, raw: String::new(), passed: 0, shown: String::new(), stopped: false }
     }
 
     /// What was shown so far.
-    pub fn shown(&self) -> &str {
+    pub(super) fn shown(&self) -> &str {
         &self.shown
     }
 
     /// Whether a stop string was met.
-    pub fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.stopped
     }
 
     /// Bytes taken in.
-    pub fn taken(&self) -> usize {
+    pub(super) fn taken(&self) -> usize {
         self.raw.len()
     }
 
     /// Bytes of those that were shown or passed over; what comes later is held back or dropped.
-    pub fn passed(&self) -> usize {
+    pub(super) fn passed(&self) -> usize {
         self.passed
     }
 
     /// Takes more of the answer and returns what can be shown now; may be empty.
-    pub fn push(&mut self, text: &str) -> String {
+    pub(super) fn push(&mut self, text: &str) -> String {
         self.raw.push_str(text);
         if self.stopped {
             return String::new();
@@ -61,7 +61,7 @@ impl AnswerFilter {
     }
 
     /// Ends the answer and returns the rest of it.
-    pub fn finish(&mut self) -> String {
+    pub(super) fn finish(&mut self) -> String {
         if self.stopped {
             return String::new();
         }

@@ -30,7 +30,8 @@ pub fn passage(passage: &Passage, names: &[&str]) -> (Passage, usize) {
 
 /// Whether `rest`, after a `<`, reads like the rest of a tag once everything invisible is left out.
 fn looks_like_tag(rest: &str, names: &[&str]) -> bool {
-    let visible = || rest.chars().filter(|&c| !invisible(c)).skip_while(|&c| c.is_whitespace() || c == '/' || c == '\\');
+    let visible =
+        || rest.chars().filter(|&c| !invisible(c)).skip_while(|&c| c.is_whitespace() || c == '/' || c == '\\');
     if matches!(visible().next(), Some('|' | '\u{ff5c}')) {
         return true;
     }
@@ -78,7 +79,9 @@ mod tests {
 
     #[test]
     fn everything_else_stays() {
-        for harmless in ["a < b", "<b>bold</b>", "x <answers> y", "1 <thinker>", "i<3", "<", "<answer2>", "\u{2039}answer>"] {
+        for harmless in
+            ["a < b", "<b>bold</b>", "x <answers> y", "1 <thinker>", "i<3", "<", "<answer2>", "\u{2039}answer>"]
+        {
             assert_eq!(neutralise(harmless, NAMES), (harmless.to_owned(), 0));
         }
     }

@@ -7,18 +7,18 @@ use super::runtime::Runtime;
 
 /// An observation as it goes into the context.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observation {
+pub(super) struct Observation {
     /// Its tokens.
-    pub ids: Vec<u32>,
+    pub(super) ids: Vec<u32>,
     /// Its text.
-    pub text: String,
+    pub(super) text: String,
     /// Whether it was cut.
-    pub truncated: bool,
+    pub(super) truncated: bool,
 }
 
 /// Encodes an observation into at most `limit` tokens. [`Format::Training`] cuts on the right, closing tag included, as
 /// the reference does; [`Format::Evaluation`] shortens what was retrieved and keeps the frame.
-pub fn observe<S: Source>(
+pub(super) fn observe<S: Source>(
     runtime: &Runtime<S>,
     parts: &[Injected],
     format: Format,

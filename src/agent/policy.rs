@@ -17,7 +17,7 @@ use super::variant::Variant;
 use crate::engine::Adapter;
 
 /// The name of the file in a policy's directory.
-pub const FILE: &str = "policy.toml";
+pub(super) const FILE: &str = "policy.toml";
 
 /// What a `model` in a request names.
 #[derive(Debug, Clone)]
@@ -250,8 +250,7 @@ mod tests {
         .unwrap();
         assert_eq!((policy.name.as_str(), policy.protocol.name(), policy.guided), ("routerag-3b", "routerag", true));
         assert_eq!(policy.variant, Variant::Evaluation);
-        let retrieval =
-            Retrieval { mode: Mode::Hybrid, ranking: Ranking::Dense, k: 5, format: Format::Training };
+        let retrieval = Retrieval { mode: Mode::Hybrid, ranking: Ranking::Dense, k: 5, format: Format::Training };
         assert_eq!(policy.retrieval, retrieval);
         assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
         assert_eq!(policy.sampling.temperature, Some(0.7));

@@ -1,6 +1,7 @@
 //! Tokens of one turn to events.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use waymark_models::tokenizer::{Detokenizer, Tokenizer};
@@ -13,7 +14,7 @@ use crate::engine::Step;
 
 /// Reads one turn while it is written, and remembers its text.
 #[derive(Debug)]
-pub struct Reader {
+pub(super) struct Reader {
     turn: usize,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
@@ -22,6 +23,9 @@ pub struct Reader {
     /// Without one, answers are not shown while they are written.
     answer: Option<AnswerFilter>,
     tokens: Option<Tokens>,
+    /// Where in the text each token ends, and which parts are answer: for counting.
+    ends: Vec<usize>,
+    answers: Vec<Range<usize>>,
 }
 
 /// Tokens on their way into the delta that shows them.
@@ -35,7 +39,7 @@ struct Tokens {
 
 impl Reader {
     /// At the beginning of a turn.
-    pub fn new(
+    pub(super) fn new(
         turn: usize,
         tokenizer: Arc<Tokenizer>,
         tags: &'static Tags,
@@ -50,41 +54,51 @@ impl Reader {
             text: String::new(),
             answer,
             tokens: logprobs.then(Tokens::default),
+            ends: Vec::new(),
+            answers: Vec::new(),
         }
     }
 
     /// The turn's text so far.
-    pub fn text(&self) -> &str {
+    pub(super) fn text(&self) -> &str {
         &self.text
     }
 
     /// What is being written.
-    pub fn writing(&self) -> Kind {
+    pub(super) fn writing(&self) -> Kind {
         self.scanner.writing()
     }
 
     /// The answer shown so far, once one was begun.
-    pub fn answer(&self) -> Option<&str> {
+    pub(super) fn answer(&self) -> Option<&str> {
         self.answer.as_ref().filter(|_| self.scanner.answered()).map(AnswerFilter::shown)
     }
 
     /// Whether one of the client's stop strings ended the answer.
-    pub fn stopped(&self) -> bool {
+    pub(super) fn stopped(&self) -> bool {
         self.answer.as_ref().is_some_and(AnswerFilter::stopped)
     }
 
+    /// How many tokens gave some of an answer.
+    pub(super) fn answer_tokens(&self) -> usize {
+        let starts = [0].iter().chain(&self.ends);
+        let inside =
+            |(start, end): (&usize, &usize)| self.answers.iter().any(|part| *start < part.end && *end > part.start);
+        starts.zip(&self.ends).filter(|pair| inside(*pair)).count()
+    }
+
     /// Reads a sampled token.
-    pub fn push(&mut self, step: &Step) -> Vec<Event> {
+    pub(super) fn push(&mut self, step: &Step) -> Vec<Event> {
         self.read(step.id, Some(step))
     }
 
     /// Reads tokens that were written for the policy.
-    pub fn push_forced(&mut self, ids: &[u32]) -> Vec<Event> {
+    pub(super) fn push_forced(&mut self, ids: &[u32]) -> Vec<Event> {
         ids.iter().flat_map(|&id| self.read(id, None)).collect()
     }
 
     /// Ends the turn.
-    pub fn finish(&mut self) -> Vec<Event> {
+    pub(super) fn finish(&mut self) -> Vec<Event> {
         let rest = self.detokenizer.finish();
         self.text.push_str(&rest);
         let mut pieces = Vec::new();
@@ -101,6 +115,7 @@ impl Reader {
         let text = self.detokenizer.push(id).to_owned();
         let start = self.text.len();
         self.text.push_str(&text);
+        self.ends.push(self.text.len());
         if self.tokens.is_some() {
             let token = self.logprob(id, step);
             if let Some(tokens) = &mut self.tokens {
@@ -125,6 +140,9 @@ impl Reader {
     }
 
     fn show(&mut self, piece: Piece) -> Option<Event> {
+        if piece.kind == Kind::Answer {
+            self.answers.push(piece.start..piece.end());
+        }
         let tokens = self.tokens.as_mut().map(|tokens| tokens.within(&piece)).unwrap_or_default();
         let (turn, text) = (self.turn, piece.text);
         let strip = |tokens: Vec<(usize, TokenLogprob)>| tokens.into_iter().map(|(_, token)| token).collect();

@@ -148,7 +148,6 @@ impl<S: Source> Run<S> {
             Err(_) => Ended::Length,
         };
         let starved = self.room().err();
-        let asks = matches!(self.action(&reader), Action::Search(_));
         let answered = matches!(self.action(&reader), Action::Answer { .. });
         if let Some(bound) = starved.filter(|_| !answered) {
             self.tell(Event::Budget { kind: bound }).await?;
@@ -163,7 +162,6 @@ impl<S: Source> Run<S> {
         if self.policy.variant.cuts() {
             self.recut(start, reader.text())?;
         }
-        let _ = asks;
         Ok((reader, ended, starved.is_some()))
     }
 
@@ -243,7 +241,8 @@ impl<S: Source> Run<S> {
         let limit = self.settings.budget.observation_tokens.min(room);
         let observation = observe(&self.runtime, parts, self.settings.retrieval.format, limit)?;
         if observation.truncated {
-            let kind = if limit < self.settings.budget.observation_tokens { Bound::Context } else { Bound::ObservationTokens };
+            let kind =
+                if limit < self.settings.budget.observation_tokens { Bound::Context } else { Bound::ObservationTokens };
             self.tell(Event::Budget { kind }).await?;
         }
         self.append(&observation.ids, Origin::Environment, false);

@@ -120,13 +120,13 @@ impl Scanner {
 }
 
 /// The length of the longest end of `text` that is a beginning of `tag`, but not all of it.
-pub fn overlap(text: &str, tag: &str) -> usize {
+pub(super) fn overlap(text: &str, tag: &str) -> usize {
     let longest = text.len().min(tag.len().saturating_sub(1));
     (1..=longest).rev().find(|&n| text.as_bytes()[text.len() - n..] == tag.as_bytes()[..n]).unwrap_or(0)
 }
 
 /// The parts of a whole turn.
-pub fn spans(tags: &'static Tags, turn: &str) -> Vec<Span> {
+pub(super) fn spans(tags: &'static Tags, turn: &str) -> Vec<Span> {
     let (mut scanner, mut pieces) = (Scanner::new(tags), Vec::new());
     scanner.push(turn, &mut pieces);
     scanner.finish(&mut pieces);

@@ -142,7 +142,13 @@ impl Searcher {
             let permit = self.0.running.clone().acquire_owned().await.map_err(|_| gone())?;
             let (reply, answer) = oneshot::channel();
             let shared = self.0.clone();
-            let blocking = Query { text: query.text, mode: query.mode, ranking: query.ranking, k: query.k, deadline: Some(deadline.into_std()) };
+            let blocking = Query {
+                text: query.text,
+                mode: query.mode,
+                ranking: query.ranking,
+                k: query.k,
+                deadline: Some(deadline.into_std()),
+            };
             self.0.pool.run(Box::new(move || {
                 // The permit is held as long as the thread is: a search that hangs blocks no other caller's wait.
                 let _permit = permit;
