@@ -80,7 +80,8 @@ pub(crate) mod fake {
         let mut vector = vec![0.0; dims];
         for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
             // FNV-1a, then a xorshift stream as the word's random direction.
-            let mut state = word.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+            let mut state =
+                word.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
             for x in &mut vector {
                 state ^= state << 13;
                 state ^= state >> 7;

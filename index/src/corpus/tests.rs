@@ -64,7 +64,8 @@ fn invalid_utf8_is_named_by_line() {
 
 #[test]
 fn bad_records_are_counted_when_skipped() {
-    let content = b"nonsense\n{\"id\":\"a\",\"text\":\"x\"}\n{\"id\":\"b\",\"text\":\"\xff\"}\n{\"id\":\"c\",\"text\":\"y\"}\n";
+    let content =
+        b"nonsense\n{\"id\":\"a\",\"text\":\"x\"}\n{\"id\":\"b\",\"text\":\"\xff\"}\n{\"id\":\"c\",\"text\":\"y\"}\n";
     let (_dir, mut corpus) = corpus("c.jsonl", content, true);
     let ids: Vec<_> = corpus.by_ref().map(|document| document.unwrap().id).collect();
     assert_eq!(ids, ["a", "c"]);
