@@ -222,7 +222,7 @@ fn progress_goes_through_all_phases_to_the_end() {
     let seen = seen.0.into_inner().unwrap();
     for phase in [Phase::Reading, Phase::Embedding, Phase::Linking, Phase::Sealing, Phase::Publishing] {
         let most = seen.iter().filter(|update| update.0 == phase).max_by_key(|update| update.1).unwrap();
-        let last = seen.iter().filter(|update| update.0 == phase).next_back().unwrap();
+        let last = seen.iter().rfind(|update| update.0 == phase).unwrap();
         assert!(most.2 == Some(most.1) || last.2 == Some(last.1), "{phase}: {most:?}");
     }
 }
