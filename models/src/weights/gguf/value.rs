@@ -100,7 +100,9 @@ impl Array {
         match kind {
             TEXT => (0..count).try_for_each(|_| cursor.text(key).map(drop))?,
             ARRAY => (0..count).try_for_each(|_| Self::read(cursor, key, depth - 1).map(drop))?,
-            _ => drop(cursor.skip(count * least, key)?),
+            _ => {
+                cursor.skip(count * least, key)?;
+            }
         }
         Ok(Self { kind, count, bytes: start..cursor.at() })
     }
