@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::body::{Json, Wire};
 use super::episodes;
-use super::error::{ApiError, Code, ErrorBody};
+use super::error::{ApiError, Code, Refusals};
 use super::follow::Events;
 use super::rag::RagOptions;
 use super::sse::{self, Frame};
@@ -82,17 +82,12 @@ pub struct AgentResponse {
 ///
 /// With `stream: true` each event of the trace is sent as `event: <type>` and `data: {…}` with the same `type`, the last
 /// one being `finished`; an error in the middle is sent as `event: error` and ends the stream.
-#[utoipa::path(post, path = "/v1/agent", tag = "inference", request_body = AgentRequest, responses(
-    (status = 200, content(
+#[utoipa::path(post, path = "/v1/agent", operation_id = "runAgent", tag = "inference", request_body = AgentRequest, responses(
+    (status = 200, description = "the answer", content(
         (AgentResponse = "application/json"),
         (String = "text/event-stream"),
     )),
-    (status = 400, description = "the request is refused, and why", body = ErrorBody),
-    (status = 404, description = "no such model", body = ErrorBody),
-    (status = 413, description = "the body is too large", body = ErrorBody),
-    (status = 415, description = "the body is not declared as JSON", body = ErrorBody),
-    (status = 500, description = "the model failed", body = ErrorBody),
-    (status = 503, description = "the queue is full, or the server is shutting down", body = ErrorBody),
+    Refusals,
 ))]
 pub(super) async fn create(
     State(state): State<AppState>,

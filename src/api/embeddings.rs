@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use waymark_index::Embed;
 
 use super::body::{Json, Wire};
-use super::error::{ApiError, Code, ErrorBody};
+use super::error::{ApiError, Code, Refusals};
 use super::state::AppState;
 
 /// Texts one request may bring, as in OpenAI's interface.
@@ -116,14 +116,9 @@ pub struct EmbeddingUsage {
 }
 
 /// Embeds texts.
-#[utoipa::path(post, path = "/v1/embeddings", tag = "models", request_body = EmbeddingRequest, responses(
-    (status = 200, body = EmbeddingList),
-    (status = 400, description = "the request is refused, and why", body = ErrorBody),
-    (status = 404, description = "no such embedder", body = ErrorBody),
-    (status = 413, description = "the body is too large", body = ErrorBody),
-    (status = 415, description = "the body is not declared as JSON", body = ErrorBody),
-    (status = 500, description = "the embedder failed", body = ErrorBody),
-    (status = 503, description = "the server is shutting down", body = ErrorBody),
+#[utoipa::path(post, path = "/v1/embeddings", operation_id = "createEmbedding", tag = "models", request_body = EmbeddingRequest, responses(
+    (status = 200, description = "the embeddings", body = EmbeddingList),
+    Refusals,
 ))]
 pub(crate) async fn create(
     State(state): State<AppState>,

@@ -22,7 +22,7 @@ pub struct Status {
 /// Whether the process answers.
 ///
 /// Says nothing about the model: see `/ready`.
-#[utoipa::path(get, path = "/health", tag = "operation", responses((status = 200, body = Status)))]
+#[utoipa::path(get, path = "/health", operation_id = "health", tag = "operation", responses((status = 200, description = "it does", body = Status)))]
 pub(crate) async fn health() -> axum::Json<Status> {
     axum::Json(Status { status: "ok" })
 }
@@ -31,7 +31,7 @@ pub(crate) async fn health() -> axum::Json<Status> {
 ///
 /// Red while the server shuts down and after the engine has died.
 #[utoipa::path(get, path = "/ready", tag = "operation", responses(
-    (status = 200, body = Status),
+    (status = 200, description = "it is", body = Status),
     (status = 503, description = "draining, or the engine is dead", body = ErrorBody),
 ))]
 pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<Status>, ApiError> {
@@ -46,7 +46,7 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<St
 
 /// Counters, gauges and histograms, in the OpenMetrics text format.
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses(
-    (status = 200, content_type = "application/openmetrics-text", body = String),
+    (status = 200, description = "the metrics", content_type = "application/openmetrics-text", body = String),
     (status = 500, description = "the metrics could not be written", body = ErrorBody),
 ))]
 pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, ApiError> {
@@ -55,7 +55,7 @@ pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, A
 }
 
 /// What this is, for someone who opens it in a browser.
-#[utoipa::path(get, path = "/", tag = "operation", responses((status = 200, content_type = "text/plain", body = String)))]
+#[utoipa::path(get, path = "/", tag = "operation", responses((status = 200, description = "a few lines of text", content_type = "text/plain", body = String)))]
 pub(crate) async fn front() -> &'static str {
     concat!(
         "Waymark ",

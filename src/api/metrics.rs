@@ -135,7 +135,9 @@ impl Collector for EngineCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let counters = self.0.counters();
         for (name, help, value) in totals(counters) {
-            encoder.encode_descriptor(name, help, None, MetricType::Counter)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Counter)?
+                .encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
         }
         for (name, help, value) in levels(counters) {
             encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&(value as i64))?;

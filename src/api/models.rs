@@ -45,16 +45,16 @@ fn describe(state: &AppState, served: &Served) -> Model {
 }
 
 /// The policies that are served.
-#[utoipa::path(get, path = "/v1/models", tag = "models", responses((status = 200, body = ModelList)))]
+#[utoipa::path(get, path = "/v1/models", operation_id = "listModels", tag = "models", responses((status = 200, description = "the policies", body = ModelList)))]
 pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<ModelList> {
     let data = state.policies.iter().map(|served| describe(&state, served)).collect();
     axum::Json(ModelList { object: "list", data })
 }
 
 /// One policy. Its name may hold slashes, written as `/` or `%2F`.
-#[utoipa::path(get, path = "/v1/models/{*id}", tag = "models",
+#[utoipa::path(get, path = "/v1/models/{*id}", operation_id = "retrieveModel", tag = "models",
     params(("id" = String, Path, description = "the policy's name")),
-    responses((status = 200, body = Model), (status = 404, description = "no such policy", body = ErrorBody)))]
+    responses((status = 200, description = "the policy", body = Model), (status = 404, description = "no such policy", body = ErrorBody)))]
 pub(crate) async fn get(State(state): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Model>, ApiError> {
     state.policies.get(&id).map(|served| axum::Json(describe(&state, served)))
 }

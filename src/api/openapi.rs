@@ -45,8 +45,8 @@ pub fn document_yaml() -> Result<String, Box<dyn std::error::Error + Send + Sync
 }
 
 /// This document as YAML.
-#[utoipa::path(get, path = "/openapi.yaml", tag = "operation", responses(
-    (status = 200, content_type = "application/yaml", body = String),
+#[utoipa::path(get, path = "/openapi.yaml", operation_id = "openapiYaml", tag = "operation", responses(
+    (status = 200, description = "the document", content_type = "application/yaml", body = String),
     (status = 500, description = "the document could not be written", body = ErrorBody),
 ))]
 pub(crate) async fn yaml() -> Result<Response, ApiError> {
@@ -55,8 +55,8 @@ pub(crate) async fn yaml() -> Result<Response, ApiError> {
 }
 
 /// This document as JSON.
-#[utoipa::path(get, path = "/openapi.json", tag = "operation", responses(
-    (status = 200, content_type = "application/json", body = serde_json::Value),
+#[utoipa::path(get, path = "/openapi.json", operation_id = "openapiJson", tag = "operation", responses(
+    (status = 200, description = "the document", content_type = "application/json", body = serde_json::Value),
 ))]
 pub(crate) async fn json() -> Json<utoipa::openapi::OpenApi> {
     Json(document())

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, Ranking};
 
 use super::body::{Json, Wire};
-use super::error::{ApiError, Code, ErrorBody};
+use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::state::AppState;
 use crate::agent::{SearchError, SearchQuery};
 
@@ -59,13 +59,9 @@ pub struct SearchResponse {
 }
 
 /// Searches the index.
-#[utoipa::path(post, path = "/v1/search", tag = "retrieval", request_body = SearchRequest, responses(
-    (status = 200, body = SearchResponse),
-    (status = 400, description = "the request is refused, and why", body = ErrorBody),
-    (status = 413, description = "the body is too large", body = ErrorBody),
-    (status = 415, description = "the body is not declared as JSON", body = ErrorBody),
-    (status = 500, description = "the search failed", body = ErrorBody),
-    (status = 503, description = "too many searches, or the server is shutting down", body = ErrorBody),
+#[utoipa::path(post, path = "/v1/search", operation_id = "search", tag = "retrieval", request_body = SearchRequest, responses(
+    (status = 200, description = "what was found", body = SearchResponse),
+    Refusals,
     (status = 504, description = "the search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn search(

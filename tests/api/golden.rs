@@ -27,7 +27,7 @@ fn steady(mut value: Value) -> Value {
             Value::Object(fields) => {
                 for (name, field) in fields.iter_mut() {
                     match name.as_str() {
-                        "created" | "milliseconds" => *field = json!(0),
+                        "created" | "milliseconds" | "cached_tokens" => *field = json!(0),
                         "logprob" => *field = json!((field.as_f64().unwrap() * 100.0).round() / 100.0),
                         "id" if field.as_str().is_some_and(|id| id.starts_with("chatcmpl-")) => *field = json!("ID"),
                         "system_fingerprint" => *field = json!("FP"),
@@ -152,7 +152,9 @@ async fn stop_string_split_over_tokens() {
     let stream = house.stream(&ask(json!({"stream": true, "stop": ["STOP", "never"]}))).await;
     assert_eq!(joined(&chunks(&stream), "content")[&0], "one STO two ");
     golden("stop_string", &transcript(&stream));
-    for (stop, content) in [(json!("STOP"), "one STO two "), (json!("one"), ""), (json!(["x", "three"]), "one STO two STOP ")] {
+    for (stop, content) in
+        [(json!("STOP"), "one STO two "), (json!("one"), ""), (json!(["x", "three"]), "one STO two STOP ")]
+    {
         let (_, whole) = house.chat(&ask(json!({"stop": stop}))).await;
         assert_eq!(whole["choices"][0]["message"]["content"], content);
         assert_eq!(whole["choices"][0]["finish_reason"], "stop");
@@ -208,7 +210,10 @@ async fn include_usage() {
     let all = chunks(&stream);
     let (last, others) = all.split_last().unwrap();
     assert!(others.iter().all(|chunk| chunk.get("usage") == Some(&Value::Null)));
-    assert_eq!(last["usage"]["total_tokens"], json!(last["usage"]["prompt_tokens"].as_u64().unwrap() + last["usage"]["completion_tokens"].as_u64().unwrap()));
+    assert_eq!(
+        last["usage"]["total_tokens"],
+        json!(last["usage"]["prompt_tokens"].as_u64().unwrap() + last["usage"]["completion_tokens"].as_u64().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -250,15 +255,57 @@ async fn null_is_the_same_as_absent() {
     let house = House::new(says("hi")).await;
     let mut body = ask(json!({}));
     for field in [
-        "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens",
-        "max_tokens", "metadata", "min_p", "modalities", "n", "parallel_tool_calls", "prediction", "presence_penalty",
-        "prompt_cache_key", "rag", "reasoning_effort", "repetition_penalty", "response_format", "safety_identifier",
-        "seed", "service_tier", "stop", "store", "stream", "stream_options", "temperature", "tool_choice", "tools",
-        "top_k", "top_logprobs", "top_p", "user", "verbosity", "web_search_options",
+        "audio",
+        "frequency_penalty",
+        "function_call",
+        "functions",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "metadata",
+        "min_p",
+        "modalities",
+        "n",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "prompt_cache_key",
+        "rag",
+        "reasoning_effort",
+        "repetition_penalty",
+        "response_format",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "stop",
+        "store",
+        "stream",
+        "stream_options",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+        "user",
+        "verbosity",
+        "web_search_options",
     ] {
         body[field] = Value::Null;
     }
-    for field in ["name", "refusal", "tool_calls", "function_call", "tool_call_id", "audio", "annotations", "reasoning_content", "reasoning", "rag"] {
+    for field in [
+        "name",
+        "refusal",
+        "tool_calls",
+        "function_call",
+        "tool_call_id",
+        "audio",
+        "annotations",
+        "reasoning_content",
+        "reasoning",
+        "rag",
+    ] {
         body["messages"][0][field] = Value::Null;
     }
     let (status, whole) = house.chat(&body).await;
@@ -299,4 +346,13 @@ async fn an_error_in_the_middle_ends_the_stream_without_a_finish() {
     let (status, whole) = house.chat(&ask(json!({}))).await;
     assert_eq!((status, &whole["error"]["code"]), (500, &json!("internal_error")));
     house.quiet().await;
+}
+
+#[tokio::test]
+async fn cached_prompt_tokens_are_told() {
+    let house = House::new(says("hi")).await;
+    let cached =
+        async || house.chat(&ask(json!({}))).await.1["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!(cached().await, 0);
+    assert_eq!(cached().await, 16);
 }

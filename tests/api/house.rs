@@ -75,7 +75,8 @@ impl Plan {
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(template())), eos, self.searcher);
-        let mut policies: Vec<Policy> = ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
+        let mut policies: Vec<Policy> =
+            ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
         policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
         let mut state = AppState::new(runtime, policies, self.http);
         if let Some(embedder) = self.embedder {
@@ -216,7 +217,11 @@ pub struct Shelf;
 
 pub fn evidence(text: &str) -> Evidence {
     let passage = Passage { id: "p1".into(), title: "Faust".into(), text: text.into() };
-    Evidence { snapshot: 3, mode: Mode::Passage, hits: vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }] }
+    Evidence {
+        snapshot: 3,
+        mode: Mode::Passage,
+        hits: vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }],
+    }
 }
 
 impl Search for Shelf {

@@ -12,7 +12,10 @@ fn the_committed_document_is_the_generated_one() {
         std::fs::write(&path, &generated).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(committed == generated, "openapi.yaml is out of date: run `UPDATE_OPENAPI=1 cargo test --test api openapi`");
+    assert!(
+        committed == generated,
+        "openapi.yaml is out of date: run `UPDATE_OPENAPI=1 cargo test --test api openapi`"
+    );
 }
 
 #[tokio::test]
@@ -22,7 +25,18 @@ async fn the_server_shows_it() {
     assert_eq!(yaml.headers()["content-type"], "application/yaml");
     assert_eq!(yaml.text().await.unwrap(), waymark::api::document_yaml().unwrap());
     let json: serde_json::Value = house.get("/openapi.json").await.json().await.unwrap();
-    for path in ["/v1/chat/completions", "/v1/chat", "/v1/agent", "/v1/search", "/v1/models", "/v1/models/{id}", "/v1/embeddings", "/health", "/ready", "/metrics"] {
+    for path in [
+        "/v1/chat/completions",
+        "/v1/chat",
+        "/v1/agent",
+        "/v1/search",
+        "/v1/models",
+        "/v1/models/{id}",
+        "/v1/embeddings",
+        "/health",
+        "/ready",
+        "/metrics",
+    ] {
         assert!(json["paths"][path].is_object(), "{path} is missing");
     }
 }

@@ -86,14 +86,16 @@ pub(super) fn sampling(request: &ChatRequest, vocab: usize) -> Result<Sampling, 
 pub(super) fn stream(request: &ChatRequest) -> Result<bool, ApiError> {
     let stream = request.stream.unwrap_or(false);
     if request.stream_options.is_some() && !stream {
-        return Err(ApiError::new(Code::InvalidValue, "`stream_options` needs `stream: true`").with_param("stream_options"));
+        return Err(
+            ApiError::new(Code::InvalidValue, "`stream_options` needs `stream: true`").with_param("stream_options")
+        );
     }
     Ok(stream)
 }
 
 fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
 where
-    T: PartialOrd + std::fmt::Display,
+    T: PartialOrd + Copy + std::fmt::Display,
 {
     match value {
         // Written so that NaN, which JSON cannot hold but arithmetic may, is refused as well.

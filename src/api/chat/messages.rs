@@ -12,14 +12,16 @@ pub(super) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
     }
-    let messages = messages.into_iter().enumerate().map(|(at, message)| convert(at, message)).collect::<Result<_, _>>()?;
+    let messages =
+        messages.into_iter().enumerate().map(|(at, message)| convert(at, message)).collect::<Result<_, _>>()?;
     Ok(Conversation::from_messages(messages)?)
 }
 
 fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
     let unsupported = |field: &str, what: &str| {
         let param = format!("messages[{at}].{field}");
-        Err(ApiError::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here")).with_param(param))
+        Err(ApiError::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here"))
+            .with_param(param))
     };
     let role = match message.role {
         ChatRole::Developer | ChatRole::System => Role::System,
@@ -56,7 +58,12 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
             for (index, part) in parts.into_iter().enumerate() {
                 match part.text {
                     Some(more) if part.kind == "text" => text += &more,
-                    _ => return unsupported(&format!("content[{index}]"), &format!("parts of type `{}` are", part.kind)),
+                    _ => {
+                        return unsupported(
+                            &format!("content[{index}]"),
+                            &format!("parts of type `{}` are", part.kind),
+                        );
+                    }
                 }
             }
             text

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::body::Json;
 use super::episodes;
-use super::error::{ApiError, ErrorBody};
+use super::error::{ApiError, Refusals};
 use super::state::AppState;
 use completion::{ChatCompletion, ChatStreamItem};
 use plan::Plan;
@@ -28,17 +28,12 @@ use request::ChatRequest;
 /// The policy thinks, searches and answers: reasoning comes as `reasoning_content`, the answer as `content`, and what was
 /// searched as `rag` when `rag.trace` is set. With `stream: true` the answer is a stream of `data:` lines, each one a
 /// chunk, that ends with `data: [DONE]`; an error in the middle is sent as `{"error": …}` and ends it without.
-#[utoipa::path(post, path = "/v1/chat/completions", tag = "inference", request_body = ChatRequest, responses(
-    (status = 200, content(
+#[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "inference", request_body = ChatRequest, responses(
+    (status = 200, description = "the answer", content(
         (ChatCompletion = "application/json"),
         (ChatStreamItem = "text/event-stream"),
     )),
-    (status = 400, description = "the request is refused, and why", body = ErrorBody),
-    (status = 404, description = "no such model", body = ErrorBody),
-    (status = 413, description = "the body is too large", body = ErrorBody),
-    (status = 415, description = "the body is not declared as JSON", body = ErrorBody),
-    (status = 500, description = "the model failed", body = ErrorBody),
-    (status = 503, description = "the queue is full, or the server is shutting down", body = ErrorBody),
+    Refusals,
 ))]
 pub(super) async fn create(
     State(state): State<AppState>,
@@ -53,17 +48,12 @@ pub(super) async fn create(
 }
 
 /// The same as `/v1/chat/completions`.
-#[utoipa::path(post, path = "/v1/chat", tag = "inference", request_body = ChatRequest, responses(
-    (status = 200, content(
+#[utoipa::path(post, path = "/v1/chat", operation_id = "createChat", tag = "inference", request_body = ChatRequest, responses(
+    (status = 200, description = "the answer", content(
         (ChatCompletion = "application/json"),
         (ChatStreamItem = "text/event-stream"),
     )),
-    (status = 400, description = "the request is refused, and why", body = ErrorBody),
-    (status = 404, description = "no such model", body = ErrorBody),
-    (status = 413, description = "the body is too large", body = ErrorBody),
-    (status = 415, description = "the body is not declared as JSON", body = ErrorBody),
-    (status = 500, description = "the model failed", body = ErrorBody),
-    (status = 503, description = "the queue is full, or the server is shutting down", body = ErrorBody),
+    Refusals,
 ))]
 pub(super) async fn create_short(state: State<AppState>, request: Json<ChatRequest>) -> Result<Response, ApiError> {
     create(state, request).await

@@ -28,6 +28,8 @@ pub(super) struct Translator {
     steps: usize,
     /// The turn of the last reasoning sent; 0 before any.
     turn: usize,
+    /// Whether that reasoning ended its line.
+    line_ended: bool,
 }
 
 impl Translator {
@@ -58,9 +60,14 @@ impl Translator {
         if text.is_empty() {
             return None;
         }
-        let later = self.turn != 0 && self.turn != turn;
+        let gap = match self.turn != 0 && self.turn != turn {
+            true if self.line_ended => "\n",
+            true => "\n\n",
+            false => "",
+        };
         self.turn = turn;
-        Some(Piece::Reasoning(if later { format!("\n\n{text}") } else { text }))
+        self.line_ended = text.ends_with('\n');
+        Some(Piece::Reasoning(if gap.is_empty() { text } else { format!("{gap}{text}") }))
     }
 
     fn step(&mut self, event: Event) -> Piece {
@@ -83,12 +90,7 @@ fn logprob(token: TokenLogprob) -> LogProb {
         .into_iter()
         .map(|top| TopLogProb { token: top.text, logprob: top.logprob, bytes: Some(top.bytes) })
         .collect();
-    LogProb {
-        token: token.text,
-        logprob: token.logprob.unwrap_or(NO_LOGPROB),
-        bytes: Some(token.bytes),
-        top_logprobs,
-    }
+    LogProb { token: token.text, logprob: token.logprob.unwrap_or(NO_LOGPROB), bytes: Some(token.bytes), top_logprobs }
 }
 
 #[cfg(test)]
@@ -103,12 +105,12 @@ mod tests {
     fn turns_of_reasoning_are_set_apart() {
         let mut translator = Translator::new(false);
         let mut text = String::new();
-        for event in [think(1, "a"), think(1, "b"), think(2, "c"), think(2, "")] {
+        for event in [think(1, "a"), think(1, "b"), think(2, "c\n"), think(2, ""), think(3, "d")] {
             if let Some(Piece::Reasoning(more)) = translator.translate(event) {
                 text += &more;
             }
         }
-        assert_eq!(text, "ab\n\nc");
+        assert_eq!(text, "ab\n\nc\n\nd");
     }
 
     #[test]
