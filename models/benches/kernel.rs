@@ -26,9 +26,11 @@ fn main() {
     elementwise();
 }
 
+const SHAPES: [(usize, usize); 5] = [(576, 576), (1536, 576), (576, 1536), (1536, 384), (49_152, 576)];
+
 fn products(team: &Team, kind: GgmlKind) {
     println!("{kind:?}, (out, in): GFLOP/s at m = 1 (GB/s), 2, 4, 8, 16, 32, 128, 512");
-    for (out, inn) in [(576, 576), (1536, 576), (576, 1536), (1536, 384), (49_152, 576)] {
+    for (out, inn) in SHAPES {
         let bytes = vec![0x11; out * inn / kind.block_size() * kind.type_size()];
         let w = Packed::from_ggml(kind, &bytes, out, inn).unwrap();
         print!("  ({out:5}, {inn:4})");

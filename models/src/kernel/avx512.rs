@@ -12,6 +12,15 @@ pub(super) struct Avx512;
 
 /// Outputs per vector.
 const LANES: usize = 16;
+/// How far ahead of a walk its weights are asked for, in bytes: the processor itself stops at pages.
+const AHEAD: usize = 4096;
+
+/// Asks for the cache line `AHEAD` of `at`.
+#[inline(always)]
+fn ahead(at: *const u8) {
+    // SAFETY: a prefetch touches no memory as far as the program can tell; any address will do.
+    unsafe { _mm_prefetch(at.wrapping_add(AHEAD).cast(), _MM_HINT_T0) };
+}
 
 impl Kernel for Avx512 {
     /// 24 accumulators leave 8 registers for weights and activations on their way.
@@ -107,6 +116,8 @@ impl Walk for Floats {
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         let from = from.cast::<f32>();
         for k in 0..k {
+            ahead(from.wrapping_add(k * PANEL).cast());
+            ahead(from.wrapping_add(k * PANEL + LANES).cast());
             // SAFETY: `from` has PANEL floats per index.
             unsafe { take(k, _mm512_load_ps(from.add(k * PANEL)), _mm512_load_ps(from.add(k * PANEL + LANES))) };
         }
@@ -134,6 +145,7 @@ impl<const BRAIN: bool> Walk for Halves<BRAIN> {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         for k in 0..k {
+            ahead(from.wrapping_add(k * 64));
             // SAFETY: `from` has PANEL halves per index.
             unsafe { take(k, Self::load(from.add(k * 64)), Self::load(from.add(k * 64 + 32))) };
         }
@@ -165,6 +177,7 @@ impl Walk for Bytes {
                 let scales = [Halves::<false>::load(from), Halves::<false>::load(from.add(32))];
                 let quants = from.add(Self::FORM.quants());
                 for k in 0..BLOCK {
+                    ahead(quants.wrapping_add(k * PANEL));
                     let low = Self::load(quants.add(k * PANEL), scales[0]);
                     let high = Self::load(quants.add(k * PANEL + LANES), scales[1]);
                     take(block * BLOCK + k, low, high);
@@ -224,6 +237,8 @@ impl<const MIN: bool, const HIGH: bool> Walk for Nibbles<MIN, HIGH> {
                 let quants = from.add(Self::FORM.quants());
                 let highs = from.add(Self::FORM.high()).cast::<u32>();
                 for group in 0..BLOCK / 8 {
+                    ahead(quants.wrapping_add(group * 128));
+                    ahead(quants.wrapping_add(group * 128 + 64));
                     let mut low = _mm512_load_si512(quants.add(group * 128).cast());
                     let mut high = _mm512_load_si512(quants.add(group * 128 + 64).cast());
                     for k in group * 8..group * 8 + 8 {

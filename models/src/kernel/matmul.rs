@@ -176,7 +176,6 @@ fn chunk_product<K: Kernel>(
     scratch: &mut Scratch,
 ) {
     debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
-    K::prefetch(chunk.as_ptr_range().end, chunk.len().min(8192));
     let tiles = rows.div_ceil(K::TILE);
     let scratch_weights = scratch.weights.as_mut_ptr();
     let mut source = Source { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };
