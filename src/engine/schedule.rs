@@ -34,7 +34,7 @@ pub(super) struct Queues {
     pub(super) idle: BTreeMap<u64, u64>,
     pub(super) stalled: usize,
     /// Blocks that a running session is about to compute. Who needs one waits for it instead of computing it too.
-    promised: HashMap<Key, u64>,
+    pub(super) promised: HashMap<Key, u64>,
     clock: u64,
 }
 
