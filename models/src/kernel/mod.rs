@@ -16,6 +16,7 @@ mod avx2;
 mod avx512;
 mod isa;
 mod layout;
+pub(crate) mod panel;
 mod portable;
 
 #[cfg(test)]
@@ -23,6 +24,6 @@ mod matmul_test;
 
 pub use candle_core::quantized::GgmlDType as GgmlKind;
 pub use elementwise::*;
-pub use matmul::{matmul, matmul_add};
+pub use matmul::{matmul, matmul_add, matmul_map};
 pub use packed::Packed;
 pub use team::Team;
