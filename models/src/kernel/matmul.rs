@@ -1,0 +1,195 @@
+//! The matrix product of activations with packed weights.
+//!
+//! Work is cut into units of one panel of outputs times up to [`ROWS`] rows of activations; threads take units as they
+//! get free. Inside a unit the panel is unpacked chunk by chunk of the input dimension into a scratch that stays in the
+//! first-level cache, and every row of the unit uses it from there.
+//!
+//! Each output is one chain of fused multiply-adds in the order of the input index, whatever the number of rows, the
+//! storage form or the number of threads: a row's result does not depend on the batch it is computed in.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::isa::Isa;
+use super::layout::{Form, PANEL};
+use super::packed::Packed;
+use super::portable::Portable;
+use super::team::{Base, Team};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
+
+/// Rows of activations per unit of work: enough to make unpacking cheap, few enough that their chunk stays in cache.
+const ROWS: usize = 96;
+/// Input indices per unpacked chunk: 24 KiB of scratch. A whole number of blocks.
+const CHUNK: usize = 192;
+
+/// Part of a panel, and what to do with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source {
+    pub(super) form: Form,
+    /// The first byte of the first input index, aligned to 64.
+    pub(super) from: *const u8,
+    /// How many input indices; whole blocks in block forms.
+    pub(super) k: usize,
+    /// Room for `k` indices as `[k][PANEL]` in `f32`, aligned to 64. Unused with form F32.
+    pub(super) scratch: *mut f32,
+    /// Whether the scratch must hold the weights afterwards.
+    pub(super) keep: bool,
+}
+
+/// What one instruction set brings.
+pub(super) trait Kernel {
+    /// Rows that [`tile`](Self::tile) handles at once, at most.
+    const TILE: usize;
+
+    /// Whether [`tile`](Self::tile) does without the scratch when it need not keep the weights.
+    const FUSED: bool;
+
+    /// `acc[r][o] += Σ_k x[r · stride + k] · w[k][o]` for `rows` rows (1 to `TILE`) and all outputs of a panel.
+    ///
+    /// # Safety
+    /// The instruction set is there, `source` is what its fields say, `x` and `acc` cover what the formula touches, and
+    /// `acc` is aligned to 64.
+    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32);
+
+    /// Asks for memory that will be needed soon; any address will do.
+    fn prefetch(_at: *const u8, _bytes: usize) {}
+}
+
+/// `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major; overwrites y.
+///
+/// # Panics
+/// If a slice does not have its shape.
+pub fn matmul(team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32]) {
+    product(Isa::best(), team, x, m, w, y, Store::Set);
+}
+
+/// `y += x · Wᵀ`: as [`matmul`], for residual connections, and for biases written to `y` beforehand. The product is
+/// summed up on its own before it is added.
+///
+/// # Panics
+/// If a slice does not have its shape.
+pub fn matmul_add(team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32]) {
+    product(Isa::best(), team, x, m, w, y, Store::Add);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Store {
+    Set,
+    Add,
+}
+
+pub(super) fn product(isa: Isa, team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32], store: Store) {
+    assert_eq!(x.len(), m * w.inn(), "activations of shape ({m}, {})", w.inn());
+    assert_eq!(y.len(), m * w.out(), "result of shape ({m}, {})", w.out());
+    let task = Task { x, m, w, y: Base(y.as_mut_ptr()), store };
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => task.run::<Avx512>(team),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => task.run::<Avx2>(team),
+        Isa::Portable => task.run::<Portable>(team),
+    }
+}
+
+struct Task<'a> {
+    x: &'a [f32],
+    m: usize,
+    w: &'a Packed,
+    /// Of shape (m, out); units write disjoint parts of it.
+    y: Base<f32>,
+    store: Store,
+}
+
+#[repr(align(64))]
+struct Scratch {
+    weights: [f32; CHUNK * PANEL],
+    sums: [f32; ROWS * PANEL],
+}
+
+impl Task<'_> {
+    fn run<K: Kernel>(&self, team: &Team) {
+        let panels = self.w.panels();
+        let units = self.m.div_ceil(ROWS) * panels;
+        // Several units at a time keep the reads of a thread contiguous; several turns per thread keep them balanced.
+        let grab = (units / (team.threads() * 8)).max(1);
+        let next = AtomicUsize::new(0);
+        team.run(&|_, _| {
+            let mut scratch = Scratch { weights: [0.0; CHUNK * PANEL], sums: [0.0; ROWS * PANEL] };
+            loop {
+                let first = next.fetch_add(grab, Ordering::Relaxed);
+                if first >= units {
+                    break;
+                }
+                for unit in first..units.min(first + grab) {
+                    self.unit::<K>(unit / panels * ROWS, unit % panels, &mut scratch);
+                }
+            }
+        });
+    }
+
+    /// Rows from `first` on, at most [`ROWS`], times the outputs of one panel.
+    fn unit<K: Kernel>(&self, first: usize, panel: usize, scratch: &mut Scratch) {
+        let (rows, inn, form) = (ROWS.min(self.m - first), self.w.inn(), self.w.form());
+        for row in first..first + rows {
+            // The results of different rows lie far apart, where the processor would not look ahead by itself.
+            K::prefetch(self.y.0.wrapping_add(row * self.w.out() + panel * PANEL).cast(), PANEL * 4);
+        }
+        scratch.sums[..rows * PANEL].fill(0.0);
+        // A single tile needs no scratch and can keep its sums in registers all the way.
+        let chunk = if rows <= K::TILE && K::FUSED { inn } else { CHUNK };
+        let mut from = self.w.panel(panel);
+        let mut start = 0;
+        while start < inn {
+            let k = chunk.min(inn - start);
+            let (part, rest) = from.split_at(form.panel_bytes(k));
+            let x = &self.x[first * inn + start..(first + rows - 1) * inn + start + k];
+            chunk_product::<K>(form, part, k, x, inn, rows, scratch);
+            (from, start) = (rest, start + k);
+        }
+        self.finish(first, rows, panel, &scratch.sums);
+    }
+
+    /// Writes the sums of a unit to `y`.
+    fn finish(&self, first: usize, rows: usize, panel: usize, sums: &[f32]) {
+        let out = self.w.out();
+        let width = PANEL.min(out - panel * PANEL);
+        for (row, sums) in sums.chunks_exact(PANEL).take(rows).enumerate() {
+            // SAFETY: row `first + row` and its outputs from `panel · PANEL` on lie inside `y`, and no other unit has
+            // them.
+            let y = unsafe { std::slice::from_raw_parts_mut(self.y.at((first + row) * out + panel * PANEL), width) };
+            match self.store {
+                Store::Set => y.copy_from_slice(&sums[..width]),
+                Store::Add => y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
+            }
+        }
+    }
+}
+
+/// Adds the products with `k` input indices of a panel to the sums. `x` starts at the first row's first index.
+fn chunk_product<K: Kernel>(
+    form: Form,
+    chunk: &[u8],
+    k: usize,
+    x: &[f32],
+    stride: usize,
+    rows: usize,
+    scratch: &mut Scratch,
+) {
+    debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
+    let tiles = rows.div_ceil(K::TILE);
+    let scratch_weights = scratch.weights.as_mut_ptr();
+    let mut source = Source { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };
+    for tile in 0..tiles {
+        let (from, to) = (rows * tile / tiles, rows * (tile + 1) / tiles);
+        // SAFETY: `product` chose K by what the processor has; a panel starts at a cache line and so does each chunk,
+        // being whole blocks; the scratch is aligned and has room for ROWS rows, and for the CHUNK indices that are the
+        // most unless a single tile does without; x covers its rows, as asserted.
+        unsafe {
+            let sums = scratch.sums.as_mut_ptr().add(from * PANEL);
+            K::tile(source, to - from, x.as_ptr().add(from * stride), stride, sums);
+        }
+        if form != Form::F32 {
+            source = Source { form: Form::F32, from: scratch_weights.cast(), keep: false, ..source };
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Request bodies: what is refused before anything is read, while reading, and after, always by name.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::error::{ApiError, Code};
+use super::state::AppState;
+
+/// A request type of this interface.
+pub(crate) trait Wire: DeserializeOwned {
+    /// Fields that the OpenAI interface has and this server does not, as dotted paths, each with the values (as compact
+    /// JSON) that ask for nothing and may therefore be sent. `null` always may.
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])];
+}
+
+/// A JSON body, read and checked.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: Wire> FromRequest<AppState> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        check_headers(request.headers(), state.config.body_limit)?;
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(state.config.body_limit),
+            _ => ApiError::new(Code::InvalidJson, "the body could not be read"),
+        })?;
+        parse(&bytes).map(Json)
+    }
+}
+
+/// Refuses what the headers alone show to be wrong.
+fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > limit as u64) {
+        return Err(too_large(limit));
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {
+        return Ok(());
+    }
+    Err(ApiError::new(Code::UnsupportedMediaType, "the body must be sent with `content-type: application/json`"))
+}
+
+fn too_large(limit: usize) -> ApiError {
+    ApiError::new(Code::RequestTooLarge, format!("the body is larger than the limit of {limit} bytes"))
+}
+
+/// Reads a request: known fields as they are, unimplemented ones by their table, everything else refused.
+pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Result<T, ApiError> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid UTF-8: {error}")))?;
+    let mut value: Value = serde_json::from_str(text)
+        .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid JSON: {error}")))?;
+    if !value.is_object() {
+        return Err(ApiError::new(Code::InvalidJson, "the body must be a JSON object"));
+    }
+    for (path, harmless) in T::UNIMPLEMENTED {
+        refuse_unimplemented(&mut value, path, harmless)?;
+    }
+    serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
+}
+
+/// Removes the field at `path` if its value asks for nothing, and refuses it otherwise.
+fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Result<(), ApiError> {
+    let (parents, name) = path.rsplit_once('.').map_or((None, path), |(parents, name)| (Some(parents), name));
+    let mut at = body;
+    for step in parents.into_iter().flat_map(|parents| parents.split('.')) {
+        let Some(next) = at.get_mut(step) else { return Ok(()) };
+        at = next;
+    }
+    // `shift_remove` keeps the order of the other fields, and so which of several errors is told.
+    let Some(value) = at.as_object_mut().and_then(|object| object.shift_remove(name)) else { return Ok(()) };
+    if value.is_null() || harmless.contains(&value.to_string().as_str()) {
+        return Ok(());
+    }
+    Err(ApiError::new(Code::UnsupportedParameter, format!("`{path}` is not supported here")).with_param(path))
+}
+
+/// Says which field serde stumbled over. Serde has only its message to tell the cases apart.
+fn refusal(path: &str, error: &serde_json::Error) -> ApiError {
+    let message = error.to_string();
+    let field = message.split('`').nth(1).unwrap_or_default();
+    let parent = if path == "." { "" } else { path };
+    if message.starts_with("unknown field") {
+        let name = if parent.is_empty() { field } else { parent };
+        return ApiError::new(Code::UnknownParameter, format!("unknown parameter `{name}`")).with_param(name);
+    }
+    if message.starts_with("missing field") {
+        let name = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
+        return ApiError::new(Code::MissingParameter, format!("`{name}` is required")).with_param(name);
+    }
+    let message = if parent.is_empty() { message } else { format!("`{parent}`: {message}") };
+    let refusal = ApiError::new(Code::InvalidValue, message);
+    if parent.is_empty() { refusal } else { refusal.with_param(parent) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        flag: Option<bool>,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        name: String,
+        list: Option<Vec<Inner>>,
+        inner: Option<Inner>,
+    }
+
+    impl Wire for Outer {
+        const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
+            &[("tools", &["[]"]), ("inner.fancy", &["false"])];
+    }
+
+    fn refused(body: &str) -> (&'static str, Option<String>) {
+        let error = parse::<Outer>(body.as_bytes()).unwrap_err();
+        (error.code.name(), error.param)
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_taken() {
+        let outer: Outer = parse(br#"{"name":"a","tools":[],"list":null,"inner":{"flag":true,"fancy":false}}"#).unwrap();
+        assert_eq!((outer.name.as_str(), outer.list.is_none()), ("a", true));
+        assert_eq!(outer.inner.unwrap().flag, Some(true));
+        assert!(parse::<Outer>(br#"{"name":"a","tools":null}"#).is_ok());
+    }
+
+    #[test]
+    fn everything_else_is_refused_by_name() {
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(refused(r#"{"name":"a","tools":[{}]}"#), ("unsupported_parameter", some("tools")));
+        assert_eq!(refused(r#"{"name":"a","inner":{"fancy":true}}"#), ("unsupported_parameter", some("inner.fancy")));
+        assert_eq!(refused(r#"{"name":"a","what":1}"#), ("unknown_parameter", some("what")));
+        assert_eq!(refused(r#"{"name":"a","list":[{},{"x":1}]}"#), ("unknown_parameter", some("list[1].x")));
+        assert_eq!(refused(r#"{"list":[]}"#), ("missing_required_parameter", some("name")));
+        assert_eq!(refused(r#"{"name":"a","list":[{"flag":3}]}"#), ("invalid_value", some("list[0].flag")));
+        assert_eq!(refused(r#"{"name":"a""#), ("invalid_json", None));
+        assert_eq!(refused("[]"), ("invalid_json", None));
+        let deep = format!(r#"{{"name":{}"#, "[".repeat(100_000));
+        assert_eq!(refused(&deep), ("invalid_json", None));
+        assert_eq!(parse::<Outer>(b"{\"name\":\"\xff\"}").unwrap_err().code, Code::InvalidJson);
+    }
+}

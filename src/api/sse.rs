@@ -1,0 +1,157 @@
+//! Server-sent events: frames that are serialised before they are written, keep-alive comments, the end of a drain.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures::{Stream, StreamExt};
+use serde::Serialize;
+
+use super::drain::{Drain, Phase};
+use super::error::{ApiError, Code};
+
+/// How many ready events one frame takes together at most; each stays a message of its own.
+pub(crate) const READY: usize = 64;
+
+/// Collects messages until they are taken as one frame.
+#[derive(Debug, Default)]
+pub(crate) struct Frame(Vec<u8>);
+
+impl Frame {
+    /// Adds `data: <json>`.
+    pub(crate) fn data(&mut self, value: &impl Serialize) {
+        self.message(None, value);
+    }
+
+    /// Adds `event: <name>` and `data: <json>`.
+    pub(crate) fn event(&mut self, name: &str, value: &impl Serialize) {
+        self.message(Some(name), value);
+    }
+
+    /// Adds the mark that ends a chat completion stream.
+    pub(crate) fn done(&mut self) {
+        self.0.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    /// Adds an error in place of everything that would have followed.
+    pub(crate) fn error(&mut self, error: &ApiError) {
+        self.data(&error.body());
+    }
+
+    /// What was collected, as bytes of the body.
+    pub(crate) fn take(&mut self) -> Bytes {
+        Bytes::from(std::mem::take(&mut self.0))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// JSON as `serde_json` writes it holds no line break, so one `data:` line is always enough. A value that cannot
+    /// be written takes its half-written message with it: a client never sees a broken line.
+    fn message(&mut self, name: Option<&str>, value: &impl Serialize) {
+        let start = self.0.len();
+        if let Some(name) = name {
+            self.0.extend_from_slice(b"event: ");
+            self.0.extend_from_slice(name.as_bytes());
+            self.0.push(b'\n');
+        }
+        self.0.extend_from_slice(b"data: ");
+        match serde_json::to_writer(&mut self.0, value) {
+            Ok(()) => self.0.extend_from_slice(b"\n\n"),
+            Err(error) => {
+                tracing::error!(%error, "an event could not be serialised");
+                self.0.truncate(start);
+            }
+        }
+    }
+}
+
+/// Answers with `frames` as an event stream.
+///
+/// The work behind `frames` is driven by the body itself: a client that goes away drops the body, and with it the work.
+/// When nothing comes for `ping`, a comment is sent; when the drain expires, an error takes the place of the rest.
+pub(crate) fn respond(frames: impl Stream<Item = Bytes> + Send + 'static, ping: Duration, drain: Drain) -> Response {
+    let body = async_stream::stream! {
+        let mut frames = pin!(frames);
+        let mut expired = pin!(drain.reached(Phase::Expired));
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut expired => {
+                    let mut last = Frame::default();
+                    last.error(&ApiError::new(Code::Draining, "the server shut down before this stream was finished"));
+                    yield last.take();
+                    break;
+                }
+                frame = tokio::time::timeout(ping, frames.next()) => match frame {
+                    Ok(Some(frame)) => yield frame,
+                    Ok(None) => break,
+                    Err(_) => yield Bytes::from_static(b": ping\n\n"),
+                },
+            }
+        }
+    };
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        // Asks reverse proxies (nginx) not to hold the stream back.
+        (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+    ];
+    (headers, Body::from_stream(body.map(Ok::<_, Infallible>))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+
+    async fn text(response: Response) -> String {
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_filled_with_comments() {
+        let frames = async_stream::stream! {
+            tokio::time::sleep(Duration::from_secs(35)).await;
+            let mut frame = Frame::default();
+            frame.event("done", &1);
+            yield frame.take();
+        };
+        let response = respond(frames, Duration::from_secs(15), Drain::default());
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        assert_eq!(text(response).await, ": ping\n\n: ping\n\nevent: done\ndata: 1\n\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_expired_drain_ends_the_stream_with_an_error() {
+        let drain = Drain::default();
+        let response = respond(futures::stream::pending(), Duration::from_secs(15), drain.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drain.advance(Phase::Expired);
+        });
+        let text = text(response).await;
+        assert!(text.starts_with("data: {\"error\":{\"message\":\"the server shut down"), "{text}");
+        assert!(!text.contains("[DONE]"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_stays_one_line(text in "\\PC*[\r\n\u{2028}\u{0}]*\\PC*") {
+            let mut frame = Frame::default();
+            frame.data(&text);
+            let bytes = frame.take();
+            let line = std::str::from_utf8(&bytes).unwrap();
+            let json = line.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+            prop_assert!(!json.contains(['\n', '\r']));
+            prop_assert_eq!(serde_json::from_str::<String>(json).unwrap(), text);
+        }
+    }
+}
