@@ -1,1 +1,58 @@
-//! (see SEAMS)
+//! Continuous batching over paged KV: sessions in, tokens out. Nothing here knows text, JSON or retrieval.
+//!
+//! One thread owns the [`Backend`] and all KV accounting; [`Engine`] and [`Session`] are handles to it. A session is a
+//! growing sequence of token ids: [`Session::append`] adds given ones, [`Session::generate`] samples more. Between
+//! turns it is *parked*: out of the batch, its blocks kept, so that nothing is computed twice.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `handle`, `session`, `turn`, `worker` | the handles, and the thread behind them |
+//! | `mailbox` | bounded delivery of tokens to a reader who may be slow or gone |
+//! | `core`, `schedule`, `step`, `commit` | the synchronous heart: commands, plan, forward pass, sampling |
+//! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
+//! | `stop` | where a turn ends |
+//! | `backend`, `cpu`, `mock` | what computes the logits |
+//! | `counters`, `histogram`, `health` | what can be seen from outside |
+
+mod backend;
+mod command;
+mod commit;
+mod config;
+mod core;
+mod counters;
+mod cpu;
+mod error;
+mod handle;
+mod health;
+mod histogram;
+mod lru;
+mod mailbox;
+pub mod mock;
+mod pool;
+mod prefix;
+#[cfg(test)]
+mod property;
+mod request;
+mod schedule;
+mod sequence;
+mod session;
+mod step;
+mod stop;
+mod token;
+mod turn;
+mod worker;
+
+pub use backend::{Backend, BackendError, BackendSpec};
+pub use config::EngineConfig;
+pub use counters::{Counter, Counters, Gauge};
+pub use cpu::{CpuBackend, KvBudget};
+pub use error::EngineError;
+pub use handle::Engine;
+pub use health::Health;
+pub use histogram::{Histogram, HistogramSnapshot};
+pub use mock::MockBackend;
+pub use request::{Adapter, Generate, SessionOptions};
+pub use session::Session;
+pub use stop::{Matcher, StopSet};
+pub use token::{Finish, Origin, Step, Token};
+pub use turn::Turn;

@@ -1,1 +1,28 @@
-//! (see SEAMS)
+//! The numeric heart: a thread team, packed weight matrices, their product with activations, and element-wise functions.
+//!
+//! One numerics for serving, training and parity: activations and sums are `f32`, weights keep the compact form of the
+//! checkpoint and are turned into exactly the `f32` values its dequantisation defines, a piece at a time, inside the
+//! product. An integer product with quantised activations would be faster on some machines, but it gives each program
+//! that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
+
+pub mod elementwise;
+pub mod matmul;
+pub mod packed;
+pub mod team;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod isa;
+mod layout;
+mod portable;
+
+#[cfg(test)]
+mod matmul_test;
+
+pub use candle_core::quantized::GgmlDType as GgmlKind;
+pub use elementwise::*;
+pub use matmul::{matmul, matmul_add};
+pub use packed::Packed;
+pub use team::Team;

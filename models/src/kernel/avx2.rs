@@ -1,0 +1,157 @@
+//! Kernels for AVX2 with FMA and F16C: a panel is four vectors wide, handled in two halves.
+
+use std::arch::x86_64::*;
+
+use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
+use super::matmul::Kernel;
+
+pub(super) struct Avx2;
+
+/// Outputs per vector.
+const LANES: usize = 8;
+
+impl Kernel for Avx2 {
+    /// 12 accumulators, 2 weights, 2 activations: all 16 registers.
+    const TILE: usize = 6;
+
+    unsafe fn unpack(form: Form, from: *const u8, k: usize, into: *mut f32) {
+        // SAFETY: the caller's promises are handed on.
+        unsafe {
+            match form {
+                Form::F32 | Form::F16 => halves::<false>(from, k, into),
+                Form::Bf16 => halves::<true>(from, k, into),
+                Form::Block(block) => {
+                    for index in 0..k / BLOCK {
+                        unpack_block(block, from.add(index * block.bytes()), into.add(index * BLOCK * PANEL));
+                    }
+                }
+            }
+        }
+    }
+
+    unsafe fn tile(rows: usize, x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32) {
+        for half in 0..2 {
+            // SAFETY: the caller's promises are handed on.
+            unsafe {
+                let (w, acc) = (w.add(half * 2 * LANES), acc.add(half * 2 * LANES));
+                match rows {
+                    1 => tile::<1>(x, stride, w, k, acc),
+                    2 => tile::<2>(x, stride, w, k, acc),
+                    3 => tile::<3>(x, stride, w, k, acc),
+                    4 => tile::<4>(x, stride, w, k, acc),
+                    5 => tile::<5>(x, stride, w, k, acc),
+                    _ => tile::<6>(x, stride, w, k, acc),
+                }
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tile<const R: usize>(x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32) {
+    // SAFETY: `acc` has R rows of half a panel, `w` k rows of half a panel, `x` R rows of k values `stride` apart.
+    unsafe {
+        let mut sums = [[_mm256_setzero_ps(); 2]; R];
+        for (row, sum) in sums.iter_mut().enumerate() {
+            *sum = [_mm256_load_ps(acc.add(row * PANEL)), _mm256_load_ps(acc.add(row * PANEL + LANES))];
+        }
+        for index in 0..k {
+            let low = _mm256_load_ps(w.add(index * PANEL));
+            let high = _mm256_load_ps(w.add(index * PANEL + LANES));
+            for (row, sum) in sums.iter_mut().enumerate() {
+                let x = _mm256_set1_ps(*x.add(row * stride + index));
+                sum[0] = _mm256_fmadd_ps(x, low, sum[0]);
+                sum[1] = _mm256_fmadd_ps(x, high, sum[1]);
+            }
+        }
+        for (row, sum) in sums.iter().enumerate() {
+            _mm256_store_ps(acc.add(row * PANEL), sum[0]);
+            _mm256_store_ps(acc.add(row * PANEL + LANES), sum[1]);
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn halves<const BRAIN: bool>(from: *const u8, k: usize, into: *mut f32) {
+    for index in 0..k * PANEL / LANES {
+        // SAFETY: `from` has k · PANEL halves and `into` as many floats.
+        unsafe {
+            let halves = _mm_load_si128(from.add(index * LANES * 2).cast());
+            let floats = if BRAIN {
+                _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16))
+            } else {
+                _mm256_cvtph_ps(halves)
+            };
+            _mm256_store_ps(into.add(index * LANES), floats);
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn unpack_block(block: BlockForm, from: *const u8, into: *mut f32) {
+    for part in 0..PANEL / LANES {
+        // SAFETY: the parts of a block lie where `layout` says; `into` has BLOCK rows of a panel.
+        unsafe {
+            let scale = _mm256_cvtph_ps(_mm_load_si128(from.add(part * 16).cast()));
+            let into = into.add(part * LANES);
+            let quants = from.add(block.quants());
+            if block.bits == Bits::Eight {
+                bytes(quants.add(part * LANES), scale, into);
+                continue;
+            }
+            let highs = if block.bits == Bits::Five { from.add(block.high()) } else { std::ptr::null() };
+            let offset = _mm256_set1_epi32(block.offset());
+            if block.min {
+                let min = _mm256_cvtph_ps(_mm_load_si128(from.add(64 + part * 16).cast()));
+                nibbles::<true>(quants, highs, part, offset, scale, min, into);
+            } else {
+                nibbles::<false>(quants, highs, part, offset, scale, scale, into);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn bytes(quants: *const u8, scale: __m256, into: *mut f32) {
+    for k in 0..BLOCK {
+        // SAFETY: 8 of the 32 quants of index k, of which the caller pointed at the first.
+        unsafe {
+            let quant = _mm256_cvtepi8_epi32(_mm_loadl_epi64(quants.add(k * PANEL).cast()));
+            _mm256_store_ps(into.add(k * PANEL), _mm256_mul_ps(_mm256_cvtepi32_ps(quant), scale));
+        }
+    }
+}
+
+/// `highs` is null when quants have no fifth bit.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn nibbles<const MIN: bool>(
+    quants: *const u8,
+    highs: *const u8,
+    part: usize,
+    offset: __m256i,
+    scale: __m256,
+    min: __m256,
+    into: *mut f32,
+) {
+    let fifteen = _mm256_set1_epi32(15);
+    let sixteen = _mm256_set1_epi32(16);
+    let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    for group in 0..BLOCK / 8 {
+        // SAFETY: four groups of four vectors of nibbles, 32 words of high bits, 32 rows of a panel to write.
+        unsafe {
+            let mut packed = _mm256_load_si256(quants.add(group * 128 + part * 32).cast());
+            for k in group * 8..group * 8 + 8 {
+                let mut quant = _mm256_and_si256(packed, fifteen);
+                packed = _mm256_srli_epi32(packed, 4);
+                if !highs.is_null() {
+                    let bits = _mm256_set1_epi32(i32::from(*highs.add(4 * k + part)));
+                    let set = _mm256_cmpeq_epi32(_mm256_and_si256(bits, lanes), lanes);
+                    quant = _mm256_or_si256(quant, _mm256_and_si256(set, sixteen));
+                }
+                let quant = _mm256_cvtepi32_ps(_mm256_sub_epi32(quant, offset));
+                let weight = if MIN { _mm256_fmadd_ps(quant, scale, min) } else { _mm256_mul_ps(quant, scale) };
+                _mm256_store_ps(into.add(k * PANEL), weight);
+            }
+        }
+    }
+}

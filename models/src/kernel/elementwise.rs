@@ -1,0 +1,372 @@
+//! Functions of rows and single values, fast enough that the matrix products dominate.
+//!
+//! Each is written once as plain loops over independent lanes and compiled for every instruction set of
+//! [`Isa`](super::isa::Isa); sums run in 16 partial sums in all of them.
+
+use super::isa::Isa;
+
+/// Partial sums per reduction: what keeps the widest vectors busy.
+const LANES: usize = 16;
+
+/// Defines a public function that runs `$body`, a generic inline function over "has fused multiply-add", compiled for
+/// the best instruction set at hand.
+macro_rules! versions {
+    ($($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:ident;)*) => {$(
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments)]
+        pub fn $name($($arg: $type),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                fn avx512($($arg: $type),*) $(-> $ret)? {
+                    $body::<true>($($arg),*)
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($arg: $type),*) $(-> $ret)? {
+                    $body::<true>($($arg),*)
+                }
+                // SAFETY: `best` names only what the processor has.
+                match Isa::best() {
+                    Isa::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    Isa::Avx2 => return unsafe { avx2($($arg),*) },
+                    Isa::Portable => {}
+                }
+            }
+            $body::<{ cfg!(target_arch = "aarch64") }>($($arg),*)
+        }
+    )*};
+}
+
+versions! {
+    /// `out = x / √(mean(x²) + eps) · weight`, row by row; rows have the length of `weight`.
+    /// (Zhang and Sennrich 2019, "Root Mean Square Layer Normalization".)
+    ///
+    /// # Panics
+    /// If `out` has not the length of `x`.
+    pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body;
+
+    /// `x = (x - mean) / √(variance + eps) · weight + bias` in place, row by row; rows have the length of `weight`.
+    /// (Ba, Kiros and Hinton 2016, "Layer Normalization".)
+    pub fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) = layer_norm_body;
+
+    /// `x = exp(x - max) / Σ exp(x - max)` over the whole slice, in place. Values of -∞ get 0; nothing happens to an
+    /// empty slice.
+    pub fn softmax(x: &mut [f32]) = softmax_body;
+
+    /// `x = eˣ` in place, with a relative error below 1e-6; below -87.3 the result is 0, above 88.7 it is ∞.
+    pub fn exp(x: &mut [f32]) = exp_body;
+
+    /// `gate = gate · sigmoid(gate) · up`, element by element: the activation of a SwiGLU layer (Shazeer 2020).
+    pub fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_body;
+
+    /// `x = x · Φ(x)` in place, with Φ the normal distribution function: the exact (erf) GELU of Hendrycks and Gimpel
+    /// 2016, with an absolute error below 1e-6 (relative above 1).
+    pub fn gelu(x: &mut [f32]) = gelu_body;
+
+    /// `y += x`, element by element.
+    pub fn add(y: &mut [f32], x: &[f32]) = add_body;
+
+    /// Adds `bias` to every row of `y`; rows have its length.
+    pub fn add_bias(y: &mut [f32], bias: &[f32]) = add_bias_body;
+
+    /// `y += a · x`, element by element.
+    pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) = axpy_body;
+
+    /// `x = a · x`, element by element.
+    pub fn scale(x: &mut [f32], a: f32) = scale_body;
+
+    /// `Σ a · b`.
+    pub fn dot(a: &[f32], b: &[f32]) -> f32 = dot_body;
+}
+
+#[inline(always)]
+fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// Folds `x` into [`LANES`] partial results, then those pairwise into one.
+#[inline(always)]
+fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane = step(*lane, value);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane = step(*lane, value);
+    }
+    fold(lanes, join)
+}
+
+#[inline(always)]
+fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] = join(lanes[lane], lanes[lane + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+fn rms_norm_body<const FUSED: bool>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "rms_norm: input and output");
+    for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+        let squares = reduce(x, 0.0, |sum, x| fma::<FUSED>(x, x, sum), |a, b| a + b);
+        let scale = 1.0 / (squares / x.len() as f32 + eps).sqrt();
+        for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * scale * weight;
+        }
+    }
+}
+
+#[inline(always)]
+fn layer_norm_body<const FUSED: bool>(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
+    for x in x.chunks_exact_mut(weight.len()) {
+        let mean = reduce(x, 0.0, |sum, x| sum + x, |a, b| a + b) / x.len() as f32;
+        let squares = reduce(x, 0.0, |sum, x| fma::<FUSED>(x - mean, x - mean, sum), |a, b| a + b);
+        let scale = 1.0 / (squares / x.len() as f32 + eps).sqrt();
+        for ((x, &weight), &bias) in x.iter_mut().zip(weight).zip(bias) {
+            *x = fma::<FUSED>((*x - mean) * scale, weight, bias);
+        }
+    }
+}
+
+#[inline(always)]
+fn softmax_body<const FUSED: bool>(x: &mut [f32]) {
+    let max = reduce(x, f32::NEG_INFINITY, |a, b| if a > b { a } else { b }, |a, b| if a > b { a } else { b });
+    for x in x.iter_mut() {
+        *x = exp_one::<FUSED>(*x - max);
+    }
+    let scale = 1.0 / reduce(x, 0.0, |sum, x| sum + x, |a, b| a + b);
+    for x in x {
+        *x *= scale;
+    }
+}
+
+#[inline(always)]
+fn exp_body<const FUSED: bool>(x: &mut [f32]) {
+    for x in x {
+        *x = exp_one::<FUSED>(*x);
+    }
+}
+
+#[inline(always)]
+fn silu_mul_body<const FUSED: bool>(gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "silu_mul: gate and up");
+    for (gate, &up) in gate.iter_mut().zip(up) {
+        *gate = *gate / (1.0 + exp_one::<FUSED>(-*gate)) * up;
+    }
+}
+
+/// `x·Φ(x) = max(x, 0) - |x|/2 · erfc(|x|/√2)`, which cancels nowhere. erfc is formula 7.1.26 of Abramowitz and Stegun,
+/// "Handbook of Mathematical Functions", with an absolute error of 1.5e-7.
+#[inline(always)]
+fn gelu_body<const FUSED: bool>(x: &mut [f32]) {
+    for x in x {
+        let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+        let t = 1.0 / fma::<FUSED>(0.327_591_1, z, 1.0);
+        let mut poly = 1.061_405_429;
+        for coefficient in [-1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592] {
+            poly = fma::<FUSED>(poly, t, coefficient);
+        }
+        let erfc = poly * t * exp_one::<FUSED>(-z * z);
+        let positive = if *x > 0.0 { *x } else { 0.0 };
+        *x = fma::<FUSED>(-0.5 * x.abs(), erfc, positive);
+    }
+}
+
+#[inline(always)]
+fn add_body<const FUSED: bool>(y: &mut [f32], x: &[f32]) {
+    assert_eq!(y.len(), x.len(), "add: both sides");
+    y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
+}
+
+#[inline(always)]
+fn add_bias_body<const FUSED: bool>(y: &mut [f32], bias: &[f32]) {
+    for y in y.chunks_exact_mut(bias.len()) {
+        y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+    }
+}
+
+#[inline(always)]
+fn axpy_body<const FUSED: bool>(y: &mut [f32], a: f32, x: &[f32]) {
+    assert_eq!(y.len(), x.len(), "axpy: both sides");
+    y.iter_mut().zip(x).for_each(|(y, &x)| *y = fma::<FUSED>(a, x, *y));
+}
+
+#[inline(always)]
+fn scale_body<const FUSED: bool>(x: &mut [f32], a: f32) {
+    x.iter_mut().for_each(|x| *x *= a);
+}
+
+#[inline(always)]
+fn dot_body<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len(), "dot: both sides");
+    let mut lanes = [0.0; LANES];
+    let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest = left.remainder().iter().zip(right.remainder());
+    for (a, b) in left.zip(right) {
+        for ((lane, &a), &b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane = fma::<FUSED>(a, b, *lane);
+        }
+    }
+    for (lane, (&a, &b)) in lanes.iter_mut().zip(rest) {
+        *lane = fma::<FUSED>(a, b, *lane);
+    }
+    fold(lanes, |a, b| a + b)
+}
+
+/// `eˣ = 2ⁿ · eʳ` with n the nearest integer to x / ln 2 and |r| ≤ ln 2 / 2; eʳ by its Taylor polynomial of degree 7,
+/// whose remainder is below 1e-8 there. Without branches, so that loops over it become vector code.
+#[inline(always)]
+fn exp_one<const FUSED: bool>(x: f32) -> f32 {
+    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
+    const ROUND: f32 = 12_582_912.0;
+    // ln 2 in two parts, the first with so few bits that its product with n is exact.
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let bounded = x.clamp(-87.3, 88.7);
+    let shifted = fma::<FUSED>(bounded, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = fma::<FUSED>(-n, LN2_LOW, fma::<FUSED>(-n, LN2_HIGH, bounded));
+    let mut poly = 1.0 / 5040.0;
+    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        poly = fma::<FUSED>(poly, r, coefficient);
+    }
+    // n goes up to 128, one more than an exponent holds: two factors.
+    let exponent = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = exponent >> 1;
+    let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
+    let value = poly * power(half) * power(exponent - half);
+    let value = if x < -87.3 { 0.0 } else { value };
+    if x > 88.7 { f32::INFINITY } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ramp(from: f32, to: f32, count: usize) -> Vec<f32> {
+        (0..count).map(|i| from + (to - from) * i as f32 / (count - 1) as f32).collect()
+    }
+
+    fn close(found: f32, expected: f64, tolerance: f64) {
+        let error = (f64::from(found) - expected).abs();
+        assert!(error <= tolerance * expected.abs().max(1.0), "{found} for {expected}");
+    }
+
+    /// erf by its Maclaurin series, good for |x| < 5 in f64; ±1 beyond.
+    fn erf(x: f64) -> f64 {
+        if x.abs() > 5.0 {
+            return x.signum();
+        }
+        let (mut term, mut sum) = (x, x);
+        for n in 1..200 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        sum * 2.0 / std::f64::consts::PI.sqrt()
+    }
+
+    #[test]
+    fn exp_is_within_a_millionth() {
+        let x = ramp(-87.2, 88.6, 100_003);
+        let mut y = x.clone();
+        exp(&mut y);
+        for (x, y) in x.iter().zip(y) {
+            let expected = f64::from(*x).exp();
+            assert!(((f64::from(y) - expected) / expected).abs() < 1e-6, "exp({x}) = {y}");
+        }
+        let mut edges = [f32::NEG_INFINITY, -1e30, 0.0, 1.0, 200.0, f32::INFINITY, f32::NAN];
+        exp(&mut edges);
+        assert_eq!(edges[..3], [0.0, 0.0, 1.0]);
+        close(edges[3], std::f64::consts::E, 1e-7);
+        assert_eq!(edges[4..6], [f32::INFINITY; 2]);
+        assert!(edges[6].is_nan());
+    }
+
+    #[test]
+    fn gelu_and_silu_agree_with_f64() {
+        let x = ramp(-12.0, 12.0, 20_001);
+        let mut y = x.clone();
+        gelu(&mut y);
+        for (&x, &y) in x.iter().zip(&y) {
+            let x = f64::from(x);
+            close(y, x * 0.5 * (1.0 + erf(x / std::f64::consts::SQRT_2)), 1e-6);
+        }
+        let x = ramp(-90.0, 90.0, 20_001);
+        let mut y = x.clone();
+        let up = ramp(3.0, -2.0, x.len());
+        silu_mul(&mut y, &up);
+        for ((&x, &up), &y) in x.iter().zip(&up).zip(&y) {
+            let x = f64::from(x);
+            close(y, x / (1.0 + (-x).exp()) * f64::from(up), 1e-6);
+        }
+    }
+
+    #[test]
+    fn softmax_sums_to_one_and_masks() {
+        for count in [1, 2, 15, 16, 17, 100] {
+            let mut x = ramp(-5.0, 80.0, count.max(2))[..count].to_vec();
+            let total: f64 = x.iter().map(|&x| f64::from(x).exp()).sum();
+            let expected: Vec<f64> = x.iter().map(|&x| f64::from(x).exp() / total).collect();
+            softmax(&mut x);
+            x.iter().zip(expected).for_each(|(&x, expected)| close(x, expected, 1e-6));
+        }
+        let mut masked = [1.0, f32::NEG_INFINITY, 1.0];
+        softmax(&mut masked);
+        assert_eq!(masked, [0.5, 0.0, 0.5]);
+        softmax(&mut []);
+    }
+
+    #[test]
+    fn norms_agree_with_f64() {
+        for width in [1, 7, 16, 33, 576] {
+            let x = ramp(-3.0, 5.0, 3 * width.max(2))[..3 * width].to_vec();
+            let weight = ramp(0.5, 1.5, width.max(2))[..width].to_vec();
+            let bias = ramp(-1.0, 1.0, width.max(2))[..width].to_vec();
+            let mut rms = vec![0.0; x.len()];
+            rms_norm(&x, &weight, 1e-5, &mut rms);
+            let mut layer = x.clone();
+            layer_norm(&mut layer, &weight, &bias, 1e-5);
+            for (row, x) in x.chunks_exact(width).enumerate() {
+                let n = width as f64;
+                let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+                let square = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / n;
+                let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+                for (i, &x) in x.iter().enumerate() {
+                    let (x, w, b) = (f64::from(x), f64::from(weight[i]), f64::from(bias[i]));
+                    close(rms[row * width + i], x / (square + 1e-5).sqrt() * w, 1e-5);
+                    if width > 1 {
+                        close(layer[row * width + i], (x - mean) / (variance + 1e-5).sqrt() * w + b, 1e-5);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_and_products() {
+        for count in [0, 1, 16, 37] {
+            let a = ramp(1.0, 2.0, 37)[..count].to_vec();
+            let mut b = ramp(-1.0, 3.0, 37)[..count].to_vec();
+            let expected: f64 = a.iter().zip(&b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+            close(dot(&a, &b), expected, 1e-6);
+            let before = b.clone();
+            add(&mut b, &a);
+            scale(&mut b, 2.0);
+            axpy(&mut b, -2.0, &a);
+            b.iter().zip(before).for_each(|(&b, before)| close(b, f64::from(before) * 2.0, 1e-6));
+        }
+        let mut rows = [1.0, 2.0, 3.0, 4.0];
+        add_bias(&mut rows, &[10.0, 20.0]);
+        assert_eq!(rows, [11.0, 22.0, 13.0, 24.0]);
+    }
+}

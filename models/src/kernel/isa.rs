@@ -1,0 +1,43 @@
+//! Which instruction set the kernels use, chosen at run time.
+
+/// Instruction sets with kernels of their own, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Isa {
+    /// AVX-512 F, BW, DQ and VL, with FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// AVX2 with FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Plain loops, vectorised by the compiler for the baseline of the target.
+    Portable,
+}
+
+impl Isa {
+    /// The best one this processor has. Cheap: the answers are cached by the standard library.
+    pub(crate) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx2") && has!("fma") && has!("f16c") {
+                if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
+                    return Self::Avx512;
+                }
+                return Self::Avx2;
+            }
+        }
+        Self::Portable
+    }
+
+    /// All that this processor has, for tests that force each path.
+    #[cfg(test)]
+    pub(crate) fn available() -> Vec<Self> {
+        match Self::best() {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => vec![Self::Avx512, Self::Avx2, Self::Portable],
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => vec![Self::Avx2, Self::Portable],
+            Self::Portable => vec![Self::Portable],
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Packing and products of every storage form on every instruction set, against candle's dequantisation and sums in f64.
+#![allow(clippy::unwrap_used)]
+
+use candle_core::quantized::QTensor;
+use candle_core::{Device, Tensor};
+use half::{bf16, f16};
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::isa::Isa;
+use super::matmul::{Store, product};
+use super::{GgmlKind, Packed, Team};
+
+const KINDS: [GgmlKind; 8] = [
+    GgmlKind::F32,
+    GgmlKind::F16,
+    GgmlKind::BF16,
+    GgmlKind::Q4_0,
+    GgmlKind::Q4_1,
+    GgmlKind::Q5_0,
+    GgmlKind::Q5_1,
+    GgmlKind::Q8_0,
+];
+
+fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|_| rng.random_range(-1.0f32..1.0)).collect()
+}
+
+/// Weights quantised by candle to `kind`: packed, and the values they stand for.
+fn weights(kind: GgmlKind, seed: u64, out: usize, inn: usize) -> (Packed, Vec<f32>) {
+    let values = noise(seed, out * inn);
+    let (bytes, values) = match kind {
+        GgmlKind::F32 => (bytemuck::cast_slice(&values).to_vec(), values),
+        GgmlKind::F16 => {
+            let halves: Vec<f16> = values.iter().map(|&v| f16::from_f32(v)).collect();
+            (bytemuck::cast_slice(&halves).to_vec(), halves.iter().map(|h| h.to_f32()).collect())
+        }
+        GgmlKind::BF16 => {
+            let halves: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
+            (bytemuck::cast_slice(&halves).to_vec(), halves.iter().map(|h| h.to_f32()).collect())
+        }
+        kind => {
+            let tensor = Tensor::from_vec(values, (out, inn), &Device::Cpu).unwrap();
+            let quantised = QTensor::quantize(&tensor, kind).unwrap();
+            let values = quantised.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            (quantised.data().unwrap().to_vec(), values)
+        }
+    };
+    (Packed::from_ggml(kind, &bytes, out, inn).unwrap(), values)
+}
+
+/// x · Wᵀ in f64, and the sum of absolute terms, which bounds the rounding of any order of summation.
+fn reference(x: &[f32], w: &[f32], m: usize, out: usize, inn: usize) -> Vec<(f64, f64)> {
+    (0..m * out)
+        .map(|at| {
+            let (row, column) = (&x[at / out * inn..][..inn], &w[at % out * inn..][..inn]);
+            let terms = row.iter().zip(column).map(|(&a, &b)| f64::from(a) * f64::from(b));
+            terms.fold((0.0, 0.0), |(sum, bound), term| (sum + term, bound + term.abs()))
+        })
+        .collect()
+}
+
+fn check(isa: Isa, kind: GgmlKind, m: usize, out: usize, inn: usize, threads: usize) {
+    let (packed, w) = weights(kind, 7, out, inn);
+    let x = noise(8, m * inn);
+    let mut y = noise(9, m * out);
+    let before = y.clone();
+    let team = Team::new(threads);
+    product(isa, &team, &x, m, &packed, &mut y, Store::Set);
+    let mut sums = before.clone();
+    product(isa, &team, &x, m, &packed, &mut sums, Store::Add);
+    for (at, (expected, bound)) in reference(&x, &w, m, out, inn).into_iter().enumerate() {
+        let error = (f64::from(y[at]) - expected).abs();
+        assert!(error <= bound * 1e-6 + 1e-9, "{isa:?} {kind:?} ({m}, {out}, {inn}) at {at}: {} for {expected}", y[at]);
+        assert_eq!(sums[at], before[at] + y[at], "{isa:?} {kind:?} added at {at}");
+    }
+}
+
+#[test]
+fn every_form_on_every_instruction_set() {
+    for isa in Isa::available() {
+        for kind in KINDS {
+            for (m, out, inn) in [(1, 33, 32), (3, 31, 64), (8, 96, 224), (13, 70, 416), (40, 5, 192)] {
+                check(isa, kind, m, out, inn, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_number_of_rows() {
+    for isa in Isa::available() {
+        for m in (1..=40).chain([95, 96, 97, 200]) {
+            check(isa, GgmlKind::Q4_1, m, 35, 64, 1 + m % 3);
+            check(isa, GgmlKind::F32, m, 35, 7 + m, 1 + m % 3);
+        }
+    }
+}
+
+#[test]
+fn unpacking_gives_exactly_the_dequantised_values() {
+    let (out, inn) = (50, 256);
+    let team = Team::new(1);
+    let mut identity = vec![0.0; inn * inn];
+    identity.iter_mut().step_by(inn + 1).for_each(|one| *one = 1.0);
+    for kind in KINDS {
+        let (packed, w) = weights(kind, 3, out, inn);
+        let mut row = vec![0.0; inn];
+        for (index, expected) in w.chunks_exact(inn).enumerate() {
+            packed.row_f32(index, &mut row);
+            assert_eq!(row, expected, "{kind:?} row {index}");
+        }
+        for isa in Isa::available() {
+            let mut columns = vec![f32::NAN; inn * out];
+            product(isa, &team, &identity, inn, &packed, &mut columns, Store::Set);
+            let equal = (0..inn * out).all(|at| columns[at] == w[at % out * inn + at / out]);
+            assert!(equal, "{isa:?} {kind:?}");
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_batch() {
+    let (out, inn, m) = (70, 576, 37);
+    let x = noise(1, m * inn);
+    for isa in Isa::available() {
+        for kind in KINDS {
+            let (packed, _) = weights(kind, 2, out, inn);
+            let mut together = vec![0.0; m * out];
+            product(isa, &Team::new(3), &x, m, &packed, &mut together, Store::Set);
+            for (x, y) in x.chunks_exact(inn).zip(together.chunks_exact(out)) {
+                let mut alone = vec![0.0; out];
+                product(isa, &Team::new(1), x, 1, &packed, &mut alone, Store::Set);
+                assert_eq!(alone, y, "{isa:?} {kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn compact_forms_stay_compact_and_wrong_input_is_named() {
+    let (packed, _) = weights(GgmlKind::Q4_1, 1, 64, 64);
+    assert_eq!(packed.bytes(), 64 * 64 / 32 * 20);
+    let wrong = Packed::from_ggml(GgmlKind::Q4_1, &[0; 39], 1, 64).unwrap_err();
+    assert_eq!(wrong.to_string(), "Q4_1 weights of shape (1, 64) need 40 bytes, not 39");
+    assert!(Packed::from_ggml(GgmlKind::Q8_0, &[0; 34], 1, 33).unwrap_err().to_string().contains("whole blocks"));
+    assert!(Packed::from_ggml(GgmlKind::Q4K, &[0; 144], 1, 256).unwrap_err().to_string().contains("dequantised"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_shape_agrees(
+        kind in prop::sample::select(KINDS.to_vec()),
+        isa in prop::sample::select(Isa::available()),
+        m in 1usize..41, out in 1usize..80, blocks in 1usize..9, odd in 0usize..32, threads in 1usize..4,
+    ) {
+        let inn = if kind.block_size() == 1 { blocks * 32 + odd } else { blocks * 32 };
+        check(isa, kind, m, out, inn, threads);
+    }
+}

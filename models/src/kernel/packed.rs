@@ -1,0 +1,179 @@
+//! Weight matrices repacked at load for the matrix product, in the compact form they came in.
+
+use std::fmt;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::GgmlKind;
+use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL, bhalf_at, half_at};
+use crate::ModelError;
+
+/// A weight matrix W of shape (out, in), for `y = x · Wᵀ`.
+///
+/// Kept in the form of the checkpoint (32, 16, 8, 5 or 4 bits a weight), only reordered: see [`super::matmul()`].
+pub struct Packed {
+    out: usize,
+    inn: usize,
+    form: Form,
+    lines: Box<[Line]>,
+}
+
+/// Memory in units of a cache line, so that every panel and every block part is aligned to one.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Packed {
+    /// Packs `f32` weights, row-major (out, in), without loss.
+    ///
+    /// # Panics
+    /// If `w` has not `out · inn` values.
+    pub fn from_f32(w: &[f32], out: usize, inn: usize) -> Self {
+        assert_eq!(w.len(), out * inn, "weights of shape ({out}, {inn})");
+        Self::from_values(bytemuck::cast_slice(w), out, inn, Form::F32)
+    }
+
+    /// Packs a tensor of a GGUF or safetensors file: `bytes` holds `out` rows of `inn` weights in GGML's layout of
+    /// `kind`, little-endian. F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 keep their size.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] for other kinds (dequantise them and use [`from_f32`](Self::from_f32)), when `inn` is not a
+    /// multiple of the kind's block, and when `bytes` has the wrong length.
+    pub fn from_ggml(kind: GgmlKind, bytes: &[u8], out: usize, inn: usize) -> Result<Self, ModelError> {
+        let Some(form) = Self::form_of(kind) else {
+            return Err(ModelError::Input(format!("{kind:?} weights must be dequantised before packing")));
+        };
+        if !inn.is_multiple_of(kind.block_size()) {
+            return Err(ModelError::Input(format!("{kind:?} weights need rows of whole blocks, not {inn} values")));
+        }
+        let expected = out * inn / kind.block_size() * kind.type_size();
+        if bytes.len() != expected {
+            let found = bytes.len();
+            return Err(ModelError::Input(format!(
+                "{kind:?} weights of shape ({out}, {inn}) need {expected} bytes, not {found}"
+            )));
+        }
+        Ok(match form {
+            Form::Block(block) => Self::from_blocks(bytes, out, inn, block),
+            form => Self::from_values(bytes, out, inn, form),
+        })
+    }
+
+    /// Whether [`from_ggml`](Self::from_ggml) keeps weights of `kind` compact.
+    pub fn keeps(kind: GgmlKind) -> bool {
+        Self::form_of(kind).is_some()
+    }
+
+    fn form_of(kind: GgmlKind) -> Option<Form> {
+        let block = |bits, min| Some(Form::Block(BlockForm { bits, min }));
+        match kind {
+            GgmlKind::F32 => Some(Form::F32),
+            GgmlKind::F16 => Some(Form::F16),
+            GgmlKind::BF16 => Some(Form::Bf16),
+            GgmlKind::Q4_0 => block(Bits::Four, false),
+            GgmlKind::Q4_1 => block(Bits::Four, true),
+            GgmlKind::Q5_0 => block(Bits::Five, false),
+            GgmlKind::Q5_1 => block(Bits::Five, true),
+            GgmlKind::Q8_0 => block(Bits::Eight, false),
+            _ => None,
+        }
+    }
+
+    fn empty(out: usize, inn: usize, form: Form) -> Self {
+        let bytes = out.div_ceil(PANEL) * form.panel_bytes(inn);
+        Self { out, inn, form, lines: vec![Line([0; 64]); bytes.div_ceil(64)].into() }
+    }
+
+    fn from_values(bytes: &[u8], out: usize, inn: usize, form: Form) -> Self {
+        let mut packed = Self::empty(out, inn, form);
+        let size = if form == Form::F32 { 4 } else { 2 };
+        if inn == 0 {
+            return packed;
+        }
+        let panel_bytes = form.panel_bytes(inn);
+        let data = bytemuck::cast_slice_mut::<Line, u8>(&mut packed.lines);
+        for (row, values) in bytes.chunks_exact(inn * size).enumerate() {
+            let panel = &mut data[row / PANEL * panel_bytes..][..panel_bytes];
+            for (value, to) in values.chunks_exact(size).zip(panel.chunks_exact_mut(PANEL * size)) {
+                to[row % PANEL * size..][..size].copy_from_slice(value);
+            }
+        }
+        packed
+    }
+
+    fn from_blocks(bytes: &[u8], out: usize, inn: usize, block: BlockForm) -> Self {
+        let mut packed = Self::empty(out, inn, Form::Block(block));
+        if inn == 0 {
+            return packed;
+        }
+        let panel_bytes = packed.form.panel_bytes(inn);
+        let data = bytemuck::cast_slice_mut::<Line, u8>(&mut packed.lines);
+        for (row, blocks) in bytes.chunks_exact(inn / BLOCK * block.ggml_bytes()).enumerate() {
+            let panel = &mut data[row / PANEL * panel_bytes..][..panel_bytes];
+            for (from, to) in blocks.chunks_exact(block.ggml_bytes()).zip(panel.chunks_exact_mut(block.bytes())) {
+                block.pack(from, to, row % PANEL);
+            }
+        }
+        packed
+    }
+
+    /// Outputs: rows of W.
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Inputs: columns of W.
+    pub fn inn(&self) -> usize {
+        self.inn
+    }
+
+    /// Bytes the packed weights take.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.lines)
+    }
+
+    /// Row `row` of W as `f32`: what an embedding lookup in a tied matrix needs.
+    ///
+    /// # Panics
+    /// If there is no such row, or `into` has not `inn` values.
+    pub fn row_f32(&self, row: usize, into: &mut [f32]) {
+        assert!(row < self.out && into.len() == self.inn, "row {row} of shape ({}, {})", self.out, self.inn);
+        let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+        match self.form {
+            Form::F32 => {
+                let values = panel.chunks_exact(PANEL * 4).map(|at| &at[lane * 4..lane * 4 + 4]);
+                into.iter_mut().zip(values).for_each(|(to, at)| *to = f32::from_le_bytes([at[0], at[1], at[2], at[3]]));
+            }
+            Form::F16 | Form::Bf16 => {
+                let value = if self.form == Form::F16 { half_at } else { bhalf_at };
+                into.iter_mut().zip(panel.chunks_exact(PANEL * 2)).for_each(|(to, at)| *to = value(at, lane));
+            }
+            Form::Block(block) => {
+                for (to, from) in into.chunks_exact_mut(BLOCK).zip(panel.chunks_exact(block.bytes())) {
+                    to.iter_mut().enumerate().for_each(|(k, to)| *to = block.value(from, k, lane));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Panels, the last one filled up with zeros.
+    pub(crate) fn panels(&self) -> usize {
+        self.out.div_ceil(PANEL)
+    }
+
+    /// The bytes of one panel, aligned to 64 in all forms (to 128 bytes times `inn` in F32).
+    pub(crate) fn panel(&self, panel: usize) -> &[u8] {
+        let size = self.form.panel_bytes(self.inn);
+        &bytemuck::cast_slice(&self.lines)[panel * size..][..size]
+    }
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packed({} × {}, {:?}, {} bytes)", self.out, self.inn, self.form, self.bytes())
+    }
+}

@@ -1,0 +1,67 @@
+//! Kernels in plain loops, for processors without one of the instruction sets written out.
+
+use super::layout::{BLOCK, BlockForm, Form, PANEL, bhalf_at, half_at};
+use super::matmul::Kernel;
+
+pub(super) struct Portable;
+
+impl Kernel for Portable {
+    const TILE: usize = 4;
+
+    unsafe fn unpack(form: Form, from: *const u8, k: usize, into: *mut f32) {
+        // SAFETY: the caller's promise about both pointers.
+        let (from, into) = unsafe {
+            (std::slice::from_raw_parts(from, form.panel_bytes(k)), std::slice::from_raw_parts_mut(into, k * PANEL))
+        };
+        match form {
+            Form::F32 | Form::F16 => halves(from, into, half_at),
+            Form::Bf16 => halves(from, into, bhalf_at),
+            Form::Block(block) => {
+                for (from, into) in from.chunks_exact(block.bytes()).zip(into.chunks_exact_mut(BLOCK * PANEL)) {
+                    unpack_block(block, from, into);
+                }
+            }
+        }
+    }
+
+    unsafe fn tile(rows: usize, x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32) {
+        // SAFETY: the caller's promise about all three pointers.
+        let (x, w, acc) = unsafe {
+            (
+                std::slice::from_raw_parts(x, (rows - 1) * stride + k),
+                std::slice::from_raw_parts(w, k * PANEL),
+                std::slice::from_raw_parts_mut(acc, rows * PANEL),
+            )
+        };
+        for (row, acc) in acc.chunks_exact_mut(PANEL).enumerate() {
+            let mut sums = [0.0; PANEL];
+            sums.copy_from_slice(acc);
+            for (&x, w) in x[row * stride..][..k].iter().zip(w.chunks_exact(PANEL)) {
+                for (sum, &w) in sums.iter_mut().zip(w) {
+                    *sum = multiply_add(x, w, *sum);
+                }
+            }
+            acc.copy_from_slice(&sums);
+        }
+    }
+}
+
+/// Fused only where the target's baseline can: elsewhere it would be a call into the maths library.
+#[inline(always)]
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }
+}
+
+fn halves(from: &[u8], into: &mut [f32], value: impl Fn(&[u8], usize) -> f32) {
+    for (bytes, into) in from.chunks_exact(2).zip(into) {
+        *into = value(bytes, 0);
+    }
+}
+
+fn unpack_block(block: BlockForm, from: &[u8], into: &mut [f32]) {
+    for (k, into) in into.chunks_exact_mut(PANEL).enumerate() {
+        for (lane, into) in into.iter_mut().enumerate() {
+            *into = block.value(from, k, lane);
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! A fork-join team of threads for kernels that run for microseconds.
+//!
+//! A decode step makes a few hundred short parallel regions, so starting one must cost about a microsecond and no
+//! allocation: workers live as long as the team, spin for some tens of microseconds after their last region, and only
+//! then park. The caller takes part as worker 0.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+
+/// Polls before a waiter starts to yield its core: about 20 µs.
+const SPINS: u32 = 1000;
+/// Yields before a waiter parks; they let other programs run on a machine with more threads than cores.
+const YIELDS: u32 = 20;
+
+type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
+/// A fixed number of threads that run one body together and wait for each other.
+pub struct Team {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held for the length of one region: concurrent callers take turns.
+    turn: Mutex<()>,
+}
+
+/// One cache line per group of fields that different threads write.
+#[repr(align(128))]
+struct Line<T>(T);
+
+struct Shared {
+    /// Number of the current region; workers wait for it to change.
+    region: Line<AtomicUsize>,
+    /// Workers that have not finished the current region.
+    running: Line<AtomicUsize>,
+    /// The current region's body and caller; written only while no worker runs.
+    job: Mutex<Option<Job>>,
+    /// The first panic of a worker in the current region.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    stop: AtomicBool,
+    /// Per worker: true while it is parked or about to park.
+    parked: Box<[Line<AtomicBool>]>,
+    caller_parked: AtomicBool,
+}
+
+#[derive(Clone)]
+struct Job {
+    body: BodyPointer,
+    caller: Thread,
+}
+
+/// The body with its lifetime erased; [`Team::run`] keeps it alive until every worker is done with it.
+#[derive(Clone, Copy)]
+struct BodyPointer(*const Body<'static>);
+
+// SAFETY: the pointee is `Sync`, and `Team::run` outlives every use.
+unsafe impl Send for BodyPointer {}
+
+impl Team {
+    /// A team of `threads` threads, the caller of [`run`](Self::run) included; 0 counts as 1.
+    pub fn new(threads: usize) -> Self {
+        let threads = threads.max(1);
+        let shared = Arc::new(Shared {
+            region: Line(AtomicUsize::new(0)),
+            running: Line(AtomicUsize::new(0)),
+            job: Mutex::new(None),
+            panic: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            parked: (0..threads).map(|_| Line(AtomicBool::new(false))).collect(),
+            caller_parked: AtomicBool::new(false),
+        });
+        let workers = (1..threads)
+            .map(|worker| {
+                let shared = shared.clone();
+                thread::spawn(move || shared.work(worker, threads))
+            })
+            .collect();
+        Self { shared, workers, turn: Mutex::new(()) }
+    }
+
+    /// How many threads run a body.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `body(worker, workers)` once on every thread and returns when all are done.
+    ///
+    /// May be called from any thread; concurrent callers take turns. Calling it from inside a body of the same team
+    /// would wait for itself for ever.
+    ///
+    /// # Panics
+    /// With the panic of the body, if any thread's call panicked, after all threads are done.
+    pub fn run(&self, body: &Body<'_>) {
+        if self.workers.is_empty() {
+            return body(0, 1);
+        }
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.start(body, &self.workers);
+        let own = catch_unwind(AssertUnwindSafe(|| body(0, self.threads())));
+        self.shared.join();
+        let other = lock(&self.shared.panic).take();
+        drop(turn);
+        if let Some(panic) = own.err().or(other) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Runs `body(item)` for every item below `count`, handing items out one by one to threads that are free.
+    pub fn each(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
+        if count <= 1 || self.workers.is_empty() {
+            return (0..count).for_each(body);
+        }
+        let next = AtomicUsize::new(0);
+        self.run(&|_, _| {
+            loop {
+                let item = next.fetch_add(1, Ordering::Relaxed);
+                if item >= count {
+                    break;
+                }
+                body(item);
+            }
+        });
+    }
+
+    /// Splits the rows of `data`, each `width` values, into one contiguous share per thread and runs
+    /// `body(first row, share)` on each. With fewer than `grain` rows per thread, fewer threads take part.
+    ///
+    /// # Panics
+    /// If `data` is not a whole number of rows.
+    pub fn rows<T: Send>(&self, data: &mut [T], width: usize, grain: usize, body: &(dyn Fn(usize, &mut [T]) + Sync)) {
+        assert!(width > 0 && data.len().is_multiple_of(width), "data is not a whole number of rows");
+        let rows = data.len() / width;
+        let shares = (rows / grain.max(1)).clamp(1, self.threads());
+        if shares == 1 {
+            return body(0, data);
+        }
+        let base = Base(data.as_mut_ptr());
+        self.run(&|worker, _| {
+            let range = share(rows, worker, shares);
+            if range.is_empty() {
+                return;
+            }
+            let len = range.len() * width;
+            // SAFETY: shares of different workers are disjoint row ranges inside `data`, which is borrowed mutably
+            // until `run` returns.
+            let part = unsafe { std::slice::from_raw_parts_mut(base.at(range.start * width), len) };
+            body(range.start, part);
+        });
+    }
+}
+
+/// The part of `0..count` that share `index` of `shares` gets: contiguous, sizes differing by at most one, empty for an
+/// `index` beyond `shares`.
+pub fn share(count: usize, index: usize, shares: usize) -> Range<usize> {
+    let at = |index: usize| count * index.min(shares) / shares;
+    at(index)..at(index + 1)
+}
+
+/// A base address that may be sent to workers which write disjoint parts behind it.
+pub(crate) struct Base<T>(pub(crate) *mut T);
+
+// SAFETY: only an address; whoever dereferences it answers for disjointness.
+unsafe impl<T: Send> Send for Base<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Base<T> {}
+
+impl<T> Base<T> {
+    /// # Safety
+    /// `offset` lies inside the allocation.
+    pub(crate) unsafe fn at(&self, offset: usize) -> *mut T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+impl Shared {
+    fn start(&self, body: &Body<'_>, workers: &[JoinHandle<()>]) {
+        // SAFETY: only the lifetime changes; `Team::run` does not return before `join` has seen every worker finish.
+        let body = BodyPointer(unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) });
+        *lock(&self.job) = Some(Job { body, caller: thread::current() });
+        self.running.0.store(workers.len(), Ordering::Relaxed);
+        self.region.0.fetch_add(1, Ordering::SeqCst);
+        self.wake(workers);
+    }
+
+    fn wake(&self, workers: &[JoinHandle<()>]) {
+        for (worker, handle) in workers.iter().enumerate() {
+            if self.parked[worker + 1].0.swap(false, Ordering::SeqCst) {
+                handle.thread().unpark();
+            }
+        }
+    }
+
+    fn join(&self) {
+        wait(&self.caller_parked, || self.running.0.load(Ordering::SeqCst) == 0);
+        *lock(&self.job) = None;
+    }
+
+    fn work(&self, worker: usize, workers: usize) {
+        let mut seen = 0;
+        loop {
+            wait(&self.parked[worker].0, || self.region.0.load(Ordering::SeqCst) != seen);
+            seen = self.region.0.load(Ordering::SeqCst);
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            let Some(job) = lock(&self.job).clone() else { continue };
+            // SAFETY: the caller waits in `join` until this worker has counted itself out below.
+            let body = unsafe { &*job.body.0 };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(worker, workers))) {
+                lock(&self.panic).get_or_insert(panic);
+            }
+            if self.running.0.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_parked.swap(false, Ordering::SeqCst) {
+                job.caller.unpark();
+            }
+        }
+    }
+}
+
+/// Waits until `ready`, first spinning, then yielding, then parked with `parked` set so that the other side knows whom
+/// to unpark.
+fn wait(parked: &AtomicBool, ready: impl Fn() -> bool) {
+    for turn in 0..SPINS + YIELDS {
+        if ready() {
+            return;
+        }
+        if turn < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
+    }
+    loop {
+        // Either we see the condition after having set the flag, or the other side sees the flag after having made
+        // the condition true: both sides use sequentially consistent order.
+        parked.store(true, Ordering::SeqCst);
+        if ready() {
+            parked.store(false, Ordering::SeqCst);
+            return;
+        }
+        thread::park();
+    }
+}
+
+/// A panic elsewhere leaves these mutexes' plain data intact.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.region.0.fetch_add(1, Ordering::SeqCst);
+        self.shared.wake(&self.workers);
+        for worker in self.workers.drain(..) {
+            // A worker's panics are caught inside it, so the join cannot fail.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl fmt::Debug for Team {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Team").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn every_worker_runs_once_per_region() {
+        for threads in [1, 2, 3, 7] {
+            let team = Team::new(threads);
+            let counts: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+            for region in 0..300 {
+                team.run(&|worker, workers| {
+                    assert_eq!(workers, threads);
+                    counts[worker].fetch_add(1, Ordering::Relaxed);
+                });
+                if region % 100 == 0 {
+                    thread::sleep(Duration::from_millis(2)); // let them park
+                }
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == region + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn slow_workers_are_waited_for() {
+        let team = Team::new(3);
+        let done = AtomicUsize::new(0);
+        team.run(&|worker, _| {
+            thread::sleep(Duration::from_millis(5 * worker as u64));
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 3);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_lives_on() {
+        let team = Team::new(3);
+        for victim in 0..3 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                team.run(&|worker, _| assert!(worker != victim, "worker {worker} fell"));
+            }));
+            let message = *caught.unwrap_err().downcast::<String>().unwrap();
+            assert_eq!(message, format!("worker {victim} fell"));
+        }
+        let count = AtomicUsize::new(0);
+        team.each(100, &|item| {
+            count.fetch_add(item, Ordering::Relaxed);
+        });
+        assert_eq!(count.into_inner(), 4950);
+    }
+
+    #[test]
+    fn concurrent_callers_take_turns() {
+        let team = Team::new(2);
+        let inside = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        team.run(&|_, workers| {
+                            assert!(inside.fetch_add(1, Ordering::SeqCst) < workers);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        });
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn rows_are_split_without_overlap() {
+        let team = Team::new(4);
+        for rows in [1, 2, 5, 64] {
+            let mut data = vec![0u32; rows * 3];
+            team.rows(&mut data, 3, 1, &|first, part| {
+                for (row, values) in part.chunks_exact_mut(3).enumerate() {
+                    values.iter_mut().for_each(|value| *value += (first + row) as u32 + 1);
+                }
+            });
+            assert!(data.iter().enumerate().all(|(i, &value)| value as usize == i / 3 + 1));
+        }
+        assert_eq!(share(10, 7, 4), 10..10);
+    }
+}

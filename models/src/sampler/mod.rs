@@ -1,0 +1,117 @@
+//! Logits to the next token: one [`Sampler`] per sequence, reproducible from its seed.
+//!
+//! The order of things: penalties and bias, then the allow-list, then temperature, min-p, top-k, top-p. Reported
+//! log-probabilities are always those of the model itself: raw logits, temperature 1, nothing filtered.
+
+mod distribution;
+mod params;
+mod penalty;
+mod shortlist;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+pub use params::SamplingParams;
+
+use distribution::{log_sum_exp, top};
+use penalty::Penalty;
+use shortlist::Shortlist;
+
+/// A chosen token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability under the full distribution: raw logits, temperature 1.
+    pub logprob: f32,
+    /// The most probable tokens under the same distribution with their log-probabilities, best first; as many as
+    /// [`SamplingParams::top_logprobs`] asks for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why no token could be chosen. Concerns the one sequence only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SampleError {
+    /// A logit is NaN or positive infinity.
+    #[error("the model produced a logit that is not a finite number")]
+    NotFinite,
+    /// Nothing is left to choose from: all logits are minus infinity, or the allow-list has no id of the vocabulary.
+    #[error("no token is left to choose from")]
+    NoCandidate,
+}
+
+/// Chooses tokens for one sequence. Keeps its random state and its buffers from token to token.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    params: SamplingParams,
+    rng: ChaCha8Rng,
+    penalty: Penalty,
+    shortlist: Shortlist,
+    /// Logits after penalties and bias, where there are any.
+    adjusted: Vec<f32>,
+}
+
+impl Sampler {
+    /// A sampler at the beginning of its random sequence.
+    pub fn new(params: SamplingParams) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(params.seed);
+        Self { params, rng, penalty: Penalty::default(), shortlist: Shortlist::default(), adjusted: Vec::new() }
+    }
+
+    /// What it samples with.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// Chooses the next token from the logits of one position, shape (vocab). `history` is what the penalties look at,
+    /// usually the tokens generated so far. With `allow`, only those ids can be chosen; ids outside the vocabulary are
+    /// passed over.
+    ///
+    /// # Errors
+    /// [`SampleError`] when the logits do not allow a choice; the sampler stays usable.
+    pub fn sample(&mut self, logits: &[f32], history: &[u32], allow: Option<&[u32]>) -> Result<Sampled, SampleError> {
+        let total = log_sum_exp(logits)?;
+        let id = if self.params.adjusts() {
+            self.adjusted.clear();
+            self.adjusted.extend_from_slice(logits);
+            self.penalty.apply(&self.params, history, &mut self.adjusted);
+            let adjusted = std::mem::take(&mut self.adjusted);
+            let id = self.choose(&adjusted, allow);
+            self.adjusted = adjusted;
+            id?
+        } else {
+            self.choose(logits, allow)?
+        };
+        let mut best = Vec::new();
+        if self.params.top_logprobs > 0 {
+            best = top(logits, self.params.top_logprobs);
+            best.iter_mut().for_each(|(_, logit)| *logit -= total);
+        }
+        Ok(Sampled { id, logprob: logits[id as usize] - total, top: best })
+    }
+
+    fn choose(&mut self, logits: &[f32], allow: Option<&[u32]>) -> Result<u32, SampleError> {
+        if self.params.is_greedy() {
+            return greedy(logits, allow);
+        }
+        // 53 random bits: every value is exact in f64 and below 1.
+        let draw = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        self.shortlist.draw(&self.params, logits, allow, draw)
+    }
+}
+
+/// The id with the highest logit, the lowest such id on ties.
+fn greedy(logits: &[f32], allow: Option<&[u32]>) -> Result<u32, SampleError> {
+    let better = |best: Option<(u32, f32)>, (id, logit): (u32, f32)| match best {
+        Some((id_best, logit_best)) if logit < logit_best || (logit == logit_best && id > id_best) => best,
+        _ if logit == f32::NEG_INFINITY => best,
+        _ => Some((id, logit)),
+    };
+    let best = match allow {
+        None => distribution::argmax(logits),
+        Some(ids) => {
+            ids.iter().filter_map(|&id| Some((id, *logits.get(id as usize)?))).fold(None, better).map(|(id, _)| id)
+        }
+    };
+    best.ok_or(SampleError::NoCandidate)
+}

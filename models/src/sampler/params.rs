@@ -1,0 +1,109 @@
+//! What a request may say about sampling.
+
+use crate::ModelError;
+
+/// How tokens are chosen. The default leaves the model's own distribution as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// Divides the logits; below 1e-5 the most probable token is always taken. Default 1.
+    pub temperature: f32,
+    /// Keeps the fewest most probable tokens that together have at least this probability. 1 keeps all.
+    pub top_p: f32,
+    /// Keeps this many most probable tokens. 0 keeps all.
+    pub top_k: usize,
+    /// Keeps tokens that are at least this fraction as probable as the most probable one. 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens that have occurred (CTRL, arXiv:1909.05858, §4.1).
+    /// 1 does nothing.
+    pub repetition_penalty: f32,
+    /// Subtracted from a token's logit once per occurrence, as in the OpenAI API. 0 does nothing.
+    pub frequency_penalty: f32,
+    /// Subtracted from a token's logit once if it has occurred. 0 does nothing.
+    pub presence_penalty: f32,
+    /// Added to the logits of these ids.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Where the random sequence starts.
+    pub seed: u64,
+    /// How many of the most probable tokens are reported beside the chosen one.
+    pub top_logprobs: usize,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            top_logprobs: 0,
+        }
+    }
+}
+
+impl SamplingParams {
+    /// Always the most probable token.
+    pub fn greedy() -> Self {
+        Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// True when nothing is left to chance. The bound keeps `1 / temperature` and the scaled logits finite.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < 1e-5
+    }
+
+    /// True when logits are changed before a token is chosen.
+    pub(super) fn adjusts(&self) -> bool {
+        self.penalises() || !self.logit_bias.is_empty()
+    }
+
+    pub(super) fn penalises(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+
+    /// Refuses values that mean nothing.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] naming the first field that is out of range.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let fields = [
+            ("temperature", self.temperature, self.temperature >= 0.0, "at least 0"),
+            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1"),
+            ("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0.0, "above 0"),
+            ("frequency_penalty", self.frequency_penalty, true, "a finite number"),
+            ("presence_penalty", self.presence_penalty, true, "a finite number"),
+        ];
+        for (name, value, holds, wanted) in fields {
+            if !holds || !value.is_finite() {
+                return Err(ModelError::Input(format!("{name} must be {wanted}, not {value}")));
+            }
+        }
+        match self.logit_bias.iter().find(|(_, bias)| !bias.is_finite()) {
+            Some((id, bias)) => Err(ModelError::Input(format!("logit_bias of token {id} must be finite, not {bias}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn senseless_values_are_refused_by_name() {
+        assert!(SamplingParams::default().check().is_ok());
+        let refused = |params: SamplingParams| params.check().unwrap_err().to_string();
+        assert!(refused(SamplingParams { top_p: 0.0, ..Default::default() }).starts_with("top_p"));
+        assert!(refused(SamplingParams { temperature: f32::NAN, ..Default::default() }).starts_with("temperature"));
+        assert!(refused(SamplingParams { temperature: -1.0, ..Default::default() }).starts_with("temperature"));
+        assert!(refused(SamplingParams { min_p: 1.5, ..Default::default() }).starts_with("min_p"));
+        let bias = SamplingParams { logit_bias: vec![(7, f32::INFINITY)], ..Default::default() };
+        assert!(refused(bias).contains("token 7"));
+    }
+}

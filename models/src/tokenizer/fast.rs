@@ -1,0 +1,157 @@
+//! A `tokenizers` pipeline, twice: with its added tokens, and without.
+
+use tokenizers::{AddedVocabulary, DecoderWrapper, Model as _, OffsetReferential, OffsetType, Tokenizer as Pipeline};
+
+use super::{Piece, Specials, TokenBytes};
+use crate::ModelError;
+
+/// `parse` is the tokenizer as published; `literal` is the same one without any added token, so that no text can spell
+/// one.
+#[derive(Debug)]
+pub(super) struct FastTokenizer {
+    parse: Pipeline,
+    literal: Pipeline,
+}
+
+impl FastTokenizer {
+    pub(super) fn new(mut parse: Pipeline) -> Self {
+        // A tokenizer.json may ask for padding or truncation: those belong to the training script that saved it.
+        parse.with_padding(None);
+        // Removing a truncation cannot fail; only setting an impossible one can.
+        let _ = parse.with_truncation(None);
+        let mut literal = parse.clone();
+        literal.with_added_vocabulary(AddedVocabulary::new());
+        Self { parse, literal }
+    }
+
+    pub(super) fn encode(&self, text: &str, specials: Specials, table: &TokenBytes) -> Result<Vec<u32>, ModelError> {
+        if specials == Specials::Parse {
+            return encode(&self.parse, text);
+        }
+        let ids = encode(&self.literal, text)?;
+        if !ids.iter().any(|&id| table.is_control(id)) {
+            return Ok(ids);
+        }
+        self.encode_by_char(text, table)
+    }
+
+    /// The way round a vocabulary whose merges can build a control token out of ordinary text: character by character.
+    fn encode_by_char(&self, text: &str, table: &TokenBytes) -> Result<Vec<u32>, ModelError> {
+        let mut ids = Vec::with_capacity(text.len());
+        let mut buffer = [0; 4];
+        for c in text.chars() {
+            ids.extend(encode(&self.literal, c.encode_utf8(&mut buffer))?);
+        }
+        ids.retain(|&id| !table.is_control(id));
+        Ok(ids)
+    }
+
+    pub(super) fn split_control(&self, text: &str) -> Vec<Piece> {
+        let none: Option<&tokenizers::NormalizerWrapper> = None;
+        let split = self.parse.get_added_vocabulary().extract_and_normalize(none, text);
+        let pieces =
+            split.get_splits(OffsetReferential::Original, OffsetType::Byte).into_iter().map(|(part, _, tokens)| {
+                match tokens.as_ref().and_then(|tokens| tokens.first()) {
+                    Some(token) => Piece::Control(token.id),
+                    None => Piece::Text(part.to_owned()),
+                }
+            });
+        pieces.collect()
+    }
+
+    pub(super) fn id(&self, token: &str) -> Option<u32> {
+        self.parse.token_to_id(token)
+    }
+
+    pub(super) fn name(&self, id: u32) -> Option<String> {
+        self.parse.id_to_token(id)
+    }
+
+    /// The raw bytes of each token, read from its name the way the tokenizer's decoder does.
+    pub(super) fn table(&self) -> TokenBytes {
+        let added = self.parse.get_added_vocabulary().get_added_tokens_decoder();
+        let model = self.parse.get_model();
+        let highest = added.keys().copied().chain(model.get_vocab().into_values()).max();
+        let byte_level = is_byte_level(self.parse.get_decoder());
+        let mut table = TokenBytes::new();
+        for id in 0..highest.map_or(0, |id| id + 1) {
+            match (added.get(&id), model.id_to_token(id)) {
+                (Some(token), _) => table.push(token.content.as_bytes(), token.special),
+                (None, Some(name)) if byte_level => table.push(&byte_level_bytes(&name), false),
+                (None, Some(name)) => table.push(&sentencepiece_bytes(&name), false),
+                (None, None) => table.push(&[], false),
+            }
+        }
+        table
+    }
+}
+
+fn encode(pipeline: &Pipeline, text: &str) -> Result<Vec<u32>, ModelError> {
+    Ok(pipeline.encode_fast(text, false).map_err(refused)?.get_ids().to_vec())
+}
+
+// By value: the shape that `map_err` wants.
+#[allow(clippy::needless_pass_by_value)]
+fn refused(reason: tokenizers::Error) -> ModelError {
+    ModelError::Tokenizer(reason.to_string())
+}
+
+fn is_byte_level(decoder: Option<&DecoderWrapper>) -> bool {
+    match decoder {
+        Some(DecoderWrapper::ByteLevel(_)) => true,
+        Some(DecoderWrapper::Sequence(sequence)) => {
+            sequence.get_decoders().iter().any(|decoder| matches!(decoder, DecoderWrapper::ByteLevel(_)))
+        }
+        _ => false,
+    }
+}
+
+/// Undoes GPT-2's printable spelling of bytes (`bytes_to_unicode` in its `encoder.py`): printable Latin-1 stands for
+/// itself, the other 68 byte values are the characters from U+0100 on, in order.
+fn byte_level_bytes(name: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(name.len());
+    for c in name.chars() {
+        match u32::from(c) {
+            code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => bytes.push(code as u8),
+            code @ 0x100..=0x120 => bytes.push((code - 0x100) as u8),
+            code @ 0x121..=0x142 => bytes.push((code - 0x121 + 0x7f) as u8),
+            0x143 => bytes.push(0xad),
+            // Not the spelling of any byte: the name is the text itself.
+            _ => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
+}
+
+/// SentencePiece names: `▁` is a space and `<0x0A>` is a byte.
+fn sentencepiece_bytes(name: &str) -> Vec<u8> {
+    let byte = name.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>')).filter(|hex| hex.len() == 2);
+    match byte.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+        Some(byte) => vec![byte],
+        None => name.replace('▁', " ").into_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_has_its_printable_spelling() {
+        // The published table, built the way GPT-2's encoder.py builds it.
+        let mut next = 0x100;
+        for byte in 0..=u8::MAX {
+            let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+            let spelled = if printable { char::from(byte) } else { char::from_u32(next).unwrap_or_default() };
+            next += u32::from(!printable);
+            assert_eq!(byte_level_bytes(&spelled.to_string()), [byte], "byte {byte:#x}");
+        }
+    }
+
+    #[test]
+    fn sentencepiece_names_are_text_or_one_byte() {
+        assert_eq!(sentencepiece_bytes("▁the"), b" the");
+        assert_eq!(sentencepiece_bytes("<0x0A>"), b"\n");
+        assert_eq!(sentencepiece_bytes("<0xZZ>"), b"<0xZZ>");
+    }
+}

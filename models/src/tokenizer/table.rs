@@ -1,0 +1,69 @@
+//! The raw bytes of every token.
+
+/// For each id its raw bytes and whether it is a control token. Cheap to read from any thread.
+#[derive(Debug, Clone, Default)]
+pub struct TokenBytes {
+    /// All bytes, token after token.
+    bytes: Vec<u8>,
+    /// Where each token's bytes end.
+    ends: Vec<u32>,
+    control: Vec<bool>,
+}
+
+impl TokenBytes {
+    /// No tokens yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends the token with the next id. A control token has no bytes, whatever is passed.
+    pub fn push(&mut self, bytes: &[u8], control: bool) {
+        if !control {
+            self.bytes.extend_from_slice(bytes);
+        }
+        self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        self.control.push(control);
+    }
+
+    /// The bytes of a token; empty for control tokens and for ids outside the vocabulary.
+    pub fn get(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        let Some(&end) = self.ends.get(id) else { return &[] };
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        &self.bytes[start as usize..end as usize]
+    }
+
+    /// True for control tokens; false for ids outside the vocabulary.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.control.get(id as usize).copied().unwrap_or(false)
+    }
+
+    /// Number of ids.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// True when there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_keep_their_bytes_and_control_tokens_have_none() {
+        let mut table = TokenBytes::new();
+        table.push(b"ab", false);
+        table.push(b"<|im_end|>", true);
+        table.push(b"c", false);
+        assert_eq!(table.get(0), b"ab");
+        assert_eq!(table.get(1), b"");
+        assert_eq!(table.get(2), b"c");
+        assert_eq!(table.get(3), b"");
+        assert!(table.is_control(1) && !table.is_control(2) && !table.is_control(99));
+        assert_eq!(table.len(), 3);
+    }
+}

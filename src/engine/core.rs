@@ -1,0 +1,258 @@
+//! The synchronous heart of the engine: sessions, their blocks, and what becomes of a command. It knows no threads, so
+//! that tests can drive it operation by operation.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use waymark_models::sampler::Sampler;
+use waymark_models::tokenizer::TokenBytes;
+use waymark_models::{AdapterSlot, ForwardBatch, Logits};
+
+use super::backend::Backend;
+use super::command::{Command, Submission};
+use super::config::EngineConfig;
+use super::counters::Counters;
+use super::error::EngineError;
+use super::health::Pulse;
+use super::pool::Pool;
+use super::prefix::Key;
+use super::request::Adapter;
+use super::schedule::{Planned, Queues};
+use super::sequence::{Phase, Running, Sequence};
+use super::stop::Matcher;
+use super::token::Finish;
+
+/// Everything the engine's thread owns.
+pub(super) struct Core {
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) config: EngineConfig,
+    pub(super) bytes: Arc<TokenBytes>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) pulse: Arc<Pulse>,
+    pub(super) pool: Pool,
+    pub(super) sequences: HashMap<u64, Sequence>,
+    pub(super) queues: Queues,
+    /// Longest sequence, in tokens.
+    pub(super) limit: usize,
+    /// Identity of the base weights.
+    base: u64,
+    adapters: Vec<Adapter>,
+    /// Adapters that go when their last session has gone.
+    retired: Vec<Adapter>,
+    last_generation: u64,
+    /// Steps in a row in which no row succeeded.
+    pub(super) failures: u32,
+    pub(super) planned: Vec<Planned>,
+    pub(super) batch: ForwardBatch,
+    pub(super) logits: Logits,
+}
+
+impl Core {
+    pub(super) fn new(
+        backend: Box<dyn Backend>,
+        config: EngineConfig,
+        bytes: Arc<TokenBytes>,
+        counters: Arc<Counters>,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        let spec = backend.spec();
+        let core = Self {
+            pool: Pool::new(spec.blocks),
+            limit: spec.limit(),
+            base: spec.generation,
+            last_generation: spec.generation,
+            config,
+            bytes,
+            counters,
+            pulse,
+            sequences: HashMap::new(),
+            queues: Queues::default(),
+            adapters: Vec::new(),
+            retired: Vec::new(),
+            failures: 0,
+            planned: Vec::new(),
+            batch: ForwardBatch::new(),
+            logits: Logits::new(),
+            backend,
+        };
+        core.gauge();
+        core
+    }
+
+    /// True when a step could do something.
+    pub(super) fn busy(&self) -> bool {
+        !self.queues.running.is_empty() || !self.queues.waiting.is_empty()
+    }
+
+    /// Carries out a command. [`Command::Shutdown`] concerns the thread, not the core.
+    pub(super) fn apply(&mut self, command: Command) {
+        match command {
+            Command::Generate(submission) => self.submit(*submission),
+            Command::Resume(id) => self.resume(id),
+            Command::Stop(id) => self.stop(id),
+            Command::Close(id) => self.close(id),
+            Command::LoadAdapter { dir, reply } => {
+                // Nobody waits any more: the adapter would never be unloaded.
+                if let Err(Ok(adapter)) = reply.send(self.load_adapter(&dir)) {
+                    self.retire(adapter);
+                }
+            }
+            Command::UnloadAdapter(adapter) => self.retire(adapter),
+            Command::Shutdown(_) => {}
+        }
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        let id = submission.session;
+        if let Err(error) = self.accepts(submission.options.adapter) {
+            self.counters.turn_failures_total.add(1);
+            return submission.outbox.end(Err(error));
+        }
+        self.stop(id);
+        let ticket = self.queues.tick();
+        let base = self.base;
+        let sequence = self.sequences.entry(id).or_insert_with(|| {
+            let adapter = submission.options.adapter;
+            let root = Key::root(base, adapter.map(|adapter| adapter.generation), submission.options.salt);
+            Sequence::new(id, ticket, adapter, root)
+        });
+        // A forgotten block may be gone from the table: the idle list is keyed by stamp, not by size, so it stays right.
+        sequence.truncate(submission.keep, &mut self.pool);
+        sequence.ids.extend_from_slice(&submission.append);
+        sequence.turn = Some(Running {
+            sampler: Sampler::new(submission.generate.sampling.clone()),
+            matcher: Matcher::default(),
+            outbox: submission.outbox,
+            begin: sequence.ids.len(),
+            submitted: submission.submitted,
+            started: false,
+            permit: submission.permit,
+            generate: submission.generate,
+        });
+        self.counters.turns_total.add(1);
+        self.queues.wait(sequence);
+    }
+
+    fn accepts(&self, adapter: Option<Adapter>) -> Result<(), EngineError> {
+        if let Some(reason) = self.pulse.stopped() {
+            return Err(EngineError::Dead(reason.to_owned()));
+        }
+        match adapter {
+            Some(adapter) if !self.adapters.contains(&adapter) => {
+                Err(EngineError::Adapter(format!("generation {} is not loaded", adapter.generation)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The reader has caught up: back into the queue, at the session's old place.
+    fn resume(&mut self, id: u64) {
+        if let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.phase == Phase::Stalled) {
+            self.queues.wait(sequence);
+        }
+    }
+
+    /// Ends a turn whose owner has lost interest; the session stays, parked.
+    pub(super) fn stop(&mut self, id: u64) {
+        if let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.turn.is_some()) {
+            sequence.turn = None;
+            self.queues.set_aside(sequence, Phase::Parked);
+            self.counters.cancellations_total.add(1);
+        }
+    }
+
+    fn close(&mut self, id: u64) {
+        self.stop(id);
+        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        self.queues.leave(&mut sequence);
+        sequence.release(&mut self.pool);
+        self.unload_retired();
+    }
+
+    /// Ends a turn as it should; the session is parked with its blocks.
+    pub(super) fn finish(&mut self, id: u64, finish: Finish) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        self.queues.set_aside(sequence, Phase::Parked);
+        if let Some(turn) = sequence.turn.take() {
+            turn.outbox.end(Ok(finish));
+        }
+    }
+
+    /// Ends a turn with an error. What the session computed is not trusted any more, neither for it nor for others.
+    pub(super) fn fail(&mut self, id: u64, error: EngineError) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        self.queues.leave(sequence);
+        sequence.discard(&mut self.pool);
+        self.queues.set_aside(sequence, Phase::Parked);
+        if let Some(turn) = sequence.turn.take() {
+            self.counters.turn_failures_total.add(1);
+            turn.outbox.end(Err(error));
+        }
+    }
+
+    /// Ends every turn, after the engine has been declared dead.
+    pub(super) fn fail_all(&mut self) {
+        let reason = self.pulse.stopped().unwrap_or("no reason given").to_owned();
+        let open = self.sequences.values().filter(|sequence| sequence.turn.is_some());
+        for id in open.map(|sequence| sequence.id).collect::<Vec<_>>() {
+            self.fail(id, EngineError::Dead(reason.clone()));
+        }
+    }
+
+    fn load_adapter(&mut self, dir: &Path) -> Result<Adapter, EngineError> {
+        let slot = self.backend.load_adapter(dir).map_err(|error| EngineError::Adapter(error.to_string()))?;
+        self.last_generation += 1;
+        let adapter = Adapter { slot, generation: self.last_generation };
+        self.adapters.push(adapter);
+        Ok(adapter)
+    }
+
+    fn retire(&mut self, adapter: Adapter) {
+        if let Some(at) = self.adapters.iter().position(|other| *other == adapter) {
+            self.retired.push(self.adapters.swap_remove(at));
+            self.unload_retired();
+        }
+    }
+
+    fn unload_retired(&mut self) {
+        let sequences = &self.sequences;
+        let used =
+            |slot: AdapterSlot| sequences.values().any(|s| s.adapter.is_some_and(|adapter| adapter.slot == slot));
+        let backend = &mut self.backend;
+        self.retired.retain(|adapter| {
+            let keep = used(adapter.slot);
+            if !keep {
+                backend.unload_adapter(adapter.slot);
+            }
+            keep
+        });
+    }
+
+    /// Compares the sums of the block accounting; counts what does not add up. Takes time in proportion to the sessions.
+    pub(super) fn audit(&self) {
+        let held = self.sequences.values().map(|sequence| sequence.table.len()).sum();
+        if !self.pool.balanced(held) {
+            self.counters.invariant_violations_total.add(1);
+            tracing::error!(held, used = self.pool.used(), free = self.pool.free(), "KV blocks do not add up");
+        }
+    }
+
+    /// Before the thread goes to sleep.
+    pub(super) fn rest(&self) {
+        self.audit();
+        self.gauge();
+    }
+
+    pub(super) fn gauge(&self) {
+        let counters = &self.counters;
+        counters.blocks_free.set(self.pool.free());
+        counters.blocks_cached.set(self.pool.cached());
+        counters.blocks_used.set(self.pool.used());
+        let (running, waiting) = (self.queues.running.len(), self.queues.waiting.len());
+        counters.sessions_running.set(running);
+        counters.sessions_waiting.set(waiting);
+        counters.sessions_stalled.set(self.queues.stalled);
+        counters.sessions_parked.set(self.sequences.len() - running - waiting - self.queues.stalled);
+    }
+}

@@ -1,0 +1,126 @@
+//! What the engine counts. Written by its thread, read by `/metrics`, tests and benchmarks.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::histogram::Histogram;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(super) fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Relaxed);
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(super) fn set(&self, value: usize) {
+        self.0.store(value as u64, Relaxed);
+    }
+}
+
+/// Seconds a step may take: from a mock's microseconds to a long prefill on a CPU.
+const STEP_SECONDS: &[f64] = &[0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+/// Seconds a session may wait for its first step.
+const QUEUE_SECONDS: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
+/// Rows in a step.
+const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0];
+
+/// All counters of one engine.
+#[derive(Debug)]
+pub struct Counters {
+    /// Tokens whose KV was computed in prefill, those computed again included.
+    pub prefill_tokens_total: Counter,
+    /// Tokens whose KV had been computed before and was given up for want of blocks.
+    pub prefill_tokens_recomputed_total: Counter,
+    /// Prompt tokens found in the prefix cache instead of being computed.
+    pub prefix_cache_hit_tokens_total: Counter,
+    /// Tokens sampled.
+    pub decode_tokens_total: Counter,
+    /// Forward passes, the failed ones included.
+    pub steps_total: Counter,
+    /// Forward passes that failed or panicked.
+    pub step_failures_total: Counter,
+    /// Turns begun.
+    pub turns_total: Counter,
+    /// Turns that ended with an error.
+    pub turn_failures_total: Counter,
+    /// Running sequences whose blocks were taken for an older one.
+    pub preemptions_total: Counter,
+    /// Parked, stalled or waiting sessions whose blocks were given up.
+    pub evictions_total: Counter,
+    /// Cached blocks that were overwritten.
+    pub cache_evictions_total: Counter,
+    /// Turns or sessions dropped by their owner before a turn had ended.
+    pub cancellations_total: Counter,
+    /// Times a reader was so slow that its session left the batch.
+    pub stalls_total: Counter,
+    /// Times the block accounting did not add up. Anything but 0 is a bug.
+    pub invariant_violations_total: Counter,
+    /// Seconds per step: plan, forward pass, sampling, delivery.
+    pub step_seconds: Histogram,
+    /// Seconds from the request to its first step, per turn.
+    pub queue_seconds: Histogram,
+    /// Rows per step.
+    pub batch_rows: Histogram,
+    /// KV blocks that hold nothing.
+    pub blocks_free: Gauge,
+    /// KV blocks kept for the prefix cache alone.
+    pub blocks_cached: Gauge,
+    /// KV blocks that sessions hold.
+    pub blocks_used: Gauge,
+    /// Sessions in the batch.
+    pub sessions_running: Gauge,
+    /// Sessions that wait for their next step.
+    pub sessions_waiting: Gauge,
+    /// Sessions between two turns.
+    pub sessions_parked: Gauge,
+    /// Sessions whose reader has to catch up.
+    pub sessions_stalled: Gauge,
+}
+
+impl Counters {
+    pub(super) fn new() -> Self {
+        Self {
+            prefill_tokens_total: Counter::default(),
+            prefill_tokens_recomputed_total: Counter::default(),
+            prefix_cache_hit_tokens_total: Counter::default(),
+            decode_tokens_total: Counter::default(),
+            steps_total: Counter::default(),
+            step_failures_total: Counter::default(),
+            turns_total: Counter::default(),
+            turn_failures_total: Counter::default(),
+            preemptions_total: Counter::default(),
+            evictions_total: Counter::default(),
+            cache_evictions_total: Counter::default(),
+            cancellations_total: Counter::default(),
+            stalls_total: Counter::default(),
+            invariant_violations_total: Counter::default(),
+            step_seconds: Histogram::new(STEP_SECONDS),
+            queue_seconds: Histogram::new(QUEUE_SECONDS),
+            batch_rows: Histogram::new(BATCH_ROWS),
+            blocks_free: Gauge::default(),
+            blocks_cached: Gauge::default(),
+            blocks_used: Gauge::default(),
+            sessions_running: Gauge::default(),
+            sessions_waiting: Gauge::default(),
+            sessions_parked: Gauge::default(),
+            sessions_stalled: Gauge::default(),
+        }
+    }
+}

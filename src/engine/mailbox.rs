@@ -1,0 +1,167 @@
+//! Bounded delivery of one turn's tokens from the engine's thread to an async reader.
+//!
+//! A channel made for this: the reader takes all that is there under one lock, and the writer learns at once when the
+//! reader is behind, so that the session can leave the batch instead of growing a queue.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::error::EngineError;
+use super::token::{Finish, Step};
+
+#[derive(Debug, Default)]
+struct State {
+    steps: VecDeque<Step>,
+    end: Option<Result<Finish, EngineError>>,
+    /// Prompt tokens that came from the prefix cache; set before the first step.
+    cached: Option<usize>,
+    waker: Option<Waker>,
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Mailbox {
+    state: Mutex<State>,
+    capacity: usize,
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here can panic halfway through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pair of ends; at most `capacity` steps lie between them.
+pub(super) fn mailbox(capacity: usize) -> (Outbox, Inbox) {
+    let mailbox = Arc::new(Mailbox { state: Mutex::default(), capacity });
+    (Outbox(mailbox.clone()), Inbox(mailbox))
+}
+
+/// The engine's end. Dropped without an end, it tells the reader that the engine has stopped.
+#[derive(Debug)]
+pub(super) struct Outbox(Arc<Mailbox>);
+
+/// Whether another step may be delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    Some,
+    /// None until the reader has emptied the mailbox; it will then say so.
+    None,
+}
+
+impl Outbox {
+    pub(super) fn push(&self, step: Step) -> Room {
+        let mut state = self.0.lock();
+        state.steps.push_back(step);
+        state.full = state.steps.len() >= self.0.capacity;
+        let room = if state.full { Room::None } else { Room::Some };
+        wake(state);
+        room
+    }
+
+    pub(super) fn set_cached(&self, tokens: usize) {
+        self.0.lock().cached = Some(tokens);
+    }
+
+    pub(super) fn end(self, end: Result<Finish, EngineError>) {
+        let mut state = self.0.lock();
+        state.end = Some(end);
+        state.full = false;
+        wake(state);
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        if state.end.is_none() {
+            state.end = Some(Err(EngineError::Dead("the session was dropped by the engine".into())));
+            wake(state);
+        }
+    }
+}
+
+/// Wakes the reader after the lock is gone, so that it does not run into it.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// What the reader found.
+#[derive(Debug)]
+pub(super) enum Mail {
+    /// Steps were moved to the caller's buffer. `resume`: the engine waits to be told that there is room again.
+    Steps { resume: bool },
+    /// Everything was delivered before.
+    End(Result<Finish, EngineError>),
+}
+
+/// The reader's end.
+#[derive(Debug)]
+pub(super) struct Inbox(Arc<Mailbox>);
+
+impl Inbox {
+    /// Moves what is there into `buffer`, which must be empty.
+    pub(super) fn poll(&self, buffer: &mut VecDeque<Step>, context: &mut Context<'_>) -> Poll<Mail> {
+        let mut state = self.0.lock();
+        if !state.steps.is_empty() {
+            std::mem::swap(&mut state.steps, buffer);
+            let resume = std::mem::take(&mut state.full);
+            return Poll::Ready(Mail::Steps { resume });
+        }
+        if let Some(end) = &state.end {
+            return Poll::Ready(Mail::End(end.clone()));
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => state.waker = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Prompt tokens that came from the prefix cache, once known.
+    pub(super) fn cached(&self) -> Option<usize> {
+        self.0.lock().cached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn step(id: u32) -> Step {
+        Step { id, logprob: 0.0, top: Vec::new() }
+    }
+
+    #[test]
+    fn steps_come_in_order_then_the_end_and_a_full_box_says_so() {
+        let (outbox, inbox) = mailbox(2);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut buffer = VecDeque::new();
+        assert!(inbox.poll(&mut buffer, &mut context).is_pending());
+        assert_eq!(outbox.push(step(1)), Room::Some);
+        assert_eq!(outbox.push(step(2)), Room::None);
+        assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::Steps { resume: true })));
+        assert_eq!(buffer.drain(..).map(|step| step.id).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(outbox.push(step(3)), Room::Some);
+        outbox.end(Ok(Finish::Eos));
+        assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::Steps { resume: false })));
+        buffer.clear();
+        assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::End(Ok(Finish::Eos)))));
+    }
+
+    #[test]
+    fn an_engine_that_vanishes_is_an_error_not_a_hang() {
+        let (outbox, inbox) = mailbox(2);
+        drop(outbox);
+        let mail = inbox.poll(&mut VecDeque::new(), &mut Context::from_waker(Waker::noop()));
+        assert!(matches!(mail, Poll::Ready(Mail::End(Err(EngineError::Dead(_))))));
+    }
+}

@@ -1,0 +1,74 @@
+//! Failures on demand.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::engine::backend::BackendError;
+
+const NEVER: u64 = u64::MAX;
+const NOTHING: u32 = u32::MAX;
+
+/// What is to go wrong in a [`MockBackend`](super::MockBackend). Steps count from 1.
+#[derive(Debug)]
+pub struct Faults {
+    panic_at: AtomicU64,
+    error_at: AtomicU64,
+    broken_from: AtomicU64,
+    panic_token: AtomicU32,
+    nan_token: AtomicU32,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            panic_at: AtomicU64::new(NEVER),
+            error_at: AtomicU64::new(NEVER),
+            broken_from: AtomicU64::new(NEVER),
+            panic_token: AtomicU32::new(NOTHING),
+            nan_token: AtomicU32::new(NOTHING),
+        }
+    }
+}
+
+impl Faults {
+    /// The pass with this number panics.
+    pub fn panic_at(&self, step: u64) {
+        self.panic_at.store(step, Relaxed);
+    }
+
+    /// The pass with this number fails.
+    pub fn error_at(&self, step: u64) {
+        self.error_at.store(step, Relaxed);
+    }
+
+    /// All passes from this number on fail.
+    pub fn broken_from(&self, step: u64) {
+        self.broken_from.store(step, Relaxed);
+    }
+
+    /// Every pass in which this token is computed panics: one request that takes down whoever is in its batch.
+    pub fn panic_on(&self, token: u32) {
+        self.panic_token.store(token, Relaxed);
+    }
+
+    /// Logits after a context that holds this token are not numbers.
+    pub fn nan_on(&self, token: u32) {
+        self.nan_token.store(token, Relaxed);
+    }
+
+    /// Fails or panics if this pass is to.
+    #[allow(clippy::panic, reason = "a panic is what was asked for")]
+    pub(super) fn strike(&self, step: u64, tokens: &[u32]) -> Result<(), BackendError> {
+        assert!(step != self.panic_at.load(Relaxed), "injected panic at step {step}");
+        let token = self.panic_token.load(Relaxed);
+        assert!(!tokens.contains(&token), "injected panic on token {token}");
+        if step == self.error_at.load(Relaxed) || step >= self.broken_from.load(Relaxed) {
+            return Err(BackendError(format!("injected error at step {step}")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn poisons(&self, context: &[u32]) -> bool {
+        let token = self.nan_token.load(Relaxed);
+        token != NOTHING && context.contains(&token)
+    }
+}

@@ -1,0 +1,219 @@
+//! The pool of KV blocks: free, cached or referenced, and never two of these.
+
+use std::collections::HashMap;
+
+use super::lru::Lru;
+use super::prefix::Key;
+
+/// Who holds which block. A block whose content is known by a [`Key`] outlives its last holder as *cached*: it can be
+/// found and shared again until its place is needed.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// Holders of each block.
+    holders: Vec<u32>,
+    /// By what each block is known, if it is.
+    keys: Vec<Option<Key>>,
+    known: HashMap<Key, u32>,
+    free: Vec<u32>,
+    cached: Lru,
+    /// Blocks with at least one holder.
+    used: usize,
+    /// Sum of all holders.
+    held: usize,
+    /// Cached blocks that were given new content.
+    overwritten: usize,
+}
+
+impl Pool {
+    pub(super) fn new(blocks: usize) -> Self {
+        // No model has so many blocks that their number does not fit; the pool is then simply smaller.
+        let count = u32::try_from(blocks).unwrap_or(u32::MAX - 1);
+        Self {
+            holders: vec![0; count as usize],
+            keys: vec![None; count as usize],
+            known: HashMap::new(),
+            free: (0..count).rev().collect(),
+            cached: Lru::new(count as usize),
+            used: 0,
+            held: 0,
+            overwritten: 0,
+        }
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.holders.len()
+    }
+
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(super) fn cached(&self) -> usize {
+        self.cached.len()
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// How many blocks [`take`](Self::take) can give.
+    pub(super) fn available(&self) -> usize {
+        self.free.len() + self.cached.len()
+    }
+
+    /// Cached blocks overwritten since the last call.
+    pub(super) fn drain_overwritten(&mut self) -> usize {
+        std::mem::take(&mut self.overwritten)
+    }
+
+    /// A block for one holder and new content: a free one, else the cached one that was unused for longest.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        let block = match self.free.pop() {
+            Some(block) => block,
+            None => {
+                let block = self.cached.pop_oldest()?;
+                self.forget(block);
+                self.overwritten += 1;
+                block
+            }
+        };
+        self.holders[block as usize] = 1;
+        self.used += 1;
+        self.held += 1;
+        Some(block)
+    }
+
+    /// The block with this content.
+    pub(super) fn find(&self, key: &Key) -> Option<u32> {
+        self.known.get(key).copied()
+    }
+
+    /// Adds a holder to a block that was found.
+    pub(super) fn share(&mut self, block: u32) {
+        let holders = &mut self.holders[block as usize];
+        if *holders == 0 {
+            self.cached.remove(block);
+            self.used += 1;
+        }
+        *holders += 1;
+        self.held += 1;
+    }
+
+    /// Takes a holder away. After the last one the block is cached if it is known, free if it is not.
+    pub(super) fn release(&mut self, block: u32) {
+        let holders = &mut self.holders[block as usize];
+        debug_assert!(*holders > 0, "block {block} was released more often than it was held");
+        *holders -= 1;
+        self.held -= 1;
+        if *holders == 0 {
+            self.used -= 1;
+            match self.keys[block as usize] {
+                Some(_) => self.cached.push(block),
+                None => self.free.push(block),
+            }
+        }
+    }
+
+    /// Makes the content of a held block known. If other blocks have the same content, the first stays the known one.
+    pub(super) fn register(&mut self, block: u32, key: Key) {
+        debug_assert!(self.holders[block as usize] > 0, "block {block} is not held");
+        if self.keys[block as usize].is_none() && !self.known.contains_key(&key) {
+            self.known.insert(key, block);
+            self.keys[block as usize] = Some(key);
+        }
+    }
+
+    /// Makes a held block unknown: its content is about to change, or is not to be trusted.
+    pub(super) fn forget(&mut self, block: u32) {
+        if let Some(key) = self.keys[block as usize].take() {
+            self.known.remove(&key);
+        }
+    }
+
+    /// The sums of the invariant; takes constant time. `held` is how many table entries there are.
+    pub(super) fn balanced(&self, held: usize) -> bool {
+        self.free.len() + self.cached.len() + self.used == self.total() && self.held == held
+    }
+
+    /// The whole invariant against the tables that hold blocks; takes time in proportion to the pool.
+    #[cfg(test)]
+    pub(super) fn check<'a>(&self, tables: impl Iterator<Item = &'a [u32]>) -> Result<(), String> {
+        let mut holders = vec![0u32; self.total()];
+        for block in tables.flatten() {
+            holders[*block as usize] += 1;
+        }
+        if holders != self.holders {
+            return Err(format!("holders are {:?}, tables say {holders:?}", self.holders));
+        }
+        for block in &self.free {
+            if self.keys[*block as usize].is_some() || self.holders[*block as usize] > 0 {
+                return Err(format!("block {block} is free and yet known or held"));
+            }
+        }
+        let known = self.keys.iter().flatten().count();
+        let sound = self.known.iter().all(|(key, block)| self.keys[*block as usize] == Some(*key));
+        if known != self.known.len() || !sound {
+            return Err("known blocks and keys differ".into());
+        }
+        let idle = (0..self.total()).filter(|block| self.holders[*block] == 0 && self.keys[*block].is_some()).count();
+        if idle != self.cached.len() || !self.balanced(holders.iter().map(|count| *count as usize).sum()) {
+            let (free, cached, used) = (self.free.len(), self.cached.len(), self.used);
+            return Err(format!("{free} free + {cached} cached + {used} used of {} blocks", self.total()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn key(number: u64) -> Key {
+        Key::root(number, None, 0)
+    }
+
+    #[test]
+    fn a_known_block_outlives_its_holder_until_its_place_is_needed() {
+        let mut pool = Pool::new(2);
+        let first = pool.take().unwrap();
+        let second = pool.take().unwrap();
+        pool.register(first, key(1));
+        pool.release(first);
+        assert_eq!((pool.free(), pool.cached(), pool.used()), (0, 1, 1));
+        assert_eq!(pool.find(&key(1)), Some(first));
+        pool.release(second);
+        assert_eq!(pool.take(), Some(second), "free blocks go first");
+        assert_eq!(pool.take(), Some(first));
+        assert_eq!(pool.find(&key(1)), None);
+        assert_eq!(pool.take(), None);
+        assert_eq!(pool.drain_overwritten(), 1);
+        pool.check([[first, second].as_slice()].into_iter()).unwrap();
+    }
+
+    #[test]
+    fn a_shared_block_is_freed_by_its_last_holder() {
+        let mut pool = Pool::new(1);
+        let block = pool.take().unwrap();
+        pool.register(block, key(1));
+        pool.share(block);
+        pool.release(block);
+        assert_eq!((pool.cached(), pool.used()), (0, 1));
+        pool.release(block);
+        pool.share(block);
+        assert_eq!((pool.cached(), pool.used()), (0, 1));
+        pool.forget(block);
+        pool.release(block);
+        assert_eq!((pool.free(), pool.cached()), (1, 0));
+    }
+
+    #[test]
+    fn the_check_sees_a_leak_and_a_double_hold() {
+        let mut pool = Pool::new(3);
+        let block = pool.take().unwrap();
+        assert!(pool.check(std::iter::empty()).is_err());
+        assert!(pool.check([[block, block].as_slice()].into_iter()).is_err());
+        assert!(pool.check([[block].as_slice()].into_iter()).is_ok());
+        assert!(!pool.balanced(0) && pool.balanced(1));
+    }
+}

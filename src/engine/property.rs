@@ -1,0 +1,313 @@
+//! Random sequences of operations on the synchronous core: the block invariant after each, the right text at the end.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use proptest::prelude::*;
+use waymark_models::sampler::SamplingParams;
+use waymark_models::tokenizer::Tokenizer;
+
+use super::command::{Command, Submission};
+use super::config::EngineConfig;
+use super::core::Core;
+use super::counters::Counters;
+use super::health::Pulse;
+use super::mailbox::{Inbox, Mail, mailbox};
+use super::mock::{MockBackend, Random};
+use super::request::{Generate, SessionOptions};
+use super::sequence::Phase;
+use super::token::Finish;
+
+const VOCAB: usize = 259;
+const SEED: u64 = 7;
+
+/// One thing that may happen. Sessions are named by an index into those that are open.
+#[derive(Debug, Clone)]
+enum Operation {
+    /// A new session with a prompt of one of three families, whose members share prefixes.
+    Submit { family: u32, tokens: usize, max_tokens: usize },
+    Step { times: usize },
+    /// A session between turns gets new tokens and goes on.
+    Extend { session: usize, tokens: usize, max_tokens: usize },
+    /// The reader takes what is there, so that a stalled session resumes.
+    Read { session: usize },
+    /// The turn is dropped.
+    Stop { session: usize },
+    /// The session is dropped.
+    Close { session: usize },
+    Preempt,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let session = 0usize..8;
+    prop_oneof![
+        4 => (0u32..3, 1usize..60, 1usize..40).prop_map(|(family, tokens, max_tokens)| Operation::Submit { family, tokens, max_tokens }),
+        8 => (1usize..8).prop_map(|times| Operation::Step { times }),
+        4 => (session.clone(), 0usize..30, 1usize..30).prop_map(|(session, tokens, max_tokens)| Operation::Extend { session, tokens, max_tokens }),
+        4 => session.clone().prop_map(|session| Operation::Read { session }),
+        1 => session.clone().prop_map(|session| Operation::Stop { session }),
+        2 => session.prop_map(|session| Operation::Close { session }),
+        1 => Just(Operation::Preempt),
+    ]
+}
+
+/// A session and its reader.
+struct Client {
+    id: u64,
+    tokens: Vec<u32>,
+    /// Which of the tokens were sampled.
+    sampled: Vec<usize>,
+    known: usize,
+    inbox: Option<Inbox>,
+    finish: Option<Finish>,
+}
+
+impl Client {
+    /// Takes what is there; true when the engine has to be told.
+    fn read(&mut self) -> bool {
+        let Some(inbox) = &self.inbox else { return false };
+        let mut resumed = false;
+        let mut buffer = VecDeque::new();
+        loop {
+            match inbox.poll(&mut buffer, &mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => return resumed,
+                Poll::Ready(Mail::Steps { resume }) => resumed |= resume,
+                Poll::Ready(Mail::End(end)) => {
+                    self.finish = Some(end.expect("no turn fails here"));
+                    self.inbox = None;
+                    return resumed;
+                }
+            }
+            for step in buffer.drain(..) {
+                self.sampled.push(self.tokens.len());
+                self.tokens.push(step.id);
+                self.known += 1;
+            }
+        }
+    }
+}
+
+struct House {
+    core: Core,
+    clients: Vec<Client>,
+    sessions: u64,
+}
+
+impl House {
+    fn new(blocks: usize, config: EngineConfig) -> Self {
+        let backend = Box::new(MockBackend::random(SEED, VOCAB).with_blocks(blocks).with_context(blocks * 16));
+        let bytes = Tokenizer::bytes().table();
+        let core = Core::new(backend, config, bytes, Arc::new(Counters::new()), Arc::new(Pulse::default()));
+        Self { core, clients: Vec::new(), sessions: 0 }
+    }
+
+    fn generate(&mut self, index: usize, max_tokens: usize) {
+        let client = &mut self.clients[index];
+        if client.tokens.len() >= self.core.limit {
+            return;
+        }
+        let (outbox, inbox) = mailbox(self.core.config.undelivered);
+        let submission = Submission {
+            session: client.id,
+            options: SessionOptions::default(),
+            keep: client.known,
+            append: client.tokens[client.known..].to_vec(),
+            generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
+            outbox,
+            submitted: Instant::now(),
+            permit: None,
+        };
+        client.known = client.tokens.len();
+        client.inbox = Some(inbox);
+        self.core.apply(Command::Generate(Box::new(submission)));
+    }
+
+    fn read(&mut self, index: usize) {
+        if self.clients[index].read() {
+            self.core.apply(Command::Resume(self.clients[index].id));
+        }
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        let open = self.clients.len();
+        match operation {
+            Operation::Submit { family, tokens, max_tokens } => {
+                let tokens = (0..tokens as u32).map(|position| 40 + family + position % 5).collect();
+                self.sessions += 1;
+                let id = self.sessions;
+                self.clients.push(Client { id, tokens, sampled: Vec::new(), known: 0, inbox: None, finish: None });
+                self.generate(open, max_tokens);
+            }
+            Operation::Step { times } => (0..times).for_each(|_| self.core.step()),
+            Operation::Extend { session, tokens, max_tokens } if session < open => {
+                self.read(session);
+                if self.clients[session].inbox.is_none() {
+                    let ids = (0..tokens as u32).map(|position| 60 + position % 3);
+                    self.clients[session].tokens.extend(ids);
+                    self.generate(session, max_tokens);
+                }
+            }
+            Operation::Read { session } if session < open => self.read(session),
+            Operation::Stop { session } if session < open => {
+                self.clients[session].inbox = None;
+                self.core.apply(Command::Stop(self.clients[session].id));
+            }
+            Operation::Close { session } if session < open => {
+                let client = self.clients.remove(session);
+                self.check_text(&client);
+                self.core.apply(Command::Close(client.id));
+            }
+            Operation::Preempt => drop(self.core.preempt()),
+            _ => {}
+        }
+    }
+
+    fn check(&self) {
+        let core = &self.core;
+        core.pool.check(core.sequences.values().map(|sequence| sequence.table.as_slice())).unwrap();
+        let (mut running, mut waiting, mut stalled) = (0, 0, 0);
+        for sequence in core.sequences.values() {
+            let idle = core.queues.idle.get(&sequence.stamp) == Some(&sequence.id);
+            match sequence.phase {
+                Phase::Running => {
+                    assert!(core.queues.running.contains(&(sequence.ticket, sequence.id)) && !idle);
+                    assert!(sequence.pending() > 0 && sequence.turn.is_some());
+                    running += 1;
+                }
+                Phase::Waiting => {
+                    assert_eq!(core.queues.waiting.get(&sequence.ticket), Some(&sequence.id));
+                    waiting += 1;
+                }
+                Phase::Stalled => stalled += 1,
+                Phase::Parked => assert!(sequence.turn.is_none()),
+            }
+            assert!(idle || sequence.phase == Phase::Running || sequence.table.is_empty());
+            assert!(sequence.computed <= sequence.table.len() * 16 && sequence.computed <= sequence.ids.len());
+            assert!(sequence.registered * 16 <= sequence.computed);
+        }
+        assert_eq!(running, core.queues.running.len());
+        assert_eq!(waiting, core.queues.waiting.len());
+        assert_eq!(stalled, core.queues.stalled);
+        assert!(core.queues.running.is_sorted());
+        assert!(running > 0 || core.queues.promised.is_empty());
+        assert_eq!(core.counters.invariant_violations_total.get(), 0);
+        assert_eq!(core.counters.step_failures_total.get(), 0);
+    }
+
+    /// Every sampled token is the one that the whole context before it leads to.
+    fn check_text(&self, client: &Client) {
+        let random = Random { seed: SEED, vocab: VOCAB };
+        for &position in &client.sampled {
+            assert_eq!(client.tokens[position], random.next(None, &client.tokens[..position]), "at {position}");
+        }
+    }
+
+    /// Lets everything come to its end, and closes it.
+    fn settle(&mut self) {
+        for _ in 0..20_000 {
+            (0..self.clients.len()).for_each(|index| self.read(index));
+            if !self.core.busy() {
+                break;
+            }
+            self.core.step();
+            self.check();
+        }
+        assert!(!self.core.busy(), "something never ends");
+        assert!(self.clients.iter().all(|client| client.inbox.is_none()), "a reader waits for ever");
+        while !self.clients.is_empty() {
+            self.apply(Operation::Close { session: 0 });
+            self.check();
+        }
+        assert_eq!(self.core.pool.available(), self.core.pool.total());
+        assert!(self.core.sequences.is_empty() && self.core.queues.promised.is_empty());
+    }
+}
+
+fn play(blocks: usize, config: EngineConfig, operations: Vec<Operation>) {
+    let mut house = House::new(blocks, config);
+    for operation in operations {
+        house.apply(operation);
+        house.check();
+    }
+    house.settle();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A pool so small that sequences evict and preempt each other all the time.
+    #[test]
+    fn blocks_add_up_and_text_is_right_under_pressure(operations in prop::collection::vec(operation(), 1..80)) {
+        let config = EngineConfig { max_batch_rows: 4, step_tokens: 24, undelivered: 8, ..EngineConfig::default() };
+        play(8, config, operations);
+    }
+
+    /// Room enough: the prefix cache and the parked sessions at work.
+    #[test]
+    fn blocks_add_up_and_text_is_right_with_room(operations in prop::collection::vec(operation(), 1..80)) {
+        let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, undelivered: 16, ..EngineConfig::default() };
+        play(64, config, operations);
+    }
+}
+
+fn submit(family: u32, tokens: usize, max_tokens: usize) -> Operation {
+    Operation::Submit { family, tokens, max_tokens }
+}
+
+#[test]
+fn a_cancelled_prefill_frees_its_blocks_at_once() {
+    let config = EngineConfig { step_tokens: 16, ..EngineConfig::default() };
+    let mut house = House::new(8, config);
+    house.apply(submit(0, 59, 10));
+    house.apply(Operation::Step { times: 2 });
+    assert_eq!(house.core.pool.used(), 4);
+    house.apply(Operation::Close { session: 0 });
+    assert_eq!(house.core.pool.used(), 0);
+    house.check();
+}
+
+#[test]
+fn sessions_with_one_prompt_compute_it_once() {
+    let mut house = House::new(64, EngineConfig { step_tokens: 32, ..EngineConfig::default() });
+    for _ in 0..4 {
+        house.apply(submit(1, 59, 5));
+    }
+    house.settle();
+    let counters = &house.core.counters;
+    // 48 tokens are three full blocks; each session computes the 11 that are left, and the samples but its last.
+    assert_eq!(counters.prefill_tokens_total.get(), 59 + 3 * 11);
+    assert_eq!(counters.prefix_cache_hit_tokens_total.get(), 3 * 48);
+    assert_eq!(counters.decode_tokens_total.get(), 20);
+}
+
+#[test]
+fn the_oldest_session_is_served_when_blocks_are_short() {
+    let mut house = House::new(4, EngineConfig::default());
+    (0..6).for_each(|family| house.apply(submit(family, 40, 20)));
+    for _ in 0..1000 {
+        house.core.step();
+        house.check();
+        (0..house.clients.len()).for_each(|index| house.read(index));
+        let first_open = house.clients.iter().position(|client| client.finish.is_none());
+        let last_done = house.clients.iter().rposition(|client| client.finish.is_some());
+        assert!(first_open.is_none() || last_done.is_none() || first_open > last_done, "served out of order");
+    }
+    assert!(house.clients.iter().all(|client| client.finish == Some(Finish::Length)));
+}
+
+#[test]
+fn a_dropped_turn_leaves_a_session_that_goes_on_from_what_was_delivered() {
+    let mut house = House::new(16, EngineConfig::default());
+    house.apply(submit(0, 20, 100));
+    house.apply(Operation::Step { times: 30 });
+    house.apply(Operation::Read { session: 0 });
+    house.apply(Operation::Step { times: 7 });
+    house.apply(Operation::Stop { session: 0 });
+    assert_eq!(house.clients[0].tokens.len(), 50);
+    house.apply(Operation::Extend { session: 0, tokens: 3, max_tokens: 20 });
+    house.settle();
+}

@@ -1,0 +1,65 @@
+//! The engine's thread.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread;
+
+use tokio::sync::oneshot;
+
+use super::command::Command;
+use super::core::Core;
+use super::error::EngineError;
+
+/// Starts the thread. It ends when every sender is gone or it is told to.
+pub(super) fn spawn(core: Core, commands: Receiver<Command>) -> Result<(), EngineError> {
+    let run = move || run(core, &commands);
+    match thread::Builder::new().name("waymark-engine".into()).spawn(run) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(EngineError::Dead(format!("cannot start its thread: {error}"))),
+    }
+}
+
+fn run(mut core: Core, commands: &Receiver<Command>) {
+    let pulse = core.pulse.clone();
+    // A fault in the accounting itself: better dead and known to be than wrong.
+    let result = catch_unwind(AssertUnwindSafe(|| serve(&mut core, commands)));
+    if let Err(panic) = &result {
+        pulse.stop(&format!("its thread panicked: {}", message(panic.as_ref())));
+    }
+    pulse.stop("it was shut down");
+    // Ends every open turn with an error, then tells whoever waits for the end.
+    let done = result.unwrap_or_default();
+    core.fail_all();
+    drop(core);
+    drop(done);
+}
+
+/// Alternates between commands and steps; blocks while there is nothing to do.
+fn serve(core: &mut Core, commands: &Receiver<Command>) -> Option<oneshot::Sender<()>> {
+    loop {
+        if !core.busy() {
+            core.rest();
+            match commands.recv() {
+                Ok(Command::Shutdown(done)) => return Some(done),
+                Ok(command) => core.apply(command),
+                Err(_) => return None,
+            }
+        }
+        loop {
+            match commands.try_recv() {
+                Ok(Command::Shutdown(done)) => return Some(done),
+                Ok(command) => core.apply(command),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return None,
+            }
+        }
+        core.step();
+    }
+}
+
+/// The text of a panic, where it has one.
+pub(super) fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
