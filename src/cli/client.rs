@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use futures::StreamExt;
 use serde::Deserialize;
 
-use crate::agent::event::Event;
+use crate::agent::Event;
 
 /// A server somewhere, spoken to over HTTP.
 #[derive(Debug, Clone)]

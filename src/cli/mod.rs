@@ -1,10 +1,12 @@
 //! The command line: one file per command.
 
 mod ask;
+mod assembly;
 mod bench;
 mod cache;
 mod client;
 mod demo;
+mod embedding;
 mod index;
 mod logging;
 mod openapi;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use owo_colors::OwoColorize;
 use waymark_index::Hit;
 
-use crate::agent::event::{Event, Reason, Usage};
+use crate::agent::{Event, Reason, Usage};
 
 /// Width of the column that says what a line is.
 const LABEL: usize = 8;
@@ -144,7 +144,7 @@ impl<W: Write> Printer<W> {
 }
 
 /// How a passage was found, in a few signs.
-fn route(hit: &Hit) -> String {
+pub(crate) fn route(hit: &Hit) -> String {
     let mut route = format!("{:.4}", hit.score);
     for (name, place) in [("bm25", hit.path.bm25), ("dense", hit.path.dense)] {
         if let Some(place) = place {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::quantile::quantile;
-use crate::agent::event::Event;
+use crate::agent::Event;
 use crate::cli::client::Client;
 
 /// Drives a server with concurrent questions and prints how it did.
