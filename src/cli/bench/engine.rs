@@ -16,7 +16,7 @@ use super::llama;
 use super::quantile::quantile;
 use crate::cli::assembly;
 use crate::config::cores;
-use crate::engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions, StopSet};
+use crate::engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
 
 /// Measures decode and prefill rates of the engine.
 ///
@@ -190,15 +190,8 @@ impl Line {
 
 /// Decodes `tokens` tokens and says when the first and the last of them came.
 async fn decode(mut session: Session, tokens: usize) -> anyhow::Result<(Instant, Instant)> {
-    let sampling = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
-    let generate = Generate {
-        sampling,
-        max_tokens: tokens,
-        stops: Arc::new(StopSet::default()),
-        eos: Vec::new(),
-        allow: None,
-        ignore_eos: true,
-    };
+    let generate =
+        Generate { sampling: SamplingParams::greedy(), max_tokens: tokens, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(generate).await?;
     let (mut first, mut last) = (None, Instant::now());
     while let Some(step) = turn.next().await {
