@@ -117,7 +117,6 @@ impl Core {
             let root = Key::root(base, adapter.map(|adapter| adapter.generation), submission.options.salt);
             Sequence::new(id, ticket, adapter, root)
         });
-        // A forgotten block may be gone from the table: the idle list is keyed by stamp, not by size, so it stays right.
         sequence.truncate(submission.keep, &mut self.pool);
         sequence.ids.extend_from_slice(&submission.append);
         sequence.turn = Some(Running {

@@ -26,19 +26,35 @@ const VOCAB: usize = 259;
 const SEED: u64 = 7;
 
 /// One thing that may happen. Sessions are named by an index into those that are open.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Operation {
     /// A new session with a prompt of one of three families, whose members share prefixes.
-    Submit { family: u32, tokens: usize, max_tokens: usize },
-    Step { times: usize },
+    Submit {
+        family: u32,
+        tokens: usize,
+        max_tokens: usize,
+    },
+    Step {
+        times: usize,
+    },
     /// A session between turns gets new tokens and goes on.
-    Extend { session: usize, tokens: usize, max_tokens: usize },
+    Extend {
+        session: usize,
+        tokens: usize,
+        max_tokens: usize,
+    },
     /// The reader takes what is there, so that a stalled session resumes.
-    Read { session: usize },
+    Read {
+        session: usize,
+    },
     /// The turn is dropped.
-    Stop { session: usize },
+    Stop {
+        session: usize,
+    },
     /// The session is dropped.
-    Close { session: usize },
+    Close {
+        session: usize,
+    },
     Preempt,
 }
 

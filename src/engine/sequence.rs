@@ -150,7 +150,7 @@ impl Sequence {
         let mut blocks = keep.div_ceil(BLOCK);
         if self.computed > keep {
             self.computed = keep;
-            if self.registered > keep / BLOCK && keep % BLOCK > 0 {
+            if self.registered > keep / BLOCK && !keep.is_multiple_of(BLOCK) {
                 // The last block is cut, but others may share it: it cannot be written, so its part is computed again.
                 blocks = keep / BLOCK;
                 self.computed = blocks * BLOCK;
