@@ -117,8 +117,7 @@ impl Core {
             let root = Key::root(base, adapter.map(|adapter| adapter.generation), submission.options.salt);
             Sequence::new(id, ticket, adapter, root)
         });
-        sequence.truncate(submission.keep, &mut self.pool);
-        sequence.ids.extend_from_slice(&submission.append);
+        sequence.extend(submission.keep, &submission.append, &mut self.pool);
         sequence.turn = Some(Running {
             sampler: Sampler::new(submission.generate.sampling.clone()),
             matcher: Matcher::default(),
