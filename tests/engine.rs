@@ -267,6 +267,18 @@ async fn logits_that_are_no_numbers_fail_one_session() {
 }
 
 #[tokio::test]
+async fn what_a_failed_session_computed_is_not_shared() {
+    let backend = mock();
+    backend.faults().nan_on(257);
+    let engine = start(backend, EngineConfig::default());
+    let mut bad = session(&engine, &[prompt(1, 64), vec![257]].concat());
+    assert!(run(&mut bad, greedy(5)).await.is_err());
+    let mut other = session(&engine, &prompt(1, 64));
+    run(&mut other, greedy(5)).await.unwrap();
+    assert_eq!(other.cached_prompt_tokens(), 0);
+}
+
+#[tokio::test]
 async fn a_panic_in_a_step_fails_only_the_row_that_causes_it() {
     let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
     let faults = backend.faults();

@@ -340,3 +340,29 @@ fn a_turn_that_adds_nothing_after_a_dropped_one_has_something_to_compute() {
     house.check();
     house.settle();
 }
+
+#[test]
+fn a_large_request_is_not_overtaken_by_small_ones() {
+    let mut house = House::new(4, EngineConfig::default());
+    house.apply(submit(0, 20, 10));
+    house.apply(Operation::Step { times: 1 });
+    house.apply(submit(1, 50, 1));
+    house.apply(submit(2, 5, 1));
+    house.apply(Operation::Step { times: 2 });
+    house.clients.iter_mut().for_each(|client| drop(client.read()));
+    assert!(house.clients[2].finish.is_none(), "one block would have been free for it");
+    house.settle();
+}
+
+#[test]
+fn parked_sessions_give_way_before_running_ones() {
+    let mut house = House::new(6, EngineConfig::default());
+    house.apply(submit(0, 30, 1));
+    house.apply(Operation::Step { times: 1 });
+    house.apply(submit(1, 30, 30));
+    house.apply(submit(2, 30, 30));
+    house.apply(Operation::Step { times: 10 });
+    assert_eq!(house.core.counters.evictions_total.get(), 1);
+    assert_eq!(house.core.counters.preemptions_total.get(), 0);
+    house.settle();
+}
