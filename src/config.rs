@@ -293,7 +293,9 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (text, bytes) in [("512", 512), ("64KiB", 65_536), ("2MiB", 2 << 20), ("1 gib", 1 << 30), ("3MB", 3_000_000)] {
+        for (text, bytes) in
+            [("512", 512), ("64KiB", 65_536), ("2MiB", 2 << 20), ("1 gib", 1 << 30), ("3MB", 3_000_000)]
+        {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
         for text in ["", "MiB", "1TiBx", "-1", "99999999999999999999", "9999999999999GiB"] {

@@ -1,5 +1,30 @@
 //! Corpus in, evidence out: passage store, BM25, dense vectors, fusion, snapshots.
+//!
+//! [`build`] makes an index of a [`Corpus`]; [`Index::open`] opens it and [`Index::search`] answers queries with
+//! [`Evidence`]. What turns text into vectors is not known here: see [`Embed`].
 
+mod build;
+pub mod corpus;
+mod dense;
+mod embed;
+mod error;
 mod evidence;
+mod folder;
+pub mod fusion;
+mod index;
+mod lexical;
+mod manifest;
+mod progress;
+mod scored;
+mod search;
+mod snapshot;
+mod store;
 
+pub use build::{BuildOptions, BuildReport, build};
+pub use corpus::{Corpus, CorpusOptions, Document, Location};
+pub use embed::{Embed, EmbedError};
+pub use error::IndexError;
 pub use evidence::{Evidence, Hit, Mode, Passage, Path, Place, Query, Ranking, UnknownName};
+pub use index::{Index, Info, OpenOptions};
+pub use manifest::{Build, Embedder, FORMAT, MANIFEST, Manifest, Sum};
+pub use progress::{BuildProgress, Phase};

@@ -1,1 +1,62 @@
-//! (see SEAMS)
+//! The loop of a trained agentic RAG policy: think, search, answer. See the table in `ARCHITECTURE.md`.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `protocol`, `tag`, `routerag`, `search_r1`, `plain` | what a policy writes and what it is answered |
+//! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
+//! | `conversation`, `runtime`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
+//! | `guide`, `guided` | the loop for policies that were never trained in it |
+//! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
+//! | `event`, `trajectory` | what is told, and what is kept |
+//! | `neutral` | what retrieved text may not do |
+//! | `search` | searching beside everything else |
+//! | `generator` | the seam to the engine |
+
+mod answer;
+mod budget;
+mod conversation;
+mod episode;
+mod error;
+mod event;
+mod generator;
+mod guide;
+mod guided;
+mod lookup;
+pub mod neutral;
+mod observation;
+mod options;
+mod plain;
+mod policy;
+mod protocol;
+mod reader;
+mod routerag;
+mod run;
+mod runtime;
+mod sampling;
+mod scanner;
+mod search;
+mod search_r1;
+pub mod tag;
+mod trajectory;
+mod turn;
+mod variant;
+
+pub use budget::{Bound, Budget};
+pub use conversation::{Conversation, Message, Role};
+pub use episode::Episode;
+pub use error::AgentError;
+pub use event::{Event, Reason, TokenLogprob, TopLogprob, Usage};
+pub use generator::{Generator, Source, Steps};
+pub use guide::{Guide, Offer, Shortcut, State};
+pub use options::EpisodeOptions;
+pub use plain::Plain;
+pub use policy::{Policy, Retrieval};
+pub use protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Span, Tag, Tags};
+pub use routerag::RouteRag;
+pub use runtime::Runtime;
+pub use sampling::Sampling;
+pub use scanner::{Piece, Scanner};
+pub use search::{Search, SearchError, SearchLimits, SearchQuery, Searcher};
+pub use search_r1::SearchR1;
+pub use trajectory::{Acted, Found, Timings, Trajectory};
+pub use variant::Variant;

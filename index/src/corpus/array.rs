@@ -1,0 +1,117 @@
+//! A JSON list of objects, as HippoRAG and RouteRAG write their corpora, read one element at a time.
+
+use std::io::{BufRead, Bytes};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::record::{self, Ids};
+use super::{Location, Record};
+use crate::error::IndexError;
+
+/// Reads element by element: only the bounds of an element are found here, its inside is parsed as a whole.
+pub(super) fn read<R: BufRead + Send>(
+    reader: R,
+    path: &Path,
+) -> impl Iterator<Item = Result<Record, IndexError>> + Send + use<R> {
+    let mut elements = Elements { bytes: reader.bytes(), line: 1, file: path.into(), place: Place::Before };
+    std::iter::from_fn(move || {
+        let element = elements.next_element().transpose()?;
+        Some(element.and_then(|(bytes, location)| record::parse(&bytes, location, Ids::FromContent)))
+    })
+}
+
+/// Where in the list the reader stands.
+#[derive(PartialEq, Eq)]
+enum Place {
+    Before,
+    Behind,
+}
+
+struct Elements<R: BufRead> {
+    bytes: Bytes<R>,
+    line: u64,
+    file: Arc<Path>,
+    place: Place,
+}
+
+impl<R: BufRead> Elements<R> {
+    /// The next element with the line it begins on; `None` after the closing bracket.
+    fn next_element(&mut self) -> Result<Option<(Vec<u8>, Location)>, IndexError> {
+        if self.place == Place::Before {
+            // The opening bracket, which the caller has seen.
+            self.past_whitespace()?;
+        }
+        let mut first = self.past_whitespace()?;
+        match first {
+            Some(b']') => return self.expect_end().map(|()| None),
+            Some(b',') if self.place == Place::Behind => first = self.past_whitespace()?,
+            Some(_) if self.place == Place::Behind => {
+                return Err(self.malformed("a comma or `]` is missing before this"));
+            }
+            _ => {}
+        }
+        match first {
+            Some(b'{') => {
+                let location = self.here();
+                let bytes = self.object()?;
+                self.place = Place::Behind;
+                Ok(Some((bytes, location)))
+            }
+            Some(_) => Err(self.malformed("the list holds something that is not an object")),
+            None => Err(self.malformed("the list is not closed: the file ends too early")),
+        }
+    }
+
+    /// Everything from the opening brace, which has been read, to the closing one.
+    fn object(&mut self) -> Result<Vec<u8>, IndexError> {
+        let start = self.here();
+        let mut bytes = vec![b'{'];
+        let (mut depth, mut in_string, mut escaped) = (1_u32, false, false);
+        while let Some(byte) = self.byte()? {
+            bytes.push(byte);
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = in_string,
+                b'"' => in_string = !in_string,
+                b'{' if !in_string => depth += 1,
+                b'}' if !in_string => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                return Ok(bytes);
+            }
+        }
+        let message = "the passage that begins here is not closed: the file ends too early".to_owned();
+        Err(IndexError::BadCorpus { location: start, message })
+    }
+
+    fn expect_end(&mut self) -> Result<(), IndexError> {
+        match self.past_whitespace()? {
+            None => Ok(()),
+            Some(_) => Err(self.malformed("something follows the end of the list")),
+        }
+    }
+
+    fn past_whitespace(&mut self) -> Result<Option<u8>, IndexError> {
+        loop {
+            match self.byte()? {
+                Some(byte) if byte.is_ascii_whitespace() => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn byte(&mut self) -> Result<Option<u8>, IndexError> {
+        let byte = self.bytes.next().transpose().map_err(IndexError::io("read", &self.file))?;
+        self.line += u64::from(byte == Some(b'\n'));
+        Ok(byte)
+    }
+
+    fn here(&self) -> Location {
+        Location { file: self.file.clone(), line: self.line }
+    }
+
+    fn malformed(&self, message: &str) -> IndexError {
+        IndexError::BadCorpus { location: self.here(), message: message.to_owned() }
+    }
+}

@@ -1,0 +1,100 @@
+//! A folder of Markdown and text files, or one such file, cut into chunks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use text_splitter::{MarkdownSplitter, TextSplitter};
+use walkdir::{DirEntry, WalkDir};
+
+use super::{CorpusOptions, Document, Location, Record};
+use crate::error::IndexError;
+
+/// Whether the name says Markdown or plain text.
+pub(super) fn holds_prose(path: &Path) -> bool {
+    is_markdown(path) || has_ending(path, &["txt", "text"])
+}
+
+fn is_markdown(path: &Path) -> bool {
+    has_ending(path, &["md", "markdown"])
+}
+
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+}
+
+/// Reads all Markdown and text files below `root` in the order of their names; hidden files are passed over.
+///
+/// A chunk's id is the file's path from `root`, `#`, and the number of the chunk in the file: the same file always
+/// gives the same ids. Its title is the first heading of a Markdown file, or else the file's name.
+pub(super) fn read(
+    root: &Path,
+    options: &CorpusOptions,
+) -> Result<impl Iterator<Item = Result<Record, IndexError>> + Send + use<>, IndexError> {
+    let (root, chunk) = (root.to_owned(), options.chunk.max(1));
+    let files = files(&root)?;
+    Ok(files.into_iter().flat_map(move |file| match chunks(&root, &file, chunk) {
+        Ok(records) => records.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    }))
+}
+
+fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
+    let visible = |entry: &DirEntry| entry.depth() == 0 || !entry.file_name().to_string_lossy().starts_with('.');
+    let mut files = Vec::new();
+    for entry in WalkDir::new(root).sort_by_file_name().into_iter().filter_entry(visible) {
+        let entry = entry.map_err(|error| {
+            let path = error.path().unwrap_or(root).to_owned();
+            IndexError::Io { action: "read", path, source: error.into() }
+        })?;
+        if entry.file_type().is_file() && holds_prose(entry.path()) {
+            files.push(entry.into_path());
+        }
+    }
+    Ok(files)
+}
+
+fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Record>, IndexError> {
+    let bytes = fs::read(file).map_err(IndexError::io("read", file))?;
+    let shared: Arc<Path> = file.into();
+    let at = |offset: usize| Location {
+        file: shared.clone(),
+        line: 1 + bytes[..offset].iter().filter(|&&byte| byte == b'\n').count() as u64,
+    };
+    let text = std::str::from_utf8(&bytes).map_err(|error| IndexError::BadRecord {
+        location: at(error.valid_up_to()),
+        message: "invalid UTF-8".to_owned(),
+    })?;
+    let name = match file.strip_prefix(root) {
+        Ok(relative) if !relative.as_os_str().is_empty() => relative.to_string_lossy(),
+        _ => file.file_name().unwrap_or(file.as_os_str()).to_string_lossy(),
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let skipped = bytes.len() - text.len();
+    let title = title(file, text);
+    let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| Record {
+        location: at(skipped + offset),
+        document: Document {
+            id: format!("{name}#{}", number + 1),
+            title: title.clone(),
+            text: chunk.to_owned(),
+            metadata: None,
+        },
+        from_content: false,
+    });
+    Ok(records.collect())
+}
+
+fn split<'a>(file: &Path, text: &'a str, size: usize) -> Vec<(usize, &'a str)> {
+    if is_markdown(file) {
+        MarkdownSplitter::new(size).chunk_indices(text).collect()
+    } else {
+        TextSplitter::new(size).chunk_indices(text).collect()
+    }
+}
+
+fn title(file: &Path, text: &str) -> String {
+    let heading = || text.lines().find_map(|line| line.strip_prefix("# ")).map(|line| line.trim().to_owned());
+    let stem = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    if is_markdown(file) { heading().filter(|title| !title.is_empty()).unwrap_or_else(stem) } else { stem() }
+}

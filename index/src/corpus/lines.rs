@@ -1,0 +1,43 @@
+//! JSONL: one object per line.
+
+use std::io::{BufRead, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::record::{self, Ids};
+use super::{Location, Record};
+use crate::error::IndexError;
+
+/// A line longer than this is not a passage; reading it whole would only fill the memory.
+const LONGEST_LINE: usize = 64 << 20;
+
+/// Reads line by line. Blank lines are passed over, line ends may be LF or CRLF.
+pub(super) fn read<R: BufRead + Send>(
+    mut reader: R,
+    path: &Path,
+) -> impl Iterator<Item = Result<Record, IndexError>> + Send + use<R> {
+    let file: Arc<Path> = path.into();
+    let mut line = 0;
+    let mut bytes = Vec::new();
+    std::iter::from_fn(move || {
+        loop {
+            bytes.clear();
+            line += 1;
+            match reader.by_ref().take(LONGEST_LINE as u64).read_until(b'\n', &mut bytes) {
+                Ok(0) => return None,
+                Ok(LONGEST_LINE) => {
+                    // Not a bad record that could be skipped: where the next one begins is unknown.
+                    let message = format!("the line is longer than {LONGEST_LINE} bytes");
+                    let location = Location { file: file.clone(), line };
+                    return Some(Err(IndexError::BadCorpus { location, message }));
+                }
+                Ok(_) if bytes.iter().all(u8::is_ascii_whitespace) => {}
+                Ok(_) => {
+                    let location = Location { file: file.clone(), line };
+                    return Some(record::parse(bytes.trim_ascii_end(), location, Ids::Required));
+                }
+                Err(source) => return Some(Err(IndexError::Io { action: "read", path: file.to_path_buf(), source })),
+            }
+        }
+    })
+}

@@ -1,0 +1,223 @@
+//! Corpora: documents read one by one from JSONL, a JSON list, or a folder of Markdown and text.
+
+mod array;
+mod folder;
+mod lines;
+mod record;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::IndexError;
+
+/// One passage to be: what a corpus holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// Unique within the corpus.
+    pub id: String,
+    /// May be empty.
+    pub title: String,
+    /// The passage.
+    pub text: String,
+    /// Whatever else the corpus says about it; kept, not searched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
+}
+
+impl Document {
+    /// What is embedded and searched: `title`, a line break, `text`, as HippoRAG has it.
+    pub fn content(&self) -> String {
+        content(&self.title, &self.text)
+    }
+}
+
+pub(crate) fn content(title: &str, text: &str) -> String {
+    if title.is_empty() { text.to_owned() } else { format!("{title}\n{text}") }
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The file.
+    pub file: Arc<Path>,
+    /// From 1.
+    pub line: u64,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// How a corpus is read.
+#[derive(Debug, Clone)]
+pub struct CorpusOptions {
+    /// Count records that cannot be read and go on, instead of stopping at the first.
+    pub skip_bad: bool,
+    /// Largest chunk that Markdown and text files are cut into, in characters. The default of 1000 stays within
+    /// the 256 tokens that small sentence embedders see.
+    pub chunk: usize,
+}
+
+impl Default for CorpusOptions {
+    fn default() -> CorpusOptions {
+        CorpusOptions { skip_bad: false, chunk: 1000 }
+    }
+}
+
+/// A document and where it came from.
+struct Record {
+    location: Location,
+    document: Document,
+    /// The id was made from the content, so a second one means the same passage again.
+    from_content: bool,
+}
+
+type Records = Box<dyn Iterator<Item = Result<Record, IndexError>> + Send>;
+
+/// The documents of a corpus, in order, read as they are asked for. After an error nothing follows.
+pub struct Corpus {
+    name: String,
+    path: PathBuf,
+    records: Records,
+    seen: HashMap<String, Location>,
+    skip_bad: bool,
+    skipped: u64,
+    collapsed: u64,
+    ended: bool,
+}
+
+impl fmt::Debug for Corpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Corpus").field("path", &self.path).field("read", &self.seen.len()).finish_non_exhaustive()
+    }
+}
+
+impl Corpus {
+    /// Opens what lies at `path`: a folder (Markdown and text files in it), a single such file, a JSON list of
+    /// `{title, text, …}` (HippoRAG, RouteRAG), or else JSONL of `{id, title, text, metadata?, …}`.
+    ///
+    /// # Errors
+    /// If the path cannot be opened. What is wrong inside comes while reading.
+    pub fn open(path: &Path, options: &CorpusOptions) -> Result<Corpus, IndexError> {
+        let records: Records = if path.is_dir() || folder::holds_prose(path) {
+            Box::new(folder::read(path, options)?)
+        } else {
+            let file = std::fs::File::open(path).map_err(IndexError::io("open", path))?;
+            let mut reader = BufReader::with_capacity(1 << 16, file);
+            if begins_list(&mut reader).map_err(IndexError::io("read", path))? {
+                Box::new(array::read(reader, path))
+            } else {
+                Box::new(lines::read(reader, path))
+            }
+        };
+        Ok(Corpus::over(name_of(path), path, records, options.skip_bad))
+    }
+
+    /// A corpus out of memory, for tests and for programs that have their documents already.
+    pub fn from_documents(name: &str, documents: Vec<Document>) -> Corpus {
+        let path = PathBuf::from(name);
+        let file: Arc<Path> = path.as_path().into();
+        let records = documents.into_iter().zip(1..).map(move |(document, line)| {
+            Ok(Record { location: Location { file: file.clone(), line }, document, from_content: false })
+        });
+        Corpus::over(name.to_owned(), &path, Box::new(records), false)
+    }
+
+    fn over(name: String, path: &Path, records: Records, skip_bad: bool) -> Corpus {
+        let (skipped, collapsed, ended) = (0, 0, false);
+        Corpus { name, path: path.to_owned(), records, seen: HashMap::new(), skip_bad, skipped, collapsed, ended }
+    }
+
+    /// A short name: the file or folder without its ending.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Records passed over so far because they could not be read.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Documents so far that repeated an earlier one word for word and had no id of their own.
+    pub fn collapsed(&self) -> u64 {
+        self.collapsed
+    }
+
+    fn advance(&mut self) -> Result<Option<Document>, IndexError> {
+        loop {
+            match self.records.next() {
+                None if self.seen.is_empty() => {
+                    return Err(IndexError::EmptyCorpus { path: self.path.clone(), skipped: self.skipped });
+                }
+                None => return Ok(None),
+                Some(Err(error @ IndexError::BadRecord { .. })) if self.skip_bad => {
+                    tracing::warn!(%error, "record skipped");
+                    self.skipped += 1;
+                }
+                Some(Err(error)) => return Err(error),
+                Some(Ok(record)) => {
+                    if let Some(document) = self.admit(record)? {
+                        return Ok(Some(document));
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, record: Record) -> Result<Option<Document>, IndexError> {
+        let Record { location, document, from_content } = record;
+        match self.seen.entry(document.id.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(location);
+                Ok(Some(document))
+            }
+            Entry::Occupied(_) if from_content => {
+                self.collapsed += 1;
+                Ok(None)
+            }
+            Entry::Occupied(taken) => {
+                Err(IndexError::DuplicateId { id: document.id, first: taken.get().clone(), second: location })
+            }
+        }
+    }
+}
+
+impl Iterator for Corpus {
+    type Item = Result<Document, IndexError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.advance().transpose();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let stem = if absolute.is_dir() { absolute.file_name() } else { absolute.file_stem() };
+    stem.map_or_else(|| "corpus".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// Whether the first character that means anything is `[`. Consumes a byte order mark and nothing else.
+fn begins_list(reader: &mut impl BufRead) -> std::io::Result<bool> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    if reader.fill_buf()?.starts_with(BYTE_ORDER_MARK) {
+        reader.consume(BYTE_ORDER_MARK.len());
+    }
+    Ok(reader.fill_buf()?.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'['))
+}
+
+#[cfg(test)]
+mod tests;

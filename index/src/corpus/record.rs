@@ -1,0 +1,84 @@
+//! One JSON object of a corpus, read as a document.
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::{Document, Location, Record};
+use crate::error::IndexError;
+
+/// Whether a record must bring its own id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ids {
+    /// As in JSONL.
+    Required,
+    /// As in HippoRAG's lists, whose passages are known by their content.
+    FromContent,
+}
+
+/// Reads one record. Keys other than `id`, `title`, `text` and `metadata` become part of the metadata.
+pub(super) fn parse(bytes: &[u8], location: Location, ids: Ids) -> Result<Record, IndexError> {
+    match document(bytes, ids) {
+        Ok((document, from_content)) => Ok(Record { location, document, from_content }),
+        Err(message) => Err(IndexError::BadRecord { location, message }),
+    }
+}
+
+fn document(bytes: &[u8], ids: Ids) -> Result<(Document, bool), String> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| format!("invalid UTF-8 after {} bytes of the record", error.valid_up_to()))?;
+    let mut fields: Map<String, Value> = serde_json::from_str(text).map_err(|error| broken(&error))?;
+    let id = id(&mut fields)?;
+    let title = string(&mut fields, "title")?.unwrap_or_default();
+    let text = string(&mut fields, "text")?.ok_or("field `text` is missing")?;
+    if text.trim().is_empty() {
+        return Err("field `text` is empty".to_owned());
+    }
+    let metadata = metadata(fields)?;
+    let (id, from_content) = match (id, ids) {
+        (Some(id), _) => (id, false),
+        (None, Ids::FromContent) => (content_id(&title, &text), true),
+        (None, Ids::Required) => return Err("field `id` is missing".to_owned()),
+    };
+    Ok((Document { id, title, text, metadata }, from_content))
+}
+
+/// The parser's own words without its "at line 1": the line of the file is named already.
+fn broken(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(head, _)| head);
+    format!("not a JSON object: {message} (column {})", error.column())
+}
+
+fn id(fields: &mut Map<String, Value>) -> Result<Option<String>, String> {
+    match fields.shift_remove("id") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(id)) if id.is_empty() => Err("field `id` is empty".to_owned()),
+        Some(Value::String(id)) => Ok(Some(id)),
+        Some(Value::Number(id)) => Ok(Some(id.to_string())),
+        Some(_) => Err("field `id` is neither a string nor a number".to_owned()),
+    }
+}
+
+fn string(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+    match fields.shift_remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(value)) => Ok(Some(value)),
+        Some(_) => Err(format!("field `{name}` is not a string")),
+    }
+}
+
+fn metadata(mut rest: Map<String, Value>) -> Result<Option<Map<String, Value>>, String> {
+    let mut metadata = match rest.shift_remove("metadata") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(metadata)) => metadata,
+        Some(_) => return Err("field `metadata` is not an object".to_owned()),
+    };
+    metadata.append(&mut rest);
+    Ok((!metadata.is_empty()).then_some(metadata))
+}
+
+fn content_id(title: &str, text: &str) -> String {
+    let digest = Sha256::digest(format!("{title}\n{text}").as_bytes());
+    let hex: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    format!("chunk-{hex}")
+}

@@ -1,0 +1,107 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+use std::path::PathBuf;
+
+use super::*;
+use crate::embed::embed_unit;
+use crate::embed::fake::HashEmbed;
+
+const DIMS: usize = 48;
+
+fn write(rows: &[Vec<f32>]) -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let (flat, graph) = (dir.path().join("vectors.bin"), dir.path().join("graph.usearch"));
+    let mut writer = VectorWriter::create(&flat).unwrap();
+    rows.iter().for_each(|row| writer.add(row).unwrap());
+    writer.finish().unwrap();
+    let vectors = Vectors::open(&flat, rows.len(), DIMS).unwrap();
+    build(&vectors, &graph, 2, &|_| ()).unwrap();
+    (dir, flat, graph)
+}
+
+fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
+    let texts: Vec<_> = (0..count).map(|i| format!("{salt}{i} shared{}", i % 7)).collect();
+    embed_unit(&HashEmbed::new(DIMS), &texts.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+}
+
+fn open(flat: &Path, graph: &Path, count: usize, slots: usize, exact_below: usize) -> Dense {
+    Dense::open(Vectors::open(flat, count, DIMS).unwrap(), graph, slots, exact_below).unwrap()
+}
+
+#[test]
+fn the_dot_product_is_that_of_double_precision() {
+    for length in [0, 1, 31, 32, 33, 384] {
+        let a: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin()).collect();
+        let b: Vec<f32> = (0..length).map(|i| (i as f32 * 0.11).cos()).collect();
+        let exact: f64 = a.iter().zip(&b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
+        assert!((f64::from(kernel::dot(&a, &b)) - exact).abs() < 1e-4);
+    }
+}
+
+#[test]
+fn the_scan_is_exact_and_orders_ties_by_number() {
+    let mut rows = random_rows(50, "p");
+    rows[40] = rows[10].clone();
+    let (_dir, flat, graph) = write(&rows);
+    let dense = open(&flat, &graph, 50, 1, usize::MAX);
+    let found = dense.search(&rows[10], 50, None).unwrap();
+    assert_eq!((found[0].number, found[1].number), (10, 40));
+    assert!((found[0].score - 1.0).abs() < 1e-6);
+    assert_eq!(found.len(), 50);
+    assert!(found.windows(2).all(|pair| pair[0].score >= pair[1].score));
+    assert!(dense.search(&rows[0], 500, None).unwrap().len() == 50);
+}
+
+#[test]
+fn the_graph_finds_what_the_scan_finds() {
+    let (rows, queries) = (random_rows(3000, "p"), random_rows(50, "q"));
+    let (_dir, flat, graph) = write(&rows);
+    let (exact, approximate) = (open(&flat, &graph, 3000, 1, usize::MAX), open(&flat, &graph, 3000, 4, 0));
+    let mut same = 0;
+    for query in &queries {
+        let (truth, found) = (exact.search(query, 10, None).unwrap(), approximate.search(query, 10, None).unwrap());
+        same += found.iter().filter(|hit| truth.contains(hit)).count();
+    }
+    assert!(same >= 490, "recall@10 is {same} of 500");
+}
+
+#[test]
+fn more_searchers_than_slots_wait_and_agree_with_one() {
+    let (rows, queries) = (random_rows(500, "p"), random_rows(8, "q"));
+    let (_dir, flat, graph) = write(&rows);
+    let dense = open(&flat, &graph, 500, 2, 0);
+    let serial: Vec<_> = queries.iter().map(|query| dense.search(query, 5, None).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                for (query, expected) in queries.iter().zip(&serial) {
+                    assert_eq!(&dense.search(query, 5, None).unwrap(), expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_deadline_ends_the_wait_for_a_slot() {
+    let rows = random_rows(20, "p");
+    let (_dir, flat, graph) = write(&rows);
+    let hnsw = hnsw::Hnsw::open(&graph, 20, DIMS, 1).unwrap();
+    let vectors = Vectors::open(&flat, 20, DIMS).unwrap();
+    let soon = Instant::now() + std::time::Duration::from_millis(2);
+    let held = hnsw.hold();
+    assert!(matches!(hnsw.nearest(&vectors, &rows[0], 1, Some(soon)), Err(IndexError::Deadline { .. })));
+    drop(held);
+    assert_eq!(hnsw.nearest(&vectors, &rows[0], 1, None).unwrap()[0].number, 0);
+}
+
+#[test]
+fn files_of_another_size_are_refused() {
+    let (_dir, flat, graph) = write(&random_rows(20, "p"));
+    let error = Vectors::open(&flat, 21, DIMS).unwrap_err().to_string();
+    assert!(error.contains("vectors.bin") && error.contains("21 vectors"), "{error}");
+    let error = hnsw::Hnsw::open(&graph, 21, DIMS, 1).unwrap_err().to_string();
+    assert!(error.contains("graph.usearch") && error.contains("20 vectors"), "{error}");
+    std::fs::write(&graph, b"not a graph").unwrap();
+    let error = hnsw::Hnsw::open(&graph, 20, DIMS, 1).unwrap_err().to_string();
+    assert!(error.contains("graph.usearch") && error.contains("damaged"), "{error}");
+}

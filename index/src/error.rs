@@ -1,0 +1,184 @@
+//! Everything that can go wrong between a corpus and its evidence.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::corpus::Location;
+use crate::embed::EmbedError;
+use crate::evidence::Mode;
+
+/// Why an index could not be built, opened or searched. Each names the file or field, and what to do where something can be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A record of a corpus cannot be read.
+    #[error("{location}: {message} (mend it, or skip such records with --skip-bad)")]
+    BadRecord {
+        /// Where the record begins.
+        location: Location,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A corpus cannot be read any further.
+    #[error("{location}: {message}")]
+    BadCorpus {
+        /// Where reading ended.
+        location: Location,
+        /// What is wrong there.
+        message: String,
+    },
+    /// Two records of a corpus have the same id.
+    #[error("{second}: id {id:?} was already used at {first}: ids must be unique")]
+    DuplicateId {
+        /// The id.
+        id: String,
+        /// Its first use.
+        first: Location,
+        /// Its second use.
+        second: Location,
+    },
+    /// A corpus holds no passage at all.
+    #[error("{} holds no passages ({skipped} records skipped)", path.display())]
+    EmptyCorpus {
+        /// The corpus.
+        path: PathBuf,
+        /// Records passed over as bad.
+        skipped: u64,
+    },
+    /// A corpus is too large for one index.
+    #[error("the corpus holds more than {limit} passages: split it into several indexes")]
+    TooLarge {
+        /// How many passages one index can hold.
+        limit: u64,
+    },
+    /// An index is already there.
+    #[error("{} already holds an index: choose another folder, or replace it with --force", dir.display())]
+    Exists {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The folder to build in holds something else.
+    #[error("{} is neither empty nor an index: nothing was written, choose another folder", dir.display())]
+    Foreign {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// Another process is writing there.
+    #[error("{} is being written by another process: wait until it is done", dir.display())]
+    Locked {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// There is no index to open.
+    #[error("{} holds no index (manifest.json is missing): build one with `waymark index build`", dir.display())]
+    NoIndex {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The index was written by a version of the format that this program does not read.
+    #[error("{} has index format {found}, this program reads format {expected}: build the index again", dir.display())]
+    Version {
+        /// The folder.
+        dir: PathBuf,
+        /// The format it has.
+        found: u64,
+        /// The format that is read here.
+        expected: u32,
+    },
+    /// A file is not as it was written.
+    #[error("{} is damaged: {message}: restore it from a copy or build the index again", file.display())]
+    Corrupt {
+        /// The file.
+        file: PathBuf,
+        /// What does not fit.
+        message: String,
+    },
+    /// The index was made with another embedder.
+    #[error(
+        "{} was built with the embedder {built} ({built_dims} dimensions), not with {given} ({given_dims}): \
+         serve it with that embedder or build it again",
+        dir.display()
+    )]
+    Embedder {
+        /// The folder.
+        dir: PathBuf,
+        /// The embedder it was built with.
+        built: String,
+        /// Its dimensions.
+        built_dims: usize,
+        /// The embedder it was opened with.
+        given: String,
+        /// Its dimensions.
+        given_dims: usize,
+    },
+    /// The embedder failed.
+    #[error("cannot embed {what}: {source}")]
+    Embed {
+        /// What was being embedded.
+        what: String,
+        /// What the embedder said.
+        source: EmbedError,
+    },
+    /// This index cannot search in that mode.
+    #[error("mode `{mode}` is not available: this index holds no graph, use mode `passage`")]
+    Unsupported {
+        /// The mode asked for.
+        mode: Mode,
+    },
+    /// A field of a query has a value that makes no sense.
+    #[error("`{field}` {message}")]
+    BadQuery {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        message: &'static str,
+    },
+    /// The deadline of a query passed.
+    #[error("the deadline passed before {stage}")]
+    Deadline {
+        /// The stage that was not begun.
+        stage: &'static str,
+    },
+    /// The lexical index failed.
+    #[error("cannot {action} the lexical index: {source}")]
+    Lexical {
+        /// What was tried.
+        action: &'static str,
+        /// What tantivy said.
+        source: tantivy::TantivyError,
+    },
+    /// The vector index failed.
+    #[error("cannot {action} the vector index: {message}")]
+    Dense {
+        /// What was tried.
+        action: &'static str,
+        /// What usearch said.
+        message: String,
+    },
+}
+
+impl IndexError {
+    /// For `map_err` after a call to the operating system.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> IndexError + use<> {
+        let path = path.to_owned();
+        move |source| IndexError::Io { action, path, source }
+    }
+
+    pub(crate) fn corrupt(file: &Path, message: impl Into<String>) -> IndexError {
+        IndexError::Corrupt { file: file.to_owned(), message: message.into() }
+    }
+
+    pub(crate) fn lexical(action: &'static str) -> impl FnOnce(tantivy::TantivyError) -> IndexError {
+        move |source| IndexError::Lexical { action, source }
+    }
+}

@@ -1,0 +1,153 @@
+//! The folder of an index on disk: names, lock, publishing, sweeping.
+//!
+//! ```text
+//! <index>/manifest.json        names the snapshot and its files; replaced by rename, which publishes
+//! <index>/snapshot-<n>/        the files of snapshot n, never written again
+//! <index>/snapshot-<n>.part/   a snapshot in the making, or what a killed build left
+//! <index>/.lock                held by the one writer
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::IndexError;
+use crate::manifest::MANIFEST;
+
+const LOCK: &str = ".lock";
+const SNAPSHOT: &str = "snapshot-";
+const PART: &str = ".part";
+const MANIFEST_PART: &str = "manifest.json.part";
+
+/// The parts of a snapshot, as paths within its folder.
+pub(crate) mod part {
+    pub(crate) const STORE: &str = "passages.bin";
+    pub(crate) const VECTORS: &str = "vectors.bin";
+    pub(crate) const GRAPH: &str = "vectors.usearch";
+    pub(crate) const LEXICAL: &str = "lexical";
+}
+
+/// The name of the folder of a snapshot.
+pub(crate) fn snapshot_name(number: u64) -> String {
+    format!("{SNAPSHOT}{number}")
+}
+
+/// The folder of an index, held for writing by this process alone until dropped.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    dir: PathBuf,
+    /// Closing it gives the lock back, and so does the end of the process, whatever ends it.
+    _lock: File,
+}
+
+impl Writing {
+    /// Takes the folder, which is created if it is missing. A folder that holds anything that is not of an index is
+    /// left alone.
+    pub(crate) fn begin(dir: &Path) -> Result<Writing, IndexError> {
+        fs::create_dir_all(dir).map_err(IndexError::io("create", dir))?;
+        let names = names(dir)?;
+        if !names.is_empty() && !names.iter().any(|name| name == LOCK || name == MANIFEST) {
+            return Err(IndexError::Foreign { dir: dir.to_owned() });
+        }
+        let path = dir.join(LOCK);
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(IndexError::io("create", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Writing { dir: dir.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(IndexError::Locked { dir: dir.to_owned() }),
+            Err(TryLockError::Error(error)) => Err(IndexError::io("lock", &path)(error)),
+        }
+    }
+
+    pub(crate) fn holds_index(&self) -> bool {
+        self.dir.join(MANIFEST).exists()
+    }
+
+    /// A number that no snapshot here has, nor had if any is left.
+    pub(crate) fn next_snapshot(&self, published: Option<u64>) -> Result<u64, IndexError> {
+        let seen = names(&self.dir)?.iter().filter_map(|name| snapshot_number(name)).max();
+        Ok(seen.max(published).unwrap_or(0) + 1)
+    }
+
+    /// Creates the folder in which a snapshot is made.
+    pub(crate) fn create_part(&self, number: u64) -> Result<Part, IndexError> {
+        let path = self.dir.join(format!("{SNAPSHOT}{number}{PART}"));
+        fs::create_dir(&path).map_err(IndexError::io("create", &path))?;
+        Ok(Part { path })
+    }
+
+    /// Gives a synced snapshot its name. It is not part of the index before [`Writing::publish`].
+    pub(crate) fn settle(&self, part: Part, number: u64) -> Result<(), IndexError> {
+        let target = self.dir.join(snapshot_name(number));
+        fs::rename(&part.path, &target).map_err(IndexError::io("rename", &part.path))?;
+        std::mem::forget(part);
+        sync_folder(&self.dir)
+    }
+
+    /// Puts a new manifest in the place of the old one: the moment at which readers see the new snapshot.
+    pub(crate) fn publish(&self, manifest: &[u8]) -> Result<(), IndexError> {
+        let (part, target) = (self.dir.join(MANIFEST_PART), self.dir.join(MANIFEST));
+        let write = |file: &mut File| file.write_all(manifest).and_then(|()| file.sync_all());
+        File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
+        fs::rename(&part, &target).map_err(IndexError::io("replace", &target))?;
+        sync_folder(&self.dir)
+    }
+
+    /// Removes every snapshot but `keep`, and whatever killed builds left. Readers that have a removed snapshot open
+    /// keep it: the system frees the files when the last one is done.
+    pub(crate) fn sweep(&self, keep: Option<u64>) -> Result<(), IndexError> {
+        for name in names(&self.dir)? {
+            let path = self.dir.join(&name);
+            let removed = match snapshot_number(&name) {
+                Some(number) if keep == Some(number) && !name.ends_with(PART) => continue,
+                Some(_) => fs::remove_dir_all(&path),
+                None if name == MANIFEST_PART => fs::remove_file(&path),
+                None => continue,
+            };
+            removed.map_err(IndexError::io("remove", &path))?;
+        }
+        Ok(())
+    }
+}
+
+/// A snapshot in the making. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct Part {
+    path: PathBuf,
+}
+
+impl Part {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept by the next build.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Makes a file durable.
+pub(crate) fn sync_file(path: &Path) -> Result<(), IndexError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(IndexError::io("sync", path))
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(path: &Path) -> Result<(), IndexError> {
+    // A folder is synced through a handle on it, as a file is.
+    sync_file(path)
+}
+
+fn names(dir: &Path) -> Result<Vec<String>, IndexError> {
+    let names = |entries: fs::ReadDir| {
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<io::Result<Vec<_>>>()
+    };
+    fs::read_dir(dir).and_then(names).map_err(IndexError::io("read", dir))
+}
+
+fn snapshot_number(name: &str) -> Option<u64> {
+    let number = name.strip_prefix(SNAPSHOT)?;
+    number.strip_suffix(PART).unwrap_or(number).parse().ok()
+}

@@ -1,0 +1,137 @@
+//! An index, open for searching.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use serde::Serialize;
+
+use crate::corpus::Document;
+use crate::embed::Embed;
+use crate::error::IndexError;
+use crate::evidence::Mode;
+use crate::manifest::Manifest;
+use crate::snapshot::Snapshot;
+
+/// How an index is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Read every file and hold it against its checksum. Without it only sizes are looked at: quicker for large
+    /// indexes, and right only where nothing can have changed since they were last verified.
+    pub verify: bool,
+    /// How many searches of the vector graph run at once; more than that wait for each other.
+    pub concurrency: usize,
+    /// An index of at most so many passages is searched vector by vector, which is exact.
+    pub exact_below: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        let concurrency = available_parallelism().map_or(1, usize::from);
+        OpenOptions { verify: true, concurrency, exact_below: 16_384 }
+    }
+}
+
+/// What an index is, for people.
+#[derive(Debug, Clone, Serialize)]
+pub struct Info {
+    /// Where it lies.
+    pub dir: PathBuf,
+    /// The snapshot that is open.
+    pub snapshot: u64,
+    /// Name of the corpus.
+    pub corpus: String,
+    /// How many passages there are.
+    pub passages: u64,
+    /// The embedder it was built with.
+    pub embedder: String,
+    /// Numbers per vector.
+    pub dims: usize,
+    /// The modes it can be searched in.
+    pub modes: Vec<Mode>,
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
+/// An index open for searching, by any number of threads.
+pub struct Index {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) embed: Arc<dyn Embed>,
+    dir: PathBuf,
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index").field("dir", &self.dir).field("snapshot", &self.snapshot).finish_non_exhaustive()
+    }
+}
+
+impl Index {
+    /// Opens the index in `dir` with the default options.
+    ///
+    /// # Errors
+    /// If there is none, its format is another, a file is not as it was written, or it was built with another embedder
+    /// than `embed`.
+    pub fn open(dir: &Path, embed: Arc<dyn Embed>) -> Result<Index, IndexError> {
+        Index::open_with(dir, embed, &OpenOptions::default())
+    }
+
+    /// Opens the index in `dir`.
+    ///
+    /// # Errors
+    /// As [`Index::open`].
+    pub fn open_with(dir: &Path, embed: Arc<dyn Embed>, options: &OpenOptions) -> Result<Index, IndexError> {
+        let snapshot = Snapshot::open_newest(dir, options)?;
+        check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
+        Ok(Index { snapshot, embed, dir: dir.to_owned() })
+    }
+
+    /// What stands in the manifest of the open snapshot.
+    pub fn manifest(&self) -> &Manifest {
+        &self.snapshot.manifest
+    }
+
+    /// The modes that [`Index::search`] does not refuse.
+    pub fn modes(&self) -> &'static [Mode] {
+        &[Mode::Passage]
+    }
+
+    /// The document with this id, metadata and all.
+    ///
+    /// # Errors
+    /// If the store is damaged.
+    pub fn passage(&self, id: &str) -> Result<Option<Document>, IndexError> {
+        let store = &self.snapshot.store;
+        store.find(id)?.map(|number| store.document(number)).transpose()
+    }
+
+    /// What this index is.
+    pub fn info(&self) -> Info {
+        let Manifest { snapshot, corpus, passages, embedder, files, .. } = self.manifest();
+        Info {
+            dir: self.dir.clone(),
+            snapshot: *snapshot,
+            corpus: corpus.clone(),
+            passages: *passages,
+            embedder: embedder.id.clone(),
+            dims: embedder.dims,
+            modes: self.modes().to_vec(),
+            bytes: files.values().map(|file| file.bytes).sum(),
+        }
+    }
+}
+
+fn check_embedder(dir: &Path, manifest: &Manifest, embed: &dyn Embed) -> Result<(), IndexError> {
+    let built = &manifest.embedder;
+    if built.id == embed.id() && built.dims == embed.dims() {
+        return Ok(());
+    }
+    Err(IndexError::Embedder {
+        dir: dir.to_owned(),
+        built: built.id.clone(),
+        built_dims: built.dims,
+        given: embed.id().to_owned(),
+        given_dims: embed.dims(),
+    })
+}

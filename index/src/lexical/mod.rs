@@ -1,0 +1,115 @@
+//! BM25 over title and text, by tantivy (k1 = 1.2, b = 0.75).
+//!
+//! One segment, written in the order of the store, so that tantivy's document ids are the numbers of the passages and
+//! nothing has to be stored here. A query is plain text: it is analysed like a passage and its terms are searched as
+//! alternatives, so that no character in it can be a syntax error.
+
+mod analyzer;
+mod frozen;
+mod writer;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use tantivy::collector::TopDocs;
+use tantivy::directory::MmapDirectory;
+use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
+use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
+use tantivy::tokenizer::TextAnalyzer;
+use tantivy::{ReloadPolicy, Searcher, Term};
+
+use crate::error::IndexError;
+use crate::scored::Scored;
+
+pub(crate) use analyzer::NAME as ANALYZER;
+pub(crate) use writer::LexicalWriter;
+
+const CONTENT: &str = "content";
+
+/// Distinct terms of a query that are searched at most; those after it add nothing but time.
+const MOST_TERMS: usize = 1024;
+
+/// The lexical index of a snapshot, ready for searching.
+pub(crate) struct Lexical {
+    searcher: Searcher,
+    content: Field,
+    analyzer: TextAnalyzer,
+}
+
+impl fmt::Debug for Lexical {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lexical").field("documents", &self.searcher.num_docs()).finish_non_exhaustive()
+    }
+}
+
+impl Lexical {
+    /// Opens the folder that [`LexicalWriter`] wrote for `count` passages.
+    pub(crate) fn open(dir: &Path, count: usize) -> Result<Lexical, IndexError> {
+        let opening = || IndexError::lexical("open");
+        let files = MmapDirectory::open(dir).map_err(|error| opening()(error.into()))?;
+        let index = tantivy::Index::open(frozen::Frozen::new(files)).map_err(opening())?;
+        if index.schema() != schema() {
+            return Err(IndexError::corrupt(dir, "its schema is not the one written here"));
+        }
+        let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into().map_err(opening())?;
+        let searcher: Searcher = reader.searcher();
+        let segments = searcher.segment_readers();
+        if segments.len() != 1 || segments[0].max_doc() as usize != count || searcher.num_docs() != count as u64 {
+            return Err(IndexError::corrupt(dir, format!("it does not hold {count} passages")));
+        }
+        let content = schema().get_field(CONTENT).map_err(opening())?;
+        Ok(Lexical { searcher, content, analyzer: analyzer::analyzer() })
+    }
+
+    /// The `limit` passages with the highest BM25 score among those that share a term with `text`; of equal ones the
+    /// first in the corpus.
+    pub(crate) fn search(&self, text: &str, limit: usize) -> Result<Vec<Scored>, IndexError> {
+        let terms = self.terms(text);
+        if terms.is_empty() || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let clauses = terms.into_iter().map(|(term, times)| (Occur::Should, clause(term, times))).collect();
+        let best = TopDocs::with_limit(limit).order_by_score();
+        let found = self.searcher.search(&BooleanQuery::new(clauses), &best).map_err(IndexError::lexical("search"))?;
+        Ok(found.into_iter().map(|(score, address)| Scored { number: address.doc_id, score }).collect())
+    }
+
+    /// The distinct terms of `text` in order, each with how often it occurs.
+    fn terms(&self, text: &str) -> Vec<(Term, f32)> {
+        let mut terms: Vec<(Term, f32)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut analyzer = self.analyzer.clone();
+        let mut tokens = analyzer.token_stream(text);
+        while let Some(token) = tokens.next() {
+            match places.get(&token.text) {
+                Some(&place) => terms[place].1 += 1.0,
+                None if terms.len() == MOST_TERMS => {}
+                None => {
+                    places.insert(token.text.clone(), terms.len());
+                    terms.push((Term::from_field_text(self.content, &token.text), 1.0));
+                }
+            }
+        }
+        terms
+    }
+}
+
+/// A term that stands in the query several times counts several times.
+fn clause(term: Term, times: f32) -> Box<dyn Query> {
+    let query = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));
+    if times > 1.0 { Box::new(BoostQuery::new(query, times)) } else { query }
+}
+
+fn schema() -> Schema {
+    let indexing = TextFieldIndexing::default()
+        .set_tokenizer(analyzer::NAME)
+        .set_index_option(IndexRecordOption::WithFreqs)
+        .set_fieldnorms(true);
+    let mut schema = Schema::builder();
+    schema.add_text_field(CONTENT, TextOptions::default().set_indexing_options(indexing));
+    schema.build()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+use super::*;
+
+fn lexical(passages: &[&str]) -> (tempfile::TempDir, Lexical) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lexical");
+    let mut writer = LexicalWriter::create(&path).unwrap();
+    passages.iter().for_each(|passage| writer.add(passage).unwrap());
+    writer.finish().unwrap();
+    let lexical = Lexical::open(&path, passages.len()).unwrap();
+    (dir, lexical)
+}
+
+fn numbers(lexical: &Lexical, query: &str) -> Vec<u32> {
+    lexical.search(query, 10).unwrap().iter().map(|hit| hit.number).collect()
+}
+
+#[test]
+fn words_are_found_whatever_their_case_accents_and_endings() {
+    let (_dir, lexical) = lexical(&["Zürich\nThe city of the Swiss bankers.", "Running dogs", "nothing"]);
+    assert_eq!(numbers(&lexical, "zurich"), [0]);
+    assert_eq!(numbers(&lexical, "ZÜRICH BANKER"), [0]);
+    assert_eq!(numbers(&lexical, "a dog runs"), [1]);
+    assert_eq!(numbers(&lexical, "absent"), [0; 0]);
+}
+
+#[test]
+fn no_query_is_a_syntax_error() {
+    let (_dir, lexical) = lexical(&["AND and OR", "a \"quoted: (word", "x"]);
+    for query in ["\"", "AND", "a:b", "content:x", "(((", "*", "+", "-x", "[a TO", "\\", "/re", "^2", "~", "\0", "🙂"]
+    {
+        lexical.search(query, 10).unwrap();
+    }
+    assert_eq!(numbers(&lexical, "AND AND"), [0]);
+    assert_eq!(numbers(&lexical, "quoted:\"(word"), [1]);
+    assert_eq!(numbers(&lexical, ""), [0; 0]);
+    assert_eq!(numbers(&lexical, "?! --"), [0; 0]);
+}
+
+#[test]
+fn scores_are_those_of_bm25() {
+    let (_dir, lexical) = lexical(&["apple apple pear", "apple", "plum plum plum plum"]);
+    let hits = lexical.search("apple apple", 10).unwrap();
+    let idf = (1.0_f64 + (3.0 - 2.0 + 0.5) / (2.0 + 0.5)).ln();
+    let average = 8.0 / 3.0;
+    let bm25 = |tf: f64, length: f64| 2.0 * idf * tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * length / average));
+    // The shorter passage wins over the one that repeats the word.
+    assert_eq!(hits.iter().map(|hit| hit.number).collect::<Vec<_>>(), [1, 0]);
+    assert!((f64::from(hits[0].score) - bm25(1.0, 1.0)).abs() < 1e-5);
+    assert!((f64::from(hits[1].score) - bm25(2.0, 3.0)).abs() < 1e-5);
+}
+
+#[test]
+fn equal_scores_keep_the_order_of_the_corpus() {
+    let passages: Vec<_> = (0..300).map(|_| "same words here").collect();
+    let (_dir, lexical) = lexical(&passages);
+    assert_eq!(numbers(&lexical, "words same"), (0..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_very_long_query_is_answered() {
+    let (_dir, lexical) = lexical(&["word0 word1", "word5000"]);
+    let query: String = (0..6000).map(|i| format!("word{i} ")).collect();
+    assert_eq!(numbers(&lexical, &query), [0], "terms behind the limit are not searched");
+}
+
+#[test]
+fn it_opens_and_searches_in_a_folder_that_gains_no_file() {
+    let (dir, lexical) = lexical(&["one", "two"]);
+    let list = || {
+        let mut names: Vec<_> = walkdir::WalkDir::new(dir.path()).into_iter().map(|e| e.unwrap().into_path()).collect();
+        names.sort();
+        names
+    };
+    let before = list();
+    drop(lexical);
+    let again = Lexical::open(&dir.path().join("lexical"), 2).unwrap();
+    assert_eq!(numbers(&again, "two"), [1]);
+    assert_eq!(list(), before);
+}
+
+#[test]
+fn another_number_of_passages_is_noticed() {
+    let (dir, _lexical) = lexical(&["one", "two"]);
+    let error = Lexical::open(&dir.path().join("lexical"), 3).unwrap_err().to_string();
+    assert!(error.contains("3 passages"), "{error}");
+}

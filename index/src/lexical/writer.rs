@@ -1,0 +1,62 @@
+//! Writing the lexical index, one passage after the other.
+
+use std::fmt;
+use std::path::Path;
+
+use tantivy::directory::MmapDirectory;
+use tantivy::indexer::SingleSegmentIndexWriter;
+use tantivy::schema::Field;
+use tantivy::tokenizer::TokenizerManager;
+use tantivy::{Index, TantivyDocument};
+
+use super::{CONTENT, analyzer, schema};
+use crate::error::IndexError;
+
+/// Sizes tantivy's first hash table of terms; it grows by itself.
+const MEMORY_BUDGET: usize = 64 << 20;
+
+/// A lexical index in the making.
+pub(crate) struct LexicalWriter {
+    writer: SingleSegmentIndexWriter,
+    content: Field,
+}
+
+impl fmt::Debug for LexicalWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LexicalWriter").finish_non_exhaustive()
+    }
+}
+
+impl LexicalWriter {
+    /// Begins in an empty folder, which is created.
+    pub(crate) fn create(dir: &Path) -> Result<LexicalWriter, IndexError> {
+        std::fs::create_dir(dir).map_err(IndexError::io("create", dir))?;
+        let creating = || IndexError::lexical("create");
+        let files = MmapDirectory::open(dir).map_err(|error| creating()(error.into()))?;
+        let content = schema().get_field(CONTENT).map_err(creating())?;
+        let writer = Index::builder()
+            .schema(schema())
+            .tokenizers(tokenizers())
+            .single_segment_index_writer(files, MEMORY_BUDGET)
+            .map_err(creating())?;
+        Ok(LexicalWriter { writer, content })
+    }
+
+    /// Appends a passage, whose document id is how many came before it.
+    pub(crate) fn add(&mut self, content: &str) -> Result<(), IndexError> {
+        let mut document = TantivyDocument::default();
+        document.add_text(self.content, content);
+        self.writer.add_document(document).map_err(IndexError::lexical("write"))
+    }
+
+    /// Writes the segment.
+    pub(crate) fn finish(self) -> Result<(), IndexError> {
+        self.writer.finalize().map(drop).map_err(IndexError::lexical("write"))
+    }
+}
+
+fn tokenizers() -> TokenizerManager {
+    let tokenizers = TokenizerManager::new();
+    tokenizers.register(analyzer::NAME, analyzer::analyzer());
+    tokenizers
+}

@@ -1,0 +1,163 @@
+//! `manifest.json`: what an index is, and which files belong to it.
+//!
+//! The manifest is the index: it names the folder of its snapshot and every file in it, so that replacing this one
+//! file by renaming is what publishes a new snapshot.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::IndexError;
+
+/// The format this program writes and reads.
+pub const FORMAT: u32 = 1;
+
+/// The name of the manifest in the folder of an index.
+pub const MANIFEST: &str = "manifest.json";
+
+/// What an index is, as it stands in its folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of the layout of the folder and of the files in it.
+    pub format: u32,
+    /// Number of this state of the index, larger than that of every earlier one in the same folder.
+    pub snapshot: u64,
+    /// Name of the corpus.
+    pub corpus: String,
+    /// How many passages there are.
+    pub passages: u64,
+    /// What made the vectors.
+    pub embedder: Embedder,
+    /// How the index was built.
+    pub build: Build,
+    /// Every file of the snapshot, by its path from the folder of the index, with `/` between the parts.
+    pub files: BTreeMap<String, Sum>,
+    /// CRC-32 of this manifest as it is written, with this field zero.
+    pub checksum: u32,
+}
+
+/// The embedder that an index was built with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Embedder {
+    /// As [`Embed::id`](crate::Embed::id) gave it.
+    pub id: String,
+    /// Numbers per vector.
+    pub dims: usize,
+}
+
+/// The choices that were made when an index was built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Build {
+    /// Version of the program that built it.
+    pub version: String,
+    /// The chain by which text became terms.
+    pub analyzer: String,
+    /// Neighbours per node of the vector graph.
+    pub connectivity: usize,
+    /// Candidates looked at when a vector was added to the graph.
+    pub expansion: usize,
+}
+
+/// Size and checksum of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// CRC-32 (IEEE).
+    pub crc32: u32,
+}
+
+impl Sum {
+    /// Reads a whole file.
+    pub(crate) fn of(path: &Path) -> Result<Sum, IndexError> {
+        let mut file = File::open(path).map_err(IndexError::io("open", path))?;
+        let (mut hasher, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 18]);
+        loop {
+            match file.read(&mut buffer).map_err(IndexError::io("read", path))? {
+                0 => return Ok(Sum { bytes, crc32: hasher.finalize() }),
+                read => {
+                    hasher.update(&buffer[..read]);
+                    bytes += read as u64;
+                }
+            }
+        }
+    }
+}
+
+impl Manifest {
+    /// Reads the manifest of the index in `dir`.
+    pub(crate) fn read(dir: &Path) -> Result<Manifest, IndexError> {
+        let path = dir.join(MANIFEST);
+        let json = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(IndexError::NoIndex { dir: dir.to_owned() });
+            }
+            other => other.map_err(IndexError::io("read", &path))?,
+        };
+        check_format(dir, &path, &json)?;
+        let manifest: Manifest =
+            serde_json::from_slice(&json).map_err(|error| IndexError::corrupt(&path, error.to_string()))?;
+        // Written again it must come out the same to the byte: so no change can hide in what a parser passes over.
+        if manifest.to_json() != json || manifest.sum() != manifest.checksum {
+            return Err(IndexError::corrupt(&path, "it was changed after it was written"));
+        }
+        Ok(manifest)
+    }
+
+    /// The manifest as it is written, its checksum taken.
+    pub(crate) fn seal(mut self) -> (Manifest, Vec<u8>) {
+        self.checksum = self.sum();
+        let json = self.to_json();
+        (self, json)
+    }
+
+    fn sum(&self) -> u32 {
+        crc32fast::hash(&Manifest { checksum: 0, ..self.clone() }.to_json())
+    }
+
+    fn to_json(&self) -> Vec<u8> {
+        // Only maps with keys other than strings and failing writers can make this fail; here is neither.
+        #[allow(clippy::expect_used)]
+        let mut json = serde_json::to_vec_pretty(self).expect("plain data");
+        json.push(b'\n');
+        json
+    }
+
+    /// Holds every file against its size, and against its checksum too if `checksums` is set.
+    pub(crate) fn verify(&self, dir: &Path, checksums: bool) -> Result<(), IndexError> {
+        for (name, expected) in &self.files {
+            let path = dir.join(name);
+            let bytes = match std::fs::metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(IndexError::corrupt(&path, "it is missing"));
+                }
+                other => other.map_err(IndexError::io("read", &path))?.len(),
+            };
+            if bytes != expected.bytes {
+                return Err(IndexError::corrupt(&path, format!("it has {bytes} bytes instead of {}", expected.bytes)));
+            }
+            if checksums && Sum::of(&path)?.crc32 != expected.crc32 {
+                return Err(IndexError::corrupt(&path, "its checksum is wrong"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Other formats may have other fields, so the number is looked at before anything else.
+fn check_format(dir: &Path, path: &Path, json: &[u8]) -> Result<(), IndexError> {
+    #[derive(Deserialize)]
+    struct Format {
+        format: u64,
+    }
+    let Format { format: found } =
+        serde_json::from_slice(json).map_err(|error| IndexError::corrupt(path, error.to_string()))?;
+    if found == u64::from(FORMAT) {
+        Ok(())
+    } else {
+        Err(IndexError::Version { dir: dir.to_owned(), found, expected: FORMAT })
+    }
+}

@@ -1,0 +1,42 @@
+//! How far a build has come.
+
+use std::fmt;
+
+/// A stretch of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Passages are read, stored and indexed by their words. How many there are is not known yet.
+    Reading,
+    /// Passages are embedded.
+    Embedding,
+    /// Vectors are joined into the graph of nearest neighbours.
+    Linking,
+    /// Files are checked and made durable.
+    Sealing,
+    /// The snapshot is put in place.
+    Publishing,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Reading => "reading",
+            Phase::Embedding => "embedding",
+            Phase::Linking => "linking",
+            Phase::Sealing => "sealing",
+            Phase::Publishing => "publishing",
+        })
+    }
+}
+
+/// Is told how far a build has come. Phases come in order; within one, `done` grows to `total`.
+pub trait BuildProgress: Sync {
+    /// `done` of `total` units (passages, vectors, files, steps) are done. May be called from several threads at
+    /// once, and then not strictly in order.
+    fn update(&self, phase: Phase, done: u64, total: Option<u64>);
+}
+
+/// Says nothing.
+impl BuildProgress for () {
+    fn update(&self, _: Phase, _: u64, _: Option<u64>) {}
+}

@@ -1,0 +1,86 @@
+//! A query's way through an index.
+
+use std::time::Instant;
+
+use crate::embed::embed_unit;
+use crate::error::IndexError;
+use crate::evidence::{Evidence, Hit, Path, Place, Query, Ranking};
+use crate::fusion::{RRF_K, Ranked, depth, reciprocal_rank};
+use crate::index::Index;
+use crate::scored::Scored;
+
+impl Index {
+    /// Searches, on the calling thread. The same query on the same snapshot always has the same answer.
+    ///
+    /// With [`Ranking::Fused`], BM25 and dense lists of twice `k` are fused (see [`crate::fusion`]), equal scores in the
+    /// order of BM25; the other rankings order by score, and equal scores as in the corpus. A query of nothing but white
+    /// space finds nothing.
+    ///
+    /// # Errors
+    /// If `k` is 0, the mode is not one of [`Index::modes`], the deadline has passed before a stage, or the embedder or
+    /// a file fails.
+    pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
+        if query.k == 0 {
+            return Err(IndexError::BadQuery { field: "k", message: "must be at least 1" });
+        }
+        if !self.modes().contains(&query.mode) {
+            return Err(IndexError::Unsupported { mode: query.mode });
+        }
+        let hits = if query.text.trim().is_empty() { Vec::new() } else { self.passages(query)? };
+        Ok(Evidence { snapshot: self.manifest().snapshot, mode: query.mode, hits })
+    }
+
+    fn passages(&self, query: &Query) -> Result<Vec<Hit>, IndexError> {
+        let limit =
+            if query.ranking == Ranking::Fused { depth(query.k) } else { query.k }.min(self.snapshot.store.len());
+        let bm25 = if query.ranking.wants_bm25() { self.by_words(query, limit)? } else { Vec::new() };
+        let dense = if query.ranking.wants_dense() { self.by_vector(query, limit)? } else { Vec::new() };
+        check(query.deadline, "the passages were read")?;
+        let ranked: Vec<(u32, f32)> = match query.ranking {
+            Ranking::Bm25 => pairs(&bm25),
+            Ranking::Dense => pairs(&dense),
+            Ranking::Fused => fuse(&bm25, &dense),
+        };
+        let hits = ranked.into_iter().zip(1..).take(query.k).map(|((number, score), rank)| {
+            let path = Path { bm25: place(&bm25, number), dense: place(&dense, number) };
+            Ok(Hit { rank, score, passage: self.snapshot.store.passage(number)?, path })
+        });
+        hits.collect()
+    }
+
+    fn by_words(&self, query: &Query, limit: usize) -> Result<Vec<Scored>, IndexError> {
+        check(query.deadline, "the search for words")?;
+        self.snapshot.lexical.search(&query.text, limit)
+    }
+
+    fn by_vector(&self, query: &Query, limit: usize) -> Result<Vec<Scored>, IndexError> {
+        check(query.deadline, "the query was embedded")?;
+        let embedded = embed_unit(self.embed.as_ref(), &[query.text.trim()]);
+        let vectors = embedded.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
+        check(query.deadline, "the vector search")?;
+        self.snapshot.dense.search(&vectors[0], limit, query.deadline)
+    }
+}
+
+fn check(deadline: Option<Instant>, stage: &'static str) -> Result<(), IndexError> {
+    match deadline {
+        Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
+        _ => Ok(()),
+    }
+}
+
+fn pairs(list: &[Scored]) -> Vec<(u32, f32)> {
+    list.iter().map(|scored| (scored.number, scored.score)).collect()
+}
+
+fn fuse(bm25: &[Scored], dense: &[Scored]) -> Vec<(u32, f32)> {
+    let numbers = |list: &[Scored]| list.iter().map(|scored| scored.number).collect::<Vec<_>>();
+    let (bm25, dense) = (numbers(bm25), numbers(dense));
+    let fused = reciprocal_rank(&[Ranked::new(&bm25), Ranked::new(&dense)], RRF_K);
+    fused.into_iter().map(|(number, score)| (number, score as f32)).collect()
+}
+
+fn place(list: &[Scored], number: u32) -> Option<Place> {
+    let at = list.iter().position(|scored| scored.number == number)?;
+    Some(Place { rank: at + 1, score: list[at].score })
+}

@@ -1,0 +1,60 @@
+//! One state of an index: its files, opened and checked.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::dense::{Dense, Vectors};
+use crate::error::IndexError;
+use crate::folder::{part, snapshot_name};
+use crate::index::OpenOptions;
+use crate::lexical::Lexical;
+use crate::manifest::Manifest;
+use crate::store::Store;
+
+/// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
+pub(crate) struct Snapshot {
+    pub(crate) manifest: Manifest,
+    pub(crate) store: Store,
+    pub(crate) lexical: Lexical,
+    pub(crate) dense: Dense,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("number", &self.manifest.snapshot).finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    /// Opens the snapshot that the manifest in `dir` names.
+    pub(crate) fn open_newest(dir: &Path, options: &OpenOptions) -> Result<Snapshot, IndexError> {
+        let mut manifest = Manifest::read(dir)?;
+        loop {
+            match Snapshot::open(dir, manifest.clone(), options) {
+                Ok(snapshot) => return Ok(snapshot),
+                Err(error) => {
+                    // A build may have replaced the snapshot, and removed its files, while they were being opened.
+                    let now = Manifest::read(dir)?;
+                    if now == manifest {
+                        return Err(error);
+                    }
+                    manifest = now;
+                }
+            }
+        }
+    }
+
+    fn open(dir: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
+        manifest.verify(dir, options.verify)?;
+        let files = dir.join(snapshot_name(manifest.snapshot));
+        let store = Store::open(&files.join(part::STORE))?;
+        if store.len() as u64 != manifest.passages {
+            let message = format!("it holds {} passages instead of {}", store.len(), manifest.passages);
+            return Err(IndexError::corrupt(&files.join(part::STORE), message));
+        }
+        let lexical = Lexical::open(&files.join(part::LEXICAL), store.len())?;
+        let vectors = Vectors::open(&files.join(part::VECTORS), store.len(), manifest.embedder.dims)?;
+        let dense = Dense::open(vectors, &files.join(part::GRAPH), options.concurrency, options.exact_below)?;
+        Ok(Snapshot { manifest, store, lexical, dense })
+    }
+}

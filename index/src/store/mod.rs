@@ -1,0 +1,139 @@
+//! The passages themselves, in one file: looked up by their number in the index or by their id.
+//!
+//! Layout, all integers little-endian: magic · records (four `u32` lengths, then id, title, text, metadata as JSON) ·
+//! `u64` offset of each record and of their end · `u32` numbers in the order of their ids · `u64` count, `u64` offset
+//! of the offsets, magic again. The checksum stands in the manifest.
+
+mod writer;
+
+use std::cmp::Ordering;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::corpus::Document;
+use crate::error::IndexError;
+use crate::evidence::Passage;
+
+pub(crate) use writer::StoreWriter;
+
+const MAGIC: [u8; 8] = *b"WMSTORE1";
+const TAIL: usize = 8 + 8 + MAGIC.len();
+
+/// The stored passages, by memory map.
+#[derive(Debug)]
+pub(crate) struct Store {
+    path: PathBuf,
+    map: Mmap,
+    count: usize,
+    /// Where the offsets begin.
+    offsets: usize,
+    /// Where the numbers in the order of ids begin.
+    order: usize,
+}
+
+impl Store {
+    pub(crate) fn open(path: &Path) -> Result<Store, IndexError> {
+        let file = File::open(path).map_err(IndexError::io("open", path))?;
+        // SAFETY: files of a snapshot are never written again once they are published, only unlinked.
+        let map = unsafe { Mmap::map(&file) }.map_err(IndexError::io("map", path))?;
+        let corrupt = |message: &str| IndexError::corrupt(path, message);
+        let tail = map.len().checked_sub(TAIL).ok_or_else(|| corrupt("it is too short"))?;
+        if !map.starts_with(&MAGIC) || !map.ends_with(&MAGIC) {
+            return Err(corrupt("it is not a passage store"));
+        }
+        let count = usize::try_from(u64_at(&map, tail)).unwrap_or(usize::MAX);
+        let offsets = usize::try_from(u64_at(&map, tail + 8)).unwrap_or(usize::MAX);
+        let order = count.checked_add(1).and_then(|n| n.checked_mul(8)).and_then(|n| n.checked_add(offsets));
+        let end = count.checked_mul(4).zip(order).and_then(|(numbers, order)| order.checked_add(numbers));
+        match order {
+            Some(order) if end == Some(tail) => Ok(Store { path: path.to_owned(), map, count, offsets, order }),
+            _ => Err(corrupt("its table does not fit its length")),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The passage with this number, without its metadata.
+    pub(crate) fn passage(&self, number: u32) -> Result<Passage, IndexError> {
+        let [id, title, text, _] = self.fields(number)?;
+        Ok(Passage { id: id.to_owned(), title: title.to_owned(), text: text.to_owned() })
+    }
+
+    /// What is searched of the passage with this number.
+    pub(crate) fn content(&self, number: u32) -> Result<String, IndexError> {
+        let [_, title, text, _] = self.fields(number)?;
+        Ok(crate::corpus::content(title, text))
+    }
+
+    /// The whole document with this number.
+    pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
+        let [id, title, text, metadata] = self.fields(number)?;
+        let metadata = match metadata {
+            "" => None,
+            json => Some(serde_json::from_str(json).map_err(|_| self.broken(number))?),
+        };
+        Ok(Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), metadata })
+    }
+
+    /// The number of the passage with this id.
+    pub(crate) fn find(&self, id: &str) -> Result<Option<u32>, IndexError> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let at = self.order + 4 * middle;
+            let number = self.map[at..at + 4].iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte));
+            match self.fields(number)?[0].cmp(id) {
+                Ordering::Equal => return Ok(Some(number)),
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Id, title, text and metadata of a record. Bounds are checked, so that even a file that was opened without its
+    /// checksum being looked at gives an error and no panic.
+    fn fields(&self, number: u32) -> Result<[&str; 4], IndexError> {
+        self.record(number).and_then(split).ok_or_else(|| self.broken(number))
+    }
+
+    fn record(&self, number: u32) -> Option<&[u8]> {
+        let number = number as usize;
+        if number >= self.count {
+            return None;
+        }
+        let offset = |i: usize| usize::try_from(u64_at(&self.map, self.offsets + 8 * i)).ok();
+        let (start, end) = (offset(number)?, offset(number + 1)?);
+        self.map[..self.offsets].get(start..end)
+    }
+
+    fn broken(&self, number: u32) -> IndexError {
+        IndexError::corrupt(&self.path, format!("passage {number} cannot be read"))
+    }
+}
+
+fn split(mut record: &[u8]) -> Option<[&str; 4]> {
+    let mut lengths = [0; 4];
+    for length in &mut lengths {
+        let (bytes, rest) = record.split_first_chunk()?;
+        (*length, record) = (u32::from_le_bytes(*bytes) as usize, rest);
+    }
+    let mut fields = [""; 4];
+    for (field, length) in fields.iter_mut().zip(lengths) {
+        let (bytes, rest) = record.split_at_checked(length)?;
+        (*field, record) = (std::str::from_utf8(bytes).ok()?, rest);
+    }
+    record.is_empty().then_some(fields)
+}
+
+/// The number at `at`, which the caller has found to lie inside.
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..at + 8].iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests;

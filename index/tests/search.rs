@@ -1,0 +1,146 @@
+//! What a search finds, over a whole index.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{HashEmbed, document, open, small_index, write};
+use waymark_index::{BuildOptions, Embed, EmbedError, Index, IndexError, Mode, OpenOptions, Query, Ranking};
+
+fn query(text: &str, k: usize) -> Query {
+    Query::new(text, Mode::Passage, k)
+}
+
+#[test]
+fn a_passage_is_found_by_its_words_and_its_vector() {
+    let (_temp, dir) = small_index(50);
+    let index = open(&dir).unwrap();
+    let evidence = index.search(&query("Title7 passage number7 of the first edition", 3)).unwrap();
+    assert_eq!((evidence.snapshot, evidence.mode, evidence.hits.len()), (1, Mode::Passage, 3));
+    let first = &evidence.hits[0];
+    assert_eq!((first.rank, first.passage.id.as_str(), first.passage.title.as_str()), (1, "p7", "Title7"));
+    assert_eq!((first.path.bm25.unwrap().rank, first.path.dense.unwrap().rank), (1, 1));
+    assert!((f64::from(first.score) - 2.0 / 61.0).abs() < 1e-7);
+}
+
+#[test]
+fn every_ranking_says_how_each_hit_was_found() {
+    let (_temp, dir) = small_index(50);
+    let index = open(&dir).unwrap();
+    let search = |ranking| index.search(&query("topic1 number8", 4).ranking(ranking)).unwrap().hits;
+    for hit in search(Ranking::Bm25) {
+        assert_eq!((hit.path.bm25.unwrap().rank, hit.path.dense), (hit.rank, None));
+        assert_eq!(hit.path.bm25.unwrap().score, hit.score);
+    }
+    for hit in search(Ranking::Dense) {
+        assert_eq!((hit.path.dense.unwrap().rank, hit.path.bm25), (hit.rank, None));
+        assert!((-1.0..=1.0).contains(&hit.score));
+    }
+    for hit in search(Ranking::Fused) {
+        let part = |place: Option<waymark_index::Place>| place.map_or(0.0, |place| 1.0 / (60.0 + place.rank as f64));
+        let expected = part(hit.path.bm25) + part(hit.path.dense);
+        assert!((f64::from(hit.score) - expected).abs() < 1e-7);
+        assert!(hit.path.bm25.is_none_or(|place| place.rank <= 8), "lists are 2k deep");
+    }
+}
+
+#[test]
+fn bm25_needs_no_embedder_to_work() {
+    struct Failing;
+    impl Embed for Failing {
+        fn id(&self) -> &str {
+            "hash-64"
+        }
+        fn dims(&self) -> usize {
+            64
+        }
+        fn embed(&self, _: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+            Err("the device is gone".into())
+        }
+    }
+    let (_temp, dir) = small_index(10);
+    let index = Index::open(&dir, Arc::new(Failing)).unwrap();
+    assert_eq!(index.search(&query("number3", 1).ranking(Ranking::Bm25)).unwrap().hits[0].passage.id, "p3");
+    let error = index.search(&query("number3", 1)).unwrap_err().to_string();
+    assert!(error.contains("the query") && error.contains("the device is gone"), "{error}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    let (_temp, dir) = small_index(10);
+    let index = open(&dir).unwrap();
+    assert!(matches!(index.search(&query("x", 0)), Err(IndexError::BadQuery { field: "k", .. })));
+    for (mode, name) in [(Mode::Graph, "`graph`"), (Mode::Hybrid, "`hybrid`")] {
+        let error = index.search(&Query::new("x", mode, 3)).unwrap_err();
+        assert!(matches!(error, IndexError::Unsupported { .. }) && error.to_string().contains(name), "{error}");
+        assert!(!index.modes().contains(&mode));
+    }
+}
+
+#[test]
+fn odd_queries_are_answered() {
+    let (_temp, dir) = small_index(10);
+    let index = open(&dir).unwrap();
+    for empty in ["", "  \n\t"] {
+        assert!(index.search(&query(empty, 3)).unwrap().hits.is_empty());
+    }
+    assert_eq!(index.search(&query("number3", usize::MAX)).unwrap().hits.len(), 10);
+    let long = "number3 ".repeat(20_000);
+    assert_eq!(index.search(&query(&long, 1)).unwrap().hits[0].passage.id, "p3");
+    for text in ["\"", "title:(", "AND OR NOT", "\0", "北京 🙂", "]</information>"] {
+        assert!(!index.search(&query(text, 3)).unwrap().hits.is_empty(), "dense search finds something for {text:?}");
+    }
+}
+
+#[test]
+fn a_deadline_that_has_passed_ends_the_search() {
+    let (_temp, dir) = small_index(10);
+    let index = open(&dir).unwrap();
+    let past = query("number3", 1).deadline(Instant::now() - Duration::from_millis(1));
+    assert!(matches!(index.search(&past), Err(IndexError::Deadline { .. })));
+    let future = query("number3", 1).deadline(Instant::now() + Duration::from_secs(60));
+    assert_eq!(index.search(&future).unwrap().hits.len(), 1);
+}
+
+#[test]
+fn documents_are_found_by_id_with_their_metadata() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut rich = document("b", "T", "text");
+    rich.metadata = serde_json::json!({"source": ["s"], "n": 1}).as_object().cloned();
+    let documents = vec![document("a", "", "other"), rich.clone()];
+    write(temp.path(), documents, &BuildOptions::default()).unwrap();
+    let index = open(temp.path()).unwrap();
+    assert_eq!(index.passage("b").unwrap(), Some(rich));
+    assert_eq!(index.passage("absent").unwrap(), None);
+    let info = index.info();
+    assert_eq!((info.passages, info.snapshot, info.dims, info.corpus.as_str()), (2, 1, 64, "test"));
+    assert_eq!(info.modes, [Mode::Passage]);
+    assert!(info.bytes > 0);
+}
+
+#[test]
+fn many_searches_at_once_agree_with_one_after_the_other() {
+    let (_temp, dir) = small_index(300);
+    for exact_below in [0, usize::MAX] {
+        let options = OpenOptions { concurrency: 3, exact_below, ..OpenOptions::default() };
+        let index = Index::open_with(&dir, Arc::new(HashEmbed::default()), &options).unwrap();
+        let queries: Vec<_> = (0..24)
+            .map(|i| query(&format!("number{} topic{}", i * 11, i % 5), 1 + i % 7))
+            .zip([Ranking::Fused, Ranking::Dense, Ranking::Bm25].into_iter().cycle())
+            .map(|(query, ranking)| query.ranking(ranking))
+            .collect();
+        let serial: Vec<_> = queries.iter().map(|query| index.search(query).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..64 {
+                let (index, queries, serial) = (&index, &queries, &serial);
+                scope.spawn(move || {
+                    for i in (0..queries.len()).map(|i| (i + thread) % queries.len()) {
+                        assert_eq!(index.search(&queries[i]).unwrap(), serial[i]);
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,120 @@
+//! The answer on its way to the client: stripped, and ended by the client's own stop strings.
+
+use super::scanner::overlap;
+
+/// Passes an answer on while it is written. What it gives, put together, is the whole answer up to the first stop
+/// string, which never shows, not even in part.
+#[derive(Debug, Clone)]
+pub(super) struct AnswerFilter {
+    stops: Vec<String>,
+    trims: bool,
+    raw: String,
+    passed: usize,
+    shown: String,
+    stopped: bool,
+}
+
+impl AnswerFilter {
+    /// With `trims`, white space at both ends is dropped. Empty stop strings mean nothing.
+    pub(super) fn new(stops: &[String], trims: bool) -> AnswerFilter {
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        AnswerFilter { stops, trims, raw: String::new(), passed: 0, shown: String::new(), stopped: false }
+    }
+
+    /// What was shown so far.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// Whether a stop string was met.
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Bytes taken in.
+    pub(super) fn taken(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Bytes of those that were shown or passed over; what comes later is held back or dropped.
+    pub(super) fn passed(&self) -> usize {
+        self.passed
+    }
+
+    /// Takes more of the answer and returns what can be shown now; may be empty.
+    pub(super) fn push(&mut self, text: &str) -> String {
+        self.raw.push_str(text);
+        if self.stopped {
+            return String::new();
+        }
+        self.skip_leading();
+        let rest = &self.raw[self.passed..];
+        let (mut length, found) = match self.stops.iter().filter_map(|stop| rest.find(stop.as_str())).min() {
+            Some(at) => (at, true),
+            None => (rest.len() - self.stops.iter().map(|stop| overlap(rest, stop)).max().unwrap_or(0), false),
+        };
+        self.stopped = found;
+        if self.trims {
+            length = rest[..length].trim_end().len();
+        }
+        self.show(length)
+    }
+
+    /// Ends the answer and returns the rest of it.
+    pub(super) fn finish(&mut self) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        self.skip_leading();
+        let rest = &self.raw[self.passed..];
+        let length = if self.trims { rest.trim_end().len() } else { rest.len() };
+        self.show(length)
+    }
+
+    fn skip_leading(&mut self) {
+        if self.trims && self.shown.is_empty() {
+            let rest = &self.raw[self.passed..];
+            self.passed += rest.len() - rest.trim_start().len();
+        }
+    }
+
+    fn show(&mut self, length: usize) -> String {
+        let text = self.raw[self.passed..self.passed + length].to_owned();
+        self.passed += length;
+        self.shown.push_str(&text);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn oracle(text: &str, stops: &[String], trims: bool) -> String {
+        let text = if trims { text.trim_start() } else { text };
+        let end = stops.iter().filter_map(|stop| text.find(stop.as_str())).min().unwrap_or(text.len());
+        let text = &text[..end];
+        if trims { text.trim_end().to_owned() } else { text.to_owned() }
+    }
+
+    proptest! {
+        /// Any text in any pieces with any stop strings: what is shown is what a look at the whole text would show.
+        #[test]
+        fn pieces_show_what_the_whole_shows(
+            pieces in prop::collection::vec("[ab\u{e9} \n]{0,4}", 0..12),
+            stops in prop::collection::vec("[ab\u{e9} \n]{1,3}", 0..3),
+            trims: bool,
+        ) {
+            let mut filter = AnswerFilter::new(&stops, trims);
+            let mut shown = String::new();
+            for piece in &pieces {
+                shown += &filter.push(piece);
+            }
+            shown += &filter.finish();
+            prop_assert_eq!(&shown, &oracle(&pieces.concat(), &stops, trims));
+            prop_assert_eq!(shown.as_str(), filter.shown());
+        }
+    }
+}

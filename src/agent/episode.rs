@@ -1,0 +1,137 @@
+//! One run of the loop for one question.
+
+use tokio::sync::mpsc;
+use uuid::Uuid;
+use waymark_index::Mode;
+
+use super::AgentError;
+use super::budget::Budget;
+use super::conversation::Conversation;
+use super::event::Event;
+use super::generator::Source;
+use super::options::EpisodeOptions;
+use super::policy::{Policy, Retrieval};
+use super::run::Run;
+use super::runtime::Runtime;
+use super::sampling::Sampling;
+use super::trajectory::Trajectory;
+use super::variant::Variant;
+use crate::engine::Engine;
+
+/// Tokens that the reference keeps of a first prompt in training, counted from its end.
+const MAX_START: usize = 2048;
+
+/// Tokens that the words which force an answer may take.
+pub(super) const FORCED: usize = 16;
+
+/// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
+#[derive(Debug)]
+pub struct Episode<S: Source = Engine> {
+    pub(super) runtime: Runtime<S>,
+    pub(super) policy: Policy,
+    pub(super) settings: Settings,
+    pub(super) question: String,
+    pub(super) prompt: Vec<u32>,
+}
+
+/// What the policy and the request make together.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) id: String,
+    pub(super) budget: Budget,
+    pub(super) retrieval: Retrieval,
+    /// Overrules what the policy writes.
+    pub(super) mode: Option<Mode>,
+    pub(super) sampling: Sampling,
+    pub(super) seed: u64,
+    pub(super) stop: Vec<String>,
+    pub(super) guided: bool,
+    pub(super) logprobs: Option<usize>,
+    pub(super) salt: u64,
+    /// The longest sequence, in tokens.
+    pub(super) context: usize,
+}
+
+impl<S: Source> Episode<S> {
+    /// Checks a question against its policy and encodes its prompt.
+    ///
+    /// # Errors
+    /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
+    /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] and
+    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Text`] when template or tokenizer fail.
+    pub fn new(
+        runtime: &Runtime<S>,
+        policy: &Policy,
+        question: Conversation,
+        options: EpisodeOptions,
+    ) -> Result<Episode<S>, AgentError> {
+        let budget = options.budget(policy)?;
+        let retrieval = options.retrieval(policy)?;
+        check_search(runtime, policy, &budget, retrieval.mode)?;
+        let sampling = options.sampling.or(&policy.sampling);
+        sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
+        let guided = options.guided.unwrap_or(policy.guided);
+        let mut prompt = runtime.encode(&policy.protocol.prompt(&question))?;
+        let context = budget.context_tokens.min(runtime.engine.limit());
+        if policy.variant == Variant::Training {
+            let most = MAX_START.min(context.saturating_sub(1));
+            prompt.drain(..prompt.len().saturating_sub(most));
+        } else if prompt.len() + FORCED + budget.reserve(context) >= context {
+            return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
+        }
+        let settings = Settings {
+            id: options.id.unwrap_or_else(|| Uuid::now_v7().simple().to_string()),
+            budget,
+            retrieval,
+            mode: options.mode,
+            sampling,
+            seed: options.seed,
+            stop: options.stop,
+            guided,
+            logprobs: options.logprobs,
+            salt: options.salt,
+            context,
+        };
+        let question = question.question().to_owned();
+        Ok(Episode { runtime: runtime.clone(), policy: policy.clone(), settings, question, prompt })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.settings.id
+    }
+
+    /// Length of its prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt.len()
+    }
+
+    /// Runs it and tells `events` what happens while it happens. Dropping the future breaks it off and frees what it
+    /// holds; a listener who stops reading holds it up, and one who goes ends it.
+    ///
+    /// # Errors
+    /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Gone`] when nobody
+    /// listens any more.
+    pub async fn run(self, events: mpsc::Sender<Event>) -> Result<Trajectory, AgentError> {
+        let result = Run::new(self, events.clone()).play().await;
+        if let Err(error) = &result {
+            // Whoever has gone cannot be told.
+            let _ = events.send(Event::Failed { message: error.to_string(), code: error.code().to_owned() }).await;
+        }
+        result
+    }
+}
+
+fn check_search<S: Source>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    budget: &Budget,
+    mode: Mode,
+) -> Result<(), AgentError> {
+    if budget.turns == 0 {
+        return Ok(());
+    }
+    let Some(searcher) = &runtime.searcher else { return Err(AgentError::NoIndex { policy: policy.name.clone() }) };
+    let offered = searcher.modes();
+    if offered.contains(&mode) { Ok(()) } else { Err(AgentError::Mode { mode, offered: offered.to_vec() }) }
+}

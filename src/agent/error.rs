@@ -1,0 +1,88 @@
+//! Why an episode could not begin or go on.
+
+use std::path::PathBuf;
+
+use waymark_index::Mode;
+use waymark_models::ModelError;
+
+use crate::engine::EngineError;
+
+/// Why an episode could not begin or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The messages are no conversation that could be continued.
+    #[error("messages: {0}")]
+    Conversation(&'static str),
+    /// The prompt leaves no room for an answer.
+    #[error("the prompt is {tokens} tokens long and leaves no room for an answer: the context holds {limit}")]
+    TooLong {
+        /// Its length with the template and the protocol's instruction.
+        tokens: usize,
+        /// What fits.
+        limit: usize,
+    },
+    /// A mode was asked for that the index does not offer.
+    #[error("the index does not offer {mode} search: use one of {}", names(.offered))]
+    Mode {
+        /// What was asked for.
+        mode: Mode,
+        /// What there is.
+        offered: Vec<Mode>,
+    },
+    /// The protocol searches and there is nothing to search in.
+    #[error("policy {policy:?} searches, but no index is loaded: start with an index, or use a plain policy")]
+    NoIndex {
+        /// The policy.
+        policy: String,
+    },
+    /// Guided generation was asked for and the protocol has none.
+    #[error("protocol {0:?} cannot be guided")]
+    NoGuide(&'static str),
+    /// A budget or an option has an impossible value.
+    #[error("{field}: {reason}")]
+    Option {
+        /// Which one.
+        field: &'static str,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A policy file cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the line where there is one.
+        reason: String,
+    },
+    /// A chat template or the tokenizer failed.
+    #[error(transparent)]
+    Text(#[from] ModelError),
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Nobody listens to the events any more.
+    #[error("the client has gone")]
+    Gone,
+}
+
+impl AgentError {
+    /// A short name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            AgentError::Conversation(_) => "invalid_messages",
+            AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
+            AgentError::Mode { .. } => "unsupported_mode",
+            AgentError::NoIndex { .. } => "no_index",
+            AgentError::NoGuide(_) | AgentError::Option { .. } => "invalid_option",
+            AgentError::Policy { .. } => "invalid_policy",
+            AgentError::Text(_) => "text_error",
+            AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",
+            AgentError::Engine(_) => "engine_error",
+            AgentError::Gone => "client_gone",
+        }
+    }
+}
+
+fn names(modes: &[Mode]) -> String {
+    modes.iter().map(Mode::to_string).collect::<Vec<_>>().join(", ")
+}

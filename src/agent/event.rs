@@ -1,0 +1,203 @@
+//! The trace: what an episode tells while it runs.
+
+use serde::{Deserialize, Serialize};
+use waymark_index::{Hit, Mode};
+
+use super::budget::Bound;
+
+/// One thing that happened. In JSON its `type` names it.
+///
+/// `Think`, `Query`, `Answer` and `Text` are deltas. The `Answer` deltas of an episode, joined, are its answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// The episode begins.
+    Started {
+        /// Its id.
+        id: String,
+        /// The policy.
+        model: String,
+        /// The protocol.
+        protocol: String,
+        /// What is asked.
+        question: String,
+        /// Length of the prompt.
+        prompt_tokens: usize,
+    },
+    /// The policy begins to write.
+    TurnStarted {
+        /// Counted from 1.
+        turn: usize,
+    },
+    /// More reasoning.
+    Think {
+        /// The turn it belongs to.
+        turn: usize,
+        /// The text.
+        text: String,
+        /// Its tokens, where they were asked for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<TokenLogprob>,
+    },
+    /// More of a query, as the policy writes it.
+    Query {
+        /// The turn it belongs to.
+        turn: usize,
+        /// The text.
+        text: String,
+        /// Its tokens, where they were asked for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<TokenLogprob>,
+    },
+    /// More of the answer.
+    Answer {
+        /// The text.
+        text: String,
+        /// Its tokens, where they were asked for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<TokenLogprob>,
+    },
+    /// More text outside every known tag.
+    Text {
+        /// The turn it belongs to.
+        turn: usize,
+        /// The text.
+        text: String,
+        /// Its tokens, where they were asked for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<TokenLogprob>,
+    },
+    /// A search begins.
+    SearchStarted {
+        /// The turn that asked for it.
+        turn: usize,
+        /// What is searched for.
+        query: String,
+        /// How.
+        mode: Mode,
+        /// How many passages are wanted.
+        k: usize,
+    },
+    /// A search ended.
+    SearchFinished {
+        /// The turn that asked for it.
+        turn: usize,
+        /// What was searched for.
+        query: String,
+        /// How.
+        mode: Mode,
+        /// What was found, as it is stored.
+        hits: Vec<Hit>,
+        /// The state of the index that was searched; none where the search failed.
+        snapshot: Option<u64>,
+        /// Whether the episode had made the same search before and reused what it found.
+        cached: bool,
+        /// How long it took.
+        milliseconds: f64,
+        /// How many tags and control tokens in the passages were made harmless before the policy saw them.
+        neutralised: usize,
+        /// Why it gave nothing, where it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// Text that the environment put into the context.
+    Observation {
+        /// The turn it answers.
+        turn: usize,
+        /// The text.
+        text: String,
+        /// Its length.
+        tokens: usize,
+        /// Whether it was too long and was cut.
+        truncated: bool,
+    },
+    /// The turn asked for nothing that the protocol knows.
+    Invalid {
+        /// The turn.
+        turn: usize,
+        /// What the policy was told.
+        message: String,
+    },
+    /// A bound was reached.
+    Budget {
+        /// Which.
+        kind: Bound,
+    },
+    /// The episode is over.
+    Finished {
+        /// Why.
+        reason: Reason,
+        /// The answer, if there is one.
+        answer: Option<String>,
+        /// What it took.
+        usage: Usage,
+        /// Turns of the policy.
+        turns: usize,
+        /// Searches, repeated ones included.
+        searches: usize,
+    },
+    /// The episode was broken off.
+    Failed {
+        /// What happened.
+        message: String,
+        /// A short name for it.
+        code: String,
+    },
+}
+
+/// Why an episode ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// With an answer that is complete, or that ran into one of the client's stop strings.
+    Stop,
+    /// The tokens allowed, or the context, were used up; the answer, if any, is not complete.
+    Length,
+    /// The rounds were used up without an answer.
+    Turns,
+    /// The time was used up; the answer, if any, is not complete.
+    Time,
+}
+
+/// What an episode took, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// The prompt's.
+    pub prompt_tokens: usize,
+    /// Sampled by the policy, or written for it by force.
+    pub completion_tokens: usize,
+    /// Those of the former that are no part of the answer.
+    pub reasoning_tokens: usize,
+    /// Put in by the environment.
+    pub environment_tokens: usize,
+    /// Prompt tokens found in the prefix cache.
+    pub cached_tokens: usize,
+}
+
+/// A token of a delta with its log-probability.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// Its id.
+    pub id: u32,
+    /// Its text; broken UTF-8 reads as U+FFFD.
+    pub text: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Its log-probability under the full distribution; none where it was written by force.
+    pub logprob: Option<f32>,
+    /// The most probable tokens in its place, best first.
+    pub top: Vec<TopLogprob>,
+}
+
+/// A token that might have been.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TopLogprob {
+    /// Its id.
+    pub id: u32,
+    /// Its text; broken UTF-8 reads as U+FFFD.
+    pub text: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Its log-probability under the full distribution.
+    pub logprob: f32,
+}

@@ -1,0 +1,86 @@
+//! What an episode does about a search.
+
+use tokio::time::{Instant, timeout_at};
+use waymark_index::{Hit, Mode, Passage};
+
+use super::AgentError;
+use super::event::Event;
+use super::generator::Source;
+use super::neutral;
+use super::protocol::{Injected, Outcome, Request};
+use super::run::Run;
+use super::search::{SearchError, SearchQuery};
+use super::trajectory::Found;
+
+/// What a search gave, and whether it had been made before.
+type Looked = (Result<(Vec<Hit>, u64), SearchError>, bool);
+
+impl<S: Source> Run<S> {
+    /// Searches and says what the policy is to see. A search that fails, takes too long or asks for a mode that is not
+    /// offered is told to the policy in the place of its evidence, and costs a round like any other.
+    pub(super) async fn look_up(&mut self, request: &Request) -> Result<Vec<Injected>, AgentError> {
+        let retrieval = self.settings.retrieval;
+        let mode = self.settings.mode.or(request.mode).unwrap_or(retrieval.mode);
+        let (turn, query) = (self.turn, request.query.clone());
+        self.tell(Event::SearchStarted { turn, query: query.clone(), mode, k: retrieval.k }).await?;
+        let began = Instant::now();
+        let (result, cached) = self.search(request, mode).await;
+        let seconds = began.elapsed().as_secs_f64();
+        self.timings.search += seconds;
+
+        let error = result.as_ref().err().map(SearchError::to_string);
+        let (hits, snapshot) = result.map_or((Vec::new(), None), |(hits, snapshot)| (hits, Some(snapshot)));
+        let (passages, neutralised) = self.shown(&hits);
+        let outcome = error.as_deref().map_or(Outcome::Evidence(&passages), Outcome::Failed);
+        let parts = self.policy.protocol.observation(&outcome, retrieval.format);
+        let finished = Event::SearchFinished {
+            turn,
+            query: query.clone(),
+            mode,
+            hits: hits.clone(),
+            snapshot,
+            cached,
+            milliseconds: seconds * 1e3,
+            neutralised,
+            error: error.clone(),
+        };
+        self.evidence.push(Found { turn, query, mode, hits, snapshot, cached, neutralised, seconds, error });
+        self.tell(finished).await?;
+        Ok(parts)
+    }
+
+    async fn search(&mut self, request: &Request, mode: Mode) -> Looked {
+        let key = (request.query.clone(), mode);
+        if let Some(found) = self.found.get(&key).filter(|_| self.policy.variant.serves()) {
+            return (Ok(found.clone()), true);
+        }
+        let Some(searcher) = self.runtime.searcher.clone() else {
+            return (Err(SearchError::Failed("no index is loaded".to_owned())), false);
+        };
+        let query = SearchQuery {
+            text: request.query.clone(),
+            written: request.written.clone(),
+            mode,
+            ranking: self.settings.retrieval.ranking,
+            k: self.settings.retrieval.k,
+            deadline: Some(self.deadline),
+        };
+        let result = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
+        let result = result.map(|evidence| (evidence.hits, evidence.snapshot));
+        if let Ok(found) = &result {
+            self.found.insert(key, found.clone());
+        }
+        (result, false)
+    }
+
+    /// The passages as the policy sees them, and how many tags in them were made harmless.
+    fn shown(&self, hits: &[Hit]) -> (Vec<Passage>, usize) {
+        if !self.policy.variant.serves() {
+            return (hits.iter().map(|hit| hit.passage.clone()).collect(), 0);
+        }
+        let names = self.policy.protocol.tags().names;
+        let shown: Vec<(Passage, usize)> = hits.iter().map(|hit| neutral::passage(&hit.passage, names)).collect();
+        let count = shown.iter().map(|(_, count)| count).sum();
+        (shown.into_iter().map(|(passage, _)| passage).collect(), count)
+    }
+}

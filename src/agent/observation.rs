@@ -1,0 +1,64 @@
+//! Observations to token ids, within their bound.
+
+use super::AgentError;
+use super::generator::Source;
+use super::protocol::{Format, Injected};
+use super::runtime::Runtime;
+
+/// An observation as it goes into the context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Observation {
+    /// Its tokens.
+    pub(super) ids: Vec<u32>,
+    /// Its text.
+    pub(super) text: String,
+    /// Whether it was cut.
+    pub(super) truncated: bool,
+}
+
+/// Encodes an observation into at most `limit` tokens. [`Format::Training`] cuts on the right, closing tag included, as
+/// the reference does; [`Format::Evaluation`] shortens what was retrieved and keeps the frame.
+pub(super) fn observe<S: Source>(
+    runtime: &Runtime<S>,
+    parts: &[Injected],
+    format: Format,
+    limit: usize,
+) -> Result<Observation, AgentError> {
+    let text: String = parts.iter().map(|part| part.text.as_str()).collect();
+    let ids = runtime.literal(&text)?;
+    if ids.len() <= limit {
+        return Ok(Observation { ids, text, truncated: false });
+    }
+    if format == Format::Evaluation
+        && let Some((ids, text)) = shortened(runtime, parts, ids.len(), limit)?
+    {
+        return Ok(Observation { ids, text, truncated: true });
+    }
+    let ids = ids[..limit].to_vec();
+    Ok(Observation { text: runtime.tokenizer.decode(&ids), ids, truncated: true })
+}
+
+/// The observation with less of what was retrieved; `None` when the frame alone is too long.
+fn shortened<S: Source>(
+    runtime: &Runtime<S>,
+    parts: &[Injected],
+    length: usize,
+    limit: usize,
+) -> Result<Option<(Vec<u32>, String)>, AgentError> {
+    let Some(at) = parts.iter().position(|part| part.retrieved) else { return Ok(None) };
+    let before: String = parts[..at].iter().map(|part| part.text.as_str()).collect();
+    let after: String = parts[at + 1..].iter().map(|part| part.text.as_str()).collect();
+    let retrieved = runtime.literal(&parts[at].text)?;
+    // Tokens merge over the seams, so the first guess can miss by a few.
+    let mut keep = retrieved.len().saturating_sub(length - limit);
+    while keep > 0 {
+        let kept = runtime.tokenizer.decode(&retrieved[..keep]);
+        let text = format!("{before}{}{after}", kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
+        let ids = runtime.literal(&text)?;
+        if ids.len() <= limit {
+            return Ok(Some((ids, text)));
+        }
+        keep = keep.saturating_sub(ids.len() - limit);
+    }
+    Ok(None)
+}

@@ -1,0 +1,99 @@
+//! What a request may say about its episode.
+
+use waymark_index::Mode;
+
+use super::AgentError;
+use super::budget::Budget;
+use super::policy::{Policy, Retrieval};
+use super::sampling::Sampling;
+
+/// What one episode wants otherwise than its policy has it. Bounds can be tightened, never widened.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EpisodeOptions {
+    /// The episode's id; a new one where none is given.
+    pub id: Option<String>,
+    /// Sampling parameters that differ.
+    pub sampling: Sampling,
+    /// Where the random sequence starts. Of `n` episodes each takes its own.
+    pub seed: u64,
+    /// Tokens to sample over the whole run.
+    pub max_tokens: Option<usize>,
+    /// Strings that end the answer and never show in it.
+    pub stop: Vec<String>,
+    /// The mode of every search, whatever the policy writes.
+    pub mode: Option<Mode>,
+    /// Passages per search.
+    pub k: Option<usize>,
+    /// Rounds with the environment.
+    pub turns: Option<usize>,
+    /// Wall time.
+    pub seconds: Option<f64>,
+    /// Whether generation is guided.
+    pub guided: Option<bool>,
+    /// How many alternatives are told for each token; `None` tells no log-probabilities.
+    pub logprobs: Option<usize>,
+    /// Keeps the prefix caches of tenants apart.
+    pub salt: u64,
+}
+
+impl EpisodeOptions {
+    /// Passages that a request may ask for per search.
+    pub const MAX_K: usize = 100;
+
+    /// The policy's bounds, tightened.
+    pub(super) fn budget(&self, policy: &Policy) -> Result<Budget, AgentError> {
+        let own = policy.budget;
+        if self.max_tokens == Some(0) {
+            return Err(AgentError::Option { field: "max_tokens", reason: "must be at least 1" });
+        }
+        if self.seconds.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
+            return Err(AgentError::Option { field: "seconds", reason: "must be above 0" });
+        }
+        Ok(Budget {
+            turns: self.turns.map_or(own.turns, |turns| turns.min(own.turns)),
+            sampled_tokens: self.max_tokens.map_or(own.sampled_tokens, |tokens| tokens.min(own.sampled_tokens)),
+            seconds: self.seconds.map_or(own.seconds, |seconds| seconds.min(own.seconds)),
+            ..own
+        })
+    }
+
+    /// How the policy searches, with what the request says.
+    pub(super) fn retrieval(&self, policy: &Policy) -> Result<Retrieval, AgentError> {
+        if self.k.is_some_and(|k| !(1..=Self::MAX_K).contains(&k)) {
+            return Err(AgentError::Option { field: "k", reason: "must be from 1 to 100" });
+        }
+        let own = policy.retrieval;
+        Ok(Retrieval { mode: self.mode.unwrap_or(own.mode), k: self.k.unwrap_or(own.k), ..own })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn bounds_are_tightened_never_widened() {
+        let policy = Policy::builtin("routerag").unwrap();
+        let options = |turns, max_tokens, seconds| EpisodeOptions {
+            turns: Some(turns),
+            max_tokens: Some(max_tokens),
+            seconds: Some(seconds),
+            ..EpisodeOptions::default()
+        };
+        let tight = options(2, 100, 1.0).budget(&policy).unwrap();
+        assert_eq!((tight.turns, tight.sampled_tokens, tight.seconds), (2, 100, 1.0));
+        assert_eq!(options(9, 1_000_000, 1e9).budget(&policy).unwrap(), policy.budget);
+    }
+
+    #[test]
+    fn impossible_values_are_refused_by_name() {
+        let policy = Policy::builtin("routerag").unwrap();
+        let none = EpisodeOptions { max_tokens: Some(0), ..EpisodeOptions::default() };
+        assert!(none.budget(&policy).unwrap_err().to_string().starts_with("max_tokens"));
+        for k in [0, 101] {
+            let options = EpisodeOptions { k: Some(k), ..EpisodeOptions::default() };
+            assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with("k:"));
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! A policy: how a model thinks, searches and answers, within which bounds. Read from `policy.toml`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use waymark_index::{Mode, Ranking};
+
+use super::AgentError;
+use super::budget::Budget;
+use super::plain::Plain;
+use super::protocol::{Format, Protocol};
+use super::routerag::RouteRag;
+use super::sampling::Sampling;
+use super::search_r1::SearchR1;
+use super::variant::Variant;
+use crate::engine::Adapter;
+
+/// The name of the file in a policy's directory.
+pub(super) const FILE: &str = "policy.toml";
+
+/// What a `model` in a request names.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Its name.
+    pub name: String,
+    /// How it thinks, searches and answers.
+    pub protocol: Arc<dyn Protocol>,
+    /// The base model it belongs to; any, where none is named.
+    pub base: Option<String>,
+    /// Where its adapter lies.
+    pub adapter_dir: Option<PathBuf>,
+    /// Its adapter, once the engine has loaded it.
+    pub adapter: Option<Adapter>,
+    /// Its bounds.
+    pub budget: Budget,
+    /// How it searches.
+    pub retrieval: Retrieval,
+    /// How it samples where a request does not say.
+    pub sampling: Sampling,
+    /// Whether generation is guided where a request does not say.
+    pub guided: bool,
+    /// Which loop it runs in.
+    pub variant: Variant,
+    /// How it was trained: kept for people, read by nobody.
+    pub training: Option<toml::Table>,
+}
+
+/// How a policy searches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retrieval {
+    /// The mode of queries that name none.
+    pub mode: Mode,
+    /// How passages are ranked within passage search.
+    pub ranking: Ranking,
+    /// Passages per search.
+    pub k: usize,
+    /// How evidence is written.
+    pub format: Format,
+}
+
+impl Default for Retrieval {
+    /// Three passages per search, as in RouteRAG and Search-R1.
+    fn default() -> Self {
+        Retrieval { mode: Mode::Passage, ranking: Ranking::default(), k: 3, format: Format::default() }
+    }
+}
+
+/// `policy.toml` as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    protocol: String,
+    base: Option<String>,
+    adapter: Option<PathBuf>,
+    #[serde(default)]
+    variant: Variant,
+    #[serde(default)]
+    guided: bool,
+    #[serde(default)]
+    retrieval: Retrieval,
+    budget: Option<toml::Table>,
+    sampling: Option<Sampling>,
+    training: Option<toml::Table>,
+}
+
+impl Policy {
+    /// The names that [`builtin`](Self::builtin) knows.
+    pub const BUILTIN: &[&str] = &["routerag", "search-r1", "plain"];
+
+    /// A protocol over the bare base model.
+    pub fn builtin(name: &str) -> Option<Policy> {
+        let protocol = protocol(name)?;
+        Some(Policy {
+            name: name.to_owned(),
+            base: None,
+            adapter_dir: None,
+            adapter: None,
+            budget: protocol.budget(),
+            retrieval: Retrieval::default(),
+            sampling: default_sampling(&*protocol),
+            guided: false,
+            variant: Variant::default(),
+            training: None,
+            protocol,
+        })
+    }
+
+    /// Reads a policy directory. An adapter beside `policy.toml` (`adapter_config.json`) is the policy's, unless the
+    /// file names another place.
+    ///
+    /// # Errors
+    /// [`AgentError::Policy`] naming the file and, where it can, the line.
+    pub fn open(dir: &Path) -> Result<Policy, AgentError> {
+        let path = dir.join(FILE);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
+        let mut policy = Policy::parse(&text, &path)?;
+        policy.adapter_dir = match policy.adapter_dir {
+            Some(named) => Some(dir.join(named)),
+            None => dir.join("adapter_config.json").is_file().then(|| dir.to_owned()),
+        };
+        match &policy.adapter_dir {
+            Some(adapter) if !adapter.is_dir() => {
+                Err(AgentError::Policy { path, reason: format!("adapter: {} is no directory", adapter.display()) })
+            }
+            _ => Ok(policy),
+        }
+    }
+
+    /// Reads the text of a policy file; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`AgentError::Policy`] for TOML errors, unknown fields, protocols and impossible values.
+    pub fn parse(text: &str, path: &Path) -> Result<Policy, AgentError> {
+        let refuse = |reason: String| AgentError::Policy { path: path.to_owned(), reason };
+        let file: File = toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
+        let protocol = protocol(&file.protocol).ok_or_else(|| {
+            refuse(format!("protocol {:?} is not known: use one of {}", file.protocol, Policy::BUILTIN.join(", ")))
+        })?;
+        let budget = match file.budget {
+            Some(table) => overlay(protocol.budget(), table).map_err(|error| refuse(format!("budget: {error}")))?,
+            None => protocol.budget(),
+        };
+        let sampling = file.sampling.unwrap_or_default().or(&default_sampling(&*protocol));
+        let policy = Policy {
+            name: file.name,
+            base: file.base,
+            adapter_dir: file.adapter,
+            adapter: None,
+            budget,
+            retrieval: file.retrieval,
+            sampling,
+            guided: file.guided,
+            variant: file.variant,
+            training: file.training,
+            protocol,
+        };
+        policy.check().map_err(|error| refuse(error.to_string()))?;
+        Ok(policy)
+    }
+
+    /// Whether its episodes can search.
+    pub fn searches(&self) -> bool {
+        self.budget.turns > 0
+    }
+
+    fn check(&self) -> Result<(), AgentError> {
+        let refuse = |field, reason| Err(AgentError::Option { field, reason });
+        if self.name.is_empty() {
+            return refuse("name", "must not be empty");
+        }
+        if self.retrieval.k == 0 {
+            return refuse("retrieval.k", "must be at least 1");
+        }
+        if self.budget.sampled_tokens == 0 || self.budget.turn_tokens == 0 {
+            return refuse("budget", "turn_tokens and sampled_tokens must be at least 1");
+        }
+        if !self.budget.seconds.is_finite() || self.budget.seconds <= 0.0 {
+            return refuse("budget.seconds", "must be above 0");
+        }
+        self.sampling.params(0, 0).check().map_err(AgentError::Text)
+    }
+}
+
+fn protocol(name: &str) -> Option<Arc<dyn Protocol>> {
+    Some(match name {
+        "routerag" => Arc::new(RouteRag),
+        "search-r1" => Arc::new(SearchR1),
+        "plain" => Arc::new(Plain),
+        _ => return None,
+    })
+}
+
+/// Searching policies are evaluated greedily by their authors; a chat is sampled as it comes.
+fn default_sampling(protocol: &dyn Protocol) -> Sampling {
+    if protocol.budget().turns > 0 { Sampling::greedy() } else { Sampling::default() }
+}
+
+/// The protocol's own budget with the fields that a file states.
+fn overlay(budget: Budget, stated: toml::Table) -> Result<Budget, toml::de::Error> {
+    let written: Budget = stated.clone().try_into()?;
+    let has = |field: &str| stated.contains_key(field);
+    let pick = |field: &str, stated: usize, own: usize| if has(field) { stated } else { own };
+    Ok(Budget {
+        turns: pick("turns", written.turns, budget.turns),
+        turn_tokens: pick("turn_tokens", written.turn_tokens, budget.turn_tokens),
+        answer_tokens: pick("answer_tokens", written.answer_tokens, budget.answer_tokens),
+        observation_tokens: pick("observation_tokens", written.observation_tokens, budget.observation_tokens),
+        sampled_tokens: pick("sampled_tokens", written.sampled_tokens, budget.sampled_tokens),
+        seconds: if has("seconds") { written.seconds } else { budget.seconds },
+        context_tokens: pick("context_tokens", written.context_tokens, budget.context_tokens),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(text: &str) -> Result<Policy, AgentError> {
+        Policy::parse(text, Path::new("p/policy.toml"))
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let policy = parse(
+            r#"
+            name = "routerag-3b"
+            protocol = "routerag"
+            base = "qwen2.5-3b-instruct"
+            guided = true
+            variant = "evaluation"
+            [retrieval]
+            mode = "hybrid"
+            ranking = "dense"
+            k = 5
+            format = "training"
+            [budget]
+            turns = 2
+            seconds = 1.5
+            [sampling]
+            temperature = 0.7
+            [training]
+            steps = 40
+            "#,
+        )
+        .unwrap();
+        assert_eq!((policy.name.as_str(), policy.protocol.name(), policy.guided), ("routerag-3b", "routerag", true));
+        assert_eq!(policy.variant, Variant::Evaluation);
+        let retrieval = Retrieval { mode: Mode::Hybrid, ranking: Ranking::Dense, k: 5, format: Format::Training };
+        assert_eq!(policy.retrieval, retrieval);
+        assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
+        assert_eq!(policy.sampling.temperature, Some(0.7));
+        assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(40));
+    }
+
+    #[test]
+    fn what_is_not_stated_is_the_protocols() {
+        let policy = parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = 9.0").unwrap();
+        assert_eq!(policy.budget, Budget { seconds: 9.0, ..Plain.budget() });
+        assert!(!policy.searches());
+    }
+
+    #[test]
+    fn errors_name_file_and_place() {
+        for (text, words) in [
+            ("name = \"a\"", vec!["protocol"]),
+            ("name = \"a\"\nprotocol = \"rag\"", vec!["\"rag\"", "routerag, search-r1, plain"]),
+            ("name = \"a\"\nprotocol = \"plain\"\ncolour = 1", vec!["line 3", "colour"]),
+            ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nturn = 1", vec!["budget", "turn"]),
+            ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 0", vec!["retrieval.k"]),
+            ("name = \"a\"\nprotocol = \"plain\"\n[sampling]\ntop_p = 7.0", vec!["top_p"]),
+            ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = -1.0", vec!["budget.seconds"]),
+            ("name = ", vec!["line 1"]),
+        ] {
+            let message = parse(text).unwrap_err().to_string();
+            assert!(message.starts_with("p/policy.toml: "), "{message}");
+            for word in words {
+                assert!(message.contains(word), "{message:?} lacks {word:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_brings_its_adapter() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "name = \"a\"\nprotocol = \"routerag\"\n";
+        std::fs::write(dir.path().join(FILE), text).unwrap();
+        assert_eq!(Policy::open(dir.path()).unwrap().adapter_dir, None);
+        std::fs::write(dir.path().join("adapter_config.json"), "{}").unwrap();
+        assert_eq!(Policy::open(dir.path()).unwrap().adapter_dir.unwrap(), dir.path());
+        std::fs::write(dir.path().join(FILE), format!("{text}adapter = \"elsewhere\"")).unwrap();
+        assert!(Policy::open(dir.path()).unwrap_err().to_string().contains("is no directory"));
+    }
+
+    #[test]
+    fn every_builtin_name_is_known() {
+        for name in Policy::BUILTIN {
+            assert_eq!(Policy::builtin(name).unwrap().protocol.name(), *name);
+        }
+        assert!(Policy::builtin("routeraq").is_none());
+    }
+}

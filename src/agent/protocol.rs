@@ -1,0 +1,187 @@
+//! The seam between the loop and a training recipe: what the policy writes, and what the environment answers.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use waymark_index::{Mode, Passage};
+
+use super::budget::Budget;
+use super::conversation::{Conversation, Message};
+use super::guide::{Guide, Offer};
+use super::scanner;
+
+/// A way to think, search and answer that a policy was trained in. Implementations hold no state of an episode.
+pub trait Protocol: fmt::Debug + Send + Sync {
+    /// The name by which `policy.toml` chooses it.
+    fn name(&self) -> &'static str;
+
+    /// What the policy is shown first.
+    fn prompt(&self, conversation: &Conversation) -> Prompt;
+
+    /// The tags that structure a turn, for reading it while it is written.
+    fn tags(&self) -> &'static Tags;
+
+    /// The strings that end a turn, each kept as its end.
+    fn stops(&self) -> &'static [&'static str];
+
+    /// What a turn asks for. Total: any text gives an action, [`Action::Invalid`] included.
+    fn parse(&self, turn: &str, reading: Reading) -> Action;
+
+    /// The part of a turn that the training loop keeps, which samples without stop strings and cuts afterwards.
+    fn cut<'t>(&self, turn: &'t str) -> &'t str;
+
+    /// What the environment answers. Passages arrive neutralised.
+    fn observation(&self, outcome: &Outcome<'_>, format: Format) -> Vec<Injected>;
+
+    /// The thinking, queries and answers of a turn, by byte range and without their tags.
+    fn spans(&self, turn: &str) -> Vec<Span> {
+        scanner::spans(self.tags(), turn)
+    }
+
+    /// The limits that the recipe was published with.
+    fn budget(&self) -> Budget;
+
+    /// What to write for the policy so that an answer follows, given what it was writing; `None` when every turn is an
+    /// answer anyway.
+    fn force_answer(&self, writing: Kind) -> Option<String>;
+
+    /// The protocol as a state machine, for guided generation; `None` when there is nothing to guide.
+    fn guide(&self, offer: &Offer<'_>) -> Option<Guide>;
+}
+
+/// What the policy is shown first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Prompt {
+    /// Messages for the model's chat template, which opens the reply.
+    Chat(Vec<Message>),
+    /// Plain text, without any template.
+    Raw(String),
+}
+
+/// What a part of a turn is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Reasoning.
+    Think,
+    /// A search as the policy writes it.
+    Query,
+    /// The answer.
+    Answer,
+    /// Anything outside the known tags.
+    Text,
+}
+
+/// A pair of tags and what stands between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tag {
+    /// What stands between the two.
+    pub kind: Kind,
+    /// The opening tag.
+    pub open: &'static str,
+    /// The closing tag.
+    pub close: &'static str,
+}
+
+/// The tags of a protocol.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Tags {
+    /// What text outside every tag is.
+    pub outside: Kind,
+    /// The pairs. Those of kind [`Kind::Text`] are the environment's: a policy that writes them gives plain text.
+    pub pairs: &'static [Tag],
+    /// Names whose tags must not survive in retrieved text.
+    pub names: &'static [&'static str],
+    /// Whether white space around an answer means nothing.
+    pub trims: bool,
+}
+
+/// How an action is read out of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading {
+    /// The first complete tag pair: what the reference's training loop does.
+    First,
+    /// A search wherever there is one, an answer only where there is none: what the reference's evaluation does.
+    SearchFirst,
+}
+
+/// What one turn asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Action {
+    /// Evidence.
+    Search(Request),
+    /// The end of the episode.
+    Answer {
+        /// The answer, stripped.
+        text: String,
+    },
+    /// Nothing that the protocol knows.
+    Invalid,
+}
+
+/// A search that a policy asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// As written, stripped; may name its mode.
+    pub written: String,
+    /// What to search for.
+    pub query: String,
+    /// The mode it names, if it names one.
+    pub mode: Option<Mode>,
+}
+
+/// What came of an action that does not end the episode.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Outcome<'a> {
+    /// Passages, best first; may be empty.
+    Evidence(&'a [Passage]),
+    /// The search could not be made, and why.
+    Failed(&'a str),
+    /// The action was [`Action::Invalid`].
+    Invalid,
+}
+
+/// Which of the reference's two renderings of evidence is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// As in training: stripped, and cut on the right where it is too long, closing tag included.
+    Training,
+    /// As in evaluation. The reference does not cut there; where the budget demands it, passages are cut and the
+    /// closing tag stays.
+    #[default]
+    Evaluation,
+}
+
+/// A piece of an observation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Injected {
+    /// Its text.
+    pub text: String,
+    /// Whether it is retrieved: such text is cut first where an observation is too long.
+    pub retrieved: bool,
+}
+
+impl Injected {
+    /// The protocol's own words.
+    pub fn frame(text: impl Into<String>) -> Injected {
+        Injected { text: text.into(), retrieved: false }
+    }
+
+    /// Text that comes from outside.
+    pub fn retrieved(text: impl Into<String>) -> Injected {
+        Injected { text: text.into(), retrieved: true }
+    }
+}
+
+/// A part of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// What it is.
+    pub kind: Kind,
+    /// Its bytes, tags excluded.
+    pub range: Range<usize>,
+}

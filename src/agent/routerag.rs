@@ -1,0 +1,126 @@
+//! RouteRAG (arXiv 2512.09487): searches name their mode, `[passage]`, `[graph]` or both.
+
+use waymark_index::Mode;
+
+use super::budget::Budget;
+use super::conversation::Conversation;
+use super::guide::{Guide, Offer};
+use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Tags};
+use super::tag;
+
+/// The prompt, as in Table 6 of the paper with the line breaks of the released training data. The question follows.
+const INSTRUCTION: &str = "Answer the given question. You must conduct reasoning inside <think> and </think> first \
+every time you get new information. After reasoning, if you find you lack some knowledge, you can call a search engine \
+using the following strict format:
+1. You MUST first decide which retrieval mode to use (both modes will return relevant documents, but use different \
+retrieval methods):
+   - Use [passage] to find documents using semantic similarity-based dense retrieval
+   - Use [graph] to find documents through graph-based retrieval, which performs retrieval on a structured knowledge \
+graph constructed from documents using fact ranking and graph reasoning
+   - You can combine them as [graph][passage] to get documents from both retrieval methods
+2. Then formulate your specific search query based on what information you need
+3. Finally, wrap everything in <search> and </search> tags
+For example:
+- Using dense retrieval: <search> [passage] the capital of France </search>
+- Using graph-based retrieval: <search> [graph] the capital of France </search>
+- Using both methods: <search> [graph][passage] the capital of France </search>
+The search results (relevant documents) will be returned between <information> and </information> tags. You can search \
+as many times as you want. If you find no further external knowledge needed, you can directly provide the answer inside \
+<answer> and </answer>, without detailed illustrations. For example, <answer> Paris </answer>. Question: ";
+
+/// The protocol; see the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RouteRag;
+
+impl Protocol for RouteRag {
+    fn name(&self) -> &'static str {
+        "routerag"
+    }
+
+    fn prompt(&self, conversation: &Conversation) -> Prompt {
+        Prompt::Chat(conversation.with_last(format!("{INSTRUCTION}{}\n", conversation.question())))
+    }
+
+    fn tags(&self) -> &'static Tags {
+        &tag::TAGS
+    }
+
+    fn stops(&self) -> &'static [&'static str] {
+        tag::STOPS
+    }
+
+    fn parse(&self, turn: &str, reading: Reading) -> Action {
+        tag::parse(turn, reading, request)
+    }
+
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        tag::cut(turn)
+    }
+
+    fn observation(&self, outcome: &Outcome<'_>, format: Format) -> Vec<Injected> {
+        tag::observation(outcome, format, " ")
+    }
+
+    fn budget(&self) -> Budget {
+        Budget::default()
+    }
+
+    fn force_answer(&self, writing: Kind) -> Option<String> {
+        Some(tag::force_answer(writing))
+    }
+
+    fn guide(&self, offer: &Offer<'_>) -> Option<Guide> {
+        let modes: Vec<&str> = offer.modes.iter().map(|&mode| marker(mode)).collect();
+        Some(tag::guide(offer, &modes))
+    }
+}
+
+/// How a query names a mode; both together in the order of the prompt.
+fn marker(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Passage => "[passage]",
+        Mode::Graph => "[graph]",
+        Mode::Hybrid => "[graph][passage]",
+    }
+}
+
+/// Modes may stand anywhere in a query; they are taken out and the rest is stripped.
+fn request(written: &str) -> Request {
+    let mode = match (written.contains("[passage]"), written.contains("[graph]")) {
+        (true, true) => Some(Mode::Hybrid),
+        (true, false) => Some(Mode::Passage),
+        (false, true) => Some(Mode::Graph),
+        (false, false) => None,
+    };
+    let query = written.replace("[passage]", "").replace("[graph]", "").trim().to_owned();
+    Request { written: written.to_owned(), query, mode }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_stand_anywhere() {
+        for (written, query, mode) in [
+            ("[graph] Superstore creator", "Superstore creator", Some(Mode::Graph)),
+            ("the capital [passage] of France", "the capital  of France", Some(Mode::Passage)),
+            ("[graph][passage]x", "x", Some(Mode::Hybrid)),
+            ("x [passage] [passage][graph]", "x", Some(Mode::Hybrid)),
+            ("[Graph] x", "[Graph] x", None),
+            ("[passage]", "", Some(Mode::Passage)),
+            ("", "", None),
+        ] {
+            assert_eq!(request(written), Request { written: written.into(), query: query.into(), mode }, "{written}");
+        }
+    }
+
+    #[test]
+    fn the_prompt_is_one_user_message_of_the_published_length() {
+        let Prompt::Chat(messages) = RouteRag.prompt(&Conversation::new("Who?")) else { unreachable!() };
+        assert_eq!(messages.len(), 1);
+        assert!(messages[0].content.ends_with("<answer> Paris </answer>. Question: Who?\n"));
+        // spec: lengths 1,495 to 2,062 characters over the training questions.
+        assert!((1440..1495).contains(&INSTRUCTION.chars().count()), "{}", INSTRUCTION.chars().count());
+    }
+}

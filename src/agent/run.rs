@@ -1,0 +1,337 @@
+//! The loop: prompt, turn, action, observation, and again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use waymark_index::{Hit, Mode};
+
+use super::AgentError;
+use super::answer::AnswerFilter;
+use super::budget::Bound;
+use super::episode::{Episode, FORCED, Settings};
+use super::event::{Event, Reason, Usage};
+use super::generator::{Generator, Source};
+use super::guide::Offer;
+use super::observation::observe;
+use super::policy::Policy;
+use super::protocol::{Action, Injected, Outcome};
+use super::reader::Reader;
+use super::runtime::Runtime;
+use super::trajectory::{Acted, Found, Timings, Trajectory};
+use super::turn::{Ended, Want};
+use crate::engine::{Origin, SessionOptions, StopSet, Token};
+
+/// An episode while it runs.
+pub(super) struct Run<S: Source> {
+    pub(super) runtime: Runtime<S>,
+    pub(super) policy: Policy,
+    pub(super) settings: Settings,
+    question: String,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) session: S::Session,
+    /// Every token: the record. In all but the training variant it is what the session holds.
+    pub(super) tokens: Vec<Token>,
+    prompt_tokens: usize,
+    pub(super) turn: usize,
+    /// Tokens sampled so far.
+    pub(super) sampled: usize,
+    /// Generations begun so far, each with a random sequence of its own.
+    pub(super) generations: u64,
+    answer_tokens: usize,
+    actions: Vec<Acted>,
+    pub(super) evidence: Vec<Found>,
+    pub(super) found: HashMap<(String, Mode), (Vec<Hit>, u64)>,
+    pub(super) began: Instant,
+    pub(super) deadline: Instant,
+    pub(super) timings: Timings,
+    turn_stops: Arc<StopSet>,
+}
+
+/// How an episode ended.
+struct End {
+    reason: Reason,
+    answer: Option<String>,
+}
+
+impl<S: Source> Run<S> {
+    pub(super) fn new(episode: Episode<S>, events: mpsc::Sender<Event>) -> Run<S> {
+        let Episode { runtime, policy, settings, question, prompt } = episode;
+        let session = runtime.engine.open(SessionOptions { adapter: policy.adapter, salt: settings.salt });
+        let began = Instant::now();
+        let stops = if policy.variant.cuts() { &[][..] } else { policy.protocol.stops() };
+        let mut run = Run {
+            turn_stops: Arc::new(StopSet::new(stops)),
+            deadline: began + settings.budget.time(),
+            prompt_tokens: prompt.len(),
+            tokens: Vec::new(),
+            turn: 0,
+            sampled: 0,
+            generations: 0,
+            answer_tokens: 0,
+            actions: Vec::new(),
+            evidence: Vec::new(),
+            found: HashMap::new(),
+            timings: Timings::default(),
+            runtime,
+            policy,
+            settings,
+            question,
+            events,
+            session,
+            began,
+        };
+        run.append(&prompt, Origin::Prompt, false);
+        run
+    }
+
+    pub(super) async fn play(mut self) -> Result<Trajectory, AgentError> {
+        self.tell(Event::Started {
+            id: self.settings.id.clone(),
+            model: self.policy.name.clone(),
+            protocol: self.policy.protocol.name().to_owned(),
+            question: self.question.clone(),
+            prompt_tokens: self.prompt_tokens,
+        })
+        .await?;
+        let end = self.rounds().await?;
+        self.finish(end).await
+    }
+
+    /// Turns and observations until the episode ends.
+    async fn rounds(&mut self) -> Result<End, AgentError> {
+        let rounds = self.settings.budget.turns;
+        for round in 0..=rounds {
+            let last = round == rounds;
+            if last && rounds > 0 {
+                self.tell(Event::Budget { kind: Bound::Turns }).await?;
+            }
+            let (reader, ended, starved) = self.turn(last).await?;
+            let action = self.action(&reader);
+            let goes_on = !last && !starved && ended != Ended::Time && !matches!(action, Action::Answer { .. });
+            self.answer_tokens += reader.answer_tokens();
+            self.act(&action, &reader, goes_on).await?;
+            if ended == Ended::Time {
+                self.tell(Event::Budget { kind: Bound::Time }).await?;
+            }
+            let reason = match ended {
+                Ended::Time => Reason::Time,
+                Ended::Length | Ended::Context => Reason::Length,
+                Ended::Tag(_) | Ended::Eos | Ended::Stopped => Reason::Stop,
+            };
+            match action {
+                Action::Answer { text } => return Ok(End { reason, answer: Some(text) }),
+                _ if goes_on => {}
+                _ if ended == Ended::Time => return Ok(End { reason, answer: None }),
+                _ if starved => return Ok(End { reason: Reason::Length, answer: None }),
+                _ => return Ok(End { reason: Reason::Turns, answer: None }),
+            }
+            if Instant::now() >= self.deadline {
+                self.tell(Event::Budget { kind: Bound::Time }).await?;
+                return Ok(End { reason: Reason::Time, answer: None });
+            }
+        }
+        Ok(End { reason: Reason::Turns, answer: None })
+    }
+
+    /// One turn. The last one, and one that the budget leaves no room for, ends with a forced answer where the policy
+    /// gives none. Also tells whether the budget leaves no room for another.
+    async fn turn(&mut self, last: bool) -> Result<(Reader, Ended, bool), AgentError> {
+        self.turn += 1;
+        self.tell(Event::TurnStarted { turn: self.turn }).await?;
+        self.reopen();
+        let start = self.tokens.len();
+        let mut reader = self.reader();
+        let mut ended = match self.room() {
+            Ok(room) => self.write(&mut reader, room, last).await?,
+            Err(_) => Ended::Length,
+        };
+        let starved = self.room().err();
+        let answered = matches!(self.action(&reader), Action::Answer { .. });
+        if let Some(bound) = starved.filter(|_| !answered) {
+            self.tell(Event::Budget { kind: bound }).await?;
+        }
+        // Without room there is nothing that could be made of a search, so it is as in the last turn.
+        let closing = last || starved.is_some();
+        if closing && !answered && ended != Ended::Time && self.policy.variant.serves() {
+            ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
+        }
+        let rest = reader.finish();
+        self.tell_all(rest).await?;
+        if self.policy.variant.cuts() {
+            self.recut(start, reader.text())?;
+        }
+        Ok((reader, ended, starved.is_some()))
+    }
+
+    /// The policy writes, guided or not.
+    async fn write(&mut self, reader: &mut Reader, room: usize, last: bool) -> Result<Ended, AgentError> {
+        if self.settings.guided {
+            let modes = self.modes();
+            let offer = Offer { search: !last, modes: &modes, ..self.shares(room) };
+            if let Some(guide) = self.policy.protocol.guide(&offer) {
+                return self.follow(&guide, reader).await;
+            }
+        }
+        let want = Want { max: room, stops: self.turn_stops.clone(), allow: None, bans: None };
+        self.sample(reader, want).await
+    }
+
+    fn reader(&self) -> Reader {
+        let tags = self.policy.protocol.tags();
+        let filter = self.policy.variant.serves().then(|| AnswerFilter::new(&self.settings.stop, tags.trims));
+        let tokenizer = self.runtime.tokenizer.clone();
+        Reader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some())
+    }
+
+    /// What a turn asks for. When serving, an answer that was begun is the action, because it was shown already.
+    fn action(&self, reader: &Reader) -> Action {
+        if let Some(text) = reader.answer() {
+            return Action::Answer { text: text.to_owned() };
+        }
+        let kept = if self.policy.variant.cuts() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
+        self.policy.protocol.parse(kept, self.policy.variant.reading())
+    }
+
+    /// Does what a turn asks for and records it.
+    async fn act(&mut self, action: &Action, reader: &Reader, goes_on: bool) -> Result<(), AgentError> {
+        let answers = matches!(action, Action::Answer { .. });
+        self.actions.push(Acted { turn: self.turn, action: action.clone(), executed: goes_on || answers });
+        match action {
+            Action::Answer { text } if reader.answer().is_none() && !text.is_empty() => {
+                self.tell(Event::Answer { text: text.clone(), tokens: Vec::new() }).await
+            }
+            Action::Search(request) if goes_on => {
+                let parts = self.look_up(request).await?;
+                self.inject(&self.joined(parts, reader.text())).await
+            }
+            Action::Invalid if goes_on => {
+                let parts = self.policy.protocol.observation(&Outcome::Invalid, self.settings.retrieval.format);
+                let message = parts.iter().map(|part| part.text.trim()).collect();
+                self.tell(Event::Invalid { turn: self.turn, message }).await?;
+                self.inject(&parts).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves out white space at the beginning of an observation that the policy has written already: its last token
+    /// may run past the closing tag, and in training such a rest was cut.
+    fn joined(&self, mut parts: Vec<Injected>, turn: &str) -> Vec<Injected> {
+        let rest = &turn[self.policy.protocol.cut(turn).len()..];
+        if self.policy.variant.serves()
+            && rest.trim().is_empty()
+            && let Some(first) = parts.first_mut()
+            && let Some(shorter) = first.text.strip_prefix(rest)
+        {
+            first.text = shorter.to_owned();
+        }
+        parts
+    }
+
+    /// Puts an observation into the context, as much of it as the budget allows.
+    async fn inject(&mut self, parts: &[Injected]) -> Result<(), AgentError> {
+        let room = if self.policy.variant.cuts() {
+            usize::MAX
+        } else {
+            // One token is left for the policy beside what is set aside for the answer.
+            self.settings.context.saturating_sub(self.tokens.len() + self.set_aside() + 1)
+        };
+        let limit = self.settings.budget.observation_tokens.min(room);
+        let observation = observe(&self.runtime, parts, self.settings.retrieval.format, limit)?;
+        if observation.truncated {
+            let kind =
+                if limit < self.settings.budget.observation_tokens { Bound::Context } else { Bound::ObservationTokens };
+            self.tell(Event::Budget { kind }).await?;
+        }
+        self.append(&observation.ids, Origin::Environment, false);
+        let (tokens, truncated) = (observation.ids.len(), observation.truncated);
+        self.tell(Event::Observation { turn: self.turn, text: observation.text, tokens, truncated }).await
+    }
+
+    /// How many tokens the coming turn may sample, or which bound leaves none. What a forced answer needs is set aside.
+    fn room(&self) -> Result<usize, Bound> {
+        let budget = &self.settings.budget;
+        let aside = if self.forces() { budget.reserve(budget.sampled_tokens) } else { 0 };
+        let sampled = budget.sampled_tokens.saturating_sub(self.sampled + aside);
+        let context = if self.policy.variant.cuts() {
+            usize::MAX
+        } else {
+            self.settings.context.saturating_sub(self.tokens.len() + self.set_aside())
+        };
+        match (sampled, context) {
+            (0, _) => Err(Bound::SampledTokens),
+            (_, 0) => Err(Bound::Context),
+            _ => Ok(budget.turn_tokens.min(sampled).min(context)),
+        }
+    }
+
+    /// Tokens of the context that a forced answer needs.
+    fn set_aside(&self) -> usize {
+        if self.forces() { self.settings.budget.reserve(self.settings.context) + FORCED } else { 0 }
+    }
+
+    fn forces(&self) -> bool {
+        self.policy.variant.serves() && self.settings.budget.turns > 0
+    }
+
+    /// Writes the opening of an answer for the policy and lets it go on. `None` when nothing can be forced.
+    async fn force_answer(&mut self, reader: &mut Reader) -> Result<Option<Ended>, AgentError> {
+        let Some(opening) = self.policy.protocol.force_answer(reader.writing()) else { return Ok(None) };
+        let budget = &self.settings.budget;
+        let ids = self.runtime.literal(&opening)?;
+        let left = budget.sampled_tokens.saturating_sub(self.sampled);
+        let context = self.settings.context.saturating_sub(self.tokens.len() + ids.len());
+        let max = budget.turn_tokens.min(left).min(context);
+        if max == 0 {
+            return Ok(Some(Ended::Length));
+        }
+        self.force(reader, &ids).await?;
+        let want = Want { max, stops: self.turn_stops.clone(), allow: None, bans: None };
+        self.sample(reader, want).await.map(Some)
+    }
+
+    async fn finish(mut self, end: End) -> Result<Trajectory, AgentError> {
+        if self.policy.variant.cuts() {
+            self.tokens.truncate(self.prompt_tokens + self.settings.budget.context_tokens);
+        }
+        self.timings.total = self.began.elapsed().as_secs_f64();
+        let count = |origin| self.tokens[self.prompt_tokens..].iter().filter(|token| token.origin == origin).count();
+        let completion_tokens = count(Origin::Policy);
+        let usage = Usage {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens,
+            reasoning_tokens: completion_tokens.saturating_sub(self.answer_tokens),
+            environment_tokens: count(Origin::Environment),
+            cached_tokens: self.session.cached_prompt_tokens().min(self.prompt_tokens),
+        };
+        let (turns, searches) = (self.actions.len(), self.evidence.len());
+        let finished = Event::Finished { reason: end.reason, answer: end.answer.clone(), usage, turns, searches };
+        self.tell(finished).await?;
+        let ids: Vec<u32> = self.tokens[self.prompt_tokens..].iter().map(|token| token.id).collect();
+        Ok(Trajectory {
+            id: self.settings.id,
+            text: self.runtime.tokenizer.decode(&ids),
+            tokens: self.tokens,
+            prompt_tokens: self.prompt_tokens,
+            actions: self.actions,
+            evidence: self.evidence,
+            answer: end.answer,
+            finish: end.reason,
+            usage,
+            timings: self.timings,
+        })
+    }
+
+    pub(super) async fn tell(&self, event: Event) -> Result<(), AgentError> {
+        self.events.send(event).await.map_err(|_| AgentError::Gone)
+    }
+
+    pub(super) async fn tell_all(&self, events: Vec<Event>) -> Result<(), AgentError> {
+        for event in events {
+            self.tell(event).await?;
+        }
+        Ok(())
+    }
+}

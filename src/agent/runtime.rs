@@ -1,0 +1,70 @@
+//! What every episode needs from the house.
+
+use std::sync::{Arc, OnceLock};
+
+use waymark_models::chat::{ChatTemplate, Message, Segment};
+use waymark_models::tokenizer::{Specials, Tokenizer};
+
+use super::AgentError;
+use super::generator::Source;
+use super::guided::Bans;
+use super::protocol::Prompt;
+use super::search::Search;
+use crate::engine::Engine;
+
+/// A loaded model with its texts and its index. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Runtime<S = Engine> {
+    /// What writes the tokens.
+    pub engine: S,
+    /// Text to ids and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The model's chat template; without one, messages are joined by line breaks.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// Tokens that end a turn.
+    pub eos: Vec<u32>,
+    /// Where searches go.
+    pub searcher: Option<Arc<dyn Search>>,
+    bans: Arc<OnceLock<Bans>>,
+}
+
+impl<S: Source> Runtime<S> {
+    /// Puts one together.
+    pub fn new(
+        engine: S,
+        tokenizer: Arc<Tokenizer>,
+        template: Option<Arc<ChatTemplate>>,
+        eos: Vec<u32>,
+        searcher: Option<Arc<dyn Search>>,
+    ) -> Runtime<S> {
+        Runtime { engine, tokenizer, template, eos, searcher, bans: Arc::default() }
+    }
+
+    /// What guided generation forbids with this tokenizer; computed once.
+    pub(super) fn bans(&self) -> &Bans {
+        self.bans.get_or_init(|| Bans::new(&self.tokenizer, &self.eos))
+    }
+
+    /// The ids of text in which no control token is meant.
+    pub(super) fn literal(&self, text: &str) -> Result<Vec<u32>, AgentError> {
+        Ok(self.tokenizer.encode(text, Specials::Literal)?)
+    }
+
+    /// The ids of a prompt. Control tokens come from the template alone, never from what messages say.
+    pub(super) fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, AgentError> {
+        let messages = match prompt {
+            Prompt::Raw(text) => return self.literal(text),
+            Prompt::Chat(messages) => messages,
+        };
+        let messages: Vec<Message> =
+            messages.iter().map(|message| Message::new(message.role.name(), message.content.as_str())).collect();
+        let segments = match &self.template {
+            Some(template) => template.render_segments(&messages, true)?,
+            None => {
+                let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
+                vec![Segment { text: texts.join("\n"), trusted: false }]
+            }
+        };
+        Ok(self.tokenizer.encode_segments(&segments)?)
+    }
+}

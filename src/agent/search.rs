@@ -1,0 +1,214 @@
+//! Search for the async side: a pool of its own, a bound on what runs, a deadline on every query.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+use waymark_index::{Evidence, Mode, Query, Ranking};
+
+/// What an episode or a client wants found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchQuery {
+    /// What to look for.
+    pub text: String,
+    /// The search as a policy wrote it; the same as `text` where nobody did.
+    pub written: String,
+    /// How to search.
+    pub mode: Mode,
+    /// How passages are ranked within passage search.
+    pub ranking: Ranking,
+    /// How many passages are wanted.
+    pub k: usize,
+    /// When the caller stops waiting, if that is before the searcher's own limit.
+    pub deadline: Option<Instant>,
+}
+
+impl SearchQuery {
+    /// A query with the default ranking and no deadline of its own.
+    pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> SearchQuery {
+        let text = text.into();
+        SearchQuery { written: text.clone(), text, mode, ranking: Ranking::default(), k, deadline: None }
+    }
+}
+
+/// Why a search gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SearchError {
+    /// As many searches run and wait as may.
+    #[error("too many searches are waiting")]
+    Busy,
+    /// It was not finished in time.
+    #[error("it took too long")]
+    Timeout,
+    /// The index does not offer the mode.
+    #[error("[{0}] search is not offered here")]
+    Unsupported(Mode),
+    /// It failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Finds evidence.
+pub trait Search: fmt::Debug + Send + Sync {
+    /// Finds passages, best first. An empty query finds none. Dropping the future gives the search up.
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>>;
+
+    /// The modes it offers.
+    fn modes(&self) -> &[Mode];
+}
+
+/// How much a [`Searcher`] takes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchLimits {
+    /// Searches that run at the same time, each on a thread of its own.
+    pub threads: usize,
+    /// Searches that may wait for a thread; more are refused.
+    pub waiting: usize,
+    /// How long a search may take, waiting included.
+    pub timeout: Duration,
+}
+
+impl Default for SearchLimits {
+    fn default() -> Self {
+        SearchLimits { threads: 4, waiting: 256, timeout: Duration::from_secs(10) }
+    }
+}
+
+type Find = dyn Fn(&Query) -> Result<Evidence, SearchError> + Send + Sync;
+
+/// Runs blocking searches beside everything else. A search that hangs keeps its thread and nothing more: its caller
+/// gets [`SearchError::Timeout`], and a panic is [`SearchError::Failed`].
+#[derive(Clone)]
+pub struct Searcher(Arc<Shared>);
+
+struct Shared {
+    find: Box<Find>,
+    modes: Vec<Mode>,
+    snapshot: u64,
+    limits: SearchLimits,
+    running: Arc<Semaphore>,
+    admitted: Arc<Semaphore>,
+    pool: Pool,
+}
+
+impl fmt::Debug for Searcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Searcher").field("modes", &self.0.modes).field("limits", &self.0.limits).finish_non_exhaustive()
+    }
+}
+
+impl Searcher {
+    /// A searcher over any blocking function that offers `modes`. `snapshot` names what is searched, for queries that
+    /// need no search.
+    pub fn new(
+        find: impl Fn(&Query) -> Result<Evidence, SearchError> + Send + Sync + 'static,
+        modes: Vec<Mode>,
+        snapshot: u64,
+        limits: SearchLimits,
+    ) -> std::io::Result<Searcher> {
+        let limits = SearchLimits { threads: limits.threads.max(1), ..limits };
+        Ok(Searcher(Arc::new(Shared {
+            find: Box::new(find),
+            modes,
+            snapshot,
+            limits,
+            running: Arc::new(Semaphore::new(limits.threads)),
+            admitted: Arc::new(Semaphore::new(limits.threads + limits.waiting)),
+            pool: Pool::new(limits.threads)?,
+        })))
+    }
+
+    /// How many searches run now.
+    pub fn running(&self) -> usize {
+        self.0.limits.threads - self.0.running.available_permits()
+    }
+
+    async fn find(&self, query: SearchQuery) -> Result<Evidence, SearchError> {
+        if !self.0.modes.contains(&query.mode) {
+            return Err(SearchError::Unsupported(query.mode));
+        }
+        if query.text.is_empty() {
+            return Ok(Evidence { snapshot: self.0.snapshot, mode: query.mode, hits: Vec::new() });
+        }
+        let own = Instant::now() + self.0.limits.timeout;
+        let deadline = query.deadline.map_or(own, |theirs| theirs.min(own));
+        let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
+        let answer = async {
+            let gone = || SearchError::Failed("the searcher has stopped".to_owned());
+            let permit = self.0.running.clone().acquire_owned().await.map_err(|_| gone())?;
+            let (reply, answer) = oneshot::channel();
+            let shared = self.0.clone();
+            let blocking = Query {
+                text: query.text,
+                mode: query.mode,
+                ranking: query.ranking,
+                k: query.k,
+                deadline: Some(deadline.into_std()),
+            };
+            self.0.pool.run(Box::new(move || {
+                // The permit is held as long as the thread is: a search that hangs blocks no other caller's wait.
+                let _permit = permit;
+                if !reply.is_closed() {
+                    let _ = reply.send(shared.guarded(&blocking));
+                }
+            }));
+            answer.await.unwrap_or_else(|_| Err(gone()))
+        };
+        timeout_at(deadline, answer).await.unwrap_or(Err(SearchError::Timeout))
+    }
+}
+
+impl Search for Searcher {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(self.find(query))
+    }
+
+    fn modes(&self) -> &[Mode] {
+        &self.0.modes
+    }
+}
+
+impl Shared {
+    fn guarded(&self, query: &Query) -> Result<Evidence, SearchError> {
+        catch_unwind(AssertUnwindSafe(|| (self.find)(query))).unwrap_or_else(|panic| {
+            let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(SearchError::Failed(format!("the search panicked: {}", message.unwrap_or_default())))
+        })
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that take jobs from one queue. Callers hold a permit per thread, so the queue never grows beyond them.
+struct Pool(std::sync::mpsc::Sender<Job>);
+
+impl Pool {
+    fn new(threads: usize) -> std::io::Result<Pool> {
+        let (sender, jobs) = std::sync::mpsc::channel::<Job>();
+        let jobs = Arc::new(std::sync::Mutex::new(jobs));
+        for i in 0..threads {
+            let jobs = jobs.clone();
+            std::thread::Builder::new().name(format!("search-{i}")).spawn(move || {
+                loop {
+                    // The lock is held while waiting for a job, not while doing it.
+                    let job = jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
+                    match job {
+                        Ok(job) => job(),
+                        Err(_) => break,
+                    }
+                }
+            })?;
+        }
+        Ok(Pool(sender))
+    }
+
+    fn run(&self, job: Job) {
+        // Fails only when every thread is gone; the job's reply channel closes and its caller is told.
+        let _ = self.0.send(job);
+    }
+}

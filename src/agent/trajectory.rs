@@ -1,0 +1,111 @@
+//! The record of an episode: what training and evaluation keep.
+
+use waymark_index::{Hit, Mode};
+
+use super::event::{Reason, Usage};
+use super::protocol::Action;
+use crate::engine::{Origin, Token};
+
+/// One run of the loop for one question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trajectory {
+    /// The episode's id.
+    pub id: String,
+    /// Every token, the prompt's first. Ids are never encoded again, but in the training variant.
+    pub tokens: Vec<Token>,
+    /// How many of them are the prompt.
+    pub prompt_tokens: usize,
+    /// The text after the prompt.
+    pub text: String,
+    /// What each turn asked for, in order.
+    pub actions: Vec<Acted>,
+    /// What each search found, in order.
+    pub evidence: Vec<Found>,
+    /// The answer, if there is one.
+    pub answer: Option<String>,
+    /// Why it ended.
+    pub finish: Reason,
+    /// What it took.
+    pub usage: Usage,
+    /// Where its time went.
+    pub timings: Timings,
+}
+
+/// A turn's action.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Acted {
+    /// The turn, counted from 1.
+    pub turn: usize,
+    /// What it asked for.
+    pub action: Action,
+    /// Whether the environment did anything about it: false for a search after the last round.
+    pub executed: bool,
+}
+
+/// A search and what it found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The turn that asked for it.
+    pub turn: usize,
+    /// What was searched for.
+    pub query: String,
+    /// How.
+    pub mode: Mode,
+    /// What was found, as it is stored.
+    pub hits: Vec<Hit>,
+    /// The state of the index; none where the search failed.
+    pub snapshot: Option<u64>,
+    /// Whether it was taken from an earlier search of the episode.
+    pub cached: bool,
+    /// How many tags were made harmless.
+    pub neutralised: usize,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Why it failed, where it did.
+    pub error: Option<String>,
+}
+
+/// Where the time of an episode went, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Timings {
+    /// From the beginning to the end.
+    pub total: f64,
+    /// From the beginning to the first token.
+    pub first_token: Option<f64>,
+    /// Generation, its queues included.
+    pub generation: f64,
+    /// Searches.
+    pub search: f64,
+}
+
+impl Trajectory {
+    /// The tokens after the prompt.
+    pub fn response(&self) -> &[Token] {
+        &self.tokens[self.prompt_tokens..]
+    }
+
+    /// The tokens that training learns from: sampled by the policy, after the prompt.
+    pub fn loss_mask(&self) -> impl Iterator<Item = bool> + '_ {
+        self.tokens.iter().map(|token| token.origin == Origin::Policy && !token.forced)
+    }
+
+    /// Generations made.
+    pub fn turns(&self) -> usize {
+        self.actions.len()
+    }
+
+    /// Rounds with the environment.
+    pub fn rounds(&self) -> usize {
+        self.actions.iter().filter(|acted| acted.executed && !matches!(acted.action, Action::Answer { .. })).count()
+    }
+
+    /// Turns with an action that the protocol knows.
+    pub fn valid_actions(&self) -> usize {
+        self.actions.iter().filter(|acted| acted.action != Action::Invalid).count()
+    }
+
+    /// Turns that asked for a search, executed or not.
+    pub fn searches_asked(&self) -> usize {
+        self.actions.iter().filter(|acted| matches!(acted.action, Action::Search(_))).count()
+    }
+}

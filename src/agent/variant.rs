@@ -1,0 +1,51 @@
+//! Which loop is run: the server's, or one of the reference's two.
+
+use serde::{Deserialize, Serialize};
+
+use super::protocol::Reading;
+
+/// The three loops around a protocol. They agree on well-formed turns; this is where they differ:
+///
+/// | | serving | evaluation | training |
+/// |---|---|---|---|
+/// | a turn ends | with the token that completes a closing tag | the same | at its length or an end-of-sequence token; its text is then cut after the tag and encoded again |
+/// | sampled ids | kept, always | kept | kept where the new encoding agrees |
+/// | action | an answer once one is begun, else the first complete pair of tags | a search wherever there is one | the first complete pair of tags |
+/// | after the rounds | one more turn, then an answer is forced | one more turn | one more turn |
+/// | sequence | grows in one session | the same | a new session per turn, which sees the last tokens of the context length; of the response the first ones are kept |
+/// | passages | tags in them are neutralised | as they are | as they are |
+/// | repeated search | from the episode | made again | made again |
+///
+/// The reference's evaluation answers an episode that has used up its rounds by another prompt over other passages
+/// (one-shot question answering). That is another system, so here such an episode ends without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Variant {
+    /// What is good for people.
+    #[default]
+    Serving,
+    /// What the reference's tables were made with.
+    Evaluation,
+    /// What the reference's policies were trained in.
+    Training,
+}
+
+impl Variant {
+    /// How actions are read.
+    pub fn reading(self) -> Reading {
+        match self {
+            Variant::Serving | Variant::Training => Reading::First,
+            Variant::Evaluation => Reading::SearchFirst,
+        }
+    }
+
+    /// Whether each turn is sampled to its end, cut, and continued in a new session.
+    pub fn cuts(self) -> bool {
+        self == Variant::Training
+    }
+
+    /// Whether an answer is forced, unfinished answers count, passages are neutralised and searches remembered.
+    pub fn serves(self) -> bool {
+        self == Variant::Serving
+    }
+}
