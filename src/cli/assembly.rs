@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use waymark_index::{Embed, Index, OpenOptions};
+use waymark_index::{Embed, Index, IndexError, OpenOptions, Query};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::Decoder;
 use waymark_models::embedder::Embedder;
@@ -13,7 +13,7 @@ use waymark_models::tokenizer::Tokenizer;
 
 use super::embedding::Embedding;
 use super::{cache, pull};
-use crate::agent::{Policy, Runtime, Search, SearchLimits, Searcher};
+use crate::agent::{Policy, Runtime, Search, SearchError, SearchLimits, Searcher};
 use crate::api::{AppState, TextEmbedder};
 use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
 use crate::engine::mock::{Lines, MockBackend};
@@ -63,15 +63,22 @@ fn searcher(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> a
     let index = Index::open_with(dir, embedder as Arc<dyn Embed>, &options)?;
     tracing::info!(index = %dir.display(), passages = index.manifest().passages, "index open");
     let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
-    Ok(Arc::new(Searcher::over(Arc::new(index), limits)?))
+    let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);
+    let find = move |query: &Query| {
+        index.search(query).map_err(|error| match error {
+            IndexError::Deadline { .. } => SearchError::Timeout,
+            error => SearchError::Failed(error.to_string()),
+        })
+    };
+    Ok(Arc::new(Searcher::new(find, modes, snapshot, limits)?))
 }
 
-/// The engine with its texts, and the name of the base model.
+/// The engine with its texts, and the names the base model goes by.
 fn runtime(
     config: &ModelConfig,
     team: Arc<Team>,
     searcher: Option<Arc<dyn Search>>,
-) -> anyhow::Result<(Runtime, String)> {
+) -> anyhow::Result<(Runtime, Vec<String>)> {
     let engine_config = EngineConfig {
         max_batch_rows: config.max_batch,
         step_tokens: config.step_tokens,
@@ -83,11 +90,12 @@ fn runtime(
         let backend = MockBackend::script(&tokenizer, &mock_lines())?;
         let eos = tokenizer.id("<|im_end|>").into_iter().collect();
         let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
-        return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), "mock".to_owned()));
+        return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), vec!["mock".to_owned()]));
     };
     let (checkpoint, path) = checkpoint(spec, config.cache.clone())?;
+    let generation = checkpoint.weights.generation();
     let decoder = Decoder::load(&checkpoint.weights, team)?;
-    let mut backend = CpuBackend::new(decoder, &checkpoint.name, KvBudget::Bytes(config.kv_bytes))?;
+    let mut backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
     if let Some(context) = config.context {
         let own = backend.spec().context;
         ensure!(context <= own, "--context {context}: {} was made for {own} tokens at most", path.display());
@@ -96,27 +104,32 @@ fn runtime(
     let tokenizer = Arc::new(checkpoint.tokenizer);
     let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
     let template = checkpoint.template.map(Arc::new);
-    Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), checkpoint.name))
+    Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), vec![spec.clone(), checkpoint.name]))
 }
 
 /// The policies in `dirs` with their adapters loaded, then the built-in ones over the bare base.
-async fn policies(dirs: &[PathBuf], engine: &Engine, base: &str, mock: bool) -> anyhow::Result<Vec<Policy>> {
+async fn policies(dirs: &[PathBuf], engine: &Engine, base: &[String], mock: bool) -> anyhow::Result<Vec<Policy>> {
     let mut policies = Vec::new();
     for dir in dirs {
         let mut policy = Policy::open(dir)?;
         if let Some(named) = &policy.base {
             ensure!(
-                named == base,
-                "{}: the policy {} belongs to the base model {named}, but {base} is loaded: set --model",
+                base.contains(named),
+                "{}: the policy {} belongs to the base model {named}, but {} is loaded: set --model",
                 dir.display(),
-                policy.name
+                policy.name,
+                base.join(" alias ")
             );
         }
         if let Some(adapter) = policy.adapter_dir.clone() {
             let loaded = engine.load_adapter(adapter.clone()).await;
             policy.adapter = Some(loaded.with_context(|| format!("cannot load the adapter {}", adapter.display()))?);
         }
-        ensure!(!policies.iter().any(|other: &Policy| other.name == policy.name), "two policies are called {}", policy.name);
+        ensure!(
+            !policies.iter().any(|other: &Policy| other.name == policy.name),
+            "two policies are called {}",
+            policy.name
+        );
         policies.push(policy);
     }
     for name in Policy::BUILTIN {

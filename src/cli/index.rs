@@ -79,7 +79,8 @@ impl Command {
 
 impl BuildArgs {
     fn run(self) -> anyhow::Result<()> {
-        let corpus = Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() })?;
+        let corpus =
+            Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() })?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
         let options = BuildOptions { replace: self.replace, threads, ..BuildOptions::default() };

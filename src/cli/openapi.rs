@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::api;
+
 /// Prints the OpenAPI description of the HTTP interface.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  waymark openapi > openapi.yaml")]
@@ -13,7 +15,11 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let text = if self.json { crate::api::openapi::json() } else { crate::api::openapi::yaml() }?;
+        let text = if self.json {
+            serde_json::to_string_pretty(&api::document())?
+        } else {
+            api::document_yaml().map_err(anyhow::Error::from_boxed)?
+        };
         io::stdout().write_all(text.as_bytes())?;
         Ok(())
     }

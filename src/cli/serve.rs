@@ -2,8 +2,9 @@
 
 use std::future::Future;
 
+use anyhow::Context;
+
 use super::{assembly, logging};
-use crate::api::AppState;
 use crate::config::{ServeArgs, ServeConfig};
 use crate::server::{Server, stop_signal};
 
@@ -31,10 +32,8 @@ impl Args {
 
 /// Assembles what `config` names and listens.
 pub(crate) async fn bind(config: &ServeConfig) -> anyhow::Result<Server> {
-    // The port is taken first: loading weights for a server that cannot listen would be a waste of the user's time.
-    let listener = Server::listen(config.address).await?;
-    let state: AppState = assembly::assemble(config).await?;
-    Ok(listener.serve(state))
+    let state = assembly::assemble(config).await?;
+    Server::bind(config.address, state).await.with_context(|| format!("cannot listen on {}", config.address))
 }
 
 /// Runs `work` against a server of its own on a free port, and stops the server afterwards.

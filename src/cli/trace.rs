@@ -42,7 +42,7 @@ impl<W: Write> Printer<W> {
                 self.found(hits, error.as_deref(), *milliseconds, *cached, *neutralised)?;
             }
             Event::Invalid { .. } => self.note("invalid", "the turn asked for nothing the protocol knows")?,
-            Event::Budget { kind } => self.note("budget", &format!("{kind} spent"))?,
+            Event::Budget { kind } => self.note("budget", &format!("no {kind} left"))?,
             Event::Finished { reason, usage, turns, searches, answer } => {
                 self.finished(*reason, *usage, *turns, *searches, answer.is_some())?;
             }

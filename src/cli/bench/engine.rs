@@ -86,7 +86,8 @@ impl Args {
         let vocab = decoder.config().vocab;
         let most = self.sequences.iter().copied().max().context("--sequences: give at least one")?;
         let blocks = most * (self.prompt + self.tokens).div_ceil(waymark_models::BLOCK) + 1;
-        let backend = CpuBackend::new(decoder, &checkpoint.name, KvBudget::Blocks(blocks))?;
+        let backend =
+            CpuBackend::new(decoder, &checkpoint.name, checkpoint.weights.generation(), KvBudget::Blocks(blocks))?;
         let config = EngineConfig { max_batch_rows: most, ..EngineConfig::default() };
         let engine = Engine::start(Box::new(backend), config, checkpoint.tokenizer.table())?;
         let mut files = vec![path];

@@ -58,7 +58,8 @@ mod tests {
     #[test]
     fn reads_a_row_and_skips_the_head() {
         assert_eq!(parse("|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |"), None);
-        let row = parse("|   128 |    64 |    8 |   1536 |    4.615 |   221.90 |    4.654 |   110.02 |    9.269 | 165.71 |");
+        let row =
+            parse("|   128 |    64 |    8 |   1536 |    4.615 |   221.90 |    4.654 |   110.02 |    9.269 | 165.71 |");
         assert_eq!(row, Some(Row { sequences: 8, prefill: 221.9, decode: 110.02 }));
     }
 }

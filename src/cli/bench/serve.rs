@@ -15,7 +15,9 @@ use crate::cli::client::Client;
 
 /// Drives a server with concurrent questions and prints how it did.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  waymark serve --index corpus.index &\n  waymark bench serve --questions questions.jsonl --clients 8")]
+#[command(
+    after_help = "Example:\n  waymark serve --index corpus.index &\n  waymark bench serve --questions questions.jsonl --clients 8"
+)]
 pub(crate) struct Args {
     /// The server.
     #[arg(long, env = "WAYMARK_URL", default_value = "http://127.0.0.1:8080")]
