@@ -21,8 +21,14 @@ use crate::engine::Engine;
 /// Tokens that the reference keeps of a first prompt in training, counted from its end.
 const MAX_START: usize = 2048;
 
-/// Tokens that the words which force an answer may take.
-pub(super) const FORCED: usize = 16;
+/// Tokens of the context that are kept for what an episode must be able to write at its end: a forced answer with the
+/// words that open it, and in guided generation the words between its spans.
+pub(super) fn set_aside(policy: &Policy, guided: bool, budget: &Budget, context: usize) -> usize {
+    const OPENING: usize = 16;
+    const FRAME: usize = 48;
+    let forced = if policy.forces() { budget.reserve(context) + OPENING } else { 0 };
+    forced + if guided { FRAME } else { 0 }
+}
 
 /// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
 #[derive(Debug)]
@@ -57,8 +63,8 @@ impl<S: Source> Episode<S> {
     ///
     /// # Errors
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
-    /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] and
-    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Text`] when template or tokenizer fail.
+    /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] for
+    /// impossible options, [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -76,7 +82,7 @@ impl<S: Source> Episode<S> {
         if policy.variant == Variant::Training {
             let most = MAX_START.min(context.saturating_sub(1));
             prompt.drain(..prompt.len().saturating_sub(most));
-        } else if prompt.len() + FORCED + budget.reserve(context) >= context {
+        } else if prompt.len() + set_aside(policy, guided, &budget, context) >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
         let settings = Settings {

@@ -35,9 +35,6 @@ pub enum AgentError {
         /// The policy.
         policy: String,
     },
-    /// Guided generation was asked for and the protocol has none.
-    #[error("protocol {0:?} cannot be guided")]
-    NoGuide(&'static str),
     /// A budget or an option has an impossible value.
     #[error("{field}: {reason}")]
     Option {
@@ -73,7 +70,7 @@ impl AgentError {
             AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
             AgentError::Mode { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
-            AgentError::NoGuide(_) | AgentError::Option { .. } => "invalid_option",
+            AgentError::Option { .. } => "invalid_option",
             AgentError::Policy { .. } => "invalid_policy",
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",

@@ -9,7 +9,7 @@ use waymark_index::{Mode, Ranking};
 use super::AgentError;
 use super::budget::Budget;
 use super::plain::Plain;
-use super::protocol::{Format, Protocol};
+use super::protocol::{Format, Kind, Protocol};
 use super::routerag::RouteRag;
 use super::sampling::Sampling;
 use super::search_r1::SearchR1;
@@ -165,6 +165,11 @@ impl Policy {
     /// Whether its episodes can search.
     pub fn searches(&self) -> bool {
         self.budget.turns > 0
+    }
+
+    /// Whether an episode that has used up its rounds is made to answer.
+    pub fn forces(&self) -> bool {
+        self.variant.serves() && self.protocol.force_answer(Kind::Text).is_some()
     }
 
     fn check(&self) -> Result<(), AgentError> {
