@@ -1,1 +1,151 @@
-//! (see SEAMS)
+//! Everything a base model brings: weights, tokenizer, chat template, and which tokens end a turn.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::ModelError;
+use crate::chat::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{Gguf, Weights};
+
+/// A base model, opened and checked.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Its tensors and configuration.
+    pub weights: Weights,
+    /// Its vocabulary.
+    pub tokenizer: Tokenizer,
+    /// Its way of writing a conversation; none when it has no template.
+    pub template: Option<ChatTemplate>,
+    /// The tokens that end what it says; empty when the checkpoint names none.
+    pub eos: Vec<u32>,
+    /// What it is called: the name of its file without the ending, or of its directory.
+    pub name: String,
+}
+
+/// Tokens that end a turn in one model family or another. GGUF files name one or two; the others end it just as well.
+const ENDS: [&str; 6] = ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"];
+
+impl Checkpoint {
+    /// Opens a GGUF file, or a Hugging Face directory with `config.json`, safetensors and `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`ModelError`] naming the file and what is wrong with it.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let weights = Weights::open(path)?;
+        let part = match weights.gguf() {
+            Some(gguf) => from_gguf(gguf)?,
+            None => from_folder(if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) })?,
+        };
+        let (tokenizer, template, eos) = part;
+        if tokenizer.vocab() > weights.config().vocab {
+            let (tokens, rows) = (tokenizer.vocab(), weights.config().vocab);
+            let reason = format!("the tokenizer has {tokens} tokens, the embedding matrix {rows} rows");
+            return Err(ModelError::Corrupt { path: path.into(), reason });
+        }
+        let template = template.map(|template| template.with_control_tokens(tokenizer.control_names()));
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let name = name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
+        Ok(Self { weights, tokenizer, template, eos, name })
+    }
+}
+
+type Part = (Tokenizer, Option<ChatTemplate>, Vec<u32>);
+
+fn from_gguf(gguf: &Gguf) -> Result<Part, ModelError> {
+    let tokenizer = Tokenizer::from_gguf(gguf)?;
+    let id = |key: &str| {
+        let id = u32::try_from(gguf.number(&format!("tokenizer.ggml.{key}_token_id"))?).ok()?;
+        ((id as usize) < tokenizer.vocab()).then_some(id)
+    };
+    let name = |key: &str| id(key).and_then(|id| tokenizer.name(id)).unwrap_or_default();
+    let template = gguf.text("tokenizer.chat_template");
+    let template = template.map(|source| ChatTemplate::new(source, &name("bos"), &name("eos"))).transpose()?;
+    let known = ENDS.iter().filter_map(|name| tokenizer.id(name)).filter(|&id| tokenizer.is_control(id));
+    let mut eos: Vec<u32> = ["eos", "eot", "eom"].into_iter().filter_map(id).chain(known).collect();
+    eos.sort_unstable();
+    eos.dedup();
+    Ok((tokenizer, template, eos))
+}
+
+fn from_folder(folder: &Path) -> Result<Part, ModelError> {
+    let tokenizer = Tokenizer::from_file(&folder.join("tokenizer.json"))?;
+    let settings: Settings = read(folder, "tokenizer_config.json")?.unwrap_or_default();
+    let (bos, eos_name) = (token_name(settings.bos_token.as_ref()), token_name(settings.eos_token.as_ref()));
+    let source = match read_text(folder, "chat_template.jinja")? {
+        Some(source) => Some(source),
+        None => settings.chat_template.as_ref().and_then(default_template),
+    };
+    let template = source.map(|source| ChatTemplate::new(&source, &bos, &eos_name)).transpose()?;
+    let mut eos = Vec::new();
+    for file in ["generation_config.json", "config.json"] {
+        let generation: Generation = read(folder, file)?.unwrap_or_default();
+        eos = generation.eos_token_id.map(Ids::into_vec).unwrap_or_default();
+        if !eos.is_empty() {
+            break;
+        }
+    }
+    if eos.is_empty() {
+        eos.extend(tokenizer.id(&eos_name));
+    }
+    Ok((tokenizer, template, eos))
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Settings {
+    bos_token: Option<Value>,
+    eos_token: Option<Value>,
+    chat_template: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Generation {
+    eos_token_id: Option<Ids>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Ids {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Ids {
+    fn into_vec(self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
+/// A token is written as its name, or as an object with the name as `content`.
+fn token_name(token: Option<&Value>) -> String {
+    let name = token.and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
+    name.unwrap_or_default().to_owned()
+}
+
+/// A template is a text, or a list of named ones of which `default` counts.
+fn default_template(value: &Value) -> Option<String> {
+    let named = |value: &&Value| value.get("name").and_then(Value::as_str) == Some("default");
+    let text = value.as_str().or_else(|| value.as_array()?.iter().find(named)?.get("template")?.as_str());
+    text.map(str::to_owned)
+}
+
+fn read_text(folder: &Path, file: &str) -> Result<Option<String>, ModelError> {
+    let path = folder.join(file);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ModelError::Io { path, source }),
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(folder: &Path, file: &str) -> Result<Option<T>, ModelError> {
+    let Some(text) = read_text(folder, file)? else { return Ok(None) };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| ModelError::Corrupt { path: folder.join(file), reason: error.to_string() })
+}

@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn what_asks_for_nothing_is_taken() {
-        let outer: Outer = parse(br#"{"name":"a","tools":[],"list":null,"inner":{"flag":true,"fancy":false}}"#).unwrap();
+        let outer: Outer =
+            parse(br#"{"name":"a","tools":[],"list":null,"inner":{"flag":true,"fancy":false}}"#).unwrap();
         assert_eq!((outer.name.as_str(), outer.list.is_none()), ("a", true));
         assert_eq!(outer.inner.unwrap().flag, Some(true));
         assert!(parse::<Outer>(br#"{"name":"a","tools":null}"#).is_ok());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 /// Tells OpenAI's SDKs not to repeat a request that would fail again the same way.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -146,6 +146,30 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// The errors of every route that computes, for the document.
+#[derive(Debug, IntoResponses)]
+#[expect(dead_code, reason = "only its shape is used")]
+pub(super) enum Refusals {
+    /// The request is refused, and why.
+    #[response(status = 400)]
+    BadRequest(#[to_schema] ErrorBody),
+    /// No such model.
+    #[response(status = 404)]
+    NotFound(#[to_schema] ErrorBody),
+    /// The body is too large.
+    #[response(status = 413)]
+    TooLarge(#[to_schema] ErrorBody),
+    /// The body is not declared as JSON.
+    #[response(status = 415)]
+    MediaType(#[to_schema] ErrorBody),
+    /// Something broke on the way to the answer.
+    #[response(status = 500)]
+    Broken(#[to_schema] ErrorBody),
+    /// The queue is full, the engine is dead, or the server is shutting down.
+    #[response(status = 503)]
+    Unavailable(#[to_schema] ErrorBody),
+}
+
 /// Every error response: one object with four keys, all of them always there.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ErrorBody {
@@ -185,7 +209,8 @@ mod tests {
 
     #[test]
     fn the_object_always_has_its_four_keys() {
-        let json = serde_json::to_string(&ApiError::new(Code::QueueFull, "the queue is full").body()).unwrap_or_default();
+        let json =
+            serde_json::to_string(&ApiError::new(Code::QueueFull, "the queue is full").body()).unwrap_or_default();
         assert_eq!(
             json,
             r#"{"error":{"message":"the queue is full","type":"server_error","param":null,"code":"queue_full"}}"#

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
-use super::matmul::Kernel;
+use super::matmul::{Kernel, Source};
 
 pub(super) struct Avx2;
 
@@ -14,26 +14,15 @@ impl Kernel for Avx2 {
     /// 12 accumulators, 2 weights, 2 activations: all 16 registers.
     const TILE: usize = 6;
 
-    unsafe fn unpack(form: Form, from: *const u8, k: usize, into: *mut f32) {
-        // SAFETY: the caller's promises are handed on.
-        unsafe {
-            match form {
-                Form::F32 | Form::F16 => halves::<false>(from, k, into),
-                Form::Bf16 => halves::<true>(from, k, into),
-                Form::Block(block) => {
-                    for index in 0..k / BLOCK {
-                        unpack_block(block, from.add(index * block.bytes()), into.add(index * BLOCK * PANEL));
-                    }
-                }
-            }
-        }
-    }
+    const FUSED: bool = false;
 
-    unsafe fn tile(rows: usize, x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32) {
-        for half in 0..2 {
-            // SAFETY: the caller's promises are handed on.
-            unsafe {
-                let (w, acc) = (w.add(half * 2 * LANES), acc.add(half * 2 * LANES));
+    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+        // SAFETY: the caller's promises are handed on; a half of a panel starts two vectors into each of its rows.
+        unsafe {
+            let k = source.k;
+            let weights = if source.form == Form::F32 { source.from.cast() } else { unpack(source) };
+            for offset in [0, 2 * LANES] {
+                let (w, acc) = (weights.add(offset), acc.add(offset));
                 match rows {
                     1 => tile::<1>(x, stride, w, k, acc),
                     2 => tile::<2>(x, stride, w, k, acc),
@@ -45,6 +34,24 @@ impl Kernel for Avx2 {
             }
         }
     }
+}
+
+/// Writes the weights to the scratch and returns it.
+unsafe fn unpack(source: Source) -> *const f32 {
+    let Source { form, from, k, scratch, .. } = source;
+    // SAFETY: the source is what its fields say.
+    unsafe {
+        match form {
+            Form::F32 | Form::F16 => halves::<false>(from, k, scratch),
+            Form::Bf16 => halves::<true>(from, k, scratch),
+            Form::Block(block) => {
+                for index in 0..k / BLOCK {
+                    unpack_block(block, from.add(index * block.bytes()), scratch.add(index * BLOCK * PANEL));
+                }
+            }
+        }
+    }
+    scratch
 }
 
 #[target_feature(enable = "avx2,fma")]

@@ -1,72 +1,100 @@
 //! Kernels for AVX-512: a panel is two vectors wide.
+//!
+//! Every form is one way to walk through a panel, giving two vectors of weights per input index. The tile multiplies
+//! them where they are, in registers; it stores them only when other tiles will need them.
 
 use std::arch::x86_64::*;
 
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
-use super::matmul::Kernel;
+use super::matmul::{Kernel, Source};
 
 pub(super) struct Avx512;
 
 /// Outputs per vector.
 const LANES: usize = 16;
+/// How far ahead of a walk its weights are asked for, in bytes: the processor itself stops at pages.
+const AHEAD: usize = 4096;
+
+/// Asks for the cache line `AHEAD` of `at`.
+#[inline(always)]
+fn ahead(at: *const u8) {
+    // SAFETY: a prefetch touches no memory as far as the program can tell; any address will do.
+    unsafe { _mm_prefetch(at.wrapping_add(AHEAD).cast(), _MM_HINT_T0) };
+}
 
 impl Kernel for Avx512 {
-    /// 24 accumulators, 2 weights, and registers left for the activations on their way.
+    /// 24 accumulators leave 8 registers for weights and activations on their way.
     const TILE: usize = 12;
+    const FUSED: bool = true;
 
-    unsafe fn unpack(form: Form, from: *const u8, k: usize, into: *mut f32) {
+    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+        use Bits::{Eight, Five, Four};
         // SAFETY: the caller's promises are handed on.
         unsafe {
-            match form {
-                Form::F32 | Form::F16 => halves::<false>(from, k, into),
-                Form::Bf16 => halves::<true>(from, k, into),
-                Form::Block(block) => {
-                    for index in 0..k / BLOCK {
-                        unpack_block(block, from.add(index * block.bytes()), into.add(index * BLOCK * PANEL));
-                    }
-                }
+            match source.form {
+                Form::F32 => tile_rows::<Floats>(source, rows, x, stride, acc),
+                Form::F16 => tile_rows::<Halves<false>>(source, rows, x, stride, acc),
+                Form::Bf16 => tile_rows::<Halves<true>>(source, rows, x, stride, acc),
+                Form::Block(block) => match (block.bits, block.min) {
+                    (Four, false) => tile_rows::<Nibbles<false, false>>(source, rows, x, stride, acc),
+                    (Four, true) => tile_rows::<Nibbles<true, false>>(source, rows, x, stride, acc),
+                    (Five, false) => tile_rows::<Nibbles<false, true>>(source, rows, x, stride, acc),
+                    (Five, true) => tile_rows::<Nibbles<true, true>>(source, rows, x, stride, acc),
+                    (Eight, _) => tile_rows::<Bytes>(source, rows, x, stride, acc),
+                },
             }
         }
     }
 
-    unsafe fn tile(rows: usize, x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32) {
-        // SAFETY: the caller's promises are handed on.
-        unsafe {
-            match rows {
-                1 => tile::<1>(x, stride, w, k, acc),
-                2 => tile::<2>(x, stride, w, k, acc),
-                3 => tile::<3>(x, stride, w, k, acc),
-                4 => tile::<4>(x, stride, w, k, acc),
-                5 => tile::<5>(x, stride, w, k, acc),
-                6 => tile::<6>(x, stride, w, k, acc),
-                7 => tile::<7>(x, stride, w, k, acc),
-                8 => tile::<8>(x, stride, w, k, acc),
-                9 => tile::<9>(x, stride, w, k, acc),
-                10 => tile::<10>(x, stride, w, k, acc),
-                11 => tile::<11>(x, stride, w, k, acc),
-                _ => tile::<12>(x, stride, w, k, acc),
-            }
+    fn prefetch(at: *const u8, bytes: usize) {
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: a prefetch touches no memory as far as the program can tell; any address will do.
+            unsafe { _mm_prefetch(at.wrapping_add(line).cast(), _MM_HINT_T0) };
+        }
+    }
+}
+
+/// # Safety
+/// As [`Kernel::tile`].
+unsafe fn tile_rows<W: Walk>(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+    // SAFETY: the caller's promises are handed on.
+    unsafe {
+        match rows {
+            1 => tile::<W, 1>(source, x, stride, acc),
+            2 => tile::<W, 2>(source, x, stride, acc),
+            3 => tile::<W, 3>(source, x, stride, acc),
+            4 => tile::<W, 4>(source, x, stride, acc),
+            5 => tile::<W, 5>(source, x, stride, acc),
+            6 => tile::<W, 6>(source, x, stride, acc),
+            7 => tile::<W, 7>(source, x, stride, acc),
+            8 => tile::<W, 8>(source, x, stride, acc),
+            9 => tile::<W, 9>(source, x, stride, acc),
+            10 => tile::<W, 10>(source, x, stride, acc),
+            11 => tile::<W, 11>(source, x, stride, acc),
+            _ => tile::<W, 12>(source, x, stride, acc),
         }
     }
 }
 
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const R: usize>(x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32) {
-    // SAFETY: `acc` has R rows of a panel, `w` k rows of a panel, `x` R rows of k values `stride` apart.
+unsafe fn tile<W: Walk, const R: usize>(source: Source, x: *const f32, stride: usize, acc: *mut f32) {
+    // SAFETY: `acc` has R rows of a panel, `x` R rows of k values `stride` apart, the scratch k rows of a panel.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); 2]; R];
         for (row, sum) in sums.iter_mut().enumerate() {
             *sum = [_mm512_load_ps(acc.add(row * PANEL)), _mm512_load_ps(acc.add(row * PANEL + LANES))];
         }
-        for index in 0..k {
-            let low = _mm512_load_ps(w.add(index * PANEL));
-            let high = _mm512_load_ps(w.add(index * PANEL + LANES));
+        W::walk(source.from, source.k, |k, low, high| {
+            if source.keep {
+                _mm512_store_ps(source.scratch.add(k * PANEL), low);
+                _mm512_store_ps(source.scratch.add(k * PANEL + LANES), high);
+            }
             for (row, sum) in sums.iter_mut().enumerate() {
-                let x = _mm512_set1_ps(*x.add(row * stride + index));
+                let x = _mm512_set1_ps(*x.add(row * stride + k));
                 sum[0] = _mm512_fmadd_ps(x, low, sum[0]);
                 sum[1] = _mm512_fmadd_ps(x, high, sum[1]);
             }
-        }
+        });
         for (row, sum) in sums.iter().enumerate() {
             _mm512_store_ps(acc.add(row * PANEL), sum[0]);
             _mm512_store_ps(acc.add(row * PANEL + LANES), sum[1]);
@@ -74,87 +102,156 @@ unsafe fn tile<const R: usize>(x: *const f32, stride: usize, w: *const f32, k: u
     }
 }
 
-#[target_feature(enable = "avx512f")]
-unsafe fn halves<const BRAIN: bool>(from: *const u8, k: usize, into: *mut f32) {
-    for index in 0..k * PANEL / LANES {
-        // SAFETY: `from` has k · PANEL halves and `into` as many floats.
-        unsafe {
-            let halves = _mm256_load_si256(from.add(index * LANES * 2).cast());
-            let floats = if BRAIN {
-                _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))
-            } else {
-                _mm512_cvtph_ps(halves)
-            };
-            _mm512_store_ps(into.add(index * LANES), floats);
+/// A form of weights: gives `take(k, outputs 0 to 15, outputs 16 to 31)` for every input index in order.
+trait Walk {
+    /// # Safety
+    /// To be called where AVX-512 F is enabled; `from` holds `k` input indices of a panel, aligned to 64.
+    unsafe fn walk(from: *const u8, k: usize, take: impl FnMut(usize, __m512, __m512));
+}
+
+struct Floats;
+
+impl Walk for Floats {
+    #[inline(always)]
+    unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
+        let from = from.cast::<f32>();
+        for k in 0..k {
+            ahead(from.wrapping_add(k * PANEL).cast());
+            ahead(from.wrapping_add(k * PANEL + LANES).cast());
+            // SAFETY: `from` has PANEL floats per index.
+            unsafe { take(k, _mm512_load_ps(from.add(k * PANEL)), _mm512_load_ps(from.add(k * PANEL + LANES))) };
         }
     }
 }
 
-#[target_feature(enable = "avx512f")]
-unsafe fn unpack_block(block: BlockForm, from: *const u8, into: *mut f32) {
-    for half in 0..2 {
-        // SAFETY: the parts of a block lie where `layout` says; `into` has BLOCK rows of a panel.
+struct Halves<const BRAIN: bool>;
+
+impl<const BRAIN: bool> Halves<BRAIN> {
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> __m512 {
+        // SAFETY: 16 halves of a panel, aligned to 32.
         unsafe {
-            let scale = _mm512_cvtph_ps(_mm256_load_si256(from.add(half * 32).cast()));
-            let min = _mm512_cvtph_ps(_mm256_load_si256(from.add(64 + half * 32).cast()));
-            let into = into.add(half * LANES);
-            let quants = from.add(block.quants());
-            let highs = from.add(block.high()).cast::<u32>();
-            match (block.bits, block.min) {
-                (Bits::Four, false) => nibbles::<false, false>(quants, highs, half, scale, min, into),
-                (Bits::Four, true) => nibbles::<true, false>(quants, highs, half, scale, min, into),
-                (Bits::Five, false) => nibbles::<false, true>(quants, highs, half, scale, min, into),
-                (Bits::Five, true) => nibbles::<true, true>(quants, highs, half, scale, min, into),
-                (Bits::Eight, _) => bytes(quants.add(half * LANES), scale, into),
+            let halves = _mm256_load_si256(from.cast());
+            if BRAIN {
+                _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))
+            } else {
+                _mm512_cvtph_ps(halves)
             }
         }
     }
 }
 
-#[target_feature(enable = "avx512f")]
-unsafe fn bytes(quants: *const u8, scale: __m512, into: *mut f32) {
-    for k in 0..BLOCK {
-        // SAFETY: 16 of the 32 quants of index k, of which the caller pointed at the first.
-        unsafe {
-            let quant = _mm512_cvtepi8_epi32(_mm_load_si128(quants.add(k * PANEL).cast()));
-            _mm512_store_ps(into.add(k * PANEL), _mm512_mul_ps(_mm512_cvtepi32_ps(quant), scale));
+impl<const BRAIN: bool> Walk for Halves<BRAIN> {
+    #[inline(always)]
+    unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
+        for k in 0..k {
+            ahead(from.wrapping_add(k * 64));
+            // SAFETY: `from` has PANEL halves per index.
+            unsafe { take(k, Self::load(from.add(k * 64)), Self::load(from.add(k * 64 + 32))) };
         }
     }
 }
 
-/// Nibbles become floats by a look-up in a register, which reads only the low four bits of each lane.
-#[target_feature(enable = "avx512f")]
-unsafe fn nibbles<const MIN: bool, const HIGH: bool>(
-    quants: *const u8,
-    highs: *const u32,
-    half: usize,
-    scale: __m512,
-    min: __m512,
-    into: *mut f32,
-) {
-    let offset = if MIN {
-        0.0
-    } else if HIGH {
-        -16.0
-    } else {
-        -8.0
-    };
-    let ramp = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-    let table = _mm512_add_ps(ramp, _mm512_set1_ps(offset));
-    let sixteen = _mm512_set1_ps(16.0);
-    for group in 0..BLOCK / 8 {
-        // SAFETY: four groups of two vectors of nibbles, 32 words of high bits, 32 rows of a panel to write.
+struct Bytes;
+
+impl Bytes {
+    const FORM: BlockForm = BlockForm { bits: Bits::Eight, min: false };
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8, scale: __m512) -> __m512 {
+        // SAFETY: 16 quants of a panel, aligned to 16.
         unsafe {
-            let mut packed = _mm512_load_si512(quants.add((group * 2 + half) * 64).cast());
-            for k in group * 8..group * 8 + 8 {
-                let mut quant = _mm512_permutexvar_ps(packed, table);
-                packed = _mm512_srli_epi32(packed, 4);
-                if HIGH {
-                    let mask = (*highs.add(k) >> (half * LANES)) as __mmask16;
-                    quant = _mm512_mask_add_ps(quant, mask, quant, sixteen);
+            let quants = _mm512_cvtepi8_epi32(_mm_load_si128(from.cast()));
+            _mm512_mul_ps(_mm512_cvtepi32_ps(quants), scale)
+        }
+    }
+}
+
+impl Walk for Bytes {
+    #[inline(always)]
+    unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
+        for block in 0..k / BLOCK {
+            // SAFETY: the parts of a block lie where `layout` says.
+            unsafe {
+                let from = from.add(block * Self::FORM.bytes());
+                let scales = [Halves::<false>::load(from), Halves::<false>::load(from.add(32))];
+                let quants = from.add(Self::FORM.quants());
+                for k in 0..BLOCK {
+                    ahead(quants.wrapping_add(k * PANEL));
+                    let low = Self::load(quants.add(k * PANEL), scales[0]);
+                    let high = Self::load(quants.add(k * PANEL + LANES), scales[1]);
+                    take(block * BLOCK + k, low, high);
                 }
-                let weight = if MIN { _mm512_fmadd_ps(quant, scale, min) } else { _mm512_mul_ps(quant, scale) };
-                _mm512_store_ps(into.add(k * PANEL), weight);
+            }
+        }
+    }
+}
+
+/// Four bits, and a fifth with `HIGH`. Nibbles become floats by a look-up in a register, which reads only the low four
+/// bits of each lane.
+struct Nibbles<const MIN: bool, const HIGH: bool>;
+
+impl<const MIN: bool, const HIGH: bool> Nibbles<MIN, HIGH> {
+    const FORM: BlockForm = BlockForm { bits: if HIGH { Bits::Five } else { Bits::Four }, min: MIN };
+
+    #[inline(always)]
+    unsafe fn table() -> __m512 {
+        let offset = if MIN {
+            0.0
+        } else if HIGH {
+            -16.0
+        } else {
+            -8.0
+        };
+        // SAFETY: AVX-512 F is enabled.
+        unsafe {
+            let ramp = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+            _mm512_add_ps(ramp, _mm512_set1_ps(offset))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn weight(packed: __m512i, table: __m512, high: u32, scale: __m512, min: __m512) -> __m512 {
+        // SAFETY: AVX-512 F is enabled.
+        unsafe {
+            let mut quant = _mm512_permutexvar_ps(packed, table);
+            if HIGH {
+                quant = _mm512_mask_add_ps(quant, high as __mmask16, quant, _mm512_set1_ps(16.0));
+            }
+            if MIN { _mm512_fmadd_ps(quant, scale, min) } else { _mm512_mul_ps(quant, scale) }
+        }
+    }
+}
+
+impl<const MIN: bool, const HIGH: bool> Walk for Nibbles<MIN, HIGH> {
+    #[inline(always)]
+    unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
+        // SAFETY: the parts of a block lie where `layout` says.
+        unsafe {
+            let table = Self::table();
+            for block in 0..k / BLOCK {
+                let from = from.add(block * Self::FORM.bytes());
+                let scales = [Halves::<false>::load(from), Halves::<false>::load(from.add(32))];
+                // Without minima this reads quants instead, and the values are not used.
+                let mins = [Halves::<false>::load(from.add(64)), Halves::<false>::load(from.add(96))];
+                let quants = from.add(Self::FORM.quants());
+                let highs = from.add(Self::FORM.high()).cast::<u32>();
+                for group in 0..BLOCK / 8 {
+                    ahead(quants.wrapping_add(group * 128));
+                    ahead(quants.wrapping_add(group * 128 + 64));
+                    let mut low = _mm512_load_si512(quants.add(group * 128).cast());
+                    let mut high = _mm512_load_si512(quants.add(group * 128 + 64).cast());
+                    for k in group * 8..group * 8 + 8 {
+                        let fifth = if HIGH { *highs.add(k) } else { 0 };
+                        let weights = (
+                            Self::weight(low, table, fifth, scales[0], mins[0]),
+                            Self::weight(high, table, fifth >> LANES, scales[1], mins[1]),
+                        );
+                        take(block * BLOCK + k, weights.0, weights.1);
+                        low = _mm512_srli_epi32(low, 4);
+                        high = _mm512_srli_epi32(high, 4);
+                    }
+                }
             }
         }
     }

@@ -25,8 +25,8 @@ macro_rules! versions {
                 fn avx2($($arg: $type),*) $(-> $ret)? {
                     $body::<true>($($arg),*)
                 }
-                // SAFETY: `best` names only what the processor has.
                 match Isa::best() {
+                    // SAFETY: `best` names only what the processor has.
                     Isa::Avx512 => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     Isa::Avx2 => return unsafe { avx2($($arg),*) },
@@ -168,6 +168,7 @@ fn silu_mul_body<const FUSED: bool>(gate: &mut [f32], up: &[f32]) {
 /// `x·Φ(x) = max(x, 0) - |x|/2 · erfc(|x|/√2)`, which cancels nowhere. erfc is formula 7.1.26 of Abramowitz and Stegun,
 /// "Handbook of Mathematical Functions", with an absolute error of 1.5e-7.
 #[inline(always)]
+#[allow(clippy::excessive_precision, reason = "the digits of the source")]
 fn gelu_body<const FUSED: bool>(x: &mut [f32]) {
     for x in x {
         let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;

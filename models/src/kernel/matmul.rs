@@ -22,23 +22,37 @@ const ROWS: usize = 96;
 /// Input indices per unpacked chunk: 24 KiB of scratch. A whole number of blocks.
 const CHUNK: usize = 192;
 
+/// Part of a panel, and what to do with it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source {
+    pub(super) form: Form,
+    /// The first byte of the first input index, aligned to 64.
+    pub(super) from: *const u8,
+    /// How many input indices; whole blocks in block forms.
+    pub(super) k: usize,
+    /// Room for `k` indices as `[k][PANEL]` in `f32`, aligned to 64. Unused with form F32.
+    pub(super) scratch: *mut f32,
+    /// Whether the scratch must hold the weights afterwards.
+    pub(super) keep: bool,
+}
+
 /// What one instruction set brings.
 pub(super) trait Kernel {
     /// Rows that [`tile`](Self::tile) handles at once, at most.
     const TILE: usize;
 
-    /// Unpacks `k` input indices of a panel, from `from` on, to `into[k][PANEL]`.
-    ///
-    /// # Safety
-    /// The instruction set is there. `from` is aligned to 64 and readable for `form.panel_bytes(k)`; `into` is aligned
-    /// to 64 and writable for `k · PANEL` values. In block forms `k` is a multiple of [`BLOCK`](super::layout::BLOCK); `form` is not F32.
-    unsafe fn unpack(form: Form, from: *const u8, k: usize, into: *mut f32);
+    /// Whether [`tile`](Self::tile) does without the scratch when it need not keep the weights.
+    const FUSED: bool;
 
     /// `acc[r][o] += Σ_k x[r · stride + k] · w[k][o]` for `rows` rows (1 to `TILE`) and all outputs of a panel.
     ///
     /// # Safety
-    /// The instruction set is there, `x`, `w` and `acc` cover what the formula touches, `w` and `acc` aligned to 64.
-    unsafe fn tile(rows: usize, x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32);
+    /// The instruction set is there, `source` is what its fields say, `x` and `acc` cover what the formula touches, and
+    /// `acc` is aligned to 64.
+    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32);
+
+    /// Asks for memory that will be needed soon; any address will do.
+    fn prefetch(_at: *const u8, _bytes: usize) {}
 }
 
 /// `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major; overwrites y.
@@ -115,16 +129,21 @@ impl Task<'_> {
 
     /// Rows from `first` on, at most [`ROWS`], times the outputs of one panel.
     fn unit<K: Kernel>(&self, first: usize, panel: usize, scratch: &mut Scratch) {
-        let rows = ROWS.min(self.m - first);
-        let inn = self.w.inn();
+        let (rows, inn, form) = (ROWS.min(self.m - first), self.w.inn(), self.w.form());
+        for row in first..first + rows {
+            // The results of different rows lie far apart, where the processor would not look ahead by itself.
+            K::prefetch(self.y.0.wrapping_add(row * self.w.out() + panel * PANEL).cast(), PANEL * 4);
+        }
         scratch.sums[..rows * PANEL].fill(0.0);
+        // A single tile needs no scratch and can keep its sums in registers all the way.
+        let chunk = if rows <= K::TILE && K::FUSED { inn } else { CHUNK };
         let mut from = self.w.panel(panel);
         let mut start = 0;
         while start < inn {
-            let k = CHUNK.min(inn - start);
-            let (chunk, rest) = from.split_at(self.w.form().panel_bytes(k));
+            let k = chunk.min(inn - start);
+            let (part, rest) = from.split_at(form.panel_bytes(k));
             let x = &self.x[first * inn + start..(first + rows - 1) * inn + start + k];
-            chunk_product::<K>(self.w.form(), chunk, k, x, inn, rows, scratch);
+            chunk_product::<K>(form, part, k, x, inn, rows, scratch);
             (from, start) = (rest, start + k);
         }
         self.finish(first, rows, panel, &scratch.sums);
@@ -156,22 +175,21 @@ fn chunk_product<K: Kernel>(
     rows: usize,
     scratch: &mut Scratch,
 ) {
-    debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && k <= CHUNK && x.len() == (rows - 1) * stride + k);
-    // SAFETY: `matmul` chose K by what the processor has; a panel starts at a cache line and so does each chunk, being
-    // a multiple of BLOCK indices; the scratch is aligned and has room for CHUNK indices and ROWS rows.
-    unsafe {
-        let weights = if form == Form::F32 {
-            chunk.as_ptr().cast::<f32>()
-        } else {
-            let into = scratch.weights.as_mut_ptr();
-            K::unpack(form, chunk.as_ptr(), k, into);
-            into.cast_const()
-        };
-        let tiles = rows.div_ceil(K::TILE);
-        for tile in 0..tiles {
-            let (from, to) = (rows * tile / tiles, rows * (tile + 1) / tiles);
+    debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
+    let tiles = rows.div_ceil(K::TILE);
+    let scratch_weights = scratch.weights.as_mut_ptr();
+    let mut source = Source { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };
+    for tile in 0..tiles {
+        let (from, to) = (rows * tile / tiles, rows * (tile + 1) / tiles);
+        // SAFETY: `product` chose K by what the processor has; a panel starts at a cache line and so does each chunk,
+        // being whole blocks; the scratch is aligned and has room for ROWS rows, and for the CHUNK indices that are the
+        // most unless a single tile does without; x covers its rows, as asserted.
+        unsafe {
             let sums = scratch.sums.as_mut_ptr().add(from * PANEL);
-            K::tile(to - from, x.as_ptr().add(from * stride), stride, weights, k, sums);
+            K::tile(source, to - from, x.as_ptr().add(from * stride), stride, sums);
+        }
+        if form != Form::F32 {
+            source = Source { form: Form::F32, from: scratch_weights.cast(), keep: false, ..source };
         }
     }
 }

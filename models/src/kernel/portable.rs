@@ -1,32 +1,20 @@
 //! Kernels in plain loops, for processors without one of the instruction sets written out.
 
 use super::layout::{BLOCK, BlockForm, Form, PANEL, bhalf_at, half_at};
-use super::matmul::Kernel;
+use super::matmul::{Kernel, Source};
 
 pub(super) struct Portable;
 
 impl Kernel for Portable {
     const TILE: usize = 4;
 
-    unsafe fn unpack(form: Form, from: *const u8, k: usize, into: *mut f32) {
-        // SAFETY: the caller's promise about both pointers.
-        let (from, into) = unsafe {
-            (std::slice::from_raw_parts(from, form.panel_bytes(k)), std::slice::from_raw_parts_mut(into, k * PANEL))
-        };
-        match form {
-            Form::F32 | Form::F16 => halves(from, into, half_at),
-            Form::Bf16 => halves(from, into, bhalf_at),
-            Form::Block(block) => {
-                for (from, into) in from.chunks_exact(block.bytes()).zip(into.chunks_exact_mut(BLOCK * PANEL)) {
-                    unpack_block(block, from, into);
-                }
-            }
-        }
-    }
+    const FUSED: bool = false;
 
-    unsafe fn tile(rows: usize, x: *const f32, stride: usize, w: *const f32, k: usize, acc: *mut f32) {
-        // SAFETY: the caller's promise about all three pointers.
+    unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
+        let k = source.k;
+        // SAFETY: the source is what its fields say, and the caller's promise about the other pointers.
         let (x, w, acc) = unsafe {
+            let w = if source.form == Form::F32 { source.from.cast() } else { unpack(source) };
             (
                 std::slice::from_raw_parts(x, (rows - 1) * stride + k),
                 std::slice::from_raw_parts(w, k * PANEL),
@@ -44,6 +32,28 @@ impl Kernel for Portable {
             acc.copy_from_slice(&sums);
         }
     }
+}
+
+/// Writes the weights to the scratch and returns it.
+unsafe fn unpack(source: Source) -> *const f32 {
+    let bytes = source.form.panel_bytes(source.k);
+    // SAFETY: the source is what its fields say.
+    let (from, into) = unsafe {
+        (
+            std::slice::from_raw_parts(source.from, bytes),
+            std::slice::from_raw_parts_mut(source.scratch, source.k * PANEL),
+        )
+    };
+    match source.form {
+        Form::F32 | Form::F16 => halves(from, into, half_at),
+        Form::Bf16 => halves(from, into, bhalf_at),
+        Form::Block(block) => {
+            for (from, into) in from.chunks_exact(block.bytes()).zip(into.chunks_exact_mut(BLOCK * PANEL)) {
+                unpack_block(block, from, into);
+            }
+        }
+    }
+    source.scratch
 }
 
 /// Fused only where the target's baseline can: elsewhere it would be a call into the maths library.

@@ -24,15 +24,20 @@ pub(super) fn finite_max(logits: &[f32]) -> Result<f32, SampleError> {
     for chunk in &mut chunks {
         for lane in 0..LANES {
             max[lane] = max[lane].max(chunk[lane]);
-            broken[lane] |= !(chunk[lane] < f32::INFINITY);
+            broken[lane] |= is_broken(chunk[lane]);
         }
     }
     let rest = chunks.remainder();
     let max = max.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-    if broken.contains(&true) || rest.iter().any(|&logit| !(logit < f32::INFINITY)) {
+    if broken.contains(&true) || rest.iter().copied().any(is_broken) {
         return Err(SampleError::NotFinite);
     }
     if max == f32::NEG_INFINITY { Err(SampleError::NoCandidate) } else { Ok(max) }
+}
+
+/// NaN or positive infinity.
+fn is_broken(logit: f32) -> bool {
+    logit.is_nan() | (logit == f32::INFINITY)
 }
 
 /// `Σ exp((logit − max) · scale)` of a short block.

@@ -3,6 +3,7 @@
 mod byte;
 mod detokenizer;
 mod fast;
+mod gguf;
 mod table;
 
 use std::path::Path;
@@ -13,6 +14,7 @@ pub use table::TokenBytes;
 
 use crate::ModelError;
 use crate::chat::Segment;
+use crate::weights::Gguf;
 use byte::ByteTokenizer;
 use fast::FastTokenizer;
 
@@ -51,6 +53,15 @@ impl Tokenizer {
             reason: format!("not a tokenizer: {reason}"),
         })?;
         Ok(Self::from_fast(inner))
+    }
+
+    /// Rebuilds the tokenizer that a GGUF file describes.
+    ///
+    /// # Errors
+    /// [`ModelError::Corrupt`] when the metadata do not fit together, [`ModelError::Unsupported`] for tokenizers other
+    /// than byte-level BPE and for unknown ways of cutting text.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
+        gguf::pipeline(gguf).map(Self::from_fast)
     }
 
     /// One token per byte value (id = byte), then `<|im_start|>` (256), `<|im_end|>` (257) and `<|endoftext|>` (258):
@@ -147,6 +158,11 @@ impl Tokenizer {
     /// True for tokens that steer the model and have no text of their own.
     pub fn is_control(&self, id: u32) -> bool {
         self.table.is_control(id)
+    }
+
+    /// The names of all control tokens.
+    pub fn control_names(&self) -> Vec<String> {
+        (0..self.vocab() as u32).filter(|&id| self.is_control(id)).filter_map(|id| self.name(id)).collect()
     }
 
     /// One more than the highest id.

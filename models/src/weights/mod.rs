@@ -1,1 +1,119 @@
-//! (see SEAMS)
+//! Checkpoints on disk, seen as named tensors: GGUF and safetensors under the same names, by memory map.
+
+mod gguf;
+mod hf;
+mod map;
+mod view;
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+pub use gguf::Gguf;
+pub use hf::Safetensors;
+pub use view::TensorView;
+
+use crate::ModelError;
+use crate::decoder::DecoderConfig;
+
+/// The weights and the configuration of a decoder.
+#[derive(Debug)]
+pub struct Weights {
+    source: Source,
+    config: DecoderConfig,
+    id: [u8; 16],
+}
+
+#[derive(Debug)]
+enum Source {
+    Gguf(Gguf),
+    Safetensors(Safetensors),
+}
+
+impl Weights {
+    /// Opens a GGUF file, a `.safetensors` file with its `config.json` beside it, or a directory of either kind.
+    ///
+    /// # Errors
+    /// [`ModelError`] naming the file and what is wrong with it.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let (source, config) = match gguf_at(path) {
+            Some(file) => {
+                let gguf = Gguf::open(&file)?;
+                let config = gguf.config()?;
+                (Source::Gguf(gguf), config)
+            }
+            None => {
+                let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+                let tensors = Safetensors::open(path)?;
+                let config = hf::read_config(&folder.join("config.json"), &tensors)?;
+                (Source::Safetensors(tensors), config)
+            }
+        };
+        let mut hash = Sha256::new();
+        match &source {
+            Source::Gguf(gguf) => gguf.identify(&mut hash),
+            Source::Safetensors(tensors) => tensors.identify(&mut hash),
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash.finalize()[..16]);
+        Ok(Self { source, config, id })
+    }
+
+    /// The decoder they are for.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// A name for exactly this content: half of a SHA-256 over each file's size, header and 64 samples of its data.
+    pub fn id(&self) -> String {
+        self.id.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The first 64 bits of [`id`](Self::id), for cache keys.
+    pub fn generation(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.id;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// A tensor by its name in the Hugging Face checkpoint, such as `model.layers.0.self_attn.q_proj.weight`.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] when there is none.
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
+        match &self.source {
+            Source::Gguf(gguf) => gguf.tensor(name),
+            Source::Safetensors(tensors) => tensors.tensor(name),
+        }
+    }
+
+    /// True when there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        match &self.source {
+            Source::Gguf(gguf) => gguf.has(name),
+            Source::Safetensors(tensors) => tensors.has(name),
+        }
+    }
+
+    /// The GGUF file they come from, with its metadata; none for safetensors.
+    pub fn gguf(&self) -> Option<&Gguf> {
+        match &self.source {
+            Source::Gguf(gguf) => Some(gguf),
+            Source::Safetensors(_) => None,
+        }
+    }
+}
+
+/// The GGUF file that a path means: itself unless it ends in `.safetensors`, or the only one in a directory that has no
+/// `config.json`.
+fn gguf_at(path: &Path) -> Option<PathBuf> {
+    let has_end = |path: &Path, end: &str| path.extension().is_some_and(|extension| extension == end);
+    if !path.is_dir() {
+        return (!has_end(path, "safetensors")).then(|| path.to_owned());
+    }
+    if path.join("config.json").is_file() {
+        return None;
+    }
+    let files = std::fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<_> = files.filter(|file| has_end(file, "gguf")).collect();
+    if files.len() == 1 { files.pop() } else { None }
+}

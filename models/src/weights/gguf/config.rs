@@ -1,0 +1,109 @@
+//! A decoder's configuration from GGUF metadata.
+
+use super::Gguf;
+use crate::ModelError;
+use crate::decoder::{DecoderConfig, RopeScaling};
+
+/// Keys below the architecture's name.
+struct Keys<'a> {
+    gguf: &'a Gguf,
+    architecture: &'a str,
+}
+
+pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
+    let architecture = gguf.architecture()?;
+    if !matches!(architecture, "llama" | "qwen2" | "qwen3") {
+        return Err(gguf.unsupported(format!("architecture {architecture}; llama, qwen2 and qwen3 are known")));
+    }
+    let keys = Keys { gguf, architecture };
+    let (hidden, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
+    let head_dim = match keys.number("attention.key_length") {
+        Some(size) => keys.bounded("attention.key_length", size)?,
+        None => hidden.checked_div(heads).unwrap_or(0),
+    };
+    if keys.number("attention.value_length").is_some_and(|size| size != head_dim as u64) {
+        return Err(gguf.unsupported("value heads of another size than key heads"));
+    }
+    if keys.number("rope.dimension_count").is_some_and(|size| size != head_dim as u64) {
+        return Err(gguf.unsupported("rotation of a part of each head"));
+    }
+    if keys.number("expert_count").is_some_and(|count| count > 0) {
+        return Err(gguf.unsupported("mixture of experts"));
+    }
+    let embedding = gguf.stored("model.embed_tokens.weight");
+    let vocab = embedding.map(|tensor| tensor.shape[0]).ok_or_else(|| gguf.corrupt("token_embd.weight is missing"))?;
+    let config = DecoderConfig {
+        vocab,
+        hidden,
+        layers: keys.size("block_count")?,
+        heads,
+        kv_heads: if keys.number("attention.head_count_kv").is_some() {
+            keys.size("attention.head_count_kv")?
+        } else {
+            heads
+        },
+        head_dim,
+        ffn: keys.size("feed_forward_length")?,
+        context: keys.size("context_length")?,
+        rope_base: keys.float("rope.freq_base").unwrap_or(10_000.0),
+        rope_scaling: keys.rope_scaling()?,
+        rms_eps: keys.needed_float("attention.layer_norm_rms_epsilon")?,
+        tied_embeddings: !gguf.has("lm_head.weight"),
+        qkv_bias: gguf.has("model.layers.0.self_attn.q_proj.bias"),
+        qk_norm: gguf.has("model.layers.0.self_attn.q_norm.weight"),
+    };
+    config.check().map_err(|error| gguf.corrupt(error.to_string()))?;
+    Ok(config)
+}
+
+impl Keys<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.gguf.number(&self.key(name))
+    }
+
+    fn float(&self, name: &str) -> Option<f32> {
+        self.gguf.float(&self.key(name)).map(|value| value as f32)
+    }
+
+    fn needed_float(&self, name: &str) -> Result<f32, ModelError> {
+        let value = self.float(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))?;
+        if value.is_finite() { Ok(value) } else { Err(self.gguf.corrupt(format!("{} is {value}", self.key(name)))) }
+    }
+
+    fn size(&self, name: &str) -> Result<usize, ModelError> {
+        let value = self.number(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))?;
+        self.bounded(name, value)
+    }
+
+    /// No size of a real model comes near the bound; a damaged one must not lead to huge allocations.
+    fn bounded(&self, name: &str, value: u64) -> Result<usize, ModelError> {
+        match usize::try_from(value) {
+            Ok(value) if value <= 1 << 26 => Ok(value),
+            _ => Err(self.gguf.corrupt(format!("{} is {value}", self.key(name)))),
+        }
+    }
+
+    fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
+        // Llama 3 files carry the factors of its scaling rule as a tensor.
+        if self.gguf.has("rope_freqs.weight") {
+            return Ok(RopeScaling::Factors(self.gguf.tensor("rope_freqs.weight")?.to_f32()?));
+        }
+        let factor = || self.needed_float("rope.scaling.factor");
+        match self.gguf.text(&self.key("rope.scaling.type")) {
+            None | Some("none") => Ok(RopeScaling::None),
+            Some("linear") => Ok(RopeScaling::Linear { factor: factor()? }),
+            Some("yarn") => Ok(RopeScaling::Yarn {
+                factor: factor()?,
+                original_context: self.size("rope.scaling.original_context_length")?,
+                beta_fast: self.float("rope.scaling.yarn_beta_fast").unwrap_or(32.0),
+                beta_slow: self.float("rope.scaling.yarn_beta_slow").unwrap_or(1.0),
+                attention_factor: self.float("rope.scaling.attn_factor").filter(|&factor| factor != 1.0),
+            }),
+            Some(other) => Err(self.gguf.unsupported(format!("rope scaling {other}"))),
+        }
+    }
+}

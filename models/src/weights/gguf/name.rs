@@ -1,0 +1,49 @@
+//! Tensor names: Hugging Face's to ggml's (`gguf-py/gguf/tensor_mapping.py`).
+
+/// Outside the layers.
+const MODEL: [(&str, &str); 4] = [
+    ("model.embed_tokens.weight", "token_embd.weight"),
+    ("model.norm.weight", "output_norm.weight"),
+    ("lm_head.weight", "output.weight"),
+    ("rope_freqs.weight", "rope_freqs.weight"),
+];
+
+/// Inside a layer, without `.weight` or `.bias`.
+const LAYER: [(&str, &str); 11] = [
+    ("input_layernorm", "attn_norm"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
+
+/// What ggml calls a tensor; none for names that no supported model has.
+pub(super) fn gguf(canonical: &str) -> Option<String> {
+    if let Some((_, name)) = MODEL.iter().find(|(hf, _)| *hf == canonical) {
+        return Some((*name).to_owned());
+    }
+    let (layer, part) = canonical.strip_prefix("model.layers.")?.split_once('.')?;
+    let (module, end) = part.rsplit_once('.').filter(|(_, end)| matches!(*end, "weight" | "bias"))?;
+    let (_, name) = LAYER.iter().find(|(hf, _)| *hf == module)?;
+    Some(format!("blk.{}.{name}.{end}", layer.parse::<u32>().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_mapped() {
+        assert_eq!(gguf("lm_head.weight").as_deref(), Some("output.weight"));
+        assert_eq!(gguf("model.layers.12.self_attn.q_proj.bias").as_deref(), Some("blk.12.attn_q.bias"));
+        assert_eq!(gguf("model.layers.3.mlp.down_proj.weight").as_deref(), Some("blk.3.ffn_down.weight"));
+        assert_eq!(gguf("model.layers.x.mlp.down_proj.weight"), None);
+        assert_eq!(gguf("model.layers.3.mlp.down_proj"), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Hugging Face checkpoints: safetensors, single or sharded, with a `config.json` beside them.
+
+mod config;
+mod shard;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sha2::Sha256;
+
+use super::view::TensorView;
+use crate::ModelError;
+use shard::Shard;
+
+pub(super) use config::read as read_config;
+
+/// Open safetensors files, seen as one set of tensors.
+#[derive(Debug)]
+pub struct Safetensors {
+    path: PathBuf,
+    shards: Vec<Shard>,
+    /// The shard that holds each tensor.
+    places: HashMap<String, usize>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: HashMap<String, String>,
+}
+
+impl Safetensors {
+    /// Opens one `.safetensors` file, or a directory with `model.safetensors` or `model.safetensors.index.json`.
+    ///
+    /// # Errors
+    /// [`ModelError::Io`], or [`ModelError::Corrupt`] naming the file that is wrong.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        if !path.is_dir() {
+            return Self::single(path);
+        }
+        let index = path.join("model.safetensors.index.json");
+        if index.is_file() { Self::sharded(path, &index) } else { Self::single(&path.join("model.safetensors")) }
+    }
+
+    fn single(path: &Path) -> Result<Self, ModelError> {
+        let shard = Shard::open(path)?;
+        let places = shard.names().map(|name| (name, 0)).collect();
+        Ok(Self { path: path.into(), shards: vec![shard], places })
+    }
+
+    fn sharded(folder: &Path, index: &Path) -> Result<Self, ModelError> {
+        let corrupt = |reason: String| ModelError::Corrupt { path: index.into(), reason };
+        let bytes = std::fs::read(index).map_err(|source| ModelError::Io { path: index.into(), source })?;
+        let Index { weight_map } = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+        let mut files: Vec<&String> = weight_map.values().collect();
+        files.sort_unstable();
+        files.dedup();
+        if let Some(file) = files.iter().find(|file| file.contains(['/', '\\']) || file.starts_with('.')) {
+            return Err(corrupt(format!("{file:?} is not the name of a file beside it")));
+        }
+        let shards = files.iter().map(|file| Shard::open(&folder.join(file))).collect::<Result<Vec<_>, _>>()?;
+        let mut places = HashMap::new();
+        for (name, file) in &weight_map {
+            let place = files.binary_search(&file).unwrap_or_default();
+            if !shards[place].has(name) {
+                return Err(corrupt(format!("tensor {name} is not in {file}")));
+            }
+            places.insert(name.clone(), place);
+        }
+        Ok(Self { path: folder.into(), shards, places })
+    }
+
+    /// The names of all tensors, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// True when there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// A tensor by its name, its bytes borrowed from the file. Names may lack the `model.` that checkpoints saved
+    /// without a language-model head do not have.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] when there is none, or of a type that is not `F32`, `F16` or `BF16`.
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
+        match self.find(name) {
+            Some((shard, name)) => shard.tensor(name),
+            None => {
+                let reason = format!("not in {}", self.path.display());
+                Err(ModelError::Tensor { name: name.to_owned(), reason })
+            }
+        }
+    }
+
+    fn find<'n>(&self, name: &'n str) -> Option<(&Shard, &'n str)> {
+        let names = [Some(name), name.strip_prefix("model.")];
+        names.into_iter().flatten().find_map(|name| Some((&self.shards[*self.places.get(name)?], name)))
+    }
+
+    pub(super) fn identify(&self, hash: &mut Sha256) {
+        self.shards.iter().for_each(|shard| shard.identify(hash));
+    }
+}

@@ -1,0 +1,57 @@
+//! One safetensors file.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, Metadata, SafeTensors};
+use sha2::Sha256;
+
+use crate::ModelError;
+use crate::weights::map::Map;
+use crate::weights::view::{GgmlKind, TensorView};
+
+/// A mapped file and its checked header.
+#[derive(Debug)]
+pub(super) struct Shard {
+    map: Map,
+    metadata: Metadata,
+    /// Where the tensors' bytes begin.
+    data: usize,
+}
+
+impl Shard {
+    pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
+        let map = Map::open(path)?;
+        // Checks that tensors fill the file exactly, each with the bytes its shape and type need.
+        let (header, metadata) = SafeTensors::read_metadata(map.bytes())
+            .map_err(|error| map.corrupt(format!("truncated or damaged safetensors: {error}")))?;
+        Ok(Self { map, metadata, data: header + 8 })
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        self.metadata.offset_keys().into_iter()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.metadata.info(name).is_some()
+    }
+
+    pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
+        let broken = |reason: String| ModelError::Tensor { name: name.to_owned(), reason };
+        let info = self.metadata.info(name).ok_or_else(|| broken("not in the file".to_owned()))?;
+        let kind = match info.dtype {
+            Dtype::F32 => GgmlKind::F32,
+            Dtype::F16 => GgmlKind::F16,
+            Dtype::BF16 => GgmlKind::BF16,
+            other => return Err(broken(format!("unsupported type {other:?} in {}", self.map.path().display()))),
+        };
+        let (start, end) = info.data_offsets;
+        let bytes = self.map.bytes().get(self.data + start..self.data + end);
+        let bytes = bytes.ok_or_else(|| broken("outside the file".to_owned()))?;
+        Ok(TensorView { kind, shape: info.shape.clone(), bytes: Cow::Borrowed(bytes) })
+    }
+
+    pub(super) fn identify(&self, hash: &mut Sha256) {
+        self.map.identify(self.data, hash);
+    }
+}

@@ -1,0 +1,66 @@
+//! Files seen as memory, and what identifies them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use sha2::{Digest, Sha256};
+
+use crate::ModelError;
+
+/// A read-only file in memory. The file must not be shortened while it is open: weights are replaced by renaming a new
+/// file over the old one, which leaves this view as it is.
+#[derive(Debug)]
+pub(super) struct Map {
+    path: PathBuf,
+    memory: Mmap,
+}
+
+impl Map {
+    pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
+        let io = |source| ModelError::Io { path: path.into(), source };
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(ModelError::Corrupt { path: path.into(), reason: "not a file".to_owned() });
+        }
+        if metadata.len() == 0 {
+            return Err(ModelError::Corrupt { path: path.into(), reason: "the file is empty".to_owned() });
+        }
+        // SAFETY: the mapping is private and read-only, and the contract above rules out files that shrink under it.
+        let memory = unsafe { Mmap::map(&file) }.map_err(io)?;
+        Ok(Self { path: path.into(), memory })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.memory
+    }
+
+    pub(super) fn corrupt(&self, reason: impl Into<String>) -> ModelError {
+        ModelError::Corrupt { path: self.path.clone(), reason: reason.into() }
+    }
+
+    pub(super) fn unsupported(&self, what: impl Into<String>) -> ModelError {
+        ModelError::Unsupported { path: self.path.clone(), what: what.into() }
+    }
+
+    /// Adds what identifies the file to a hash: its size, its header, and 64 windows of 4 KiB spread over the rest, so
+    /// that two fine-tunings of one model, whose headers are equal, differ. Reading everything would cost seconds at
+    /// every start.
+    pub(super) fn identify(&self, header: usize, hash: &mut Sha256) {
+        const WINDOWS: usize = 64;
+        const WINDOW: usize = 4096;
+        let bytes = self.bytes();
+        hash.update((bytes.len() as u64).to_le_bytes());
+        let (header, rest) = bytes.split_at(header.min(bytes.len()));
+        hash.update(header);
+        for window in 0..WINDOWS {
+            let start = rest.len().saturating_sub(WINDOW) * window / (WINDOWS - 1);
+            hash.update(&rest[start..rest.len().min(start + WINDOW)]);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! One tensor, as the file has it.
+
+use std::borrow::Cow;
+
+use candle_core::quantized::{QStorage, QTensor};
+use candle_core::{Device, Shape};
+use half::{bf16, f16};
+
+use crate::ModelError;
+
+pub(super) use candle_core::quantized::GgmlDType as GgmlKind;
+
+/// A tensor's raw bytes, little-endian, row after row.
+#[derive(Debug, Clone)]
+pub struct TensorView<'a> {
+    /// Element type or quantisation.
+    pub kind: GgmlKind,
+    /// Outermost dimension first: (out, in) for a matrix.
+    pub shape: Vec<usize>,
+    /// Borrowed from the file where it can be.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl TensorView<'_> {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// True when it holds no value.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All values in `f32`, in row-major order. Exact for every kind: quantised values are products and sums of a few
+    /// bits with a half-precision scale.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] when the bytes do not fit kind and shape.
+    pub fn to_f32(&self) -> Result<Vec<f32>, ModelError> {
+        let bytes = &self.bytes;
+        let values: Vec<f32> = match self.kind {
+            GgmlKind::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            GgmlKind::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+            GgmlKind::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+            kind => dequantise(kind, &self.shape, bytes).map_err(|error| self.broken(&error.to_string()))?,
+        };
+        if values.len() == self.len() {
+            Ok(values)
+        } else {
+            Err(self.broken(&format!("{} values, the shape says {}", values.len(), self.len())))
+        }
+    }
+
+    fn broken(&self, reason: &str) -> ModelError {
+        ModelError::Tensor { name: format!("{:?} of shape {:?}", self.kind, self.shape), reason: reason.to_owned() }
+    }
+}
+
+/// Bytes that `len` values of a kind take, if they make whole blocks.
+pub(super) fn size_of(kind: GgmlKind, len: usize) -> Option<usize> {
+    let block = kind.block_size();
+    if len.is_multiple_of(block) { (len / block).checked_mul(kind.type_size()) } else { None }
+}
+
+fn dequantise(kind: GgmlKind, shape: &[usize], bytes: &[u8]) -> candle_core::Result<Vec<f32>> {
+    if size_of(kind, shape.iter().product()) != Some(bytes.len()) {
+        candle_core::bail!("{} bytes do not fill it", bytes.len());
+    }
+    // candle reads whole blocks in place and panics where they are not aligned; a block needs 4 at most.
+    let copy: Vec<u32>;
+    let mut aligned = bytes;
+    if !(bytes.as_ptr() as usize).is_multiple_of(align_of::<u32>()) {
+        let mut words = vec![0u32; bytes.len().div_ceil(4)];
+        bytemuck::cast_slice_mut::<u32, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        copy = words;
+        aligned = &bytemuck::cast_slice(&copy)[..bytes.len()];
+    }
+    let storage = QStorage::from_data(Cow::Borrowed(aligned), &Device::Cpu, kind)?;
+    QTensor::new(storage, Shape::from(shape))?.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn misaligned_blocks_are_read_all_the_same() {
+        // One Q8_0 block: a half-precision scale of 0.5, then -16..16.
+        let mut bytes = vec![0, 0x00, 0x38];
+        bytes.extend((-16i8..16).map(|value| value as u8));
+        let view = TensorView { kind: GgmlKind::Q8_0, shape: vec![1, 32], bytes: Cow::Borrowed(&bytes[1..]) };
+        let values = view.to_f32().unwrap();
+        assert_eq!(values[..3], [-8.0, -7.5, -7.0]);
+        let short = TensorView { kind: GgmlKind::Q8_0, shape: vec![1, 32], bytes: Cow::Borrowed(&bytes[2..]) };
+        assert!(short.to_f32().is_err());
+    }
+}

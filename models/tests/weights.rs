@@ -1,0 +1,218 @@
+//! Checkpoints of every form, whole and damaged.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod synthetic;
+
+use std::path::Path;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Value;
+use proptest::prelude::*;
+use synthetic::{tensors, values, write_gguf, write_hf};
+use waymark_models::ModelError;
+use waymark_models::decoder::RopeScaling;
+use waymark_models::weights::{Gguf, Weights};
+
+fn largest_difference(weights: &Weights) -> f32 {
+    let mut largest = 0f32;
+    for (name, shape) in tensors() {
+        let view = weights.tensor(&name).unwrap();
+        assert_eq!(view.shape, shape, "{name}");
+        let wanted = values(&name, shape.iter().product());
+        let found = view.to_f32().unwrap();
+        largest = found.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(largest, f32::max);
+    }
+    largest
+}
+
+#[test]
+fn every_kind_gives_the_same_tensors_under_the_same_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    // The bound is half a step of the coarsest scale for values in -1..1.
+    let kinds = [
+        (GgmlDType::F32, 0.0),
+        (GgmlDType::F16, 5e-4),
+        (GgmlDType::BF16, 4e-3),
+        (GgmlDType::Q8_0, 5e-3),
+        (GgmlDType::Q5_1, 0.04),
+        (GgmlDType::Q5_0, 0.07),
+        (GgmlDType::Q4_1, 0.07),
+        (GgmlDType::Q4_0, 0.14),
+    ];
+    for (kind, bound) in kinds {
+        for architecture in ["llama", "qwen2"] {
+            write_gguf(&path, architecture, kind, Vec::new());
+            let weights = Weights::open(&path).unwrap();
+            let difference = largest_difference(&weights);
+            assert!(difference <= bound, "{architecture} {kind:?}: {difference}");
+            let config = weights.config();
+            assert_eq!((config.vocab, config.layers, config.head_dim, config.kv_heads), (40, 2, 16, 2));
+            assert!(config.tied_embeddings && !config.qkv_bias && !config.qk_norm);
+            assert_eq!((config.rope_base, config.rope_scaling.clone()), (20_000.0, RopeScaling::None));
+        }
+    }
+    assert!(Weights::open(&path).unwrap().has("model.layers.1.mlp.up_proj.weight"));
+    assert!(!Weights::open(&path).unwrap().has("lm_head.weight"));
+}
+
+#[test]
+fn safetensors_are_read_whole_and_sharded() {
+    let (single, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_hf(single.path(), "llama", false);
+    write_hf(sharded.path(), "llama", true);
+    for folder in [&single, &sharded] {
+        let weights = Weights::open(folder.path()).unwrap();
+        assert_eq!(largest_difference(&weights), 0.0);
+        assert_eq!(weights.config().rope_base, 20_000.0);
+    }
+    assert_eq!(largest_difference(&Weights::open(&single.path().join("model.safetensors")).unwrap()), 0.0);
+    std::fs::remove_file(sharded.path().join("model-00002-of-00002.safetensors")).unwrap();
+    let error = Weights::open(sharded.path()).unwrap_err();
+    assert!(error.to_string().contains("model-00002-of-00002"), "{error}");
+}
+
+#[test]
+fn an_index_cannot_point_outside_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    write_hf(folder.path(), "llama", true);
+    let index = r#"{"weight_map": {"model.norm.weight": "../model.safetensors"}}"#;
+    std::fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+    assert!(matches!(Weights::open(folder.path()), Err(ModelError::Corrupt { .. })));
+}
+
+#[test]
+fn configurations_with_unknown_features_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write_hf(folder.path(), "llama", false);
+    let path = folder.path().join("config.json");
+    let original: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let with = |key: &str, value: serde_json::Value| {
+        let mut config = original.clone();
+        config[key] = value;
+        std::fs::write(&path, config.to_string()).unwrap();
+        Weights::open(folder.path())
+    };
+    let refused = |key: &str, value: serde_json::Value| with(key, value).unwrap_err().to_string();
+    assert!(refused("model_type", "mamba".into()).contains("mamba"));
+    assert!(refused("hidden_act", "gelu".into()).contains("gelu"));
+    assert!(refused("rope_scaling", serde_json::json!({"rope_type": "longrope"})).contains("longrope"));
+    assert!(refused("num_key_value_heads", 3.into()).contains("key-value"));
+    let llama3 = serde_json::json!({"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 8192});
+    let config = with("rope_scaling", llama3).unwrap().config().clone();
+    assert!(matches!(config.rope_scaling, RopeScaling::Llama3 { factor: 32.0, original_context: 8192, .. }));
+    let v5 = serde_json::json!({"rope_type": "default", "rope_theta": 1e6});
+    assert_eq!(with("rope_parameters", v5).unwrap().config().rope_base, 1e6);
+}
+
+#[test]
+fn content_has_an_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (folder.path().join("one.gguf"), folder.path().join("two.gguf"));
+    write_gguf(&one, "llama", GgmlDType::F32, Vec::new());
+    std::fs::copy(&one, &two).unwrap();
+    let id = Weights::open(&one).unwrap().id();
+    assert_eq!(id, Weights::open(&two).unwrap().id());
+    let mut bytes = std::fs::read(&two).unwrap();
+    let last = bytes.len() - 40;
+    bytes[last] ^= 1;
+    std::fs::write(&two, bytes).unwrap();
+    assert_ne!(id, Weights::open(&two).unwrap().id());
+}
+
+/// Everything that a file is asked for when it is loaded.
+fn use_everything(path: &Path) -> Result<(), ModelError> {
+    let weights = Weights::open(path)?;
+    for (name, _) in tensors() {
+        weights.tensor(&name)?.to_f32()?;
+    }
+    if let Some(gguf) = weights.gguf() {
+        let _ = (gguf.texts("tokenizer.ggml.tokens"), gguf.numbers("tokenizer.ggml.token_type"));
+    }
+    Ok(())
+}
+
+fn little_gguf(path: &Path) -> Vec<u8> {
+    let tokens = (0..40).map(|id| Value::String(format!("token {id}"))).collect();
+    let types = (0..40).map(|_| Value::I32(1)).collect();
+    let extra = vec![
+        ("tokenizer.ggml.tokens".to_owned(), Value::Array(tokens)),
+        ("tokenizer.ggml.token_type".to_owned(), Value::Array(types)),
+    ];
+    write_gguf(path, "llama", GgmlDType::Q8_0, extra);
+    use_everything(path).unwrap();
+    std::fs::read(path).unwrap()
+}
+
+#[test]
+fn a_truncated_gguf_is_refused_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("little.gguf");
+    let whole = little_gguf(&path);
+    // The last tensor is padded to the alignment of 32.
+    for len in (0..whole.len() - 32).step_by(37) {
+        std::fs::write(&path, &whole[..len]).unwrap();
+        let error = Weights::open(&path).unwrap_err();
+        assert!(matches!(error, ModelError::Corrupt { .. }), "{len}: {error}");
+        assert!(error.to_string().contains("little.gguf"), "{len}: {error}");
+    }
+}
+
+#[test]
+fn a_truncated_safetensors_file_is_refused_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write_hf(folder.path(), "llama", false);
+    let path = folder.path().join("model.safetensors");
+    let whole = std::fs::read(&path).unwrap();
+    for len in (0..whole.len()).step_by(997) {
+        std::fs::write(&path, &whole[..len]).unwrap();
+        let error = Weights::open(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("model.safetensors"), "{len}: {error}");
+    }
+}
+
+#[test]
+fn absurd_counts_are_refused_without_allocating() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("absurd.gguf");
+    let mut head = b"GGUF\x03\0\0\0".to_vec();
+    for (tensors, entries) in [(u64::MAX, 0), (0, u64::MAX), (1 << 40, 1 << 40)] {
+        let mut bytes = head.clone();
+        bytes.extend(u64::to_le_bytes(tensors));
+        bytes.extend(u64::to_le_bytes(entries));
+        std::fs::write(&path, bytes).unwrap();
+        assert!(Gguf::open(&path).unwrap_err().to_string().contains("number of"));
+    }
+    // One entry: an array of 2^60 texts.
+    head.extend([0u64.to_le_bytes(), 1u64.to_le_bytes(), 1u64.to_le_bytes()].concat());
+    head.push(b'k');
+    head.extend([9u32.to_le_bytes(), 8u32.to_le_bytes()].concat());
+    head.extend((1u64 << 60).to_le_bytes());
+    std::fs::write(&path, head).unwrap();
+    assert!(Gguf::open(&path).unwrap_err().to_string().contains("1152921504606846976"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn damaged_files_never_panic(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        wide in proptest::option::of((any::<prop::sample::Index>(), any::<u64>())),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("little.gguf");
+        let mut bytes = little_gguf(&path);
+        // Nine in ten changes hit the header, where they can do harm.
+        for (at, value) in changes {
+            let reach = if value % 10 == 0 { bytes.len() } else { 2500 };
+            let at = at.index(reach);
+            bytes[at] = value;
+        }
+        if let Some((at, value)) = wide {
+            let at = at.index(2500);
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let _ = use_everything(&path);
+    }
+}

@@ -1,0 +1,78 @@
+//! The messages of a request as a conversation.
+
+use super::request::{ChatMessage, ChatRole, Content};
+use crate::agent::{Conversation, Message, Role};
+use crate::api::error::{ApiError, Code};
+
+/// The conversation that `messages` are.
+///
+/// # Errors
+/// Names the message, and the part of it, that cannot be used.
+pub(super) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, ApiError> {
+    if messages.is_empty() {
+        return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
+    }
+    let messages =
+        messages.into_iter().enumerate().map(|(at, message)| convert(at, message)).collect::<Result<_, _>>()?;
+    Ok(Conversation::from_messages(messages)?)
+}
+
+fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
+    let unsupported = |field: &str, what: &str| {
+        let param = format!("messages[{at}].{field}");
+        Err(ApiError::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here"))
+            .with_param(param))
+    };
+    let role = match message.role {
+        ChatRole::Developer | ChatRole::System => Role::System,
+        ChatRole::User => Role::User,
+        ChatRole::Assistant => Role::Assistant,
+        ChatRole::Tool | ChatRole::Function => return unsupported("role", "tools are"),
+    };
+    let empty = |value: &serde_json::Value| value.as_array().is_some_and(Vec::is_empty);
+    if message.tool_calls.is_some_and(|calls| !empty(&calls)) {
+        return unsupported("tool_calls", "tools are");
+    }
+    if message.function_call.is_some() {
+        return unsupported("function_call", "tools are");
+    }
+    if message.tool_call_id.is_some() {
+        return unsupported("tool_call_id", "tools are");
+    }
+    if message.name.is_some() {
+        return unsupported("name", "speakers' names are");
+    }
+    if message.refusal.is_some() {
+        return unsupported("refusal", "refusals are");
+    }
+    if message.audio.is_some() {
+        return unsupported("audio", "audio is");
+    }
+    if message.annotations.is_some_and(|notes| !empty(&notes)) {
+        return unsupported("annotations", "annotations are");
+    }
+    let content = match message.content {
+        Some(Content::Text(text)) => text,
+        Some(Content::Parts(parts)) => {
+            let mut text = String::new();
+            for (index, part) in parts.into_iter().enumerate() {
+                match part.text {
+                    Some(more) if part.kind == "text" => text += &more,
+                    _ => {
+                        return unsupported(
+                            &format!("content[{index}]"),
+                            &format!("parts of type `{}` are", part.kind),
+                        );
+                    }
+                }
+            }
+            text
+        }
+        None if role == Role::Assistant => String::new(),
+        None => {
+            let param = format!("messages[{at}].content");
+            return Err(ApiError::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param));
+        }
+    };
+    Ok(Message::new(role, content))
+}

@@ -1,0 +1,60 @@
+//! `/v1/chat/completions`: OpenAI's chat interface over episodes.
+//!
+//! `request`, `completion`: the wire types · `check`, `messages`, `plan`: what a request means · `piece`: from events to
+//! deltas · `stream`, `whole`: the two ways to answer.
+
+mod check;
+pub mod completion;
+mod messages;
+mod piece;
+mod plan;
+pub mod request;
+mod stream;
+mod whole;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use super::body::Json;
+use super::episodes;
+use super::error::{ApiError, Refusals};
+use super::state::AppState;
+use completion::{ChatCompletion, ChatStreamItem};
+use plan::Plan;
+use request::ChatRequest;
+
+/// Answers a conversation.
+///
+/// The policy thinks, searches and answers: reasoning comes as `reasoning_content`, the answer as `content`, and what was
+/// searched as `rag` when `rag.trace` is set. With `stream: true` the answer is a stream of `data:` lines, each one a
+/// chunk, that ends with `data: [DONE]`; an error in the middle is sent as `{"error": …}` and ends it without.
+#[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "inference", request_body = ChatRequest, responses(
+    (status = 200, description = "the answer", content(
+        (ChatCompletion = "application/json"),
+        (ChatStreamItem = "text/event-stream"),
+    )),
+    Refusals,
+))]
+pub(super) async fn create(
+    State(state): State<AppState>,
+    Json(request): Json<ChatRequest>,
+) -> Result<Response, ApiError> {
+    let plan = Plan::new(&state, request)?;
+    let events = episodes::start(&state, &plan.policy, plan.conversation.clone(), plan.options.clone(), plan.n).await?;
+    if plan.stream {
+        return Ok(stream::respond(&state, &plan, events));
+    }
+    Ok(axum::Json(whole::collect(&plan, events).await?).into_response())
+}
+
+/// The same as `/v1/chat/completions`.
+#[utoipa::path(post, path = "/v1/chat", operation_id = "createChat", tag = "inference", request_body = ChatRequest, responses(
+    (status = 200, description = "the answer", content(
+        (ChatCompletion = "application/json"),
+        (ChatStreamItem = "text/event-stream"),
+    )),
+    Refusals,
+))]
+pub(super) async fn create_short(state: State<AppState>, request: Json<ChatRequest>) -> Result<Response, ApiError> {
+    create(state, request).await
+}

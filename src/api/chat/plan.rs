@@ -1,0 +1,74 @@
+//! What a request means: which policy, which conversation, how many episodes, and how they are shown.
+
+use std::sync::Arc;
+
+use super::check;
+use super::messages::conversation;
+use super::request::ChatRequest;
+use crate::agent::{Conversation, EpisodeOptions, Policy};
+use crate::api::episodes;
+use crate::api::error::ApiError;
+use crate::api::state::{AppState, now};
+
+/// A request that makes sense.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What stands in every chunk.
+    pub(super) head: Head,
+    pub(super) policy: Arc<Policy>,
+    pub(super) conversation: Conversation,
+    pub(super) options: EpisodeOptions,
+    pub(super) n: usize,
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+    pub(super) logprobs: bool,
+    pub(super) trace: bool,
+}
+
+/// What a completion and all of its chunks begin with.
+#[derive(Debug, Clone)]
+pub(super) struct Head {
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) fingerprint: String,
+}
+
+impl Plan {
+    /// Checks everything about a request but what only the engine can know.
+    pub(super) fn new(state: &AppState, request: ChatRequest) -> Result<Self, ApiError> {
+        let policy = state.policies.get(&request.model)?.policy.clone();
+        let stream = check::stream(&request)?;
+        let n = check::choices(&request)?;
+        let logprobs = check::top_logprobs(&request)?;
+        let mut options = EpisodeOptions {
+            sampling: check::sampling(&request, state.runtime.engine.spec().vocab)?,
+            seed: episodes::seed(request.seed),
+            max_tokens: check::max_tokens(&request)?,
+            logprobs,
+            ..EpisodeOptions::default()
+        };
+        options.stop = check::stops(request.stop)?;
+        let rag = request.rag.unwrap_or_default();
+        rag.apply(&mut options)?;
+        if let Some(user) = request.safety_identifier.or(request.user) {
+            tracing::info!(user, "asked by");
+        }
+        Ok(Self {
+            head: Head {
+                id: episodes::id("chatcmpl"),
+                created: now(),
+                model: policy.name.clone(),
+                fingerprint: episodes::fingerprint(state, &policy),
+            },
+            conversation: conversation(request.messages)?,
+            policy,
+            options,
+            n,
+            stream,
+            include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            logprobs: logprobs.is_some(),
+            trace: rag.trace.unwrap_or(false),
+        })
+    }
+}

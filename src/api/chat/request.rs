@@ -1,0 +1,188 @@
+//! What `POST /v1/chat/completions` takes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::api::body::Wire;
+use crate::api::rag::RagOptions;
+
+/// A chat completion request. `null` is the same as leaving a field out.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChatRequest {
+    /// The policy that answers, by its name in `/v1/models`.
+    pub model: String,
+    /// The conversation; its last message is the question.
+    #[schema(min_items = 1)]
+    pub messages: Vec<ChatMessage>,
+    /// Whether to answer with server-sent events.
+    pub stream: Option<bool>,
+    /// Options of the stream; only with `stream: true`.
+    pub stream_options: Option<StreamOptions>,
+    /// How many answers to give, each by an episode of its own.
+    #[schema(minimum = 1, maximum = 16)]
+    pub n: Option<u32>,
+    /// Bounds the tokens sampled over the whole run, reasoning and queries included; evidence does not count.
+    #[schema(minimum = 1)]
+    pub max_completion_tokens: Option<u32>,
+    /// The old name of `max_completion_tokens`; when both are given they must be equal.
+    #[schema(minimum = 1, deprecated)]
+    pub max_tokens: Option<u32>,
+    /// Sampling temperature.
+    #[schema(minimum = 0, maximum = 2)]
+    pub temperature: Option<f32>,
+    /// Keeps the most probable tokens that have this mass together.
+    #[schema(minimum = 0, maximum = 1)]
+    pub top_p: Option<f32>,
+    /// Keeps this many of the most probable tokens; 0 keeps all. Not in OpenAI's interface.
+    pub top_k: Option<u32>,
+    /// Keeps tokens at least this probable relative to the best one. Not in OpenAI's interface.
+    #[schema(minimum = 0, maximum = 1)]
+    pub min_p: Option<f32>,
+    /// Divides the logits of tokens seen before. Not in OpenAI's interface.
+    pub repetition_penalty: Option<f32>,
+    /// Lowers tokens by how often they were sampled.
+    #[schema(minimum = -2, maximum = 2)]
+    pub frequency_penalty: Option<f32>,
+    /// Lowers tokens that were sampled at all.
+    #[schema(minimum = -2, maximum = 2)]
+    pub presence_penalty: Option<f32>,
+    /// Added to the logits of tokens, by token id.
+    pub logit_bias: Option<BTreeMap<String, f32>>,
+    /// Whether to return the log-probabilities of the answer's tokens.
+    pub logprobs: Option<bool>,
+    /// How many alternatives to return per token; needs `logprobs: true`.
+    #[schema(minimum = 0, maximum = 20)]
+    pub top_logprobs: Option<u32>,
+    /// Makes sampling repeatable.
+    pub seed: Option<i64>,
+    /// The answer ends before any of these.
+    pub stop: Option<Stop>,
+    /// How to search, and whether to show it. Not in OpenAI's interface.
+    pub rag: Option<RagOptions>,
+    /// Who asks, for the log.
+    pub user: Option<String>,
+    /// Who asks, for the log; the new name of `user`.
+    pub safety_identifier: Option<String>,
+}
+
+impl Wire for ChatRequest {
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
+        ("audio", &[]),
+        ("function_call", &["\"auto\"", "\"none\""]),
+        ("functions", &["[]"]),
+        ("metadata", &["{}"]),
+        ("modalities", &["[\"text\"]"]),
+        ("moderation", &[]),
+        ("parallel_tool_calls", &["true"]),
+        ("prediction", &[]),
+        ("prompt_cache_key", &[]),
+        ("prompt_cache_options", &[]),
+        ("prompt_cache_retention", &[]),
+        ("rag.index", &[]),
+        ("reasoning_effort", &["\"medium\""]),
+        ("response_format", &["{\"type\":\"text\"}"]),
+        ("service_tier", &["\"auto\"", "\"default\""]),
+        ("store", &["false"]),
+        ("stream_options.include_obfuscation", &["false"]),
+        ("tool_choice", &["\"auto\"", "\"none\""]),
+        ("tools", &["[]"]),
+        ("verbosity", &["\"medium\""]),
+        ("web_search_options", &[]),
+    ];
+}
+
+/// Options of a stream.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StreamOptions {
+    /// Adds a chunk with the usage before the end.
+    pub include_usage: Option<bool>,
+}
+
+/// One stop string or several.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Stop {
+    /// One string.
+    One(String),
+    /// One to four strings.
+    Many(Vec<String>),
+}
+
+/// One message of the conversation.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChatMessage {
+    /// Who speaks.
+    pub role: ChatRole,
+    /// What is said; only an assistant's message may lack it.
+    pub content: Option<Content>,
+    /// An earlier answer's reasoning, as this server sent it. It is not put before the model again.
+    pub reasoning_content: Option<String>,
+    /// Another server's name for `reasoning_content`.
+    pub reasoning: Option<String>,
+    /// An earlier answer's trace, as this server sent it. It is not put before the model again.
+    #[schema(value_type = Option<Object>)]
+    pub rag: Option<Value>,
+    /// A part of an earlier answer that must be null here.
+    #[schema(value_type = Option<String>)]
+    pub refusal: Option<Value>,
+    /// A part of an earlier answer that must be empty here.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub annotations: Option<Value>,
+    /// A part of an earlier answer that must be null here.
+    #[schema(value_type = Option<Object>)]
+    pub audio: Option<Value>,
+    /// A part of an earlier answer that must be empty here.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub tool_calls: Option<Value>,
+    /// A part of an earlier answer that must be null here.
+    #[schema(value_type = Option<Object>)]
+    pub function_call: Option<Value>,
+    /// Speakers' names are not supported: must be null.
+    pub name: Option<String>,
+    /// Tools are not supported: must be null.
+    pub tool_call_id: Option<String>,
+}
+
+/// Who speaks. `tool` and `function` are known and refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChatRole {
+    /// The operator, under its present name.
+    Developer,
+    /// The operator.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool's result: refused.
+    Tool,
+    /// A function's result: refused.
+    Function,
+}
+
+/// The text of a message, whole or in parts.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Content {
+    /// The text.
+    Text(String),
+    /// Parts, of which only `text` ones are supported.
+    Parts(Vec<ContentPart>),
+}
+
+/// A part of a message.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct ContentPart {
+    /// Its kind; only `text` is supported.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its text.
+    pub text: Option<String>,
+}

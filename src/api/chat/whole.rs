@@ -1,0 +1,88 @@
+//! A chat completion in one piece.
+
+use futures::StreamExt;
+
+use super::completion::{AssistantMessage, ChatChoice, ChatCompletion, FinishReason, LogProb, LogProbs};
+use super::piece::{Piece, Translator};
+use super::plan::Plan;
+use crate::agent::Event;
+use crate::api::error::{ApiError, Code};
+use crate::api::follow::Events;
+use crate::api::rag::RagTrace;
+use crate::api::usage::ChatUsage;
+
+/// Waits for all choices. An error of one is the error of all.
+pub(super) async fn collect(plan: &Plan, mut events: Events) -> Result<ChatCompletion, ApiError> {
+    let mut choices: Vec<Draft> = (0..plan.n).map(|_| Draft::new(plan.trace)).collect();
+    let mut usage = ChatUsage::default();
+    while let Some((index, event)) = events.next().await {
+        choices[index].take(event?, &mut usage);
+    }
+    let choices = choices
+        .into_iter()
+        .enumerate()
+        .map(|(index, draft)| draft.finish(index, plan.logprobs))
+        .collect::<Result<_, _>>()?;
+    let head = plan.head.clone();
+    Ok(ChatCompletion {
+        id: head.id,
+        object: "chat.completion",
+        created: head.created,
+        model: head.model,
+        choices,
+        usage,
+        system_fingerprint: head.fingerprint,
+    })
+}
+
+/// A choice that is not complete yet.
+struct Draft {
+    translator: Translator,
+    content: String,
+    tokens: Vec<LogProb>,
+    reasoning: String,
+    rag: Option<RagTrace>,
+    end: Option<FinishReason>,
+}
+
+impl Draft {
+    fn new(trace: bool) -> Self {
+        Self {
+            translator: Translator::new(trace),
+            content: String::new(),
+            tokens: Vec::new(),
+            reasoning: String::new(),
+            rag: trace.then(RagTrace::default),
+            end: None,
+        }
+    }
+
+    fn take(&mut self, event: Event, usage: &mut ChatUsage) {
+        match self.translator.translate(event) {
+            None => {}
+            Some(Piece::Reasoning(text)) => self.reasoning += &text,
+            Some(Piece::Content(text, tokens)) => {
+                self.content += &text;
+                self.tokens.extend(tokens);
+            }
+            Some(Piece::Step(step)) => self.rag.get_or_insert_default().trace.push(step),
+            Some(Piece::Finish(reason, spent)) => {
+                usage.add(&spent);
+                self.end = Some(reason);
+            }
+        }
+    }
+
+    fn finish(self, index: usize, logprobs: bool) -> Result<ChatChoice, ApiError> {
+        let finish_reason =
+            self.end.ok_or_else(|| ApiError::new(Code::Internal, "an episode ended without a result"))?;
+        let message = AssistantMessage {
+            content: Some(self.content),
+            reasoning_content: (!self.reasoning.is_empty()).then_some(self.reasoning),
+            rag: self.rag,
+            ..AssistantMessage::default()
+        };
+        let logprobs = logprobs.then_some(LogProbs { content: Some(self.tokens), refusal: None });
+        Ok(ChatChoice { index, message, logprobs, finish_reason })
+    }
+}

@@ -1,0 +1,201 @@
+//! `/v1/embeddings`: the index's embedder, in OpenAI's words.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::State;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use waymark_index::Embed;
+
+use super::body::{Json, Wire};
+use super::error::{ApiError, Code, Refusals};
+use super::state::AppState;
+
+/// Texts one request may bring, as in OpenAI's interface.
+const MAX_INPUTS: usize = 2048;
+
+/// Texts embedded at a time: a client that goes away stops the rest.
+const CHUNK: usize = 32;
+
+/// An embedder that can also count.
+pub trait TextEmbedder: Embed + fmt::Debug {
+    /// How many tokens `text` has.
+    fn count_tokens(&self, text: &str) -> usize;
+}
+
+/// A request for embeddings.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EmbeddingRequest {
+    /// The embedder's name, with or without the hash after it.
+    pub model: String,
+    /// What to embed: at most 2,048 texts, none of them empty.
+    pub input: EmbeddingInput,
+    /// How the vectors are written; `float` when not given.
+    pub encoding_format: Option<EncodingFormat>,
+    /// Length of the vectors; only the embedder's own is supported.
+    #[schema(minimum = 1)]
+    pub dimensions: Option<usize>,
+    /// Who asks, for the log.
+    pub user: Option<String>,
+}
+
+impl Wire for EmbeddingRequest {
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
+}
+
+/// One text or several. Lists of token ids are known and refused.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum EmbeddingInput {
+    /// One text.
+    Text(String),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Token ids: refused, for the client's tokenizer is not the embedder's.
+    Tokens(Vec<u32>),
+    /// Several lists of token ids: refused as well.
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// How vectors are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EncodingFormat {
+    /// As lists of numbers.
+    #[default]
+    Float,
+    /// As base64 of little-endian 32-bit floats.
+    Base64,
+}
+
+/// Embeddings in the order of the input.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EmbeddingList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The embedder, with the hash of its weights.
+    pub model: String,
+    /// One embedding per text.
+    pub data: Vec<Embedding>,
+    /// What it cost.
+    pub usage: EmbeddingUsage,
+}
+
+/// One embedding.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Embedding {
+    /// Always `embedding`.
+    pub object: &'static str,
+    /// Which text it belongs to.
+    pub index: usize,
+    /// The vector.
+    pub embedding: Vector,
+}
+
+/// A vector in the format that was asked for.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Vector {
+    /// Numbers.
+    Float(Vec<f32>),
+    /// Base64 of little-endian 32-bit floats.
+    Base64(String),
+}
+
+/// Tokens embedded.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EmbeddingUsage {
+    /// Tokens of all texts.
+    pub prompt_tokens: usize,
+    /// The same.
+    pub total_tokens: usize,
+}
+
+/// Embeds texts.
+#[utoipa::path(post, path = "/v1/embeddings", operation_id = "createEmbedding", tag = "models", request_body = EmbeddingRequest, responses(
+    (status = 200, description = "the embeddings", body = EmbeddingList),
+    Refusals,
+))]
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    Json(request): Json<EmbeddingRequest>,
+) -> Result<axum::Json<EmbeddingList>, ApiError> {
+    let embedder = state.embedder.ok_or_else(|| {
+        ApiError::new(Code::NotConfigured, "this server has no embedder: start it with `--index` or without `--mock`")
+    })?;
+    let format = request.encoding_format.unwrap_or_default();
+    let texts = check(request, embedder.as_ref())?;
+    let (vectors, tokens) = embed(embedder.clone(), texts).await?;
+    let data = vectors
+        .into_iter()
+        .enumerate()
+        .map(|(index, vector)| Embedding { object: "embedding", index, embedding: write(vector, format) })
+        .collect();
+    let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
+    Ok(axum::Json(EmbeddingList { object: "list", model: embedder.id().to_owned(), data, usage }))
+}
+
+/// The texts, if everything else about the request is right as well.
+fn check(request: EmbeddingRequest, embedder: &dyn TextEmbedder) -> Result<Vec<String>, ApiError> {
+    let id = embedder.id();
+    let name = id.rsplit_once(['@', '-', ':', '#']).map_or(id, |(name, _hash)| name);
+    if request.model != id && request.model != name {
+        let message = format!("the model `{}` does not exist: there is {id}", request.model);
+        return Err(ApiError::new(Code::ModelNotFound, message).with_param("model"));
+    }
+    if request.dimensions.is_some_and(|dims| dims != embedder.dims()) {
+        let message = format!("`dimensions` must be {} for this embedder", embedder.dims());
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("dimensions"));
+    }
+    let texts = match request.input {
+        EmbeddingInput::Text(text) => vec![text],
+        EmbeddingInput::Texts(texts) => texts,
+        EmbeddingInput::Tokens(_) | EmbeddingInput::TokenLists(_) => {
+            let message = "lists of token ids are not supported: send text";
+            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("input"));
+        }
+    };
+    match texts.iter().position(|text| text.is_empty()) {
+        _ if texts.is_empty() => Err(ApiError::invalid("input", "`input` is empty")),
+        _ if texts.len() > MAX_INPUTS => {
+            Err(ApiError::invalid("input", format!("`input` holds {} texts, {MAX_INPUTS} at most", texts.len())))
+        }
+        Some(index) => Err(ApiError::invalid(&format!("input[{index}]"), "a text to embed must not be empty")),
+        None => Ok(texts),
+    }
+}
+
+/// Embeds chunk by chunk, away from the threads that answer requests.
+async fn embed(embedder: Arc<dyn TextEmbedder>, mut texts: Vec<String>) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
+    while !texts.is_empty() {
+        let chunk: Vec<String> = texts.drain(..CHUNK.min(texts.len())).collect();
+        let embedder = embedder.clone();
+        let work = move || {
+            let texts: Vec<&str> = chunk.iter().map(String::as_str).collect();
+            let tokens: usize = texts.iter().map(|text| embedder.count_tokens(text)).sum();
+            embedder.embed(&texts).map(|vectors| (vectors, tokens))
+        };
+        let (more, count) = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|_| ApiError::new(Code::Internal, "the embedder panicked"))?
+            .map_err(|error| ApiError::new(Code::Internal, format!("the embedder failed: {error}")))?;
+        vectors.extend(more);
+        tokens += count;
+    }
+    Ok((vectors, tokens))
+}
+
+fn write(vector: Vec<f32>, format: EncodingFormat) -> Vector {
+    match format {
+        EncodingFormat::Float => Vector::Float(vector),
+        EncodingFormat::Base64 => {
+            let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+            Vector::Base64(BASE64.encode(bytes))
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! From a checked request to running episodes.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::error::{ApiError, Code};
+use super::follow::{Events, admitted, follow};
+use super::state::AppState;
+use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
+
+/// Starts `n` episodes of one conversation, each with a seed of its own; the first has the seed of `options`. When one
+/// of them is refused, none runs.
+pub(super) async fn start(
+    state: &AppState,
+    policy: &Arc<Policy>,
+    conversation: Conversation,
+    options: EpisodeOptions,
+    n: usize,
+) -> Result<Events, ApiError> {
+    let (runtime, owned) = (state.runtime.clone(), policy.clone());
+    let build = move || -> Result<Vec<Episode>, ApiError> {
+        let seeded = |index: usize| EpisodeOptions { seed: options.seed.wrapping_add(index as u64), ..options.clone() };
+        (0..n).map(|index| Ok(Episode::new(&runtime, &owned, conversation.clone(), seeded(index))?)).collect()
+    };
+    // A prompt may be megabytes of text: it is encoded where that holds nobody up.
+    let episodes = tokio::task::spawn_blocking(build)
+        .await
+        .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))??;
+    admitted(follow(episodes, policy, &state.metrics)).await
+}
+
+/// A new id that sorts by time, such as `chatcmpl-0193…`.
+pub(super) fn id(prefix: &str) -> String {
+    format!("{prefix}-{}", Uuid::now_v7().simple())
+}
+
+/// The seed that was given, or a new one.
+pub(super) fn seed(given: Option<i64>) -> u64 {
+    given.map_or_else(rand::random, i64::cast_unsigned)
+}
+
+/// A short hash of the build, the weights and the adapter.
+pub(super) fn fingerprint(state: &AppState, policy: &Policy) -> String {
+    let spec = state.runtime.engine.spec();
+    let adapter = policy.adapter.map_or(0, |adapter| adapter.generation);
+    let parts = format!("{} {} {:016x} {adapter:016x}", env!("CARGO_PKG_VERSION"), spec.name, spec.generation);
+    format!("fp_{}", &blake3::hash(parts.as_bytes()).to_hex()[..12])
+}

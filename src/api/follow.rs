@@ -1,0 +1,110 @@
+//! Episodes as streams of events, driven by whoever reads them.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc;
+
+use super::error::ApiError;
+use super::metrics::{EpisodeLabels, Metrics};
+use crate::agent::{Episode, Event, Policy, Reason};
+
+/// Events that may lie between an episode and its reader; a full queue makes the episode wait.
+const QUEUED: usize = 64;
+
+/// Events of several episodes, each with the number of its episode. Ends after an error.
+pub(crate) type Events = BoxStream<'static, (usize, Result<Event, ApiError>)>;
+
+/// Runs episodes side by side. Nothing is spawned: they move when the stream is polled and end when it is dropped.
+pub(crate) fn follow(episodes: Vec<Episode>, policy: &Arc<Policy>, metrics: &Metrics) -> Events {
+    let each = episodes.into_iter().enumerate().map(|(index, episode)| {
+        let record = Record { metrics: metrics.clone(), policy: policy.clone(), outcome: "cancelled" };
+        events(episode, record).map(move |event| (index, event)).boxed()
+    });
+    stream::select_all(each).boxed()
+}
+
+/// One episode's events: those it sends, and the error it may end with.
+fn events(episode: Episode, mut record: Record) -> impl Stream<Item = Result<Event, ApiError>> + Send {
+    async_stream::stream! {
+        let (sender, mut receiver) = mpsc::channel(QUEUED);
+        let mut run = pin!(episode.run(sender));
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                Some(event) = receiver.recv() => {
+                    if record.note(&event) {
+                        yield Ok(event);
+                    }
+                }
+                outcome = &mut run => break outcome,
+            }
+        };
+        while let Ok(event) = receiver.try_recv() {
+            if record.note(&event) {
+                yield Ok(event);
+            }
+        }
+        if let Err(error) = outcome {
+            let error = ApiError::from(error);
+            record.end(error.code.name());
+            yield Err(error);
+        }
+    }
+}
+
+/// Counts an episode when it is over, however it got there.
+struct Record {
+    metrics: Metrics,
+    policy: Arc<Policy>,
+    outcome: &'static str,
+}
+
+impl Record {
+    fn end(&mut self, outcome: &'static str) {
+        self.outcome = outcome;
+    }
+
+    /// Counts what there is to count; false for an event that the episode's own error says better.
+    fn note(&mut self, event: &Event) -> bool {
+        match event {
+            Event::SearchFinished { milliseconds, cached, .. } => {
+                self.metrics.searched(Duration::from_secs_f64(milliseconds.max(0.0) / 1e3), *cached);
+            }
+            Event::Finished { reason, .. } => {
+                self.end(match reason {
+                    Reason::Stop => "stop",
+                    Reason::Length => "length",
+                    Reason::Turns => "turns",
+                    Reason::Time => "time",
+                });
+            }
+            Event::Failed { .. } => return false,
+            _ => {}
+        }
+        true
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let labels = EpisodeLabels { policy: self.policy.name.clone(), outcome: self.outcome };
+        self.metrics.episodes.get_or_create(&labels).inc();
+    }
+}
+
+/// What a stream has to say before it would have to wait: an episode that is refused says so at once, and its client
+/// gets a status instead of a stream that breaks.
+pub(crate) async fn admitted(mut events: Events) -> Result<Events, ApiError> {
+    let mut early = Vec::new();
+    while let std::task::Poll::Ready(Some((index, event))) = futures::poll!(events.next()) {
+        early.push((index, Ok(event?)));
+        if early.len() >= QUEUED {
+            break;
+        }
+    }
+    Ok(stream::iter(early).chain(events).boxed())
+}

@@ -1,0 +1,79 @@
+//! The `rag` extension: how to search, and the trace of what was done.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use waymark_index::Mode;
+
+use super::error::ApiError;
+use super::search::check_k;
+use crate::agent::{EpisodeOptions, Event};
+
+/// How an episode searches, and whether it shows it.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RagOptions {
+    /// Whether searches and observations are shown, under `rag` beside the content.
+    pub trace: Option<bool>,
+    /// Which search is made, whatever the policy writes: `passage`, `graph` or `hybrid`.
+    #[schema(value_type = Option<String>)]
+    pub mode: Option<Mode>,
+    /// How many passages a search returns.
+    #[schema(minimum = 1, maximum = 50)]
+    pub k: Option<usize>,
+    /// Tighter bounds than the policy's own.
+    pub budget: Option<BudgetOptions>,
+    /// Whether generation is guided through the protocol, for policies that were not trained for it.
+    pub guided: Option<bool>,
+}
+
+/// Bounds of an episode, beside those of the policy: the tighter one holds.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BudgetOptions {
+    /// Rounds with the environment.
+    pub turns: Option<usize>,
+    /// Wall time in seconds.
+    #[schema(exclusive_minimum = 0)]
+    pub seconds: Option<f64>,
+}
+
+impl RagOptions {
+    /// Writes what was asked for into the options of an episode.
+    ///
+    /// # Errors
+    /// Names the field whose value is out of range.
+    pub(crate) fn apply(&self, options: &mut EpisodeOptions) -> Result<(), ApiError> {
+        if let Some(k) = self.k {
+            check_k("rag.k", k)?;
+        }
+        let budget = self.budget.clone().unwrap_or_default();
+        if budget.seconds.is_some_and(|seconds| seconds <= 0.0) {
+            return Err(ApiError::invalid("rag.budget.seconds", "`rag.budget.seconds` must be above 0"));
+        }
+        options.mode = self.mode;
+        options.k = self.k;
+        options.guided = self.guided;
+        options.turns = budget.turns;
+        options.seconds = budget.seconds;
+        Ok(())
+    }
+}
+
+/// What was done on the way to an answer. In a stream each delta holds the new entries; clients that join lists by
+/// `index`, as OpenAI's do, end up with the same list that a whole completion has.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+pub struct RagTrace {
+    /// Searches, observations, invalid actions and bounds, in order.
+    pub trace: Vec<RagStep>,
+}
+
+/// One entry of a trace.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct RagStep {
+    /// Its place in the trace, from 0.
+    pub index: usize,
+    /// What happened; `type` names it.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub event: Event,
+}

@@ -1,0 +1,63 @@
+//! How errors of other layers, and of no layer, become rows of the table.
+
+use std::panic::AssertUnwindSafe;
+
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use waymark_models::ModelError;
+
+use super::error::{ApiError, Code};
+use crate::agent::AgentError;
+use crate::engine::EngineError;
+
+impl From<AgentError> for ApiError {
+    fn from(error: AgentError) -> Self {
+        let message = error.to_string();
+        match error {
+            AgentError::Conversation(_) => Self::invalid("messages", message),
+            AgentError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
+            AgentError::Mode { .. } => Self::new(Code::UnsupportedParameter, message).with_param("rag.mode"),
+            AgentError::NoIndex { .. } => Self::new(Code::NotConfigured, message).with_param("model"),
+            AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
+            AgentError::Option { field, .. } => Self::invalid(field, message),
+            // A template may refuse an order of roles: the client's doing.
+            AgentError::Text(ModelError::Template(_)) => Self::invalid("messages", message),
+            AgentError::Text(_) | AgentError::Policy { .. } | AgentError::Gone => Self::new(Code::Internal, message),
+            AgentError::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        let message = error.to_string();
+        match error {
+            EngineError::QueueFull { .. } => Self::new(Code::QueueFull, message),
+            EngineError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
+            EngineError::Request(_) => Self::new(Code::InvalidValue, message),
+            EngineError::Backend(_) | EngineError::Sample(_) => Self::new(Code::Internal, message),
+            EngineError::Adapter(_) | EngineError::Dead(_) => Self::new(Code::EngineUnavailable, message),
+        }
+    }
+}
+
+/// Answers a path that no route has.
+pub(crate) async fn no_route(request: Request) -> ApiError {
+    ApiError::new(Code::NotFound, format!("there is no route {} {}", request.method(), request.uri().path()))
+}
+
+/// Answers a method that the route does not have.
+pub(crate) async fn no_method(request: Request) -> ApiError {
+    let message = format!("{} does not take {}", request.uri().path(), request.method());
+    ApiError::new(Code::MethodNotAllowed, message)
+}
+
+/// Turns a panic in a handler into an error for its client; the others never learn of it.
+pub(crate) async fn contain(request: Request, next: Next) -> Response {
+    AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
+        // The panic hook has printed where and why; that is nobody else's business.
+        ApiError::new(Code::Internal, "this request ran into a bug in the server").into_response()
+    })
+}

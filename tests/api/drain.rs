@@ -1,0 +1,89 @@
+//! Going down: readiness red, new work refused, running streams finished or told, then the end.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::house::{House, Plan, chunks, eventually, joined, read_until, says};
+
+fn body(stream: bool) -> Value {
+    json!({"model": "plain", "stream": stream, "messages": [{"role": "user", "content": "hello"}]})
+}
+
+async fn house(words: usize, drain: Duration) -> House {
+    let mut plan = Plan::new(says(&"word ".repeat(words)).with_time(Duration::from_millis(2), Duration::ZERO));
+    plan.http.drain = drain;
+    plan.build().await
+}
+
+#[tokio::test]
+async fn running_streams_finish_and_new_work_is_refused() {
+    let mut house = house(60, Duration::from_secs(30)).await;
+    assert_eq!(house.get("/ready").await.status(), 200);
+    let (client, url) = (house.client.clone(), house.url("/v1/chat/completions"));
+    let whole = tokio::spawn({
+        let request = client.post(url.clone()).json(&body(false)).send();
+        async move { request.await.unwrap().json::<Value>().await.unwrap() }
+    });
+    let streamed = tokio::spawn({
+        let request = client.post(url).json(&body(true)).send();
+        async move { request.await.unwrap().text().await.unwrap() }
+    });
+    let counters = house.state.runtime.engine.counters();
+    eventually("both run", || counters.sessions_running.get() == 2).await;
+    house.terminate();
+    eventually("it drains", || house.state.drain.phase() != waymark::api::drain::Phase::Serving).await;
+    // New connections are still answered, so that whoever balances the load can learn of it.
+    assert_eq!(house.get("/health").await.status(), 200);
+    let ready = house.get("/ready").await;
+    assert_eq!(ready.status(), 503);
+    let (status, refused) = house.chat(&body(true)).await;
+    assert_eq!((status, &refused["error"]["code"]), (503, &json!("draining")));
+    let stream = streamed.await.unwrap();
+    assert!(stream.ends_with("data: [DONE]\n\n"));
+    assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(60));
+    assert_eq!(whole.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(60));
+    house.running.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn at_the_deadline_streams_are_told() {
+    let mut house = house(100_000, Duration::from_millis(100)).await;
+    let mut stream = house.raw("/v1/chat/completions", &body(true)).await;
+    read_until(&mut stream, "\"content\":\"w\"").await;
+    let mut agent = house.raw("/v1/agent", &json!({"question": "x", "model": "plain", "stream": true})).await;
+    read_until(&mut agent, "event: answer").await;
+    let mut whole = house.raw("/v1/chat/completions", &body(false)).await;
+    eventually("three run", || house.state.drain.running() == 3).await;
+    house.terminate();
+    for socket in [&mut stream, &mut agent, &mut whole] {
+        let rest = read_until(socket, "\"code\":\"draining\"").await;
+        assert!(!rest.contains("[DONE]"));
+    }
+    let begun = Instant::now();
+    house.running.await.unwrap().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "it hung");
+    assert_eq!(house.state.drain.running(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_cannot_hold_it_up() {
+    let mut house = house(100_000, Duration::from_millis(50)).await;
+    let silent = house.raw("/v1/chat/completions", &body(true)).await;
+    eventually("it runs", || house.state.drain.running() == 1).await;
+    let begun = Instant::now();
+    house.terminate();
+    house.running.await.unwrap().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    drop(silent);
+}
+
+#[tokio::test]
+async fn an_idle_server_ends_at_once() {
+    let mut house = house(1, Duration::from_secs(30)).await;
+    house.chat(&body(false)).await;
+    let begun = Instant::now();
+    house.terminate();
+    house.running.await.unwrap().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2));
+}

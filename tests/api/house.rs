@@ -1,0 +1,235 @@
+//! A real server on a free port, over a mock backend, and clients that see every byte.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark::api::{AppState, TextEmbedder};
+use waymark::config::HttpConfig;
+use waymark::engine::mock::Lines;
+use waymark::engine::{Engine, EngineConfig, MockBackend};
+use waymark::server::Server;
+use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_models::chat::ChatTemplate;
+use waymark_models::tokenizer::Tokenizer;
+
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                      {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// How a house is to be built.
+pub struct Plan {
+    pub backend: MockBackend,
+    pub engine: EngineConfig,
+    pub http: HttpConfig,
+    pub searcher: Option<Arc<dyn Search>>,
+    pub embedder: Option<Arc<dyn TextEmbedder>>,
+}
+
+/// A running server.
+pub struct House {
+    pub address: SocketAddr,
+    pub state: AppState,
+    pub client: reqwest::Client,
+    stop: Option<oneshot::Sender<()>>,
+    pub running: JoinHandle<std::io::Result<()>>,
+}
+
+pub fn tokenizer() -> Tokenizer {
+    Tokenizer::bytes()
+}
+
+pub fn template() -> ChatTemplate {
+    ChatTemplate::new(CHATML, "", "<|im_end|>").unwrap()
+}
+
+/// Says the same thing to everyone, then ends.
+pub fn says(text: &str) -> MockBackend {
+    script(&Lines::new([text]))
+}
+
+pub fn script(lines: &Lines) -> MockBackend {
+    MockBackend::script(&tokenizer(), lines).unwrap()
+}
+
+impl Plan {
+    pub fn new(backend: MockBackend) -> Self {
+        Self {
+            backend,
+            engine: EngineConfig::default(),
+            http: HttpConfig::default(),
+            searcher: Some(Arc::new(Shelf)),
+            embedder: None,
+        }
+    }
+
+    pub async fn build(self) -> House {
+        let tokenizer = Arc::new(tokenizer());
+        let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
+        let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
+        let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(template())), eos, self.searcher);
+        let mut policies: Vec<Policy> =
+            ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
+        policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
+        let mut state = AppState::new(runtime, policies, self.http);
+        if let Some(embedder) = self.embedder {
+            state = state.with_embedder(embedder);
+        }
+        let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
+        let address = server.address();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(server.run(async {
+            let _ = stopped.await;
+        }));
+        House { address, state, client: reqwest::Client::new(), stop: Some(stop), running }
+    }
+}
+
+impl House {
+    pub async fn new(backend: MockBackend) -> Self {
+        Plan::new(backend).build().await
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Asks the server to stop, as SIGTERM does.
+    pub fn terminate(&mut self) {
+        drop(self.stop.take());
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> reqwest::Response {
+        self.client.post(self.url(path)).json(body).send().await.unwrap()
+    }
+
+    pub async fn get(&self, path: &str) -> reqwest::Response {
+        self.client.get(self.url(path)).send().await.unwrap()
+    }
+
+    /// Sends a chat request and reads its JSON answer.
+    pub async fn chat(&self, body: &Value) -> (u16, Value) {
+        let response = self.post("/v1/chat/completions", body).await;
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    /// Sends a chat request and reads its whole stream.
+    pub async fn stream(&self, body: &Value) -> String {
+        let response = self.post("/v1/chat/completions", body).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        response.text().await.unwrap()
+    }
+
+    /// Opens a connection and sends a POST over it by hand.
+    pub async fn raw(&self, path: &str, body: &Value) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).await.unwrap();
+        socket.write_all(body.as_bytes()).await.unwrap();
+        socket
+    }
+
+    /// Waits until the engine holds nothing for anybody: no block, no session, and no step is made any more.
+    pub async fn quiet(&self) {
+        let counters = self.state.runtime.engine.counters();
+        eventually("all blocks are free and all sessions gone", || {
+            counters.blocks_used.get() == 0
+                && counters.sessions_running.get() == 0
+                && counters.sessions_waiting.get() == 0
+                && counters.sessions_parked.get() == 0
+                && self.state.drain.running() == 0
+        })
+        .await;
+        let steps = counters.steps_total.get();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        assert_eq!(counters.steps_total.get(), steps, "the engine still steps");
+        assert_eq!(counters.invariant_violations_total.get(), 0);
+    }
+}
+
+/// Waits for a condition, not too long.
+pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never came about that {what}");
+}
+
+/// Reads until `text` has come.
+pub async fn read_until(socket: &mut TcpStream, text: &str) -> String {
+    let mut seen = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let count = tokio::time::timeout(Duration::from_secs(10), socket.read(&mut buffer)).await.unwrap().unwrap();
+        assert!(count > 0, "closed before {text:?}: {:?}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&buffer[..count]);
+        if String::from_utf8_lossy(&seen).contains(text) {
+            return String::from_utf8_lossy(&seen).into_owned();
+        }
+    }
+}
+
+/// The JSON of every `data:` line but `[DONE]`; fails on anything else that is not a comment.
+pub fn chunks(stream: &str) -> Vec<Value> {
+    let (body, done) = match stream.strip_suffix("data: [DONE]\n\n") {
+        Some(body) => (body, true),
+        None => (stream, false),
+    };
+    assert!(done || body.contains("\"error\""), "neither done nor failed: {stream}");
+    body.split_terminator("\n\n")
+        .filter(|message| !message.starts_with(':'))
+        .map(|message| {
+            let data = message.strip_prefix("data: ").unwrap_or_else(|| panic!("no data: {message:?}"));
+            assert!(!data.contains(['\n', '\r']), "{data:?}");
+            serde_json::from_str(data).unwrap()
+        })
+        .collect()
+}
+
+/// The text that the deltas of each choice hold together under `key`.
+pub fn joined(chunks: &[Value], key: &str) -> BTreeMap<u64, String> {
+    let mut texts = BTreeMap::new();
+    for choice in chunks.iter().filter_map(|chunk| chunk["choices"].get(0)) {
+        let text: &mut String = texts.entry(choice["index"].as_u64().unwrap()).or_default();
+        *text += choice["delta"][key].as_str().unwrap_or_default();
+    }
+    texts
+}
+
+/// Finds one passage for everything.
+#[derive(Debug)]
+pub struct Shelf;
+
+pub fn evidence(text: &str) -> Evidence {
+    let passage = Passage { id: "p1".into(), title: "Faust".into(), text: text.into() };
+    Evidence {
+        snapshot: 3,
+        mode: Mode::Passage,
+        hits: vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }],
+    }
+}
+
+impl Search for Shelf {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(async move { Ok(evidence(&format!("About {}: Goethe wrote Faust.", query.text))) })
+    }
+
+    fn modes(&self) -> &[Mode] {
+        &[Mode::Passage]
+    }
+}

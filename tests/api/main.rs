@@ -1,0 +1,18 @@
+//! The interface over the wire: a real server on a free port, a mock backend behind it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::needless_pass_by_value,
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations
+)]
+
+mod drain;
+mod golden;
+mod gone;
+mod house;
+mod load;
+mod openapi;
+mod refusals;
+mod routes;

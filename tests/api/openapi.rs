@@ -1,0 +1,42 @@
+//! `openapi.yaml` is what the code says. `UPDATE_OPENAPI=1 cargo test --test api openapi` writes it anew.
+
+use std::path::Path;
+
+use crate::house::{House, says};
+
+#[test]
+fn the_committed_document_is_the_generated_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.yaml");
+    let generated = waymark::api::document_yaml().unwrap();
+    if std::env::var_os("UPDATE_OPENAPI").is_some() {
+        std::fs::write(&path, &generated).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == generated,
+        "openapi.yaml is out of date: run `UPDATE_OPENAPI=1 cargo test --test api openapi`"
+    );
+}
+
+#[tokio::test]
+async fn the_server_shows_it() {
+    let house = House::new(says("hi")).await;
+    let yaml = house.get("/openapi.yaml").await;
+    assert_eq!(yaml.headers()["content-type"], "application/yaml");
+    assert_eq!(yaml.text().await.unwrap(), waymark::api::document_yaml().unwrap());
+    let json: serde_json::Value = house.get("/openapi.json").await.json().await.unwrap();
+    for path in [
+        "/v1/chat/completions",
+        "/v1/chat",
+        "/v1/agent",
+        "/v1/search",
+        "/v1/models",
+        "/v1/models/{id}",
+        "/v1/embeddings",
+        "/health",
+        "/ready",
+        "/metrics",
+    ] {
+        assert!(json["paths"][path].is_object(), "{path} is missing");
+    }
+}

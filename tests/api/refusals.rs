@@ -1,0 +1,179 @@
+//! What is refused, with which status, and in whose name.
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::house::{House, Plan, read_until, says};
+
+fn body(extra: Value) -> Value {
+    let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
+}
+
+/// Status, code and param of an error, after its shape was checked.
+fn error(status: u16, value: &Value) -> (u16, String, Value) {
+    let error = value["error"].as_object().unwrap_or_else(|| panic!("no error object: {value}"));
+    let keys: Vec<&String> = error.keys().collect();
+    assert_eq!(keys, ["message", "type", "param", "code"], "{value}");
+    let message = error["message"].as_str().unwrap();
+    assert!(!message.is_empty() && !message.ends_with('.'), "{message}");
+    assert!(error["type"].is_string());
+    (status, error["code"].as_str().unwrap().to_owned(), error["param"].clone())
+}
+
+#[tokio::test]
+async fn bad_values_are_named() {
+    let house = House::new(says("hi")).await;
+    let long = "x".repeat(40_000);
+    let message = |message: Value| json!({"messages": [message]});
+    for (change, status, code, param) in [
+        (json!({"messages": []}), 400, "invalid_value", json!("messages")),
+        (json!({"messages": "hi"}), 400, "invalid_value", json!("messages")),
+        (message(json!({"role": "user", "content": " "})), 400, "invalid_value", json!("messages")),
+        (message(json!({"role": "assistant", "content": "x"})), 400, "invalid_value", json!("messages")),
+        (message(json!({"role": "user"})), 400, "missing_required_parameter", json!("messages[0].content")),
+        (message(json!({"role": "king", "content": "x"})), 400, "invalid_value", json!("messages[0].role")),
+        (message(json!({"role": "tool", "content": "x"})), 400, "unsupported_parameter", json!("messages[0].role")),
+        (
+            message(json!({"role": "user", "content": "x", "name": "y"})),
+            400,
+            "unsupported_parameter",
+            json!("messages[0].name"),
+        ),
+        (
+            message(json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]})),
+            400,
+            "unsupported_parameter",
+            json!("messages[0].content[0]"),
+        ),
+        (message(json!({"role": "user", "content": long})), 400, "context_length_exceeded", json!("messages")),
+        (json!({"max_tokens": 0}), 400, "invalid_value", json!("max_tokens")),
+        (json!({"max_completion_tokens": 0}), 400, "invalid_value", json!("max_completion_tokens")),
+        (json!({"max_tokens": 3, "max_completion_tokens": 4}), 400, "invalid_value", json!("max_tokens")),
+        (json!({"max_tokens": -1}), 400, "invalid_value", json!("max_tokens")),
+        (json!({"max_tokens": "many"}), 400, "invalid_value", json!("max_tokens")),
+        (json!({"n": 0}), 400, "invalid_value", json!("n")),
+        (json!({"n": 17}), 400, "invalid_value", json!("n")),
+        (json!({"temperature": 2.5}), 400, "invalid_value", json!("temperature")),
+        (json!({"temperature": -0.1}), 400, "invalid_value", json!("temperature")),
+        (json!({"top_p": 1.1}), 400, "invalid_value", json!("top_p")),
+        (json!({"frequency_penalty": 3}), 400, "invalid_value", json!("frequency_penalty")),
+        (json!({"presence_penalty": -3}), 400, "invalid_value", json!("presence_penalty")),
+        (json!({"logit_bias": {"7": 101}}), 400, "invalid_value", json!("logit_bias")),
+        (json!({"logit_bias": {"999999": 1}}), 400, "invalid_value", json!("logit_bias")),
+        (json!({"logit_bias": {"x": 1}}), 400, "invalid_value", json!("logit_bias")),
+        (json!({"top_logprobs": 3}), 400, "invalid_value", json!("top_logprobs")),
+        (json!({"logprobs": true, "top_logprobs": 21}), 400, "invalid_value", json!("top_logprobs")),
+        (json!({"stop": ["a", "b", "c", "d", "e"]}), 400, "invalid_value", json!("stop")),
+        (json!({"stop": ""}), 400, "invalid_value", json!("stop")),
+        (json!({"stream_options": {"include_usage": true}}), 400, "invalid_value", json!("stream_options")),
+        (json!({"rag": {"k": 0}}), 400, "invalid_value", json!("rag.k")),
+        (json!({"rag": {"mode": "psychic"}}), 400, "invalid_value", json!("rag.mode")),
+        (json!({"rag": {"budget": {"seconds": 0}}}), 400, "invalid_value", json!("rag.budget.seconds")),
+        (json!({"rag": {"colour": 1}}), 400, "unknown_parameter", json!("rag.colour")),
+        (json!({"rag": {"index": "x"}}), 400, "unsupported_parameter", json!("rag.index")),
+        (json!({"colour": "red"}), 400, "unknown_parameter", json!("colour")),
+        (
+            json!({"stream": true, "stream_options": {"colour": 1}}),
+            400,
+            "unknown_parameter",
+            json!("stream_options.colour"),
+        ),
+        (json!({"model": "nobody"}), 404, "model_not_found", json!("model")),
+        (json!({"model": "routerag", "rag": {"mode": "graph"}}), 400, "unsupported_parameter", json!("rag.mode")),
+    ] {
+        let (got, answer) = house.chat(&body(change.clone())).await;
+        assert_eq!(error(got, &answer), (status, code.to_owned(), param), "{change} gave {answer}");
+    }
+    let (got, answer) = house.chat(&json!({"messages": [{"role": "user", "content": "x"}]})).await;
+    assert_eq!(error(got, &answer), (400, "missing_required_parameter".into(), json!("model")));
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn known_options_without_an_implementation_are_refused_unless_they_ask_for_nothing() {
+    let house = House::new(says("hi")).await;
+    for (field, asks, harmless) in [
+        ("tools", json!([{"type": "function"}]), json!([])),
+        ("tool_choice", json!("required"), json!("none")),
+        ("functions", json!([{}]), json!([])),
+        ("function_call", json!({"name": "x"}), json!("auto")),
+        ("response_format", json!({"type": "json_object"}), json!({"type": "text"})),
+        ("modalities", json!(["text", "audio"]), json!(["text"])),
+        ("audio", json!({"voice": "x"}), Value::Null),
+        ("prediction", json!({"type": "content"}), Value::Null),
+        ("store", json!(true), json!(false)),
+        ("metadata", json!({"a": "b"}), json!({})),
+        ("service_tier", json!("priority"), json!("auto")),
+        ("parallel_tool_calls", json!(false), json!(true)),
+        ("reasoning_effort", json!("high"), json!("medium")),
+        ("verbosity", json!("low"), json!("medium")),
+        ("web_search_options", json!({}), Value::Null),
+        ("prompt_cache_key", json!("x"), Value::Null),
+    ] {
+        let (status, answer) = house.chat(&body(json!({field: asks}))).await;
+        assert_eq!(error(status, &answer), (400, "unsupported_parameter".into(), json!(field)), "{field}");
+        let (status, answer) = house.chat(&body(json!({field: harmless}))).await;
+        assert_eq!(status, 200, "{field}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_request() {
+    let house = House::new(says("hi")).await;
+    let send = async |kind: &str, bytes: &[u8]| {
+        let request = house.client.post(house.url("/v1/chat/completions")).header("content-type", kind);
+        let response = request.body(bytes.to_vec()).send().await.unwrap();
+        assert!(response.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
+        error(response.status().as_u16(), &response.json().await.unwrap())
+    };
+    let deep = "[".repeat(200_000);
+    for (kind, bytes, status, code) in [
+        ("application/json", b"{".as_slice(), 400, "invalid_json"),
+        ("application/json", b"", 400, "invalid_json"),
+        ("application/json", b"[]", 400, "invalid_json"),
+        ("application/json", b"{\"model\": \"\xff\xfe\"}", 400, "invalid_json"),
+        ("application/json", deep.as_bytes(), 400, "invalid_json"),
+        ("text/plain", b"{}", 415, "unsupported_media_type"),
+        ("application/x-www-form-urlencoded", b"a=b", 415, "unsupported_media_type"),
+    ] {
+        assert_eq!(send(kind, bytes).await, (status, code.to_owned(), Value::Null), "{kind}");
+    }
+    assert_eq!(send("application/json; charset=utf-8", br#"{"model":1,"messages":[]}"#).await.1, "invalid_value");
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
+    let mut plan = Plan::new(says("hi"));
+    plan.http.body_limit = 1000;
+    let house = plan.build().await;
+    let mut socket = TcpStream::connect(house.address).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let answer = read_until(&mut socket, "request_too_large").await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    // Without a length it is noticed while reading.
+    let mut socket = TcpStream::connect(house.address).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    socket.write_all(format!("{head}7d0\r\n{}\r\n", "x".repeat(2000)).as_bytes()).await.unwrap();
+    let answer = read_until(&mut socket, "request_too_large").await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let fits = house.chat(&body(json!({}))).await;
+    assert_eq!(fits.0, 200);
+}
+
+#[tokio::test]
+async fn routes_and_methods_that_do_not_exist() {
+    let house = House::new(says("hi")).await;
+    let response = house.get("/v1/nothing").await;
+    assert!(response.headers().contains_key("x-request-id"));
+    assert_eq!(error(response.status().as_u16(), &response.json().await.unwrap()).1, "not_found");
+    let response = house.get("/v1/chat/completions").await;
+    assert_eq!(response.headers()["allow"], "POST");
+    assert_eq!(
+        error(response.status().as_u16(), &response.json().await.unwrap()),
+        (405, "method_not_allowed".into(), Value::Null)
+    );
+}

@@ -1,0 +1,245 @@
+//! The other routes.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+use waymark::api::TextEmbedder;
+use waymark::engine::mock::Lines;
+use waymark_index::{Embed, EmbedError};
+
+use crate::house::{House, Plan, says, script};
+
+#[tokio::test]
+async fn models_are_listed_and_found_by_name() {
+    let house = House::new(says("hi")).await;
+    let list: Value = house.get("/v1/models").await.json().await.unwrap();
+    assert_eq!(list["object"], "list");
+    let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
+    assert_eq!(ids, ["plain", "routerag", "a/b"]);
+    for path in ["/v1/models/a%2Fb", "/v1/models/a/b"] {
+        let model: Value = house.get(path).await.json().await.unwrap();
+        assert_eq!((&model["id"], &model["object"]), (&json!("a/b"), &json!("model")));
+        assert!(model["created"].as_u64().unwrap() > 1_600_000_000 && model["owned_by"].is_string());
+        assert_eq!((&model["parent"], &model["protocol"]), (&json!("mock"), &json!("plain")));
+    }
+    let unknown = house.get("/v1/models/x%2Fy").await;
+    assert_eq!(unknown.status(), 404);
+    let unknown: Value = unknown.json().await.unwrap();
+    assert_eq!((&unknown["error"]["code"], &unknown["error"]["param"]), (&json!("model_not_found"), &json!("model")));
+}
+
+/// Counts letters: a vector of what a text holds of `a`, `b` and `c`.
+#[derive(Debug)]
+struct Letters;
+
+impl Embed for Letters {
+    fn id(&self) -> &str {
+        "letters@0123"
+    }
+
+    fn dims(&self) -> usize {
+        3
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let count = |text: &str, letter| text.matches(letter).count() as f32;
+        Ok(texts.iter().map(|text| ['a', 'b', 'c'].map(|letter| count(text, letter)).to_vec()).collect())
+    }
+}
+
+impl TextEmbedder for Letters {
+    fn count_tokens(&self, text: &str) -> usize {
+        text.len()
+    }
+}
+
+#[tokio::test]
+async fn embeddings_as_numbers_and_as_base64() {
+    let house = Plan { embedder: Some(Arc::new(Letters)), ..Plan::new(says("hi")) }.build().await;
+    let embed = async |body: Value| -> (u16, Value) {
+        let response = house.post("/v1/embeddings", &body).await;
+        (response.status().as_u16(), response.json().await.unwrap())
+    };
+    let (status, answer) = embed(json!({"model": "letters", "input": ["abba", "c"], "encoding_format": "float"})).await;
+    assert_eq!(status, 200, "{answer}");
+    let expected = json!({
+        "object": "list",
+        "model": "letters@0123",
+        "data": [
+            {"object": "embedding", "index": 0, "embedding": [2.0, 2.0, 0.0]},
+            {"object": "embedding", "index": 1, "embedding": [0.0, 0.0, 1.0]},
+        ],
+        "usage": {"prompt_tokens": 5, "total_tokens": 5},
+    });
+    assert_eq!(answer, expected);
+    let (_, answer) = embed(json!({"model": "letters@0123", "input": "abba", "encoding_format": "base64"})).await;
+    let bytes =
+        base64::engine::general_purpose::STANDARD.decode(answer["data"][0]["embedding"].as_str().unwrap()).unwrap();
+    let numbers: Vec<f32> = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+    assert_eq!(numbers, [2.0, 2.0, 0.0]);
+    let many: Vec<String> = (0..100).map(|n| "a".repeat(n + 1)).collect();
+    let (_, answer) = embed(json!({"model": "letters", "input": many, "dimensions": 3, "user": null})).await;
+    for (index, item) in answer["data"].as_array().unwrap().iter().enumerate() {
+        assert_eq!((&item["index"], &item["embedding"][0]), (&json!(index), &json!((index + 1) as f32)));
+    }
+    for (change, status, param) in [
+        (json!({"input": []}), 400, "input"),
+        (json!({"input": ["a", ""]}), 400, "input[1]"),
+        (json!({"input": [1, 2]}), 400, "input"),
+        (json!({"input": [[1, 2]]}), 400, "input"),
+        (json!({"input": {"a": 1}}), 400, "input"),
+        (json!({"dimensions": 2}), 400, "dimensions"),
+        (json!({"encoding_format": "roman"}), 400, "encoding_format"),
+        (json!({"model": "other"}), 404, "model"),
+        (json!({"colour": 1}), 400, "colour"),
+        (json!({"input": vec!["a"; 2049]}), 400, "input"),
+    ] {
+        let mut body = json!({"model": "letters", "input": "a"});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let (got, answer) = embed(body).await;
+        assert_eq!((got, &answer["error"]["param"]), (status, &json!(param)), "{change}: {answer}");
+    }
+    let bare = House::new(says("hi")).await;
+    let refused: Value = bare.post("/v1/embeddings", &json!({"model": "x", "input": "a"})).await.json().await.unwrap();
+    assert_eq!(refused["error"]["code"], "not_configured");
+}
+
+#[tokio::test]
+async fn search_finds_without_a_model() {
+    let house = House::new(says("hi")).await;
+    let answer: Value = house.post("/v1/search", &json!({"query": "Faust", "k": 2})).await.json().await.unwrap();
+    assert_eq!(
+        (&answer["object"], &answer["query"], &answer["mode"], &answer["snapshot"]),
+        (&json!("search"), &json!("Faust"), &json!("passage"), &json!(3))
+    );
+    assert_eq!(answer["hits"][0]["passage"]["title"], "Faust");
+    for (body, param) in [
+        (json!({"query": " "}), json!("query")),
+        (json!({}), json!("query")),
+        (json!({"query": "x", "k": 0}), json!("k")),
+        (json!({"query": "x", "k": 51}), json!("k")),
+        (json!({"query": "x", "mode": "psychic"}), json!("mode")),
+        (json!({"query": "x", "colour": 1}), json!("colour")),
+    ] {
+        let response = house.post("/v1/search", &body).await;
+        assert_eq!(response.status(), 400, "{body}");
+        assert_eq!(response.json::<Value>().await.unwrap()["error"]["param"], param, "{body}");
+    }
+    let bare = Plan { searcher: None, ..Plan::new(says("hi")) }.build().await;
+    let refused = bare.post("/v1/search", &json!({"query": "x"})).await;
+    assert_eq!(refused.json::<Value>().await.unwrap()["error"]["code"], "not_configured");
+    let refused = bare.post("/v1/agent", &json!({"question": "x", "model": "routerag"})).await;
+    assert_eq!(refused.status(), 400);
+}
+
+fn loops() -> Lines {
+    Lines::new([
+        "<think>I must look.</think>\n<search>[passage] Faust</search>",
+        "<think>Found.</think>\n<answer> Goethe </answer>",
+    ])
+    .terminator("</information>\n\n")
+}
+
+#[tokio::test]
+async fn the_agent_tells_its_trace_as_events() {
+    let house = House::new(script(&loops())).await;
+    let body = json!({"question": "Who wrote Faust?", "model": "routerag", "stream": true});
+    let response = house.post("/v1/agent", &body).await;
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    assert_eq!(response.headers()["cache-control"], "no-cache");
+    let stream = response.text().await.unwrap();
+    let mut names = Vec::new();
+    let mut answer = String::new();
+    for message in stream.split_terminator("\n\n") {
+        let (event, data) = message.split_once('\n').unwrap();
+        let (event, data) = (event.strip_prefix("event: ").unwrap(), data.strip_prefix("data: ").unwrap());
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["type"], event);
+        answer += if event == "answer" { data["text"].as_str().unwrap() } else { "" };
+        if names.last().is_none_or(|last| last != event) {
+            names.push(event.to_owned());
+        }
+    }
+    assert_eq!(answer, "Goethe");
+    assert_eq!((names.first().unwrap().as_str(), names.last().unwrap().as_str()), ("started", "finished"));
+    let order = ["think", "query", "search_started", "search_finished", "observation", "think", "answer"];
+    let mut rest = names.iter();
+    for name in order {
+        assert!(rest.any(|seen| seen == name), "{name} is missing or out of order in {names:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_agent_tells_its_trace_at_once() {
+    let house = House::new(script(&loops())).await;
+    let body = json!({"question": "Who wrote Faust?", "model": "routerag"});
+    let answer: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
+    assert_eq!(
+        (&answer["answer"], &answer["finish_reason"], &answer["object"]),
+        (&json!("Goethe"), &json!("stop"), &json!("agent.episode"))
+    );
+    assert_eq!((&answer["searches"], &answer["question"]), (&json!(1), &json!("Who wrote Faust?")));
+    let types: Vec<_> =
+        answer["trace"].as_array().unwrap().iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!((types[0], *types.last().unwrap()), ("started", "finished"));
+    assert_eq!(types.iter().filter(|kind| **kind == "answer").count(), 1, "deltas are joined: {types:?}");
+    for (body, param) in [
+        (json!({"question": " "}), "question"),
+        (json!({"question": "x", "max_tokens": 0}), "max_tokens"),
+        (json!({"question": "x", "temperature": 3}), "temperature"),
+        (json!({"question": "x", "logprobs": 21}), "logprobs"),
+        (json!({"question": "x", "messages": []}), "messages"),
+    ] {
+        let refused: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
+        assert_eq!(refused["error"]["param"], param, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_show_the_engine_and_the_requests() {
+    let house = House::new(script(&loops())).await;
+    let body = json!({"question": "Who wrote Faust?", "model": "routerag"});
+    assert_eq!(house.post("/v1/agent", &body).await.status(), 200);
+    house.post("/v1/agent", &json!({})).await;
+    let response = house.get("/metrics").await;
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let text = response.text().await.unwrap();
+    for line in [
+        "waymark_http_requests_total{route=\"/v1/agent\",status=\"200\"} 1",
+        "waymark_http_requests_total{route=\"/v1/agent\",status=\"400\"} 1",
+        "waymark_episodes_total{policy=\"routerag\",outcome=\"stop\"} 1",
+        "waymark_searches_total 1",
+        "waymark_prefill_tokens_total ",
+        "waymark_prefill_tokens_recomputed_total 0",
+        "waymark_prefix_cache_hit_tokens_total ",
+        "waymark_step_seconds_bucket{le=\"+Inf\"} ",
+        "waymark_queue_seconds_count ",
+        "waymark_batch_rows_count ",
+        "waymark_blocks_free ",
+        "waymark_invariant_violations_total 0",
+    ] {
+        assert!(text.lines().any(|found| found.starts_with(line)), "{line:?} is missing in\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn health_and_readiness() {
+    let backend = says("hi");
+    let faults = backend.faults();
+    let house = House::new(backend).await;
+    assert_eq!(house.get("/health").await.json::<Value>().await.unwrap(), json!({"status": "ok"}));
+    assert_eq!(house.get("/ready").await.json::<Value>().await.unwrap(), json!({"status": "ready"}));
+    assert!(house.get("/").await.text().await.unwrap().starts_with("Waymark"));
+    faults.broken_from(0);
+    let ask = json!({"model": "plain", "messages": [{"role": "user", "content": "x"}]});
+    for _ in 0..20 {
+        let (status, _) = house.chat(&ask).await;
+        assert!(status == 500 || status == 503);
+    }
+    let ready = house.get("/ready").await;
+    assert_eq!(ready.status(), 503);
+    assert_eq!(ready.json::<Value>().await.unwrap()["error"]["code"], "engine_unavailable");
+    assert_eq!(house.get("/health").await.status(), 200);
+}
