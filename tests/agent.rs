@@ -363,6 +363,9 @@ async fn what_cannot_be_searched_is_refused_before_any_work() {
     let without = Runtime::new(runtime.engine, runtime.tokenizer, runtime.template, runtime.eos, None);
     let refused = run(&without, &policy("routerag"), "?", default()).await.unwrap_err();
     assert!(matches!(refused, AgentError::NoIndex { .. }));
+    let guided = EpisodeOptions { guided: Some(true), ..default() };
+    let refused = run(&without, &policy("plain"), "?", guided).await.unwrap_err();
+    assert_eq!(refused.to_string(), "protocol \"plain\" cannot be guided");
     let (plain, _) = run(&without, &policy("plain"), "?", default()).await.unwrap();
     assert_eq!(plain.finish, Reason::Stop);
 }

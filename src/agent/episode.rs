@@ -9,6 +9,7 @@ use super::budget::Budget;
 use super::conversation::Conversation;
 use super::event::Event;
 use super::generator::Source;
+use super::guide::Offer;
 use super::options::EpisodeOptions;
 use super::policy::{Policy, Retrieval};
 use super::run::Run;
@@ -63,8 +64,8 @@ impl<S: Source> Episode<S> {
     ///
     /// # Errors
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
-    /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] for
-    /// impossible options, [`AgentError::Text`] when template or tokenizer fail.
+    /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] and
+    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -76,7 +77,7 @@ impl<S: Source> Episode<S> {
         check_search(runtime, policy, &budget, retrieval.mode)?;
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
-        let guided = options.guided.unwrap_or(policy.guided);
+        let guided = guided(policy, options.guided)?;
         let mut prompt = runtime.encode(&policy.protocol.prompt(&question))?;
         let context = budget.context_tokens.min(runtime.engine.limit());
         if policy.variant == Variant::Training {
@@ -98,7 +99,7 @@ impl<S: Source> Episode<S> {
             salt: options.salt,
             context,
         };
-        let question = question.question().to_owned();
+        let question = question.into_question();
         Ok(Episode { runtime: runtime.clone(), policy: policy.clone(), settings, question, prompt })
     }
 
@@ -125,6 +126,16 @@ impl<S: Source> Episode<S> {
             let _ = events.send(Event::Failed { message: error.to_string(), code: error.code().to_owned() }).await;
         }
         result
+    }
+}
+
+/// Whether the episode is guided. The training loop never is: it exists to be like the reference's.
+fn guided(policy: &Policy, asked: Option<bool>) -> Result<bool, AgentError> {
+    let offer = Offer { search: true, modes: &[], think_tokens: 1, query_tokens: 1, answer_tokens: 1 };
+    let can = policy.protocol.guide(&offer).is_some() && !policy.variant.cuts();
+    match asked {
+        Some(true) if !can => Err(AgentError::NoGuide(policy.protocol.name())),
+        asked => Ok(asked.unwrap_or(policy.guided) && can),
     }
 }
 

@@ -35,6 +35,9 @@ pub enum AgentError {
         /// The policy.
         policy: String,
     },
+    /// Guided generation was asked for and the protocol has no guide.
+    #[error("protocol {0:?} cannot be guided")]
+    NoGuide(&'static str),
     /// A budget or an option has an impossible value.
     #[error("{field}: {reason}")]
     Option {
@@ -70,7 +73,7 @@ impl AgentError {
             AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
             AgentError::Mode { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
-            AgentError::Option { .. } => "invalid_option",
+            AgentError::NoGuide(_) | AgentError::Option { .. } => "invalid_option",
             AgentError::Policy { .. } => "invalid_policy",
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",

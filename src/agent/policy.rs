@@ -141,7 +141,7 @@ impl Policy {
             refuse(format!("protocol {:?} is not known: use one of {}", file.protocol, Policy::BUILTIN.join(", ")))
         })?;
         let budget = match file.budget {
-            Some(table) => overlay(protocol.budget(), table).map_err(|error| refuse(format!("budget: {error}")))?,
+            Some(table) => overlay(protocol.budget(), &table).map_err(|error| refuse(format!("budget: {error}")))?,
             None => protocol.budget(),
         };
         let sampling = file.sampling.unwrap_or_default().or(&default_sampling(&*protocol));
@@ -205,7 +205,7 @@ fn default_sampling(protocol: &dyn Protocol) -> Sampling {
 }
 
 /// The protocol's own budget with the fields that a file states.
-fn overlay(budget: Budget, stated: toml::Table) -> Result<Budget, toml::de::Error> {
+fn overlay(budget: Budget, stated: &toml::Table) -> Result<Budget, toml::de::Error> {
     let written: Budget = stated.clone().try_into()?;
     let has = |field: &str| stated.contains_key(field);
     let pick = |field: &str, stated: usize, own: usize| if has(field) { stated } else { own };

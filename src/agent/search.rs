@@ -265,7 +265,10 @@ mod tests {
         let asked = Instant::now();
         let (stuck, waits, refused) =
             tokio::join!(searcher.search(query("hang")), searcher.search(query("a")), searcher.search(query("b")));
-        assert_eq!((stuck, waits, refused), (Err(SearchError::Timeout), Err(SearchError::Timeout), Err(SearchError::Busy)));
+        assert_eq!(
+            (stuck, waits, refused),
+            (Err(SearchError::Timeout), Err(SearchError::Timeout), Err(SearchError::Busy))
+        );
         assert!(asked.elapsed() < Duration::from_millis(350));
         // What nobody waits for any more is not begun.
         tokio::time::sleep(Duration::from_millis(500)).await;
