@@ -19,6 +19,7 @@ mod avx512;
 mod isa;
 mod lanes;
 mod layout;
+pub(crate) mod panel;
 mod portable;
 
 #[cfg(test)]
@@ -26,6 +27,6 @@ mod matmul_test;
 
 pub use candle_core::quantized::GgmlDType as GgmlKind;
 pub use elementwise::*;
-pub use matmul::{matmul, matmul_add};
+pub use matmul::{matmul, matmul_add, matmul_map};
 pub use packed::Packed;
 pub use team::Team;
