@@ -1,1 +1,273 @@
-//! (see SEAMS)
+//! LoRA adapters in the layout that PEFT saves: `adapter_config.json` and `adapter_model.safetensors`.
+//!
+//! An adapter changes a projection from `W · x` to `W · x + s · B · (A · x)`, with `s = alpha / r`, or `alpha / √r` for
+//! rank-stabilised LoRA (Hu et al. 2021, Kalajdzievski 2023).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::Value;
+
+use crate::ModelError;
+use crate::decoder::DecoderConfig;
+use crate::kernel::Packed;
+
+/// Places in a layer where projections share their input, in the order of the computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// Queries, keys and values.
+    Qkv,
+    /// Attention's output projection.
+    O,
+    /// Gate and up projections.
+    GateUp,
+    /// Down projection.
+    Down,
+}
+
+/// Sites in a layer.
+const SITES: usize = 4;
+
+/// The projections an adapter may change: name in the checkpoint, site, and place within the site's output.
+const TARGETS: [(&str, Site, usize); 7] = [
+    ("self_attn.q_proj", Site::Qkv, 0),
+    ("self_attn.k_proj", Site::Qkv, 1),
+    ("self_attn.v_proj", Site::Qkv, 2),
+    ("self_attn.o_proj", Site::O, 0),
+    ("mlp.gate_proj", Site::GateUp, 0),
+    ("mlp.up_proj", Site::GateUp, 1),
+    ("mlp.down_proj", Site::Down, 0),
+];
+
+/// Settings that change what an adapter computes in ways this crate does not follow; each must be absent, null, false
+/// or empty.
+const REFUSED: [&str; 16] = [
+    "use_dora",
+    "modules_to_save",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+    "layer_replication",
+    "trainable_token_indices",
+    "target_parameters",
+    "lora_bias",
+    "use_qalora",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "use_bdlora",
+    "kasa_config",
+    "monteclora_config",
+    "lora_ga_config",
+];
+
+/// Initialisations that change the base model's weights, so that the adapter alone does not say what was trained.
+const REFUSED_INITIALISATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+
+/// A loaded adapter.
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    layers: Vec<[Option<Delta>; SITES]>,
+}
+
+/// What an adapter adds at one site.
+#[derive(Debug)]
+pub(crate) struct Delta {
+    /// The A matrices of the site's projections, stacked: shape (sum of ranks, in).
+    pub(crate) shrink: Packed,
+    /// Their B matrices.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// One projection's B matrix.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Which of the site's projections it belongs to.
+    pub(crate) projection: usize,
+    /// Its first row in [`Delta::shrink`].
+    pub(crate) first: usize,
+    /// Rank.
+    pub(crate) rank: usize,
+    /// B, scaled and transposed: shape (rank, out).
+    pub(crate) expand: Vec<f32>,
+}
+
+impl Adapter {
+    /// Loads an adapter for a decoder of this configuration.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] names a setting or tensor that would be ignored otherwise; [`ModelError::Corrupt`] says
+    /// what is missing or has the wrong shape; [`ModelError::Io`] names the file that cannot be read.
+    pub(crate) fn load(dir: &Path, config: &DecoderConfig) -> Result<Self, ModelError> {
+        let settings = Settings::read(dir.join("adapter_config.json"))?;
+        let path = dir.join("adapter_model.safetensors");
+        let bytes = fs::read(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let file = Source { path, settings };
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| file.corrupt(format!("not a safetensors file: {error}")))?;
+        let mut found = Pairs::new();
+        for (name, tensor) in tensors.iter() {
+            let (key, side) = file.place(name, config.layers)?;
+            found.entry(key).or_insert([None, None])[side] = Some(tensor);
+        }
+        let mut layers: Vec<[Option<Delta>; SITES]> = (0..config.layers).map(|_| Default::default()).collect();
+        for (layer, sites) in layers.iter_mut().enumerate() {
+            for site in [Site::Qkv, Site::O, Site::GateUp, Site::Down] {
+                sites[site as usize] = file.delta(&found, layer, site, config)?;
+            }
+        }
+        Ok(Self { layers })
+    }
+
+    /// What it adds at a site, if anything.
+    pub(crate) fn delta(&self, layer: usize, site: Site) -> Option<&Delta> {
+        self.layers[layer][site as usize].as_ref()
+    }
+}
+
+/// Tensors by layer and target, A before B.
+type Pairs<'a> = BTreeMap<(usize, usize), [Option<TensorView<'a>>; 2]>;
+
+/// The file tensors come from, for what is said about them.
+struct Source {
+    path: PathBuf,
+    settings: Settings,
+}
+
+impl Source {
+    fn corrupt(&self, reason: String) -> ModelError {
+        ModelError::Corrupt { path: self.path.clone(), reason }
+    }
+
+    /// Layer, target and side (A or B) of a tensor such as
+    /// `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight`.
+    fn place(&self, name: &str, layers: usize) -> Result<((usize, usize), usize), ModelError> {
+        let parse = || {
+            let rest = name.strip_prefix("base_model.model.model.layers.")?;
+            let (layer, rest) = rest.split_once('.')?;
+            let target = TARGETS.iter().position(|(target, ..)| rest.starts_with(target))?;
+            let side = match rest.strip_prefix(TARGETS[target].0)? {
+                ".lora_A.weight" => 0,
+                ".lora_B.weight" => 1,
+                _ => return None,
+            };
+            Some(((layer.parse().ok()?, target), side))
+        };
+        match parse() {
+            Some(((layer, _), _)) if layer >= layers => {
+                Err(self.corrupt(format!("tensor {name}: the base model has {layers} layers")))
+            }
+            Some(place) => Ok(place),
+            None => Err(ModelError::Unsupported { path: self.path.clone(), what: format!("tensor {name}") }),
+        }
+    }
+
+    fn delta(
+        &self,
+        found: &Pairs<'_>,
+        layer: usize,
+        site: Site,
+        config: &DecoderConfig,
+    ) -> Result<Option<Delta>, ModelError> {
+        let rank = self.settings.rank;
+        let inn = inputs(config, site);
+        let (mut shrink, mut parts) = (Vec::new(), Vec::new());
+        for (target, &(module, at, projection)) in TARGETS.iter().enumerate() {
+            let Some([a, b]) = found.get(&(layer, target)).filter(|_| at == site) else { continue };
+            let name = format!("layer {layer} {module}");
+            let out = outputs(config, module);
+            shrink.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
+            let b = self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?;
+            let expand = (0..rank * out).map(|i| b[i % out * rank + i / out] * self.settings.scale).collect();
+            parts.push(Part { projection, first: parts.len() * rank, rank, expand });
+        }
+        let rows = parts.len() * rank;
+        Ok((!parts.is_empty()).then(|| Delta { shrink: Packed::from_f32(&shrink, rows, inn), parts }))
+    }
+
+    fn values(&self, name: &str, tensor: Option<&TensorView<'_>>, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let tensor = tensor.ok_or_else(|| self.corrupt(format!("{name} is missing")))?;
+        if tensor.shape() != shape {
+            let found = tensor.shape();
+            return Err(self.corrupt(format!("{name}: shape {found:?}, {shape:?} was expected of this base model")));
+        }
+        let data = tensor.data();
+        match tensor.dtype() {
+            Dtype::F32 => Ok(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+            Dtype::F16 => {
+                Ok(data.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect())
+            }
+            Dtype::BF16 => {
+                Ok(data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect())
+            }
+            other => Err(ModelError::Unsupported { path: self.path.clone(), what: format!("{name} of type {other:?}") }),
+        }
+    }
+}
+
+/// Width of what goes into a site.
+fn inputs(config: &DecoderConfig, site: Site) -> usize {
+    match site {
+        Site::Qkv | Site::GateUp => config.hidden,
+        Site::O => config.q_width(),
+        Site::Down => config.ffn,
+    }
+}
+
+/// Width of what comes out of a projection.
+fn outputs(config: &DecoderConfig, module: &str) -> usize {
+    match module {
+        "self_attn.q_proj" => config.q_width(),
+        "self_attn.k_proj" | "self_attn.v_proj" => config.kv_width(),
+        "mlp.gate_proj" | "mlp.up_proj" => config.ffn,
+        _ => config.hidden,
+    }
+}
+
+/// What `adapter_config.json` says.
+struct Settings {
+    rank: usize,
+    scale: f32,
+}
+
+impl Settings {
+    fn read(path: PathBuf) -> Result<Self, ModelError> {
+        let text = fs::read_to_string(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let json: Value = serde_json::from_str(&text)
+            .map_err(|error| ModelError::Corrupt { path: path.clone(), reason: format!("not valid json: {error}") })?;
+        if let Some(what) = refusal(&json) {
+            return Err(ModelError::Unsupported { path, what });
+        }
+        let missing = |field: &str| ModelError::Corrupt { path: path.clone(), reason: format!("no positive {field}") };
+        let rank = json["r"].as_u64().filter(|&rank| rank > 0).ok_or_else(|| missing("r"))? as usize;
+        let alpha = json["lora_alpha"].as_f64().ok_or_else(|| missing("lora_alpha"))?;
+        let divisor = if json["use_rslora"] == Value::Bool(true) { (rank as f64).sqrt() } else { rank as f64 };
+        Ok(Self { rank, scale: (alpha / divisor) as f32 })
+    }
+}
+
+/// The first thing in a configuration that would be ignored, if any.
+fn refusal(json: &Value) -> Option<String> {
+    if json["peft_type"] != "LORA" {
+        return Some(format!("peft_type {}; only LORA is", json["peft_type"]));
+    }
+    if !neutral(&json["bias"]) && json["bias"] != "none" {
+        return Some(format!("bias {}; train with bias \"none\"", json["bias"]));
+    }
+    if let Some(name) = json["init_lora_weights"].as_str() {
+        if REFUSED_INITIALISATIONS.iter().any(|refused| name.starts_with(refused)) {
+            return Some(format!("init_lora_weights \"{name}\"; save it converted to a plain adapter"));
+        }
+    }
+    REFUSED.iter().find(|key| !neutral(&json[**key])).map(|key| format!("{key} {}", json[*key]))
+}
+
+fn neutral(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}

@@ -1,5 +1,139 @@
-//! One configured decoder for Llama, Qwen2 and Qwen3.
+//! One configured decoder for Llama, Qwen2 and Qwen3: tokens and a paged cache in, logits out.
+//!
+//! A step runs all rows of a batch together through every layer. Its parallel regions are the matrix products, attention,
+//! and two passes over tokens per layer; memory for activations is kept from step to step.
 
+mod cache;
 mod config;
+mod fused;
+mod layer;
+mod lora;
+mod step;
 
+use std::path::Path;
+use std::sync::Arc;
+
+pub use cache::KvCache;
 pub use config::{DecoderConfig, RopeScaling};
+
+use crate::ModelError;
+use crate::adapter::Adapter;
+use crate::batch::{AdapterSlot, ForwardBatch, Logits};
+use crate::kernel::attention::{Attention, Heads};
+use crate::kernel::rope::Rope;
+use crate::kernel::{Packed, Team};
+use crate::weights::Weights;
+use fused::{matrix, vector};
+use layer::Layer;
+use lora::Slots;
+use step::Scratch;
+
+/// A loaded decoder: weights, adapters, and the memory a step works in.
+#[derive(Debug)]
+pub struct Decoder {
+    config: DecoderConfig,
+    team: Arc<Team>,
+    embedding: Packed,
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    /// Output projection; `None` when it is the embedding.
+    head: Option<Packed>,
+    slots: Slots,
+    rope: Rope,
+    attention: Attention,
+    scratch: Scratch,
+}
+
+impl Decoder {
+    /// Loads the weights of a checkpoint, repacking them for the matrix product; runs on `team` from then on.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] when the configuration's numbers do not fit together, [`ModelError::Tensor`] when a tensor is
+    /// missing or has the wrong shape, and what [`Weights::tensor`] returns.
+    pub fn load(weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
+        let config = weights.config().clone();
+        config.check()?;
+        let (vocab, hidden) = (config.vocab, config.hidden);
+        let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
+        let layers = (0..config.layers).map(|index| Layer::load(weights, &config, index)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            embedding: matrix(weights, "model.embed_tokens.weight", vocab, hidden)?,
+            layers,
+            norm: vector(weights, "model.norm.weight", hidden)?,
+            head: match config.tied_embeddings {
+                true => None,
+                false => Some(matrix(weights, "lm_head.weight", vocab, hidden)?),
+            },
+            slots: Slots::default(),
+            rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
+            attention: Attention::new(heads, team.threads()),
+            scratch: Scratch::default(),
+            config,
+            team,
+        })
+    }
+
+    /// What it is configured by.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// A cache of `blocks` blocks for sequences of this decoder. Its memory is taken as it is first written.
+    pub fn kv_cache(&self, blocks: usize) -> KvCache {
+        KvCache::new(self.heads(), self.config.layers, blocks)
+    }
+
+    /// Bytes of cache one token takes, in all layers.
+    pub fn kv_bytes_per_token(&self) -> usize {
+        2 * self.config.kv_width() * self.config.layers * size_of::<f32>()
+    }
+
+    /// Bytes the base model's matrices take.
+    pub fn weight_bytes(&self) -> usize {
+        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        layers + self.embedding.bytes() + self.head.as_ref().map_or(0, Packed::bytes)
+    }
+
+    /// Loads a PEFT LoRA directory beside those that are loaded; rows name it by the slot returned.
+    ///
+    /// # Errors
+    /// [`ModelError::Unsupported`] names a setting this decoder does not follow (DoRA, trained biases, whole modules saved
+    /// with it, …); [`ModelError::Corrupt`] and [`ModelError::Io`] say which file is damaged or missing.
+    pub fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, ModelError> {
+        Ok(self.slots.insert(Adapter::load(dir, &self.config)?))
+    }
+
+    /// Frees an adapter's slot; a slot that holds none is left alone. Cached keys and values computed with the adapter
+    /// are the caller's to forget.
+    pub fn unload_adapter(&mut self, slot: AdapterSlot) {
+        self.slots.remove(slot);
+    }
+
+    /// Runs one step: writes the keys and values of all new tokens into `kv` and the wanted logits into `logits`, one row
+    /// each, in the batch's order.
+    ///
+    /// A row's logits do not depend, to the last bit, on what else is in the batch, on how its tokens were split into
+    /// chunks, or on which blocks it got.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`], before anything is written, when a token, block, adapter or position does not exist, or when
+    /// two rows would write to the same block.
+    pub fn forward(&mut self, batch: &ForwardBatch, kv: &mut KvCache, logits: &mut Logits) -> Result<(), ModelError> {
+        self.check(batch, kv)?;
+        logits.reset(self.config.vocab, batch.logit_rows());
+        if batch.tokens().is_empty() {
+            return Ok(());
+        }
+        self.begin(batch);
+        for layer in 0..self.layers.len() {
+            self.attend(layer, batch, kv);
+            self.feed(layer);
+        }
+        self.project(batch, logits);
+        Ok(())
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
+    }
+}

@@ -60,11 +60,11 @@ unsafe fn tile<const R: usize>(x: *const f32, stride: usize, w: *const f32, k: u
     unsafe {
         let mut sums = [[_mm256_setzero_ps(); 2]; R];
         for (row, sum) in sums.iter_mut().enumerate() {
-            *sum = [_mm256_load_ps(acc.add(row * PANEL)), _mm256_load_ps(acc.add(row * PANEL + LANES))];
+            *sum = [_mm256_loadu_ps(acc.add(row * PANEL)), _mm256_loadu_ps(acc.add(row * PANEL + LANES))];
         }
         for index in 0..k {
-            let low = _mm256_load_ps(w.add(index * PANEL));
-            let high = _mm256_load_ps(w.add(index * PANEL + LANES));
+            let low = _mm256_loadu_ps(w.add(index * PANEL));
+            let high = _mm256_loadu_ps(w.add(index * PANEL + LANES));
             for (row, sum) in sums.iter_mut().enumerate() {
                 let x = _mm256_set1_ps(*x.add(row * stride + index));
                 sum[0] = _mm256_fmadd_ps(x, low, sum[0]);
@@ -72,8 +72,8 @@ unsafe fn tile<const R: usize>(x: *const f32, stride: usize, w: *const f32, k: u
             }
         }
         for (row, sum) in sums.iter().enumerate() {
-            _mm256_store_ps(acc.add(row * PANEL), sum[0]);
-            _mm256_store_ps(acc.add(row * PANEL + LANES), sum[1]);
+            _mm256_storeu_ps(acc.add(row * PANEL), sum[0]);
+            _mm256_storeu_ps(acc.add(row * PANEL + LANES), sum[1]);
         }
     }
 }

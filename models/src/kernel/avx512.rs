@@ -82,7 +82,7 @@ unsafe fn tile<W: Walk, const R: usize>(source: Source, x: *const f32, stride: u
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); 2]; R];
         for (row, sum) in sums.iter_mut().enumerate() {
-            *sum = [_mm512_load_ps(acc.add(row * PANEL)), _mm512_load_ps(acc.add(row * PANEL + LANES))];
+            *sum = [_mm512_loadu_ps(acc.add(row * PANEL)), _mm512_loadu_ps(acc.add(row * PANEL + LANES))];
         }
         W::walk(source.from, source.k, |k, low, high| {
             if source.keep {
@@ -96,8 +96,8 @@ unsafe fn tile<W: Walk, const R: usize>(source: Source, x: *const f32, stride: u
             }
         });
         for (row, sum) in sums.iter().enumerate() {
-            _mm512_store_ps(acc.add(row * PANEL), sum[0]);
-            _mm512_store_ps(acc.add(row * PANEL + LANES), sum[1]);
+            _mm512_storeu_ps(acc.add(row * PANEL), sum[0]);
+            _mm512_storeu_ps(acc.add(row * PANEL + LANES), sum[1]);
         }
     }
 }
@@ -105,7 +105,8 @@ unsafe fn tile<W: Walk, const R: usize>(source: Source, x: *const f32, stride: u
 /// A form of weights: gives `take(k, outputs 0 to 15, outputs 16 to 31)` for every input index in order.
 trait Walk {
     /// # Safety
-    /// To be called where AVX-512 F is enabled; `from` holds `k` input indices of a panel, aligned to 64.
+    /// To be called where AVX-512 F is enabled; `from` holds `k` input indices of a panel, aligned to 64 but
+    /// for [`Floats`].
     unsafe fn walk(from: *const u8, k: usize, take: impl FnMut(usize, __m512, __m512));
 }
 
@@ -119,7 +120,7 @@ impl Walk for Floats {
             ahead(from.wrapping_add(k * PANEL).cast());
             ahead(from.wrapping_add(k * PANEL + LANES).cast());
             // SAFETY: `from` has PANEL floats per index.
-            unsafe { take(k, _mm512_load_ps(from.add(k * PANEL)), _mm512_load_ps(from.add(k * PANEL + LANES))) };
+            unsafe { take(k, _mm512_loadu_ps(from.add(k * PANEL)), _mm512_loadu_ps(from.add(k * PANEL + LANES))) };
         }
     }
 }

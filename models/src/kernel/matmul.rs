@@ -7,6 +7,7 @@
 //! Each output is one chain of fused multiply-adds in the order of the input index, whatever the number of rows, the
 //! storage form or the number of threads: a row's result does not depend on the batch it is computed in.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::isa::Isa;
@@ -26,7 +27,7 @@ const CHUNK: usize = 192;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source {
     pub(super) form: Form,
-    /// The first byte of the first input index, aligned to 64.
+    /// The first byte of the first input index, aligned to 64 except in F32.
     pub(super) from: *const u8,
     /// How many input indices; whole blocks in block forms.
     pub(super) k: usize,
@@ -47,8 +48,7 @@ pub(super) trait Kernel {
     /// `acc[r][o] += Σ_k x[r · stride + k] · w[k][o]` for `rows` rows (1 to `TILE`) and all outputs of a panel.
     ///
     /// # Safety
-    /// The instruction set is there, `source` is what its fields say, `x` and `acc` cover what the formula touches, and
-    /// `acc` is aligned to 64.
+    /// The instruction set is there, `source` is what its fields say, `x` and `acc` cover what the formula touches.
     unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32);
 
     /// Asks for memory that will be needed soon; any address will do.
@@ -60,28 +60,45 @@ pub(super) trait Kernel {
 /// # Panics
 /// If a slice does not have its shape.
 pub fn matmul(team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32]) {
-    product(Isa::best(), team, x, m, w, y, Store::Set);
+    product(Isa::best(), team, x, m, w, y, Finish::Set);
 }
 
-/// `y += x · Wᵀ`: as [`matmul`], for residual connections, and for biases written to `y` beforehand. The product is
-/// summed up on its own before it is added.
+/// `y += x · Wᵀ`: as [`matmul`], for residual connections. The product is summed up on its own before it is added.
 ///
 /// # Panics
 /// If a slice does not have its shape.
 pub fn matmul_add(team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32]) {
-    product(Isa::best(), team, x, m, w, y, Store::Add);
+    product(Isa::best(), team, x, m, w, y, Finish::Add);
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Store {
+/// `y = map(x · Wᵀ)`: as [`matmul`], but every piece of a row goes through `map(index of its first output, piece)` on
+/// its way to y, while it is in cache: for biases and activations.
+///
+/// # Panics
+/// If a slice does not have its shape.
+pub fn matmul_map(
+    team: &Team,
+    x: &[f32],
+    m: usize,
+    w: &Packed,
+    y: &mut [f32],
+    map: &(dyn Fn(usize, &mut [f32]) + Sync),
+) {
+    product(Isa::best(), team, x, m, w, y, Finish::Map(map));
+}
+
+/// What happens with finished sums.
+#[derive(Clone, Copy)]
+pub(super) enum Finish<'a> {
     Set,
     Add,
+    Map(&'a (dyn Fn(usize, &mut [f32]) + Sync)),
 }
 
-pub(super) fn product(isa: Isa, team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32], store: Store) {
+pub(super) fn product(isa: Isa, team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32], finish: Finish<'_>) {
     assert_eq!(x.len(), m * w.inn(), "activations of shape ({m}, {})", w.inn());
     assert_eq!(y.len(), m * w.out(), "result of shape ({m}, {})", w.out());
-    let task = Task { x, m, w, y: Base(y.as_mut_ptr()), store };
+    let task = Task { x, m, w, y: Base(y.as_mut_ptr()), finish };
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => task.run::<Avx512>(team),
@@ -97,12 +114,13 @@ struct Task<'a> {
     w: &'a Packed,
     /// Of shape (m, out); units write disjoint parts of it.
     y: Base<f32>,
-    store: Store,
+    finish: Finish<'a>,
 }
 
 #[repr(align(64))]
 struct Scratch {
-    weights: [f32; CHUNK * PANEL],
+    /// Written before it is read, and not worth clearing in every region.
+    weights: MaybeUninit<[f32; CHUNK * PANEL]>,
     sums: [f32; ROWS * PANEL],
 }
 
@@ -114,7 +132,7 @@ impl Task<'_> {
         let grab = (units / (team.threads() * 8)).max(1);
         let next = AtomicUsize::new(0);
         team.run(&|_, _| {
-            let mut scratch = Scratch { weights: [0.0; CHUNK * PANEL], sums: [0.0; ROWS * PANEL] };
+            let mut scratch = Scratch { weights: MaybeUninit::uninit(), sums: [0.0; ROWS * PANEL] };
             loop {
                 let first = next.fetch_add(grab, Ordering::Relaxed);
                 if first >= units {
@@ -157,9 +175,13 @@ impl Task<'_> {
             // SAFETY: row `first + row` and its outputs from `panel · PANEL` on lie inside `y`, and no other unit has
             // them.
             let y = unsafe { std::slice::from_raw_parts_mut(self.y.at((first + row) * out + panel * PANEL), width) };
-            match self.store {
-                Store::Set => y.copy_from_slice(&sums[..width]),
-                Store::Add => y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
+            match self.finish {
+                Finish::Set => y.copy_from_slice(&sums[..width]),
+                Finish::Add => y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
+                Finish::Map(map) => {
+                    y.copy_from_slice(&sums[..width]);
+                    map(panel * PANEL, y);
+                }
             }
         }
     }
@@ -177,7 +199,7 @@ fn chunk_product<K: Kernel>(
 ) {
     debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
     let tiles = rows.div_ceil(K::TILE);
-    let scratch_weights = scratch.weights.as_mut_ptr();
+    let scratch_weights = scratch.weights.as_mut_ptr().cast();
     let mut source = Source { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };
     for tile in 0..tiles {
         let (from, to) = (rows * tile / tiles, rows * (tile + 1) / tiles);

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::isa::Isa;
-use super::matmul::{Store, product};
+use super::matmul::{Finish, product};
 use super::{GgmlKind, Packed, Team};
 
 const KINDS: [GgmlKind; 8] = [
@@ -68,13 +68,18 @@ fn check(isa: Isa, kind: GgmlKind, m: usize, out: usize, inn: usize, threads: us
     let mut y = noise(9, m * out);
     let before = y.clone();
     let team = Team::new(threads);
-    product(isa, &team, &x, m, &packed, &mut y, Store::Set);
+    product(isa, &team, &x, m, &packed, &mut y, Finish::Set);
     let mut sums = before.clone();
-    product(isa, &team, &x, m, &packed, &mut sums, Store::Add);
+    product(isa, &team, &x, m, &packed, &mut sums, Finish::Add);
+    let mut mapped = before.clone();
+    let map =
+        |first: usize, piece: &mut [f32]| piece.iter_mut().enumerate().for_each(|(i, y)| *y += (first + i) as f32);
+    product(isa, &team, &x, m, &packed, &mut mapped, Finish::Map(&map));
     for (at, (expected, bound)) in reference(&x, &w, m, out, inn).into_iter().enumerate() {
         let error = (f64::from(y[at]) - expected).abs();
         assert!(error <= bound * 1e-6 + 1e-9, "{isa:?} {kind:?} ({m}, {out}, {inn}) at {at}: {} for {expected}", y[at]);
         assert_eq!(sums[at], before[at] + y[at], "{isa:?} {kind:?} added at {at}");
+        assert_eq!(mapped[at], y[at] + (at % out) as f32, "{isa:?} {kind:?} mapped at {at}");
     }
 }
 
@@ -114,7 +119,7 @@ fn unpacking_gives_exactly_the_dequantised_values() {
         }
         for isa in Isa::available() {
             let mut columns = vec![f32::NAN; inn * out];
-            product(isa, &team, &identity, inn, &packed, &mut columns, Store::Set);
+            product(isa, &team, &identity, inn, &packed, &mut columns, Finish::Set);
             let equal = (0..inn * out).all(|at| columns[at] == w[at % out * inn + at / out]);
             assert!(equal, "{isa:?} {kind:?}");
         }
@@ -129,10 +134,10 @@ fn a_row_does_not_depend_on_its_batch() {
         for kind in KINDS {
             let (packed, _) = weights(kind, 2, out, inn);
             let mut together = vec![0.0; m * out];
-            product(isa, &Team::new(3), &x, m, &packed, &mut together, Store::Set);
+            product(isa, &Team::new(3), &x, m, &packed, &mut together, Finish::Set);
             for (x, y) in x.chunks_exact(inn).zip(together.chunks_exact(out)) {
                 let mut alone = vec![0.0; out];
-                product(isa, &Team::new(1), x, 1, &packed, &mut alone, Store::Set);
+                product(isa, &Team::new(1), x, 1, &packed, &mut alone, Finish::Set);
                 assert_eq!(alone, y, "{isa:?} {kind:?}");
             }
         }

@@ -5,9 +5,11 @@
 //! product. An integer product with quantised activations would be faster on some machines, but it gives each program
 //! that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
 
+pub mod attention;
 pub mod elementwise;
 pub mod matmul;
 pub mod packed;
+pub mod rope;
 pub mod team;
 
 #[cfg(target_arch = "x86_64")]
@@ -15,7 +17,9 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod isa;
+mod lanes;
 mod layout;
+pub(crate) mod panel;
 mod portable;
 
 #[cfg(test)]
@@ -23,6 +27,6 @@ mod matmul_test;
 
 pub use candle_core::quantized::GgmlDType as GgmlKind;
 pub use elementwise::*;
-pub use matmul::{matmul, matmul_add};
+pub use matmul::{matmul, matmul_add, matmul_map};
 pub use packed::Packed;
 pub use team::Team;

@@ -1,0 +1,120 @@
+//! Projections of the same input, computed by one matrix product where their storage allows it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::ModelError;
+use crate::kernel::{Packed, Team, matmul};
+use crate::weights::{TensorView, Weights};
+
+/// Several projections whose outputs lie side by side.
+///
+/// Matrices stored in the same kind are stacked into one. Where a checkpoint mixes kinds (Q4_K_M files give the values
+/// another one than the keys), each is multiplied on its own and the outputs lie one after the other instead.
+#[derive(Debug)]
+pub(crate) struct Fused {
+    parts: Vec<Packed>,
+    widths: Vec<usize>,
+}
+
+/// One projection's columns inside a fused output.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    /// Where its first row begins.
+    pub(crate) start: usize,
+    /// Values from one row to the next.
+    pub(crate) stride: usize,
+    /// Values in a row.
+    pub(crate) width: usize,
+}
+
+impl Columns {
+    /// No columns.
+    pub(crate) const NONE: Self = Self::all(0);
+
+    /// All of a matrix with rows of `width`.
+    pub(crate) const fn all(width: usize) -> Self {
+        Self { start: 0, stride: width, width }
+    }
+
+    /// Where one row lies.
+    pub(crate) fn row(self, index: usize) -> Range<usize> {
+        let start = self.start + index * self.stride;
+        start..start + self.width
+    }
+}
+
+impl Fused {
+    /// Loads the named matrices, each of shape (its width, `inn`).
+    pub(crate) fn load(weights: &Weights, named: &[(String, usize)], inn: usize) -> Result<Self, ModelError> {
+        let views = named.iter().map(|(name, out)| view(weights, name, &[*out, inn])).collect::<Result<Vec<_>, _>>()?;
+        let widths: Vec<_> = named.iter().map(|(_, out)| *out).collect();
+        let same = views.windows(2).all(|pair| pair[0].kind == pair[1].kind);
+        let parts = if same && Packed::keeps(views[0].kind) {
+            let bytes: Vec<u8> = views.iter().flat_map(|view| view.bytes.iter().copied()).collect();
+            vec![Packed::from_ggml(views[0].kind, &bytes, widths.iter().sum(), inn)?]
+        } else {
+            views.iter().map(|view| pack(view, inn)).collect::<Result<_, _>>()?
+        };
+        Ok(Self { parts, widths })
+    }
+
+    /// Width of all projections together.
+    pub(crate) fn width(&self) -> usize {
+        self.widths.iter().sum()
+    }
+
+    /// Bytes the matrices take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.iter().map(Packed::bytes).sum()
+    }
+
+    /// Multiplies `m` rows; [`columns`](Self::columns) says where the outputs are.
+    pub(crate) fn product(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
+        let mut rest = y;
+        for part in &self.parts {
+            let (own, after) = rest.split_at_mut(m * part.out());
+            matmul(team, x, m, part, own);
+            rest = after;
+        }
+    }
+
+    /// Where projection `index` lies in the output of `m` rows.
+    pub(crate) fn columns(&self, index: usize, m: usize) -> Columns {
+        let before: usize = self.widths[..index].iter().sum();
+        let width = self.widths[index];
+        match self.parts.len() {
+            1 => Columns { start: before, stride: self.width(), width },
+            _ => Columns { start: before * m, stride: width, width },
+        }
+    }
+}
+
+/// A tensor of the expected shape.
+pub(crate) fn view<'a>(weights: &'a Weights, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
+    let view = weights.tensor(name)?;
+    if view.shape != shape {
+        let reason = format!("shape {:?}, {shape:?} was expected", view.shape);
+        return Err(ModelError::Tensor { name: name.to_owned(), reason });
+    }
+    Ok(view)
+}
+
+/// A matrix of the expected shape, kept compact where its kind allows it.
+pub(crate) fn matrix(weights: &Weights, name: &str, out: usize, inn: usize) -> Result<Packed, ModelError> {
+    pack(&view(weights, name, &[out, inn])?, inn)
+}
+
+/// A vector of the expected length.
+pub(crate) fn vector(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+    view(weights, name, &[len])?.to_f32()
+}
+
+fn pack(view: &TensorView<'_>, inn: usize) -> Result<Packed, ModelError> {
+    let out = view.shape[0];
+    if Packed::keeps(view.kind) {
+        let bytes: &Cow<'_, [u8]> = &view.bytes;
+        return Packed::from_ggml(view.kind, bytes, out, inn);
+    }
+    Ok(Packed::from_f32(&view.to_f32()?, out, inn))
+}

@@ -1,0 +1,227 @@
+//! The parts of one step.
+
+use super::cache::{KvCache, Place};
+use super::fused::Columns;
+use super::lora::Groups;
+use super::{Decoder, Layer};
+use crate::ModelError;
+use crate::adapter::Site;
+use crate::batch::{BLOCK, ForwardBatch, Logits, Row, Want};
+use crate::kernel::attention::Queries;
+use crate::kernel::rope::Rope;
+use crate::kernel::team::{Base, share};
+use crate::kernel::{Team, add, matmul, matmul_add, rms_norm, silu_mul};
+
+/// Tokens per thread below which a pass over tokens is not worth a parallel region.
+const GRAIN: usize = 8;
+
+/// Activations of a step, kept so that a step like the one before allocates nothing. Matrices are (tokens, width).
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    places: Vec<Place>,
+    groups: Groups,
+    /// The residual stream.
+    stream: Vec<f32>,
+    /// The stream, normalised.
+    normed: Vec<f32>,
+    qkv: Vec<f32>,
+    attended: Vec<f32>,
+    gate_up: Vec<f32>,
+    activated: Vec<f32>,
+}
+
+impl Decoder {
+    /// Checks all that a batch names, so that the step itself cannot fail or write where another row reads.
+    pub(super) fn check(&self, batch: &ForwardBatch, kv: &mut KvCache) -> Result<(), ModelError> {
+        if kv.heads() != self.heads() || kv.layers() != self.config.layers {
+            return Err(ModelError::Input("the cache was made for another decoder".to_owned()));
+        }
+        if let Some(token) = batch.tokens().iter().find(|&&token| token as usize >= self.config.vocab) {
+            return Err(ModelError::Input(format!("token {token} is outside the vocabulary of {}", self.config.vocab)));
+        }
+        kv.begin_step();
+        for (index, row) in batch.rows().iter().enumerate() {
+            self.check_row(row, batch.table(row), kv)
+                .map_err(|reason| ModelError::Input(format!("row {index}: {reason}")))?;
+        }
+        Ok(())
+    }
+
+    fn check_row(&self, row: &Row, table: &[u32], kv: &mut KvCache) -> Result<(), String> {
+        let end = row.start + row.tokens.len();
+        if row.tokens.is_empty() {
+            return Err("no tokens".to_owned());
+        }
+        if end > self.config.context {
+            return Err(format!("{end} tokens, the context is {}", self.config.context));
+        }
+        let Some(table) = table.get(..end.div_ceil(BLOCK)) else {
+            return Err(format!("{} blocks for {end} tokens", table.len()));
+        };
+        if let Some(block) = table.iter().find(|&&block| block as usize >= kv.blocks()) {
+            return Err(format!("block {block} is outside the pool of {}", kv.blocks()));
+        }
+        if let Some(slot) = row.adapter.filter(|&slot| self.slots.get(slot).is_none()) {
+            return Err(format!("no adapter in slot {}", slot.0));
+        }
+        let mut written = table.iter().enumerate().skip(row.start / BLOCK);
+        match written.find(|&(entry, &block)| !kv.claim(block as usize, row.table.start + entry)) {
+            Some((_, block)) => Err(format!("block {block} is written twice in one step")),
+            None => Ok(()),
+        }
+    }
+
+    /// Lays out the step and looks up the embeddings.
+    pub(super) fn begin(&mut self, batch: &ForwardBatch) {
+        let (config, scratch) = (&self.config, &mut self.scratch);
+        scratch.places.clear();
+        for row in batch.rows() {
+            let table = batch.table(row);
+            let places = (row.start..row.start + row.tokens.len())
+                .map(|position| Place { position, block: table[position / BLOCK] as usize });
+            scratch.places.extend(places);
+            self.rope.reserve(row.start + row.tokens.len());
+        }
+        scratch.groups.plan(batch);
+        self.attention.plan(batch);
+        let tokens = batch.tokens().len();
+        scratch.stream.resize(tokens * config.hidden, 0.0);
+        scratch.normed.resize(tokens * config.hidden, 0.0);
+        scratch.qkv.resize(tokens * (config.q_width() + 2 * config.kv_width()), 0.0);
+        scratch.attended.resize(tokens * config.q_width(), 0.0);
+        scratch.gate_up.resize(tokens * 2 * config.ffn, 0.0);
+        scratch.activated.resize(tokens * config.ffn, 0.0);
+        for (row, &token) in scratch.stream.chunks_exact_mut(config.hidden).zip(batch.tokens()) {
+            self.embedding.row_f32(token as usize, row);
+        }
+    }
+
+    /// Attention of one layer, added to the stream.
+    pub(super) fn attend(&mut self, index: usize, batch: &ForwardBatch, kv: &mut KvCache) {
+        let Self { config, team, layers, slots, rope, attention, scratch, .. } = self;
+        let (layer, tokens) = (&layers[index], scratch.places.len());
+        normalise(team, &scratch.stream, &layer.attention_norm, config.rms_eps, &mut scratch.normed);
+        layer.qkv.product(team, &scratch.normed, tokens, &mut scratch.qkv);
+        let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, tokens));
+        let normed = (scratch.normed.as_slice(), config.hidden);
+        scratch.groups.add(team, slots, (index, Site::Qkv), normed, &mut scratch.qkv, &|part| columns[part]);
+        let heads = kv.heads();
+        let pass = Rotation { layer, rope, columns, dim: heads.dim, eps: config.rms_eps, block_len: heads.block_len() };
+        pass.run(team, &scratch.places, &mut scratch.qkv, kv.layer_mut(index));
+        let queries = Queries { data: &scratch.qkv[columns[0].start..], stride: columns[0].stride };
+        attention.run(team, batch, kv.layer(index), queries, &mut scratch.attended);
+        matmul_add(team, &scratch.attended, tokens, &layer.o, &mut scratch.stream);
+        let attended = (scratch.attended.as_slice(), config.q_width());
+        let whole = Columns::all(config.hidden);
+        scratch.groups.add(team, slots, (index, Site::O), attended, &mut scratch.stream, &|_| whole);
+    }
+
+    /// The feed-forward part of one layer, added to the stream: `down(silu(gate(x)) · up(x))`.
+    pub(super) fn feed(&mut self, index: usize) {
+        let Self { config, team, layers, slots, scratch, .. } = self;
+        let (layer, tokens) = (&layers[index], scratch.places.len());
+        normalise(team, &scratch.stream, &layer.ffn_norm, config.rms_eps, &mut scratch.normed);
+        layer.gate_up.product(team, &scratch.normed, tokens, &mut scratch.gate_up);
+        let columns = [0, 1].map(|part| layer.gate_up.columns(part, tokens));
+        let normed = (scratch.normed.as_slice(), config.hidden);
+        scratch.groups.add(team, slots, (index, Site::GateUp), normed, &mut scratch.gate_up, &|part| columns[part]);
+        let gate_up = &scratch.gate_up;
+        team.rows(&mut scratch.activated, config.ffn, GRAIN, &|first, share| {
+            for (token, gate) in share.chunks_exact_mut(config.ffn).enumerate() {
+                gate.copy_from_slice(&gate_up[columns[0].row(first + token)]);
+                silu_mul(gate, &gate_up[columns[1].row(first + token)]);
+            }
+        });
+        matmul_add(team, &scratch.activated, tokens, &layer.down, &mut scratch.stream);
+        let activated = (scratch.activated.as_slice(), config.ffn);
+        let whole = Columns::all(config.hidden);
+        scratch.groups.add(team, slots, (index, Site::Down), activated, &mut scratch.stream, &|_| whole);
+    }
+
+    /// Final norm and vocabulary projection, for the wanted positions only.
+    pub(super) fn project(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
+        let Self { config, team, scratch, .. } = self;
+        let rows = logits.rows();
+        let wanted = batch.rows().iter().flat_map(|row| match row.want {
+            Want::Nothing => row.tokens.end..row.tokens.end,
+            Want::Last => row.tokens.end - 1..row.tokens.end,
+            Want::All => row.tokens.clone(),
+        });
+        for (token, to) in wanted.zip(scratch.normed.chunks_exact_mut(config.hidden)) {
+            rms_norm(&scratch.stream[token * config.hidden..][..config.hidden], &self.norm, config.rms_eps, to);
+        }
+        let head = self.head.as_ref().unwrap_or(&self.embedding);
+        matmul(team, &scratch.normed[..rows * config.hidden], rows, head, logits.as_mut_slice());
+    }
+}
+
+/// RMS norm of every row.
+fn normalise(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let width = weight.len();
+    team.rows(out, width, GRAIN, &|first, share| rms_norm(&x[first * width..][..share.len()], weight, eps, share));
+}
+
+/// What happens to queries, keys and values between their projection and attention: bias, norm per head, rotation; keys
+/// and values then go into the cache.
+struct Rotation<'a> {
+    layer: &'a Layer,
+    rope: &'a Rope,
+    /// Where queries, keys and values lie.
+    columns: [Columns; 3],
+    dim: usize,
+    eps: f32,
+    block_len: usize,
+}
+
+impl Rotation<'_> {
+    fn run(&self, team: &Team, places: &[Place], qkv: &mut [f32], cache: &mut [f32]) {
+        let shares = (places.len() / GRAIN).clamp(1, team.threads());
+        let len = (qkv.len(), cache.len());
+        let (qkv, cache) = (Base(qkv.as_mut_ptr()), Base(cache.as_mut_ptr()));
+        let body = |range: std::ops::Range<usize>| {
+            for token in range {
+                let [q, k, v] = self.columns.map(|columns| {
+                    let row = columns.row(token);
+                    assert!(row.end <= len.0, "projection outputs of every token");
+                    // SAFETY: in bounds; tokens and the three column ranges are disjoint.
+                    unsafe { std::slice::from_raw_parts_mut(qkv.at(row.start), row.len()) }
+                });
+                let place = places[token];
+                self.prepare(q, k, v, place.position);
+                let start = place.block * self.block_len;
+                assert!(start + self.block_len <= len.1, "blocks inside the cache");
+                // SAFETY: in bounds; no two tokens share a place, because no two table entries name the same block for
+                // writing, which was checked before the step.
+                unsafe { place.store(k, v, self.dim, cache.at(start)) };
+            }
+        };
+        match shares {
+            1 => body(0..places.len()),
+            _ => team.run(&|worker, _| body(share(places.len(), worker, shares))),
+        }
+    }
+
+    /// Bias, norm and rotation of one token.
+    fn prepare(&self, q: &mut [f32], k: &mut [f32], v: &mut [f32], position: usize) {
+        if let Some(bias) = &self.layer.bias {
+            add(q, &bias[..q.len()]);
+            add(k, &bias[q.len()..][..k.len()]);
+            add(v, &bias[q.len() + k.len()..]);
+        }
+        for (side, heads) in [q, k].into_iter().enumerate() {
+            for head in heads.chunks_exact_mut(self.dim) {
+                if let Some(norms) = &self.layer.head_norms {
+                    normalise_head(head, &norms[side], self.eps);
+                }
+                self.rope.rotate(head, position);
+            }
+        }
+    }
+}
+
+/// RMS norm of one head in place.
+fn normalise_head(head: &mut [f32], weight: &[f32], eps: f32) {
+    let squares: f32 = head.iter().map(|x| x * x).sum();
+    let scale = 1.0 / (squares / head.len() as f32 + eps).sqrt();
+    head.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
+}

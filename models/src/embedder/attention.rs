@@ -1,0 +1,115 @@
+//! Full attention inside each sequence of a ragged batch.
+
+use crate::kernel::Team;
+use crate::kernel::panel::{PANEL, panel_product};
+use crate::kernel::softmax;
+use crate::kernel::team::Base;
+
+/// Queries that go through scores, softmax and values together: a tile of the product, whose scores stay in cache.
+const QUERIES: usize = 24;
+
+/// `out = softmax(Q Kᵀ / √head) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head) with queries, keys
+/// and values side by side, `out` shape (pieces, heads · head); `head` is a multiple of [`PANEL`].
+pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u32>], qkv: &[f32], out: &mut [f32]) {
+    let width = heads * head;
+    assert!(head.is_multiple_of(PANEL) && qkv.len() == 3 * out.len(), "attention shapes");
+    let starts: Vec<usize> = sequences
+        .iter()
+        .scan(0, |next, sequence| {
+            let start = *next;
+            *next += sequence.len();
+            Some(start)
+        })
+        .collect();
+    let base = Base(out.as_mut_ptr());
+    let len = out.len();
+    team.each(sequences.len() * heads, &|item| {
+        let (sequence, at) = (item / heads, item % heads * head);
+        let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
+        assert!(rows.end * width <= len, "attention rows");
+        let one = Head { qkv: &qkv[rows.start * 3 * width..rows.end * 3 * width], width, at, head };
+        one.attend(|row, values| {
+            // SAFETY: inside `out`, as asserted; no other item has this row of this head.
+            let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
+            to.copy_from_slice(values);
+        });
+    });
+}
+
+/// One head of one sequence.
+struct Head<'a> {
+    /// The sequence's rows.
+    qkv: &'a [f32],
+    width: usize,
+    /// Where the head's columns begin in each of the three parts of a row.
+    at: usize,
+    head: usize,
+}
+
+impl Head<'_> {
+    fn attend(&self, mut write: impl FnMut(usize, &[f32])) {
+        let count = self.qkv.len() / (3 * self.width);
+        let panels = count.div_ceil(PANEL);
+        let keys = self.transposed_keys(panels);
+        let values = self.values();
+        let mut scores = vec![0.0; QUERIES * panels * PANEL];
+        let mut sums = [0.0; QUERIES * PANEL];
+        let mut output = vec![0.0; QUERIES * self.head];
+        for first in (0..count).step_by(QUERIES) {
+            let rows = QUERIES.min(count - first);
+            let queries = &self.qkv[first * 3 * self.width + self.at..];
+            let sums = &mut sums[..rows * PANEL];
+            for (panel, keys) in keys.chunks_exact(self.head * PANEL).enumerate() {
+                sums.fill(0.0);
+                panel_product(queries, 3 * self.width, keys, sums);
+                spread(sums, &mut scores, panels * PANEL, panel * PANEL);
+            }
+            for scores in scores.chunks_exact_mut(panels * PANEL).take(rows) {
+                softmax(&mut scores[..count]);
+            }
+            for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
+                sums.fill(0.0);
+                panel_product(&scores, panels * PANEL, values, sums);
+                spread(sums, &mut output, self.head, panel * PANEL);
+            }
+            for (row, output) in output.chunks_exact(self.head).take(rows).enumerate() {
+                write(first + row, output);
+            }
+        }
+    }
+
+    /// Part 0, 1 or 2 (query, key, value) of each row.
+    fn part(&self, part: usize) -> impl Iterator<Item = &[f32]> {
+        let at = part * self.width + self.at;
+        self.qkv.chunks_exact(3 * self.width).map(move |row| &row[at..at + self.head])
+    }
+
+    /// Keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head; places beyond the last key are zero.
+    fn transposed_keys(&self, panels: usize) -> Vec<f32> {
+        let scale = 1.0 / (self.head as f32).sqrt();
+        let mut keys = vec![0.0; panels * self.head * PANEL];
+        for (index, key) in self.part(1).enumerate() {
+            let panel = &mut keys[index / PANEL * self.head * PANEL..][..self.head * PANEL];
+            for (to, value) in panel.iter_mut().skip(index % PANEL).step_by(PANEL).zip(key) {
+                *to = value * scale;
+            }
+        }
+        keys
+    }
+
+    /// Values as `[panel of dimensions][key][PANEL]`.
+    fn values(&self) -> Vec<f32> {
+        let mut values = Vec::with_capacity(self.qkv.len() / 3);
+        for panel in (0..self.head).step_by(PANEL) {
+            self.part(2).for_each(|value| values.extend_from_slice(&value[panel..panel + PANEL]));
+        }
+        values
+    }
+}
+
+/// Copies rows of [`PANEL`] sums to column `at` of rows of `width`.
+fn spread(sums: &[f32], to: &mut [f32], width: usize, at: usize) {
+    for (sums, to) in sums.chunks_exact(PANEL).zip(to.chunks_exact_mut(width)) {
+        to[at..at + PANEL].copy_from_slice(sums);
+    }
+}

@@ -1,0 +1,207 @@
+//! The BERT encoder (Devlin et al. 2018) over a ragged batch: sequences follow each other without padding.
+
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors};
+
+use super::attention::attend;
+use super::config::Config;
+use crate::ModelError;
+use crate::kernel::{GgmlKind, Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map};
+
+/// Rows a thread should at least have before another one helps with a row-wise function.
+const ROW_GRAIN: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Bert {
+    config: Config,
+    words: Vec<f32>,
+    /// Position embeddings with the embedding of token type 0 added: every piece is of that type.
+    positions: Vec<f32>,
+    norm: Norm,
+    layers: Vec<Layer>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    /// Query, key and value projections, one under the other.
+    qkv: Linear,
+    attended: Linear,
+    attended_norm: Norm,
+    up: Linear,
+    down: Linear,
+    norm: Norm,
+}
+
+#[derive(Debug)]
+struct Linear {
+    weight: Packed,
+    bias: Vec<f32>,
+}
+
+#[derive(Debug)]
+struct Norm {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    eps: f32,
+}
+
+/// Activations of one pass, kept for the next.
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    /// Shape (pieces, hidden).
+    hidden: Vec<f32>,
+    /// Shape (pieces, 3 · hidden).
+    qkv: Vec<f32>,
+    /// Shape (pieces, hidden).
+    attended: Vec<f32>,
+    /// Shape (pieces, ffn).
+    inner: Vec<f32>,
+}
+
+impl Buffers {
+    /// The last layer of the last pass, shape (pieces, hidden).
+    pub(super) fn hidden(&self) -> &[f32] {
+        &self.hidden
+    }
+}
+
+impl Bert {
+    pub(super) fn load(config: &Config, file: &[u8], path: &Path) -> Result<Self, ModelError> {
+        let tensors = SafeTensors::deserialize(file)
+            .map_err(|error| ModelError::Corrupt { path: path.to_owned(), reason: error.to_string() })?;
+        let source = Tensors { tensors, eps: config.norm_eps };
+        let (hidden, embeddings) = (config.hidden, "embeddings");
+        let words = source.floats(&format!("{embeddings}.word_embeddings.weight"), &[config.vocab, hidden])?;
+        let types = source.floats(&format!("{embeddings}.token_type_embeddings.weight"), &[config.types, hidden])?;
+        let mut positions =
+            source.floats(&format!("{embeddings}.position_embeddings.weight"), &[config.positions, hidden])?;
+        add_bias(&mut positions, &types[..hidden]);
+        Ok(Self {
+            config: config.clone(),
+            words,
+            positions,
+            norm: source.norm(&format!("{embeddings}.LayerNorm"), hidden)?,
+            layers: (0..config.layers).map(|index| source.layer(index, config)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Runs the encoder; the result is in [`Buffers::hidden`], row after row. Ids lie within the vocabulary and no
+    /// sequence is longer than the positions.
+    pub(super) fn forward(&self, team: &Team, sequences: &[Vec<u32>], buffers: &mut Buffers) {
+        let (pieces, width) = (sequences.iter().map(Vec::len).sum::<usize>(), self.config.hidden);
+        buffers.hidden.resize(pieces * width, 0.0);
+        buffers.qkv.resize(pieces * width * 3, 0.0);
+        buffers.attended.resize(pieces * width, 0.0);
+        buffers.inner.resize(pieces * self.config.ffn, 0.0);
+        self.look_up(team, sequences, &mut buffers.hidden);
+        for layer in &self.layers {
+            layer.forward(team, &self.config, sequences, buffers);
+        }
+    }
+
+    fn look_up(&self, team: &Team, sequences: &[Vec<u32>], hidden: &mut [f32]) {
+        let width = self.config.hidden;
+        let ids = sequences.iter().flat_map(|sequence| sequence.iter().enumerate());
+        for (out, (position, &id)) in hidden.chunks_exact_mut(width).zip(ids) {
+            out.copy_from_slice(&self.words[id as usize * width..][..width]);
+            add(out, &self.positions[position * width..][..width]);
+        }
+        self.norm.apply(team, None, hidden);
+    }
+}
+
+impl Layer {
+    fn forward(&self, team: &Team, config: &Config, sequences: &[Vec<u32>], buffers: &mut Buffers) {
+        let Buffers { hidden, qkv, attended, inner } = buffers;
+        let rows = hidden.len() / config.hidden;
+        let biased = |bias: &[f32], first: usize, piece: &mut [f32]| add(piece, &bias[first..first + piece.len()]);
+        matmul_map(team, hidden, rows, &self.qkv.weight, qkv, &|first, piece| biased(&self.qkv.bias, first, piece));
+        attend(team, config.heads, config.head(), sequences, qkv, attended);
+        matmul_add(team, attended, rows, &self.attended.weight, hidden);
+        self.attended_norm.apply(team, Some(&self.attended.bias), hidden);
+        matmul_map(team, hidden, rows, &self.up.weight, inner, &|first, piece| {
+            biased(&self.up.bias, first, piece);
+            gelu(piece);
+        });
+        matmul_add(team, inner, rows, &self.down.weight, hidden);
+        self.norm.apply(team, Some(&self.down.bias), hidden);
+    }
+}
+
+impl Norm {
+    /// Adds `bias`, the late one of the product before, and normalises.
+    fn apply(&self, team: &Team, bias: Option<&[f32]>, x: &mut [f32]) {
+        team.rows(x, self.weight.len(), ROW_GRAIN, &|_, share| {
+            for row in share.chunks_exact_mut(self.weight.len()) {
+                if let Some(bias) = bias {
+                    add(row, bias);
+                }
+                layer_norm(row, &self.weight, &self.bias, self.eps);
+            }
+        });
+    }
+}
+
+/// The tensors of a file, by name and checked shape.
+struct Tensors<'a> {
+    tensors: SafeTensors<'a>,
+    eps: f32,
+}
+
+impl Tensors<'_> {
+    fn layer(&self, index: usize, config: &Config) -> Result<Layer, ModelError> {
+        let name = |part: &str| format!("encoder.layer.{index}.{part}");
+        let (hidden, ffn) = (config.hidden, config.ffn);
+        let projections = ["query", "key", "value"].map(|part| name(&format!("attention.self.{part}")));
+        Ok(Layer {
+            qkv: self.linear(&projections, hidden, hidden)?,
+            attended: self.linear(&[name("attention.output.dense")], hidden, hidden)?,
+            attended_norm: self.norm(&name("attention.output.LayerNorm"), hidden)?,
+            up: self.linear(&[name("intermediate.dense")], ffn, hidden)?,
+            down: self.linear(&[name("output.dense")], hidden, ffn)?,
+            norm: self.norm(&name("output.LayerNorm"), hidden)?,
+        })
+    }
+
+    /// Linear maps of shape (out, in) each, put one under the other.
+    fn linear(&self, names: &[String], out: usize, inn: usize) -> Result<Linear, ModelError> {
+        let (mut weight, mut bias) = (Vec::new(), Vec::new());
+        for name in names {
+            weight.extend(self.floats(&format!("{name}.weight"), &[out, inn])?);
+            bias.extend(self.floats(&format!("{name}.bias"), &[out])?);
+        }
+        Ok(Linear { weight: Packed::from_f32(&weight, out * names.len(), inn), bias })
+    }
+
+    fn norm(&self, name: &str, width: usize) -> Result<Norm, ModelError> {
+        let part = |part: &str| self.floats(&format!("{name}.{part}"), &[width]);
+        Ok(Norm { weight: part("weight")?, bias: part("bias")?, eps: self.eps })
+    }
+
+    fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let fail = |reason: String| ModelError::Tensor { name: name.to_owned(), reason };
+        // Checkpoints saved with a task head put the encoder under `bert.`.
+        let tensor = self.tensors.tensor(name).or_else(|_| self.tensors.tensor(&format!("bert.{name}")));
+        let tensor = tensor.map_err(|error| fail(error.to_string()))?;
+        if tensor.shape() != shape {
+            return Err(fail(format!("shape {:?}, expected {shape:?}", tensor.shape())));
+        }
+        let kind = match tensor.dtype() {
+            Dtype::F32 => GgmlKind::F32,
+            Dtype::F16 => GgmlKind::F16,
+            Dtype::BF16 => GgmlKind::BF16,
+            other => return Err(fail(format!("unsupported type {other:?}"))),
+        };
+        Ok(to_floats(kind, tensor.data()))
+    }
+}
+
+fn to_floats(kind: GgmlKind, bytes: &[u8]) -> Vec<f32> {
+    let pairs = || bytes.chunks_exact(2).map(|at| [at[0], at[1]]);
+    match kind {
+        GgmlKind::F16 => pairs().map(|at| half::f16::from_le_bytes(at).to_f32()).collect(),
+        GgmlKind::BF16 => pairs().map(|at| half::bf16::from_le_bytes(at).to_f32()).collect(),
+        _ => bytes.chunks_exact(4).map(|at| f32::from_le_bytes([at[0], at[1], at[2], at[3]])).collect(),
+    }
+}

@@ -1,0 +1,174 @@
+//! Causal attention over a paged cache, read in place through the block tables.
+//!
+//! Work is split into tiles: one sequence, one key and value head, and as many consecutive query positions as share a
+//! pass over its blocks. The query heads of a group belong to the same tile, so the cache is read once per group.
+
+mod tile;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::batch::{BLOCK, ForwardBatch};
+use crate::kernel::isa::Isa;
+use crate::kernel::team::{Base, Team};
+use tile::{Blocks, RUN_TOKENS, Tile};
+
+/// Query rows (positions times heads of a group) in one tile: enough to make reading keys and values from the second
+/// level cache cheap, few enough for their scores to stay there too.
+const TILE_ROWS: usize = 48;
+
+/// The heads of one decoder layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    /// Query heads, a multiple of `kv`.
+    pub query: usize,
+    /// Key and value heads.
+    pub kv: usize,
+    /// Width of a head, a multiple of 16.
+    pub dim: usize,
+}
+
+impl Heads {
+    /// Query heads per key and value head.
+    pub fn group(self) -> usize {
+        self.query / self.kv
+    }
+
+    /// Values in one layer's share of a block. For each head in turn: its keys, shape (dim, [`BLOCK`]), transposed so
+    /// that the scores of a whole block are one vector; then its values, shape ([`BLOCK`], dim).
+    pub fn block_len(self) -> usize {
+        self.kv * self.head_len()
+    }
+
+    /// Values one head has in a block.
+    pub fn head_len(self) -> usize {
+        2 * BLOCK * self.dim
+    }
+}
+
+/// Consecutive query positions of one sequence for one key and value head.
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    row: usize,
+    head: usize,
+    /// Index of the first query token in the batch.
+    token: usize,
+    queries: usize,
+    /// Position of the first query in its sequence.
+    position: usize,
+}
+
+/// Attention's plan for one step and the memory it works in, reused from layer to layer and from step to step.
+#[derive(Debug)]
+pub struct Attention {
+    heads: Heads,
+    isa: Isa,
+    items: Vec<Item>,
+    /// Tokens of the planned batch.
+    tokens: usize,
+    /// Per worker: queries, sums, scores, largest scores, totals.
+    scratch: Vec<Vec<f32>>,
+}
+
+/// The queries of a step: token `t`'s heads lie at `data[t * stride ..]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// Queries, rotated but not scaled.
+    pub data: &'a [f32],
+    /// Values from one token to the next.
+    pub stride: usize,
+}
+
+impl Attention {
+    /// Attention for one shape of heads on a team of `threads`.
+    pub fn new(heads: Heads, threads: usize) -> Self {
+        let rows = TILE_ROWS.max(heads.group());
+        let len = rows * (2 * heads.dim + RUN_TOKENS + 2);
+        Self { heads, isa: Isa::best(), items: Vec::new(), tokens: 0, scratch: vec![vec![0.0; len]; threads] }
+    }
+
+    /// Splits a step into tiles; the plan holds for all layers.
+    pub fn plan(&mut self, batch: &ForwardBatch) {
+        self.items.clear();
+        self.tokens = batch.tokens().len();
+        let most = (TILE_ROWS / self.heads.group()).max(1);
+        for (row, share) in batch.rows().iter().enumerate() {
+            let mut done = 0;
+            while done < share.tokens.len() {
+                let queries = (share.tokens.len() - done).min(most);
+                let (token, position) = (share.tokens.start + done, share.start + done);
+                self.items.extend((0..self.heads.kv).map(|head| Item { row, head, token, queries, position }));
+                done += queries;
+            }
+        }
+        // The longest first: what is handed out last should be short, so that all threads end together.
+        self.items.sort_by_key(|item| std::cmp::Reverse(item.queries * (item.position + item.queries)));
+    }
+
+    /// Computes `softmax(q · kᵀ / √dim) · v` for every token and head of the planned batch.
+    ///
+    /// `layer` is the layer's part of the cache, in which the batch's own keys and values stand already; `out` has shape
+    /// (tokens, query heads · dim).
+    ///
+    /// # Panics
+    /// If a slice is too short for the batch, or a block table names a block outside `layer`.
+    pub fn run(&mut self, team: &Team, batch: &ForwardBatch, layer: &[f32], queries: Queries<'_>, out: &mut [f32]) {
+        let width = self.heads.query * self.heads.dim;
+        assert_eq!(batch.tokens().len(), self.tokens, "a batch that was not planned");
+        assert!(out.len() >= self.tokens * width, "attention output too short");
+        let out = Base(out.as_mut_ptr());
+        let scratch = Base(self.scratch.as_mut_ptr());
+        assert!(team.threads() <= self.scratch.len(), "planned for fewer threads");
+        let next = AtomicUsize::new(0);
+        let (heads, isa, items) = (self.heads, self.isa, &self.items);
+        team.run(&|worker, _| {
+            // SAFETY: each worker has its own index, below the number of scratch buffers.
+            let scratch = unsafe { &mut *scratch.at(worker) };
+            while let Some(&item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let table = batch.table(&batch.rows()[item.row]);
+                let blocks =
+                    Blocks { data: layer, table, stride: heads.block_len(), offset: item.head * heads.head_len() };
+                let mut tile = item.tile(heads, scratch, queries);
+                tile.attend(isa, blocks);
+                for (index, sums) in tile.sums.chunks_exact(heads.dim).enumerate() {
+                    let to = item.place(heads, index, width);
+                    // SAFETY: inside `out` by the assertion above; items name disjoint tokens and heads.
+                    unsafe { std::slice::from_raw_parts_mut(out.at(to.start), heads.dim) }.copy_from_slice(sums);
+                }
+            }
+        });
+    }
+}
+
+impl Item {
+    /// Where query row `index` of this tile lies in a matrix with `stride` values per token.
+    fn place(self, heads: Heads, index: usize, stride: usize) -> Range<usize> {
+        let (query, member) = (index / heads.group(), index % heads.group());
+        let start = (self.token + query) * stride + (self.head * heads.group() + member) * heads.dim;
+        start..start + heads.dim
+    }
+
+    /// Cuts the scratch to size and copies the scaled queries into it.
+    fn tile<'a>(self, heads: Heads, scratch: &'a mut [f32], queries: Queries<'_>) -> Tile<'a> {
+        let rows = self.queries * heads.group();
+        let (own, scratch) = scratch.split_at_mut(rows * heads.dim);
+        let (sums, scratch) = scratch.split_at_mut(rows * heads.dim);
+        let (scores, scratch) = scratch.split_at_mut(rows * RUN_TOKENS);
+        let (largest, scratch) = scratch.split_at_mut(rows);
+        let scale = 1.0 / (heads.dim as f32).sqrt();
+        for (index, row) in own.chunks_exact_mut(heads.dim).enumerate() {
+            let from = &queries.data[self.place(heads, index, queries.stride)];
+            row.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+        }
+        Tile {
+            queries: own,
+            group: heads.group(),
+            position: self.position,
+            head_dim: heads.dim,
+            scores,
+            sums,
+            largest,
+            totals: &mut scratch[..rows],
+        }
+    }
+}

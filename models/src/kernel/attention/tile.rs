@@ -1,0 +1,310 @@
+//! The inner loops of attention: a few query rows against the keys and values of one head, a run of blocks at a time.
+//!
+//! Softmax is computed online (Milakov and Gimelshein 2018): the weighted sum of the values so far is rescaled whenever
+//! a larger score appears, so that each block of keys and values is read once per tile.
+
+use crate::batch::BLOCK;
+use crate::kernel::isa::Isa;
+use crate::kernel::lanes::{LANES, Lanes};
+
+/// Blocks whose scores are computed before their values are used.
+pub(super) const RUN: usize = 8;
+/// Tokens in a run: the row length of the score matrix.
+pub(super) const RUN_TOKENS: usize = RUN * BLOCK;
+
+/// One head's queries for some consecutive positions of one sequence, and everything that is written while its keys
+/// and values go by.
+pub(super) struct Tile<'a> {
+    /// Queries, scaled, shape (rows, head_dim); row `i` has position `position + i / group`.
+    pub(super) queries: &'a [f32],
+    /// Query heads that share this key and value head.
+    pub(super) group: usize,
+    /// Position of the first row.
+    pub(super) position: usize,
+    /// Width of a head, a multiple of [`LANES`].
+    pub(super) head_dim: usize,
+    /// Scratch for scores, shape (rows, [`RUN_TOKENS`]).
+    pub(super) scores: &'a mut [f32],
+    /// Weighted sums of values, shape (rows, head_dim).
+    pub(super) sums: &'a mut [f32],
+    /// Largest score so far, per row.
+    pub(super) largest: &'a mut [f32],
+    /// Sum of the exponentials so far, per row.
+    pub(super) totals: &'a mut [f32],
+}
+
+/// Keys and values of one head in one layer, block by block.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks<'a> {
+    /// The layer's part of the cache.
+    pub(super) data: &'a [f32],
+    /// The sequence's block table.
+    pub(super) table: &'a [u32],
+    /// Values between one block and the next.
+    pub(super) stride: usize,
+    /// Where in a block this head's keys begin; its values follow.
+    pub(super) offset: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn attend_avx512(tile: &mut Tile<'_>, blocks: Blocks<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { tile.pass::<std::arch::x86_64::__m512>(blocks) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn attend_avx2(tile: &mut Tile<'_>, blocks: Blocks<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { tile.pass::<[std::arch::x86_64::__m256; 2]>(blocks) }
+}
+
+impl Tile<'_> {
+    fn rows(&self) -> usize {
+        self.largest.len()
+    }
+
+    /// Lets every block up to the last row's position go by; [`sums`](Self::sums) then holds the attention's output.
+    ///
+    /// # Panics
+    /// If a block named in the table lies outside the cache, or a slice is too short.
+    pub(super) fn attend(&mut self, isa: Isa, blocks: Blocks<'_>) {
+        let rows = self.rows();
+        assert!(self.head_dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
+        assert!(self.queries.len() >= rows * self.head_dim && self.sums.len() == rows * self.head_dim);
+        assert!(self.scores.len() >= rows * RUN_TOKENS && self.totals.len() == rows);
+        // SAFETY: lengths as asserted; blocks are sliced with bounds checks; `isa` says what the processor has.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => attend_avx512(self, blocks),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => attend_avx2(self, blocks),
+                Isa::Portable => self.pass::<[f32; LANES]>(blocks),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The instruction set of `L` is available; slices have the lengths stated at the fields.
+    #[inline(always)]
+    unsafe fn pass<L: Lanes>(&mut self, blocks: Blocks<'_>) {
+        let end = self.position + self.rows() / self.group;
+        self.sums.fill(0.0);
+        self.totals.fill(0.0);
+        self.largest.fill(f32::NEG_INFINITY);
+        let mut first = 0;
+        while first < end {
+            let tokens = (end - first).min(RUN_TOKENS);
+            let mut run = [std::ptr::null::<f32>(); RUN];
+            let count = tokens.div_ceil(BLOCK);
+            for (pointer, &block) in run.iter_mut().zip(&blocks.table[first / BLOCK..first / BLOCK + count]) {
+                let start = block as usize * blocks.stride + blocks.offset;
+                *pointer = blocks.data[start..start + 2 * BLOCK * self.head_dim].as_ptr();
+            }
+            // SAFETY: the caller's promise; `run` holds `count` blocks.
+            unsafe {
+                self.score::<L>(&run[..count]);
+                self.weigh::<L>(first, tokens);
+                self.gather::<L>(&run[..count], tokens);
+            }
+            first += tokens;
+        }
+        for (row, &total) in self.sums.chunks_exact_mut(self.head_dim).zip(self.totals.iter()) {
+            row.iter_mut().for_each(|value| *value /= total);
+        }
+    }
+
+    /// Scores of every row against every token of a run.
+    #[inline(always)]
+    unsafe fn score<L: Lanes>(&mut self, run: &[*const f32]) {
+        let mut row = 0;
+        while row < self.rows() {
+            // SAFETY: the promises to `pass`; rows `row..row + R` exist.
+            unsafe {
+                row += match self.rows() - row {
+                    1 => self.score_rows::<L, 1>(row, run),
+                    2 => self.score_rows::<L, 2>(row, run),
+                    3 => self.score_rows::<L, 3>(row, run),
+                    _ => self.score_rows::<L, 4>(row, run),
+                };
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn score_rows<L: Lanes, const R: usize>(&mut self, row: usize, run: &[*const f32]) -> usize {
+        // SAFETY: the promises to `pass`; `block + N <= run.len()`.
+        unsafe {
+            let query = self.queries.as_ptr().add(row * self.head_dim);
+            let scores = self.scores.as_mut_ptr().add(row * RUN_TOKENS);
+            let mut block = 0;
+            while block < run.len() {
+                let keys = run.as_ptr().add(block);
+                let to = scores.add(block * BLOCK);
+                block += match run.len() - block {
+                    left if left == 1 || !L::WIDE => dot::<L, R, 1>(query, self.head_dim, keys, to),
+                    2 | 3 => dot::<L, R, 2>(query, self.head_dim, keys, to),
+                    _ => dot::<L, R, 4>(query, self.head_dim, keys, to),
+                };
+            }
+        }
+        R
+    }
+
+    /// Turns scores into softmax weights relative to the largest score so far, and rescales what was summed before.
+    #[inline(always)]
+    unsafe fn weigh<L: Lanes>(&mut self, first: usize, tokens: usize) {
+        let padded = tokens.next_multiple_of(LANES);
+        for row in 0..self.rows() {
+            let scores = &mut self.scores[row * RUN_TOKENS..row * RUN_TOKENS + padded];
+            // What lies behind the row's own position is not its past, and may be left over from another sequence.
+            let visible = (self.position + row / self.group + 1).saturating_sub(first).min(padded);
+            scores[visible..].fill(f32::NEG_INFINITY);
+            // SAFETY: whole vectors inside `scores` and `sums`; the instruction set is the caller's promise.
+            unsafe {
+                let mut largest = L::splat(self.largest[row]);
+                for vector in scores.chunks_exact(LANES) {
+                    largest = largest.max(L::load(vector.as_ptr()));
+                }
+                let largest = largest.largest();
+                let mut total = L::splat(0.0);
+                for vector in scores.chunks_exact_mut(LANES) {
+                    let weight = L::load(vector.as_ptr()).add(L::splat(-largest)).exp();
+                    weight.store(vector.as_mut_ptr());
+                    total = total.add(weight);
+                }
+                if largest > self.largest[row] {
+                    let keep = (self.largest[row] - largest).exp();
+                    self.totals[row] *= keep;
+                    for vector in self.sums[row * self.head_dim..][..self.head_dim].chunks_exact_mut(LANES) {
+                        L::load(vector.as_ptr()).mul(L::splat(keep)).store(vector.as_mut_ptr());
+                    }
+                    self.largest[row] = largest;
+                }
+                self.totals[row] += total.total();
+            }
+        }
+    }
+
+    /// Adds the weighted values of a run's first `tokens` tokens to the sums.
+    #[inline(always)]
+    unsafe fn gather<L: Lanes>(&mut self, run: &[*const f32], tokens: usize) {
+        let mut row = 0;
+        while row < self.rows() {
+            // SAFETY: the promises to `pass`; rows `row..row + R` exist.
+            unsafe {
+                row += match self.rows() - row {
+                    1 => self.gather_rows::<L, 1>(row, run, tokens),
+                    2 => self.gather_rows::<L, 2>(row, run, tokens),
+                    3 => self.gather_rows::<L, 3>(row, run, tokens),
+                    _ => self.gather_rows::<L, 4>(row, run, tokens),
+                };
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather_rows<L: Lanes, const R: usize>(
+        &mut self,
+        row: usize,
+        run: &[*const f32],
+        tokens: usize,
+    ) -> usize {
+        let mut column = 0;
+        while column < self.head_dim {
+            // SAFETY: the promises to `pass`; the vectors from `column` on lie inside a head.
+            unsafe {
+                let weights = self.scores.as_ptr().add(row * RUN_TOKENS);
+                let sums = self.sums.as_mut_ptr().add(row * self.head_dim + column);
+                let values = Values { run, tokens, head_dim: self.head_dim, column };
+                column += if L::WIDE && self.head_dim - column >= 4 * LANES {
+                    values.add::<L, R, 4>(weights, sums)
+                } else {
+                    values.add::<L, R, 1>(weights, sums)
+                };
+            }
+        }
+        R
+    }
+}
+
+/// `R` rows of scores against `N` blocks of keys, which lie transposed, shape (head_dim, [`BLOCK`]): one vector holds
+/// one dimension of a whole block.
+#[inline(always)]
+unsafe fn dot<L: Lanes, const R: usize, const N: usize>(
+    query: *const f32,
+    head_dim: usize,
+    keys: *const *const f32,
+    to: *mut f32,
+) -> usize {
+    // SAFETY: the caller has `R` queries of `head_dim`, `N` key blocks and room for `R` rows of scores.
+    unsafe {
+        let mut sums = [[L::splat(0.0); N]; R];
+        for d in 0..head_dim {
+            let mut key = [L::splat(0.0); N];
+            for n in 0..N {
+                key[n] = L::load((*keys.add(n)).add(d * BLOCK));
+            }
+            for r in 0..R {
+                let value = L::splat(*query.add(r * head_dim + d));
+                for n in 0..N {
+                    sums[r][n] = key[n].fma(value, sums[r][n]);
+                }
+            }
+        }
+        for r in 0..R {
+            for n in 0..N {
+                sums[r][n].store(to.add(r * RUN_TOKENS + n * BLOCK));
+            }
+        }
+    }
+    N
+}
+
+/// Some columns of a run's values, which lie behind the keys of each block, shape ([`BLOCK`], head_dim).
+struct Values<'a> {
+    run: &'a [*const f32],
+    tokens: usize,
+    head_dim: usize,
+    column: usize,
+}
+
+impl Values<'_> {
+    /// Adds to `R` rows and `C` vectors of columns of the sums; returns how many columns that were.
+    #[inline(always)]
+    unsafe fn add<L: Lanes, const R: usize, const C: usize>(&self, weights: *const f32, to: *mut f32) -> usize {
+        // SAFETY: the caller has `R` rows of weights and of sums, and `C` vectors from `column` on lie inside a head.
+        unsafe {
+            let mut sums = [[L::splat(0.0); C]; R];
+            for r in 0..R {
+                for c in 0..C {
+                    sums[r][c] = L::load(to.add(r * self.head_dim + c * LANES));
+                }
+            }
+            for (block, &keys) in self.run.iter().enumerate() {
+                let values = keys.add(BLOCK * self.head_dim + self.column);
+                // Never beyond the last token: what lies there is unwritten, and 0 · NaN is NaN.
+                for token in 0..(self.tokens - block * BLOCK).min(BLOCK) {
+                    let mut value = [L::splat(0.0); C];
+                    for c in 0..C {
+                        value[c] = L::load(values.add(token * self.head_dim + c * LANES));
+                    }
+                    for r in 0..R {
+                        let weight = L::splat(*weights.add(r * RUN_TOKENS + block * BLOCK + token));
+                        for c in 0..C {
+                            sums[r][c] = value[c].fma(weight, sums[r][c]);
+                        }
+                    }
+                }
+            }
+            for r in 0..R {
+                for c in 0..C {
+                    sums[r][c].store(to.add(r * self.head_dim + c * LANES));
+                }
+            }
+        }
+        C * LANES
+    }
+}

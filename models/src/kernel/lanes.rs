@@ -1,0 +1,278 @@
+//! Sixteen `f32` lanes: one AVX-512 register, two AVX2 registers, or an array where neither exists.
+//!
+//! A kernel is written once over [`Lanes`] and compiled three times, each time inside a function that enables the
+//! instruction set. Everything here and in such a kernel is `inline(always)`, so that it ends up in that function.
+
+/// Lanes in one value.
+pub(crate) const LANES: usize = 16;
+
+/// Sixteen `f32` values.
+///
+/// # Safety
+/// Every method may only be called where the implementation's instruction set is available; pointers must be valid for
+/// sixteen values.
+pub(crate) trait Lanes: Copy {
+    /// True when one value is one register and there are 32 of them: a kernel may keep about 24 values in flight.
+    const WIDE: bool;
+
+    /// The same value in each lane.
+    unsafe fn splat(value: f32) -> Self;
+    /// Sixteen values from memory, of any alignment.
+    unsafe fn load(from: *const f32) -> Self;
+    /// Sixteen values to memory, of any alignment.
+    unsafe fn store(self, to: *mut f32);
+    /// `self · b + c`, rounded once where the machine can.
+    unsafe fn fma(self, b: Self, c: Self) -> Self;
+    /// Lane by lane sum.
+    unsafe fn add(self, b: Self) -> Self;
+    /// Lane by lane product.
+    unsafe fn mul(self, b: Self) -> Self;
+    /// Lane by lane maximum.
+    unsafe fn max(self, b: Self) -> Self;
+    /// The nearest whole number.
+    unsafe fn round(self) -> Self;
+    /// `self · 2^n` for a whole `n` in -126..=127.
+    unsafe fn scale(self, n: Self) -> Self;
+    /// `self` where `x >= bound`, else 0.
+    unsafe fn keep_from(self, x: Self, bound: f32) -> Self;
+
+    /// The largest lane.
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: sixteen values fit; the instruction set is the caller's promise.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    /// The sum of all lanes.
+    #[inline(always)]
+    unsafe fn total(self) -> f32 {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: as in `largest`.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes.into_iter().sum()
+    }
+
+    /// `e^self` for arguments of at most 0, with a relative error of about 1e-7; 0 below -87.3, and so for minus infinity.
+    ///
+    /// The argument is split as `n · ln 2 + r`; `e^r` is the polynomial of Cephes' `expf`.
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        const LOWEST: f32 = -87.3;
+        // SAFETY: only register operations; the instruction set is the caller's promise.
+        unsafe {
+            let x = self.max(Self::splat(LOWEST));
+            let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
+            let r = n.fma(Self::splat(-0.693_359_4), x);
+            let r = n.fma(Self::splat(2.121_944_4e-4), r);
+            let mut p = Self::splat(1.987_569_1e-4);
+            for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+                p = p.fma(r, Self::splat(coefficient));
+            }
+            let p = p.fma(r.mul(r), r).add(Self::splat(1.0));
+            p.scale(n).keep_from(self, LOWEST)
+        }
+    }
+}
+
+/// The portable implementation; the compiler makes of it what the target's baseline offers.
+impl Lanes for [f32; LANES] {
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        [value; LANES]
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { from.cast::<Self>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<Self>().write_unaligned(self) }
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        // Not `mul_add`: without the instruction that is a library call.
+        std::array::from_fn(|i| self[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        std::array::from_fn(|i| self[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        std::array::from_fn(|i| self[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        std::array::from_fn(|i| if self[i] > b[i] { self[i] } else { b[i] })
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        // Adding and taking away 1.5 · 2^23 rounds to nearest without a library call.
+        const MAGIC: f32 = 12_582_912.0;
+        std::array::from_fn(|i| (self[i] + MAGIC) - MAGIC)
+    }
+    #[inline(always)]
+    unsafe fn scale(self, n: Self) -> Self {
+        std::array::from_fn(|i| self[i] * f32::from_bits(((n[i] as i32 + 127) << 23) as u32))
+    }
+    #[inline(always)]
+    unsafe fn keep_from(self, x: Self, bound: f32) -> Self {
+        std::array::from_fn(|i| if x[i] >= bound { self[i] } else { 0.0 })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Lanes;
+    use std::arch::x86_64::*;
+
+    /// AVX-512: needs `avx512f`.
+    impl Lanes for __m512 {
+        const WIDE: bool = true;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: for all of this implementation, what the trait asks of its caller.
+            unsafe { _mm512_set1_ps(value) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_loadu_ps(from) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(to, self) }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, b: Self, c: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_fmadd_ps(self, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_add_ps(self, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_mul_ps(self, b) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_max_ps(self, b) }
+        }
+        #[inline(always)]
+        unsafe fn round(self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_roundscale_ps::<0>(self) }
+        }
+        #[inline(always)]
+        unsafe fn scale(self, n: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_scalef_ps(self, n) }
+        }
+        #[inline(always)]
+        unsafe fn keep_from(self, x: Self, bound: f32) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_set1_ps(bound)), self) }
+        }
+        #[inline(always)]
+        unsafe fn largest(self) -> f32 {
+            // SAFETY: as above.
+            unsafe { _mm512_reduce_max_ps(self) }
+        }
+        #[inline(always)]
+        unsafe fn total(self) -> f32 {
+            // SAFETY: as above.
+            unsafe { _mm512_reduce_add_ps(self) }
+        }
+    }
+
+    /// AVX2: needs `avx2` and `fma`.
+    impl Lanes for [__m256; 2] {
+        const WIDE: bool = false;
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: for all of this implementation, what the trait asks of its caller.
+            unsafe { [_mm256_set1_ps(value); 2] }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as above.
+            unsafe {
+                _mm256_storeu_ps(to, self[0]);
+                _mm256_storeu_ps(to.add(8), self[1]);
+            }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, b: Self, c: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_fmadd_ps(self[0], b[0], c[0]), _mm256_fmadd_ps(self[1], b[1], c[1])] }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_add_ps(self[0], b[0]), _mm256_add_ps(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_mul_ps(self[0], b[0]), _mm256_mul_ps(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn max(self, b: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_max_ps(self[0], b[0]), _mm256_max_ps(self[1], b[1])] }
+        }
+        #[inline(always)]
+        unsafe fn round(self) -> Self {
+            // SAFETY: as above.
+            unsafe { [_mm256_round_ps::<8>(self[0]), _mm256_round_ps::<8>(self[1])] }
+        }
+        #[inline(always)]
+        unsafe fn scale(self, n: Self) -> Self {
+            // SAFETY: as above.
+            unsafe { [half_scale(self[0], n[0]), half_scale(self[1], n[1])] }
+        }
+        #[inline(always)]
+        unsafe fn keep_from(self, x: Self, bound: f32) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let bound = _mm256_set1_ps(bound);
+                [
+                    _mm256_and_ps(self[0], _mm256_cmp_ps::<_CMP_GE_OQ>(x[0], bound)),
+                    _mm256_and_ps(self[1], _mm256_cmp_ps::<_CMP_GE_OQ>(x[1], bound)),
+                ]
+            }
+        }
+    }
+
+    /// `x · 2^n`, the power built from its exponent bits.
+    ///
+    /// # Safety
+    /// Needs `avx2`.
+    #[inline(always)]
+    unsafe fn half_scale(x: __m256, n: __m256) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The product with one panel of plain floats, for callers that lay out their own small matrices.
+
+use std::ptr;
+
+use super::isa::Isa;
+use super::layout::Form;
+pub(crate) use super::layout::PANEL;
+use super::matmul::{Kernel, Source};
+use super::portable::Portable;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
+
+/// `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, with [`PANEL`] outputs; the panel's length gives k, that of the
+/// sums the number of rows.
+///
+/// # Panics
+/// If `x` is too short, or another length not a multiple of [`PANEL`].
+pub(crate) fn panel_product(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
+    match Isa::best() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => run::<Avx512>(x, stride, panel, sums),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => run::<Avx2>(x, stride, panel, sums),
+        Isa::Portable => run::<Portable>(x, stride, panel, sums),
+    }
+}
+
+fn run<K: Kernel>(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
+    let (k, rows) = (panel.len() / PANEL, sums.len() / PANEL);
+    assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
+    assert!(rows == 0 || x.len() >= (rows - 1) * stride + k, "rows of activations");
+    let source = Source { form: Form::F32, from: panel.as_ptr().cast(), k, scratch: ptr::null_mut(), keep: false };
+    for (tile, sums) in sums.chunks_mut(K::TILE * PANEL).enumerate() {
+        let x = &x[tile * K::TILE * stride..];
+        // SAFETY: K is what the processor has; the panel is plain floats; x and the sums cover the rows, as asserted.
+        unsafe { K::tile(source, sums.len() / PANEL, x.as_ptr(), stride, sums.as_mut_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_plain_sums() {
+        for (rows, k, stride) in [(1, 1, 1), (5, 7, 9), (26, 3, 4)] {
+            let x: Vec<f32> = (0..(rows - 1) * stride + k).map(|i| (i % 13) as f32 - 6.0).collect();
+            let panel: Vec<f32> = (0..k * PANEL).map(|i| (i % 7) as f32 - 3.0).collect();
+            let mut sums = vec![1.0; rows * PANEL];
+            panel_product(&x, stride, &panel, &mut sums);
+            for (at, &sum) in sums.iter().enumerate() {
+                let (row, out) = (at / PANEL, at % PANEL);
+                let expected: f32 = (0..k).map(|k| x[row * stride + k] * panel[k * PANEL + out]).sum();
+                assert_eq!(sum, expected + 1.0);
+            }
+        }
+    }
+}

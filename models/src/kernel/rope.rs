@@ -1,0 +1,126 @@
+//! Rotary position embedding, with the frequency scalings of [`RopeScaling`].
+//!
+//! Halves are rotated against each other (`x[i]` with `x[i + dim / 2]`), as in the checkpoints of the model hub. The
+//! formulas and the order of roundings follow `modeling_rope_utils.py` of `transformers`.
+
+use std::f32::consts::PI;
+
+use crate::decoder::RopeScaling;
+
+/// Cosines and sines per position, extended as positions are first used.
+#[derive(Debug)]
+pub struct Rope {
+    /// Radians per position, `dim / 2` of them.
+    frequencies: Vec<f32>,
+    /// Factor on cosine and sine (YaRN's attention factor).
+    magnitude: f32,
+    /// Per position `dim / 2` cosines, then as many sines.
+    table: Vec<f32>,
+}
+
+impl Rope {
+    /// Frequencies for heads of width `dim`.
+    pub fn new(dim: usize, base: f32, scaling: &RopeScaling) -> Self {
+        let plain = (0..dim / 2).map(|i| 1.0 / base.powf((2 * i) as f32 / dim as f32));
+        let mut magnitude = 1.0;
+        let frequencies = match scaling {
+            RopeScaling::None => plain.collect(),
+            RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
+            RopeScaling::Factors(factors) => plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect(),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                let context = *original_context as f32;
+                plain.map(|frequency| llama3(frequency, *factor, *low_freq_factor, *high_freq_factor, context)).collect()
+            }
+            RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+                magnitude = attention_factor.unwrap_or(if *factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 });
+                let turns = |rotations: f32| {
+                    dim as f32 * (*original_context as f32 / (rotations * 2.0 * PI)).ln() / (2.0 * base.ln())
+                };
+                let low = turns(*beta_fast).floor().max(0.0);
+                let high = turns(*beta_slow).ceil().min(dim as f32 - 1.0);
+                let width = if high == low { 0.001 } else { high - low };
+                plain
+                    .enumerate()
+                    .map(|(i, frequency)| {
+                        let divided = ((i as f32 - low) / width).clamp(0.0, 1.0);
+                        frequency / factor * divided + frequency * (1.0 - divided)
+                    })
+                    .collect()
+            }
+        };
+        Self { frequencies, magnitude, table: Vec::new() }
+    }
+
+    /// Makes sure that positions below `positions` can be rotated.
+    pub fn reserve(&mut self, positions: usize) {
+        let have = self.table.len() / (2 * self.frequencies.len());
+        if positions <= have {
+            return;
+        }
+        // Doubling keeps the cost per position constant and a long context unpaid for until it is used.
+        let until = positions.next_power_of_two().max(256);
+        for position in have..until {
+            let angle = |frequency: &f32| position as f32 * frequency;
+            self.table.extend(self.frequencies.iter().map(|frequency| angle(frequency).cos() * self.magnitude));
+            self.table.extend(self.frequencies.iter().map(|frequency| angle(frequency).sin() * self.magnitude));
+        }
+    }
+
+    /// Rotates one head to its position, which was [`reserve`](Self::reserve)d.
+    pub fn rotate(&self, head: &mut [f32], position: usize) {
+        let half = self.frequencies.len();
+        let (cos, sin) = self.table[position * 2 * half..(position + 1) * 2 * half].split_at(half);
+        let (left, right) = head.split_at_mut(half);
+        for (((left, right), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
+            let (x, y) = (*left, *right);
+            *left = x * cos - y * sin;
+            *right = y * cos + x * sin;
+        }
+    }
+}
+
+/// Llama 3's rule for one frequency.
+fn llama3(frequency: f32, factor: f32, low: f32, high: f32, context: f32) -> f32 {
+    let wavelength = 2.0 * PI / frequency;
+    if wavelength < context / high {
+        frequency
+    } else if wavelength > context / low {
+        frequency / factor
+    } else {
+        let smooth = (context / wavelength - low) / (high - low);
+        (1.0 - smooth) * frequency / factor + smooth * frequency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rotation_keeps_length_and_depends_on_the_distance_only() {
+        let mut rope = Rope::new(16, 10_000.0, &RopeScaling::None);
+        rope.reserve(300);
+        let query: Vec<f32> = (0..16).map(|i| (i as f32 * 0.7).sin()).collect();
+        let key: Vec<f32> = (0..16).map(|i| (i as f32 * 1.3).cos()).collect();
+        let product = |at_query: usize, at_key: usize| -> f32 {
+            let (mut query, mut key) = (query.clone(), key.clone());
+            rope.rotate(&mut query, at_query);
+            rope.rotate(&mut key, at_key);
+            query.iter().zip(&key).map(|(a, b)| a * b).sum()
+        };
+        assert!((product(5, 3) - product(257, 255)).abs() < 1e-4);
+        assert!((product(5, 3) - product(5, 4)).abs() > 1e-2);
+    }
+
+    #[test]
+    fn linear_scaling_stretches_positions() {
+        let mut plain = Rope::new(32, 10_000.0, &RopeScaling::None);
+        let mut scaled = Rope::new(32, 10_000.0, &RopeScaling::Linear { factor: 4.0 });
+        plain.reserve(64);
+        scaled.reserve(64);
+        let (mut a, mut b) = (vec![1.0; 32], vec![1.0; 32]);
+        plain.rotate(&mut a, 5);
+        scaled.rotate(&mut b, 20);
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6));
+    }
+}

@@ -1,0 +1,178 @@
+//! However a sequence is cut into chunks, mixed with others and spread over blocks, its logits are the same.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+
+use fixture::{decoder, path, step, table, whole};
+use proptest::prelude::*;
+use waymark_models::decoder::{Decoder, KvCache};
+use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, ModelError, Want};
+
+/// Blocks in the pool of these tests.
+const BLOCKS: usize = 64;
+
+/// One sequence on its way through a series of steps.
+#[derive(Debug, Clone)]
+struct Sequence {
+    tokens: Vec<u32>,
+    /// Sizes of its chunks; what is left after the last one goes token by token.
+    chunks: Vec<usize>,
+    /// The step it enters in.
+    enters: usize,
+    adapted: bool,
+}
+
+fn sequences() -> impl Strategy<Value = Vec<Sequence>> {
+    let sequence = (
+        prop::collection::vec(0u32..256, 1..100),
+        prop::collection::vec(1usize..50, 0..5),
+        0usize..6,
+        any::<bool>(),
+    )
+        .prop_map(|(tokens, chunks, enters, adapted)| Sequence { tokens, chunks, enters, adapted });
+    prop::collection::vec(sequence, 1..7)
+}
+
+/// Runs all sequences side by side; gives each one's logits at every position.
+fn mixed(
+    decoder: &mut Decoder,
+    kv: &mut KvCache,
+    sequences: &[Sequence],
+    blocks: &[u32],
+    slot: AdapterSlot,
+) -> Vec<Vec<Vec<f32>>> {
+    let mut free = blocks.iter().copied();
+    let tables: Vec<Vec<u32>> =
+        sequences.iter().map(|s| free.by_ref().take(s.tokens.len().div_ceil(BLOCK)).collect()).collect();
+    let mut done = vec![0; sequences.len()];
+    let mut logits = vec![Vec::new(); sequences.len()];
+    let mut batch = ForwardBatch::new();
+    for number in 0.. {
+        batch.clear();
+        let mut members = Vec::new();
+        for (index, sequence) in sequences.iter().enumerate() {
+            let left = sequence.tokens.len() - done[index];
+            if number < sequence.enters || left == 0 {
+                continue;
+            }
+            let length = sequence.chunks.get(number - sequence.enters).copied().unwrap_or(1).min(left);
+            let adapter = sequence.adapted.then_some(slot);
+            batch.push(&sequence.tokens[done[index]..][..length], done[index], &tables[index], adapter, Want::All);
+            done[index] += length;
+            members.extend(std::iter::repeat_n(index, length));
+        }
+        if members.is_empty() && number > 6 {
+            return logits;
+        }
+        for (index, row) in members.into_iter().zip(step(decoder, &batch, kv)) {
+            logits[index].push(row);
+        }
+    }
+    unreachable!()
+}
+
+fn same(name: &str, sequences: &[Sequence], blocks: &[u32]) {
+    let mut decoder = decoder(&path(name));
+    let slot = decoder.load_adapter(&path("qwen3-adapters/full"));
+    let (slot, sequences) = match slot {
+        Ok(slot) => (slot, sequences.to_vec()),
+        Err(_) => (AdapterSlot(0), sequences.iter().map(|s| Sequence { adapted: false, ..s.clone() }).collect()),
+    };
+    let mut kv = decoder.kv_cache(BLOCKS);
+    // A second round finds the first one's leftovers in every block.
+    for _ in 0..2 {
+        let together = mixed(&mut decoder, &mut kv, &sequences, blocks, slot);
+        for (sequence, mixed) in sequences.iter().zip(together) {
+            let alone = whole(&mut decoder, &sequence.tokens, sequence.adapted.then_some(slot));
+            assert_eq!(alone, mixed, "{name}: not the same to the last bit");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn logits_depend_on_the_sequence_alone(
+        sequences in sequences(),
+        blocks in Just((0..BLOCKS as u32).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        for name in ["qwen3", "llama"] {
+            same(name, &sequences, &blocks);
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_one_and_a_batch_of_eight_agree() {
+    let sequences: Vec<_> = (0..8u32)
+        .map(|i| Sequence {
+            tokens: (0..40 + i).map(|t| (t * 7 + i * 31) % 256).collect(),
+            chunks: vec![32],
+            enters: 0,
+            adapted: i % 2 == 0,
+        })
+        .collect();
+    same("qwen3", &sequences, &(0..BLOCKS as u32).rev().collect::<Vec<_>>());
+}
+
+#[test]
+fn unwanted_logits_are_not_computed() {
+    let mut decoder = decoder(&path("qwen2"));
+    let mut kv = decoder.kv_cache(BLOCKS);
+    let tokens: Vec<u32> = (0..30).collect();
+    let all = whole(&mut decoder, &tokens, None);
+    let mut batch = ForwardBatch::new();
+    batch.push(&tokens, 0, &table(0, 30), None, Want::Last);
+    batch.push(&tokens, 0, &table(8, 30), None, Want::Nothing);
+    batch.push(&tokens[..9], 0, &table(16, 9), None, Want::Last);
+    let logits = step(&mut decoder, &batch, &mut kv);
+    assert_eq!(logits, [all[29].clone(), all[8].clone()]);
+    batch.clear();
+    batch.push(&tokens[..3], 0, &table(0, 3), None, Want::Nothing);
+    assert!(step(&mut decoder, &batch, &mut kv).is_empty());
+}
+
+#[test]
+fn blocks_shared_as_a_prefix_serve_both_sequences() {
+    let mut decoder = decoder(&path("llama"));
+    let mut kv = decoder.kv_cache(BLOCKS);
+    let prefix: Vec<u32> = (100..132).collect();
+    let (left, right) = ([prefix.clone(), vec![1, 2, 3]].concat(), [prefix.clone(), vec![9; 20]].concat());
+    let mut batch = ForwardBatch::new();
+    batch.push(&prefix, 0, &[5, 6], None, Want::Nothing);
+    step(&mut decoder, &batch, &mut kv);
+    batch.clear();
+    batch.push(&left[32..], 32, &[5, 6, 0], None, Want::All);
+    batch.push(&right[32..], 32, &[5, 6, 1, 2], None, Want::All);
+    let logits = step(&mut decoder, &batch, &mut kv);
+    assert_eq!(logits[..3], whole(&mut decoder, &left, None)[32..]);
+    assert_eq!(logits[3..], whole(&mut decoder, &right, None)[32..]);
+}
+
+#[test]
+fn what_does_not_exist_is_refused_by_name() {
+    let mut decoder = decoder(&path("qwen3"));
+    let mut kv = decoder.kv_cache(8);
+    let other = fixture::decoder(&path("llama"));
+    let long = vec![1; 129];
+    let cases: [(&[u32], usize, &[u32], Option<AdapterSlot>, &str); 5] = [
+        (&[256], 0, &[0], None, "token 256"),
+        (&[1], 0, &[8], None, "block 8"),
+        (&[1, 2, 3], 15, &[3, 3], None, "written twice"),
+        (&[1], 0, &[0], Some(AdapterSlot(3)), "slot 3"),
+        (&long, 0, &[0, 1, 2, 3, 4, 5, 6, 7, 7], None, "context"),
+    ];
+    for (tokens, start, table, adapter, needle) in cases {
+        let mut batch = ForwardBatch::new();
+        batch.push(tokens, start, table, adapter, Want::Last);
+        let error = decoder.forward(&batch, &mut kv, &mut Logits::new()).unwrap_err();
+        assert!(matches!(&error, ModelError::Input(reason) if reason.contains(needle)), "{error} for {needle}");
+    }
+    let mut batch = ForwardBatch::new();
+    batch.push(&[1], 0, &[4], None, Want::Last);
+    batch.push(&[2], 0, &[4], None, Want::Last);
+    assert!(decoder.forward(&batch, &mut kv, &mut Logits::new()).unwrap_err().to_string().contains("written twice"));
+    let mut foreign = other.kv_cache(8);
+    assert!(decoder.forward(&batch, &mut foreign, &mut Logits::new()).unwrap_err().to_string().contains("another decoder"));
+}
