@@ -216,6 +216,11 @@ impl Default for HttpConfig {
     }
 }
 
+/// How many threads this machine runs at once.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl ServeArgs {
     /// What the flags mean together.
     ///
@@ -240,8 +245,7 @@ impl ServeArgs {
         if self.mock && !self.policies.is_empty() {
             return Err(ConfigError::MockWithPolicies);
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let or_cores = |threads: usize| if threads == 0 { cores } else { threads };
+        let or_cores = |threads: usize| if threads == 0 { cores() } else { threads };
         Ok(ServeConfig {
             address: SocketAddr::new(self.host, self.port),
             model: ModelConfig {

@@ -89,7 +89,10 @@ impl Sum {
 
 impl Manifest {
     /// Reads the manifest of the index in `dir`.
-    pub(crate) fn read(dir: &Path) -> Result<Manifest, IndexError> {
+    ///
+    /// # Errors
+    /// If there is no index, its format is another, or the manifest is not as it was written.
+    pub fn read(dir: &Path) -> Result<Manifest, IndexError> {
         let path = dir.join(MANIFEST);
         let json = match std::fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -104,7 +104,8 @@ impl Adapter {
         let path = dir.join("adapter_model.safetensors");
         let bytes = fs::read(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
         let file = Source { path, settings };
-        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| file.corrupt(format!("not a safetensors file: {error}")))?;
+        let tensors = SafeTensors::deserialize(&bytes)
+            .map_err(|error| file.corrupt(format!("not a safetensors file: {error}")))?;
         let mut found = Pairs::new();
         for (name, tensor) in tensors.iter() {
             let (key, side) = file.place(name, config.layers)?;
@@ -194,13 +195,11 @@ impl Source {
         let data = tensor.data();
         match tensor.dtype() {
             Dtype::F32 => Ok(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
-            Dtype::F16 => {
-                Ok(data.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect())
+            Dtype::F16 => Ok(data.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()),
+            Dtype::BF16 => Ok(data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()),
+            other => {
+                Err(ModelError::Unsupported { path: self.path.clone(), what: format!("{name} of type {other:?}") })
             }
-            Dtype::BF16 => {
-                Ok(data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect())
-            }
-            other => Err(ModelError::Unsupported { path: self.path.clone(), what: format!("{name} of type {other:?}") }),
         }
     }
 }

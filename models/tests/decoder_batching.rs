@@ -23,13 +23,9 @@ struct Sequence {
 }
 
 fn sequences() -> impl Strategy<Value = Vec<Sequence>> {
-    let sequence = (
-        prop::collection::vec(0u32..256, 1..100),
-        prop::collection::vec(1usize..50, 0..5),
-        0usize..6,
-        any::<bool>(),
-    )
-        .prop_map(|(tokens, chunks, enters, adapted)| Sequence { tokens, chunks, enters, adapted });
+    let sequence =
+        (prop::collection::vec(0u32..256, 1..100), prop::collection::vec(1usize..50, 0..5), 0usize..6, any::<bool>())
+            .prop_map(|(tokens, chunks, enters, adapted)| Sequence { tokens, chunks, enters, adapted });
     prop::collection::vec(sequence, 1..7)
 }
 
@@ -174,5 +170,7 @@ fn what_does_not_exist_is_refused_by_name() {
     batch.push(&[2], 0, &[4], None, Want::Last);
     assert!(decoder.forward(&batch, &mut kv, &mut Logits::new()).unwrap_err().to_string().contains("written twice"));
     let mut foreign = other.kv_cache(8);
-    assert!(decoder.forward(&batch, &mut foreign, &mut Logits::new()).unwrap_err().to_string().contains("another decoder"));
+    assert!(
+        decoder.forward(&batch, &mut foreign, &mut Logits::new()).unwrap_err().to_string().contains("another decoder")
+    );
 }

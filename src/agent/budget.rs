@@ -1,5 +1,6 @@
 //! The bounds of an episode.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,18 @@ pub enum Bound {
     Time,
     /// Length of the sequence.
     Context,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Bound::Turns => "turns",
+            Bound::SampledTokens => "tokens",
+            Bound::ObservationTokens => "observation tokens",
+            Bound::Time => "time",
+            Bound::Context => "context",
+        })
+    }
 }
 
 #[cfg(test)]

@@ -1,1 +1,90 @@
-//! (see SEAMS)
+//! The command line: one file per command.
+
+mod ask;
+mod assembly;
+mod bench;
+mod cache;
+mod client;
+mod demo;
+mod embedding;
+mod index;
+mod logging;
+mod openapi;
+mod progress;
+mod pull;
+mod search;
+mod serve;
+mod trace;
+
+use clap::{Parser, Subcommand};
+
+pub use self::client::Client;
+pub use self::trace::Printer;
+
+/// An inference server for trained agentic RAG policies.
+///
+/// A policy is a language model trained to answer by a loop: it thinks, searches, reads what was found, and answers.
+/// Waymark runs the model, the loop and the indexes in one process and serves them over HTTP.
+#[derive(Debug, Parser)]
+#[command(name = "waymark", version, propagate_version = true, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What is logged, to standard error: a level (`warn`, `info`, `debug`) or a filter such as `waymark=debug`.
+    #[arg(long, env = "WAYMARK_LOG", value_name = "FILTER", global = true)]
+    log: Option<String>,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  waymark demo                                    try it: small weights, a small corpus, a server
+  waymark index build --corpus corpus.jsonl --out corpus.index
+  waymark serve --index corpus.index              http://127.0.0.1:8080/v1/chat/completions
+  waymark ask --index corpus.index \"Who painted the Mona Lisa?\"
+
+Every flag can be set by the environment variable that its help names.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve policies over HTTP.
+    Serve(serve::Args),
+    /// Try everything at once: pull the default weights, index a small corpus, serve it.
+    Demo(demo::Args),
+    /// Fetch weights into the cache and print where they are.
+    Pull(pull::Args),
+    /// Build indexes and look at them.
+    #[command(subcommand)]
+    Index(index::Command),
+    /// Search an index once.
+    Search(search::Args),
+    /// Ask one question and watch the loop.
+    Ask(ask::Args),
+    /// Measure the engine or the server.
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Print the description of the HTTP interface.
+    Openapi(openapi::Args),
+}
+
+impl Cli {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Whatever stopped it, with its causes.
+    pub fn run(self) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            match self.command {
+                Command::Serve(args) => args.run(self.log.as_deref()).await,
+                Command::Demo(args) => args.run(self.log.as_deref()).await,
+                Command::Pull(args) => args.run(self.log.as_deref()).await,
+                Command::Index(command) => command.run(self.log.as_deref()).await,
+                Command::Search(args) => args.run(self.log.as_deref()).await,
+                Command::Ask(args) => args.run(self.log.as_deref()).await,
+                Command::Bench(command) => command.run(self.log.as_deref()).await,
+                Command::Openapi(args) => args.run(),
+            }
+        })
+    }
+}

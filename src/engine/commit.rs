@@ -11,6 +11,7 @@ use super::token::{Finish, Step};
 use super::worker::message;
 
 /// What becomes of a session after it has sampled.
+#[derive(Debug, Clone, Copy)]
 enum Outcome {
     Continue,
     Stall,

@@ -117,9 +117,7 @@ impl Core {
             let root = Key::root(base, adapter.map(|adapter| adapter.generation), submission.options.salt);
             Sequence::new(id, ticket, adapter, root)
         });
-        // A forgotten block may be gone from the table: the idle list is keyed by stamp, not by size, so it stays right.
-        sequence.truncate(submission.keep, &mut self.pool);
-        sequence.ids.extend_from_slice(&submission.append);
+        sequence.extend(submission.keep, &submission.append, &mut self.pool);
         sequence.turn = Some(Running {
             sampler: Sampler::new(submission.generate.sampling.clone()),
             matcher: Matcher::default(),

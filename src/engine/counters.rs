@@ -60,9 +60,9 @@ pub struct Counters {
     pub turns_total: Counter,
     /// Turns that ended with an error.
     pub turn_failures_total: Counter,
-    /// Running sequences whose blocks were taken for an older one.
+    /// Running sessions that had to leave the batch for want of blocks.
     pub preemptions_total: Counter,
-    /// Parked, stalled or waiting sessions whose blocks were given up.
+    /// Parked, stalled, preempted or waiting sessions whose blocks were taken.
     pub evictions_total: Counter,
     /// Cached blocks that were overwritten.
     pub cache_evictions_total: Counter,

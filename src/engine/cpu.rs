@@ -1,5 +1,12 @@
 //! The decoder on this machine's processor.
 
+use std::path::Path;
+
+use waymark_models::decoder::{Decoder, KvCache};
+use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits};
+
+use super::backend::{Backend, BackendError, BackendSpec};
+
 /// How much memory the KV pool may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvBudget {
@@ -11,4 +18,54 @@ pub enum KvBudget {
 
 /// A decoder and its KV cache.
 #[derive(Debug)]
-pub struct CpuBackend {}
+pub struct CpuBackend {
+    spec: BackendSpec,
+    decoder: Decoder,
+    cache: KvCache,
+}
+
+impl CpuBackend {
+    /// A backend called `name` over `decoder`; `generation` identifies its weights.
+    ///
+    /// # Errors
+    /// [`BackendError`] when the budget holds not one block.
+    pub fn new(decoder: Decoder, name: &str, generation: u64, budget: KvBudget) -> Result<Self, BackendError> {
+        let block = decoder.kv_bytes_per_token() * BLOCK;
+        let blocks = match budget {
+            KvBudget::Bytes(bytes) => bytes / block,
+            KvBudget::Blocks(blocks) => blocks,
+        };
+        if blocks == 0 {
+            return Err(BackendError(format!("the KV cache gets no block: one of {BLOCK} tokens takes {block} bytes")));
+        }
+        let config = decoder.config();
+        let spec =
+            BackendSpec { name: name.to_owned(), vocab: config.vocab, blocks, context: config.context, generation };
+        Ok(Self { spec, cache: decoder.kv_cache(blocks), decoder })
+    }
+
+    /// With sequences of at most `context` tokens, where that is less than the model was made for.
+    #[must_use]
+    pub fn with_context(mut self, context: usize) -> Self {
+        self.spec.context = self.spec.context.min(context);
+        self
+    }
+}
+
+impl Backend for CpuBackend {
+    fn spec(&self) -> &BackendSpec {
+        &self.spec
+    }
+
+    fn forward(&mut self, batch: &ForwardBatch, logits: &mut Logits) -> Result<(), BackendError> {
+        Ok(self.decoder.forward(batch, &mut self.cache, logits)?)
+    }
+
+    fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {
+        Ok(self.decoder.load_adapter(dir)?)
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) {
+        self.decoder.unload_adapter(slot);
+    }
+}

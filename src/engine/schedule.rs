@@ -230,12 +230,11 @@ impl Core {
         }
     }
 
-    /// Puts the youngest running session back into the queue, without its blocks.
+    /// Puts the youngest running session back into the queue, where its blocks can be taken.
     pub(super) fn preempt(&mut self) -> Option<u64> {
         let (_, id) = *self.queues.running.last()?;
         let sequence = self.sequences.get_mut(&id)?;
         self.queues.wait(sequence);
-        sequence.release(&mut self.pool);
         self.counters.preemptions_total.add(1);
         Some(id)
     }

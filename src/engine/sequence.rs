@@ -139,20 +139,29 @@ impl Sequence {
         self.release(pool);
     }
 
-    /// Cuts it back to its first `keep` tokens.
-    pub(super) fn truncate(&mut self, keep: usize, pool: &mut Pool) {
-        if keep >= self.ids.len() {
-            return;
+    /// Begins a turn: of the tokens so far the first `keep` stay, `append` follow them. At least one token is left to be
+    /// computed, since only that gives logits.
+    pub(super) fn extend(&mut self, keep: usize, append: &[u32], pool: &mut Pool) {
+        if keep < self.ids.len() {
+            self.ids.truncate(keep);
+            self.keys.truncate(keep / BLOCK);
+            self.peak = self.peak.min(keep);
+            self.forget(keep, pool);
         }
-        self.ids.truncate(keep);
-        self.keys.truncate(keep / BLOCK);
-        self.peak = self.peak.min(keep);
-        let mut blocks = keep.div_ceil(BLOCK);
-        if self.computed > keep {
-            self.computed = keep;
-            if self.registered > keep / BLOCK && keep % BLOCK > 0 {
-                // The last block is cut, but others may share it: it cannot be written, so its part is computed again.
-                blocks = keep / BLOCK;
+        self.ids.extend_from_slice(append);
+        if self.computed == self.ids.len() {
+            self.forget(self.ids.len() - 1, pool);
+        }
+    }
+
+    /// Forgets the KV from position `from` on, and the blocks that are then not needed.
+    fn forget(&mut self, from: usize, pool: &mut Pool) {
+        let mut blocks = from.div_ceil(BLOCK);
+        if self.computed > from {
+            self.computed = from;
+            if self.registered > from / BLOCK && !from.is_multiple_of(BLOCK) {
+                // Others may share the block that is cut: it cannot be written, so what it held is computed again.
+                blocks = from / BLOCK;
                 self.computed = blocks * BLOCK;
             }
         }
@@ -161,7 +170,7 @@ impl Sequence {
                 pool.release(block);
             }
         }
-        self.registered = self.registered.min(keep / BLOCK);
+        self.registered = self.registered.min(from / BLOCK);
     }
 }
 
@@ -185,10 +194,9 @@ mod tests {
         let mut pool = Pool::new(4);
         let mut sequence = computed(40, &mut pool);
         assert_eq!(sequence.registered, 2);
-        sequence.truncate(20, &mut pool);
+        sequence.extend(20, &[100, 101, 102, 103], &mut pool);
         assert_eq!((sequence.computed, sequence.table.len(), sequence.registered), (16, 1, 1));
         assert_eq!((pool.cached(), pool.used()), (1, 1));
-        sequence.ids.extend(100..104);
         sequence.table.push(pool.take().unwrap());
         assert_eq!(sequence.advance(8, &mut pool), 4, "tokens 16 to 19 are computed again");
         pool.check([sequence.table.as_slice()].into_iter()).unwrap();
@@ -198,10 +206,20 @@ mod tests {
     fn a_cut_in_its_own_last_block_loses_nothing() {
         let mut pool = Pool::new(4);
         let mut sequence = computed(40, &mut pool);
-        sequence.truncate(35, &mut pool);
+        sequence.extend(35, &[9], &mut pool);
         assert_eq!((sequence.computed, sequence.table.len(), sequence.registered), (35, 3, 2));
-        sequence.truncate(32, &mut pool);
+        sequence.extend(32, &[9], &mut pool);
         assert_eq!((sequence.computed, sequence.table.len(), sequence.registered), (32, 2, 2));
+    }
+
+    #[test]
+    fn a_turn_without_new_tokens_computes_the_last_one_again() {
+        let mut pool = Pool::new(4);
+        let mut sequence = computed(40, &mut pool);
+        sequence.extend(40, &[], &mut pool);
+        assert_eq!((sequence.pending(), sequence.registered), (1, 2));
+        sequence.extend(32, &[], &mut pool);
+        assert_eq!((sequence.pending(), sequence.table.len(), sequence.registered), (16, 1, 1));
     }
 
     #[test]

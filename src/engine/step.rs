@@ -31,8 +31,7 @@ impl Core {
         }
         self.planned = planned;
         if self.failures >= self.config.max_failures {
-            self.pulse.stop(&format!("{} steps in a row failed", self.failures));
-            self.fail_all();
+            self.probe();
         }
         self.counters.cache_evictions_total.add(self.pool.drain_overwritten());
         if self.counters.steps_total.get().is_multiple_of(AUDIT) {
@@ -55,7 +54,8 @@ impl Core {
                         self.fail(row.session, EngineError::Backend(reason));
                         false
                     }
-                    rows => rows.iter().fold(false, |any, row| self.execute(slice::from_ref(row)) || any),
+                    // All of them, not only up to the first that succeeds.
+                    rows => rows.iter().filter(|row| self.execute(slice::from_ref(*row))).count() > 0,
                 }
             }
         }
@@ -75,6 +75,11 @@ impl Core {
                 if row.samples { Want::Last } else { Want::Nothing },
             );
         }
+        self.pass()
+    }
+
+    /// Runs the batch as it is.
+    fn pass(&mut self) -> Result<(), String> {
         let (backend, batch, logits) = (&mut self.backend, &self.batch, &mut self.logits);
         // The backend may be left in any state: its contract is to write everything again in the next pass.
         let result = catch_unwind(AssertUnwindSafe(|| backend.forward(batch, logits)));
@@ -86,6 +91,24 @@ impl Core {
             }
             Ok(Ok(())) => Ok(()),
         }
+    }
+
+    /// After several steps in which nothing succeeded: is it the backend, or what it was asked? Only if it cannot compute
+    /// a single harmless token either, the engine is dead. So nobody can kill it with a request that always fails.
+    fn probe(&mut self) {
+        let Some(block) = self.pool.take() else { return };
+        self.batch.clear();
+        self.batch.push(&[0], 0, &[block], None, Want::Last);
+        let result = self.pass();
+        self.pool.release(block);
+        let failures = std::mem::take(&mut self.failures);
+        let reason = match result {
+            Err(reason) => reason,
+            Ok(()) if self.logits.row(0).iter().any(|logit| logit.is_nan()) => "the model yields no numbers".into(),
+            Ok(()) => return,
+        };
+        self.pulse.stop(&format!("{failures} steps in a row failed, the last one with: {reason}"));
+        self.fail_all();
     }
 
     /// Sessions wait and none can run: by construction impossible. If it happens all the same, it must not become a

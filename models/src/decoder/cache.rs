@@ -112,6 +112,9 @@ impl Place {
 
 impl fmt::Debug for KvCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KvCache").field("layers", &self.layers.len()).field("blocks", &self.blocks).finish_non_exhaustive()
+        f.debug_struct("KvCache")
+            .field("layers", &self.layers.len())
+            .field("blocks", &self.blocks)
+            .finish_non_exhaustive()
     }
 }

@@ -101,7 +101,8 @@ fn expand(
     y: &mut [f32],
     columns: &dyn Fn(usize) -> Columns,
 ) {
-    let places: [Columns; 3] = std::array::from_fn(|i| delta.parts.get(i).map_or(Columns::NONE, |p| columns(p.projection)));
+    let places: [Columns; 3] =
+        std::array::from_fn(|i| delta.parts.get(i).map_or(Columns::NONE, |p| columns(p.projection)));
     let ranks = delta.shrink.out();
     let (base, len) = (Base(y.as_mut_ptr()), y.len());
     let parts = delta.parts.len();

@@ -29,7 +29,9 @@ impl Rope {
             RopeScaling::Factors(factors) => plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect(),
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let context = *original_context as f32;
-                plain.map(|frequency| llama3(frequency, *factor, *low_freq_factor, *high_freq_factor, context)).collect()
+                plain
+                    .map(|frequency| llama3(frequency, *factor, *low_freq_factor, *high_freq_factor, context))
+                    .collect()
             }
             RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
                 magnitude = attention_factor.unwrap_or(if *factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 });

@@ -206,12 +206,7 @@ impl Tile<'_> {
     }
 
     #[inline(always)]
-    unsafe fn gather_rows<L: Lanes, const R: usize>(
-        &mut self,
-        row: usize,
-        run: &[*const f32],
-        tokens: usize,
-    ) -> usize {
+    unsafe fn gather_rows<L: Lanes, const R: usize>(&mut self, row: usize, run: &[*const f32], tokens: usize) -> usize {
         let mut column = 0;
         while column < self.head_dim {
             // SAFETY: the promises to `pass`; the vectors from `column` on lie inside a head.

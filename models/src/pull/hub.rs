@@ -1,0 +1,252 @@
+//! Weights from the model hub, by the `hf-hub` crate, which resumes broken downloads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hf_hub::api::sync::{Api, ApiBuilder, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
+
+use super::store::Store;
+use super::{Progress, PullError, PullOptions};
+use crate::catalog::{self, is_plain};
+
+/// How long the hub may take to be reached at all: a machine without access should go on to the next source soon.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// A repository, and perhaps one file of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Id {
+    repo: String,
+    file: Option<String>,
+}
+
+impl Id {
+    /// Reads `org/name` or `org/name:file`.
+    pub(super) fn parse(spec: &str) -> Option<Self> {
+        let (repo, file) = match spec.split_once(':') {
+            Some((repo, file)) => (repo, Some(file)),
+            None => (spec, None),
+        };
+        let sound = repo.matches('/').count() == 1 && is_plain(repo) && file.is_none_or(is_plain);
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
+        (sound && repo.chars().all(allowed)).then(|| Self { repo: repo.to_owned(), file: file.map(str::to_owned) })
+    }
+
+    fn folder(&self) -> String {
+        let repo = self.repo.replace('/', "--");
+        self.file.as_ref().map_or(repo.clone(), |file| format!("{repo}--{}", file.replace('/', "--")))
+    }
+}
+
+/// Fetches a repository that no catalog knows. Its large files are checked against the SHA-256 that the hub states.
+pub(super) fn pull(
+    id: &Id,
+    cache: &Path,
+    options: &PullOptions,
+    progress: &dyn Progress,
+) -> Result<PathBuf, PullError> {
+    let store = Store::new(&cache.join("hub"), &id.folder());
+    let place = |store: &Store| id.file.as_ref().map_or(store.folder().to_owned(), |file| store.path(file));
+    if store.is_complete() {
+        return Ok(place(&store));
+    }
+    let _lock = store.lock(progress)?;
+    if store.is_complete() {
+        return Ok(place(&store));
+    }
+    let hub = Hub::open(&id.repo, "main", &store, options)?;
+    let names = match &id.file {
+        Some(file) => vec![file.clone()],
+        None => choose(&hub.files()?).map_err(|reason| hub.failed(reason))?,
+    };
+    if let Some(name) = names.iter().find(|name| !is_plain(name)) {
+        return Err(hub.failed(format!("{name:?} is not a path that can be stored")));
+    }
+    let mut files = Vec::new();
+    for name in &names {
+        files.push(hub.download_unknown(name, &store, progress)?);
+    }
+    store.finish(&files)?;
+    Ok(place(&store))
+}
+
+/// Fetches the files of a catalog entry.
+pub(super) fn fetch(
+    id: &str,
+    revision: &str,
+    folder: &str,
+    files: &[catalog::File],
+    store: &Store,
+    options: &PullOptions,
+    progress: &dyn Progress,
+) -> Result<(), PullError> {
+    let hub = Hub::open(id, revision, store, options)?;
+    for file in files {
+        let name = if folder.is_empty() { file.path.clone() } else { format!("{folder}/{}", file.path) };
+        let blob = hub.download(&name, progress)?;
+        store.take_file(file, &blob, &format!("hub {id}"), progress)?;
+    }
+    Ok(())
+}
+
+/// The files that weights consist of, out of all that a repository has.
+fn choose(all: &[String]) -> Result<Vec<String>, String> {
+    const SMALL: [&str; 11] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "modules.json",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "policy.toml",
+    ];
+    let has = |name: &str| all.iter().any(|file| file == name);
+    let mut files: Vec<String> = SMALL.iter().filter(|name| has(name)).map(|name| (*name).to_owned()).collect();
+    let sharded = has("model.safetensors.index.json");
+    let is_shard = |file: &str| file.starts_with("model-") && file.ends_with(".safetensors") && !file.contains('/');
+    if sharded {
+        files.push("model.safetensors.index.json".to_owned());
+        files.extend(all.iter().filter(|file| is_shard(file)).cloned());
+    } else if has("model.safetensors") {
+        files.push("model.safetensors".to_owned());
+    } else if !has("adapter_model.safetensors") {
+        let gguf: Vec<String> = all.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
+        return match gguf.as_slice() {
+            [] => Err("it has no safetensors and no gguf file".to_owned()),
+            [file] => Ok(vec![file.clone()]),
+            _ => Err(format!("it has several gguf files; name one as org/name:file, of {}", gguf.join(", "))),
+        };
+    }
+    Ok(files)
+}
+
+/// A repository that was reached.
+struct Hub {
+    id: String,
+    api: Api,
+    repo: ApiRepo,
+}
+
+impl Hub {
+    fn open(id: &str, revision: &str, store: &Store, options: &PullOptions) -> Result<Self, PullError> {
+        let failed = |reason: String| PullError::Hub { id: id.to_owned(), reason };
+        // Blobs arrive on the same disk as the cache, so that taking them in is a rename.
+        let mut builder = ApiBuilder::from_cache(Cache::new(store.partial().join("hub")))
+            .with_progress(false)
+            .with_retries(2)
+            .with_token(options.token.clone());
+        if let Some(endpoint) = &options.hub {
+            builder = builder.with_endpoint(endpoint.clone());
+        }
+        let api = builder.build().map_err(|error| failed(error.to_string()))?;
+        let repo = api.repo(Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned()));
+        let hub = Self { id: id.to_owned(), api, repo };
+        hub.reach()?;
+        Ok(hub)
+    }
+
+    /// Finds out soon whether the hub can be reached: `hf-hub` itself waits for as long as the system does. Any answer
+    /// will do, also a refusal, which the download then reports in its own words.
+    fn reach(&self) -> Result<(), PullError> {
+        let agent = ureq::Agent::config_builder()
+            .timeout_connect(Some(PATIENCE))
+            .timeout_global(Some(PATIENCE * 2))
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .build()
+            .new_agent();
+        let answer = agent.head(self.repo.url("config.json")).call();
+        answer.map(drop).map_err(|error| self.failed(format!("cannot be reached: {error}")))
+    }
+
+    fn failed(&self, reason: impl Into<String>) -> PullError {
+        PullError::Hub { id: self.id.clone(), reason: reason.into() }
+    }
+
+    fn files(&self) -> Result<Vec<String>, PullError> {
+        let info = self.repo.info().map_err(|error| self.failed(error.to_string()))?;
+        Ok(info.siblings.into_iter().map(|file| file.rfilename).collect())
+    }
+
+    /// Downloads a file, or the rest of it, and returns where it lies.
+    fn download(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, PullError> {
+        let listener = Listener { progress, message: format!("downloading {name}"), done: 0, total: None };
+        let link = self.repo.download_with_progress(name, listener).map_err(|error| self.failed(error.to_string()))?;
+        let blob = fs::canonicalize(&link).map_err(PullError::io(&link))?;
+        if blob != link {
+            // The link would be in the way of the next attempt once the blob is moved.
+            fs::remove_file(&link).map_err(PullError::io(&link))?;
+        }
+        Ok(blob)
+    }
+
+    /// Downloads a file whose content nobody has promised, except that the hub names large ones by their SHA-256.
+    fn download_unknown(&self, name: &str, store: &Store, progress: &dyn Progress) -> Result<catalog::File, PullError> {
+        let metadata = self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error.to_string()))?;
+        let blob = self.download(name, progress)?;
+        let stated = Some(metadata.etag().to_owned()).filter(|etag| etag.len() == 64);
+        let sha256 = match stated {
+            Some(stated) => stated,
+            None => store.digest(&blob)?,
+        };
+        let file = catalog::File { path: name.to_owned(), size: metadata.size() as u64, sha256 };
+        store.take_file(&file, &blob, &format!("hub {}", self.id), progress)?;
+        Ok(file)
+    }
+}
+
+struct Listener<'a> {
+    progress: &'a dyn Progress,
+    message: String,
+    done: u64,
+    total: Option<u64>,
+}
+
+impl hf_hub::api::Progress for Listener<'_> {
+    fn init(&mut self, size: usize, _filename: &str) {
+        self.done = 0;
+        self.total = Some(size as u64);
+    }
+
+    fn update(&mut self, size: usize) {
+        self.done += size as u64;
+        self.progress.update(&self.message, self.done, self.total);
+    }
+
+    fn finish(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn list(files: &[&str]) -> Vec<String> {
+        files.iter().map(|file| (*file).to_owned()).collect()
+    }
+
+    #[test]
+    fn ids_are_told_from_paths() {
+        assert_eq!(Id::parse("org/name").unwrap(), Id { repo: "org/name".to_owned(), file: None });
+        assert_eq!(Id::parse("org/name:a/b.gguf").unwrap().file.as_deref(), Some("a/b.gguf"));
+        for spec in ["name", "/org/name", "org/name/more", "../name", "org/name:../x", "org/na me", "org/"] {
+            assert_eq!(Id::parse(spec), None, "{spec}");
+        }
+    }
+
+    #[test]
+    fn only_what_weights_consist_of_is_taken() {
+        let all = list(&["README.md", "config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"]);
+        assert_eq!(choose(&all).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
+        let all = list(&["model-00001-of-00002.safetensors", "model.safetensors.index.json", "x/model-1.safetensors"]);
+        assert_eq!(choose(&all).unwrap(), ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]);
+        assert_eq!(choose(&list(&["a.gguf", "README.md"])).unwrap(), ["a.gguf"]);
+        assert!(choose(&list(&["a.gguf", "b.gguf"])).unwrap_err().contains("a.gguf, b.gguf"));
+        assert!(choose(&list(&["README.md"])).is_err());
+    }
+}

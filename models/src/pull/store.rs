@@ -1,0 +1,219 @@
+//! One folder of the cache: what is in it, how files get in, and who may put them there.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Progress, PullError};
+use crate::catalog;
+
+/// A folder of checked files. A note beside them says what was checked and when the files were last written, so that a
+/// start need not read hundreds of megabytes again.
+#[derive(Debug)]
+pub(super) struct Store {
+    folder: PathBuf,
+}
+
+/// What is known of a checked file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    path: String,
+    size: u64,
+    sha256: String,
+    /// Nanoseconds since 1970.
+    modified: u128,
+}
+
+const NOTE: &str = ".checked.json";
+
+impl Store {
+    pub(super) fn new(parent: &Path, name: &str) -> Self {
+        Self { folder: parent.join(name) }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn path(&self, file: &str) -> PathBuf {
+        self.folder.join(file)
+    }
+
+    /// Where unfinished downloads are.
+    pub(super) fn partial(&self) -> PathBuf {
+        self.beside("partial")
+    }
+
+    fn beside(&self, end: &str) -> PathBuf {
+        let mut name = self.folder.clone().into_os_string();
+        name.push(".");
+        name.push(end);
+        PathBuf::from(name)
+    }
+
+    /// Waits until no one else fills this folder. The lock ends with the returned file, or with the process.
+    pub(super) fn lock(&self, progress: &dyn Progress) -> Result<File, PullError> {
+        let path = self.beside("lock");
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(PullError::io(parent))?;
+        }
+        let file =
+            File::options().create(true).truncate(false).write(true).open(&path).map_err(PullError::io(&path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                progress.update("waiting for another pull of the same weights", 0, None);
+                file.lock().map_err(PullError::io(&path))?;
+            }
+            Err(TryLockError::Error(source)) => return Err(PullError::Io { path, source }),
+        }
+        Ok(file)
+    }
+
+    /// True when these very files were checked, and not written to since.
+    pub(super) fn holds(&self, files: &[catalog::File]) -> bool {
+        let Some(records) = self.records() else { return false };
+        let known = |file: &catalog::File| {
+            records.iter().any(|record| record.path == file.path && record.sha256 == file.sha256)
+        };
+        files.iter().all(known) && self.unchanged(&records)
+    }
+
+    /// True when everything that was once checked is still there, whatever it is.
+    pub(super) fn is_complete(&self) -> bool {
+        self.records().is_some_and(|records| !records.is_empty() && self.unchanged(&records))
+    }
+
+    fn records(&self) -> Option<Vec<Record>> {
+        serde_json::from_slice(&fs::read(self.path(NOTE)).ok()?).ok()
+    }
+
+    fn unchanged(&self, records: &[Record]) -> bool {
+        records.iter().all(|record| self.record(&record.path, &record.sha256).is_ok_and(|now| now == *record))
+    }
+
+    fn record(&self, path: &str, sha256: &str) -> io::Result<Record> {
+        let metadata = fs::metadata(self.path(path))?;
+        let modified = metadata.modified()?.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        Ok(Record { path: path.to_owned(), size: metadata.len(), sha256: sha256.to_owned(), modified })
+    }
+
+    /// Checks files that are in place already, and notes them. A wrong one is removed.
+    pub(super) fn adopt(&self, files: &[catalog::File], progress: &dyn Progress) -> Result<(), PullError> {
+        for file in files {
+            let path = self.path(&file.path);
+            let mut reader = File::open(&path).map_err(|_| PullError::Changed(path.clone()))?;
+            let heard = |done| progress.update(&format!("checking {}", file.path), done, Some(file.size));
+            let found = copy(&mut reader, &mut io::sink(), heard).map_err(PullError::io(&path))?;
+            if found != file.sha256 {
+                fs::remove_file(&path).map_err(PullError::io(&path))?;
+                return Err(wrong(file, "the cache", found));
+            }
+        }
+        self.finish(files)
+    }
+
+    /// Takes a file in: checks what `reader` gives against `file`, and puts it in place only if it is right.
+    pub(super) fn take(
+        &self,
+        file: &catalog::File,
+        reader: &mut dyn Read,
+        origin: &str,
+        progress: &dyn Progress,
+    ) -> Result<(), PullError> {
+        let partial = self.partial().join("file");
+        fs::create_dir_all(self.partial()).map_err(PullError::io(&partial))?;
+        let mut writer = File::create(&partial).map_err(PullError::io(&partial))?;
+        let heard = |done| progress.update(&format!("unpacking {}", file.path), done, Some(file.size));
+        // One byte more than it should have is enough to know that it is wrong.
+        let found = copy(&mut reader.take(file.size + 1), &mut writer, heard).map_err(PullError::io(&partial))?;
+        if found != file.sha256 {
+            fs::remove_file(&partial).map_err(PullError::io(&partial))?;
+            return Err(wrong(file, origin, found));
+        }
+        writer.sync_all().map_err(PullError::io(&partial))?;
+        self.place(&partial, &file.path)
+    }
+
+    /// Takes in a whole file that lies on the same disk: checks it against `file`, then moves it.
+    pub(super) fn take_file(
+        &self,
+        file: &catalog::File,
+        from: &Path,
+        origin: &str,
+        progress: &dyn Progress,
+    ) -> Result<(), PullError> {
+        let mut reader = File::open(from).map_err(PullError::io(from))?;
+        let heard = |done| progress.update(&format!("checking {}", file.path), done, Some(file.size));
+        let found = copy(&mut reader, &mut io::sink(), heard).map_err(PullError::io(from))?;
+        if found != file.sha256 {
+            fs::remove_file(from).map_err(PullError::io(from))?;
+            return Err(wrong(file, origin, found));
+        }
+        reader.sync_all().map_err(PullError::io(from))?;
+        self.place(from, &file.path)
+    }
+
+    /// The SHA-256 of a file.
+    pub(super) fn digest(&self, path: &Path) -> Result<String, PullError> {
+        let mut reader = File::open(path).map_err(PullError::io(path))?;
+        copy(&mut reader, &mut io::sink(), |_| ()).map_err(PullError::io(path))
+    }
+
+    fn place(&self, from: &Path, name: &str) -> Result<(), PullError> {
+        let path = self.path(name);
+        let parent = path.parent().unwrap_or(&self.folder);
+        fs::create_dir_all(parent).map_err(PullError::io(parent))?;
+        fs::rename(from, &path).map_err(PullError::io(&path))?;
+        // The new name must be on disk before anything says that the file is there.
+        File::open(parent).and_then(|folder| folder.sync_all()).map_err(PullError::io(parent))
+    }
+
+    /// Notes that all these files are checked, and forgets the unfinished downloads.
+    pub(super) fn finish(&self, files: &[catalog::File]) -> Result<(), PullError> {
+        let record =
+            |file: &catalog::File| self.record(&file.path, &file.sha256).map_err(PullError::io(&self.path(&file.path)));
+        let records = files.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+        let (note, fresh) = (self.path(NOTE), self.path(".checked.new"));
+        let text = serde_json::to_vec_pretty(&records).map_err(io::Error::from).map_err(PullError::io(&note))?;
+        let write = || {
+            let mut file = File::create(&fresh)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&fresh, &note)
+        };
+        write().map_err(PullError::io(&note))?;
+        match fs::remove_dir_all(self.partial()) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(PullError::Io { path: self.partial(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn wrong(file: &catalog::File, origin: &str, found: String) -> PullError {
+    PullError::Checksum { file: file.path.clone(), origin: origin.to_owned(), expected: file.sha256.clone(), found }
+}
+
+/// Copies everything and returns its SHA-256 in hexadecimal.
+fn copy(reader: &mut dyn Read, writer: &mut dyn Write, heard: impl Fn(u64)) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut done = 0;
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            count => {
+                hash.update(&buffer[..count]);
+                writer.write_all(&buffer[..count])?;
+                done += count as u64;
+                heard(done);
+            }
+        }
+    }
+}

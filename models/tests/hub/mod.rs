@@ -1,0 +1,94 @@
+//! A model hub in miniature: it speaks as much of the protocol as `hf-hub` asks for, and can break off.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Serves the files of one repository until the process ends.
+pub struct Hub {
+    pub address: String,
+    state: Arc<State>,
+}
+
+struct State {
+    files: HashMap<String, Vec<u8>>,
+    /// Bytes after which the next download breaks off; 0 for never.
+    cut: AtomicUsize,
+    /// First bytes asked for, download by download.
+    starts: Mutex<Vec<usize>>,
+}
+
+impl Hub {
+    pub fn serve(files: &[(&str, &[u8])]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
+        let state = Arc::new(State { files, cut: AtomicUsize::new(0), starts: Mutex::default() });
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let state = Arc::clone(&shared);
+                std::thread::spawn(move || state.answer(stream.unwrap()));
+            }
+        });
+        Self { address, state }
+    }
+
+    /// Lets every download break off after so many bytes.
+    pub fn cut(&self, bytes: usize) {
+        self.state.cut.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Where downloads began, those of a single byte (questions about the file) left out.
+    pub fn starts(&self) -> Vec<usize> {
+        self.state.starts.lock().unwrap().clone()
+    }
+}
+
+impl State {
+    fn answer(&self, mut stream: TcpStream) {
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+        let Some(request) = lines.next() else { return };
+        let headers: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        let path = request.split(' ').nth(1).unwrap();
+        if path.starts_with("/api/models/") {
+            let names: Vec<_> = self.files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
+            let body = serde_json::json!({ "siblings": names, "sha": "c0ffee" }).to_string();
+            let _ =
+                write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            return;
+        }
+        let name = path.split_once("/resolve/main/").map(|(_, name)| name);
+        let Some(bytes) = name.and_then(|name| self.files.get(name)) else {
+            let _ = write!(stream, "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+            return;
+        };
+        let range =
+            headers.iter().find_map(|line| line.to_lowercase().strip_prefix("range: bytes=").map(str::to_owned));
+        let (start, end) = match range.as_deref().and_then(|range| range.split_once('-')) {
+            Some((start, "")) => (start.parse().unwrap(), bytes.len()),
+            Some((start, end)) => (start.parse().unwrap(), end.parse::<usize>().unwrap() + 1),
+            None => (0, bytes.len()),
+        };
+        let (end, whole) = (end.min(bytes.len()), bytes.len());
+        let _ = write!(
+            stream,
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"etag-{whole}\"\r\nX-Repo-Commit: c0ffee\r\n\
+             Content-Range: bytes {start}-{}/{whole}\r\nContent-Length: {}\r\n\r\n",
+            end.saturating_sub(1),
+            end - start
+        );
+        if request.starts_with("HEAD") {
+            return;
+        }
+        if end - start > 1 {
+            self.starts.lock().unwrap().push(start);
+        }
+        let cut = self.cut.load(Ordering::SeqCst);
+        let sent = if cut > 0 && end - start > 1 { (end - start).min(cut) } else { end - start };
+        let _ = stream.write_all(&bytes[start..start + sent]);
+    }
+}

@@ -1,0 +1,29 @@
+//! The default weights, for tests of any crate of the workspace: `#[path = "…/models/tests/pulled/mod.rs"] mod pulled;`.
+//!
+//! They are pulled once into `$WAYMARK_CACHE`, or into `target/waymark-cache` of the workspace.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::{Path, PathBuf};
+
+use waymark_models::catalog::Catalog;
+use waymark_models::pull;
+
+/// Where pulled weights are kept.
+pub fn cache() -> PathBuf {
+    if let Some(cache) = std::env::var_os("WAYMARK_CACHE") {
+        return PathBuf::from(cache);
+    }
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = folders.find(|folder| folder.join("Cargo.lock").is_file()).expect("a workspace has a Cargo.lock");
+    root.join("target/waymark-cache")
+}
+
+/// The GGUF file of the default base model.
+pub fn policy() -> PathBuf {
+    pull::pull(&Catalog::bundled().default_policy, &cache(), &()).unwrap()
+}
+
+/// The directory of the default embedder.
+pub fn embedder() -> PathBuf {
+    pull::pull(&Catalog::bundled().default_embedder, &cache(), &()).unwrap()
+}

@@ -1,0 +1,86 @@
+//! `waymark ask`: one question, watched.
+
+use std::io::{self, Write};
+
+use serde_json::json;
+
+use super::client::Client;
+use super::trace::Printer;
+use super::{logging, serve};
+use crate::agent::Event;
+use crate::config::ServeArgs;
+
+/// Asks one question and shows thinking, searches and the answer as they come.
+///
+/// The model is loaded here, unless --url names a server that is running.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  waymark ask --index corpus.index \"Who painted the Mona Lisa?\"
+  waymark ask --url http://127.0.0.1:8080 --json \"Who painted the Mona Lisa?\" | jq .type")]
+pub(crate) struct Args {
+    /// The question.
+    question: String,
+
+    /// A running server to ask.
+    #[arg(long, env = "WAYMARK_URL")]
+    url: Option<String>,
+
+    /// The policy to ask; the first one served when not given.
+    #[arg(long, env = "WAYMARK_ASK_POLICY", value_name = "NAME")]
+    policy_name: Option<String>,
+
+    /// Sampling seed.
+    #[arg(long, default_value_t = 0)]
+    seed: i64,
+
+    /// Print the events of the trace, one JSON object per line.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+impl Args {
+    pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
+        logging::start(log, "warn", self.serve.log_format)?;
+        let mut request = json!({ "question": self.question, "stream": true, "seed": self.seed });
+        if let Some(name) = &self.policy_name {
+            request["model"] = json!(name);
+        }
+        match self.url {
+            Some(url) => show(&url, &request, self.json).await,
+            None => {
+                let config = self.serve.resolve()?;
+                serve::beside(config, async |url| show(&url, &request, self.json).await).await
+            }
+        }
+    }
+}
+
+/// Runs the episode at `url` and prints its events.
+async fn show(url: &str, request: &serde_json::Value, json: bool) -> anyhow::Result<()> {
+    let client = Client::new(url);
+    let mut failed = None;
+    let mut printer = Printer::new(anstream::stdout());
+    client
+        .episode(request, |event| {
+            if json {
+                let mut out = io::stdout().lock();
+                serde_json::to_writer(&mut out, &event).map_err(io::Error::from)?;
+                writeln!(out)?;
+            } else {
+                printer.print(&event)?;
+            }
+            if let Event::Failed { message, .. } = event {
+                failed = Some(message);
+            }
+            Ok(())
+        })
+        .await?;
+    match failed {
+        Some(message) => anyhow::bail!("the episode failed: {message}"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,155 @@
+//! From a configuration to a house that stands: weights, engine, index, policies.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use waymark_index::{Embed, Index, IndexError, OpenOptions, Query};
+use waymark_models::checkpoint::Checkpoint;
+use waymark_models::decoder::Decoder;
+use waymark_models::embedder::Embedder;
+use waymark_models::kernel::Team;
+use waymark_models::tokenizer::Tokenizer;
+
+use super::embedding::Embedding;
+use super::{cache, pull};
+use crate::agent::{Policy, Runtime, Search, SearchError, SearchLimits, Searcher};
+use crate::api::{AppState, TextEmbedder};
+use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
+use crate::engine::mock::{Lines, MockBackend};
+use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
+
+/// Searches that may wait for a thread.
+const SEARCHES_WAITING: usize = 1024;
+
+/// Everything a server needs, made of `config`.
+pub(crate) async fn assemble(config: &ServeConfig) -> anyhow::Result<AppState> {
+    let team = Arc::new(Team::new(config.model.threads));
+    let embedder = match (&config.model.weights, &config.retrieval.index) {
+        // A mock without an index needs no weights at all.
+        (None, None) => None,
+        _ => Some(Arc::new(embedder(&config.retrieval.embedder, config.model.cache.clone(), Arc::clone(&team))?)),
+    };
+    let searcher = match (&config.retrieval.index, &embedder) {
+        (Some(dir), Some(embedder)) => Some(searcher(dir, Arc::clone(embedder), &config.retrieval)?),
+        _ => None,
+    };
+    let (runtime, base) = runtime(&config.model, team, searcher)?;
+    let policies = policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
+    for policy in &policies {
+        tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
+    }
+    let state = AppState::new(runtime, policies, config.http.clone());
+    Ok(match embedder {
+        Some(embedder) => state.with_embedder(embedder as Arc<dyn TextEmbedder>),
+        None => state,
+    })
+}
+
+/// The embedder called `name`, pulled where it is not there yet.
+pub(crate) fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
+    let dir = pull::fetch(name, &cache::folder(cache)?)?;
+    Ok(Embedding(Embedder::open(&dir, team)?))
+}
+
+/// The base model that `spec` names, with its path.
+pub(crate) fn checkpoint(spec: &str, cache: Option<PathBuf>) -> anyhow::Result<(Checkpoint, PathBuf)> {
+    let path = pull::fetch(spec, &cache::folder(cache)?)?;
+    Ok((Checkpoint::open(&path)?, path))
+}
+
+fn searcher(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
+    let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
+    let index = Index::open_with(dir, embedder as Arc<dyn Embed>, &options)?;
+    tracing::info!(index = %dir.display(), passages = index.manifest().passages, "index open");
+    let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
+    let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);
+    let find = move |query: &Query| {
+        index.search(query).map_err(|error| match error {
+            IndexError::Deadline { .. } => SearchError::Timeout,
+            error => SearchError::Failed(error.to_string()),
+        })
+    };
+    Ok(Arc::new(Searcher::new(find, modes, snapshot, limits)?))
+}
+
+/// The engine with its texts, and the names the base model goes by.
+fn runtime(
+    config: &ModelConfig,
+    team: Arc<Team>,
+    searcher: Option<Arc<dyn Search>>,
+) -> anyhow::Result<(Runtime, Vec<String>)> {
+    let engine_config = EngineConfig {
+        max_batch_rows: config.max_batch,
+        step_tokens: config.step_tokens,
+        max_waiting: config.max_waiting,
+        ..EngineConfig::default()
+    };
+    let Some(spec) = &config.weights else {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let backend = MockBackend::script(&tokenizer, &mock_lines())?;
+        let eos = tokenizer.id("<|im_end|>").into_iter().collect();
+        let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
+        return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), vec!["mock".to_owned()]));
+    };
+    let (checkpoint, path) = checkpoint(spec, config.cache.clone())?;
+    let generation = checkpoint.weights.generation();
+    let decoder = Decoder::load(&checkpoint.weights, team)?;
+    let mut backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
+    if let Some(context) = config.context {
+        let own = backend.spec().context;
+        ensure!(context <= own, "--context {context}: {} was made for {own} tokens at most", path.display());
+        backend = backend.with_context(context);
+    }
+    let tokenizer = Arc::new(checkpoint.tokenizer);
+    let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
+    let template = checkpoint.template.map(Arc::new);
+    Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), vec![spec.clone(), checkpoint.name]))
+}
+
+/// The policies in `dirs` with their adapters loaded, then the built-in ones over the bare base.
+async fn policies(dirs: &[PathBuf], engine: &Engine, base: &[String], mock: bool) -> anyhow::Result<Vec<Policy>> {
+    let mut policies = Vec::new();
+    for dir in dirs {
+        let mut policy = Policy::open(dir)?;
+        if let Some(named) = &policy.base {
+            ensure!(
+                base.contains(named),
+                "{}: the policy {} belongs to the base model {named}, but {} is loaded: set --model",
+                dir.display(),
+                policy.name,
+                base.join(" alias ")
+            );
+        }
+        if let Some(adapter) = policy.adapter_dir.clone() {
+            let loaded = engine.load_adapter(adapter.clone()).await;
+            policy.adapter = Some(loaded.with_context(|| format!("cannot load the adapter {}", adapter.display()))?);
+        }
+        ensure!(
+            !policies.iter().any(|other: &Policy| other.name == policy.name),
+            "two policies are called {}",
+            policy.name
+        );
+        policies.push(policy);
+    }
+    for name in Policy::BUILTIN {
+        if let Some(policy) = Policy::builtin(name)
+            && !policies.iter().any(|other| other.name == policy.name)
+        {
+            // A base that was never trained in the loop stays in its form only when it is guided.
+            let guided = !mock && policy.searches();
+            policies.push(Policy { guided, ..policy });
+        }
+    }
+    Ok(policies)
+}
+
+/// What the mock says to every question.
+fn mock_lines() -> Lines {
+    Lines::new([
+        "<think>I should look this up.</think>\n<search> [passage] the question </search>",
+        "<think>That is enough.</think>\n<answer> This is the mock: it has no model behind it. </answer>",
+    ])
+    .terminator("</information>\n\n")
+    .terminator("Let me try again.\n")
+}

@@ -1,0 +1,204 @@
+//! `waymark bench engine`: decode and prefill rates on this machine, beside llama.cpp where its bench is given.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+use waymark_models::decoder::Decoder;
+use waymark_models::kernel::Team;
+use waymark_models::sampler::SamplingParams;
+
+use super::llama;
+use super::quantile::quantile;
+use crate::cli::assembly;
+use crate::config::cores;
+use crate::engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
+
+/// Measures decode and prefill rates of the engine.
+///
+/// Every sequence gets a prompt of its own (random tokens, so that no prefix is shared) and decodes greedily. Prefill
+/// counts from the first request to the moment every sequence has its first token, decode from there to the end, as
+/// `llama-batched-bench` counts. With --llama both run by turns, never at once; rates are medians over the rounds.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  waymark bench engine --llama path/to/llama-batched-bench --rounds 3")]
+pub(crate) struct Args {
+    /// Base model: a name in the catalog, a path, or a hub id.
+    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
+    model: String,
+
+    /// Numbers of sequences to measure.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
+    sequences: Vec<usize>,
+
+    /// Prompt tokens per sequence.
+    #[arg(long, default_value_t = 128)]
+    prompt: usize,
+
+    /// Tokens decoded per sequence.
+    #[arg(long, default_value_t = 64)]
+    tokens: usize,
+
+    /// How often each is measured.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+
+    /// Threads that compute; 0 takes one per core.
+    #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
+    threads: usize,
+
+    /// A `llama-batched-bench` binary to measure beside, on the same file (a GGUF) and threads.
+    #[arg(long, value_name = "FILE")]
+    llama: Option<PathBuf>,
+
+    /// Other GGUF files of the same model for llama.cpp: the best of all counts.
+    #[arg(long, value_name = "FILE", requires = "llama")]
+    llama_model: Vec<PathBuf>,
+
+    /// Where downloaded weights are kept; the user's cache directory when not given.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Rates at one number of sequences, in tokens per second over all sequences.
+#[derive(Debug, Serialize)]
+struct Line {
+    sequences: usize,
+    prefill: f64,
+    decode: f64,
+    llama_prefill: Option<f64>,
+    llama_decode: Option<f64>,
+}
+
+impl Args {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        ensure!(self.prompt > 0 && self.tokens > 1 && self.rounds > 0, "--prompt, --rounds: at least 1; --tokens: 2");
+        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let (checkpoint, path) = assembly::checkpoint(&self.model, self.cache.clone())?;
+        let decoder = Decoder::load(&checkpoint.weights, Arc::new(Team::new(threads)))?;
+        let vocab = decoder.config().vocab;
+        let most = self.sequences.iter().copied().max().context("--sequences: give at least one")?;
+        let blocks = most * (self.prompt + self.tokens).div_ceil(waymark_models::BLOCK) + 1;
+        let backend =
+            CpuBackend::new(decoder, &checkpoint.name, checkpoint.weights.generation(), KvBudget::Blocks(blocks))?;
+        let config = EngineConfig { max_batch_rows: most, ..EngineConfig::default() };
+        let engine = Engine::start(Box::new(backend), config, checkpoint.tokenizer.table())?;
+        let mut files = vec![path];
+        files.extend(self.llama_model.iter().cloned());
+        if !self.json {
+            println!(
+                "{}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
+                checkpoint.name, self.prompt, self.tokens, self.rounds
+            );
+            println!("{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head());
+        }
+        let mut lines = Vec::new();
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        for &sequences in &self.sequences {
+            let line = self.measure(&engine, sequences, threads, vocab, &files, &mut random).await?;
+            if !self.json {
+                println!("{:>9} {:>9.1} {:>9.1}{}", line.sequences, line.prefill, line.decode, line.peer());
+            }
+            lines.push(line);
+        }
+        engine.shutdown().await;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&lines)?);
+        }
+        Ok(())
+    }
+
+    fn llama_head(&self) -> &'static str {
+        if self.llama.is_some() { "  llama.cpp: prefill    decode   ratio: prefill  decode" } else { "" }
+    }
+
+    async fn measure(
+        &self,
+        engine: &Engine,
+        sequences: usize,
+        threads: usize,
+        vocab: usize,
+        files: &[PathBuf],
+        random: &mut ChaCha8Rng,
+    ) -> anyhow::Result<Line> {
+        let (mut prefill, mut decode) = (Vec::new(), Vec::new());
+        let mut peers: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); files.len()];
+        for _ in 0..self.rounds {
+            let rates = self.round(engine, sequences, vocab, random).await?;
+            prefill.push(rates.0);
+            decode.push(rates.1);
+            let Some(binary) = &self.llama else { continue };
+            for (file, peer) in files.iter().zip(&mut peers) {
+                let row = llama::run(binary, file, threads, self.prompt, self.tokens, sequences)?;
+                peer.0.push(row.prefill);
+                peer.1.push(row.decode);
+            }
+        }
+        let best = |pick: fn(&mut (Vec<f64>, Vec<f64>)) -> &mut Vec<f64>, peers: &mut Vec<(Vec<f64>, Vec<f64>)>| {
+            self.llama.as_ref().map(|_| peers.iter_mut().map(|peer| quantile(pick(peer), 0.5)).fold(0.0, f64::max))
+        };
+        Ok(Line {
+            sequences,
+            prefill: quantile(&mut prefill, 0.5),
+            decode: quantile(&mut decode, 0.5),
+            llama_prefill: best(|peer| &mut peer.0, &mut peers),
+            llama_decode: best(|peer| &mut peer.1, &mut peers),
+        })
+    }
+
+    /// Runs all sequences once and gives the rates of prefill and decode.
+    async fn round(
+        &self,
+        engine: &Engine,
+        sequences: usize,
+        vocab: usize,
+        random: &mut ChaCha8Rng,
+    ) -> anyhow::Result<(f64, f64)> {
+        let start = Instant::now();
+        let running: Vec<_> = (0..sequences)
+            .map(|_| {
+                let prompt: Vec<u32> = (0..self.prompt).map(|_| random.random_range(0..vocab as u32)).collect();
+                let mut session = engine.session(SessionOptions::default());
+                session.append(&prompt, Origin::Prompt, false);
+                tokio::spawn(decode(session, self.tokens))
+            })
+            .collect();
+        let (mut first, mut last) = (start, start);
+        for sequence in running {
+            let times = sequence.await??;
+            first = first.max(times.0);
+            last = last.max(times.1);
+        }
+        let prefill = (sequences * self.prompt) as f64 / (first - start).as_secs_f64();
+        let decode = (sequences * (self.tokens - 1)) as f64 / (last - first).as_secs_f64();
+        Ok((prefill, decode))
+    }
+}
+
+impl Line {
+    fn peer(&self) -> String {
+        let (Some(prefill), Some(decode)) = (self.llama_prefill, self.llama_decode) else { return String::new() };
+        format!("  {prefill:>18.1} {decode:>9.1} {:>16.2} {:>7.2}", self.prefill / prefill, self.decode / decode)
+    }
+}
+
+/// Decodes `tokens` tokens and says when the first and the last of them came.
+async fn decode(mut session: Session, tokens: usize) -> anyhow::Result<(Instant, Instant)> {
+    let generate =
+        Generate { sampling: SamplingParams::greedy(), max_tokens: tokens, ignore_eos: true, ..Generate::default() };
+    let mut turn = session.generate(generate).await?;
+    let (mut first, mut last) = (None, Instant::now());
+    while let Some(step) = turn.next().await {
+        step?;
+        last = Instant::now();
+        first.get_or_insert(last);
+    }
+    Ok((first.context("no token came")?, last))
+}

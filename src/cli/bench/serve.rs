@@ -1,0 +1,227 @@
+//! `waymark bench serve`: concurrent questions over HTTP against a running server.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use serde_json::json;
+
+use super::quantile::quantile;
+use crate::agent::Event;
+use crate::cli::client::Client;
+
+/// Drives a server with concurrent questions and prints how it did.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  waymark serve --index corpus.index &\n  waymark bench serve --questions questions.jsonl --clients 8"
+)]
+pub(crate) struct Args {
+    /// The server.
+    #[arg(long, env = "WAYMARK_URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+
+    /// The policy to ask.
+    #[arg(long, default_value = "routerag")]
+    model: String,
+
+    /// Questions, one JSON object with a `question` per line; a few built-in ones when not given.
+    #[arg(long, value_name = "FILE")]
+    questions: Option<PathBuf>,
+
+    /// Questions asked in all.
+    #[arg(long, default_value_t = 32)]
+    count: usize,
+
+    /// Questions asked at a time.
+    #[arg(long, default_value_t = 8)]
+    clients: usize,
+
+    /// Tokens the policy may write per question.
+    #[arg(long, default_value_t = 256)]
+    max_tokens: usize,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one episode took.
+#[derive(Debug, Default)]
+struct Timing {
+    first: f64,
+    answer: f64,
+    tokens: usize,
+    searches: usize,
+    answered: bool,
+}
+
+/// What the run measured. Times in seconds.
+#[derive(Debug, Serialize)]
+struct Report {
+    questions: usize,
+    clients: usize,
+    answered: usize,
+    seconds: f64,
+    questions_per_second: f64,
+    tokens_per_second: f64,
+    searches: usize,
+    first_token_p50: f64,
+    first_token_p95: f64,
+    answer_p50: f64,
+    answer_p95: f64,
+    prefill_tokens: f64,
+    prefill_tokens_recomputed: f64,
+    prefix_cache_hit_tokens: f64,
+}
+
+const BUILT_IN: [&str; 4] = [
+    "Who painted the Mona Lisa?",
+    "In which city is the museum that shows the Mona Lisa?",
+    "Which river flows through Paris?",
+    "Who discovered radium?",
+];
+
+impl Args {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        ensure!(self.clients > 0 && self.count > 0, "--clients and --count must be at least 1");
+        let questions = Arc::new(self.questions()?);
+        let client = Client::new(&self.url);
+        let before = client.text("/metrics").await?;
+        let next = Arc::new(AtomicUsize::new(0));
+        let start = Instant::now();
+        let workers: Vec<_> = (0..self.clients)
+            .map(|_| {
+                let (client, questions, next) = (client.clone(), Arc::clone(&questions), Arc::clone(&next));
+                let (model, count, max_tokens) = (self.model.clone(), self.count, self.max_tokens);
+                tokio::spawn(async move {
+                    let mut timings = Vec::new();
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        if index >= count {
+                            return anyhow::Ok(timings);
+                        }
+                        let question = &questions[index % questions.len()];
+                        timings.push(ask(&client, &model, question, max_tokens, index).await?);
+                    }
+                })
+            })
+            .collect();
+        let mut timings = Vec::new();
+        for worker in workers {
+            timings.extend(worker.await??);
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let after = client.text("/metrics").await?;
+        self.print(&report(&timings, self.clients, seconds, &before, &after))
+    }
+
+    fn questions(&self) -> anyhow::Result<Vec<String>> {
+        let Some(file) = &self.questions else {
+            return Ok(BUILT_IN.map(str::to_owned).to_vec());
+        };
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let mut questions = Vec::new();
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let row: serde_json::Value =
+                serde_json::from_str(line).with_context(|| format!("{}:{}", file.display(), number + 1))?;
+            let question = row["question"].as_str();
+            let question = question.with_context(|| format!("{}:{}: no question", file.display(), number + 1))?;
+            questions.push(question.to_owned());
+        }
+        ensure!(!questions.is_empty(), "{} holds no questions", file.display());
+        Ok(questions)
+    }
+
+    fn print(&self, report: &Report) -> anyhow::Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(report)?);
+            return Ok(());
+        }
+        println!("{} questions, {} at a time, policy {}, {}", report.questions, report.clients, self.model, self.url);
+        println!("  answered            {:>9}", report.answered);
+        println!("  questions/s         {:>9.2}", report.questions_per_second);
+        println!("  written tokens/s    {:>9.1}", report.tokens_per_second);
+        println!("  searches            {:>9}", report.searches);
+        println!("  first token    p50  {:>9.3} s   p95 {:.3} s", report.first_token_p50, report.first_token_p95);
+        println!("  answer         p50  {:>9.3} s   p95 {:.3} s", report.answer_p50, report.answer_p95);
+        println!("  prefilled tokens    {:>9}", report.prefill_tokens);
+        println!("  from prefix cache   {:>9}", report.prefix_cache_hit_tokens);
+        println!("  recomputed tokens   {:>9}", report.prefill_tokens_recomputed);
+        Ok(())
+    }
+}
+
+/// Asks one question and times its events.
+async fn ask(client: &Client, model: &str, question: &str, max_tokens: usize, seed: usize) -> anyhow::Result<Timing> {
+    let request = json!({
+        "model": model, "question": question, "stream": true, "max_tokens": max_tokens, "seed": seed,
+    });
+    let start = Instant::now();
+    let mut timing = Timing::default();
+    client
+        .episode(&request, |event| {
+            let now = start.elapsed().as_secs_f64();
+            match event {
+                Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. }
+                    if timing.first == 0.0 =>
+                {
+                    timing.first = now;
+                }
+                Event::Finished { usage, searches, answer, .. } => {
+                    timing.answer = now;
+                    timing.tokens = usage.completion_tokens;
+                    timing.searches = searches;
+                    timing.answered = answer.is_some();
+                }
+                _ => {}
+            }
+            Ok(())
+        })
+        .await?;
+    ensure!(timing.answer > 0.0, "the episode ended without a `finished` event");
+    Ok(timing)
+}
+
+fn report(timings: &[Timing], clients: usize, seconds: f64, before: &str, after: &str) -> Report {
+    let mut first: Vec<f64> = timings.iter().map(|timing| timing.first).collect();
+    let mut answer: Vec<f64> = timings.iter().map(|timing| timing.answer).collect();
+    let tokens: usize = timings.iter().map(|timing| timing.tokens).sum();
+    let grown = |name: &str| metric(after, name) - metric(before, name);
+    Report {
+        questions: timings.len(),
+        clients,
+        answered: timings.iter().filter(|timing| timing.answered).count(),
+        seconds,
+        questions_per_second: timings.len() as f64 / seconds,
+        tokens_per_second: tokens as f64 / seconds,
+        searches: timings.iter().map(|timing| timing.searches).sum(),
+        first_token_p50: quantile(&mut first, 0.5),
+        first_token_p95: quantile(&mut first, 0.95),
+        answer_p50: quantile(&mut answer, 0.5),
+        answer_p95: quantile(&mut answer, 0.95),
+        prefill_tokens: grown("waymark_prefill_tokens_total"),
+        prefill_tokens_recomputed: grown("waymark_prefill_tokens_recomputed_total"),
+        prefix_cache_hit_tokens: grown("waymark_prefix_cache_hit_tokens_total"),
+    }
+}
+
+/// The value of a counter in Prometheus text; 0 where it is missing.
+fn metric(text: &str, name: &str) -> f64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    value.unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::metric;
+
+    #[test]
+    fn a_counter_is_read_by_its_whole_name() {
+        let text = "# HELP a_total x\na_total 3\na_total_more 4\n";
+        assert_eq!(metric(text, "a_total"), 3.0);
+        assert_eq!(metric(text, "a"), 0.0);
+    }
+}

@@ -1,0 +1,149 @@
+//! `waymark index`: building indexes and looking at them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use indicatif::ProgressBar;
+use waymark_index::{BuildOptions, BuildProgress, Corpus, CorpusOptions, Manifest, Phase, build};
+use waymark_models::kernel::Team;
+
+use super::{assembly, logging, progress};
+use crate::config::{LogFormat, cores};
+
+/// What to do with an index.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Build an index over a corpus.
+    Build(BuildArgs),
+    /// Say what an index holds.
+    Info(InfoArgs),
+}
+
+/// Builds an index: BM25 and dense vectors over the passages of a corpus.
+///
+/// The corpus is JSONL with `id`, `title`, `text` (other keys are kept as metadata), a HippoRAG or RouteRAG corpus
+/// (JSON), or a folder of Markdown and text files. The index appears at once when it is finished; until then, and
+/// whatever happens, what was there before stays.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  waymark index build --corpus corpus.jsonl --out corpus.index")]
+pub(crate) struct BuildArgs {
+    /// The corpus: a file or a folder.
+    #[arg(long, value_name = "PATH")]
+    corpus: PathBuf,
+
+    /// Where the index is to lie.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Embedding model: a name in the catalog or a directory.
+    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
+    embedder: String,
+
+    /// Count records that cannot be read and go on, instead of stopping at the first.
+    #[arg(long)]
+    skip_bad: bool,
+
+    /// Replace an index that is already there.
+    #[arg(long)]
+    replace: bool,
+
+    /// Threads that compute; 0 takes one per core.
+    #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
+    threads: usize,
+
+    /// Where downloaded weights are kept; the user's cache directory when not given.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+/// Says what an index holds, from its manifest.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InfoArgs {
+    /// The index.
+    dir: PathBuf,
+
+    /// Print the manifest as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command {
+    pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
+        logging::start(log, "warn", LogFormat::Text)?;
+        match self {
+            Command::Build(args) => tokio::task::block_in_place(|| args.run()),
+            Command::Info(args) => args.run(),
+        }
+    }
+}
+
+impl BuildArgs {
+    fn run(self) -> anyhow::Result<()> {
+        let corpus =
+            Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() })?;
+        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
+        let options = BuildOptions { replace: self.replace, threads, ..BuildOptions::default() };
+        let bars = Bars::default();
+        let report = build(corpus, &embedder, &self.out, &options, &bars)?;
+        bars.clear();
+        let Manifest { passages, snapshot, embedder, .. } = &report.manifest;
+        println!("{}: {passages} passages, snapshot {snapshot}, embedder {}", self.out.display(), embedder.id);
+        if report.skipped > 0 {
+            println!("{} records could not be read and were skipped", report.skipped);
+        }
+        if report.collapsed > 0 {
+            println!("{} passages repeated an earlier one and were left out", report.collapsed);
+        }
+        Ok(())
+    }
+}
+
+impl InfoArgs {
+    fn run(self) -> anyhow::Result<()> {
+        let manifest = Manifest::read(&self.dir)?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&manifest)?);
+            return Ok(());
+        }
+        let bytes: u64 = manifest.files.values().map(|file| file.bytes).sum();
+        println!("corpus    {}", manifest.corpus);
+        println!("passages  {}", manifest.passages);
+        println!("snapshot  {}", manifest.snapshot);
+        println!("embedder  {} ({} dimensions)", manifest.embedder.id, manifest.embedder.dims);
+        println!("size      {:.1} MiB in {} files", bytes as f64 / f64::from(1 << 20), manifest.files.len());
+        println!("format    {}, built by waymark {}", manifest.format, manifest.build.version);
+        Ok(())
+    }
+}
+
+/// One bar per phase of a build.
+#[derive(Debug, Default)]
+pub(crate) struct Bars(Mutex<Option<(Phase, ProgressBar)>>);
+
+impl Bars {
+    /// Takes the last bar off the screen.
+    pub(crate) fn clear(&self) {
+        if let Some((_, bar)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl BuildProgress for Bars {
+    fn update(&self, phase: Phase, done: u64, total: Option<u64>) {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.as_ref().is_none_or(|(now, _)| *now != phase) {
+            if let Some((_, bar)) = shown.take() {
+                bar.finish_and_clear();
+            }
+            *shown = Some((phase, progress::things().with_message(phase.to_string())));
+        }
+        if let Some((_, bar)) = shown.as_ref() {
+            if let Some(total) = total {
+                bar.set_length(total);
+            }
+            bar.set_position(done);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `waymark pull`: weights into the cache.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use indicatif::ProgressBar;
+use waymark_models::pull::{self, Progress};
+
+use super::{cache, logging, progress};
+use crate::config::LogFormat;
+
+/// Fetches weights, checks their sha256, and prints where they are.
+///
+/// A download that was broken off goes on where it stopped; one that is there already is not fetched again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  waymark pull smollm2-135m-instruct
+  waymark pull org/name                           a repository of the model hub
+  waymark pull ./model.gguf                       checks that it is there")]
+pub(crate) struct Args {
+    /// A name in the catalog, a hub id, or a path.
+    name: String,
+
+    /// Where downloaded weights are kept; the user's cache directory when not given.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
+        logging::start(log, "warn", LogFormat::Text)?;
+        let path = fetch(&self.name, &cache::folder(self.cache)?)?;
+        println!("{}", path.display());
+        Ok(())
+    }
+}
+
+/// What `spec` names, on this machine.
+pub(crate) fn fetch(spec: &str, cache: &Path) -> anyhow::Result<PathBuf> {
+    Ok(tokio::task::block_in_place(|| pull::pull(spec, cache, &Bar::default()))?)
+}
+
+/// A bar that appears with the first byte.
+#[derive(Debug, Default)]
+struct Bar(Mutex<Option<ProgressBar>>);
+
+impl Progress for Bar {
+    fn update(&self, message: &str, done: u64, total: Option<u64>) {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = shown.get_or_insert_with(progress::bytes);
+        bar.set_message(message.to_owned());
+        if let Some(total) = total {
+            bar.set_length(total);
+        }
+        bar.set_position(done);
+    }
+}

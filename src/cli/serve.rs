@@ -1,0 +1,56 @@
+//! `waymark serve`.
+
+use std::future::Future;
+
+use anyhow::Context;
+
+use super::{assembly, logging};
+use crate::config::{ServeArgs, ServeConfig};
+use crate::server::{Server, stop_signal};
+
+/// Serves policies over HTTP until SIGTERM or Ctrl-C; a second signal ends it at once.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  waymark serve --index corpus.index
+  waymark serve --model model.gguf --policy policies/routerag --index corpus.index --port 0
+  waymark serve --mock                            the whole interface without weights")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+impl Args {
+    pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
+        logging::start(log, "info", self.serve.log_format)?;
+        let config = self.serve.resolve()?;
+        let server = bind(&config).await?;
+        println!("listening on http://{}", server.address());
+        Ok(server.run(stop_signal()).await?)
+    }
+}
+
+/// Assembles what `config` names and listens.
+pub(crate) async fn bind(config: &ServeConfig) -> anyhow::Result<Server> {
+    let state = assembly::assemble(config).await?;
+    Server::bind(config.address, state).await.with_context(|| format!("cannot listen on {}", config.address))
+}
+
+/// Runs `work` against a server of its own on a free port, and stops the server afterwards.
+pub(crate) async fn beside<T, F>(mut config: ServeConfig, work: impl FnOnce(String) -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    config.address.set_port(0);
+    let server = bind(&config).await?;
+    let url = format!("http://{}", server.address());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(server.run(async {
+        // Dropping the sender stops the server as well.
+        let _ = stopped.await;
+    }));
+    let result = work(url).await;
+    drop(stop);
+    running.await??;
+    result
+}

@@ -1,0 +1,212 @@
+//! An episode in a terminal: thinking, searches and the answer, as they come.
+
+use std::io::{self, Write};
+
+use owo_colors::OwoColorize;
+use waymark_index::Hit;
+
+use crate::agent::{Event, Reason, Usage};
+
+/// Width of the column that says what a line is.
+const LABEL: usize = 8;
+
+/// Writes the events of one episode for a person. Colours are left to the stream below (`anstream` removes them where
+/// nobody would see them).
+#[derive(Debug)]
+pub struct Printer<W> {
+    out: W,
+    section: Option<&'static str>,
+}
+
+impl<W: Write> Printer<W> {
+    /// A printer that writes to `out`.
+    pub fn new(out: W) -> Self {
+        Self { out, section: None }
+    }
+
+    /// Writes what `event` tells.
+    ///
+    /// # Errors
+    /// Those of the stream below, a broken pipe among them.
+    pub fn print(&mut self, event: &Event) -> io::Result<()> {
+        match event {
+            Event::Started { question, model, .. } => {
+                self.head("ask")?;
+                write!(self.out, "{} {}", question.bold(), format_args!("({model})").dimmed())?;
+            }
+            Event::Think { text, .. } => self.delta("think", text, |text| text.dimmed().to_string())?,
+            Event::Text { text, .. } => self.delta("text", text, |text| text.dimmed().to_string())?,
+            Event::Query { text, .. } => self.delta("search", text, |text| text.cyan().to_string())?,
+            Event::Answer { text, .. } => self.delta("answer", text, |text| text.bold().to_string())?,
+            Event::SearchFinished { hits, error, milliseconds, cached, neutralised, .. } => {
+                self.found(hits, error.as_deref(), *milliseconds, *cached, *neutralised)?;
+            }
+            Event::Invalid { .. } => self.note("invalid", "the turn asked for nothing the protocol knows")?,
+            Event::Budget { kind } => self.note("budget", &format!("no {kind} left"))?,
+            Event::Finished { reason, usage, turns, searches, answer } => {
+                self.finished(*reason, *usage, *turns, *searches, answer.is_some())?;
+            }
+            Event::Failed { message, .. } => {
+                self.head("failed")?;
+                writeln!(self.out, "{}", message.red())?;
+            }
+            Event::TurnStarted { .. } | Event::SearchStarted { .. } | Event::Observation { .. } => {}
+        }
+        self.out.flush()
+    }
+
+    /// Begins a line under a label, ending the one before.
+    fn head(&mut self, label: &'static str) -> io::Result<()> {
+        if self.section.is_some() {
+            writeln!(self.out)?;
+        }
+        self.section = Some(label);
+        write!(self.out, "{:LABEL$}", label.green())
+    }
+
+    /// Goes on under `label`, in a new line when something else was being written.
+    fn delta(&mut self, label: &'static str, text: &str, style: impl Fn(&str) -> String) -> io::Result<()> {
+        let mut text = text;
+        if self.section != Some(label) {
+            text = text.trim_start();
+            if text.is_empty() {
+                return Ok(());
+            }
+            self.head(label)?;
+        }
+        let mut lines = text.split('\n');
+        if let Some(first) = lines.next() {
+            write!(self.out, "{}", style(first))?;
+        }
+        for line in lines {
+            write!(self.out, "\n{:LABEL$}{}", "", style(line))?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, label: &'static str, text: &str) -> io::Result<()> {
+        self.head(label)?;
+        write!(self.out, "{}", text.yellow())
+    }
+
+    fn found(
+        &mut self,
+        hits: &[Hit],
+        error: Option<&str>,
+        milliseconds: f64,
+        cached: bool,
+        neutralised: usize,
+    ) -> io::Result<()> {
+        let source = if cached { "from this episode".to_owned() } else { format!("{milliseconds:.1} ms") };
+        write!(self.out, "  {}", source.dimmed())?;
+        if neutralised > 0 {
+            write!(self.out, "  {}", format_args!("{neutralised} tags made harmless").yellow())?;
+        }
+        if let Some(error) = error {
+            return self.note("search", error);
+        }
+        for hit in hits {
+            write!(self.out, "\n{:LABEL$}{} {}  {}", "", hit.rank, hit.passage.title.cyan(), route(hit).dimmed())?;
+        }
+        self.section = Some("found");
+        Ok(())
+    }
+
+    fn finished(
+        &mut self,
+        reason: Reason,
+        usage: Usage,
+        turns: usize,
+        searches: usize,
+        answered: bool,
+    ) -> io::Result<()> {
+        if !answered {
+            let why = match reason {
+                Reason::Stop => "the policy ended without one",
+                Reason::Length => "no tokens left",
+                Reason::Turns => "no turns left",
+                Reason::Time => "no time left",
+            };
+            self.note("answer", &format!("none: {why}"))?;
+        }
+        writeln!(
+            self.out,
+            "\n{:LABEL$}{}",
+            "",
+            format_args!(
+                "{turns} turns, {searches} searches, {} tokens written, {} read",
+                usage.completion_tokens,
+                usage.prompt_tokens + usage.environment_tokens
+            )
+            .dimmed()
+        )
+    }
+}
+
+/// How a passage was found, in a few signs.
+pub(crate) fn route(hit: &Hit) -> String {
+    let mut route = format!("{:.4}", hit.score);
+    for (name, place) in [("bm25", hit.path.bm25), ("dense", hit.path.dense)] {
+        if let Some(place) = place {
+            route.push_str(&format!(" · {name} #{}", place.rank));
+        }
+    }
+    route
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use waymark_index::{Mode, Passage, Path, Place};
+
+    fn printed(events: &[Event]) -> String {
+        let mut plain = anstream::StripStream::new(Vec::new());
+        let mut printer = Printer::new(&mut plain);
+        for event in events {
+            printer.print(event).unwrap();
+        }
+        String::from_utf8(plain.into_inner()).unwrap()
+    }
+
+    fn think(text: &str) -> Event {
+        Event::Think { turn: 1, text: text.into(), tokens: vec![] }
+    }
+
+    #[test]
+    fn deltas_of_one_kind_share_a_line_and_every_kind_has_its_label() {
+        let hit = Hit {
+            rank: 1,
+            score: 0.5,
+            passage: Passage { id: "m".into(), title: "Mona Lisa".into(), text: "…".into() },
+            path: Path { bm25: Some(Place { rank: 2, score: 1.0 }), dense: None },
+        };
+        let text = printed(&[
+            think("\nwho"),
+            think(" was\nit"),
+            Event::Query { turn: 1, text: "Mona".into(), tokens: vec![] },
+            Event::SearchFinished {
+                turn: 1,
+                query: "Mona".into(),
+                mode: Mode::Passage,
+                hits: vec![hit],
+                snapshot: Some(1),
+                cached: false,
+                milliseconds: 1.25,
+                neutralised: 0,
+                error: None,
+            },
+            Event::Answer { text: "Leonardo".into(), tokens: vec![] },
+            Event::Finished {
+                reason: Reason::Stop,
+                answer: Some("Leonardo".into()),
+                usage: Usage::default(),
+                turns: 2,
+                searches: 1,
+            },
+        ]);
+        let expected = "think   who was\n        it\nsearch  Mona  1.2 ms\n        1 Mona Lisa  0.5000 · bm25 #2\n\
+                        answer  Leonardo\n        2 turns, 1 searches, 0 tokens written, 0 read\n";
+        assert_eq!(text, expected);
+    }
+}

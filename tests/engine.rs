@@ -1,0 +1,459 @@
+//! The engine over its async handles: many clients, one small pool, things that go wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::time::{sleep, timeout};
+use waymark::engine::mock::Random;
+use waymark::engine::{
+    Engine, EngineConfig, EngineError, Finish, Generate, Health, MockBackend, Origin, Session, SessionOptions, Step,
+    StopSet,
+};
+use waymark_models::sampler::SamplingParams;
+use waymark_models::tokenizer::Tokenizer;
+
+const VOCAB: usize = 259;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn mock() -> MockBackend {
+    MockBackend::random(7, VOCAB)
+}
+
+fn start(backend: MockBackend, config: EngineConfig) -> Engine {
+    Engine::start(Box::new(backend), config, Tokenizer::bytes().table()).unwrap()
+}
+
+fn session(engine: &Engine, prompt: &[u32]) -> Session {
+    let mut session = engine.session(SessionOptions::default());
+    session.append(prompt, Origin::Prompt, false);
+    session
+}
+
+fn prompt(first: u32, tokens: u32) -> Vec<u32> {
+    (0..tokens).map(|position| (first * 31 + position * 7) % 256).collect()
+}
+
+fn greedy(max_tokens: usize) -> Generate {
+    Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() }
+}
+
+/// Runs a turn to its end.
+async fn run(session: &mut Session, generate: Generate) -> Result<(Vec<Step>, Finish), EngineError> {
+    let mut turn = session.generate(generate).await?;
+    let mut steps = Vec::new();
+    while let Some(step) = timeout(PATIENCE, turn.next()).await.expect("the engine hangs") {
+        steps.push(step?);
+    }
+    Ok((steps, turn.finish().expect("a turn without error has an end")))
+}
+
+fn ids(session: &Session) -> Vec<u32> {
+    session.tokens().iter().map(|token| token.id).collect()
+}
+
+/// Every sampled token must follow from the whole context before it.
+fn check_text(session: &Session) {
+    let random = Random { seed: 7, vocab: VOCAB };
+    let ids = ids(session);
+    for (position, token) in session.tokens().iter().enumerate() {
+        if token.logprob.is_some() {
+            assert_eq!(token.id, random.next(None, &ids[..position]), "at {position}");
+        }
+    }
+}
+
+/// Waits until nothing holds a block any more.
+async fn wait_free(engine: &Engine) {
+    for _ in 0..2000 {
+        let counters = engine.counters();
+        if counters.blocks_used.get() == 0 && counters.sessions_parked.get() + counters.sessions_stalled.get() == 0 {
+            let total = counters.blocks_free.get() + counters.blocks_cached.get();
+            assert_eq!(total, engine.spec().blocks as u64);
+            assert_eq!(counters.invariant_violations_total.get(), 0);
+            return;
+        }
+        sleep(Duration::from_millis(2)).await;
+    }
+    panic!("blocks are not given back: {:?}", engine.counters());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_clients_share_a_pool_of_two_requests() {
+    let config = EngineConfig { step_tokens: 64, max_batch_rows: 8, ..EngineConfig::default() };
+    let engine = start(mock().with_blocks(14), config);
+    let clients = (0..50).map(|client| {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            let mut session = session(&engine, &prompt(client % 7, 30 + client));
+            run(&mut session, greedy(20)).await.unwrap();
+            session.append(&prompt(client, 10), Origin::Environment, false);
+            let (steps, finish) = run(&mut session, greedy(15)).await.unwrap();
+            assert_eq!((steps.len(), finish), (15, Finish::Length));
+            check_text(&session);
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+    wait_free(&engine).await;
+    assert!(engine.counters().evictions_total.get() + engine.counters().preemptions_total.get() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancels_at_random_moments_give_all_blocks_back() {
+    let time = Duration::from_micros(200);
+    let backend = mock().with_blocks(40).with_time(time, Duration::ZERO);
+    let config = EngineConfig { step_tokens: 32, max_batch_rows: 8, max_waiting: 1000, ..EngineConfig::default() };
+    let engine = start(backend, config);
+    let mut clients = Vec::new();
+    for client in 0..300u32 {
+        let engine = engine.clone();
+        clients.push(tokio::spawn(async move {
+            let mut rng = ChaCha8Rng::seed_from_u64(u64::from(client));
+            let mut session = session(&engine, &prompt(client % 5, rng.random_range(1..200)));
+            // Dropped while it waits, in prefill, while decoding, parked or in its second turn.
+            let life = Duration::from_micros(rng.next_u64() % 60_000);
+            let _ = timeout(life, async {
+                run(&mut session, greedy(20)).await.unwrap();
+                sleep(Duration::from_millis(rng.next_u64() % 5)).await;
+                session.append(&[65; 20], Origin::Environment, false);
+                run(&mut session, greedy(20)).await.unwrap();
+            })
+            .await;
+            check_text(&session);
+        }));
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+    wait_free(&engine).await;
+    assert!(engine.counters().cancellations_total.get() > 0);
+    let mut session = session(&engine, &prompt(1, 50));
+    run(&mut session, greedy(10)).await.unwrap();
+    check_text(&session);
+}
+
+#[tokio::test]
+async fn a_dropped_session_is_gone_within_two_steps() {
+    let time = Duration::from_millis(20);
+    let engine = start(mock().with_time(time, Duration::ZERO), EngineConfig { step_tokens: 32, ..Default::default() });
+    for tokens in [2000, 20] {
+        // In the middle of a prefill, then of a decode.
+        let mut session = session(&engine, &prompt(3, tokens));
+        let turn = session.generate(greedy(1000)).await.unwrap();
+        sleep(time * 5).await;
+        assert!(engine.counters().blocks_used.get() > 0);
+        drop(turn);
+        drop(session);
+        let at = engine.counters().steps_total.get();
+        wait_free(&engine).await;
+        assert!(engine.counters().steps_total.get() - at <= 2);
+    }
+    assert_eq!(engine.counters().cancellations_total.get(), 2);
+}
+
+#[tokio::test]
+async fn a_parked_session_computes_nothing_twice() {
+    let engine = start(mock(), EngineConfig::default());
+    let mut session = session(&engine, &prompt(1, 100));
+    let mut before = Vec::new();
+    for turn in 0..4 {
+        let (steps, finish) = run(&mut session, greedy(10)).await.unwrap();
+        assert_eq!((steps.len(), finish), (10, Finish::Length));
+        let now = ids(&session);
+        assert!(now.starts_with(&before), "turn {turn} changed what was there");
+        session.append(&prompt(turn, 30), Origin::Environment, false);
+        before = ids(&session);
+    }
+    check_text(&session);
+    let counters = engine.counters();
+    assert_eq!(counters.prefill_tokens_recomputed_total.get(), 0);
+    // Each later turn computes what was appended and the last token sampled before.
+    assert_eq!(counters.prefill_tokens_total.get(), 100 + 3 * 31);
+    assert_eq!(counters.decode_tokens_total.get(), 40);
+    assert_eq!(counters.prefix_cache_hit_tokens_total.get(), 0);
+}
+
+#[tokio::test]
+async fn a_prompt_seen_before_comes_from_the_cache() {
+    let engine = start(mock(), EngineConfig::default());
+    let mut first = session(&engine, &prompt(1, 100));
+    run(&mut first, greedy(30)).await.unwrap();
+    assert_eq!(first.cached_prompt_tokens(), 0);
+    drop(first);
+    let mut again = session(&engine, &prompt(1, 100));
+    run(&mut again, greedy(30)).await.unwrap();
+    assert_eq!(again.cached_prompt_tokens(), 96);
+    // What was sampled is shared as well; and of a prompt that is known to its last token one block is computed.
+    let mut longer = session(&engine, &ids(&again)[..128]);
+    run(&mut longer, greedy(1)).await.unwrap();
+    assert_eq!(longer.cached_prompt_tokens(), 112);
+    assert_eq!(engine.counters().prefix_cache_hit_tokens_total.get(), 96 + 112);
+    let mut stranger = engine.session(SessionOptions { salt: 5, ..SessionOptions::default() });
+    stranger.append(&prompt(1, 100), Origin::Prompt, false);
+    run(&mut stranger, greedy(5)).await.unwrap();
+    assert_eq!(stranger.cached_prompt_tokens(), 0, "another tenant's cache is not to be found");
+    [again, longer, stranger].iter().for_each(check_text);
+}
+
+#[tokio::test]
+async fn choices_of_one_prompt_compute_it_once() {
+    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
+    let engine = start(backend, EngineConfig::default());
+    let mut sessions: Vec<Session> = (0..4).map(|_| session(&engine, &prompt(1, 200))).collect();
+    futures::future::join_all(sessions.iter_mut().map(|session| run(session, greedy(5)))).await;
+    assert_eq!(engine.counters().prefill_tokens_total.get(), 200 + 3 * 8);
+    assert_eq!(sessions.iter().map(Session::cached_prompt_tokens).sum::<usize>(), 3 * 192);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_new_sessions_only() {
+    let backend = mock().with_time(Duration::from_millis(5), Duration::ZERO);
+    let config = EngineConfig { max_batch_rows: 1, max_waiting: 2, ..EngineConfig::default() };
+    let engine = start(backend, config);
+    let mut sessions: Vec<Session> = (0..4).map(|first| session(&engine, &prompt(first, 20))).collect();
+    let [a, b, c, d] = &mut sessions[..] else { unreachable!() };
+    let mut running = a.generate(greedy(10)).await.unwrap();
+    running.next().await.unwrap().unwrap();
+    let waiting = (b.generate(greedy(1)).await.unwrap(), c.generate(greedy(1)).await.unwrap());
+    assert_eq!(d.generate(greedy(1)).await.unwrap_err(), EngineError::QueueFull { limit: 2 });
+    drop(waiting);
+    while running.next().await.is_some() {}
+    drop(running);
+    // A later turn of an admitted session is never refused.
+    let _full = (b.generate(greedy(50)).await.unwrap(), c.generate(greedy(50)).await.unwrap());
+    a.append(&[65], Origin::Environment, false);
+    run(a, greedy(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_without_meaning_are_refused_and_change_nothing() {
+    let engine = start(mock().with_blocks(4), EngineConfig::default());
+    let refusal = async |session: &mut Session, generate: Generate| session.generate(generate).await.unwrap_err();
+    let mut empty = engine.session(SessionOptions::default());
+    assert!(matches!(refusal(&mut empty, greedy(5)).await, EngineError::Request(_)));
+    let mut long = session(&engine, &prompt(0, 64));
+    assert_eq!(refusal(&mut long, greedy(5)).await, EngineError::TooLong { tokens: 64, limit: 64 });
+    let mut session = session(&engine, &prompt(0, 60));
+    assert!(refusal(&mut session, greedy(0)).await.to_string().contains("max_tokens"));
+    let nothing = Generate { allow: Some(vec![9999]), ..greedy(5) };
+    assert!(refusal(&mut session, nothing).await.to_string().contains("allow-list"));
+    let senseless = Generate { sampling: SamplingParams { top_p: -1.0, ..Default::default() }, ..greedy(5) };
+    assert!(refusal(&mut session, senseless).await.to_string().contains("top_p"));
+    let (steps, finish) = run(&mut session, greedy(50)).await.unwrap();
+    assert_eq!((steps.len(), finish), (4, Finish::Context), "the pool holds 64 tokens");
+    session.append(&[9999], Origin::Environment, false);
+    assert!(matches!(refusal(&mut session, greedy(1)).await, EngineError::Request(_)));
+}
+
+#[tokio::test]
+async fn logits_that_are_no_numbers_fail_one_session() {
+    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
+    backend.faults().nan_on(257);
+    let engine = start(backend, EngineConfig::default());
+    let mut good = session(&engine, &prompt(1, 40));
+    let mut bad = session(&engine, &[prompt(1, 40), vec![257, 5]].concat());
+    let (good_end, bad_end) = tokio::join!(run(&mut good, greedy(30)), run(&mut bad, greedy(30)));
+    assert_eq!(good_end.unwrap().0.len(), 30);
+    assert!(matches!(bad_end.unwrap_err(), EngineError::Sample(_)));
+    check_text(&good);
+    assert_eq!(engine.health(), Health::Ready);
+    drop((good, bad));
+    wait_free(&engine).await;
+}
+
+#[tokio::test]
+async fn what_a_failed_session_computed_is_not_shared() {
+    let backend = mock();
+    backend.faults().nan_on(257);
+    let engine = start(backend, EngineConfig::default());
+    let mut bad = session(&engine, &[prompt(1, 64), vec![257]].concat());
+    assert!(run(&mut bad, greedy(5)).await.is_err());
+    let mut other = session(&engine, &prompt(1, 64));
+    run(&mut other, greedy(5)).await.unwrap();
+    assert_eq!(other.cached_prompt_tokens(), 0);
+}
+
+#[tokio::test]
+async fn a_panic_in_a_step_fails_only_the_row_that_causes_it() {
+    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
+    let faults = backend.faults();
+    faults.panic_on(257);
+    faults.panic_at(15);
+    let engine = start(backend, EngineConfig::default());
+    let mut good: Vec<Session> = (0..3).map(|first| session(&engine, &prompt(first, 40))).collect();
+    let mut bad = session(&engine, &[65, 66, 257]);
+    let all = futures::future::join_all(good.iter_mut().map(|session| run(session, greedy(20))));
+    let (good_ends, bad_end) = tokio::join!(all, run(&mut bad, greedy(20)));
+    assert!(good_ends.into_iter().all(|end| end.unwrap().0.len() == 20));
+    assert!(matches!(bad_end.unwrap_err(), EngineError::Backend(_)));
+    good.iter().for_each(check_text);
+    assert_eq!(engine.counters().step_failures_total.get(), 3, "one batch, its bad row alone, and the fifteenth pass");
+    assert_eq!(engine.counters().turn_failures_total.get(), 1);
+    // The session that failed is still there, and the rest of its life is its owner's choice.
+    faults.panic_on(u32::MAX);
+    run(&mut bad, greedy(5)).await.unwrap();
+    check_text(&bad);
+}
+
+#[tokio::test]
+async fn a_request_that_always_fails_does_not_kill_the_engine() {
+    let backend = mock();
+    backend.faults().panic_on(257);
+    backend.faults().nan_on(258);
+    let engine = start(backend, EngineConfig::default());
+    for poison in [257, 258].into_iter().cycle().take(20) {
+        assert!(run(&mut session(&engine, &[65, poison]), greedy(5)).await.is_err());
+    }
+    let mut good = session(&engine, &prompt(1, 20));
+    assert_eq!(run(&mut good, greedy(5)).await.unwrap().0.len(), 5);
+    assert_eq!(engine.health(), Health::Ready);
+}
+
+#[tokio::test]
+async fn an_engine_that_only_fails_is_dead_and_says_so() {
+    let backend = mock();
+    backend.faults().broken_from(5);
+    let engine = start(backend, EngineConfig::default());
+    let mut first = session(&engine, &prompt(0, 20));
+    let mut parked = session(&engine, &prompt(1, 20));
+    run(&mut parked, greedy(1)).await.unwrap();
+    assert!(matches!(run(&mut first, greedy(100)).await.unwrap_err(), EngineError::Backend(_)));
+    for _ in 0..2 {
+        assert!(run(&mut first, greedy(100)).await.is_err());
+    }
+    while engine.health() == Health::Ready {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("3 steps")));
+    assert!(matches!(run(&mut parked, greedy(1)).await.unwrap_err(), EngineError::Dead(_)));
+    assert!(matches!(engine.load_adapter("here".into()).await.unwrap_err(), EngineError::Dead(_)));
+}
+
+#[tokio::test]
+async fn a_slow_reader_pauses_its_own_session_and_no_other() {
+    let config = EngineConfig { undelivered: 8, max_batch_rows: 2, ..EngineConfig::default() };
+    let engine = start(mock(), config);
+    let mut slow: Vec<Session> = (0..3).map(|first| session(&engine, &prompt(first, 20))).collect();
+    let mut turns = Vec::new();
+    for session in &mut slow {
+        turns.push(session.generate(greedy(500)).await.unwrap());
+    }
+    while engine.counters().sessions_stalled.get() < 3 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(engine.counters().decode_tokens_total.get(), 3 * 8);
+    let mut quick = session(&engine, &prompt(9, 20));
+    assert_eq!(run(&mut quick, greedy(100)).await.unwrap().0.len(), 100);
+    for turn in &mut turns {
+        let mut steps = 0;
+        while let Some(step) = turn.next().await {
+            step.unwrap();
+            steps += 1;
+        }
+        assert_eq!((steps, turn.finish()), (500, Some(Finish::Length)));
+    }
+    drop(turns);
+    slow.iter().for_each(check_text);
+}
+
+#[tokio::test]
+async fn a_stop_string_ends_a_turn_across_tokens() {
+    let engine = start(mock(), EngineConfig::default());
+    let mut probe = session(&engine, &prompt(1, 20));
+    let said: Vec<u8> = run(&mut probe, greedy(40)).await.unwrap().0.iter().map(|step| step.id as u8).collect();
+    let stops = Arc::new(StopSet::new([b"\0never".as_slice(), &said[20..25]]));
+    let mut again = session(&engine, &prompt(1, 20));
+    let (steps, finish) = run(&mut again, Generate { stops, ..greedy(40) }).await.unwrap();
+    assert_eq!((steps.len(), finish), (25, Finish::Stop(1)));
+    let eos = vec![u32::from(said[7])];
+    let first = said.iter().position(|byte| *byte == said[7]).unwrap();
+    let mut third = session(&engine, &prompt(1, 20));
+    let (steps, finish) = run(&mut third, Generate { eos: eos.clone(), ..greedy(40) }).await.unwrap();
+    assert_eq!((steps.len(), finish), (first + 1, Finish::Eos), "the token that ends it is kept");
+    let (_, finish) = run(&mut third, Generate { eos, ignore_eos: true, ..greedy(40) }).await.unwrap();
+    assert_eq!(finish, Finish::Length);
+}
+
+#[tokio::test]
+async fn an_allow_list_binds_and_the_logprob_stays_honest() {
+    let engine = start(mock().with_confidence(2.0), EngineConfig::default());
+    let mut session = session(&engine, &prompt(1, 20));
+    let sampling = SamplingParams { top_logprobs: 3, ..SamplingParams::default() };
+    let generate = Generate { sampling, allow: Some(vec![1, 2]), max_tokens: 10, ..Generate::default() };
+    let (steps, _) = run(&mut session, generate).await.unwrap();
+    assert!(steps.iter().all(|step| step.id == 1 || step.id == 2));
+    // 258 logits of 0 and one of 2; neither 1 nor 2 is printable, so neither is the one.
+    let expected = -(258.0 + 2f32.exp()).ln();
+    assert!(steps.iter().all(|step| (step.logprob - expected).abs() < 1e-4 && step.top.len() == 3));
+    assert!(session.tokens()[20..].iter().all(|token| token.origin == Origin::Policy && !token.forced));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seed_gives_the_same_tokens_alone_and_in_company() {
+    let sample = |seed| Generate {
+        sampling: SamplingParams { seed, ..SamplingParams::default() },
+        max_tokens: 60,
+        ..Generate::default()
+    };
+    let alone = start(mock().with_confidence(3.0), EngineConfig::default());
+    let mut session_alone = session(&alone, &prompt(1, 50));
+    run(&mut session_alone, sample(11)).await.unwrap();
+    let config = EngineConfig { step_tokens: 24, max_batch_rows: 5, ..EngineConfig::default() };
+    let crowded = start(mock().with_confidence(3.0).with_blocks(24), config);
+    let mut crowd: Vec<Session> = (0..12).map(|first| session(&crowded, &prompt(first, 50))).collect();
+    let ends = crowd.iter_mut().enumerate().map(|(seed, session)| run(session, sample(seed as u64 + 10)));
+    assert!(futures::future::join_all(ends).await.iter().all(Result::is_ok));
+    assert!(crowded.counters().preemptions_total.get() > 0, "the crowd was meant to be preempted");
+    assert_eq!(ids(&session_alone), ids(&crowd[1]));
+    assert_ne!(ids(&session_alone)[50..], ids(&crowd[2])[50..]);
+}
+
+#[tokio::test]
+async fn an_adapter_that_is_replaced_leaves_no_cache_behind() {
+    let engine = start(mock(), EngineConfig::default());
+    let dir = tempfile::tempdir().unwrap();
+    let old = engine.load_adapter(dir.path().into()).await.unwrap();
+    let with = |adapter| {
+        let mut session = engine.session(SessionOptions { adapter: Some(adapter), salt: 0 });
+        session.append(&prompt(1, 50), Origin::Prompt, false);
+        session
+    };
+    let mut user = with(old);
+    run(&mut user, greedy(5)).await.unwrap();
+    engine.unload_adapter(old);
+    assert!(matches!(run(&mut with(old), greedy(5)).await.unwrap_err(), EngineError::Adapter(_)));
+    // Still used: the slot is not given to the next one.
+    let next = engine.load_adapter(dir.path().into()).await.unwrap();
+    assert_ne!(old.slot, next.slot);
+    drop(user);
+    let third = engine.load_adapter(dir.path().into()).await.unwrap();
+    assert_eq!(third.slot, old.slot, "given back with its last session");
+    let mut user = with(third);
+    run(&mut user, greedy(5)).await.unwrap();
+    assert_eq!(user.cached_prompt_tokens(), 0, "same slot, other generation");
+    let mut again = with(third);
+    run(&mut again, greedy(5)).await.unwrap();
+    assert_eq!(again.cached_prompt_tokens(), 48);
+}
+
+#[tokio::test]
+async fn shutdown_ends_open_turns_with_an_error() {
+    let backend = mock().with_time(Duration::from_millis(2), Duration::ZERO);
+    let engine = start(backend, EngineConfig::default());
+    let mut session = session(&engine, &prompt(1, 50));
+    let mut turn = session.generate(greedy(10_000)).await.unwrap();
+    turn.next().await.unwrap().unwrap();
+    engine.shutdown().await;
+    assert!(matches!(engine.health(), Health::Dead { .. }));
+    let mut last = None;
+    while let Some(step) = turn.next().await {
+        last = Some(step);
+    }
+    assert!(matches!(last, Some(Err(EngineError::Dead(_)))));
+    engine.shutdown().await;
+}
