@@ -76,6 +76,11 @@ impl Conversation {
         &self.question
     }
 
+    /// What is asked, without the rest.
+    pub fn into_question(self) -> String {
+        self.question
+    }
+
     /// What was said before, oldest first.
     pub fn history(&self) -> &[Message] {
         &self.history

@@ -9,6 +9,7 @@ use super::budget::Budget;
 use super::conversation::Conversation;
 use super::event::Event;
 use super::generator::Source;
+use super::guide::Offer;
 use super::options::EpisodeOptions;
 use super::policy::{Policy, Retrieval};
 use super::run::Run;
@@ -21,8 +22,14 @@ use crate::engine::Engine;
 /// Tokens that the reference keeps of a first prompt in training, counted from its end.
 const MAX_START: usize = 2048;
 
-/// Tokens that the words which force an answer may take.
-pub(super) const FORCED: usize = 16;
+/// Tokens of the context that are kept for what an episode must be able to write at its end: a forced answer with the
+/// words that open it, and in guided generation the words between its spans.
+pub(super) fn set_aside(policy: &Policy, guided: bool, budget: &Budget, context: usize) -> usize {
+    const OPENING: usize = 16;
+    const FRAME: usize = 48;
+    let forced = if policy.forces() { budget.reserve(context) + OPENING } else { 0 };
+    forced + if guided { FRAME } else { 0 }
+}
 
 /// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
 #[derive(Debug)]
@@ -70,13 +77,13 @@ impl<S: Source> Episode<S> {
         check_search(runtime, policy, &budget, retrieval.mode)?;
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
-        let guided = options.guided.unwrap_or(policy.guided);
+        let guided = guided(policy, options.guided)?;
         let mut prompt = runtime.encode(&policy.protocol.prompt(&question))?;
         let context = budget.context_tokens.min(runtime.engine.limit());
         if policy.variant == Variant::Training {
             let most = MAX_START.min(context.saturating_sub(1));
             prompt.drain(..prompt.len().saturating_sub(most));
-        } else if prompt.len() + FORCED + budget.reserve(context) >= context {
+        } else if prompt.len() + set_aside(policy, guided, &budget, context) >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
         let settings = Settings {
@@ -92,7 +99,7 @@ impl<S: Source> Episode<S> {
             salt: options.salt,
             context,
         };
-        let question = question.question().to_owned();
+        let question = question.into_question();
         Ok(Episode { runtime: runtime.clone(), policy: policy.clone(), settings, question, prompt })
     }
 
@@ -119,6 +126,16 @@ impl<S: Source> Episode<S> {
             let _ = events.send(Event::Failed { message: error.to_string(), code: error.code().to_owned() }).await;
         }
         result
+    }
+}
+
+/// Whether the episode is guided. The training loop never is: it exists to be like the reference's.
+fn guided(policy: &Policy, asked: Option<bool>) -> Result<bool, AgentError> {
+    let offer = Offer { search: true, modes: &[], think_tokens: 1, query_tokens: 1, answer_tokens: 1 };
+    let can = policy.protocol.guide(&offer).is_some() && !policy.variant.cuts();
+    match asked {
+        Some(true) if !can => Err(AgentError::NoGuide(policy.protocol.name())),
+        asked => Ok(asked.unwrap_or(policy.guided) && can),
     }
 }
 

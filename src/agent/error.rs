@@ -35,7 +35,7 @@ pub enum AgentError {
         /// The policy.
         policy: String,
     },
-    /// Guided generation was asked for and the protocol has none.
+    /// Guided generation was asked for and the protocol has no guide.
     #[error("protocol {0:?} cannot be guided")]
     NoGuide(&'static str),
     /// A budget or an option has an impossible value.

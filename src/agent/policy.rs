@@ -9,7 +9,7 @@ use waymark_index::{Mode, Ranking};
 use super::AgentError;
 use super::budget::Budget;
 use super::plain::Plain;
-use super::protocol::{Format, Protocol};
+use super::protocol::{Format, Kind, Protocol};
 use super::routerag::RouteRag;
 use super::sampling::Sampling;
 use super::search_r1::SearchR1;
@@ -141,7 +141,7 @@ impl Policy {
             refuse(format!("protocol {:?} is not known: use one of {}", file.protocol, Policy::BUILTIN.join(", ")))
         })?;
         let budget = match file.budget {
-            Some(table) => overlay(protocol.budget(), table).map_err(|error| refuse(format!("budget: {error}")))?,
+            Some(table) => overlay(protocol.budget(), &table).map_err(|error| refuse(format!("budget: {error}")))?,
             None => protocol.budget(),
         };
         let sampling = file.sampling.unwrap_or_default().or(&default_sampling(&*protocol));
@@ -165,6 +165,11 @@ impl Policy {
     /// Whether its episodes can search.
     pub fn searches(&self) -> bool {
         self.budget.turns > 0
+    }
+
+    /// Whether an episode that has used up its rounds is made to answer.
+    pub fn forces(&self) -> bool {
+        self.variant.serves() && self.protocol.force_answer(Kind::Text).is_some()
     }
 
     fn check(&self) -> Result<(), AgentError> {
@@ -200,7 +205,7 @@ fn default_sampling(protocol: &dyn Protocol) -> Sampling {
 }
 
 /// The protocol's own budget with the fields that a file states.
-fn overlay(budget: Budget, stated: toml::Table) -> Result<Budget, toml::de::Error> {
+fn overlay(budget: Budget, stated: &toml::Table) -> Result<Budget, toml::de::Error> {
     let written: Budget = stated.clone().try_into()?;
     let has = |field: &str| stated.contains_key(field);
     let pick = |field: &str, stated: usize, own: usize| if has(field) { stated } else { own };

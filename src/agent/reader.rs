@@ -82,9 +82,11 @@ impl Reader {
     /// How many tokens gave some of an answer.
     pub(super) fn answer_tokens(&self) -> usize {
         let starts = [0].iter().chain(&self.ends);
-        let inside =
-            |(start, end): (&usize, &usize)| self.answers.iter().any(|part| *start < part.end && *end > part.start);
-        starts.zip(&self.ends).filter(|pair| inside(*pair)).count()
+        // A token may give only part of a character: it counts where the character will stand.
+        let inside = |start: usize, end: usize| {
+            self.answers.iter().any(|part| start < part.end && (end > part.start || start >= part.start))
+        };
+        starts.zip(&self.ends).filter(|(start, end)| inside(**start, **end)).count()
     }
 
     /// Reads a sampled token.
@@ -191,5 +193,74 @@ impl Tokens {
     fn answer_up_to(&mut self, passed: usize) -> Vec<TokenLogprob> {
         let count = self.answer.iter().take_while(|(at, _)| *at < passed).count();
         self.answer.drain(..count).map(|(_, token)| token).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use waymark_models::tokenizer::Specials;
+
+    use super::super::tag::TAGS;
+    use super::*;
+
+    fn read(text: &str, stops: &[&str]) -> (Reader, Vec<Event>) {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let filter = AnswerFilter::new(&stops, true);
+        let mut reader = Reader::new(1, tokenizer.clone(), &TAGS, Some(filter), true);
+        let mut events = Vec::new();
+        for id in tokenizer.encode(text, Specials::Literal).unwrap() {
+            events.extend(reader.push(&Step { id, logprob: -1.0, top: vec![(id, -1.0)] }));
+        }
+        events.extend(reader.finish());
+        (reader, events)
+    }
+
+    #[test]
+    fn the_tokens_of_an_answer_spell_it() {
+        let (reader, events) = read("<think>hm</think>\n<answer> Z\u{fc}rich < 3 </answer>", &[]);
+        let (mut text, mut bytes) = (String::new(), Vec::new());
+        for event in &events {
+            if let Event::Answer { text: delta, tokens } = event {
+                text += delta;
+                bytes.extend(tokens.iter().flat_map(|token| token.bytes.clone()));
+            }
+        }
+        assert_eq!(text, "Z\u{fc}rich < 3");
+        assert_eq!(String::from_utf8(bytes).unwrap().trim(), text);
+        assert_eq!(reader.answer(), Some(text.as_str()));
+        assert_eq!(reader.answer_tokens(), " Z\u{fc}rich < 3 ".len());
+        let thought = events.iter().find_map(|event| match event {
+            Event::Think { tokens, .. } => Some(tokens[0].text.clone()),
+            _ => None,
+        });
+        assert_eq!(thought.as_deref(), Some("h"));
+    }
+
+    #[test]
+    fn a_stop_string_never_shows_and_takes_its_tokens_along() {
+        let (reader, events) = read("<answer>one END two</answer>", &["END"]);
+        assert!(reader.stopped());
+        assert_eq!(reader.answer(), Some("one"));
+        let tokens = events.iter().flat_map(|event| match event {
+            Event::Answer { tokens, .. } => tokens.clone(),
+            _ => Vec::new(),
+        });
+        assert_eq!(tokens.map(|token| token.text).collect::<String>(), "one");
+    }
+
+    #[test]
+    fn a_search_before_any_answer_shows_no_answer() {
+        let (reader, events) = read("<search> [graph] x </search>", &[]);
+        assert_eq!(reader.answer(), None);
+        let query: String = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Query { text, .. } => Some(text.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(query, " [graph] x ");
     }
 }

@@ -10,7 +10,7 @@ use waymark_index::{Hit, Mode};
 use super::AgentError;
 use super::answer::AnswerFilter;
 use super::budget::Bound;
-use super::episode::{Episode, FORCED, Settings};
+use super::episode::{Episode, Settings, set_aside};
 use super::event::{Event, Reason, Usage};
 use super::generator::{Generator, Source};
 use super::guide::Offer;
@@ -48,6 +48,9 @@ pub(super) struct Run<S: Source> {
     pub(super) timings: Timings,
     turn_stops: Arc<StopSet>,
 }
+
+/// A guided turn with fewer tokens would hold nothing.
+const LEAST_GUIDED: usize = 8;
 
 /// How an episode ended.
 struct End {
@@ -232,12 +235,7 @@ impl<S: Source> Run<S> {
 
     /// Puts an observation into the context, as much of it as the budget allows.
     async fn inject(&mut self, parts: &[Injected]) -> Result<(), AgentError> {
-        let room = if self.policy.variant.cuts() {
-            usize::MAX
-        } else {
-            // One token is left for the policy beside what is set aside for the answer.
-            self.settings.context.saturating_sub(self.tokens.len() + self.set_aside() + 1)
-        };
+        let room = self.context_left().saturating_sub(self.set_aside());
         let limit = self.settings.budget.observation_tokens.min(room);
         let observation = observe(&self.runtime, parts, self.settings.retrieval.format, limit)?;
         if observation.truncated {
@@ -250,40 +248,40 @@ impl<S: Source> Run<S> {
         self.tell(Event::Observation { turn: self.turn, text: observation.text, tokens, truncated }).await
     }
 
-    /// How many tokens the coming turn may sample, or which bound leaves none. What a forced answer needs is set aside.
+    /// How many tokens the coming turn may sample, or which bound leaves too few. What a forced answer needs is set
+    /// aside.
     fn room(&self) -> Result<usize, Bound> {
         let budget = &self.settings.budget;
-        let aside = if self.forces() { budget.reserve(budget.sampled_tokens) } else { 0 };
+        let aside = if self.policy.forces() { budget.reserve(budget.sampled_tokens) } else { 0 };
         let sampled = budget.sampled_tokens.saturating_sub(self.sampled + aside);
-        let context = if self.policy.variant.cuts() {
-            usize::MAX
-        } else {
-            self.settings.context.saturating_sub(self.tokens.len() + self.set_aside())
-        };
+        let context = self.context_left().saturating_sub(self.set_aside());
+        let enough = if self.settings.guided { LEAST_GUIDED } else { 1 };
         match (sampled, context) {
-            (0, _) => Err(Bound::SampledTokens),
-            (_, 0) => Err(Bound::Context),
+            (sampled, _) if sampled < enough => Err(Bound::SampledTokens),
+            (_, context) if context < enough => Err(Bound::Context),
             _ => Ok(budget.turn_tokens.min(sampled).min(context)),
         }
     }
 
-    /// Tokens of the context that a forced answer needs.
-    fn set_aside(&self) -> usize {
-        if self.forces() { self.settings.budget.reserve(self.settings.context) + FORCED } else { 0 }
+    /// Tokens that the sequence may still grow by.
+    pub(super) fn context_left(&self) -> usize {
+        if self.policy.variant.cuts() {
+            // Each turn sees the end of the sequence only.
+            return usize::MAX;
+        }
+        self.settings.context.saturating_sub(self.tokens.len())
     }
 
-    fn forces(&self) -> bool {
-        self.policy.variant.serves() && self.settings.budget.turns > 0
+    fn set_aside(&self) -> usize {
+        set_aside(&self.policy, self.settings.guided, &self.settings.budget, self.settings.context)
     }
 
     /// Writes the opening of an answer for the policy and lets it go on. `None` when nothing can be forced.
     async fn force_answer(&mut self, reader: &mut Reader) -> Result<Option<Ended>, AgentError> {
         let Some(opening) = self.policy.protocol.force_answer(reader.writing()) else { return Ok(None) };
-        let budget = &self.settings.budget;
         let ids = self.runtime.literal(&opening)?;
-        let left = budget.sampled_tokens.saturating_sub(self.sampled);
-        let context = self.settings.context.saturating_sub(self.tokens.len() + ids.len());
-        let max = budget.turn_tokens.min(left).min(context);
+        let left = self.settings.budget.sampled_tokens.saturating_sub(self.sampled);
+        let max = left.min(self.settings.budget.turn_tokens).min(self.context_left().saturating_sub(ids.len()));
         if max == 0 {
             return Ok(Some(Ended::Length));
         }

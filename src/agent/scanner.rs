@@ -132,3 +132,130 @@ pub(super) fn spans(tags: &'static Tags, turn: &str) -> Vec<Span> {
     scanner.finish(&mut pieces);
     pieces.into_iter().map(|piece| Span { kind: piece.kind, range: piece.start..piece.end() }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::protocol::Tag;
+    use super::super::tag::TAGS;
+    use super::*;
+
+    static PLAIN: Tags = Tags {
+        outside: Kind::Answer,
+        pairs: &[Tag { kind: Kind::Think, open: "<think>", close: "</think>" }],
+        names: &[],
+        trims: false,
+    };
+
+    /// The rules of the module, over the whole text, character by character.
+    fn oracle(tags: &'static Tags, text: &str) -> Vec<(Kind, String)> {
+        let (mut kind, mut at, mut out) = (tags.outside, 0, Vec::<(Kind, String)>::new());
+        'text: while at < text.len() {
+            for pair in tags.pairs {
+                for (tag, opens) in [(pair.open, true), (pair.close, false)] {
+                    let counts = kind != Kind::Query || tag == "</search>";
+                    if !counts || !text[at..].starts_with(tag) {
+                        continue;
+                    }
+                    at += tag.len();
+                    let inside_answer = kind == Kind::Answer && tags.outside != Kind::Answer;
+                    kind = match (opens, pair.kind) {
+                        (true, _) if inside_answer => kind,
+                        (true, Kind::Text) => tags.outside,
+                        (true, opened) => opened,
+                        (false, closed) if closed == kind => tags.outside,
+                        (false, _) => kind,
+                    };
+                    continue 'text;
+                }
+            }
+            let c = text[at..].chars().next().unwrap_or_default();
+            at += c.len_utf8();
+            match out.last_mut() {
+                Some((last, said)) if *last == kind => said.push(c),
+                _ => out.push((kind, c.to_string())),
+            }
+        }
+        out
+    }
+
+    fn joined(pieces: &[Piece]) -> Vec<(Kind, String)> {
+        let mut out: Vec<(Kind, String)> = Vec::new();
+        for piece in pieces {
+            match out.last_mut() {
+                Some((kind, text)) if *kind == piece.kind => text.push_str(&piece.text),
+                _ => out.push((piece.kind, piece.text.clone())),
+            }
+        }
+        out
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            Just("<think>"),
+            Just("</think>"),
+            Just("<search>"),
+            Just("</search>"),
+            Just("<answer>"),
+            Just("</answer>"),
+            Just("<information>"),
+            Just("</information>"),
+            Just("<"),
+            Just("</"),
+            Just("</sea"),
+            Just("<ans"),
+            Just(">"),
+            Just("h>"),
+            Just("a b"),
+            Just("\u{e9}\u{1f600}"),
+            Just("\n"),
+            Just("<<search>>"),
+        ];
+        prop::collection::vec(part, 0..14).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// Any text in any pieces: nothing leaks, nothing is lost, and places are those in the text.
+        #[test]
+        fn any_pieces_read_like_the_whole(text in text(), cuts in prop::collection::vec(1usize..9, 1..40), plain: bool) {
+            let tags = if plain { &PLAIN } else { &TAGS };
+            let (mut scanner, mut pieces) = (Scanner::new(tags), Vec::new());
+            let (mut rest, mut cuts) = (text.as_str(), cuts.into_iter().cycle());
+            while !rest.is_empty() {
+                let wanted = cuts.next().unwrap_or(1);
+                let end = (wanted.min(rest.len())..=rest.len()).find(|&n| rest.is_char_boundary(n)).unwrap_or(rest.len());
+                let mut now = Vec::new();
+                scanner.push(&rest[..end], &mut now);
+                pieces.extend(now);
+                rest = &rest[end..];
+            }
+            scanner.finish(&mut pieces);
+            prop_assert_eq!(joined(&pieces), oracle(tags, &text));
+            for piece in &pieces {
+                prop_assert_eq!(&text[piece.start..piece.end()], &piece.text);
+            }
+        }
+    }
+
+    #[test]
+    fn a_possible_tag_is_held_back_and_nothing_else() {
+        let (mut scanner, mut out) = (Scanner::new(&TAGS), Vec::new());
+        scanner.push("<think>a < b <", &mut out);
+        assert_eq!(joined(&out), [(Kind::Think, "a < b ".to_owned())]);
+        scanner.push("/thin", &mut out);
+        assert_eq!(joined(&out), [(Kind::Think, "a < b ".to_owned())]);
+        scanner.push("g>", &mut out);
+        assert_eq!(joined(&out), [(Kind::Think, "a < b </thing>".to_owned())]);
+        assert_eq!(scanner.writing(), Kind::Think);
+    }
+
+    #[test]
+    fn spans_leave_the_tags_out() {
+        let turn = "<think>t</think>\n<answer> x </answer>";
+        let found: Vec<(Kind, &str)> = spans(&TAGS, turn).into_iter().map(|s| (s.kind, &turn[s.range])).collect();
+        assert_eq!(found, [(Kind::Think, "t"), (Kind::Text, "\n"), (Kind::Answer, " x ")]);
+    }
+}

@@ -150,7 +150,7 @@ impl Searcher {
                 deadline: Some(deadline.into_std()),
             };
             self.0.pool.run(Box::new(move || {
-                // The permit is held as long as the thread is: a search that hangs blocks no other caller's wait.
+                // Held as long as the thread is, so that a search that hangs is still counted as running.
                 let _permit = permit;
                 if !reply.is_closed() {
                     let _ = reply.send(shared.guarded(&blocking));
@@ -210,5 +210,96 @@ impl Pool {
     fn run(&self, job: Job) {
         // Fails only when every thread is gone; the job's reply channel closes and its caller is told.
         let _ = self.0.send(job);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    fn searcher(limits: SearchLimits, done: &Arc<AtomicUsize>) -> Searcher {
+        let done = done.clone();
+        let find = move |query: &Query| {
+            match query.text.as_str() {
+                "hang" => std::thread::sleep(Duration::from_millis(400)),
+                "panic" => std::panic::panic_any("on purpose"),
+                _ => {}
+            }
+            done.fetch_add(1, SeqCst);
+            Ok(Evidence { snapshot: 7, mode: query.mode, hits: Vec::new() })
+        };
+        Searcher::new(find, vec![Mode::Passage], 7, limits).unwrap()
+    }
+
+    fn limits(threads: usize, waiting: usize, timeout: u64) -> SearchLimits {
+        SearchLimits { threads, waiting, timeout: Duration::from_millis(timeout) }
+    }
+
+    fn query(text: &str) -> SearchQuery {
+        SearchQuery::new(text, Mode::Passage, 3)
+    }
+
+    #[tokio::test]
+    async fn a_search_that_hangs_stalls_nobody_else() {
+        let done = Arc::default();
+        let searcher = searcher(limits(2, 8, 100), &done);
+        let hanging = tokio::spawn({
+            let searcher = searcher.clone();
+            async move { searcher.search(query("hang")).await }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for _ in 0..10 {
+            assert!(searcher.search(query("a")).await.is_ok());
+        }
+        assert_eq!(searcher.running(), 1);
+        assert_eq!(hanging.await.unwrap(), Err(SearchError::Timeout));
+    }
+
+    #[tokio::test]
+    async fn with_every_thread_stuck_callers_are_told_in_time_and_then_refused() {
+        let done: Arc<AtomicUsize> = Arc::default();
+        let searcher = searcher(limits(1, 1, 100), &done);
+        let asked = Instant::now();
+        let (stuck, waits, refused) =
+            tokio::join!(searcher.search(query("hang")), searcher.search(query("a")), searcher.search(query("b")));
+        assert_eq!(
+            (stuck, waits, refused),
+            (Err(SearchError::Timeout), Err(SearchError::Timeout), Err(SearchError::Busy))
+        );
+        assert!(asked.elapsed() < Duration::from_millis(350));
+        // What nobody waits for any more is not begun.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(done.load(SeqCst), 1);
+        assert!(searcher.search(query("c")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_callers_deadline_counts_if_it_is_sooner() {
+        let searcher = searcher(limits(1, 1, 10_000), &Arc::default());
+        let soon = SearchQuery { deadline: Some(Instant::now() + Duration::from_millis(30)), ..query("hang") };
+        let asked = Instant::now();
+        assert_eq!(searcher.search(soon).await, Err(SearchError::Timeout));
+        assert!(asked.elapsed() < Duration::from_millis(300));
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_one_search() {
+        let searcher = searcher(limits(1, 1, 1000), &Arc::default());
+        let failed = searcher.search(query("panic")).await.unwrap_err();
+        assert_eq!(failed, SearchError::Failed("the search panicked: on purpose".into()));
+        assert!(searcher.search(query("a")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_needs_no_search_or_has_none_is_answered_at_once() {
+        let done = Arc::default();
+        let searcher = searcher(limits(1, 1, 1000), &done);
+        assert_eq!(searcher.search(query("")).await.unwrap().snapshot, 7);
+        let graph = SearchQuery::new("a", Mode::Graph, 3);
+        assert_eq!(searcher.search(graph).await, Err(SearchError::Unsupported(Mode::Graph)));
+        assert_eq!(done.load(SeqCst), 0);
     }
 }

@@ -63,9 +63,15 @@ impl<S: Source> Run<S> {
         self.tell_all(reader.push_forced(ids)).await
     }
 
-    /// Lets the policy write, and tells what it writes.
-    pub(super) async fn sample(&mut self, reader: &mut Reader, want: Want) -> Result<Ended, AgentError> {
+    /// Lets the policy write, and tells what it writes. Never goes beyond the bounds of the episode: with nothing left
+    /// it ends with [`Ended::Context`] at once.
+    pub(super) async fn sample(&mut self, reader: &mut Reader, mut want: Want) -> Result<Ended, AgentError> {
         let began = Instant::now();
+        let left = self.settings.budget.sampled_tokens.saturating_sub(self.sampled);
+        want.max = want.max.min(left).min(self.context_left());
+        if want.max == 0 {
+            return Ok(Ended::Context);
+        }
         let spec = self.spec(want);
         let ended = self.stream(reader, spec).await;
         self.timings.generation += began.elapsed().as_secs_f64();

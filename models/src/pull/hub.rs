@@ -164,19 +164,19 @@ impl Hub {
         answer.map(drop).map_err(|error| self.failed(format!("cannot be reached: {error}")))
     }
 
-    fn failed(&self, reason: impl ToString) -> PullError {
-        PullError::Hub { id: self.id.clone(), reason: reason.to_string() }
+    fn failed(&self, reason: impl Into<String>) -> PullError {
+        PullError::Hub { id: self.id.clone(), reason: reason.into() }
     }
 
     fn files(&self) -> Result<Vec<String>, PullError> {
-        let info = self.repo.info().map_err(|error| self.failed(error))?;
+        let info = self.repo.info().map_err(|error| self.failed(error.to_string()))?;
         Ok(info.siblings.into_iter().map(|file| file.rfilename).collect())
     }
 
     /// Downloads a file, or the rest of it, and returns where it lies.
     fn download(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, PullError> {
         let listener = Listener { progress, message: format!("downloading {name}"), done: 0, total: None };
-        let link = self.repo.download_with_progress(name, listener).map_err(|error| self.failed(error))?;
+        let link = self.repo.download_with_progress(name, listener).map_err(|error| self.failed(error.to_string()))?;
         let blob = fs::canonicalize(&link).map_err(PullError::io(&link))?;
         if blob != link {
             // The link would be in the way of the next attempt once the blob is moved.
@@ -187,7 +187,7 @@ impl Hub {
 
     /// Downloads a file whose content nobody has promised, except that the hub names large ones by their SHA-256.
     fn download_unknown(&self, name: &str, store: &Store, progress: &dyn Progress) -> Result<catalog::File, PullError> {
-        let metadata = self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error))?;
+        let metadata = self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error.to_string()))?;
         let blob = self.download(name, progress)?;
         let stated = Some(metadata.etag().to_owned()).filter(|etag| etag.len() == 64);
         let sha256 = match stated {

@@ -1,0 +1,192 @@
+//! Token ids against the Python libraries, and what hostile text cannot do. The fixture is written by
+//! `scripts/parity/tokenizer.py`.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod pulled;
+mod synthetic;
+
+use std::sync::LazyLock;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Value;
+use proptest::prelude::*;
+use serde::Deserialize;
+use waymark_models::chat::{ChatTemplate, Message};
+use waymark_models::checkpoint::Checkpoint;
+use waymark_models::tokenizer::{Detokenizer, Specials, Tokenizer};
+use waymark_models::weights::Gguf;
+
+#[derive(Deserialize)]
+struct Fixture {
+    smollm2: Published,
+    minilm: Published,
+    qwen2: Trained,
+    llama3: Trained,
+}
+
+#[derive(Deserialize)]
+struct Published {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Trained {
+    tokens: Vec<String>,
+    types: Vec<i32>,
+    merges: Vec<String>,
+    json: serde_json::Value,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+}
+
+fn fixture() -> Fixture {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+static SMOLLM2: LazyLock<Checkpoint> = LazyLock::new(|| Checkpoint::open(&pulled::policy()).unwrap());
+
+fn agrees(tokenizer: &Tokenizer, cases: &[Case]) {
+    assert!(cases.len() > 30);
+    for Case { text, ids } in cases {
+        assert_eq!(&tokenizer.encode(text, Specials::Parse).unwrap(), ids, "{text:?}");
+    }
+}
+
+#[test]
+fn smollm2_from_gguf_agrees_with_python() {
+    agrees(&SMOLLM2.tokenizer, &fixture().smollm2.cases);
+}
+
+#[test]
+fn minilm_from_json_agrees_with_python() {
+    let tokenizer = Tokenizer::from_file(&pulled::embedder().join("tokenizer.json")).unwrap();
+    agrees(&tokenizer, &fixture().minilm.cases);
+}
+
+#[test]
+fn qwen2_and_llama3_from_json_and_from_gguf_agree_with_python() {
+    let folder = tempfile::tempdir().unwrap();
+    for (pre, trained) in [("qwen2", fixture().qwen2), ("llama-bpe", fixture().llama3)] {
+        let json = folder.path().join("tokenizer.json");
+        std::fs::write(&json, trained.json.to_string()).unwrap();
+        agrees(&Tokenizer::from_file(&json).unwrap(), &trained.cases);
+        let texts = |list: Vec<String>| Value::Array(list.into_iter().map(Value::String).collect());
+        let metadata = [
+            ("model", Value::String("gpt2".to_owned())),
+            ("pre", Value::String(pre.to_owned())),
+            ("tokens", texts(trained.tokens)),
+            ("merges", texts(trained.merges)),
+            ("token_type", Value::Array(trained.types.into_iter().map(Value::I32).collect())),
+        ];
+        let metadata = metadata.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).to_vec();
+        let path = folder.path().join("model.gguf");
+        synthetic::write_gguf(&path, "qwen2", GgmlDType::F32, metadata);
+        let tokenizer = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap();
+        agrees(&tokenizer, &trained.cases);
+        // Control tokens have no text, tokens that a user added have.
+        let (end, think) = (tokenizer.id("<|im_end|>").unwrap(), tokenizer.id("<think>").unwrap());
+        assert!(tokenizer.is_control(end) && !tokenizer.is_control(think));
+        assert_eq!(tokenizer.decode(&[think, end]), "<think>");
+    }
+}
+
+#[test]
+fn text_comes_back_as_it_went_in() {
+    for Case { text, .. } in fixture().smollm2.cases {
+        let ids = SMOLLM2.tokenizer.encode(&text, Specials::Literal).unwrap();
+        assert_eq!(SMOLLM2.tokenizer.decode(&ids), text);
+    }
+}
+
+#[test]
+fn an_unknown_way_of_cutting_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let refused = |model: &str, pre: &str| {
+        let text = |value: &str| Value::String(value.to_owned());
+        let list = || Value::Array(vec![Value::String("a".to_owned())]);
+        let metadata = [("model", text(model)), ("pre", text(pre)), ("tokens", list()), ("merges", list())];
+        let metadata = metadata.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).to_vec();
+        synthetic::write_gguf(&path, "llama", GgmlDType::F32, metadata);
+        Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap_err().to_string()
+    };
+    assert!(refused("llama", "default").contains("tokenizer.json"));
+    assert!(refused("gpt2", "tekken").contains("tekken"));
+    assert!(refused("gpt2", "smollm").contains("merges"));
+}
+
+#[test]
+fn a_rendered_conversation_gets_the_ids_of_the_whole_text() {
+    let template = SMOLLM2.template.as_ref().unwrap();
+    for Case { text, .. } in fixture().smollm2.cases {
+        if text.contains("<|im_") || text.contains("<|endoftext|>") {
+            continue;
+        }
+        let messages = [Message::new("user", text)];
+        let whole = SMOLLM2.tokenizer.encode(&template.render(&messages, true).unwrap(), Specials::Parse).unwrap();
+        let segments = template.render_segments(&messages, true).unwrap();
+        assert_eq!(SMOLLM2.tokenizer.encode_segments(&segments).unwrap(), whole);
+    }
+}
+
+/// Text made of control tokens, parts of them, and anything else.
+fn hostile() -> impl Strategy<Value = String> {
+    let names = vec!["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_start|>system\n", "<|im_", "end|>", "<", "</think>"];
+    let part = prop_oneof![
+        4 => proptest::sample::select(names).prop_map(str::to_owned),
+        2 => any::<String>(),
+        1 => "[ \t\n\u{200b}\u{ad}]{1,3}",
+    ];
+    proptest::collection::vec(part, 0..8).prop_map(|parts| parts.concat())
+}
+
+fn control(ids: &[u32]) -> Vec<u32> {
+    ids.iter().copied().filter(|&id| SMOLLM2.tokenizer.is_control(id)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn literal_text_never_gives_a_control_token(text in hostile()) {
+        let ids = SMOLLM2.tokenizer.encode(&text, Specials::Literal).unwrap();
+        prop_assert_eq!(control(&ids), Vec::<u32>::new());
+        prop_assert_eq!(SMOLLM2.tokenizer.decode(&ids), text);
+    }
+
+    #[test]
+    fn a_message_cannot_change_the_structure_of_a_conversation(
+        contents in proptest::collection::vec(hostile(), 1..4),
+    ) {
+        // The real template, and one that takes contents apart as Qwen3's does.
+        let apart = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1].lstrip('\n') }}\
+                     <|im_end|>\n{% endfor %}";
+        let apart = ChatTemplate::new(apart, "", "").unwrap().with_control_tokens(SMOLLM2.tokenizer.control_names());
+        let harmless: Vec<_> = contents.iter().map(|_| Message::new("user", "hi")).collect();
+        let hostile: Vec<_> = contents.iter().map(|text| Message::new("user", text.clone())).collect();
+        for template in [SMOLLM2.template.as_ref().unwrap(), &apart] {
+            let structure = |messages: &[Message]| {
+                let segments = template.render_segments(messages, true).unwrap();
+                control(&SMOLLM2.tokenizer.encode_segments(&segments).unwrap())
+            };
+            prop_assert_eq!(structure(&hostile), structure(&harmless));
+        }
+    }
+
+    #[test]
+    fn streamed_text_is_the_decoded_text(ids in proptest::collection::vec(0u32..49_200, 0..60)) {
+        let mut stream = Detokenizer::new(SMOLLM2.tokenizer.table());
+        let mut text = String::new();
+        for &id in &ids {
+            text.push_str(stream.push(id));
+        }
+        text.push_str(&stream.finish());
+        prop_assert_eq!(text, SMOLLM2.tokenizer.decode(&ids));
+    }
+}

@@ -1,0 +1,262 @@
+//! What the agent tests share: a scripted source of tokens, a stub search, a tokenizer of characters.
+#![allow(dead_code, unreachable_pub, missing_debug_implementations, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::mpsc;
+use waymark::agent::{
+    AgentError, Conversation, Episode, EpisodeOptions, Event, Generator, Policy, Runtime, Search, SearchError,
+    SearchQuery, Source, Steps, Trajectory,
+};
+use waymark::engine::{EngineError, Finish, Generate, Matcher, Origin, SessionOptions, Step, StopSet, Token};
+use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_models::tokenizer::{Specials, Tokenizer};
+
+/// Says its lines, one per generation, whatever the context; remembers what each generation saw.
+#[derive(Clone)]
+pub struct Script {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    tokenizer: Arc<Tokenizer>,
+    /// The ids that each generation began with.
+    pub seen: Arc<Mutex<Vec<Vec<u32>>>>,
+    limit: usize,
+}
+
+impl Script {
+    pub fn new<S: Into<String>>(tokenizer: Arc<Tokenizer>, lines: impl IntoIterator<Item = S>) -> Script {
+        let lines = Arc::new(Mutex::new(lines.into_iter().map(Into::into).collect()));
+        Script { lines, tokenizer, seen: Arc::default(), limit: 1 << 20 }
+    }
+
+    pub fn with_limit(self, limit: usize) -> Script {
+        Script { limit, ..self }
+    }
+
+    pub fn generations(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+impl Source for Script {
+    type Session = ScriptSession;
+
+    fn open(&self, _options: SessionOptions) -> ScriptSession {
+        ScriptSession { script: self.clone(), tokens: Vec::new() }
+    }
+
+    fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+pub struct ScriptSession {
+    script: Script,
+    tokens: Vec<Token>,
+}
+
+impl Generator for ScriptSession {
+    type Turn<'a> = ScriptTurn<'a>;
+
+    fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
+        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+    }
+
+    async fn generate(&mut self, spec: Generate) -> Result<ScriptTurn<'_>, EngineError> {
+        let context: Vec<u32> = self.tokens.iter().map(|token| token.id).collect();
+        assert!(context.len() < self.script.limit, "the context is exceeded");
+        self.script.seen.lock().unwrap().push(context);
+        let line = self.script.lines.lock().unwrap().pop_front().unwrap_or_default();
+        let mut ids: VecDeque<u32> = self.script.tokenizer.encode(&line, Specials::Literal).unwrap().into();
+        ids.extend(spec.eos.first());
+        Ok(ScriptTurn { session: self, ids, matcher: Matcher::default(), spec, made: 0, finish: None })
+    }
+
+    fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    fn cached_prompt_tokens(&self) -> usize {
+        0
+    }
+}
+
+pub struct ScriptTurn<'a> {
+    session: &'a mut ScriptSession,
+    ids: VecDeque<u32>,
+    matcher: Matcher,
+    spec: Generate,
+    made: usize,
+    finish: Option<Finish>,
+}
+
+impl Steps for ScriptTurn<'_> {
+    async fn next(&mut self) -> Option<Result<Step, EngineError>> {
+        if self.finish.is_some() {
+            return None;
+        }
+        let id = self.ids.pop_front()?;
+        let step = Step { id, logprob: -0.5, top: Vec::new() };
+        self.session.tokens.push(Token { id, origin: Origin::Policy, logprob: Some(-0.5), forced: false });
+        self.made += 1;
+        let stops: &StopSet = &self.spec.stops;
+        if let Some(which) = self.matcher.push(stops, self.session.script.tokenizer.bytes_of(id)) {
+            self.finish = Some(Finish::Stop(which));
+        } else if self.spec.eos.contains(&id) {
+            self.finish = Some(Finish::Eos);
+        } else if self.made == self.spec.max_tokens {
+            self.finish = Some(Finish::Length);
+        } else if self.session.tokens.len() == self.session.script.limit {
+            self.finish = Some(Finish::Context);
+        }
+        Some(Ok(step))
+    }
+
+    fn finish(&self) -> Option<Finish> {
+        self.finish
+    }
+}
+
+/// Finds what a function says, and remembers what was asked.
+pub struct Stub {
+    find: Box<dyn Fn(&SearchQuery) -> Result<Vec<Passage>, SearchError> + Send + Sync>,
+    pub asked: Mutex<Vec<SearchQuery>>,
+    modes: Vec<Mode>,
+    delay: Duration,
+}
+
+impl std::fmt::Debug for Stub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Stub")
+    }
+}
+
+impl Stub {
+    pub fn new(find: impl Fn(&SearchQuery) -> Result<Vec<Passage>, SearchError> + Send + Sync + 'static) -> Stub {
+        let modes = vec![Mode::Passage, Mode::Graph, Mode::Hybrid];
+        Stub { find: Box::new(find), asked: Mutex::default(), modes, delay: Duration::ZERO }
+    }
+
+    /// Always the same passages.
+    pub fn of(passages: Vec<Passage>) -> Stub {
+        Stub::new(move |_| Ok(passages.clone()))
+    }
+
+    pub fn with_modes(self, modes: Vec<Mode>) -> Stub {
+        Stub { modes, ..self }
+    }
+
+    pub fn with_delay(self, delay: Duration) -> Stub {
+        Stub { delay, ..self }
+    }
+
+    pub fn written(&self) -> Vec<String> {
+        self.asked.lock().unwrap().iter().map(|query| query.written.clone()).collect()
+    }
+}
+
+impl Search for Stub {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(async move {
+            self.asked.lock().unwrap().push(query.clone());
+            tokio::time::sleep(self.delay).await;
+            let passages = (self.find)(&query)?;
+            let hits = passages.into_iter().take(query.k).enumerate().map(|(i, passage)| Hit {
+                rank: i + 1,
+                score: 1.0 / (i + 1) as f32,
+                passage,
+                path: Path::default(),
+            });
+            Ok(Evidence { snapshot: 1, mode: query.mode, hits: hits.collect() })
+        })
+    }
+
+    fn modes(&self) -> &[Mode] {
+        &self.modes
+    }
+}
+
+/// A document as the references store it: title, line break, text.
+pub fn passage(document: &str) -> Passage {
+    let (title, text) = document.split_once('\n').unwrap_or((document, ""));
+    Passage { id: title.to_owned(), title: title.to_owned(), text: text.to_owned() }
+}
+
+/// Runs an episode to its end and gives its events too.
+pub async fn run<S: Source>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    question: &str,
+    options: EpisodeOptions,
+) -> Result<(Trajectory, Vec<Event>), AgentError> {
+    let episode = Episode::new(runtime, policy, Conversation::new(question), options)?;
+    let (sender, mut receiver) = mpsc::channel(4);
+    let (trajectory, events) = tokio::join!(episode.run(sender), async {
+        let mut events = Vec::new();
+        while let Some(event) = receiver.recv().await {
+            events.push(event);
+        }
+        events
+    });
+    Ok((trajectory?, events))
+}
+
+/// The answer as the client saw it come.
+pub fn streamed_answer(events: &[Event]) -> String {
+    let answer = |event: &Event| match event {
+        Event::Answer { text, .. } => Some(text.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(answer).collect()
+}
+
+/// A tokenizer that makes one token of every character of `text`, and has `<|im_end|>`: a byte-level BPE with just the
+/// merges that build these characters, and those that build `words`.
+pub fn character_tokenizer(text: &str, words: &[&str]) -> Tokenizer {
+    let spell = |byte: u8| -> char {
+        let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+        let odd = (0..=255u8).filter(|b| !matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff));
+        let place = u32::try_from(odd.take_while(|&b| b < byte).count()).unwrap();
+        if printable { char::from(byte) } else { char::from_u32(0x100 + place).unwrap() }
+    };
+    let mut names: Vec<String> = (0..=255).map(|byte| spell(byte).to_string()).collect();
+    let mut merges: Vec<[String; 2]> = Vec::new();
+    let characters = text.chars().filter(|c| !c.is_ascii()).map(String::from).collect::<BTreeSet<String>>();
+    for whole in characters.into_iter().chain(words.iter().map(|word| (*word).to_owned())) {
+        let mut name = String::new();
+        for byte in whole.bytes() {
+            let next = spell(byte).to_string();
+            if !name.is_empty() {
+                let merge = [name.clone(), next.clone()];
+                if !merges.contains(&merge) {
+                    merges.push(merge);
+                    names.push(format!("{name}{next}"));
+                }
+            }
+            name += &next;
+        }
+    }
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        names.iter().enumerate().map(|(id, name)| (name.clone(), id.into())).collect();
+    let byte_level = serde_json::json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
+    });
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "pre_tokenizer": byte_level, "decoder": byte_level,
+        "added_tokens": [{
+            "id": names.len(), "content": "<|im_end|>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true
+        }],
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": merges
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.json");
+    std::fs::write(&path, json.to_string()).unwrap();
+    Tokenizer::from_file(&path).unwrap()
+}

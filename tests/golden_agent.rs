@@ -1,0 +1,245 @@
+//! The loop against golden vectors that were made by executing RouteRAG's and Search-R1's own code.
+//! `WAYMARK_GOLDEN` names their directory; without it they are looked for beside the workspace.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod agent_script;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_script::{Script, Stub, character_tokenizer, passage, run};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use waymark::agent::{
+    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, Kind, Offer, Outcome, Policy, Prompt,
+    Protocol, Reading, RouteRag, Runtime, SearchR1, Tags, Trajectory, Variant, tag,
+};
+
+fn golden<T: DeserializeOwned>(name: &str) -> Option<T> {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/golden");
+    let dir = std::env::var_os("WAYMARK_GOLDEN").map_or_else(|| PathBuf::from(beside), PathBuf::from);
+    let path = dir.join(name);
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        println!("skipped: {} is not there", path.display());
+        return None;
+    };
+    Some(serde_json::from_str(&text).unwrap())
+}
+
+#[derive(Deserialize)]
+struct Cases<T> {
+    cases: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct Parsing {
+    raw: String,
+    truncated: String,
+    action: Option<String>,
+    content: String,
+}
+
+#[test]
+fn action_parsing() {
+    let Some(Cases { cases }) = golden::<Cases<Parsing>>("action_parsing.json") else { return };
+    assert!(!cases.is_empty());
+    for case in cases {
+        for protocol in [&RouteRag as &dyn Protocol, &SearchR1] {
+            let cut = protocol.cut(&case.raw);
+            assert_eq!(cut, case.truncated, "{:?}", case.raw);
+            let (name, content) = match protocol.parse(cut, Reading::First) {
+                Action::Search(request) => (Some("search"), request.written),
+                Action::Answer { text } => (Some("answer"), text),
+                Action::Invalid => (None, String::new()),
+            };
+            assert_eq!((name, content.as_str()), (case.action.as_deref(), case.content.as_str()), "{:?}", case.raw);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Written {
+    documents: Vec<String>,
+    text: String,
+    information_block_routerag: String,
+    information_block_searchr1: String,
+}
+
+#[test]
+fn passages2string() {
+    let Some(Cases { cases }) = golden::<Cases<Written>>("passages2string.json") else { return };
+    assert!(!cases.is_empty());
+    for case in cases {
+        let passages: Vec<_> = case.documents.iter().map(|document| passage(document)).collect();
+        assert_eq!(tag::passages_to_string(&passages, Format::Training), case.text);
+        let block = |protocol: &dyn Protocol| -> String {
+            let parts = protocol.observation(&Outcome::Evidence(&passages), Format::Training);
+            parts.into_iter().map(|part| part.text).collect()
+        };
+        assert_eq!(block(&RouteRag), case.information_block_routerag);
+        assert_eq!(block(&SearchR1), case.information_block_searchr1);
+    }
+}
+
+#[derive(Deserialize)]
+struct Scenario {
+    config: Config,
+    docs: BTreeMap<String, Vec<String>>,
+    queries_posted_per_round: Vec<Vec<String>>,
+    trajectories: Vec<Golden>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    max_turns: usize,
+    max_obs_length: usize,
+    max_prompt_length: usize,
+}
+
+#[derive(Deserialize)]
+struct Golden {
+    question: String,
+    model_outputs_in_order: Vec<String>,
+    prompt: String,
+    final_response: String,
+    segments_text_trainmask: Vec<(String, u8)>,
+    turns_stats: usize,
+    still_active: bool,
+    valid_action: usize,
+    valid_search: usize,
+    search_time: Option<f64>,
+    generations_made: usize,
+}
+
+/// A protocol with the prompt that a vector states.
+#[derive(Debug)]
+struct Prompted(Arc<dyn Protocol>, String);
+
+impl Protocol for Prompted {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn prompt(&self, _: &Conversation) -> Prompt {
+        Prompt::Raw(self.1.clone())
+    }
+    fn tags(&self) -> &'static Tags {
+        self.0.tags()
+    }
+    fn stops(&self) -> &'static [&'static str] {
+        self.0.stops()
+    }
+    fn parse(&self, turn: &str, reading: Reading) -> Action {
+        self.0.parse(turn, reading)
+    }
+    fn cut<'t>(&self, turn: &'t str) -> &'t str {
+        self.0.cut(turn)
+    }
+    fn observation(&self, outcome: &Outcome<'_>, format: Format) -> Vec<Injected> {
+        self.0.observation(outcome, format)
+    }
+    fn budget(&self) -> Budget {
+        self.0.budget()
+    }
+    fn force_answer(&self, writing: Kind) -> Option<String> {
+        self.0.force_answer(writing)
+    }
+    fn guide(&self, offer: &Offer<'_>) -> Option<Guide> {
+        self.0.guide(offer)
+    }
+}
+
+/// The reference's loop with the limits of a scenario.
+fn policy(protocol: &str, prompt: &str, config: &Config) -> Policy {
+    let mut policy = Policy::builtin(protocol).unwrap();
+    policy.protocol = Arc::new(Prompted(policy.protocol, prompt.to_owned()));
+    policy.variant = Variant::Training;
+    policy.retrieval.format = Format::Training;
+    policy.budget = Budget {
+        turns: config.max_turns,
+        observation_tokens: config.max_obs_length,
+        context_tokens: config.max_prompt_length,
+        sampled_tokens: usize::MAX,
+        ..policy.budget
+    };
+    policy
+}
+
+fn segments(trajectory: &Trajectory, runtime: &Runtime<Script>) -> Vec<(String, u8)> {
+    let mask = trajectory.loss_mask().skip(trajectory.prompt_tokens);
+    let mut runs: Vec<(Vec<u32>, u8)> = Vec::new();
+    for (token, trained) in trajectory.response().iter().zip(mask) {
+        match runs.last_mut() {
+            Some((ids, same)) if *same == u8::from(trained) => ids.push(token.id),
+            _ => runs.push((vec![token.id], u8::from(trained))),
+        }
+    }
+    runs.into_iter().map(|(ids, trained)| (runtime.tokenizer.decode(&ids), trained)).collect()
+}
+
+#[tokio::test]
+async fn agent_loop() {
+    let name = "agent_loop_searchr1_routerag.json";
+    let Some(vectors) = golden::<BTreeMap<String, serde_json::Value>>(name) else { return };
+    let tokenizer = Arc::new(character_tokenizer(&serde_json::to_string(&vectors).unwrap(), &[]));
+    let mut checked = 0;
+    for (name, value) in vectors.into_iter().filter(|(_, value)| value.is_object()) {
+        let protocol = if name.starts_with("searchr1") { "search-r1" } else { "routerag" };
+        let scenario: Scenario = serde_json::from_value(value).unwrap();
+        let mut posted = vec![Vec::new(); scenario.queries_posted_per_round.len()];
+        for golden in &scenario.trajectories {
+            check(&name, protocol, &scenario, golden, tokenizer.clone(), &mut posted).await;
+            checked += 1;
+        }
+        assert_eq!(posted, scenario.queries_posted_per_round, "{name}: queries");
+    }
+    assert!(checked > 0);
+    println!("{checked} trajectories agree");
+}
+
+async fn check(
+    name: &str,
+    protocol: &str,
+    scenario: &Scenario,
+    golden: &Golden,
+    tokenizer: Arc<waymark_models::tokenizer::Tokenizer>,
+    posted: &mut [Vec<String>],
+) {
+    let what = format!("{name}/{}", golden.question);
+    let script = Script::new(tokenizer.clone(), golden.model_outputs_in_order.clone());
+    let docs = scenario.docs.clone();
+    let stub = Arc::new(Stub::new(move |query| {
+        let found = docs.get(&query.written).or_else(|| docs.get("*")).cloned().unwrap_or_default();
+        Ok(found.iter().map(|document| passage(document)).collect())
+    }));
+    let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
+    let runtime = Runtime::new(script.clone(), tokenizer, None, eos, Some(stub.clone()));
+    let policy = policy(protocol, &golden.prompt, &scenario.config);
+    let (trajectory, _) = run(&runtime, &policy, &golden.question, EpisodeOptions::default()).await.unwrap();
+
+    assert_eq!(trajectory.text, golden.final_response, "{what}");
+    assert_eq!(segments(&trajectory, &runtime), golden.segments_text_trainmask, "{what}");
+    assert_eq!(trajectory.rounds() + 1, golden.turns_stats, "{what}: turns");
+    assert_eq!(trajectory.answer.is_none(), golden.still_active, "{what}: active");
+    assert_eq!(trajectory.valid_actions(), golden.valid_action, "{what}: actions");
+    assert_eq!(trajectory.searches_asked(), golden.valid_search, "{what}: searches");
+    assert_eq!(script.generations(), golden.generations_made, "{what}: generations");
+    assert_eq!(trajectory.turns(), golden.generations_made, "{what}: turns recorded");
+    // The stub of the reference counted a tenth of a second per character of a query.
+    let seconds: f64 = stub.written().iter().map(|query| query.chars().count() as f64 * 0.1).sum();
+    if let Some(expected) = golden.search_time {
+        assert!((seconds - expected).abs() < 1e-6, "{what}: {seconds} {expected}");
+    }
+    // Each generation saw the end of prompt and response so far, and no more than the limit.
+    let full = format!("{}{}", golden.prompt, golden.final_response);
+    for ids in script.seen.lock().unwrap().iter() {
+        assert!(ids.len() <= scenario.config.max_prompt_length, "{what}");
+        let seen = runtime.tokenizer.decode(ids);
+        let cut = golden.final_response.chars().count() == scenario.config.max_prompt_length;
+        assert!(cut || full.contains(&seen), "{what}: {seen:?}");
+    }
+    let searched = trajectory.actions.iter().filter(|acted| acted.executed);
+    for (acted, written) in searched.filter(|acted| matches!(acted.action, Action::Search(_))).zip(stub.written()) {
+        posted[acted.turn - 1].push(written);
+    }
+}
