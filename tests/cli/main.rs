@@ -29,9 +29,6 @@ fn index(dir: &Path, corpus: &str) -> String {
 
 #[test]
 fn an_index_is_built_described_searched_and_served() {
-    if pulled::embedder().is_none() {
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let index = index(dir.path(), CORPUS);
 
@@ -66,9 +63,6 @@ fn an_index_is_built_described_searched_and_served() {
 
 #[test]
 fn a_broken_line_is_named_or_counted() {
-    if pulled::embedder().is_none() {
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("bad.jsonl");
     fs::write(&file, format!("{CORPUS}{{\"id\": 4, \"tit\n")).unwrap();
@@ -89,9 +83,6 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["ask", "--url", "http://127.0.0.1:1", "why?"], "cannot reach"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
     ] {
-        if args.contains(&"--index") && pulled::embedder().is_none() {
-            continue;
-        }
         let run = waymark(&args);
         assert!(!run.ok(), "{args:?} should fail");
         assert!(run.stderr.contains(words), "{args:?}: {}", run.stderr);
