@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use waymark::api::TextEmbedder;
 use waymark::engine::mock::Lines;
-use waymark_index::{Embed, EmbedError};
 
-use crate::house::{House, Plan, says, script};
+use crate::house::{House, Letters, Plan, says, script};
 
 #[tokio::test]
 async fn models_are_listed_and_found_by_name() {
@@ -27,31 +25,6 @@ async fn models_are_listed_and_found_by_name() {
     assert_eq!(unknown.status(), 404);
     let unknown: Value = unknown.json().await.unwrap();
     assert_eq!((&unknown["error"]["code"], &unknown["error"]["param"]), (&json!("model_not_found"), &json!("model")));
-}
-
-/// Counts letters: a vector of what a text holds of `a`, `b` and `c`.
-#[derive(Debug)]
-struct Letters;
-
-impl Embed for Letters {
-    fn id(&self) -> &str {
-        "letters@0123"
-    }
-
-    fn dims(&self) -> usize {
-        3
-    }
-
-    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let count = |text: &str, letter| text.matches(letter).count() as f32;
-        Ok(texts.iter().map(|text| ['a', 'b', 'c'].map(|letter| count(text, letter)).to_vec()).collect())
-    }
-}
-
-impl TextEmbedder for Letters {
-    fn count_tokens(&self, text: &str) -> usize {
-        text.len()
-    }
 }
 
 #[tokio::test]
