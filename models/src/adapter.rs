@@ -253,10 +253,9 @@ fn refusal(json: &Value) -> Option<String> {
     if !neutral(&json["bias"]) && json["bias"] != "none" {
         return Some(format!("bias {}; train with bias \"none\"", json["bias"]));
     }
-    if let Some(name) = json["init_lora_weights"].as_str() {
-        if REFUSED_INITIALISATIONS.iter().any(|refused| name.starts_with(refused)) {
-            return Some(format!("init_lora_weights \"{name}\"; save it converted to a plain adapter"));
-        }
+    let initialisation = json["init_lora_weights"].as_str().unwrap_or_default();
+    if REFUSED_INITIALISATIONS.iter().any(|refused| initialisation.starts_with(refused)) {
+        return Some(format!("init_lora_weights \"{initialisation}\"; save it converted to a plain adapter"));
     }
     REFUSED.iter().find(|key| !neutral(&json[**key])).map(|key| format!("{key} {}", json[*key]))
 }

@@ -152,25 +152,25 @@ fn what_does_not_exist_is_refused_by_name() {
     let mut kv = decoder.kv_cache(8);
     let other = fixture::decoder(&path("llama"));
     let long = vec![1; 129];
-    let cases: [(&[u32], usize, &[u32], Option<AdapterSlot>, &str); 5] = [
-        (&[256], 0, &[0], None, "token 256"),
-        (&[1], 0, &[8], None, "block 8"),
-        (&[1, 2, 3], 15, &[3, 3], None, "written twice"),
-        (&[1], 0, &[0], Some(AdapterSlot(3)), "slot 3"),
-        (&long, 0, &[0, 1, 2, 3, 4, 5, 6, 7, 7], None, "context"),
-    ];
-    for (tokens, start, table, adapter, needle) in cases {
+    let row = |tokens: &[u32], start: usize, table: &[u32], adapter: Option<AdapterSlot>| {
         let mut batch = ForwardBatch::new();
         batch.push(tokens, start, table, adapter, Want::Last);
+        batch
+    };
+    let mut collision = row(&[1], 0, &[4], None);
+    collision.push(&[2], 0, &[4], None, Want::Last);
+    for (batch, needle) in [
+        (row(&[256], 0, &[0], None), "token 256"),
+        (row(&[1], 0, &[8], None), "block 8"),
+        (row(&[1, 2, 3], 15, &[3, 3], None), "written twice"),
+        (row(&[1], 0, &[0], Some(AdapterSlot(3))), "slot 3"),
+        (row(&long, 0, &[0, 1, 2, 3, 4, 5, 6, 7, 7], None), "context"),
+        (row(&[], 0, &[0], None), "no tokens"),
+        (collision, "written twice"),
+    ] {
         let error = decoder.forward(&batch, &mut kv, &mut Logits::new()).unwrap_err();
         assert!(matches!(&error, ModelError::Input(reason) if reason.contains(needle)), "{error} for {needle}");
     }
-    let mut batch = ForwardBatch::new();
-    batch.push(&[1], 0, &[4], None, Want::Last);
-    batch.push(&[2], 0, &[4], None, Want::Last);
-    assert!(decoder.forward(&batch, &mut kv, &mut Logits::new()).unwrap_err().to_string().contains("written twice"));
-    let mut foreign = other.kv_cache(8);
-    assert!(
-        decoder.forward(&batch, &mut foreign, &mut Logits::new()).unwrap_err().to_string().contains("another decoder")
-    );
+    let error = decoder.forward(&row(&[1], 0, &[4], None), &mut other.kv_cache(8), &mut Logits::new()).unwrap_err();
+    assert!(error.to_string().contains("another decoder"), "{error}");
 }

@@ -152,22 +152,22 @@ impl IntoResponse for ApiError {
 pub(super) enum Refusals {
     /// The request is refused, and why.
     #[response(status = 400)]
-    BadRequest(#[to_schema] ErrorBody),
+    BadRequest(ErrorBody),
     /// No such model.
     #[response(status = 404)]
-    NotFound(#[to_schema] ErrorBody),
+    NotFound(ErrorBody),
     /// The body is too large.
     #[response(status = 413)]
-    TooLarge(#[to_schema] ErrorBody),
+    TooLarge(ErrorBody),
     /// The body is not declared as JSON.
     #[response(status = 415)]
-    MediaType(#[to_schema] ErrorBody),
+    MediaType(ErrorBody),
     /// Something broke on the way to the answer.
     #[response(status = 500)]
-    Broken(#[to_schema] ErrorBody),
+    Broken(ErrorBody),
     /// The queue is full, the engine is dead, or the server is shutting down.
     #[response(status = 503)]
-    Unavailable(#[to_schema] ErrorBody),
+    Unavailable(ErrorBody),
 }
 
 /// Every error response: one object with four keys, all of them always there.

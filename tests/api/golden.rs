@@ -336,7 +336,8 @@ async fn an_error_before_the_first_byte_has_a_status() {
 
 #[tokio::test]
 async fn an_error_in_the_middle_ends_the_stream_without_a_finish() {
-    let backend = says("abcdefgh");
+    // Slow enough for the stream to have begun when the fault strikes.
+    let backend = says("abcdefgh").with_time(std::time::Duration::from_millis(5), std::time::Duration::ZERO);
     let poison = crate::house::tokenizer().id("d").unwrap_or(u32::from(b'd'));
     backend.faults().nan_on(poison);
     let house = House::new(backend).await;

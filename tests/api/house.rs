@@ -17,7 +17,7 @@ use waymark::config::HttpConfig;
 use waymark::engine::mock::Lines;
 use waymark::engine::{Engine, EngineConfig, MockBackend};
 use waymark::server::Server;
-use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_index::{Embed, EmbedError, Evidence, Hit, Mode, Passage, Path};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -80,7 +80,7 @@ impl Plan {
         policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
         let mut state = AppState::new(runtime, policies, self.http);
         if let Some(embedder) = self.embedder {
-            state = state.with_embedder(embedder);
+            state = state.with_embedder("letters", embedder);
         }
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();
@@ -231,5 +231,30 @@ impl Search for Shelf {
 
     fn modes(&self) -> &[Mode] {
         &[Mode::Passage]
+    }
+}
+
+/// Counts letters: a vector of what a text holds of `a`, `b` and `c`.
+#[derive(Debug)]
+pub struct Letters;
+
+impl Embed for Letters {
+    fn id(&self) -> &str {
+        "letters@0123"
+    }
+
+    fn dims(&self) -> usize {
+        3
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let count = |text: &str, letter| text.matches(letter).count() as f32;
+        Ok(texts.iter().map(|text| ['a', 'b', 'c'].map(|letter| count(text, letter)).to_vec()).collect())
+    }
+}
+
+impl TextEmbedder for Letters {
+    fn count_tokens(&self, text: &str) -> usize {
+        text.len()
     }
 }

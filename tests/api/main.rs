@@ -16,3 +16,4 @@ mod load;
 mod openapi;
 mod refusals;
 mod routes;
+mod sdk;

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use waymark::api::TextEmbedder;
 use waymark::engine::mock::Lines;
-use waymark_index::{Embed, EmbedError};
 
-use crate::house::{House, Plan, says, script};
+use crate::house::{House, Letters, Plan, says, script};
 
 #[tokio::test]
 async fn models_are_listed_and_found_by_name() {
@@ -29,31 +27,6 @@ async fn models_are_listed_and_found_by_name() {
     assert_eq!((&unknown["error"]["code"], &unknown["error"]["param"]), (&json!("model_not_found"), &json!("model")));
 }
 
-/// Counts letters: a vector of what a text holds of `a`, `b` and `c`.
-#[derive(Debug)]
-struct Letters;
-
-impl Embed for Letters {
-    fn id(&self) -> &str {
-        "letters@0123"
-    }
-
-    fn dims(&self) -> usize {
-        3
-    }
-
-    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let count = |text: &str, letter| text.matches(letter).count() as f32;
-        Ok(texts.iter().map(|text| ['a', 'b', 'c'].map(|letter| count(text, letter)).to_vec()).collect())
-    }
-}
-
-impl TextEmbedder for Letters {
-    fn count_tokens(&self, text: &str) -> usize {
-        text.len()
-    }
-}
-
 #[tokio::test]
 async fn embeddings_as_numbers_and_as_base64() {
     let house = Plan { embedder: Some(Arc::new(Letters)), ..Plan::new(says("hi")) }.build().await;
@@ -65,7 +38,7 @@ async fn embeddings_as_numbers_and_as_base64() {
     assert_eq!(status, 200, "{answer}");
     let expected = json!({
         "object": "list",
-        "model": "letters@0123",
+        "model": "letters",
         "data": [
             {"object": "embedding", "index": 0, "embedding": [2.0, 2.0, 0.0]},
             {"object": "embedding", "index": 1, "embedding": [0.0, 0.0, 1.0]},
@@ -73,6 +46,8 @@ async fn embeddings_as_numbers_and_as_base64() {
         "usage": {"prompt_tokens": 5, "total_tokens": 5},
     });
     assert_eq!(answer, expected);
+    let listed: Value = house.get("/v1/models/letters").await.json().await.unwrap();
+    assert_eq!((&listed["parent"], &listed["protocol"]), (&json!("letters@0123"), &json!("embedding")));
     let (_, answer) = embed(json!({"model": "letters@0123", "input": "abba", "encoding_format": "base64"})).await;
     let bytes =
         base64::engine::general_purpose::STANDARD.decode(answer["data"][0]["embedding"].as_str().unwrap()).unwrap();

@@ -4,6 +4,7 @@
 //! and two passes over tokens per layer; memory for activations is kept from step to step.
 
 mod cache;
+mod clock;
 mod config;
 mod fused;
 mod layer;
@@ -14,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use cache::KvCache;
+pub use clock::{Clock, Part};
 pub use config::{DecoderConfig, RopeScaling};
 
 use crate::ModelError;
@@ -42,6 +44,7 @@ pub struct Decoder {
     rope: Rope,
     attention: Attention,
     scratch: Scratch,
+    clock: Clock,
 }
 
 impl Decoder {
@@ -68,6 +71,7 @@ impl Decoder {
             rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
             attention: Attention::new(heads, team.threads()),
             scratch: Scratch::default(),
+            clock: Clock::new(),
             config,
             team,
         })
@@ -119,6 +123,7 @@ impl Decoder {
     /// [`ModelError::Input`], before anything is written, when a token, block, adapter or position does not exist, or when
     /// two rows would write to the same block.
     pub fn forward(&mut self, batch: &ForwardBatch, kv: &mut KvCache, logits: &mut Logits) -> Result<(), ModelError> {
+        self.clock.start();
         self.check(batch, kv)?;
         logits.reset(self.config.vocab, batch.logit_rows());
         if batch.tokens().is_empty() {
@@ -131,6 +136,11 @@ impl Decoder {
         }
         self.project(batch, logits);
         Ok(())
+    }
+
+    /// Where the time of all steps so far went.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     fn heads(&self) -> Heads {

@@ -1,6 +1,7 @@
 //! The parts of one step.
 
 use super::cache::{KvCache, Place};
+use super::clock::Part;
 use super::fused::Columns;
 use super::lora::Groups;
 use super::{Decoder, Layer};
@@ -94,37 +95,48 @@ impl Decoder {
         for (row, &token) in scratch.stream.chunks_exact_mut(config.hidden).zip(batch.tokens()) {
             self.embedding.row_f32(token as usize, row);
         }
+        self.clock.lap(Part::Begin);
     }
 
     /// Attention of one layer, added to the stream.
     pub(super) fn attend(&mut self, index: usize, batch: &ForwardBatch, kv: &mut KvCache) {
-        let Self { config, team, layers, slots, rope, attention, scratch, .. } = self;
+        let Self { config, team, layers, slots, rope, attention, scratch, clock, .. } = self;
         let (layer, tokens) = (&layers[index], scratch.places.len());
         normalise(team, &scratch.stream, &layer.attention_norm, config.rms_eps, &mut scratch.normed);
+        clock.lap(Part::Norm);
         layer.qkv.product(team, &scratch.normed, tokens, &mut scratch.qkv);
+        clock.lap(Part::Qkv);
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, tokens));
         let normed = (scratch.normed.as_slice(), config.hidden);
         scratch.groups.add(team, slots, (index, Site::Qkv), normed, &mut scratch.qkv, &|part| columns[part]);
+        clock.lap(Part::Adapters);
         let heads = kv.heads();
         let pass = Rotation { layer, rope, columns, dim: heads.dim, eps: config.rms_eps, block_len: heads.block_len() };
         pass.run(team, &scratch.places, &mut scratch.qkv, kv.layer_mut(index));
+        clock.lap(Part::Rotate);
         let queries = Queries { data: &scratch.qkv[columns[0].start..], stride: columns[0].stride };
         attention.run(team, batch, kv.layer(index), queries, &mut scratch.attended);
+        clock.lap(Part::Attention);
         matmul_add(team, &scratch.attended, tokens, &layer.o, &mut scratch.stream);
+        clock.lap(Part::Output);
         let attended = (scratch.attended.as_slice(), config.q_width());
         let whole = Columns::all(config.hidden);
         scratch.groups.add(team, slots, (index, Site::O), attended, &mut scratch.stream, &|_| whole);
+        clock.lap(Part::Adapters);
     }
 
     /// The feed-forward part of one layer, added to the stream: `down(silu(gate(x)) · up(x))`.
     pub(super) fn feed(&mut self, index: usize) {
-        let Self { config, team, layers, slots, scratch, .. } = self;
+        let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let (layer, tokens) = (&layers[index], scratch.places.len());
         normalise(team, &scratch.stream, &layer.ffn_norm, config.rms_eps, &mut scratch.normed);
+        clock.lap(Part::Norm);
         layer.gate_up.product(team, &scratch.normed, tokens, &mut scratch.gate_up);
+        clock.lap(Part::GateUp);
         let columns = [0, 1].map(|part| layer.gate_up.columns(part, tokens));
         let normed = (scratch.normed.as_slice(), config.hidden);
         scratch.groups.add(team, slots, (index, Site::GateUp), normed, &mut scratch.gate_up, &|part| columns[part]);
+        clock.lap(Part::Adapters);
         let gate_up = &scratch.gate_up;
         team.rows(&mut scratch.activated, config.ffn, GRAIN, &|first, share| {
             for (token, gate) in share.chunks_exact_mut(config.ffn).enumerate() {
@@ -132,15 +144,18 @@ impl Decoder {
                 silu_mul(gate, &gate_up[columns[1].row(first + token)]);
             }
         });
+        clock.lap(Part::Activation);
         matmul_add(team, &scratch.activated, tokens, &layer.down, &mut scratch.stream);
+        clock.lap(Part::Down);
         let activated = (scratch.activated.as_slice(), config.ffn);
         let whole = Columns::all(config.hidden);
         scratch.groups.add(team, slots, (index, Site::Down), activated, &mut scratch.stream, &|_| whole);
+        clock.lap(Part::Adapters);
     }
 
     /// Final norm and vocabulary projection, for the wanted positions only.
     pub(super) fn project(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
-        let Self { config, team, scratch, .. } = self;
+        let Self { config, team, scratch, clock, .. } = self;
         let rows = logits.rows();
         let wanted = batch.rows().iter().flat_map(|row| match row.want {
             Want::Nothing => row.tokens.end..row.tokens.end,
@@ -152,6 +167,7 @@ impl Decoder {
         }
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         matmul(team, &scratch.normed[..rows * config.hidden], rows, head, logits.as_mut_slice());
+        clock.lap(Part::Head);
     }
 }
 

@@ -7,6 +7,7 @@ use std::arch::x86_64::*;
 
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
 use super::matmul::{Kernel, Source};
+use super::prefetch::prefetch_line;
 
 pub(super) struct Avx512;
 
@@ -18,8 +19,7 @@ const AHEAD: usize = 4096;
 /// Asks for the cache line `AHEAD` of `at`.
 #[inline(always)]
 fn ahead(at: *const u8) {
-    // SAFETY: a prefetch touches no memory as far as the program can tell; any address will do.
-    unsafe { _mm_prefetch(at.wrapping_add(AHEAD).cast(), _MM_HINT_T0) };
+    prefetch_line(at.wrapping_add(AHEAD));
 }
 
 impl Kernel for Avx512 {
@@ -43,13 +43,6 @@ impl Kernel for Avx512 {
                     (Eight, _) => tile_rows::<Bytes>(source, rows, x, stride, acc),
                 },
             }
-        }
-    }
-
-    fn prefetch(at: *const u8, bytes: usize) {
-        for line in (0..bytes).step_by(64) {
-            // SAFETY: a prefetch touches no memory as far as the program can tell; any address will do.
-            unsafe { _mm_prefetch(at.wrapping_add(line).cast(), _MM_HINT_T0) };
         }
     }
 }

@@ -8,13 +8,15 @@
 //! storage form or the number of threads: a row's result does not depend on the batch it is computed in.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::isa::Isa;
-use super::layout::{Form, PANEL};
+use super::layout::{BLOCK, Form, PANEL};
 use super::packed::Packed;
 use super::portable::Portable;
-use super::team::{Base, Team};
+use super::prefetch::prefetch;
+use super::team::{Base, Team, share};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 
@@ -42,7 +44,8 @@ pub(super) trait Kernel {
     /// Rows that [`tile`](Self::tile) handles at once, at most.
     const TILE: usize;
 
-    /// Whether [`tile`](Self::tile) does without the scratch when it need not keep the weights.
+    /// Whether [`tile`](Self::tile) does without the scratch when it need not keep the weights, and asks for weights
+    /// ahead of their use.
     const FUSED: bool;
 
     /// `acc[r][o] += Σ_k x[r · stride + k] · w[k][o]` for `rows` rows (1 to `TILE`) and all outputs of a panel.
@@ -50,9 +53,6 @@ pub(super) trait Kernel {
     /// # Safety
     /// The instruction set is there, `source` is what its fields say, `x` and `acc` cover what the formula touches.
     unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32);
-
-    /// Asks for memory that will be needed soon; any address will do.
-    fn prefetch(_at: *const u8, _bytes: usize) {}
 }
 
 /// `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major; overwrites y.
@@ -127,9 +127,10 @@ struct Scratch {
 impl Task<'_> {
     fn run<K: Kernel>(&self, team: &Team) {
         let panels = self.w.panels();
-        let units = self.m.div_ceil(ROWS) * panels;
+        let groups = self.m.div_ceil(ROWS);
+        let units = groups * panels;
         // Several units at a time keep the reads of a thread contiguous; several turns per thread keep them balanced.
-        let grab = (units / (team.threads() * 8)).max(1);
+        let grab = (units / (team.threads() * 32)).max(1);
         let next = AtomicUsize::new(0);
         team.run(&|_, _| {
             let mut scratch = Scratch { weights: MaybeUninit::uninit(), sums: [0.0; ROWS * PANEL] };
@@ -139,22 +140,21 @@ impl Task<'_> {
                     break;
                 }
                 for unit in first..units.min(first + grab) {
-                    self.unit::<K>(unit / panels * ROWS, unit % panels, &mut scratch);
+                    self.unit::<K>(share(self.m, unit / panels, groups), unit % panels, &mut scratch);
                 }
             }
         });
     }
 
-    /// Rows from `first` on, at most [`ROWS`], times the outputs of one panel.
-    fn unit<K: Kernel>(&self, first: usize, panel: usize, scratch: &mut Scratch) {
-        let (rows, inn, form) = (ROWS.min(self.m - first), self.w.inn(), self.w.form());
-        for row in first..first + rows {
+    /// A range of at most [`ROWS`] rows times the outputs of one panel.
+    fn unit<K: Kernel>(&self, range: Range<usize>, panel: usize, scratch: &mut Scratch) {
+        let (first, rows, inn, form) = (range.start, range.len(), self.w.inn(), self.w.form());
+        for row in range {
             // The results of different rows lie far apart, where the processor would not look ahead by itself.
-            K::prefetch(self.y.0.wrapping_add(row * self.w.out() + panel * PANEL).cast(), PANEL * 4);
+            prefetch(self.y.0.wrapping_add(row * self.w.out() + panel * PANEL).cast(), PANEL * 4);
         }
         scratch.sums[..rows * PANEL].fill(0.0);
-        // A single tile needs no scratch and can keep its sums in registers all the way.
-        let chunk = if rows <= K::TILE && K::FUSED { inn } else { CHUNK };
+        let chunk = chunk_len::<K>(rows, inn);
         let mut from = self.w.panel(panel);
         let mut start = 0;
         while start < inn {
@@ -187,6 +187,17 @@ impl Task<'_> {
     }
 }
 
+/// How many input indices are unpacked at once, for units of `rows` rows.
+fn chunk_len<K: Kernel>(rows: usize, inn: usize) -> usize {
+    match rows {
+        // No scratch, and the sums stay in registers all the way.
+        _ if K::FUSED && rows <= K::TILE => inn,
+        // So short that the processor unpacks the next chunk while it waits for the chain of sums of this one.
+        1 | 2 => BLOCK,
+        _ => CHUNK,
+    }
+}
+
 /// Adds the products with `k` input indices of a panel to the sums. `x` starts at the first row's first index.
 fn chunk_product<K: Kernel>(
     form: Form,
@@ -198,6 +209,9 @@ fn chunk_product<K: Kernel>(
     scratch: &mut Scratch,
 ) {
     debug_assert!(chunk.as_ptr().addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
+    if !K::FUSED {
+        prefetch(chunk.as_ptr_range().end, chunk.len());
+    }
     let tiles = rows.div_ceil(K::TILE);
     let scratch_weights = scratch.weights.as_mut_ptr().cast();
     let mut source = Source { form, from: chunk.as_ptr(), k, scratch: scratch_weights, keep: tiles > 1 };

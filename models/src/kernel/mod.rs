@@ -21,6 +21,7 @@ mod lanes;
 mod layout;
 pub(crate) mod panel;
 mod portable;
+mod prefetch;
 
 #[cfg(test)]
 mod matmul_test;

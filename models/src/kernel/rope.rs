@@ -96,6 +96,7 @@ fn llama3(frequency: f32, factor: f32, low: f32, high: f32, context: f32) -> f32
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -112,6 +113,41 @@ mod tests {
         };
         assert!((product(5, 3) - product(257, 255)).abs() < 1e-4);
         assert!((product(5, 3) - product(5, 4)).abs() > 1e-2);
+    }
+
+    #[test]
+    fn frequencies_agree_with_transformers() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/decoder/rope.json");
+        let file: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        for kind in ["linear", "llama3", "yarn"] {
+            let number = |name: &str| file[kind][name].as_f64().unwrap_or(f64::NAN) as f32;
+            let original_context = number("original_max_position_embeddings") as usize;
+            let factor = number("factor");
+            let scaling = match kind {
+                "linear" => RopeScaling::Linear { factor },
+                "llama3" => RopeScaling::Llama3 {
+                    factor,
+                    low_freq_factor: number("low_freq_factor"),
+                    high_freq_factor: number("high_freq_factor"),
+                    original_context,
+                },
+                _ => RopeScaling::Yarn {
+                    factor,
+                    original_context,
+                    beta_fast: 32.0,
+                    beta_slow: 1.0,
+                    attention_factor: None,
+                },
+            };
+            let rope = Rope::new(64, number("rope_theta"), &scaling);
+            let expected = file[kind]["frequencies"].as_array().unwrap();
+            assert_eq!(expected.len(), rope.frequencies.len());
+            for (found, expected) in rope.frequencies.iter().zip(expected) {
+                let expected = expected.as_f64().unwrap() as f32;
+                assert!((found - expected).abs() <= 1e-6 * expected, "{kind}: {found}, expected {expected}");
+            }
+            assert!((rope.magnitude - number("magnitude")).abs() < 1e-6, "{kind}");
+        }
     }
 
     #[test]

@@ -172,3 +172,6 @@ impl Item {
         }
     }
 }
+
+#[cfg(test)]
+mod test;

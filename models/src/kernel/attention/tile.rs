@@ -227,6 +227,7 @@ impl Tile<'_> {
 
 /// `R` rows of scores against `N` blocks of keys, which lie transposed, shape (head_dim, [`BLOCK`]): one vector holds
 /// one dimension of a whole block.
+#[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
 #[inline(always)]
 unsafe fn dot<L: Lanes, const R: usize, const N: usize>(
     query: *const f32,
@@ -268,6 +269,7 @@ struct Values<'a> {
 
 impl Values<'_> {
     /// Adds to `R` rows and `C` vectors of columns of the sums; returns how many columns that were.
+    #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
     unsafe fn add<L: Lanes, const R: usize, const C: usize>(&self, weights: *const f32, to: *mut f32) -> usize {
         // SAFETY: the caller has `R` rows of weights and of sums, and `C` vectors from `column` on lie inside a head.

@@ -1,0 +1,112 @@
+//! Tokens per second of the whole decoder, and where the time goes.
+//!
+//! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--adapter DIR]`
+//!
+//! Decoding is measured at 1 to 32 sequences that have `context` tokens each in the cache, prefill on 512 tokens.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use waymark_models::decoder::{Clock, Decoder, KvCache, Part};
+use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
+use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, Want};
+
+const SEQUENCES: [usize; 6] = [1, 2, 4, 8, 16, 32];
+const PREFILL: usize = 512;
+
+struct Options {
+    weights: PathBuf,
+    threads: usize,
+    context: usize,
+    steps: usize,
+    adapter: Option<PathBuf>,
+}
+
+impl Options {
+    /// None where cargo runs every benchmark without saying which weights to use.
+    fn parse() -> Option<Self> {
+        let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+        let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
+        let number = |name: &str, default: usize| value(name).map_or(default, |value| value.parse().expect("a number"));
+        Some(Self {
+            weights: arguments.first().filter(|first| !first.starts_with("--"))?.into(),
+            threads: number("--threads", 2),
+            context: number("--context", 128),
+            steps: number("--steps", 32),
+            adapter: value("--adapter").map(PathBuf::from),
+        })
+    }
+}
+
+/// A decoder with sequences in its cache, one table each.
+struct Bench {
+    decoder: Decoder,
+    kv: KvCache,
+    logits: Logits,
+    batch: ForwardBatch,
+    adapter: Option<AdapterSlot>,
+    /// Blocks per sequence.
+    each: usize,
+}
+
+impl Bench {
+    fn step(&mut self, sequences: usize, start: usize, tokens: usize) -> Duration {
+        self.batch.clear();
+        let ids: Vec<u32> =
+            (0..tokens).map(|token| ((start + token) * 131 % self.decoder.config().vocab) as u32).collect();
+        for sequence in 0..sequences {
+            let table: Vec<u32> = (0..self.each).map(|block| (sequence * self.each + block) as u32).collect();
+            self.batch.push(&ids, start, &table, self.adapter, Want::Last);
+        }
+        let begin = Instant::now();
+        self.decoder.forward(&self.batch, &mut self.kv, &mut self.logits).expect("the step runs");
+        begin.elapsed()
+    }
+
+    /// Runs steps and prints the median's speed and the shares of the parts.
+    fn report(&mut self, name: &str, tokens: usize, steps: usize, mut step: impl FnMut(&mut Self, usize) -> Duration) {
+        step(self, 0);
+        let before = *self.decoder.clock();
+        let mut times: Vec<_> = (0..steps).map(|number| step(self, number)).collect();
+        times.sort_unstable();
+        let (best, median) = (times[0].as_secs_f64(), times[times.len() / 2].as_secs_f64());
+        let speed = tokens as f64 / median;
+        println!("{name:>12}  {speed:8.1} tok/s   median {:.2} ms, best {:.2} ms", median * 1e3, best * 1e3);
+        println!("              {}", shares(&before, self.decoder.clock()));
+    }
+}
+
+fn shares(before: &Clock, after: &Clock) -> String {
+    let spent = Part::ALL.map(|part| (after.spent(part) - before.spent(part)).as_secs_f64());
+    let all: f64 = spent.iter().sum();
+    let share = |(part, spent): (Part, f64)| format!("{part:?} {:.1}%", 100.0 * spent / all).to_lowercase();
+    Part::ALL.into_iter().zip(spent).map(share).collect::<Vec<_>>().join(" · ")
+}
+
+fn main() {
+    let Some(options) = Options::parse() else {
+        return println!("give the weights: cargo bench -p waymark-models --bench decoder -- FILE.gguf");
+    };
+    let begin = Instant::now();
+    let weights = Weights::open(&options.weights).expect("the weights open");
+    let mut decoder = Decoder::load(&weights, Arc::new(Team::new(options.threads))).expect("the weights load");
+    let megabytes = decoder.weight_bytes() as f64 / 1e6;
+    println!("loaded {megabytes:.0} MB in {:.0} ms, {} threads", begin.elapsed().as_secs_f64() * 1e3, options.threads);
+    let adapter = options.adapter.map(|dir| decoder.load_adapter(&dir).expect("the adapter loads"));
+    let each = (options.context + options.steps).max(PREFILL).div_ceil(BLOCK);
+    let kv = decoder.kv_cache(each * SEQUENCES[SEQUENCES.len() - 1]);
+    let mut bench = Bench { decoder, kv, logits: Logits::new(), batch: ForwardBatch::new(), adapter, each };
+    bench.report("prefill 512", PREFILL, 3, |bench, _| bench.step(1, 0, PREFILL));
+    for sequences in SEQUENCES {
+        for first in (0..options.context).step_by(PREFILL) {
+            bench.step(sequences, first, PREFILL.min(options.context - first));
+        }
+        let name = format!("decode x{sequences}");
+        bench.report(&name, sequences, options.steps, |bench, number| {
+            bench.step(sequences, options.context + number, 1)
+        });
+    }
+}
