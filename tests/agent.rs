@@ -534,7 +534,7 @@ async fn a_guided_turn_is_what_the_machine_says() {
         runtime.tokenizer.decode(&forced),
         format!(
             "<think> The question is: Capital? {asked} To answer it, I need to search for</think>\n<search> [passage]\
-             <think> The question is: Capital? {asked} According to the documents, the answer is\n<nswer></answer>"
+             <think> The question is: Capital? {asked} According to the documents, the answer is \"\n<nswer></answer>"
         )
     );
     assert_eq!(stub.written(), ["[passage]What"]);

@@ -109,8 +109,8 @@ pub(super) fn without_example(instruction: &str, query: &str, answer: &str, ques
     instruction.replace(answer, "").replace(query, &question)
 }
 
-/// The family as a state machine: a paragraph of thought, then a search or an answer of one line. `modes` are the ways to
-/// begin a query; none where a query names no mode.
+/// The family as a state machine: a thought of one line that is begun for the policy, then a search or an answer of one
+/// line. `modes` are the ways to begin a query; none where a query names no mode.
 pub fn guide(offer: &Offer, modes: &[&str]) -> Guide {
     const CHOICE: usize = 3;
     const QUERY: usize = 4;
@@ -124,9 +124,10 @@ pub fn guide(offer: &Offer, modes: &[&str]) -> Guide {
         (true, false) => vec![search],
         (false, _) => vec![answer],
     };
+    // The opening quotation mark is what makes a small model quote an answer instead of announcing one.
     let think = match offer.informed {
         false => format!("<think> The question is: {} To answer it, I need to search for", offer.question),
-        true => format!("<think> The question is: {} According to the documents, the answer is", offer.question),
+        true => format!("<think> The question is: {} According to the documents, the answer is \"", offer.question),
     };
     let line = |close, limit, eos| State::Free { close, limit, pause: "\n", eos, next: END };
     Guide {
