@@ -120,7 +120,7 @@ impl Protocol for Prompted {
     fn name(&self) -> &'static str {
         self.0.name()
     }
-    fn prompt(&self, _: &Conversation) -> Prompt {
+    fn prompt(&self, _: &Conversation, _: bool) -> Prompt {
         Prompt::Raw(self.1.clone())
     }
     fn tags(&self) -> &'static Tags {
@@ -144,7 +144,7 @@ impl Protocol for Prompted {
     fn force_answer(&self, writing: Kind) -> Option<String> {
         self.0.force_answer(writing)
     }
-    fn guide(&self, offer: &Offer<'_>) -> Option<Guide> {
+    fn guide(&self, offer: &Offer) -> Option<Guide> {
         self.0.guide(offer)
     }
 }

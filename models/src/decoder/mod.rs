@@ -82,6 +82,11 @@ impl Decoder {
         &self.config
     }
 
+    /// The threads it runs on.
+    pub fn team(&self) -> &Team {
+        &self.team
+    }
+
     /// A cache of `blocks` blocks for sequences of this decoder. Its memory is taken as it is first written.
     pub fn kv_cache(&self, blocks: usize) -> KvCache {
         KvCache::new(self.heads(), self.config.layers, blocks)
