@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::batch::{BLOCK, ForwardBatch};
 use crate::kernel::isa::Isa;
+use crate::kernel::lanes::Stored;
 use crate::kernel::team::{Base, Team};
 use tile::{Blocks, RUN_TOKENS, Tile};
 
@@ -112,7 +113,14 @@ impl Attention {
     ///
     /// # Panics
     /// If a slice is too short for the batch, or a block table names a block outside `layer`.
-    pub fn run(&mut self, team: &Team, batch: &ForwardBatch, layer: &[f32], queries: Queries<'_>, out: &mut [f32]) {
+    pub(crate) fn run<S: Stored>(
+        &mut self,
+        team: &Team,
+        batch: &ForwardBatch,
+        layer: &[S],
+        queries: Queries<'_>,
+        out: &mut [f32],
+    ) {
         let width = self.heads.query * self.heads.dim;
         assert_eq!(batch.tokens().len(), self.tokens, "a batch that was not planned");
         assert!(out.len() >= self.tokens * width, "attention output too short");

@@ -5,7 +5,7 @@
 
 use crate::batch::BLOCK;
 use crate::kernel::isa::Isa;
-use crate::kernel::lanes::{LANES, Lanes};
+use crate::kernel::lanes::{LANES, Lanes, Stored};
 
 /// Blocks whose scores are computed before their values are used.
 pub(super) const RUN: usize = 8;
@@ -35,9 +35,9 @@ pub(super) struct Tile<'a> {
 
 /// Keys and values of one head in one layer, block by block.
 #[derive(Clone, Copy)]
-pub(super) struct Blocks<'a> {
+pub(super) struct Blocks<'a, S> {
     /// The layer's part of the cache.
-    pub(super) data: &'a [f32],
+    pub(super) data: &'a [S],
     /// The sequence's block table.
     pub(super) table: &'a [u32],
     /// Values between one block and the next.
@@ -48,16 +48,16 @@ pub(super) struct Blocks<'a> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn attend_avx512(tile: &mut Tile<'_>, blocks: Blocks<'_>) {
+unsafe fn attend_avx512<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>) {
     // SAFETY: the caller's promise.
-    unsafe { tile.pass::<std::arch::x86_64::__m512>(blocks) }
+    unsafe { tile.pass::<std::arch::x86_64::__m512, S>(blocks) }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn attend_avx2(tile: &mut Tile<'_>, blocks: Blocks<'_>) {
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn attend_avx2<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>) {
     // SAFETY: the caller's promise.
-    unsafe { tile.pass::<[std::arch::x86_64::__m256; 2]>(blocks) }
+    unsafe { tile.pass::<[std::arch::x86_64::__m256; 2], S>(blocks) }
 }
 
 impl Tile<'_> {
@@ -69,7 +69,7 @@ impl Tile<'_> {
     ///
     /// # Panics
     /// If a block named in the table lies outside the cache, or a slice is too short.
-    pub(super) fn attend(&mut self, isa: Isa, blocks: Blocks<'_>) {
+    pub(super) fn attend<S: Stored>(&mut self, isa: Isa, blocks: Blocks<'_, S>) {
         let rows = self.rows();
         assert!(self.head_dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
         assert!(self.queries.len() >= rows * self.head_dim && self.sums.len() == rows * self.head_dim);
@@ -81,7 +81,7 @@ impl Tile<'_> {
                 Isa::Avx512 => attend_avx512(self, blocks),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => attend_avx2(self, blocks),
-                Isa::Portable => self.pass::<[f32; LANES]>(blocks),
+                Isa::Portable => self.pass::<[f32; LANES], S>(blocks),
             }
         }
     }
@@ -89,7 +89,7 @@ impl Tile<'_> {
     /// # Safety
     /// The instruction set of `L` is available; slices have the lengths stated at the fields.
     #[inline(always)]
-    unsafe fn pass<L: Lanes>(&mut self, blocks: Blocks<'_>) {
+    unsafe fn pass<L: Lanes, S: Stored>(&mut self, blocks: Blocks<'_, S>) {
         let end = self.position + self.rows() / self.group;
         self.sums.fill(0.0);
         self.totals.fill(0.0);
@@ -97,7 +97,7 @@ impl Tile<'_> {
         let mut first = 0;
         while first < end {
             let tokens = (end - first).min(RUN_TOKENS);
-            let mut run = [std::ptr::null::<f32>(); RUN];
+            let mut run = [std::ptr::null::<S>(); RUN];
             let count = tokens.div_ceil(BLOCK);
             for (pointer, &block) in run.iter_mut().zip(&blocks.table[first / BLOCK..first / BLOCK + count]) {
                 let start = block as usize * blocks.stride + blocks.offset;
@@ -105,9 +105,9 @@ impl Tile<'_> {
             }
             // SAFETY: the caller's promise; `run` holds `count` blocks.
             unsafe {
-                self.score::<L>(&run[..count]);
+                self.score::<L, S>(&run[..count]);
                 self.weigh::<L>(first, tokens);
-                self.gather::<L>(&run[..count], tokens);
+                self.gather::<L, S>(&run[..count], tokens);
             }
             first += tokens;
         }
@@ -118,23 +118,23 @@ impl Tile<'_> {
 
     /// Scores of every row against every token of a run.
     #[inline(always)]
-    unsafe fn score<L: Lanes>(&mut self, run: &[*const f32]) {
+    unsafe fn score<L: Lanes, S: Stored>(&mut self, run: &[*const S]) {
         let mut row = 0;
         while row < self.rows() {
             // SAFETY: the promises to `pass`; rows `row..row + R` exist.
             unsafe {
                 row += match self.rows() - row {
-                    1 => self.score_rows::<L, 1>(row, run),
-                    2 => self.score_rows::<L, 2>(row, run),
-                    3 => self.score_rows::<L, 3>(row, run),
-                    _ => self.score_rows::<L, 4>(row, run),
+                    1 => self.score_rows::<L, S, 1>(row, run),
+                    2 => self.score_rows::<L, S, 2>(row, run),
+                    3 => self.score_rows::<L, S, 3>(row, run),
+                    _ => self.score_rows::<L, S, 4>(row, run),
                 };
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn score_rows<L: Lanes, const R: usize>(&mut self, row: usize, run: &[*const f32]) -> usize {
+    unsafe fn score_rows<L: Lanes, S: Stored, const R: usize>(&mut self, row: usize, run: &[*const S]) -> usize {
         // SAFETY: the promises to `pass`; `block + N <= run.len()`.
         unsafe {
             let query = self.queries.as_ptr().add(row * self.head_dim);
@@ -144,9 +144,9 @@ impl Tile<'_> {
                 let keys = run.as_ptr().add(block);
                 let to = scores.add(block * BLOCK);
                 block += match run.len() - block {
-                    left if left == 1 || !L::WIDE => dot::<L, R, 1>(query, self.head_dim, keys, to),
-                    2 | 3 => dot::<L, R, 2>(query, self.head_dim, keys, to),
-                    _ => dot::<L, R, 4>(query, self.head_dim, keys, to),
+                    left if left == 1 || !L::WIDE => dot::<L, S, R, 1>(query, self.head_dim, keys, to),
+                    2 | 3 => dot::<L, S, R, 2>(query, self.head_dim, keys, to),
+                    _ => dot::<L, S, R, 4>(query, self.head_dim, keys, to),
                 };
             }
         }
@@ -190,23 +190,28 @@ impl Tile<'_> {
 
     /// Adds the weighted values of a run's first `tokens` tokens to the sums.
     #[inline(always)]
-    unsafe fn gather<L: Lanes>(&mut self, run: &[*const f32], tokens: usize) {
+    unsafe fn gather<L: Lanes, S: Stored>(&mut self, run: &[*const S], tokens: usize) {
         let mut row = 0;
         while row < self.rows() {
             // SAFETY: the promises to `pass`; rows `row..row + R` exist.
             unsafe {
                 row += match self.rows() - row {
-                    1 => self.gather_rows::<L, 1>(row, run, tokens),
-                    2 => self.gather_rows::<L, 2>(row, run, tokens),
-                    3 => self.gather_rows::<L, 3>(row, run, tokens),
-                    _ => self.gather_rows::<L, 4>(row, run, tokens),
+                    1 => self.gather_rows::<L, S, 1>(row, run, tokens),
+                    2 => self.gather_rows::<L, S, 2>(row, run, tokens),
+                    3 => self.gather_rows::<L, S, 3>(row, run, tokens),
+                    _ => self.gather_rows::<L, S, 4>(row, run, tokens),
                 };
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn gather_rows<L: Lanes, const R: usize>(&mut self, row: usize, run: &[*const f32], tokens: usize) -> usize {
+    unsafe fn gather_rows<L: Lanes, S: Stored, const R: usize>(
+        &mut self,
+        row: usize,
+        run: &[*const S],
+        tokens: usize,
+    ) -> usize {
         let mut column = 0;
         while column < self.head_dim {
             // SAFETY: the promises to `pass`; the vectors from `column` on lie inside a head.
@@ -229,10 +234,10 @@ impl Tile<'_> {
 /// one dimension of a whole block.
 #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
 #[inline(always)]
-unsafe fn dot<L: Lanes, const R: usize, const N: usize>(
+unsafe fn dot<L: Lanes, S: Stored, const R: usize, const N: usize>(
     query: *const f32,
     head_dim: usize,
-    keys: *const *const f32,
+    keys: *const *const S,
     to: *mut f32,
 ) -> usize {
     // SAFETY: the caller has `R` queries of `head_dim`, `N` key blocks and room for `R` rows of scores.
@@ -241,7 +246,7 @@ unsafe fn dot<L: Lanes, const R: usize, const N: usize>(
         for d in 0..head_dim {
             let mut key = [L::splat(0.0); N];
             for n in 0..N {
-                key[n] = L::load((*keys.add(n)).add(d * BLOCK));
+                key[n] = S::load::<L>((*keys.add(n)).add(d * BLOCK));
             }
             for r in 0..R {
                 let value = L::splat(*query.add(r * head_dim + d));
@@ -260,14 +265,14 @@ unsafe fn dot<L: Lanes, const R: usize, const N: usize>(
 }
 
 /// Some columns of a run's values, which lie behind the keys of each block, shape ([`BLOCK`], head_dim).
-struct Values<'a> {
-    run: &'a [*const f32],
+struct Values<'a, S> {
+    run: &'a [*const S],
     tokens: usize,
     head_dim: usize,
     column: usize,
 }
 
-impl Values<'_> {
+impl<S: Stored> Values<'_, S> {
     /// Adds to `R` rows and `C` vectors of columns of the sums; returns how many columns that were.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
@@ -286,7 +291,7 @@ impl Values<'_> {
                 for token in 0..(self.tokens - block * BLOCK).min(BLOCK) {
                     let mut value = [L::splat(0.0); C];
                     for c in 0..C {
-                        value[c] = L::load(values.add(token * self.head_dim + c * LANES));
+                        value[c] = S::load::<L>(values.add(token * self.head_dim + c * LANES));
                     }
                     for r in 0..R {
                         let weight = L::splat(*weights.add(r * RUN_TOKENS + block * BLOCK + token));
