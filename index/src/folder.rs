@@ -4,7 +4,7 @@
 //! <index>/manifest.json        names the snapshot and its files; replaced by rename, which publishes
 //! <index>/snapshot-<n>/        the files of snapshot n, never written again
 //! <index>/snapshot-<n>.part/   a snapshot in the making, or what a killed build left
-//! <index>/.lock                held by the one writer
+//! <index>/.waymark.lock        held by the one writer
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::error::IndexError;
 use crate::manifest::MANIFEST;
 
-const LOCK: &str = ".lock";
+const LOCK: &str = ".waymark.lock";
 const SNAPSHOT: &str = "snapshot-";
 const PART: &str = ".part";
 const MANIFEST_PART: &str = "manifest.json.part";
@@ -45,8 +45,13 @@ impl Writing {
     /// left alone.
     pub(crate) fn begin(dir: &Path) -> Result<Writing, IndexError> {
         fs::create_dir_all(dir).map_err(IndexError::io("create", dir))?;
+        // The name of a new folder must last as well as what is in it.
+        let parent = dir.canonicalize().map_err(IndexError::io("open", dir))?.parent().map(Path::to_owned);
+        parent.map_or(Ok(()), |parent| sync_folder(&parent))?;
         let names = names(dir)?;
-        if !names.is_empty() && !names.iter().any(|name| name == LOCK || name == MANIFEST) {
+        let has = |name: &str| names.iter().any(|other| other == name);
+        let ours = has(LOCK) || (has(MANIFEST) && names.iter().any(|name| snapshot_number(name).is_some()));
+        if !names.is_empty() && !ours {
             return Err(IndexError::Foreign { dir: dir.to_owned() });
         }
         let path = dir.join(LOCK);

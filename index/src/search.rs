@@ -1,5 +1,6 @@
 //! A query's way through an index.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::embed::embed_unit;
@@ -41,8 +42,9 @@ impl Index {
             Ranking::Dense => pairs(&dense),
             Ranking::Fused => fuse(&bm25, &dense),
         };
+        let (bm25, dense) = (places(&bm25), places(&dense));
         let hits = ranked.into_iter().zip(1..).take(query.k).map(|((number, score), rank)| {
-            let path = Path { bm25: place(&bm25, number), dense: place(&dense, number) };
+            let path = Path { bm25: bm25.get(&number).copied(), dense: dense.get(&number).copied() };
             Ok(Hit { rank, score, passage: self.snapshot.store.passage(number)?, path })
         });
         hits.collect()
@@ -80,7 +82,6 @@ fn fuse(bm25: &[Scored], dense: &[Scored]) -> Vec<(u32, f32)> {
     fused.into_iter().map(|(number, score)| (number, score as f32)).collect()
 }
 
-fn place(list: &[Scored], number: u32) -> Option<Place> {
-    let at = list.iter().position(|scored| scored.number == number)?;
-    Some(Place { rank: at + 1, score: list[at].score })
+fn places(list: &[Scored]) -> HashMap<u32, Place> {
+    list.iter().zip(1..).map(|(scored, rank)| (scored.number, Place { rank, score: scored.score })).collect()
 }

@@ -47,6 +47,11 @@ impl Snapshot {
     fn open(dir: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
         manifest.verify(dir, options.verify)?;
         let files = dir.join(snapshot_name(manifest.snapshot));
+        Snapshot::open_files(&files, manifest, options)
+    }
+
+    /// Opens the files in the folder `files`, of which nothing but their form has been looked at.
+    pub(crate) fn open_files(files: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
         let store = Store::open(&files.join(part::STORE))?;
         if store.len() as u64 != manifest.passages {
             let message = format!("it holds {} passages instead of {}", store.len(), manifest.passages);

@@ -14,6 +14,9 @@ use waymark_index::{BuildOptions, BuildProgress, Corpus, Mode, Phase, Query, bui
 const DIR: &str = "WAYMARK_TEST_CRASH_DIR";
 const POINT: &str = "WAYMARK_TEST_CRASH_POINT";
 
+/// What [`child`] ends with when the build fails by itself, with an error that says where.
+const NO_ROOM: i32 = 77;
+
 /// Ends the process at the n-th time that progress is told, as `kill -9` would: nothing is flushed or dropped.
 struct Dying(std::sync::atomic::AtomicI64);
 
@@ -33,7 +36,11 @@ fn child() {
     let point: i64 = std::env::var(POINT).unwrap().parse().unwrap();
     let corpus = Corpus::from_documents("test", numbered(40, "second"));
     let options = BuildOptions { batch: 16, ..replacing() };
-    build(corpus, &HashEmbed::default(), Path::new(&dir), &options, &Dying(point.into())).unwrap();
+    let built = build(corpus, &HashEmbed::default(), Path::new(&dir), &options, &Dying(point.into()));
+    if let Err(error) = built {
+        assert!(error.to_string().contains("snapshot-") || error.to_string().contains("index"), "{error}");
+        std::process::exit(NO_ROOM);
+    }
 }
 
 fn start(dir: &Path, point: i64) -> std::process::Child {
@@ -90,4 +97,26 @@ fn a_build_killed_at_any_moment_leaves_the_old_index_or_the_new_one() {
             write(&dir, numbered(20, "first"), &replacing()).unwrap();
         }
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_whole_is_an_error_and_no_index() {
+    let (_temp, dir) = small_index(20);
+    let before = files(&dir);
+    let mut failed = 0;
+    // A limit on the size of files stands in for a full disk: the system refuses to write beyond it.
+    for blocks in [0, 1, 2, 4, 8, 16, 24, 30, 40] {
+        let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" --exact child");
+        let mut command = Command::new("sh");
+        command.args(["-c", &limited]).arg(std::env::current_exe().unwrap()).env(DIR, &dir).env(POINT, "-1");
+        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        if status.success() {
+            assert_eq!(check(&dir), "second");
+            break;
+        }
+        assert_eq!(status.code(), Some(NO_ROOM), "the build ends with an error, at {blocks} blocks");
+        assert_eq!((check(&dir), files(&dir)), ("first", before.clone()), "nothing is changed, nothing is left");
+        failed += 1;
+    }
+    assert!(failed >= 4);
 }

@@ -40,9 +40,10 @@ fn an_index_is_replaced_only_when_that_is_asked_for() {
 fn a_folder_with_something_else_in_it_is_left_alone() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("thesis.txt"), "years of work").unwrap();
+    fs::write(temp.path().join("manifest.json"), "{\"name\": \"something else\"}").unwrap();
     let error = write(temp.path(), numbered(3, "first"), &replacing()).unwrap_err();
     assert!(matches!(error, IndexError::Foreign { .. }), "{error}");
-    assert_eq!(files(temp.path()).len(), 1);
+    assert_eq!(files(temp.path()).len(), 2);
     let file = temp.path().join("thesis.txt");
     assert!(matches!(write(&file, numbered(3, "first"), &replacing()), Err(IndexError::Io { .. })));
 }
@@ -114,7 +115,7 @@ fn a_flipped_byte_in_any_file_is_noticed() {
     let (_temp, dir) = small_index(5);
     let all = files(&dir);
     assert!(all.len() >= 8, "{all:?}");
-    for path in all.iter().filter(|path| !path.ends_with(".lock")) {
+    for path in all.iter().filter(|path| !path.ends_with(".waymark.lock")) {
         let whole = fs::read(path).unwrap();
         let places = [0, whole.len() / 3, whole.len() / 2, whole.len() - 1];
         // The manifest has no checksum outside itself, so it is tried byte by byte.
@@ -138,7 +139,7 @@ fn a_flipped_byte_in_any_file_is_noticed() {
 #[test]
 fn truncated_and_missing_files_are_named() {
     let (_temp, dir) = small_index(5);
-    for path in files(&dir).iter().filter(|path| !path.ends_with(".lock")) {
+    for path in files(&dir).iter().filter(|path| !path.ends_with(".waymark.lock")) {
         let whole = fs::read(path).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
         for length in [0, whole.len() / 2, whole.len() - 1] {

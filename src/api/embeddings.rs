@@ -26,11 +26,22 @@ pub trait TextEmbedder: Embed + fmt::Debug {
     fn count_tokens(&self, text: &str) -> usize;
 }
 
+/// An embedder and the name that requests know it by.
+#[derive(Debug)]
+pub struct ServedEmbedder {
+    /// The name to use in `model`; the embedder's own id is understood as well.
+    pub name: String,
+    /// What embeds.
+    pub embedder: Arc<dyn TextEmbedder>,
+    /// Seconds since 1970.
+    pub created: u64,
+}
+
 /// A request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EmbeddingRequest {
-    /// The embedder's name, with or without the hash after it.
+    /// The embedder's name in `/v1/models`, or its id.
     pub model: String,
     /// What to embed: at most 2,048 texts, none of them empty.
     pub input: EmbeddingInput,
@@ -77,7 +88,7 @@ pub enum EncodingFormat {
 pub struct EmbeddingList {
     /// Always `list`.
     pub object: &'static str,
-    /// The embedder, with the hash of its weights.
+    /// The embedder's name.
     pub model: String,
     /// One embedding per text.
     pub data: Vec<Embedding>,
@@ -124,27 +135,26 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     Json(request): Json<EmbeddingRequest>,
 ) -> Result<axum::Json<EmbeddingList>, ApiError> {
-    let embedder = state.embedder.ok_or_else(|| {
+    let served = state.embedder.ok_or_else(|| {
         ApiError::new(Code::NotConfigured, "this server has no embedder: start it with `--index` or without `--mock`")
     })?;
     let format = request.encoding_format.unwrap_or_default();
-    let texts = check(request, embedder.as_ref())?;
-    let (vectors, tokens) = embed(embedder.clone(), texts).await?;
+    let texts = check(request, &served)?;
+    let (vectors, tokens) = embed(served.embedder.clone(), texts).await?;
     let data = vectors
         .into_iter()
         .enumerate()
         .map(|(index, vector)| Embedding { object: "embedding", index, embedding: write(vector, format) })
         .collect();
     let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
-    Ok(axum::Json(EmbeddingList { object: "list", model: embedder.id().to_owned(), data, usage }))
+    Ok(axum::Json(EmbeddingList { object: "list", model: served.name.clone(), data, usage }))
 }
 
 /// The texts, if everything else about the request is right as well.
-fn check(request: EmbeddingRequest, embedder: &dyn TextEmbedder) -> Result<Vec<String>, ApiError> {
-    let id = embedder.id();
-    let name = id.rsplit_once(['@', '-', ':', '#']).map_or(id, |(name, _hash)| name);
-    if request.model != id && request.model != name {
-        let message = format!("the model `{}` does not exist: there is {id}", request.model);
+fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<String>, ApiError> {
+    let embedder = &served.embedder;
+    if request.model != served.name && request.model != embedder.id() {
+        let message = format!("the model `{}` does not embed: there is {}", request.model, served.name);
         return Err(ApiError::new(Code::ModelNotFound, message).with_param("model"));
     }
     if request.dimensions.is_some_and(|dims| dims != embedder.dims()) {

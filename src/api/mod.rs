@@ -38,7 +38,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub use embeddings::TextEmbedder;
+pub use embeddings::{ServedEmbedder, TextEmbedder};
 pub use error::{ApiError, Code};
 pub use metrics::Metrics;
 pub use openapi::{document, document_yaml};

@@ -1,13 +1,13 @@
-//! `/v1/models`: the policies that are served, each as a model.
+//! `/v1/models`: the policies that are served, each as a model, and the embedder.
 
 use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::error::{ApiError, ErrorBody};
-use super::state::{AppState, Served};
+use super::error::{ApiError, Code, ErrorBody};
+use super::state::AppState;
 
-/// A policy as the OpenAI interface shows a model.
+/// A policy or the embedder, as the OpenAI interface shows a model.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Model {
     /// The name to use in `model`.
@@ -18,43 +18,59 @@ pub struct Model {
     pub created: u64,
     /// Always `waymark`.
     pub owned_by: &'static str,
-    /// The base model. Not in OpenAI's interface.
+    /// The base model, or the id of the embedder's weights. Not in OpenAI's interface.
     pub parent: String,
-    /// How it thinks, searches and answers. Not in OpenAI's interface.
+    /// How it thinks, searches and answers; `embedding` for the embedder. Not in OpenAI's interface.
     pub protocol: String,
 }
 
-/// All policies.
+/// All models.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelList {
     /// Always `list`.
     pub object: &'static str,
-    /// The policies, in the order they were configured.
+    /// The policies in the order they were configured, then the embedder.
     pub data: Vec<Model>,
 }
 
-fn describe(state: &AppState, served: &Served) -> Model {
-    Model {
+/// The policies, then the embedder.
+fn models(state: &AppState) -> impl Iterator<Item = Model> {
+    let policies = state.policies.iter().map(|served| Model {
         id: served.policy.name.clone(),
         object: "model",
         created: served.created,
         owned_by: "waymark",
         parent: state.runtime.engine.spec().name.clone(),
         protocol: served.policy.protocol.name().to_owned(),
-    }
+    });
+    let embedder = state.embedder.as_deref().map(|served| Model {
+        id: served.name.clone(),
+        object: "model",
+        created: served.created,
+        owned_by: "waymark",
+        parent: served.embedder.id().to_owned(),
+        protocol: "embedding".to_owned(),
+    });
+    policies.chain(embedder)
 }
 
-/// The policies that are served.
-#[utoipa::path(get, path = "/v1/models", operation_id = "listModels", tag = "models", responses((status = 200, description = "the policies", body = ModelList)))]
+/// The policies that are served, and the embedder.
+#[utoipa::path(get, path = "/v1/models", operation_id = "listModels", tag = "models",
+    responses((status = 200, description = "the models", body = ModelList)))]
 pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<ModelList> {
-    let data = state.policies.iter().map(|served| describe(&state, served)).collect();
-    axum::Json(ModelList { object: "list", data })
+    axum::Json(ModelList { object: "list", data: models(&state).collect() })
 }
 
-/// One policy. Its name may hold slashes, written as `/` or `%2F`.
+/// One model. Its name may hold slashes, written as `/` or `%2F`.
 #[utoipa::path(get, path = "/v1/models/{*id}", operation_id = "retrieveModel", tag = "models",
-    params(("id" = String, Path, description = "the policy's name")),
-    responses((status = 200, description = "the policy", body = Model), (status = 404, description = "no such policy", body = ErrorBody)))]
+    params(("id" = String, Path, description = "the model's name")),
+    responses(
+        (status = 200, description = "the model", body = Model),
+        (status = 404, description = "no such model", body = ErrorBody),
+    ))]
 pub(crate) async fn get(State(state): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Model>, ApiError> {
-    state.policies.get(&id).map(|served| axum::Json(describe(&state, served)))
+    let known = models(&state).find(|model| model.id == id);
+    known.map(axum::Json).ok_or_else(|| {
+        ApiError::new(Code::ModelNotFound, format!("the model `{id}` does not exist")).with_param("model")
+    })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::drain::Drain;
-use super::embeddings::TextEmbedder;
+use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::metrics::Metrics;
 use crate::agent::{Policy, Runtime};
@@ -18,7 +18,7 @@ pub struct AppState {
     /// The policies, by name.
     pub policies: Arc<Policies>,
     /// What `/v1/embeddings` uses, if anything.
-    pub embedder: Option<Arc<dyn TextEmbedder>>,
+    pub embedder: Option<Arc<ServedEmbedder>>,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What `/metrics` shows.
@@ -40,9 +40,9 @@ impl AppState {
         }
     }
 
-    /// The same state, with embeddings.
-    pub fn with_embedder(mut self, embedder: Arc<dyn TextEmbedder>) -> Self {
-        self.embedder = Some(embedder);
+    /// The same state, with embeddings by the embedder called `name`.
+    pub fn with_embedder(mut self, name: impl Into<String>, embedder: Arc<dyn TextEmbedder>) -> Self {
+        self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now() }));
         self
     }
 }

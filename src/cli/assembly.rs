@@ -41,7 +41,11 @@ pub(crate) async fn assemble(config: &ServeConfig) -> anyhow::Result<AppState> {
     }
     let state = AppState::new(runtime, policies, config.http.clone());
     Ok(match embedder {
-        Some(embedder) => state.with_embedder(embedder as Arc<dyn TextEmbedder>),
+        Some(embedder) => {
+            let spec = Path::new(&config.retrieval.embedder);
+            let name = spec.file_name().map_or("embedder".into(), |name| name.to_string_lossy());
+            state.with_embedder(name, embedder as Arc<dyn TextEmbedder>)
+        }
         None => state,
     })
 }

@@ -33,6 +33,7 @@ impl Args {
             config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config))?);
         }
         let server = serve::bind(&config).await?;
+        let stop = stop_signal();
         let url = format!("http://{}", server.address());
         println!("listening on {url}\n");
         println!("try, in another terminal:\n");
@@ -41,7 +42,7 @@ impl Args {
         println!("    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n");
         println!("  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n");
         println!("Ctrl-C stops it.");
-        Ok(server.run(stop_signal()).await?)
+        Ok(server.run(stop).await?)
     }
 }
 

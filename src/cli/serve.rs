@@ -25,8 +25,9 @@ impl Args {
         logging::start(log, "info", self.serve.log_format)?;
         let config = self.serve.resolve()?;
         let server = bind(&config).await?;
+        let stop = stop_signal();
         println!("listening on http://{}", server.address());
-        Ok(server.run(stop_signal()).await?)
+        Ok(server.run(stop).await?)
     }
 }
 

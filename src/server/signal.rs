@@ -1,13 +1,21 @@
 //! The signals that stop a server.
 
+use std::future::Future;
+
 /// Completes at the first SIGTERM or ctrl-c. A second one ends the process at once, with the status shells expect.
-pub async fn stop_signal() {
-    let first = next().await;
-    tracing::info!(signal = first.name, "shutting down");
-    tokio::spawn(async {
-        let second = next().await;
-        std::process::exit(128 + second.number);
-    });
+///
+/// Signals are caught from the call on, not from the first time the future is polled: call it before telling anyone that
+/// the server is there.
+pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
+    let mut signals = Signals::catch();
+    async move {
+        let first = signals.next().await;
+        tracing::info!(signal = first.name, "shutting down");
+        tokio::spawn(async move {
+            let second = signals.next().await;
+            std::process::exit(128 + second.number);
+        });
+    }
 }
 
 struct Signal {
@@ -18,30 +26,60 @@ struct Signal {
 const INTERRUPT: Signal = Signal { name: "interrupt", number: 2 };
 
 #[cfg(unix)]
-async fn next() -> Signal {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => tokio::select! {
-            _ = terminate.recv() => Signal { name: "terminate", number: 15 },
-            signal = interrupt() => signal,
-        },
-        Err(error) => {
-            tracing::error!(%error, "SIGTERM cannot be caught");
-            interrupt().await
+mod unix {
+    use super::{INTERRUPT, Signal};
+    use tokio::signal::unix::{self, SignalKind};
+
+    /// The signals that are caught; one that cannot be caught never comes, and the server runs until it is killed.
+    pub(super) struct Signals {
+        interrupt: Option<unix::Signal>,
+        terminate: Option<unix::Signal>,
+    }
+
+    impl Signals {
+        pub(super) fn catch() -> Self {
+            let catch = |kind| {
+                unix::signal(kind).inspect_err(|error| tracing::error!(%error, "a signal cannot be caught")).ok()
+            };
+            Self { interrupt: catch(SignalKind::interrupt()), terminate: catch(SignalKind::terminate()) }
+        }
+
+        pub(super) async fn next(&mut self) -> Signal {
+            tokio::select! {
+                () = came(&mut self.interrupt) => INTERRUPT,
+                () = came(&mut self.terminate) => Signal { name: "terminate", number: 15 },
+            }
+        }
+    }
+
+    async fn came(signal: &mut Option<unix::Signal>) {
+        let caught = match signal {
+            Some(signal) => signal.recv().await,
+            None => None,
+        };
+        if caught.is_none() {
+            std::future::pending::<()>().await;
         }
     }
 }
 
-#[cfg(not(unix))]
-async fn next() -> Signal {
-    interrupt().await
-}
+#[cfg(unix)]
+use unix::Signals;
 
-async fn interrupt() -> Signal {
-    if let Err(error) = tokio::signal::ctrl_c().await {
-        // Without a way to be told, the server runs until it is killed.
-        tracing::error!(%error, "ctrl-c cannot be caught");
-        std::future::pending::<()>().await;
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn catch() -> Self {
+        Self
     }
-    INTERRUPT
+
+    async fn next(&mut self) -> Signal {
+        if let Err(error) = tokio::signal::ctrl_c().await {
+            tracing::error!(%error, "ctrl-c cannot be caught");
+            std::future::pending::<()>().await;
+        }
+        INTERRUPT
+    }
 }

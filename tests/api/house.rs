@@ -80,7 +80,7 @@ impl Plan {
         policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
         let mut state = AppState::new(runtime, policies, self.http);
         if let Some(embedder) = self.embedder {
-            state = state.with_embedder(embedder);
+            state = state.with_embedder("letters", embedder);
         }
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();

@@ -38,7 +38,7 @@ async fn embeddings_as_numbers_and_as_base64() {
     assert_eq!(status, 200, "{answer}");
     let expected = json!({
         "object": "list",
-        "model": "letters@0123",
+        "model": "letters",
         "data": [
             {"object": "embedding", "index": 0, "embedding": [2.0, 2.0, 0.0]},
             {"object": "embedding", "index": 1, "embedding": [0.0, 0.0, 1.0]},
@@ -46,6 +46,8 @@ async fn embeddings_as_numbers_and_as_base64() {
         "usage": {"prompt_tokens": 5, "total_tokens": 5},
     });
     assert_eq!(answer, expected);
+    let listed: Value = house.get("/v1/models/letters").await.json().await.unwrap();
+    assert_eq!((&listed["parent"], &listed["protocol"]), (&json!("letters@0123"), &json!("embedding")));
     let (_, answer) = embed(json!({"model": "letters@0123", "input": "abba", "encoding_format": "base64"})).await;
     let bytes =
         base64::engine::general_purpose::STANDARD.decode(answer["data"][0]["embedding"].as_str().unwrap()).unwrap();

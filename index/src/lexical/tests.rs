@@ -5,7 +5,10 @@ fn lexical(passages: &[&str]) -> (tempfile::TempDir, Lexical) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lexical");
     let mut writer = LexicalWriter::create(&path).unwrap();
-    passages.iter().for_each(|passage| writer.add(passage).unwrap());
+    for passage in passages {
+        let (title, text) = passage.split_once('\n').unwrap_or(("", passage));
+        writer.add(title, text).unwrap();
+    }
     writer.finish().unwrap();
     let lexical = Lexical::open(&path, passages.len()).unwrap();
     (dir, lexical)
@@ -48,6 +51,14 @@ fn scores_are_those_of_bm25() {
     assert_eq!(hits.iter().map(|hit| hit.number).collect::<Vec<_>>(), [1, 0]);
     assert!((f64::from(hits[0].score) - bm25(1.0, 1.0)).abs() < 1e-5);
     assert!((f64::from(hits[1].score) - bm25(2.0, 3.0)).abs() < 1e-5);
+}
+
+#[test]
+fn a_word_in_a_title_counts_as_two_in_the_text() {
+    let (_dir, lexical) = lexical(&["apple\npear", "apple apple pear", "plum"]);
+    let hits = lexical.search("apple", 10).unwrap();
+    assert_eq!(hits.iter().map(|hit| hit.number).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(hits[0].score, hits[1].score);
 }
 
 #[test]

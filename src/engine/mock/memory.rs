@@ -4,29 +4,23 @@ use waymark_models::{AdapterSlot, BLOCK};
 
 use crate::engine::backend::BackendError;
 
-/// What was written for one token.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    id: u32,
-    position: usize,
-    adapter: Option<AdapterSlot>,
-}
-
 /// One slot per token of the pool.
 #[derive(Debug)]
 pub(super) struct Memory {
-    slots: Vec<Option<Slot>>,
+    ids: Vec<u32>,
+    /// For which position and adapter each slot was written; 0 for never.
+    marks: Vec<u64>,
+}
+
+/// What a slot is marked with. Marks of neighbouring positions follow each other.
+fn mark(position: usize, adapter: Option<AdapterSlot>) -> u64 {
+    let adapter = adapter.map_or(0, |slot| u64::from(slot.0) + 1);
+    (adapter << 32) + position as u64 + 1
 }
 
 impl Memory {
     pub(super) fn new(tokens: usize) -> Self {
-        Self { slots: vec![None; tokens] }
-    }
-
-    fn place(table: &[u32], position: usize) -> Result<usize, BackendError> {
-        let block = table.get(position / BLOCK);
-        let block = block.ok_or_else(|| BackendError(format!("the block table does not reach position {position}")))?;
-        Ok(*block as usize * BLOCK + position % BLOCK)
+        Self { ids: vec![0; tokens], marks: vec![0; tokens] }
     }
 
     pub(super) fn write(
@@ -37,9 +31,13 @@ impl Memory {
         adapter: Option<AdapterSlot>,
     ) -> Result<(), BackendError> {
         for (position, &id) in (start..).zip(ids) {
-            let place = Self::place(table, position)?;
-            let outside = || BackendError(format!("slot {place} is outside the pool"));
-            *self.slots.get_mut(place).ok_or_else(outside)? = Some(Slot { id, position, adapter });
+            let block = table.get(position / BLOCK);
+            let place = block.map_or(usize::MAX, |block| *block as usize * BLOCK + position % BLOCK);
+            if place >= self.ids.len() {
+                return Err(BackendError(format!("position {position} has block {block:?}, which is not in the pool")));
+            }
+            self.ids[place] = id;
+            self.marks[place] = mark(position, adapter);
         }
         Ok(())
     }
@@ -53,16 +51,19 @@ impl Memory {
         context: &mut Vec<u32>,
     ) -> Result<(), BackendError> {
         context.clear();
-        for (index, block) in table.iter().enumerate() {
-            let (first, end) = (index * BLOCK, ((index + 1) * BLOCK).min(len));
-            for position in first..end {
-                match self.slots.get(*block as usize * BLOCK + position - first) {
-                    Some(Some(slot)) if slot.position == position && slot.adapter == adapter => context.push(slot.id),
-                    found => {
-                        return Err(BackendError(format!("position {position} is in block {block} as {found:?}")));
-                    }
-                }
+        for (index, &block) in table.iter().enumerate() {
+            let position = index * BLOCK;
+            let count = len.saturating_sub(position).min(BLOCK);
+            let slots = block as usize * BLOCK..block as usize * BLOCK + count;
+            let (Some(ids), Some(marks)) = (self.ids.get(slots.clone()), self.marks.get(slots)) else {
+                return Err(BackendError(format!("block {block} is not in the pool")));
+            };
+            let first = mark(position, adapter);
+            // No early end: a block is compared at once.
+            if marks.iter().zip(first..).fold(0, |differs, (mark, wanted)| differs | (mark ^ wanted)) != 0 {
+                return Err(BackendError(format!("block {block} was not written for positions from {position} on")));
             }
+            context.extend_from_slice(ids);
         }
         if context.len() < len { Err(BackendError(format!("{len} tokens, table {table:?}"))) } else { Ok(()) }
     }

@@ -15,22 +15,28 @@ impl Random {
     /// The token that follows `context`.
     pub fn next(&self, adapter: Option<AdapterSlot>, context: &[u32]) -> u32 {
         let adapter = adapter.map_or(0, |slot| u64::from(slot.0) + 1);
-        let hash = fold(mix(self.seed, adapter), context);
+        let hash = mix(mix(self.seed, adapter), fold(context));
         let (first, count) = if self.vocab > 126 { (32, 95) } else { (0, self.vocab.max(1)) };
         // Less than `vocab`, which fits token ids.
         first + ((hash >> 32) % count as u64) as u32
     }
 }
 
-/// Folds tokens into a hash.
-pub(super) fn fold(hash: u64, tokens: &[u32]) -> u64 {
-    tokens.iter().fold(hash, |hash, token| mix(hash, u64::from(*token)))
+/// A hash of tokens and their order: a sum over positions, so that no step waits for the one before.
+pub(super) fn fold(tokens: &[u32]) -> u64 {
+    tokens.iter().enumerate().fold(0, |sum, (position, token)| append(sum, position, *token))
+}
+
+/// The hash of tokens and one more at `position`, their number so far.
+pub(super) fn append(hash: u64, position: usize, token: u32) -> u64 {
+    let place = (position as u64).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    hash.wrapping_add(mix(place, u64::from(token)))
 }
 
 /// One round of a multiplicative hash: good enough to notice a difference, no defence against intent.
-pub(super) fn mix(hash: u64, value: u64) -> u64 {
+fn mix(hash: u64, value: u64) -> u64 {
     let hash = (hash ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    hash ^ (hash >> 29)
+    (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
 #[cfg(test)]

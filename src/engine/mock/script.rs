@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use waymark_models::ModelError;
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
-use super::random::{fold, mix};
+use super::random::{append, fold};
 
 /// What to say: turns for each question, chosen by a key that occurs in the prompt.
 ///
@@ -84,7 +84,7 @@ impl Script {
 
     /// The token that follows `context`.
     pub(super) fn next(&mut self, context: &[u32]) -> u32 {
-        let hash = fold(0, context);
+        let hash = fold(context);
         let place = self.places.remove(&hash).unwrap_or_else(|| self.locate(context));
         let Some(&token) = self.rules[place.rule].1.get(place.turn).and_then(|turn| turn.get(place.offset)) else {
             return self.eos;
@@ -92,7 +92,8 @@ impl Script {
         if self.places.len() >= PLACES {
             self.places.clear();
         }
-        self.places.insert(mix(hash, u64::from(token)), Place { offset: place.offset + 1, ..place });
+        let next = append(hash, context.len(), token);
+        self.places.insert(next, Place { offset: place.offset + 1, ..place });
         token
     }
 

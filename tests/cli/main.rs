@@ -1,0 +1,123 @@
+//! The program as a user runs it: commands, their output, their errors, signals.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../../models/tests/pulled/mod.rs"]
+mod pulled;
+mod program;
+
+use std::fs;
+use std::path::Path;
+
+use program::{Serving, waymark};
+use serde_json::Value;
+
+const CORPUS: &str = r#"{"id":"seine","title":"Seine","text":"The Seine is a river that flows through Paris."}
+{"id":"louvre","title":"Louvre","text":"The Louvre is a museum in Paris and shows the Mona Lisa."}
+{"id":"thames","title":"Thames","text":"The Thames is a river that flows through London."}
+"#;
+
+/// Builds an index of `corpus` in `dir` with real embeddings, and says where.
+fn index(dir: &Path, corpus: &str) -> String {
+    let file = dir.join("corpus.jsonl");
+    fs::write(&file, corpus).unwrap();
+    let out = dir.join("corpus.index");
+    let run = waymark(&["index", "build", "--corpus", file.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert!(run.ok(), "{}", run.stderr);
+    assert!(run.stdout.contains("3 passages, snapshot"), "{}", run.stdout);
+    out.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_index_is_built_described_searched_and_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(dir.path(), CORPUS);
+
+    let info = waymark(&["index", "info", &index, "--json"]);
+    let manifest: Value = serde_json::from_str(&info.stdout).unwrap();
+    assert_eq!((manifest["passages"].as_u64(), manifest["embedder"]["dims"].as_u64()), (Some(3), Some(384)));
+
+    let found = waymark(&["search", "--index", &index, "--json", "--k", "2", "river in Paris"]);
+    let evidence: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!(evidence["hits"][0]["passage"]["id"], "seine", "{}", found.stdout);
+    assert_eq!(evidence["hits"].as_array().unwrap().len(), 2);
+
+    let again = waymark(&["index", "build", "--corpus", "x.jsonl", "--out", &index]);
+    assert!(!again.ok());
+    let graph = waymark(&["search", "--index", &index, "--mode", "graph", "river"]);
+    assert!(!graph.ok() && graph.stderr.contains("graph"), "{}", graph.stderr);
+
+    let server = Serving::start(&["--mock", "--index", &index]);
+    let asked = waymark(&["ask", "--url", &server.url, "--json", "Which river flows through Paris?"]);
+    assert!(asked.ok(), "{}", asked.stderr);
+    let events: Vec<Value> = asked.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!((types[0], *types.last().unwrap()), ("started", "finished"));
+    let search = events.iter().find(|event| event["type"] == "search_finished").unwrap();
+    assert_eq!(search["hits"].as_array().unwrap().len(), 3);
+
+    let shown = waymark(&["ask", "--url", &server.url, "Which river flows through Paris?"]);
+    assert!(shown.stdout.contains("search") && shown.stdout.contains("answer  This is the mock"), "{}", shown.stdout);
+    assert!(!shown.stdout.contains('\u{1b}'), "colours in a pipe");
+    assert!(server.stop(), "SIGTERM must end in success");
+}
+
+#[test]
+fn a_broken_line_is_named_or_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.jsonl");
+    fs::write(&file, format!("{CORPUS}{{\"id\": 4, \"tit\n")).unwrap();
+    let out = dir.path().join("bad.index");
+    let args = ["index", "build", "--corpus", file.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let refused = waymark(&args);
+    assert!(!refused.ok() && refused.stderr.contains("bad.jsonl:4"), "{}", refused.stderr);
+    let skipped = waymark(&[&args[..], &["--skip-bad"]].concat());
+    assert!(skipped.ok() && skipped.stdout.contains("1 records could not be read"), "{}", skipped.stdout);
+}
+
+#[test]
+fn errors_say_what_to_do_and_go_to_standard_error() {
+    for (args, words) in [
+        (vec!["serve", "--mock", "--max-batch", "0"], "--max-batch"),
+        (vec!["serve", "--model", "no-such-model"], "no-such-model"),
+        (vec!["serve", "--mock", "--index", "no-such.index"], "no-such.index"),
+        (vec!["ask", "--url", "http://127.0.0.1:1", "why?"], "cannot reach"),
+        (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
+    ] {
+        let run = waymark(&args);
+        assert!(!run.ok(), "{args:?} should fail");
+        assert!(run.stderr.contains(words), "{args:?}: {}", run.stderr);
+        assert!(run.stdout.is_empty(), "{args:?}: {}", run.stdout);
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let help = waymark(&["--help"]);
+    for command in ["serve", "demo", "pull", "index", "search", "ask", "bench", "openapi"] {
+        assert!(help.stdout.contains(command), "{command}");
+    }
+    let serve = waymark(&["serve", "--help"]);
+    assert!(serve.stdout.contains("WAYMARK_KV_BYTES") && serve.stdout.contains("Examples:"));
+}
+
+#[test]
+fn the_description_of_the_interface_is_printed() {
+    let yaml = waymark(&["openapi"]);
+    assert_eq!(yaml.stdout, fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.yaml")).unwrap());
+    let json: Value = serde_json::from_str(&waymark(&["openapi", "--json"]).stdout).unwrap();
+    assert!(json["paths"]["/v1/chat/completions"]["post"].is_object());
+}
+
+#[test]
+fn a_bench_drives_the_mock() {
+    let server = Serving::start(&["--mock"]);
+    let run = waymark(&[
+        "bench", "serve", "--url", &server.url, "--model", "plain", "--count", "8", "--clients", "4", "--json",
+    ]);
+    assert!(run.ok(), "{}", run.stderr);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!((report["questions"].as_u64(), report["answered"].as_u64()), (Some(8), Some(8)));
+    assert_eq!(report["prefill_tokens_recomputed"].as_f64(), Some(0.0));
+    assert!(report["prefill_tokens"].as_f64().unwrap() > 0.0);
+    assert!(server.stop());
+}

@@ -1,0 +1,68 @@
+//! Runs the program, once or as a server.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use super::pulled;
+
+/// What a run of the program left.
+pub(crate) struct Run {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    success: bool,
+}
+
+impl Run {
+    pub(crate) fn ok(&self) -> bool {
+        self.success
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waymark"));
+    command.args(args).env("WAYMARK_CACHE", pulled::cache()).env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+pub(crate) fn waymark(args: &[&str]) -> Run {
+    let output = command(args).output().unwrap();
+    Run {
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+        success: output.status.success(),
+    }
+}
+
+/// A running server; killed when dropped.
+pub(crate) struct Serving {
+    child: Child,
+    pub(crate) url: String,
+}
+
+impl Serving {
+    /// Starts `waymark serve` with these flags on a free port.
+    pub(crate) fn start(args: &[&str]) -> Serving {
+        let mut all = vec!["--log", "warn", "serve", "--port", "0"];
+        all.extend(args);
+        let mut child = command(&all).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("listening on ").expect("the server says where it listens").to_owned();
+        Serving { child, url }
+    }
+
+    /// Sends SIGTERM and says whether the server ended well.
+    pub(crate) fn stop(mut self) -> bool {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,155 @@
+//! The engine over the real decoder: whatever is batched, chunked, cached, preempted or parked, every session says what
+//! it would have said alone.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../models/tests/pulled/mod.rs"]
+mod pulled;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use waymark::engine::{
+    Adapter, Backend, CpuBackend, Engine, EngineConfig, Finish, Generate, KvBudget, Origin, Session, SessionOptions,
+};
+use waymark_models::decoder::Decoder;
+use waymark_models::kernel::Team;
+use waymark_models::sampler::SamplingParams;
+use waymark_models::tokenizer::Tokenizer;
+use waymark_models::weights::Weights;
+use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, Want};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tests/fixtures/decoder")).join(name)
+}
+
+fn decoder(weights: &Weights) -> Decoder {
+    Decoder::load(weights, Arc::new(Team::new(2))).unwrap()
+}
+
+fn engine(weights: &Weights, budget: KvBudget, config: EngineConfig) -> Engine {
+    let backend = CpuBackend::new(decoder(weights), "test", weights.generation(), budget).unwrap();
+    Engine::start(Box::new(backend), config, Tokenizer::bytes().table()).unwrap()
+}
+
+/// The plainest greedy continuation: one sequence, one pass over all it begins with, then a token at a time.
+fn alone(decoder: &mut Decoder, ids: &[u32], tokens: usize, adapter: Option<AdapterSlot>) -> Vec<u32> {
+    let mut ids = ids.to_vec();
+    let mut logits = Logits::new();
+    let blocks = (ids.len() + tokens).div_ceil(BLOCK);
+    let table: Vec<u32> = (0..blocks as u32).rev().collect();
+    let mut cache = decoder.kv_cache(blocks);
+    let mut done = 0;
+    for _ in 0..tokens {
+        let mut batch = ForwardBatch::new();
+        batch.push(&ids[done..], done, &table, adapter, Want::Last);
+        decoder.forward(&batch, &mut cache, &mut logits).unwrap();
+        done = ids.len();
+        let best = logits.row(0).iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+        ids.push(best.unwrap().0 as u32);
+    }
+    ids
+}
+
+fn greedy(max_tokens: usize) -> Generate {
+    Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() }
+}
+
+fn ids(session: &Session) -> Vec<u32> {
+    session.tokens().iter().map(|token| token.id).collect()
+}
+
+async fn run(session: &mut Session, tokens: usize) {
+    let mut turn = session.generate(greedy(tokens)).await.unwrap();
+    while let Some(step) = turn.next().await {
+        step.unwrap();
+    }
+    assert_eq!(turn.finish(), Some(Finish::Length));
+}
+
+fn prompt(family: u32, tokens: u32, vocab: u32) -> Vec<u32> {
+    (0..tokens).map(|position| (family * 17 + position * 29 + position * position) % vocab).collect()
+}
+
+/// Two turns with an observation between them; returns the session and what it should have become.
+async fn episode(engine: &Engine, prompt: Vec<u32>, adapter: Option<Adapter>) -> Session {
+    let mut session = engine.session(SessionOptions { adapter, salt: 0 });
+    session.append(&prompt, Origin::Prompt, false);
+    run(&mut session, 12).await;
+    session.append(&prompt[..9], Origin::Environment, false);
+    run(&mut session, 10).await;
+    session
+}
+
+fn episode_alone(decoder: &mut Decoder, prompt: &[u32], adapter: Option<AdapterSlot>) -> Vec<u32> {
+    let mut ids = alone(decoder, prompt, 12, adapter);
+    ids.extend(&prompt[..9]);
+    alone(decoder, &ids, 10, adapter)
+}
+
+#[tokio::test]
+async fn crowded_sessions_say_what_they_say_alone() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    // 12 blocks hold two of the sequences, of which 10 want to run.
+    let config = EngineConfig { step_tokens: 24, max_batch_rows: 6, ..EngineConfig::default() };
+    let engine = engine(&weights, KvBudget::Blocks(12), config);
+    let prompts: Vec<_> = (0..10).map(|index| prompt(index % 3, 30 + 5 * index, 256)).collect();
+    let sessions = futures::future::join_all(prompts.iter().map(|prompt| episode(&engine, prompt.clone(), None))).await;
+    let mut decoder = decoder(&weights);
+    for (session, prompt) in sessions.iter().zip(&prompts) {
+        assert_eq!(ids(session), episode_alone(&mut decoder, prompt, None));
+    }
+    let counters = engine.counters();
+    assert!(counters.prefill_tokens_recomputed_total.get() > 0 && counters.evictions_total.get() > 0);
+    assert!(counters.prefix_cache_hit_tokens_total.get() > 0);
+    assert_eq!(counters.invariant_violations_total.get() + counters.step_failures_total.get(), 0);
+}
+
+#[tokio::test]
+async fn adapters_mix_in_a_batch_without_touching_each_other() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let engine = engine(&weights, KvBudget::Bytes(1 << 20), EngineConfig::default());
+    let mut decoder = decoder(&weights);
+    let mut policies = vec![(None, None)];
+    for name in ["full", "rslora"] {
+        let dir = fixture("qwen3-adapters").join(name);
+        let plain = decoder.load_adapter(&dir).unwrap();
+        policies.push((Some(engine.load_adapter(dir).await.unwrap()), Some(plain)));
+    }
+    let prompt = prompt(1, 40, 256);
+    let episodes = policies.iter().map(|(adapter, _)| episode(&engine, prompt.clone(), *adapter));
+    let sessions = futures::future::join_all(episodes).await;
+    let said: Vec<_> = sessions.iter().map(ids).collect();
+    for (ids, (_, plain)) in said.iter().zip(&policies) {
+        assert_eq!(ids, &episode_alone(&mut decoder, &prompt, *plain));
+    }
+    assert!(said[0] != said[1] && said[1] != said[2], "the adapters change nothing");
+    assert_eq!(engine.counters().prefix_cache_hit_tokens_total.get(), 0, "a cache belongs to one policy");
+}
+
+#[tokio::test]
+async fn a_budget_in_bytes_becomes_blocks_and_none_is_refused() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let block = decoder(&weights).kv_bytes_per_token() * BLOCK;
+    let blocks = |bytes| {
+        let backend = CpuBackend::new(decoder(&weights), "test", 1, KvBudget::Bytes(bytes));
+        backend.map(|backend| backend.spec().blocks)
+    };
+    assert_eq!(blocks(block * 3 + block / 2), Ok(3));
+    assert!(blocks(block - 1).unwrap_err().0.contains("no block"));
+}
+
+#[tokio::test]
+async fn smollm2_parks_and_goes_on_without_computing_anything_twice() {
+    let weights = Weights::open(&pulled::policy()).unwrap();
+    let vocab = weights.config().vocab as u32;
+    let engine = engine(&weights, KvBudget::Bytes(256 << 20), EngineConfig { step_tokens: 64, ..Default::default() });
+    let prompts: Vec<_> = (0..3).map(|family| prompt(family, 50, vocab)).collect();
+    let sessions = futures::future::join_all(prompts.iter().map(|prompt| episode(&engine, prompt.clone(), None))).await;
+    let mut decoder = decoder(&weights);
+    for (session, prompt) in sessions.iter().zip(&prompts) {
+        assert_eq!(ids(session), episode_alone(&mut decoder, prompt, None));
+    }
+    assert_eq!(engine.counters().prefill_tokens_recomputed_total.get(), 0);
+    assert_eq!(engine.counters().prefill_tokens_total.get(), 3 * (50 + 10));
+}
