@@ -1,7 +1,8 @@
 //! Embeddings of the real MiniLM against what sentence-transformers gives (`scripts/parity/embedder.py`).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::PathBuf;
+mod pulled;
+
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -25,21 +26,13 @@ fn fixture() -> Vec<Case> {
     serde_json::from_slice::<Fixture>(&std::fs::read(path).unwrap()).unwrap().cases
 }
 
-fn weights() -> Option<PathBuf> {
-    std::env::var_os("WAYMARK_MINILM").map(PathBuf::from)
-}
-
-fn open() -> Option<Embedder> {
-    let Some(dir) = weights() else {
-        println!("skipped: no weights of all-MiniLM-L6-v2");
-        return None;
-    };
-    Some(Embedder::open(&dir, Arc::new(Team::new(2))).unwrap())
+fn open() -> Embedder {
+    Embedder::open(&pulled::embedder(), Arc::new(Team::new(2))).unwrap()
 }
 
 #[test]
 fn embeddings_agree_with_sentence_transformers() {
-    let Some(embedder) = open() else { return };
+    let embedder = open();
     let cases = fixture();
     let texts: Vec<&str> = cases.iter().map(|case| &*case.text).collect();
     let embeddings = embedder.embed(&texts).unwrap();
@@ -55,7 +48,7 @@ fn embeddings_agree_with_sentence_transformers() {
 
 #[test]
 fn an_embedding_does_not_depend_on_its_company() {
-    let Some(embedder) = open() else { return };
+    let embedder = open();
     let cases = fixture();
     let texts: Vec<&str> = cases.iter().map(|case| &*case.text).cycle().take(40).collect();
     let together = embedder.embed(&texts).unwrap();
@@ -68,4 +61,41 @@ fn an_embedding_does_not_depend_on_its_company() {
             scope.spawn(|| assert_eq!(embedder.embed(&[text]).unwrap().len(), 1));
         }
     });
+}
+
+#[test]
+fn its_id_names_the_files() {
+    let embedder = open();
+    assert_eq!(embedder.dims(), 384);
+    assert_eq!(embedder.max_pieces(), 256);
+    assert_eq!(embedder.id(), open().id());
+    assert!(embedder.id().starts_with("bert-6x384-"), "{}", embedder.id());
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let whole = pulled::embedder();
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["config.json", "tokenizer.json", "model.safetensors"];
+    let restore = || names.map(|name| std::fs::copy(whole.join(name), dir.path().join(name)).unwrap());
+    let refusal = || Embedder::open(dir.path(), Arc::new(Team::new(1))).unwrap_err().to_string();
+    for name in names {
+        restore();
+        let content = std::fs::read(dir.path().join(name)).unwrap();
+        std::fs::write(dir.path().join(name), &content[..content.len() / 2]).unwrap();
+        assert!(refusal().contains(name), "truncated {name}: {}", refusal());
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+        assert!(refusal().contains("cannot read") && refusal().contains(name), "missing {name}: {}", refusal());
+    }
+    restore();
+    let config = std::fs::read_to_string(whole.join("config.json")).unwrap();
+    for (from, to, named) in [
+        ("\"bert\"", "\"llama\"", "model_type \"llama\""),
+        ("\"gelu\"", "\"relu\"", "hidden_act \"relu\""),
+        (": 12,", ": 5,", "5 heads"),
+        (": 1536,", ": 1024,", "encoder.layer.0.intermediate.dense.weight"),
+    ] {
+        std::fs::write(dir.path().join("config.json"), config.replace(from, to)).unwrap();
+        assert!(refusal().contains(named), "{named}: {}", refusal());
+    }
 }

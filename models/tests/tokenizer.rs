@@ -137,7 +137,8 @@ fn a_rendered_conversation_gets_the_ids_of_the_whole_text() {
 
 /// Text made of control tokens, parts of them, and anything else.
 fn hostile() -> impl Strategy<Value = String> {
-    let names = vec!["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_start|>system\n", "<|im_", "end|>", "<", "</think>"];
+    let names =
+        vec!["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_start|>system\n", "<|im_", "end|>", "<", "</think>"];
     let part = prop_oneof![
         4 => proptest::sample::select(names).prop_map(str::to_owned),
         2 => any::<String>(),

@@ -10,8 +10,10 @@ use super::conversation::Conversation;
 use super::event::Event;
 use super::generator::Source;
 use super::guide::Offer;
+use super::neutral::STAND_IN;
 use super::options::EpisodeOptions;
 use super::policy::{Policy, Retrieval};
+use super::protocol::Kind;
 use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
@@ -21,15 +23,6 @@ use crate::engine::Engine;
 
 /// Tokens that the reference keeps of a first prompt in training, counted from its end.
 const MAX_START: usize = 2048;
-
-/// Tokens of the context that are kept for what an episode must be able to write at its end: a forced answer with the
-/// words that open it, and in guided generation the words between its spans.
-pub(super) fn set_aside(policy: &Policy, guided: bool, budget: &Budget, context: usize) -> usize {
-    const OPENING: usize = 16;
-    const FRAME: usize = 48;
-    let forced = if policy.forces() { budget.reserve(context) + OPENING } else { 0 };
-    forced + if guided { FRAME } else { 0 }
-}
 
 /// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
 #[derive(Debug)]
@@ -57,6 +50,8 @@ pub(super) struct Settings {
     pub(super) salt: u64,
     /// The longest sequence, in tokens.
     pub(super) context: usize,
+    /// How much of it is kept for the end.
+    pub(super) aside: usize,
 }
 
 impl<S: Source> Episode<S> {
@@ -78,12 +73,13 @@ impl<S: Source> Episode<S> {
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
-        let mut prompt = runtime.encode(&policy.protocol.prompt(&question))?;
+        let mut prompt = runtime.encode(&policy.protocol.prompt(&question, guided))?;
         let context = budget.context_tokens.min(runtime.engine.limit());
+        let aside = set_aside(runtime, policy, guided, question.question(), &budget, context);
         if policy.variant == Variant::Training {
             let most = MAX_START.min(context.saturating_sub(1));
             prompt.drain(..prompt.len().saturating_sub(most));
-        } else if prompt.len() + set_aside(policy, guided, &budget, context) >= context {
+        } else if prompt.len() + aside >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
         let settings = Settings {
@@ -98,6 +94,7 @@ impl<S: Source> Episode<S> {
             logprobs: options.logprobs,
             salt: options.salt,
             context,
+            aside,
         };
         let question = question.into_question();
         Ok(Episode { runtime: runtime.clone(), policy: policy.clone(), settings, question, prompt })
@@ -131,12 +128,39 @@ impl<S: Source> Episode<S> {
 
 /// Whether the episode is guided. The training loop never is: it exists to be like the reference's.
 fn guided(policy: &Policy, asked: Option<bool>) -> Result<bool, AgentError> {
-    let offer = Offer { search: true, modes: &[], think_tokens: 1, query_tokens: 1, answer_tokens: 1 };
-    let can = policy.protocol.guide(&offer).is_some() && !policy.variant.cuts();
+    let can = policy.protocol.guide(&Offer::default()).is_some() && !policy.variant.cuts();
     match asked {
         Some(true) if !can => Err(AgentError::NoGuide(policy.protocol.name())),
         asked => Ok(asked.unwrap_or(policy.guided) && can),
     }
+}
+
+/// Tokens of the context that are kept for what an episode must be able to write at its end: a forced answer with the
+/// words that open it, and in guided generation the words between its spans.
+fn set_aside<S: Source>(
+    runtime: &Runtime<S>,
+    policy: &Policy,
+    guided: bool,
+    question: &str,
+    budget: &Budget,
+    context: usize,
+) -> usize {
+    let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
+    let opening = policy.protocol.force_answer(Kind::Think).filter(|_| policy.variant.serves());
+    let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
+    let frame = |informed| {
+        let modes = vec![Mode::Hybrid];
+        let offer = Offer { question: line(question), informed, search: true, answer: true, modes, ..Offer::default() };
+        policy.protocol.guide(&offer).map_or(0, |guide| guide.frame(length))
+    };
+    forced + if guided { frame(true).max(frame(false)) } else { 0 }
+}
+
+/// A question in one short line that holds no tag.
+pub(super) fn line(question: &str) -> String {
+    const LONGEST: usize = 200;
+    let words = question.split_whitespace().collect::<Vec<_>>().join(" ");
+    words.chars().take(LONGEST).map(|c| if c == '<' { STAND_IN } else { c }).collect()
 }
 
 fn check_search<S: Source>(

@@ -3,12 +3,18 @@
 use waymark_index::Mode;
 
 /// What may be done in the coming turn.
-#[derive(Debug, Clone, Copy)]
-pub struct Offer<'a> {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Offer {
+    /// What is asked, in one line and without anything that could pass for a tag.
+    pub question: String,
+    /// Whether there is evidence already.
+    pub informed: bool,
     /// Whether a search would be executed.
     pub search: bool,
+    /// Whether an answer would be accepted. With neither, an answer is.
+    pub answer: bool,
     /// The modes that can be searched in.
-    pub modes: &'a [Mode],
+    pub modes: Vec<Mode>,
     /// How long a thought may become, in tokens.
     pub think_tokens: usize,
     /// How long a query may become, in tokens.
@@ -22,6 +28,19 @@ pub struct Offer<'a> {
 pub struct Guide {
     /// The states, named by their place.
     pub states: Vec<State>,
+}
+
+impl Guide {
+    /// The most that can be written for the policy in one turn, given the length of a text.
+    pub fn frame(&self, length: impl Fn(&str) -> usize) -> usize {
+        let of = |state: &State| match state {
+            State::Force { text, .. } => length(text),
+            State::Choose { branches } => branches.iter().map(|(text, _)| length(text) + 1).max().unwrap_or(0),
+            State::Free { close, .. } => length(close),
+            State::End => 0,
+        };
+        self.states.iter().map(of).sum()
+    }
 }
 
 /// One state. `next` and its like are places in [`Guide::states`].
@@ -40,26 +59,19 @@ pub enum State {
         branches: Vec<(String, usize)>,
     },
     /// The policy writes freely, at least one token, until it closes the span or has used it up; then it is closed
-    /// for it.
+    /// for it. It can open no tag in here.
     Free {
         /// What closes the span.
         close: &'static str,
         /// How many tokens it may take.
         limit: usize,
-        /// Tags that lead elsewhere when the policy writes them in here.
-        shortcuts: Vec<Shortcut>,
+        /// What ends the span as well, besides.
+        pause: &'static str,
+        /// Whether an end-of-sequence token does: where nothing follows.
+        eos: bool,
         /// The state after the closing tag.
         next: usize,
     },
     /// The turn is complete.
     End,
-}
-
-/// A way out of a free span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shortcut {
-    /// What the policy writes.
-    pub tag: &'static str,
-    /// The state after it.
-    pub next: usize,
 }

@@ -5,25 +5,28 @@
 
 use std::sync::Arc;
 
-use waymark_models::tokenizer::Tokenizer;
+use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use super::AgentError;
+use super::episode::line;
 use super::generator::Source;
-use super::guide::{Guide, Offer, Shortcut, State};
+use super::guide::{Guide, Offer, State};
 use super::reader::Reader;
 use super::run::Run;
 use super::scanner::overlap;
 use super::turn::{Ended, Want};
 use crate::engine::StopSet;
-use waymark_index::Mode;
 
 /// Tokens that guided generation keeps a policy from, as logit biases.
 #[derive(Debug)]
 pub(super) struct Bans {
-    /// Control tokens: they would end what the guide has not ended.
-    always: Arc<[(u32, f32)]>,
-    /// At the beginning of a span also white space alone and whatever could begin a tag, so that no span is empty.
+    /// At the beginning of a span: what is banned inside, white space alone, and whatever could begin a tag, so that no
+    /// span is empty.
     first: Arc<[(u32, f32)]>,
+    /// Inside a span: control tokens and whatever could open a tag.
+    inside: Arc<[(u32, f32)]>,
+    /// The same without the tokens that end a sequence.
+    last: Arc<[(u32, f32)]>,
 }
 
 impl Bans {
@@ -31,17 +34,28 @@ impl Bans {
     const NEVER: f32 = -1e9;
 
     pub(super) fn new(tokenizer: &Tokenizer, eos: &[u32]) -> Bans {
-        let (mut always, mut first) = (Vec::new(), Vec::new());
+        // Where `</` is one token, a policy can close a tag without being able to open one; else it does neither.
+        let closes = tokenizer.encode("</", Specials::Literal).is_ok_and(|ids| ids.len() == 1);
+        let opens = |bytes: &[u8]| {
+            let after = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'<').map(|(at, _)| bytes.get(at + 1));
+            after.into_iter().any(|next| !closes || next != Some(&b'/'))
+        };
+        let (mut first, mut inside, mut last) = (Vec::new(), Vec::new(), Vec::new());
         for id in (0..).take(tokenizer.vocab()) {
             let bytes = tokenizer.bytes_of(id);
-            if bytes.is_empty() || eos.contains(&id) {
-                always.push((id, Self::NEVER));
+            let ban = (id, Self::NEVER);
+            if eos.contains(&id) {
+                first.push(ban);
+                inside.push(ban);
+            } else if bytes.is_empty() || opens(bytes) {
+                first.push(ban);
+                inside.push(ban);
+                last.push(ban);
             } else if bytes.contains(&b'<') || bytes.iter().all(u8::is_ascii_whitespace) {
-                first.push((id, Self::NEVER));
+                first.push(ban);
             }
         }
-        first.extend(&always);
-        Bans { always: always.into(), first: first.into() }
+        Bans { first: first.into(), inside: inside.into(), last: last.into() }
     }
 }
 
@@ -49,23 +63,23 @@ impl Bans {
 type Branch = (Vec<u32>, usize);
 
 impl<S: Source> Run<S> {
-    /// The modes that the policy may choose from: one, where the request names it.
-    pub(super) fn modes(&self) -> Vec<Mode> {
-        let offered = self.runtime.searcher.as_ref().map(|searcher| searcher.modes().to_vec()).unwrap_or_default();
-        match self.settings.mode {
-            Some(mode) => vec![mode],
-            None => offered,
-        }
-    }
-
-    /// How the room of a turn is shared: most of it for thinking.
-    pub(super) fn shares(&self, room: usize) -> Offer<'static> {
-        const THINK: usize = 160;
+    /// What the policy may do in a turn of `room` tokens, most of which are for thinking.
+    pub(super) fn offer(&self, room: usize, last: bool) -> Offer {
+        const THINK: usize = 80;
         const QUERY: usize = 40;
-        let answer_tokens = self.settings.budget.answer_tokens.min(room / 4).max(1);
-        let query_tokens = QUERY.min(room / 4).max(1);
-        let think_tokens = THINK.min(room / 2).max(1);
-        Offer { search: true, modes: &[], think_tokens, query_tokens, answer_tokens }
+        let offered = || self.runtime.searcher.as_ref().map_or_else(Vec::new, |searcher| searcher.modes().to_vec());
+        // Whoever repeats a search has nothing more to ask.
+        let repeats = self.evidence.last().is_some_and(|found| found.cached);
+        Offer {
+            question: line(&self.question),
+            informed: !self.evidence.is_empty(),
+            search: !last && !repeats,
+            answer: self.evidence.len() >= self.settings.retrieval.least_searches,
+            modes: self.settings.mode.map_or_else(offered, |mode| vec![mode]),
+            think_tokens: THINK.min(room / 2).max(1),
+            query_tokens: QUERY.min(room / 4).max(1),
+            answer_tokens: self.settings.budget.answer_tokens.min(room / 4).max(1),
+        }
     }
 
     /// Writes one turn after `guide`.
@@ -83,13 +97,12 @@ impl<S: Source> Run<S> {
                     Ok(next) => at = next,
                     Err(early) => return Ok(early),
                 },
-                State::Free { close, limit, shortcuts, next } => {
-                    ended = self.free(close, *limit, shortcuts, reader).await?;
-                    at = match ended {
-                        Ended::Tag(which) if which > 0 => shortcuts[which - 1].next,
-                        Ended::Tag(_) | Ended::Length => *next,
-                        Ended::Eos | Ended::Context | Ended::Stopped | Ended::Time => return Ok(ended),
-                    };
+                State::Free { close, limit, pause, eos, next } => {
+                    ended = self.free(close, *limit, pause, *eos, reader).await?;
+                    if matches!(ended, Ended::Context | Ended::Stopped | Ended::Time) {
+                        return Ok(ended);
+                    }
+                    at = *next;
                 }
             }
         }
@@ -141,24 +154,25 @@ impl<S: Source> Run<S> {
         Ok(all)
     }
 
-    /// Lets the policy write until `close`, or closes for it after `limit` tokens. [`Ended::Tag`] tells which tag ended
-    /// it: 0 is `close`, the others are the shortcuts.
+    /// Lets the policy write until `close`, `pause` or, where it may, the end of the sequence, and for `limit` tokens at
+    /// most; closes for it where it has not.
     async fn free(
         &mut self,
         close: &'static str,
         limit: usize,
-        shortcuts: &[Shortcut],
+        pause: &'static str,
+        eos: bool,
         reader: &mut Reader,
     ) -> Result<Ended, AgentError> {
-        let (first, always) = (self.runtime.bans().first.clone(), self.runtime.bans().always.clone());
+        let bans = self.runtime.bans();
+        let (first, rest) = (bans.first.clone(), if eos { bans.last.clone() } else { bans.inside.clone() });
         let begin = Want { max: 1, stops: Arc::default(), allow: None, bans: Some(first) };
         let mut ended = self.sample(reader, begin).await?;
         if ended == Ended::Length && limit > 1 {
-            let tags = std::iter::once(close).chain(shortcuts.iter().map(|shortcut| shortcut.tag));
-            let stops = Arc::new(StopSet::new(tags));
-            ended = self.sample(reader, Want { max: limit - 1, stops, allow: None, bans: Some(always) }).await?;
+            let stops = Arc::new(StopSet::new([close, pause]));
+            ended = self.sample(reader, Want { max: limit - 1, stops, allow: None, bans: Some(rest) }).await?;
         }
-        if ended == Ended::Length {
+        if matches!(ended, Ended::Length | Ended::Eos | Ended::Tag(1..)) {
             let written = overlap(reader.text(), close);
             let ids = self.runtime.literal(&close[written..])?;
             self.force(reader, &ids).await?;

@@ -47,7 +47,7 @@ pub use episode::Episode;
 pub use error::AgentError;
 pub use event::{Event, Reason, TokenLogprob, TopLogprob, Usage};
 pub use generator::{Generator, Source, Steps};
-pub use guide::{Guide, Offer, Shortcut, State};
+pub use guide::{Guide, Offer, State};
 pub use options::EpisodeOptions;
 pub use plain::Plain;
 pub use policy::{Policy, Retrieval};

@@ -22,7 +22,7 @@ impl Protocol for Plain {
         "plain"
     }
 
-    fn prompt(&self, conversation: &Conversation) -> Prompt {
+    fn prompt(&self, conversation: &Conversation, _guided: bool) -> Prompt {
         Prompt::Chat(conversation.with_last(conversation.question().to_owned()))
     }
 
@@ -63,7 +63,7 @@ impl Protocol for Plain {
         None
     }
 
-    fn guide(&self, _offer: &Offer<'_>) -> Option<Guide> {
+    fn guide(&self, _offer: &Offer) -> Option<Guide> {
         None
     }
 }

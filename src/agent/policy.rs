@@ -58,12 +58,20 @@ pub struct Retrieval {
     pub k: usize,
     /// How evidence is written.
     pub format: Format,
+    /// Searches that a guided policy makes before it may answer: an untrained one believes to know everything.
+    pub least_searches: usize,
 }
 
 impl Default for Retrieval {
     /// Three passages per search, as in RouteRAG and Search-R1.
     fn default() -> Self {
-        Retrieval { mode: Mode::Passage, ranking: Ranking::default(), k: 3, format: Format::default() }
+        Retrieval {
+            mode: Mode::Passage,
+            ranking: Ranking::default(),
+            k: 3,
+            format: Format::default(),
+            least_searches: 1,
+        }
     }
 }
 
@@ -243,6 +251,7 @@ mod tests {
             ranking = "dense"
             k = 5
             format = "training"
+            least_searches = 0
             [budget]
             turns = 2
             seconds = 1.5
@@ -255,7 +264,13 @@ mod tests {
         .unwrap();
         assert_eq!((policy.name.as_str(), policy.protocol.name(), policy.guided), ("routerag-3b", "routerag", true));
         assert_eq!(policy.variant, Variant::Evaluation);
-        let retrieval = Retrieval { mode: Mode::Hybrid, ranking: Ranking::Dense, k: 5, format: Format::Training };
+        let retrieval = Retrieval {
+            mode: Mode::Hybrid,
+            ranking: Ranking::Dense,
+            k: 5,
+            format: Format::Training,
+            least_searches: 0,
+        };
         assert_eq!(policy.retrieval, retrieval);
         assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
         assert_eq!(policy.sampling.temperature, Some(0.7));

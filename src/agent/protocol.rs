@@ -16,8 +16,9 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// The name by which `policy.toml` chooses it.
     fn name(&self) -> &'static str;
 
-    /// What the policy is shown first.
-    fn prompt(&self, conversation: &Conversation) -> Prompt;
+    /// What the policy is shown first. A `guided` policy was never trained, and would copy the examples of the prompt
+    /// it is shown: it may get a prompt without them.
+    fn prompt(&self, conversation: &Conversation, guided: bool) -> Prompt;
 
     /// The tags that structure a turn, for reading it while it is written.
     fn tags(&self) -> &'static Tags;
@@ -47,7 +48,7 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     fn force_answer(&self, writing: Kind) -> Option<String>;
 
     /// The protocol as a state machine, for guided generation; `None` when there is nothing to guide.
-    fn guide(&self, offer: &Offer<'_>) -> Option<Guide>;
+    fn guide(&self, offer: &Offer) -> Option<Guide>;
 }
 
 /// What the policy is shown first.

@@ -28,6 +28,12 @@ The search results (relevant documents) will be returned between <information> a
 as many times as you want. If you find no further external knowledge needed, you can directly provide the answer inside \
 <answer> and </answer>, without detailed illustrations. For example, <answer> Paris </answer>. Question: ";
 
+/// The query of its examples.
+const QUERY: &str = "the capital of France";
+
+/// The example of an answer.
+const ANSWER: &str = " For example, <answer> Paris </answer>.";
+
 /// The protocol; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteRag;
@@ -37,8 +43,11 @@ impl Protocol for RouteRag {
         "routerag"
     }
 
-    fn prompt(&self, conversation: &Conversation) -> Prompt {
-        Prompt::Chat(conversation.with_last(format!("{INSTRUCTION}{}\n", conversation.question())))
+    fn prompt(&self, conversation: &Conversation, guided: bool) -> Prompt {
+        let question = conversation.question();
+        let instruction =
+            if guided { tag::without_example(INSTRUCTION, QUERY, ANSWER, question) } else { INSTRUCTION.into() };
+        Prompt::Chat(conversation.with_last(format!("{instruction}{question}\n")))
     }
 
     fn tags(&self) -> &'static Tags {
@@ -69,7 +78,7 @@ impl Protocol for RouteRag {
         Some(tag::force_answer(writing))
     }
 
-    fn guide(&self, offer: &Offer<'_>) -> Option<Guide> {
+    fn guide(&self, offer: &Offer) -> Option<Guide> {
         let modes: Vec<&str> = offer.modes.iter().map(|&mode| marker(mode)).collect();
         Some(tag::guide(offer, &modes))
     }
@@ -117,9 +126,12 @@ mod tests {
 
     #[test]
     fn the_prompt_is_one_user_message_of_the_published_length() {
-        let Prompt::Chat(messages) = RouteRag.prompt(&Conversation::new("Who?")) else { unreachable!() };
+        let Prompt::Chat(messages) = RouteRag.prompt(&Conversation::new("Who?"), false) else { unreachable!() };
         assert_eq!(messages.len(), 1);
         assert!(messages[0].content.ends_with("<answer> Paris </answer>. Question: Who?\n"));
+        let Prompt::Chat(guided) = RouteRag.prompt(&Conversation::new("Who\nis?"), true) else { unreachable!() };
+        assert!(guided[0].content.contains("<search> [graph][passage] Who is? </search>"));
+        assert!(!guided[0].content.contains("France") && !guided[0].content.contains("Paris"));
         // spec: lengths 1,495 to 2,062 characters over the training questions.
         assert!((1440..1495).contains(&INSTRUCTION.chars().count()), "{}", INSTRUCTION.chars().count());
     }

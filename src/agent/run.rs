@@ -10,10 +10,9 @@ use waymark_index::{Hit, Mode};
 use super::AgentError;
 use super::answer::AnswerFilter;
 use super::budget::Bound;
-use super::episode::{Episode, Settings, set_aside};
+use super::episode::{Episode, Settings};
 use super::event::{Event, Reason, Usage};
 use super::generator::{Generator, Source};
-use super::guide::Offer;
 use super::observation::observe;
 use super::policy::Policy;
 use super::protocol::{Action, Injected, Outcome};
@@ -28,7 +27,7 @@ pub(super) struct Run<S: Source> {
     pub(super) runtime: Runtime<S>,
     pub(super) policy: Policy,
     pub(super) settings: Settings,
-    question: String,
+    pub(super) question: String,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) session: S::Session,
     /// Every token: the record. In all but the training variant it is what the session holds.
@@ -151,13 +150,13 @@ impl<S: Source> Run<S> {
             Err(_) => Ended::Length,
         };
         let starved = self.room().err();
-        let answered = matches!(self.action(&reader), Action::Answer { .. });
-        if let Some(bound) = starved.filter(|_| !answered) {
+        let unanswered = !matches!(self.action(&reader), Action::Answer { .. });
+        if let Some(bound) = starved.filter(|_| unanswered) {
             self.tell(Event::Budget { kind: bound }).await?;
         }
-        // Without room there is nothing that could be made of a search, so it is as in the last turn.
+        // Without room nothing could be made of a search, so it is as in the last turn.
         let closing = last || starved.is_some();
-        if closing && !answered && ended != Ended::Time && self.policy.variant.serves() {
+        if closing && unanswered && ended != Ended::Time && self.policy.variant.serves() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
         }
         let rest = reader.finish();
@@ -171,8 +170,7 @@ impl<S: Source> Run<S> {
     /// The policy writes, guided or not.
     async fn write(&mut self, reader: &mut Reader, room: usize, last: bool) -> Result<Ended, AgentError> {
         if self.settings.guided {
-            let modes = self.modes();
-            let offer = Offer { search: !last, modes: &modes, ..self.shares(room) };
+            let offer = self.offer(room, last);
             if let Some(guide) = self.policy.protocol.guide(&offer) {
                 return self.follow(&guide, reader).await;
             }
@@ -183,7 +181,7 @@ impl<S: Source> Run<S> {
 
     fn reader(&self) -> Reader {
         let tags = self.policy.protocol.tags();
-        let filter = self.policy.variant.serves().then(|| AnswerFilter::new(&self.settings.stop, tags.trims));
+        let filter = self.policy.variant.serves().then(|| self.filter());
         let tokenizer = self.runtime.tokenizer.clone();
         Reader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some())
     }
@@ -194,7 +192,20 @@ impl<S: Source> Run<S> {
             return Action::Answer { text: text.to_owned() };
         }
         let kept = if self.policy.variant.cuts() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
-        self.policy.protocol.parse(kept, self.policy.variant.reading())
+        match self.policy.protocol.parse(kept, self.policy.variant.reading()) {
+            Action::Answer { text } => {
+                // It was not shown yet: the client's stop strings are still to be looked for.
+                let mut filter = self.filter();
+                filter.push(&text);
+                filter.finish();
+                Action::Answer { text: filter.shown().to_owned() }
+            }
+            action => action,
+        }
+    }
+
+    fn filter(&self) -> AnswerFilter {
+        AnswerFilter::new(&self.settings.stop, self.policy.protocol.tags().trims)
     }
 
     /// Does what a turn asks for and records it.
@@ -235,7 +246,7 @@ impl<S: Source> Run<S> {
 
     /// Puts an observation into the context, as much of it as the budget allows.
     async fn inject(&mut self, parts: &[Injected]) -> Result<(), AgentError> {
-        let room = self.context_left().saturating_sub(self.set_aside());
+        let room = self.context_left().saturating_sub(self.settings.aside);
         let limit = self.settings.budget.observation_tokens.min(room);
         let observation = observe(&self.runtime, parts, self.settings.retrieval.format, limit)?;
         if observation.truncated {
@@ -254,7 +265,7 @@ impl<S: Source> Run<S> {
         let budget = &self.settings.budget;
         let aside = if self.policy.forces() { budget.reserve(budget.sampled_tokens) } else { 0 };
         let sampled = budget.sampled_tokens.saturating_sub(self.sampled + aside);
-        let context = self.context_left().saturating_sub(self.set_aside());
+        let context = self.context_left().saturating_sub(self.settings.aside);
         let enough = if self.settings.guided { LEAST_GUIDED } else { 1 };
         match (sampled, context) {
             (sampled, _) if sampled < enough => Err(Bound::SampledTokens),
@@ -270,10 +281,6 @@ impl<S: Source> Run<S> {
             return usize::MAX;
         }
         self.settings.context.saturating_sub(self.tokens.len())
-    }
-
-    fn set_aside(&self) -> usize {
-        set_aside(&self.policy, self.settings.guided, &self.settings.budget, self.settings.context)
     }
 
     /// Writes the opening of an answer for the policy and lets it go on. `None` when nothing can be forced.

@@ -150,10 +150,11 @@ impl Searcher {
                 deadline: Some(deadline.into_std()),
             };
             self.0.pool.run(Box::new(move || {
-                // Held as long as the thread is, so that a search that hangs is still counted as running.
-                let _permit = permit;
+                // The permit is held as long as the search runs, also when nobody waits for it any more.
                 if !reply.is_closed() {
-                    let _ = reply.send(shared.guarded(&blocking));
+                    let found = shared.guarded(&blocking);
+                    drop(permit);
+                    let _ = reply.send(found);
                 }
             }));
             answer.await.unwrap_or_else(|_| Err(gone()))

@@ -14,6 +14,12 @@ can search as many times as your want. If you find no further external knowledge
 answer inside <answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. \
 Question: ";
 
+/// What stands for a query in it.
+const QUERY: &str = "query";
+
+/// The example of an answer.
+const ANSWER: &str = " For example, <answer> Beijing </answer>.";
+
 /// The protocol; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SearchR1;
@@ -23,10 +29,12 @@ impl Protocol for SearchR1 {
         "search-r1"
     }
 
-    fn prompt(&self, conversation: &Conversation) -> Prompt {
+    fn prompt(&self, conversation: &Conversation, guided: bool) -> Prompt {
         let question = conversation.question().trim();
         let mark = if question.ends_with('?') { "" } else { "?" };
-        Prompt::Chat(conversation.with_last(format!("{INSTRUCTION}{question}{mark}\n")))
+        let instruction =
+            if guided { tag::without_example(INSTRUCTION, QUERY, ANSWER, question) } else { INSTRUCTION.into() };
+        Prompt::Chat(conversation.with_last(format!("{instruction}{question}{mark}\n")))
     }
 
     fn tags(&self) -> &'static Tags {
@@ -57,7 +65,7 @@ impl Protocol for SearchR1 {
         Some(tag::force_answer(writing))
     }
 
-    fn guide(&self, offer: &Offer<'_>) -> Option<Guide> {
+    fn guide(&self, offer: &Offer) -> Option<Guide> {
         Some(tag::guide(offer, &[]))
     }
 }
@@ -69,7 +77,7 @@ mod tests {
     #[test]
     fn a_missing_question_mark_is_added() {
         for (question, end) in [("Who wrote Faust", "Who wrote Faust?\n"), ("Who?", "Question: Who?\n")] {
-            let Prompt::Chat(messages) = SearchR1.prompt(&Conversation::new(question)) else { unreachable!() };
+            let Prompt::Chat(messages) = SearchR1.prompt(&Conversation::new(question), false) else { unreachable!() };
             assert!(messages[0].content.ends_with(end), "{}", messages[0].content);
         }
     }

@@ -3,7 +3,7 @@
 
 use waymark_index::Passage;
 
-use super::guide::{Guide, Offer, Shortcut, State};
+use super::guide::{Guide, Offer, State};
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Reading, Request, Tag, Tags};
 
 /// The tags of the family.
@@ -102,37 +102,43 @@ pub fn force_answer(writing: Kind) -> String {
     }
 }
 
-/// The family as a state machine: think, then search or answer. `modes` are the ways to begin a query; none where a
-/// query names no mode. With the search closed there is nothing to choose, and a policy that writes `<search>` in its
-/// thoughts is led to the answer.
-pub fn guide(offer: &Offer<'_>, modes: &[&str]) -> Guide {
-    const CHOICE: usize = 2;
+/// An instruction for an untrained policy, which repeats what it sees: the question is the example of a query, and there
+/// is no example of an answer.
+pub(super) fn without_example(instruction: &str, query: &str, answer: &str, question: &str) -> String {
+    let question = question.split_whitespace().collect::<Vec<_>>().join(" ");
+    instruction.replace(answer, "").replace(query, &question)
+}
+
+/// The family as a state machine: a paragraph of thought, then a search or an answer of one line. `modes` are the ways to
+/// begin a query; none where a query names no mode.
+pub fn guide(offer: &Offer, modes: &[&str]) -> Guide {
+    const CHOICE: usize = 3;
     const QUERY: usize = 4;
     const ANSWER: usize = 5;
     const END: usize = 6;
     const MODE: usize = 7;
-    const CLOSE: usize = 8;
-    let begin = if modes.is_empty() { QUERY } else { MODE };
-    let mut choice = vec![("<answer>".to_owned(), ANSWER)];
-    let mut shortcuts = vec![Shortcut { tag: "<answer>", next: ANSWER }];
-    if offer.search {
-        choice.insert(0, ("<search>".to_owned(), begin));
-        shortcuts.push(Shortcut { tag: "<search>", next: begin });
-    } else {
-        shortcuts.push(Shortcut { tag: "<search>", next: CLOSE });
-    }
-    let free = |close, limit, shortcuts, next| State::Free { close, limit, shortcuts, next };
+    let search = ("<search>".to_owned(), if modes.is_empty() { QUERY } else { MODE });
+    let answer = ("<answer>".to_owned(), ANSWER);
+    let branches = match (offer.search, offer.answer) {
+        (true, true) => vec![search, answer],
+        (true, false) => vec![search],
+        (false, _) => vec![answer],
+    };
+    let think = match offer.informed {
+        false => format!("<think> The question is: {} To answer it, I need to search for", offer.question),
+        true => format!("<think> The question is: {} According to the documents, the answer is", offer.question),
+    };
+    let line = |close, limit, eos| State::Free { close, limit, pause: "\n", eos, next: END };
     Guide {
         states: vec![
-            State::Force { text: "<think>".to_owned(), next: 1 },
-            free("</think>", offer.think_tokens, shortcuts, 3),
-            State::Choose { branches: choice },
+            State::Force { text: think, next: 1 },
+            State::Free { close: "</think>", limit: offer.think_tokens, pause: "\n", eos: false, next: 2 },
             State::Force { text: "\n".to_owned(), next: CHOICE },
-            free("</search>", offer.query_tokens, Vec::new(), END),
-            free("</answer>", offer.answer_tokens, Vec::new(), END),
+            State::Choose { branches },
+            line("</search>", offer.query_tokens, false),
+            line("</answer>", offer.answer_tokens, true),
             State::End,
             State::Choose { branches: modes.iter().map(|mode| (format!(" {mode}"), QUERY)).collect() },
-            State::Force { text: "</search>\n<answer>".to_owned(), next: ANSWER },
         ],
     }
 }

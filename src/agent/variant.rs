@@ -10,6 +10,7 @@ use super::protocol::Reading;
 /// |---|---|---|---|
 /// | a turn ends | with the token that completes a closing tag | the same | at its length or an end-of-sequence token; its text is then cut after the tag and encoded again |
 /// | sampled ids | kept, always | kept | kept where the new encoding agrees |
+/// | an end-of-sequence token | ends the turn and stays in the sequence | the same | vanishes |
 /// | action | an answer once one is begun, else the first complete pair of tags | a search wherever there is one | the first complete pair of tags |
 /// | after the rounds | one more turn, then an answer is forced | one more turn | one more turn |
 /// | sequence | grows in one session | the same | a new session per turn, which sees the last tokens of the context length; of the response the first ones are kept |

@@ -97,7 +97,12 @@ pub(super) async fn create(
     let options = options(&request)?;
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
-    let events = episodes::start(&state, &policy, conversation, options, 1).await?;
+    let started = episodes::start(&state, &policy, conversation, options, 1).await;
+    // Here the messages have another name.
+    let events = started.map_err(|error| match error.param.as_deref() {
+        Some("messages") => error.with_param("question"),
+        _ => error,
+    })?;
     if request.stream.unwrap_or(false) {
         return Ok(respond(&state, events));
     }

@@ -2,14 +2,14 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 
 use super::error::ApiError;
-use super::metrics::{EpisodeLabels, Metrics};
+use super::metrics::{EpisodeLabels, Metrics, PolicyLabels};
 use crate::agent::{Episode, Event, Policy, Reason};
 
 /// Events that may lie between an episode and its reader; a full queue makes the episode wait.
@@ -21,7 +21,7 @@ pub(crate) type Events = BoxStream<'static, (usize, Result<Event, ApiError>)>;
 /// Runs episodes side by side. Nothing is spawned: they move when the stream is polled and end when it is dropped.
 pub(crate) fn follow(episodes: Vec<Episode>, policy: &Arc<Policy>, metrics: &Metrics) -> Events {
     let each = episodes.into_iter().enumerate().map(|(index, episode)| {
-        let record = Record { metrics: metrics.clone(), policy: policy.clone(), outcome: "cancelled" };
+        let record = Record::new(metrics.clone(), policy.clone());
         events(episode, record).map(move |event| (index, event)).boxed()
     });
     stream::select_all(each).boxed()
@@ -60,10 +60,20 @@ fn events(episode: Episode, mut record: Record) -> impl Stream<Item = Result<Eve
 struct Record {
     metrics: Metrics,
     policy: Arc<Policy>,
+    begun: Instant,
+    spoke: bool,
     outcome: &'static str,
 }
 
 impl Record {
+    fn new(metrics: Metrics, policy: Arc<Policy>) -> Self {
+        Self { metrics, policy, begun: Instant::now(), spoke: false, outcome: "cancelled" }
+    }
+
+    fn labels(&self) -> PolicyLabels {
+        PolicyLabels { policy: self.policy.name.clone() }
+    }
+
     fn end(&mut self, outcome: &'static str) {
         self.outcome = outcome;
     }
@@ -71,6 +81,11 @@ impl Record {
     /// Counts what there is to count; false for an event that the episode's own error says better.
     fn note(&mut self, event: &Event) -> bool {
         match event {
+            Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
+                self.spoke = true;
+                let seconds = self.begun.elapsed().as_secs_f64();
+                self.metrics.first_text_seconds.get_or_create(&self.labels()).observe(seconds);
+            }
             Event::SearchFinished { milliseconds, cached, .. } => {
                 self.metrics.searched(Duration::from_secs_f64(milliseconds.max(0.0) / 1e3), *cached);
             }
@@ -93,6 +108,8 @@ impl Drop for Record {
     fn drop(&mut self) {
         let labels = EpisodeLabels { policy: self.policy.name.clone(), outcome: self.outcome };
         self.metrics.episodes.get_or_create(&labels).inc();
+        let seconds = self.begun.elapsed().as_secs_f64();
+        self.metrics.episode_seconds.get_or_create(&self.labels()).observe(seconds);
     }
 }
 

@@ -36,6 +36,13 @@ pub(crate) struct RouteLabels {
     pub(crate) route: String,
 }
 
+/// Which policy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct PolicyLabels {
+    /// The policy's name.
+    pub(crate) policy: String,
+}
+
 /// Which policy's episode, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct EpisodeLabels {
@@ -61,7 +68,8 @@ pub struct Metrics {
     registry: Arc<Registry>,
     pub(crate) requests: Family<RequestLabels, Counter>,
     pub(crate) request_seconds: Family<RouteLabels, Histogram, Seconds>,
-    pub(crate) first_text_seconds: Family<RouteLabels, Histogram, Seconds>,
+    pub(crate) first_text_seconds: Family<PolicyLabels, Histogram, Seconds>,
+    pub(crate) episode_seconds: Family<PolicyLabels, Histogram, Seconds>,
     pub(crate) in_flight: Gauge,
     pub(crate) episodes: Family<EpisodeLabels, Counter>,
     pub(crate) searches: Counter,
@@ -78,6 +86,7 @@ impl Metrics {
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(Seconds),
             first_text_seconds: Family::new_with_constructor(Seconds),
+            episode_seconds: Family::new_with_constructor(Seconds),
             in_flight: Gauge::default(),
             episodes: Family::default(),
             searches: Counter::default(),
@@ -92,8 +101,13 @@ impl Metrics {
         );
         registry.register(
             "first_text_seconds",
-            "Seconds from a request to the first text of a stream",
+            "Seconds from the beginning of an episode to its first text",
             metrics.first_text_seconds.clone(),
+        );
+        registry.register(
+            "episode_seconds",
+            "Seconds from the beginning of an episode to its end",
+            metrics.episode_seconds.clone(),
         );
         registry.register("http_in_flight", "Requests that are being answered", metrics.in_flight.clone());
         registry.register("episodes", "Episodes ended", metrics.episodes.clone());

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use waymark_models::kernel::Team;
 use waymark_models::{AdapterSlot, ForwardBatch, Logits};
 
 /// What the engine must know of a backend. Does not change while the engine runs.
@@ -60,4 +61,9 @@ pub trait Backend: Send {
 
     /// Forgets an adapter. No later batch names it.
     fn unload_adapter(&mut self, slot: AdapterSlot);
+
+    /// Threads that rest between two passes, for sampling. By default none: the engine's own thread samples.
+    fn team(&self) -> Option<&Team> {
+        None
+    }
 }

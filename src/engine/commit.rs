@@ -1,14 +1,12 @@
 //! After a forward pass: account for what was computed, sample, deliver, and end turns that are over.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::core::Core;
+use super::draw::{self, Draw};
 use super::error::EngineError;
 use super::mailbox::Room;
 use super::schedule::Planned;
 use super::sequence::{Phase, Running};
 use super::token::{Finish, Step};
-use super::worker::message;
 
 /// What becomes of a session after it has sampled.
 #[derive(Debug, Clone, Copy)]
@@ -21,23 +19,27 @@ enum Outcome {
 impl Core {
     /// Takes over the results of a pass. True when any row succeeded.
     pub(super) fn commit(&mut self, planned: &[Planned]) -> bool {
-        let mut any = false;
-        let mut logits = 0;
+        let mut draws = std::mem::take(&mut self.draws);
         for row in planned {
             self.account(row);
-            if !row.samples {
-                any = true;
-                continue;
-            }
-            match self.sample(row.session, logits) {
+        }
+        for (logits, row) in planned.iter().filter(|row| row.samples).enumerate() {
+            let turn = self.sequences.get_mut(&row.session).and_then(|sequence| sequence.turn.take());
+            draws.extend(turn.map(|turn| Draw::new(row.session, turn, logits)));
+        }
+        draw::all(&mut draws, &self.logits, &self.sequences, self.backend.team());
+        let mut any = draws.len() < planned.len();
+        for draw in draws.drain(..) {
+            let id = draw.session;
+            match self.deliver(draw) {
                 Ok(outcome) => {
                     any = true;
-                    self.settle(row.session, outcome);
+                    self.settle(id, outcome);
                 }
-                Err(error) => self.fail(row.session, error),
+                Err(error) => self.fail(id, error),
             }
-            logits += 1;
         }
+        self.draws = draws;
         any
     }
 
@@ -55,16 +57,12 @@ impl Core {
         self.counters.prefill_tokens_recomputed_total.add(again);
     }
 
-    fn sample(&mut self, id: u64, row: usize) -> Result<Outcome, EngineError> {
-        let missing = || EngineError::Backend("the session has no turn".into());
-        let sequence = self.sequences.get_mut(&id).ok_or_else(missing)?;
-        let turn = sequence.turn.as_mut().ok_or_else(missing)?;
-        let logits = self.logits.row(row);
-        let (sampler, history) = (&mut turn.sampler, &sequence.ids[turn.begin..]);
-        let allow = turn.generate.allow.as_deref();
-        let sampled = catch_unwind(AssertUnwindSafe(|| sampler.sample(logits, history, allow)))
-            .map_err(|panic| EngineError::Sample(format!("panic: {}", message(panic.as_ref()))))?
-            .map_err(|error| EngineError::Sample(error.to_string()))?;
+    /// Gives a turn back to its session, and the token drawn to both session and reader.
+    fn deliver(&mut self, draw: Draw) -> Result<Outcome, EngineError> {
+        let missing = || EngineError::Sample("nothing was drawn".into());
+        let sequence = self.sequences.get_mut(&draw.session).ok_or_else(missing)?;
+        let turn = sequence.turn.insert(draw.turn);
+        let sampled = draw.drawn.ok_or_else(missing)??;
         sequence.ids.push(sampled.id);
         self.counters.decode_tokens_total.add(1);
         let finish = turn.ends(sampled.id, sequence.ids.len(), self.limit, self.bytes.get(sampled.id));

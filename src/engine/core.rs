@@ -13,6 +13,7 @@ use super::backend::Backend;
 use super::command::{Command, Submission};
 use super::config::EngineConfig;
 use super::counters::Counters;
+use super::draw::Draw;
 use super::error::EngineError;
 use super::health::Pulse;
 use super::pool::Pool;
@@ -44,6 +45,7 @@ pub(super) struct Core {
     /// Steps in a row in which no row succeeded.
     pub(super) failures: u32,
     pub(super) planned: Vec<Planned>,
+    pub(super) draws: Vec<Draw>,
     pub(super) batch: ForwardBatch,
     pub(super) logits: Logits,
 }
@@ -72,6 +74,7 @@ impl Core {
             retired: Vec::new(),
             failures: 0,
             planned: Vec::new(),
+            draws: Vec::new(),
             batch: ForwardBatch::new(),
             logits: Logits::new(),
             backend,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use waymark_models::decoder::{Decoder, KvCache};
+use waymark_models::kernel::Team;
 use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits};
 
 use super::backend::{Backend, BackendError, BackendSpec};
@@ -67,5 +68,9 @@ impl Backend for CpuBackend {
 
     fn unload_adapter(&mut self, slot: AdapterSlot) {
         self.decoder.unload_adapter(slot);
+    }
+
+    fn team(&self) -> Option<&Team> {
+        Some(self.decoder.team())
     }
 }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `handle`, `session`, `turn`, `worker` | the handles, and the thread behind them |
 //! | `mailbox` | bounded delivery of tokens to a reader who may be slow or gone |
-//! | `core`, `schedule`, `step`, `commit` | the synchronous heart: commands, plan, forward pass, sampling |
+//! | `core`, `schedule`, `step`, `draw`, `commit` | the synchronous heart: commands, plan, forward pass, sampling |
 //! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
 //! | `stop` | where a turn ends |
 //! | `backend`, `cpu`, `mock` | what computes the logits |
@@ -21,6 +21,7 @@ mod config;
 mod core;
 mod counters;
 mod cpu;
+mod draw;
 mod error;
 mod handle;
 mod health;

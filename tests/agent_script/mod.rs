@@ -119,9 +119,11 @@ impl Steps for ScriptTurn<'_> {
     }
 }
 
+type Find = dyn Fn(&SearchQuery) -> Result<Vec<Passage>, SearchError> + Send + Sync;
+
 /// Finds what a function says, and remembers what was asked.
 pub struct Stub {
-    find: Box<dyn Fn(&SearchQuery) -> Result<Vec<Passage>, SearchError> + Send + Sync>,
+    find: Box<Find>,
     pub asked: Mutex<Vec<SearchQuery>>,
     modes: Vec<Mode>,
     delay: Duration,

@@ -52,7 +52,6 @@ async fn while_decoding_whole() {
 
 #[tokio::test]
 async fn while_prefilling() {
-    let backend = says("hi").with_time(Duration::ZERO, Duration::from_millis(1));
     let engine = EngineConfig { step_tokens: 16, ..EngineConfig::default() };
     for stream in [true, false] {
         let house =
@@ -67,7 +66,6 @@ async fn while_prefilling() {
         assert!(counters.prefill_tokens_total.get() < 9000, "the prefill went on");
         assert_eq!(counters.decode_tokens_total.get(), 0);
     }
-    drop(backend);
 }
 
 #[tokio::test]
@@ -134,6 +132,18 @@ async fn while_searching() {
         eventually("the search was given up", || waiting.load(SeqCst) == 0).await;
         house.quiet().await;
     }
+}
+
+#[tokio::test]
+async fn the_silence_of_a_search_is_filled() {
+    let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
+    let mut plan = Plan { searcher: Some(Arc::new(Abyss::default())), ..Plan::new(script(&lines)) };
+    plan.http.ping = Duration::from_millis(20);
+    let house = plan.build().await;
+    let mut socket = house.raw("/v1/chat/completions", &body("routerag", true)).await;
+    read_until(&mut socket, ": ping\n\n").await;
+    drop(socket);
+    house.quiet().await;
 }
 
 #[tokio::test]

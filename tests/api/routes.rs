@@ -164,6 +164,7 @@ async fn the_agent_tells_its_trace_at_once() {
         (json!({"question": "x", "max_tokens": 0}), "max_tokens"),
         (json!({"question": "x", "temperature": 3}), "temperature"),
         (json!({"question": "x", "logprobs": 21}), "logprobs"),
+        (json!({"question": "x".repeat(40_000)}), "question"),
         (json!({"question": "x", "messages": []}), "messages"),
     ] {
         let refused: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
@@ -185,6 +186,8 @@ async fn metrics_show_the_engine_and_the_requests() {
         "waymark_http_requests_total{route=\"/v1/agent\",status=\"400\"} 1",
         "waymark_episodes_total{policy=\"routerag\",outcome=\"stop\"} 1",
         "waymark_searches_total 1",
+        "waymark_first_text_seconds_count{policy=\"routerag\"} 1",
+        "waymark_episode_seconds_count{policy=\"routerag\"} 1",
         "waymark_prefill_tokens_total ",
         "waymark_prefill_tokens_recomputed_total 0",
         "waymark_prefix_cache_hit_tokens_total ",

@@ -1,9 +1,9 @@
 //! The program as a user runs it: commands, their output, their errors, signals.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;
-mod program;
 
 use std::fs;
 use std::path::Path;
@@ -112,7 +112,17 @@ fn the_description_of_the_interface_is_printed() {
 fn a_bench_drives_the_mock() {
     let server = Serving::start(&["--mock"]);
     let run = waymark(&[
-        "bench", "serve", "--url", &server.url, "--model", "plain", "--count", "8", "--clients", "4", "--json",
+        "bench",
+        "serve",
+        "--url",
+        &server.url,
+        "--model",
+        "plain",
+        "--count",
+        "8",
+        "--clients",
+        "4",
+        "--json",
     ]);
     assert!(run.ok(), "{}", run.stderr);
     let report: Value = serde_json::from_str(&run.stdout).unwrap();

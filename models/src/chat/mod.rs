@@ -1,5 +1,6 @@
 //! Chat templates: messages to the text a model was trained on, keeping track of what was written by whom.
 
+mod clock;
 mod environment;
 mod mark;
 
@@ -55,7 +56,8 @@ impl ChatTemplate {
     /// [`ModelError::Template`] with the line that is wrong.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, ModelError> {
         let mut environment = environment::environment()?;
-        environment.add_template_owned(NAME, source.to_owned()).map_err(|error| template_error(&error))?;
+        let source = environment::without_generation_tags(source);
+        environment.add_template_owned(NAME, source).map_err(|error| template_error(&error))?;
         Ok(Self { environment, bos: bos.to_owned(), eos: eos.to_owned(), control: Vec::new() })
     }
 
@@ -67,11 +69,15 @@ impl ChatTemplate {
         self
     }
 
-    /// The whole conversation as one text.
+    /// The whole conversation as one text. Templates that write the date write today's, in UTC.
     ///
     /// # Errors
     /// [`ModelError::Template`] when the template refuses the messages.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ModelError> {
+        self.render_at(clock::now(), messages, add_generation_prompt)
+    }
+
+    fn render_at(&self, now: u64, messages: &[Message], add_generation_prompt: bool) -> Result<String, ModelError> {
         if let Some(message) = messages.iter().find(|message| !is_name(&message.role)) {
             // A role is written by templates as it is, so it must not be able to spell anything.
             return Err(ModelError::Template(format!("{:?} is not a role", message.role)));
@@ -82,6 +88,7 @@ impl ChatTemplate {
             add_generation_prompt => add_generation_prompt,
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
+            strftime_now => Value::from_function(move |format: String| clock::strftime(&format, now)),
         };
         template.render(values).map_err(|error| template_error(&error))
     }
@@ -101,13 +108,16 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<Vec<Segment>, ModelError> {
-        let plain = self.render(messages, add_generation_prompt)?;
+        // One moment for all renderings: they are compared.
+        let now = clock::now();
+        let render = |messages: &[Message]| self.render_at(now, messages, add_generation_prompt);
+        let plain = render(messages)?;
         let marks = mark::Marks::avoiding(messages);
-        let marked = self.render(&marks.around(messages), add_generation_prompt)?;
+        let marked = render(&marks.around(messages))?;
         if let Some(segments) = marks.split(&marked).filter(|segments| joined(segments) == plain) {
             return Ok(segments);
         }
-        let fenced = self.render(&marks.inside(messages, &self.control), add_generation_prompt)?;
+        let fenced = render(&marks.inside(messages, &self.control))?;
         let segments = marks.cut(&fenced);
         if joined(&segments) == plain {
             return Ok(segments);

@@ -83,6 +83,11 @@ impl Decoder {
         &self.config
     }
 
+    /// The threads it runs on.
+    pub fn team(&self) -> &Team {
+        &self.team
+    }
+
     /// A cache of `blocks` blocks for sequences of this decoder, in `f32`. Its memory is taken as it is first written.
     pub fn kv_cache(&self, blocks: usize) -> KvCache {
         self.kv_cache_of(KvKind::F32, blocks)

@@ -1,6 +1,6 @@
 //! The matrix product of activations with packed weights.
 //!
-//! Work is cut into units of one panel of outputs times up to [`ROWS`] rows of activations; threads take units as they
+//! Work is cut into units of one panel of outputs times up to `ROWS` rows of activations; threads take units as they
 //! get free. Inside a unit the panel is unpacked chunk by chunk of the input dimension into a scratch that stays in the
 //! first-level cache, and every row of the unit uses it from there.
 //!
@@ -8,6 +8,7 @@
 //! storage form or the number of threads: a row's result does not depend on the batch it is computed in.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::isa::Isa;
@@ -15,7 +16,7 @@ use super::layout::{BLOCK, Form, PANEL};
 use super::packed::Packed;
 use super::portable::Portable;
 use super::prefetch::prefetch;
-use super::team::{Base, Team};
+use super::team::{Base, Team, share};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 
@@ -126,9 +127,10 @@ struct Scratch {
 impl Task<'_> {
     fn run<K: Kernel>(&self, team: &Team) {
         let panels = self.w.panels();
-        let units = self.m.div_ceil(ROWS) * panels;
+        let groups = self.m.div_ceil(ROWS);
+        let units = groups * panels;
         // Several units at a time keep the reads of a thread contiguous; several turns per thread keep them balanced.
-        let grab = (units / (team.threads() * 8)).max(1);
+        let grab = (units / (team.threads() * 32)).max(1);
         let next = AtomicUsize::new(0);
         team.run(&|_, _| {
             let mut scratch = Scratch { weights: MaybeUninit::uninit(), sums: [0.0; ROWS * PANEL] };
@@ -138,16 +140,16 @@ impl Task<'_> {
                     break;
                 }
                 for unit in first..units.min(first + grab) {
-                    self.unit::<K>(unit / panels * ROWS, unit % panels, &mut scratch);
+                    self.unit::<K>(share(self.m, unit / panels, groups), unit % panels, &mut scratch);
                 }
             }
         });
     }
 
-    /// Rows from `first` on, at most [`ROWS`], times the outputs of one panel.
-    fn unit<K: Kernel>(&self, first: usize, panel: usize, scratch: &mut Scratch) {
-        let (rows, inn, form) = (ROWS.min(self.m - first), self.w.inn(), self.w.form());
-        for row in first..first + rows {
+    /// A range of at most [`ROWS`] rows times the outputs of one panel.
+    fn unit<K: Kernel>(&self, range: Range<usize>, panel: usize, scratch: &mut Scratch) {
+        let (first, rows, inn, form) = (range.start, range.len(), self.w.inn(), self.w.form());
+        for row in range {
             // The results of different rows lie far apart, where the processor would not look ahead by itself.
             prefetch(self.y.0.wrapping_add(row * self.w.out() + panel * PANEL).cast(), PANEL * 4);
         }

@@ -5,61 +5,76 @@ use super::SampleError;
 /// Values handled side by side.
 const LANES: usize = 16;
 
-/// `ln Σ exp(logit)`, stable. Minus infinity is allowed for single logits: such a token cannot occur.
-pub(super) fn log_sum_exp(logits: &[f32]) -> Result<f32, SampleError> {
-    let max = finite_max(logits)?;
-    let mut sum = 0.0f64;
-    for block in logits.chunks(256) {
-        sum += f64::from(sum_exp(block, max, 1.0));
-    }
-    Ok(max + sum.ln() as f32)
+/// Tokens whose weights are summed together.
+pub(super) const BLOCK: usize = 256;
+
+/// What is needed of all logits together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Summary {
+    /// The highest logit.
+    pub(super) max: f32,
+    /// `ln Σ exp(logit)`.
+    pub(super) log_sum: f32,
 }
 
-/// The highest logit, after making sure that none is NaN or positive infinity.
-pub(super) fn finite_max(logits: &[f32]) -> Result<f32, SampleError> {
+impl Summary {
+    /// Reads all logits, stably. Minus infinity is allowed for single ones: such a token cannot occur.
+    pub(super) fn of(logits: &[f32]) -> Result<Self, SampleError> {
+        let max = highest(logits);
+        if max == f32::INFINITY {
+            return Err(SampleError::NotFinite);
+        }
+        if max == f32::NEG_INFINITY {
+            let broken = logits.iter().any(|logit| logit.is_nan());
+            return Err(if broken { SampleError::NotFinite } else { SampleError::NoCandidate });
+        }
+        let sum = sum_exp(logits, max, 1.0);
+        // A NaN is passed over by the comparisons above, but not by the sum.
+        if sum.is_nan() { Err(SampleError::NotFinite) } else { Ok(Self { max, log_sum: max + sum.ln() as f32 }) }
+    }
+}
+
+/// The highest value; NaN is passed over, and nothing at all gives minus infinity.
+pub(super) fn highest(logits: &[f32]) -> f32 {
+    // Not `f32::max`: this is one instruction where that is several.
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut max = [f32::NEG_INFINITY; LANES];
-    // A NaN compares as neither below nor above, so it must be looked for by itself.
-    let mut broken = [false; LANES];
     let mut chunks = logits.chunks_exact(LANES);
     for chunk in &mut chunks {
-        for lane in 0..LANES {
-            max[lane] = max[lane].max(chunk[lane]);
-            broken[lane] |= is_broken(chunk[lane]);
+        for (max, &logit) in max.iter_mut().zip(chunk) {
+            *max = larger(*max, logit);
         }
     }
-    let rest = chunks.remainder();
-    let max = max.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-    if broken.contains(&true) || rest.iter().copied().any(is_broken) {
-        return Err(SampleError::NotFinite);
-    }
-    if max == f32::NEG_INFINITY { Err(SampleError::NoCandidate) } else { Ok(max) }
+    max.iter().chain(chunks.remainder()).copied().fold(f32::NEG_INFINITY, larger)
 }
 
-/// NaN or positive infinity.
-fn is_broken(logit: f32) -> bool {
-    logit.is_nan() | (logit == f32::INFINITY)
+/// `Σ exp((logit − max) · scale)`, in single precision over blocks, in double over the sums of blocks.
+pub(super) fn sum_exp(logits: &[f32], max: f32, scale: f32) -> f64 {
+    logits.chunks(BLOCK).map(|block| f64::from(block_sum(block, max, scale))).sum()
 }
 
 /// `Σ exp((logit − max) · scale)` of a short block.
-pub(super) fn sum_exp(block: &[f32], max: f32, scale: f32) -> f32 {
+pub(super) fn block_sum(block: &[f32], max: f32, scale: f32) -> f32 {
     let mut sums = [0.0f32; LANES];
     let mut chunks = block.chunks_exact(LANES);
     for chunk in &mut chunks {
-        for lane in 0..LANES {
-            sums[lane] += exp((chunk[lane] - max) * scale);
+        for (sum, &logit) in sums.iter_mut().zip(chunk) {
+            *sum += exp((logit - max) * scale);
         }
     }
     let rest: f32 = chunks.remainder().iter().map(|&logit| exp((logit - max) * scale)).sum();
     sums.iter().sum::<f32>() + rest
 }
 
-/// `exp(x)` for x ≤ 0, relative error below 2e-7, zero below −87. Branch-free: a polynomial for the fraction of
-/// `x / ln 2` and the exponent bits for its integer part (Cephes `expf`).
+/// `exp(x)` for x ≤ 0, relative error below 3e-7, zero below −87; NaN stays NaN. Branch-free: a polynomial for the
+/// fraction of `x / ln 2` and the exponent bits for its integer part (Cephes `expf`).
+#[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    // Adding and subtracting 1.5 · 2²³ rounds to an integer without SSE4.1.
+    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits, and subtracting it again gives it as a number.
     const ROUND: f32 = 12_582_912.0;
-    let clamped = x.max(-87.0);
-    let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let clamped = if x < -87.0 { -87.0 } else { x };
+    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = clamped - n * 0.693_359_4 + n * 2.121_944_4e-4;
     let p = 1.987_569_1e-4f32;
     let p = p * r + 1.398_199_9e-3;
@@ -68,14 +83,14 @@ pub(super) fn exp(x: f32) -> f32 {
     let p = p * r + 1.666_666_5e-1;
     let p = p * r + 0.5;
     let p = p * r * r + r + 1.0;
-    // n is in −126..=0, so the exponent field stays in range.
-    let power = f32::from_bits(((n as i32 + 127) as u32) << 23);
-    if x < -87.0 { 0.0 } else { p * power }
+    // The integer is in −126..=0, so the exponent field stays in range.
+    let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    let value = p * f32::from_bits(exponent);
+    if x < -87.0 { 0.0 } else { value }
 }
 
-/// The id of the highest logit, the lowest id on ties; none when all are minus infinity.
-pub(super) fn argmax(logits: &[f32]) -> Option<u32> {
-    let max = finite_max(logits).ok()?;
+/// The id of the highest logit, the lowest id on ties.
+pub(super) fn argmax(logits: &[f32], max: f32) -> Option<u32> {
     logits.iter().position(|&logit| logit == max).map(|id| id as u32)
 }
 
@@ -109,13 +124,14 @@ mod tests {
         }
         assert_eq!(exp(-100.0), 0.0);
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert!(exp(f32::NAN).is_nan());
     }
 
     #[test]
-    fn log_sum_exp_is_exact_enough_over_a_vocabulary() {
+    fn the_sum_is_exact_enough_over_a_vocabulary() {
         let logits: Vec<f32> = (0..49_153).map(|i| ((i * 7919) % 1000) as f32 * 0.02 - 7.0).collect();
         let wanted = logits.iter().map(|&logit| f64::from(logit).exp()).sum::<f64>().ln();
-        assert!((f64::from(log_sum_exp(&logits).unwrap_or(0.0)) - wanted).abs() < 1e-5);
+        assert!((f64::from(Summary::of(&logits).map_or(0.0, |summary| summary.log_sum)) - wanted).abs() < 1e-5);
     }
 
     #[test]
@@ -123,20 +139,20 @@ mod tests {
         for at in [0, 15, 16, 20] {
             let mut logits = [0.5f32; 21];
             logits[at] = f32::NAN;
-            assert_eq!(log_sum_exp(&logits), Err(SampleError::NotFinite));
+            assert_eq!(Summary::of(&logits), Err(SampleError::NotFinite));
             logits[at] = f32::INFINITY;
-            assert_eq!(log_sum_exp(&logits), Err(SampleError::NotFinite));
+            assert_eq!(Summary::of(&logits), Err(SampleError::NotFinite));
             logits[at] = f32::NEG_INFINITY;
-            assert!(log_sum_exp(&logits).is_ok());
+            assert!(Summary::of(&logits).is_ok());
         }
-        assert_eq!(log_sum_exp(&[f32::NEG_INFINITY; 40]), Err(SampleError::NoCandidate));
-        assert_eq!(log_sum_exp(&[]), Err(SampleError::NoCandidate));
+        assert_eq!(Summary::of(&[f32::NEG_INFINITY; 40]), Err(SampleError::NoCandidate));
+        assert_eq!(Summary::of(&[]), Err(SampleError::NoCandidate));
     }
 
     #[test]
     fn top_breaks_ties_by_lowest_id() {
         assert_eq!(top(&[1.0, 3.0, 2.0, 3.0, 2.0], 3), [(1, 3.0), (3, 3.0), (2, 2.0)]);
         assert_eq!(top(&[1.0], 5), [(0, 1.0)]);
-        assert_eq!(argmax(&[1.0, 3.0, 3.0]), Some(1));
+        assert_eq!(argmax(&[1.0, 3.0, 3.0], 3.0), Some(1));
     }
 }

@@ -13,7 +13,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 pub use params::SamplingParams;
 
-use distribution::{log_sum_exp, top};
+use distribution::{Summary, argmax, highest, top};
 use penalty::Penalty;
 use shortlist::Shortlist;
 
@@ -70,48 +70,50 @@ impl Sampler {
     /// # Errors
     /// [`SampleError`] when the logits do not allow a choice; the sampler stays usable.
     pub fn sample(&mut self, logits: &[f32], history: &[u32], allow: Option<&[u32]>) -> Result<Sampled, SampleError> {
-        let total = log_sum_exp(logits)?;
+        let summary = Summary::of(logits)?;
         let id = if self.params.adjusts() {
-            self.adjusted.clear();
-            self.adjusted.extend_from_slice(logits);
-            self.penalty.apply(&self.params, history, &mut self.adjusted);
-            let adjusted = std::mem::take(&mut self.adjusted);
-            let id = self.choose(&adjusted, allow);
+            let mut adjusted = std::mem::take(&mut self.adjusted);
+            adjusted.clear();
+            adjusted.extend_from_slice(logits);
+            self.penalty.apply(&self.params, history, &mut adjusted);
+            let id = self.choose(&adjusted, highest(&adjusted), allow);
             self.adjusted = adjusted;
             id?
         } else {
-            self.choose(logits, allow)?
+            self.choose(logits, summary.max, allow)?
         };
         let mut best = Vec::new();
         if self.params.top_logprobs > 0 {
             best = top(logits, self.params.top_logprobs);
-            best.iter_mut().for_each(|(_, logit)| *logit -= total);
+            best.iter_mut().for_each(|(_, logit)| *logit -= summary.log_sum);
         }
-        Ok(Sampled { id, logprob: logits[id as usize] - total, top: best })
+        Ok(Sampled { id, logprob: logits[id as usize] - summary.log_sum, top: best })
     }
 
-    fn choose(&mut self, logits: &[f32], allow: Option<&[u32]>) -> Result<u32, SampleError> {
+    fn choose(&mut self, logits: &[f32], max: f32, allow: Option<&[u32]>) -> Result<u32, SampleError> {
         if self.params.is_greedy() {
-            return greedy(logits, allow);
+            let best = match allow {
+                Some(ids) => best_of(logits, ids),
+                None => argmax(logits, max),
+            };
+            return best.ok_or(SampleError::NoCandidate);
         }
         // 53 random bits: every value is exact in f64 and below 1.
         let draw = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        self.shortlist.draw(&self.params, logits, allow, draw)
+        match allow {
+            Some(ids) => self.shortlist.draw_among(&self.params, logits, ids, draw),
+            None => Ok(self.shortlist.draw(&self.params, logits, max, draw)),
+        }
     }
 }
 
-/// The id with the highest logit, the lowest such id on ties.
-fn greedy(logits: &[f32], allow: Option<&[u32]>) -> Result<u32, SampleError> {
+/// The id with the highest logit out of a list, the lowest such id on ties.
+fn best_of(logits: &[f32], ids: &[u32]) -> Option<u32> {
     let better = |best: Option<(u32, f32)>, (id, logit): (u32, f32)| match best {
         Some((id_best, logit_best)) if logit < logit_best || (logit == logit_best && id > id_best) => best,
         _ if logit == f32::NEG_INFINITY => best,
         _ => Some((id, logit)),
     };
-    let best = match allow {
-        None => distribution::argmax(logits),
-        Some(ids) => {
-            ids.iter().filter_map(|&id| Some((id, *logits.get(id as usize)?))).fold(None, better).map(|(id, _)| id)
-        }
-    };
-    best.ok_or(SampleError::NoCandidate)
+    let known = ids.iter().filter_map(|&id| Some((id, *logits.get(id as usize)?)));
+    known.fold(None, better).map(|(id, _)| id)
 }

@@ -1,116 +1,111 @@
 //! Drawing from a filtered distribution without sorting a vocabulary.
 //!
-//! Only the tokens near the top are ever looked at one by one. When top-k or top-p want an order, tokens within a few
-//! nats of the best are gathered and sorted; if they do not reach k tokens or probability p, the window widens. The
-//! result is exact for every setting.
+//! When top-k, top-p or min-p cut the distribution off, only tokens near the top are gathered. If those within a few nats
+//! of the best do not reach k tokens or probability p, the window widens. Where the cut falls among them is found by
+//! selection, which takes time in proportion to their number. The result is exact for every setting, and tokens are
+//! always walked over by id, so a seed gives the same tokens whatever the order of selection.
+
+use std::cmp::Ordering;
 
 use super::SampleError;
 use super::SamplingParams;
-use super::distribution::{exp, finite_max, sum_exp};
+use super::distribution::{BLOCK, block_sum, exp, highest, sum_exp};
 
-/// Tokens whose weights are summed together, so that a draw can skip most of the vocabulary.
-const BLOCK: usize = 256;
-
-/// How far below the best token to look at first, in nats of the scaled distribution, and further if that is not enough.
+/// How far below the best token to look at first, in nats of the scaled distribution, and further if not enough is there.
 const WINDOWS: [f32; 5] = [5.0, 10.0, 20.0, 40.0, f32::INFINITY];
+
+/// A token with its logit, scaled and relative to the best.
+type Candidate = (u32, f32);
 
 /// Reusable buffers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shortlist {
-    /// (id, scaled logit relative to the best), then sorted.
-    candidates: Vec<(u32, f32)>,
-    /// Logits of an allow-list.
-    allowed: Vec<(u32, f32)>,
+    /// By id.
+    candidates: Vec<Candidate>,
+    /// The same in the disorder that selection leaves.
+    selection: Vec<Candidate>,
     /// Sums of weights of each block of the vocabulary.
     blocks: Vec<f32>,
 }
 
 impl Shortlist {
-    /// The token that `draw` ∈ [0, 1) falls on.
-    pub(super) fn draw(
+    /// The token that `draw` ∈ [0, 1) falls on. `max` is the highest logit.
+    pub(super) fn draw(&mut self, params: &SamplingParams, logits: &[f32], max: f32, draw: f64) -> u32 {
+        let scale = 1.0 / params.temperature;
+        let ordered = params.top_k > 0 || params.top_p < 1.0;
+        if !ordered && params.min_p == 0.0 {
+            return self.draw_all(logits, max, scale, draw);
+        }
+        let wanted = self.gather(params, logits, max, scale);
+        self.truncate(params, wanted);
+        self.pick(draw)
+    }
+
+    /// The same among the tokens of an allow-list.
+    pub(super) fn draw_among(
         &mut self,
         params: &SamplingParams,
         logits: &[f32],
-        allow: Option<&[u32]>,
+        ids: &[u32],
         draw: f64,
     ) -> Result<u32, SampleError> {
-        let scale = 1.0 / params.temperature;
-        // p ≥ min_p · p_max, in logarithms.
-        let floor = if params.min_p > 0.0 { params.min_p.ln() } else { f32::NEG_INFINITY };
-        if let Some(ids) = allow {
-            self.gather_allowed(logits, ids, scale, floor)?;
-            self.truncate(params, None);
-            return Ok(self.pick(draw));
+        self.candidates.clear();
+        self.candidates.extend(ids.iter().filter_map(|&id| Some((id, *logits.get(id as usize)?))));
+        self.candidates.sort_unstable_by_key(|&(id, _)| id);
+        self.candidates.dedup_by_key(|&mut (id, _)| id);
+        let max = self.candidates.iter().map(|&(_, logit)| logit).fold(f32::NEG_INFINITY, f32::max);
+        if max == f32::NEG_INFINITY {
+            return Err(SampleError::NoCandidate);
         }
-        let max = finite_max(logits)?;
-        let ordered = params.top_k > 0 || params.top_p < 1.0;
-        if !ordered && params.min_p == 0.0 {
-            return Ok(self.draw_all(logits, max, scale, draw));
-        }
-        let wanted = self.gather(params, logits, max, scale, floor);
-        if ordered {
-            self.truncate(params, wanted);
-        }
+        let (scale, floor) = (1.0 / params.temperature, floor(params));
+        self.candidates.iter_mut().for_each(|(_, logit)| *logit = (*logit - max) * scale);
+        self.candidates.retain(|&(_, logit)| logit >= floor && logit > f32::NEG_INFINITY);
+        self.truncate(params, None);
         Ok(self.pick(draw))
     }
 
     /// Draws from the whole distribution: one pass for the sums of blocks, then a walk inside one block.
     fn draw_all(&mut self, logits: &[f32], max: f32, scale: f32, draw: f64) -> u32 {
         self.blocks.clear();
-        self.blocks.extend(logits.chunks(BLOCK).map(|block| sum_exp(block, max, scale)));
+        self.blocks.extend(logits.chunks(BLOCK).map(|block| block_sum(block, max, scale)));
         let total: f64 = self.blocks.iter().copied().map(f64::from).sum();
         let mut left = draw * total;
-        let mut last = 0;
         for (block, &sum) in self.blocks.iter().enumerate() {
             if left >= f64::from(sum) {
                 left -= f64::from(sum);
                 continue;
             }
             let first = block * BLOCK;
-            let end = logits.len().min(first + BLOCK);
-            for (id, &logit) in logits.iter().enumerate().take(end).skip(first) {
+            let mut last = None;
+            for (id, &logit) in (first as u32..).zip(&logits[first..logits.len().min(first + BLOCK)]) {
                 let weight = f64::from(exp((logit - max) * scale));
                 if weight > 0.0 {
-                    last = id;
                     if left < weight {
-                        return id as u32;
+                        return id;
                     }
+                    last = Some(id);
                     left -= weight;
                 }
             }
             // Rounding left a crumb: the block's last possible token takes it.
-            return last as u32;
+            if let Some(id) = last {
+                return id;
+            }
         }
         // Rounding again, at the very end of the vocabulary: the best token is always possible.
-        logits.iter().position(|&logit| logit == max).unwrap_or(last) as u32
-    }
-
-    fn gather_allowed(&mut self, logits: &[f32], ids: &[u32], scale: f32, floor: f32) -> Result<(), SampleError> {
-        self.allowed.clear();
-        self.allowed.extend(ids.iter().filter_map(|&id| Some((id, *logits.get(id as usize)?))));
-        self.allowed.sort_unstable_by_key(|&(id, _)| id);
-        self.allowed.dedup_by_key(|&mut (id, _)| id);
-        let max = self.allowed.iter().map(|&(_, logit)| logit).fold(f32::NEG_INFINITY, f32::max);
-        if max == f32::NEG_INFINITY {
-            return Err(SampleError::NoCandidate);
-        }
-        self.candidates.clear();
-        let scaled = self.allowed.iter().map(|&(id, logit)| (id, (logit - max) * scale));
-        self.candidates.extend(scaled.filter(|&(_, logit)| logit >= floor && logit > f32::NEG_INFINITY));
-        Ok(())
+        logits.iter().position(|&logit| logit == max).unwrap_or_default() as u32
     }
 
     /// Gathers every token that top-k and top-p can keep, and perhaps some more. Returns the weight that top-p keeps
     /// where it is a share of more than the candidates.
-    fn gather(&mut self, params: &SamplingParams, logits: &[f32], max: f32, scale: f32, floor: f32) -> Option<f64> {
+    fn gather(&mut self, params: &SamplingParams, logits: &[f32], max: f32, scale: f32) -> Option<f64> {
+        let floor = floor(params);
         // Top-p is a share of what min-p and top-k leave. With top-k it can only shorten the k best, so k decides.
         let by_mass = params.top_k == 0 && params.top_p < 1.0;
         let wanted = by_mass.then(|| f64::from(params.top_p) * mass(logits, max, scale, floor));
         for window in WINDOWS {
             let bound = floor.max(-window);
-            self.candidates.clear();
-            let near = logits.iter().zip(0..).map(|(&logit, id)| (id, (logit - max) * scale));
-            self.candidates.extend(near.filter(|&(_, logit)| logit >= bound && logit > f32::NEG_INFINITY));
+            self.gather_above(logits, max, scale, bound);
             let enough = match wanted {
                 Some(wanted) => weight(&self.candidates) >= wanted,
                 None => params.top_k > 0 && self.candidates.len() >= params.top_k,
@@ -122,25 +117,42 @@ impl Shortlist {
         wanted
     }
 
-    /// Sorts the candidates, best first and lowest id first on ties, and cuts them off by top-k, then top-p. `wanted` is
-    /// the weight for top-p to keep; without it, top-p's share of the candidates.
-    fn truncate(&mut self, params: &SamplingParams, wanted: Option<f64>) {
-        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        if params.top_k > 0 && params.top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(params.top_k - 1, order);
-            self.candidates.truncate(params.top_k);
+    fn gather_above(&mut self, logits: &[f32], max: f32, scale: f32, bound: f32) {
+        const CHUNK: usize = 32;
+        self.candidates.clear();
+        // A little lower than the bound in the scale of the logits: rounding must not lose a token here.
+        let rough = max + bound / scale * 1.001 - 1e-3 - 1e-6 * max.abs();
+        for (chunk, first) in logits.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
+            // Most chunks have nothing to offer, and to see that takes an instruction or two per eight tokens.
+            if highest(chunk) < rough {
+                continue;
+            }
+            let scaled = (first..).zip(chunk).map(|(id, &logit)| (id, (logit - max) * scale));
+            self.candidates.extend(scaled.filter(|&(_, logit)| logit >= bound && logit > f32::NEG_INFINITY));
         }
-        self.candidates.sort_unstable_by(order);
-        if params.top_p >= 1.0 {
+    }
+
+    /// Cuts the candidates off by top-k, then top-p. `wanted` is the weight for top-p to keep; without it, top-p's share
+    /// of the candidates.
+    fn truncate(&mut self, params: &SamplingParams, wanted: Option<f64>) {
+        let by_count = params.top_k > 0 && params.top_k < self.candidates.len();
+        if !by_count && params.top_p >= 1.0 {
             return;
         }
-        let wanted = wanted.unwrap_or_else(|| f64::from(params.top_p) * weight(&self.candidates));
-        let mut sum = 0.0;
-        let last = self.candidates.iter().position(|&(_, logit)| {
-            sum += f64::from(exp(logit));
-            sum >= wanted
-        });
-        self.candidates.truncate(last.map_or(self.candidates.len(), |last| last + 1));
+        self.selection.clone_from(&self.candidates);
+        let mut kept = self.selection.as_mut_slice();
+        let mut last = None;
+        if by_count {
+            last = Some(*kept.select_nth_unstable_by(params.top_k - 1, order).1);
+            kept = &mut kept[..params.top_k];
+        }
+        if params.top_p < 1.0 {
+            let wanted = wanted.unwrap_or_else(|| f64::from(params.top_p) * weight(kept));
+            last = last_within(kept, wanted);
+        }
+        if let Some(last) = last {
+            self.candidates.retain(|candidate| order(candidate, &last).is_le());
+        }
     }
 
     /// Draws from the candidates, which are not empty.
@@ -153,20 +165,48 @@ impl Shortlist {
             }
             left -= weight;
         }
-        // Rounding left a crumb: it goes to the first, which always has weight.
-        self.candidates.first().map_or(0, |&(id, _)| id)
+        // Rounding left a crumb: the best takes it.
+        self.candidates.iter().min_by(|a, b| order(a, b)).map_or(0, |&(id, _)| id)
     }
 }
 
+/// Best first, lowest id first on ties.
+fn order(a: &Candidate, b: &Candidate) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// p ≥ min_p · p_max, in logarithms.
+fn floor(params: &SamplingParams) -> f32 {
+    if params.min_p > 0.0 { params.min_p.ln() } else { f32::NEG_INFINITY }
+}
+
+/// The last of the best candidates that together have the weight `wanted`: halves of the list are ordered against each
+/// other until one candidate is left, which takes as long as ordering the list twice against one pivot.
+fn last_within(mut list: &mut [Candidate], mut wanted: f64) -> Option<Candidate> {
+    while list.len() > 1 {
+        let half = list.len() / 2;
+        list.select_nth_unstable_by(half - 1, order);
+        let (better, worse) = list.split_at_mut(half);
+        let weight = weight(better);
+        if weight >= wanted {
+            list = better;
+        } else {
+            wanted -= weight;
+            list = worse;
+        }
+    }
+    list.first().copied()
+}
+
 /// The weight of some candidates, relative to the best token.
-fn weight(candidates: &[(u32, f32)]) -> f64 {
+fn weight(candidates: &[Candidate]) -> f64 {
     candidates.iter().map(|&(_, logit)| f64::from(exp(logit))).sum()
 }
 
 /// The weight of all tokens whose scaled logit is at least `floor`, relative to the best token.
 fn mass(logits: &[f32], max: f32, scale: f32, floor: f32) -> f64 {
     if floor == f32::NEG_INFINITY {
-        return logits.chunks(BLOCK).map(|block| f64::from(sum_exp(block, max, scale))).sum();
+        return sum_exp(logits, max, scale);
     }
     let scaled = logits.iter().map(|&logit| (logit - max) * scale);
     scaled.filter(|&logit| logit >= floor).map(|logit| f64::from(exp(logit))).sum()

@@ -96,4 +96,27 @@ mod tests {
         let short = TensorView { kind: GgmlKind::Q8_0, shape: vec![1, 32], bytes: Cow::Borrowed(&bytes[2..]) };
         assert!(short.to_f32().is_err());
     }
+
+    #[test]
+    fn k_quants_are_unpacked() {
+        use candle_core::Tensor;
+        // A wave: two super-blocks of 256, with the bound that each kind's bits allow for values in -1..1.
+        let wave: Vec<f32> = (0..512).map(|i| (i as f32 * 0.07).sin()).collect();
+        let tensor = Tensor::from_slice(&wave, (2, 256), &Device::Cpu).unwrap();
+        let kinds = [
+            (GgmlKind::Q2K, 0.4),
+            (GgmlKind::Q3K, 0.2),
+            (GgmlKind::Q4K, 0.08),
+            (GgmlKind::Q5K, 0.04),
+            (GgmlKind::Q6K, 0.03),
+        ];
+        for (kind, bound) in kinds {
+            let packed = QTensor::quantize(&tensor, kind).unwrap();
+            let bytes = packed.data().unwrap();
+            assert_eq!(size_of(kind, 512), Some(bytes.len()));
+            let values = TensorView { kind, shape: vec![2, 256], bytes }.to_f32().unwrap();
+            let worst = values.iter().zip(&wave).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst < bound && worst > 0.0, "{kind:?}: {worst}");
+        }
+    }
 }

@@ -77,6 +77,24 @@ struct Line {
     llama_decode: Option<f64>,
 }
 
+/// Rates of prefill and decode, round after round.
+#[derive(Debug, Default)]
+struct Sample {
+    prefill: Vec<f64>,
+    decode: Vec<f64>,
+}
+
+impl Sample {
+    fn push(&mut self, (prefill, decode): (f64, f64)) {
+        self.prefill.push(prefill);
+        self.decode.push(decode);
+    }
+
+    fn medians(&mut self) -> (f64, f64) {
+        (quantile(&mut self.prefill, 0.5), quantile(&mut self.decode, 0.5))
+    }
+}
+
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         ensure!(self.prompt > 0 && self.tokens > 1 && self.rounds > 0, "--prompt, --rounds: at least 1; --tokens: 2");
@@ -128,28 +146,27 @@ impl Args {
         files: &[PathBuf],
         random: &mut ChaCha8Rng,
     ) -> anyhow::Result<Line> {
-        let (mut prefill, mut decode) = (Vec::new(), Vec::new());
-        let mut peers: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); files.len()];
+        let mut ours = Sample::default();
+        let mut peers: Vec<Sample> = files.iter().map(|_| Sample::default()).collect();
         for _ in 0..self.rounds {
-            let rates = self.round(engine, sequences, vocab, random).await?;
-            prefill.push(rates.0);
-            decode.push(rates.1);
+            ours.push(self.round(engine, sequences, vocab, random).await?);
             let Some(binary) = &self.llama else { continue };
             for (file, peer) in files.iter().zip(&mut peers) {
                 let row = llama::run(binary, file, threads, self.prompt, self.tokens, sequences)?;
-                peer.0.push(row.prefill);
-                peer.1.push(row.decode);
+                peer.push((row.prefill, row.decode));
             }
         }
-        let best = |pick: fn(&mut (Vec<f64>, Vec<f64>)) -> &mut Vec<f64>, peers: &mut Vec<(Vec<f64>, Vec<f64>)>| {
-            self.llama.as_ref().map(|_| peers.iter_mut().map(|peer| quantile(pick(peer), 0.5)).fold(0.0, f64::max))
-        };
+        let (prefill, decode) = ours.medians();
+        let best = self.llama.as_ref().map(|_| {
+            let medians = peers.iter_mut().map(Sample::medians);
+            medians.fold((0.0_f64, 0.0_f64), |best, peer| (best.0.max(peer.0), best.1.max(peer.1)))
+        });
         Ok(Line {
             sequences,
-            prefill: quantile(&mut prefill, 0.5),
-            decode: quantile(&mut decode, 0.5),
-            llama_prefill: best(|peer| &mut peer.0, &mut peers),
-            llama_decode: best(|peer| &mut peer.1, &mut peers),
+            prefill,
+            decode,
+            llama_prefill: best.map(|best| best.0),
+            llama_decode: best.map(|best| best.1),
         })
     }
 

@@ -1,0 +1,85 @@
+//! Dates for templates that tell the model what day it is.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+
+/// Seconds since 1970, in UTC.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// What Python's `strftime` makes of a moment in UTC. Directives that templates do not use stay as they are.
+pub(super) fn strftime(format: &str, seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let (month_name, day_name) = (MONTHS[month as usize - 1], DAYS[(days % 7) as usize]);
+    let mut text = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            text.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('Y') => text.push_str(&year.to_string()),
+            Some('y') => text.push_str(&format!("{:02}", year % 100)),
+            Some('m') => text.push_str(&format!("{month:02}")),
+            Some('d') => text.push_str(&format!("{day:02}")),
+            Some('B') => text.push_str(month_name),
+            Some('b') => text.push_str(&month_name[..3]),
+            Some('A') => text.push_str(day_name),
+            Some('a') => text.push_str(&day_name[..3]),
+            Some('H') => text.push_str(&format!("{hour:02}")),
+            Some('M') => text.push_str(&format!("{minute:02}")),
+            Some('S') => text.push_str(&format!("{second:02}")),
+            Some('%') => text.push('%'),
+            Some(other) => text.extend(['%', other]),
+            None => text.push('%'),
+        }
+    }
+    text
+}
+
+/// Year, month and day of a day counted from 1970-01-01: Howard Hinnant's `civil_from_days`, for days that are not
+/// negative.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_as_python_writes_them() {
+        // datetime.fromtimestamp(…, UTC).strftime("%d %b %Y, %A %B %y %H:%M:%S %a %m %%")
+        let format = "%d %b %Y, %A %B %y %H:%M:%S %a %m %%";
+        assert_eq!(strftime(format, 0), "01 Jan 1970, Thursday January 70 00:00:00 Thu 01 %");
+        assert_eq!(strftime(format, 1_709_210_096), "29 Feb 2024, Thursday February 24 12:34:56 Thu 02 %");
+        assert_eq!(strftime(format, 4_102_444_799), "31 Dec 2099, Thursday December 99 23:59:59 Thu 12 %");
+        assert_eq!(strftime("%q%", 0), "%q%");
+    }
+}

@@ -1,0 +1,51 @@
+//! Sampling: one token for every row that wants one, side by side on the backend's threads.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use waymark_models::Logits;
+use waymark_models::kernel::Team;
+use waymark_models::sampler::Sampled;
+
+use super::error::EngineError;
+use super::sequence::{Running, Sequence};
+use super::worker::message;
+
+/// A turn taken out of its session for as long as its next token is chosen.
+#[derive(Debug)]
+pub(super) struct Draw {
+    pub(super) session: u64,
+    pub(super) turn: Running,
+    /// Row of the logits.
+    row: usize,
+    /// Filled by [`all`].
+    pub(super) drawn: Option<Result<Sampled, EngineError>>,
+}
+
+impl Draw {
+    pub(super) fn new(session: u64, turn: Running, row: usize) -> Self {
+        Self { session, turn, row, drawn: None }
+    }
+
+    /// A panic concerns this row alone.
+    fn draw(&mut self, logits: &Logits, sequences: &HashMap<u64, Sequence>) {
+        let Some(sequence) = sequences.get(&self.session) else { return };
+        let history = &sequence.ids[self.turn.begin..];
+        let (sampler, allow) = (&mut self.turn.sampler, self.turn.generate.allow.as_deref());
+        let row = logits.row(self.row);
+        let sampled = catch_unwind(AssertUnwindSafe(|| sampler.sample(row, history, allow)));
+        self.drawn = Some(match sampled {
+            Err(panic) => Err(EngineError::Sample(format!("panic: {}", message(panic.as_ref())))),
+            Ok(result) => result.map_err(|error| EngineError::Sample(error.to_string())),
+        });
+    }
+}
+
+/// Chooses a token for each. Which thread does it makes no difference: each turn has its own random numbers.
+pub(super) fn all(draws: &mut [Draw], logits: &Logits, sequences: &HashMap<u64, Sequence>, team: Option<&Team>) {
+    let some = |draws: &mut [Draw]| draws.iter_mut().for_each(|draw| draw.draw(logits, sequences));
+    match team {
+        Some(team) => team.rows(draws, 1, 1, &|_, draws| some(draws)),
+        None => some(draws),
+    }
+}
