@@ -1,6 +1,6 @@
 //! Tokens per second of the whole decoder, and where the time goes.
 //!
-//! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--adapter DIR]`
+//! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv f32|f16] [--adapter DIR]`
 //!
 //! Decoding is measured at 1 to 32 sequences that have `context` tokens each in the cache, prefill on 512 tokens.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use waymark_models::decoder::{Clock, Decoder, KvCache, Part};
+use waymark_models::decoder::{Clock, Decoder, KvCache, KvKind, Part};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, Want};
@@ -22,6 +22,7 @@ struct Options {
     threads: usize,
     context: usize,
     steps: usize,
+    kv: KvKind,
     adapter: Option<PathBuf>,
 }
 
@@ -36,6 +37,7 @@ impl Options {
             threads: number("--threads", 2),
             context: number("--context", 128),
             steps: number("--steps", 32),
+            kv: if value("--kv").as_deref() == Some("f16") { KvKind::F16 } else { KvKind::F32 },
             adapter: value("--adapter").map(PathBuf::from),
         })
     }
@@ -97,7 +99,7 @@ fn main() {
     println!("loaded {megabytes:.0} MB in {:.0} ms, {} threads", begin.elapsed().as_secs_f64() * 1e3, options.threads);
     let adapter = options.adapter.map(|dir| decoder.load_adapter(&dir).expect("the adapter loads"));
     let each = (options.context + options.steps).max(PREFILL).div_ceil(BLOCK);
-    let kv = decoder.kv_cache(each * SEQUENCES[SEQUENCES.len() - 1]);
+    let kv = decoder.kv_cache_of(options.kv, each * SEQUENCES[SEQUENCES.len() - 1]);
     let mut bench = Bench { decoder, kv, logits: Logits::new(), batch: ForwardBatch::new(), adapter, each };
     bench.report("prefill 512", PREFILL, 3, |bench, _| bench.step(1, 0, PREFILL));
     for sequences in SEQUENCES {

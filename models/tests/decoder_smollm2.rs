@@ -2,29 +2,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod fixture;
-
-use std::path::PathBuf;
+mod pulled;
 
 use fixture::{Tensors, decoder, difference, path, step, table, whole};
+use waymark_models::decoder::KvKind;
 use waymark_models::{BLOCK, ForwardBatch, Want};
 
 const TOLERANCE: f32 = 1e-3;
 /// Every which logit the fixture keeps.
 const STRIDE: usize = 97;
 
-/// The file itself; `None`, with a line that says so, where it cannot be had.
-fn weights() -> Option<PathBuf> {
-    let found = std::env::var_os("WAYMARK_SMOLLM2").map(PathBuf::from);
-    if found.is_none() {
-        println!("skipped: no SmolLM2 weights");
-    }
-    found
-}
-
 #[test]
 fn smollm2_agrees_with_transformers() {
-    let Some(file) = weights() else { return };
-    let mut decoder = decoder(&file);
+    let mut decoder = decoder(&pulled::policy());
     let expected = Tensors::read(&path("smollm2.safetensors"));
     let mut most = 0.0f32;
     for case in 0..expected.cases() {
@@ -46,8 +36,7 @@ fn smollm2_agrees_with_transformers() {
 
 #[test]
 fn smollm2_continues_as_transformers_does() {
-    let Some(file) = weights() else { return };
-    let mut decoder = decoder(&file);
+    let mut decoder = decoder(&pulled::policy());
     let expected = Tensors::read(&path("smollm2.safetensors"));
     let prompts: Vec<_> = (0..expected.cases()).map(|case| expected.integers(&format!("{case}.tokens"))).collect();
     let chains: Vec<_> = (0..expected.cases()).map(|case| expected.integers(&format!("{case}.greedy"))).collect();
@@ -70,4 +59,26 @@ fn smollm2_continues_as_transformers_does() {
     for ((sequence, prompt), chain) in sequences.iter().zip(&prompts).zip(&chains) {
         assert_eq!(&sequence[prompt.len()..], chain.as_slice());
     }
+}
+
+/// What half precision in the cache costs: a bound to notice a fault by, not a promise.
+#[test]
+fn half_precision_keys_and_values_stay_close() {
+    let mut decoder = decoder(&pulled::policy());
+    let expected = Tensors::read(&path("smollm2.safetensors"));
+    let mut most = 0.0f32;
+    for case in 0..expected.cases() {
+        let tokens = expected.integers(&format!("{case}.tokens"));
+        let table = table(0, tokens.len());
+        let mut batch = ForwardBatch::new();
+        batch.push(&tokens, 0, &table, None, Want::Last);
+        let logits = [KvKind::F32, KvKind::F16].map(|kind| {
+            let mut kv = decoder.kv_cache_of(kind, table.len());
+            step(&mut decoder, &batch, &mut kv).concat()
+        });
+        assert!(logits[0] != logits[1], "the cache was not in half precision");
+        most = most.max(difference(&logits[0], &logits[1]));
+    }
+    println!("smollm2: max abs difference {most:.2e} by a cache in half precision");
+    assert!(most < 0.2, "{most}");
 }

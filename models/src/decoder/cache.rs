@@ -2,11 +2,32 @@
 
 use std::fmt;
 
+use half::f16;
+
 use crate::batch::BLOCK;
 use crate::kernel::attention::Heads;
+use crate::kernel::lanes::Stored;
 
-/// Values in a cache line.
-const LINE: usize = 16;
+/// How keys and values are kept; computation is in `f32` either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvKind {
+    /// As computed: logits are those of the whole model in `f32`.
+    #[default]
+    F32,
+    /// In half precision, for half the memory and half the reading, at a relative error of 2⁻¹¹ per value. Values beyond
+    /// ±65,504 become infinite.
+    F16,
+}
+
+impl KvKind {
+    /// Bytes per value.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => size_of::<f32>(),
+            Self::F16 => size_of::<f16>(),
+        }
+    }
+}
 
 /// Keys and values of all layers, in blocks of [`BLOCK`] tokens that block tables name.
 ///
@@ -14,6 +35,7 @@ const LINE: usize = 16;
 /// (see [`Heads::block_len`]), as the attention kernel wants to read them.
 pub struct KvCache {
     heads: Heads,
+    kind: KvKind,
     layers: Vec<Pool>,
     blocks: usize,
     /// Per block, the last step that wrote to it and the table entry it was named by.
@@ -21,12 +43,24 @@ pub struct KvCache {
     step: u64,
 }
 
-/// One layer's blocks, beginning at a cache line. Untouched parts cost no memory: the system hands out zeroed pages
-/// when they are first written.
+/// One layer's blocks.
+pub(crate) enum LayerMut<'a> {
+    /// Of a [`KvKind::F32`] cache.
+    F32(&'a mut [f32]),
+    /// Of a [`KvKind::F16`] cache.
+    F16(&'a mut [f16]),
+}
+
+/// Memory that begins at a cache line. Untouched parts cost nothing: the system hands out zeroed pages when they are
+/// first written.
 struct Pool {
+    /// Words of `f32`, whatever is kept in them.
     data: Vec<f32>,
     first: usize,
 }
+
+/// Values of `f32` in a cache line.
+const LINE: usize = 16;
 
 /// Where the keys and values of one token go.
 #[derive(Debug, Clone, Copy)]
@@ -38,17 +72,32 @@ pub(crate) struct Place {
 }
 
 impl Pool {
-    fn new(len: usize) -> Self {
-        let data = vec![0.0; len + LINE];
+    fn new(bytes: usize) -> Self {
+        let data = vec![0.0; bytes / size_of::<f32>() + LINE];
         let first = data.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
         Self { data, first }
+    }
+
+    fn values<S: bytemuck::Pod>(&mut self) -> &mut [S] {
+        let len = self.data.len() - LINE;
+        bytemuck::cast_slice_mut(&mut self.data[self.first..self.first + len])
     }
 }
 
 impl KvCache {
-    pub(crate) fn new(heads: Heads, layers: usize, blocks: usize) -> Self {
-        let layers = (0..layers).map(|_| Pool::new(blocks * heads.block_len())).collect();
-        Self { heads, layers, blocks, writers: vec![(0, 0); blocks], step: 0 }
+    pub(crate) fn new(kind: KvKind, heads: Heads, layers: usize, blocks: usize) -> Self {
+        let layers = (0..layers).map(|_| Pool::new(blocks * heads.block_len() * kind.size())).collect();
+        Self { heads, kind, layers, blocks, writers: vec![(0, 0); blocks], step: 0 }
+    }
+
+    /// Blocks in the pool.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// How keys and values are kept.
+    pub fn kind(&self) -> KvKind {
+        self.kind
     }
 
     pub(crate) fn heads(&self) -> Heads {
@@ -59,19 +108,11 @@ impl KvCache {
         self.layers.len()
     }
 
-    /// Blocks in the pool.
-    pub fn blocks(&self) -> usize {
-        self.blocks
-    }
-
-    pub(crate) fn layer(&self, index: usize) -> &[f32] {
-        let pool = &self.layers[index];
-        &pool.data[pool.first..pool.first + self.blocks * self.heads.block_len()]
-    }
-
-    pub(crate) fn layer_mut(&mut self, index: usize) -> &mut [f32] {
-        let pool = &mut self.layers[index];
-        &mut pool.data[pool.first..pool.first + self.blocks * self.heads.block_len()]
+    pub(crate) fn layer_mut(&mut self, index: usize) -> LayerMut<'_> {
+        match self.kind {
+            KvKind::F32 => LayerMut::F32(self.layers[index].values()),
+            KvKind::F16 => LayerMut::F16(self.layers[index].values()),
+        }
     }
 
     pub(crate) fn begin_step(&mut self) {
@@ -92,7 +133,7 @@ impl Place {
     ///
     /// # Safety
     /// `to` is the start of a block of `keys.len() / dim` heads of width `dim`, and no other thread touches this place.
-    pub(crate) unsafe fn store(self, keys: &[f32], values: &[f32], dim: usize, to: *mut f32) {
+    pub(crate) unsafe fn store<S: Stored>(self, keys: &[f32], values: &[f32], dim: usize, to: *mut S) {
         let slot = self.position % BLOCK;
         let head_len = 2 * BLOCK * dim;
         for (head, (key, value)) in keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate() {
@@ -101,10 +142,12 @@ impl Place {
             unsafe {
                 let to = to.add(head * head_len);
                 for (d, &key) in key.iter().enumerate() {
-                    to.add(d * BLOCK + slot).write(key);
+                    to.add(d * BLOCK + slot).write(S::keep(key));
                 }
                 let to = to.add(BLOCK * dim + slot * dim);
-                to.copy_from_nonoverlapping(value.as_ptr(), dim);
+                for (d, &value) in value.iter().enumerate() {
+                    to.add(d).write(S::keep(value));
+                }
             }
         }
     }
@@ -113,6 +156,7 @@ impl Place {
 impl fmt::Debug for KvCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KvCache")
+            .field("kind", &self.kind)
             .field("layers", &self.layers.len())
             .field("blocks", &self.blocks)
             .finish_non_exhaustive()

@@ -9,12 +9,13 @@ mod config;
 mod fused;
 mod layer;
 mod lora;
+mod rotation;
 mod step;
 
 use std::path::Path;
 use std::sync::Arc;
 
-pub use cache::KvCache;
+pub use cache::{KvCache, KvKind};
 pub use clock::{Clock, Part};
 pub use config::{DecoderConfig, RopeScaling};
 
@@ -87,14 +88,19 @@ impl Decoder {
         &self.team
     }
 
-    /// A cache of `blocks` blocks for sequences of this decoder. Its memory is taken as it is first written.
+    /// A cache of `blocks` blocks for sequences of this decoder, in `f32`. Its memory is taken as it is first written.
     pub fn kv_cache(&self, blocks: usize) -> KvCache {
-        KvCache::new(self.heads(), self.config.layers, blocks)
+        self.kv_cache_of(KvKind::F32, blocks)
     }
 
-    /// Bytes of cache one token takes, in all layers.
+    /// A cache of `blocks` blocks that keeps keys and values as `kind`.
+    pub fn kv_cache_of(&self, kind: KvKind, blocks: usize) -> KvCache {
+        KvCache::new(kind, self.heads(), self.config.layers, blocks)
+    }
+
+    /// Bytes of an `f32` cache one token takes, in all layers; with [`KvKind::F16`] it is half of that.
     pub fn kv_bytes_per_token(&self) -> usize {
-        2 * self.config.kv_width() * self.config.layers * size_of::<f32>()
+        2 * self.config.kv_width() * self.config.layers * KvKind::F32.size()
     }
 
     /// Bytes the base model's matrices take.

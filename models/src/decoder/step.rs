@@ -1,20 +1,20 @@
 //! The parts of one step.
 
-use super::cache::{KvCache, Place};
+use super::Decoder;
+use super::cache::{KvCache, LayerMut, Place};
 use super::clock::Part;
 use super::fused::Columns;
 use super::lora::Groups;
-use super::{Decoder, Layer};
+use super::rotation::Rotation;
 use crate::ModelError;
 use crate::adapter::Site;
 use crate::batch::{BLOCK, ForwardBatch, Logits, Row, Want};
 use crate::kernel::attention::Queries;
-use crate::kernel::rope::Rope;
-use crate::kernel::team::{Base, share};
-use crate::kernel::{Team, add, matmul, matmul_add, rms_norm, silu_mul};
+use crate::kernel::lanes::Stored;
+use crate::kernel::{Team, matmul, matmul_add, rms_norm, silu_mul};
 
 /// Tokens per thread below which a pass over tokens is not worth a parallel region.
-const GRAIN: usize = 8;
+const GRAIN: usize = 4;
 
 /// Activations of a step, kept so that a step like the one before allocates nothing. Matrices are (tokens, width).
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl Decoder {
 
     /// Attention of one layer, added to the stream.
     pub(super) fn attend(&mut self, index: usize, batch: &ForwardBatch, kv: &mut KvCache) {
-        let Self { config, team, layers, slots, rope, attention, scratch, clock, .. } = self;
+        let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let (layer, tokens) = (&layers[index], scratch.places.len());
         normalise(team, &scratch.stream, &layer.attention_norm, config.rms_eps, &mut scratch.normed);
         clock.lap(Part::Norm);
@@ -110,19 +110,32 @@ impl Decoder {
         let normed = (scratch.normed.as_slice(), config.hidden);
         scratch.groups.add(team, slots, (index, Site::Qkv), normed, &mut scratch.qkv, &|part| columns[part]);
         clock.lap(Part::Adapters);
-        let heads = kv.heads();
-        let pass = Rotation { layer, rope, columns, dim: heads.dim, eps: config.rms_eps, block_len: heads.block_len() };
-        pass.run(team, &scratch.places, &mut scratch.qkv, kv.layer_mut(index));
-        clock.lap(Part::Rotate);
-        let queries = Queries { data: &scratch.qkv[columns[0].start..], stride: columns[0].stride };
-        attention.run(team, batch, kv.layer(index), queries, &mut scratch.attended);
-        clock.lap(Part::Attention);
+        match kv.layer_mut(index) {
+            LayerMut::F32(cache) => self.look(index, batch, cache),
+            LayerMut::F16(cache) => self.look(index, batch, cache),
+        }
+        let Self { config, team, layers, slots, scratch, clock, .. } = self;
+        let layer = &layers[index];
         matmul_add(team, &scratch.attended, tokens, &layer.o, &mut scratch.stream);
         clock.lap(Part::Output);
         let attended = (scratch.attended.as_slice(), config.q_width());
         let whole = Columns::all(config.hidden);
         scratch.groups.add(team, slots, (index, Site::O), attended, &mut scratch.stream, &|_| whole);
         clock.lap(Part::Adapters);
+    }
+
+    /// Stores the new keys and values in the layer's cache and lets the queries look at all of it.
+    fn look<S: Stored>(&mut self, index: usize, batch: &ForwardBatch, cache: &mut [S]) {
+        let heads = self.heads();
+        let Self { config, team, layers, rope, attention, scratch, clock, .. } = self;
+        let layer = &layers[index];
+        let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, scratch.places.len()));
+        let rotation = Rotation { layer, rope, columns, heads, eps: config.rms_eps };
+        rotation.run(team, &scratch.places, &mut scratch.qkv, cache);
+        clock.lap(Part::Rotate);
+        let queries = Queries { data: &scratch.qkv[columns[0].start..], stride: columns[0].stride };
+        attention.run(team, batch, cache, queries, &mut scratch.attended);
+        clock.lap(Part::Attention);
     }
 
     /// The feed-forward part of one layer, added to the stream: `down(silu(gate(x)) · up(x))`.
@@ -175,69 +188,4 @@ impl Decoder {
 fn normalise(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();
     team.rows(out, width, GRAIN, &|first, share| rms_norm(&x[first * width..][..share.len()], weight, eps, share));
-}
-
-/// What happens to queries, keys and values between their projection and attention: bias, norm per head, rotation; keys
-/// and values then go into the cache.
-struct Rotation<'a> {
-    layer: &'a Layer,
-    rope: &'a Rope,
-    /// Where queries, keys and values lie.
-    columns: [Columns; 3],
-    dim: usize,
-    eps: f32,
-    block_len: usize,
-}
-
-impl Rotation<'_> {
-    fn run(&self, team: &Team, places: &[Place], qkv: &mut [f32], cache: &mut [f32]) {
-        let shares = (places.len() / GRAIN).clamp(1, team.threads());
-        let len = (qkv.len(), cache.len());
-        let (qkv, cache) = (Base(qkv.as_mut_ptr()), Base(cache.as_mut_ptr()));
-        let body = |range: std::ops::Range<usize>| {
-            for token in range {
-                let [q, k, v] = self.columns.map(|columns| {
-                    let row = columns.row(token);
-                    assert!(row.end <= len.0, "projection outputs of every token");
-                    // SAFETY: in bounds; tokens and the three column ranges are disjoint.
-                    unsafe { std::slice::from_raw_parts_mut(qkv.at(row.start), row.len()) }
-                });
-                let place = places[token];
-                self.prepare(q, k, v, place.position);
-                let start = place.block * self.block_len;
-                assert!(start + self.block_len <= len.1, "blocks inside the cache");
-                // SAFETY: in bounds; no two tokens share a place, because no two table entries name the same block for
-                // writing, which was checked before the step.
-                unsafe { place.store(k, v, self.dim, cache.at(start)) };
-            }
-        };
-        match shares {
-            1 => body(0..places.len()),
-            _ => team.run(&|worker, _| body(share(places.len(), worker, shares))),
-        }
-    }
-
-    /// Bias, norm and rotation of one token.
-    fn prepare(&self, q: &mut [f32], k: &mut [f32], v: &mut [f32], position: usize) {
-        if let Some(bias) = &self.layer.bias {
-            add(q, &bias[..q.len()]);
-            add(k, &bias[q.len()..][..k.len()]);
-            add(v, &bias[q.len() + k.len()..]);
-        }
-        for (side, heads) in [q, k].into_iter().enumerate() {
-            for head in heads.chunks_exact_mut(self.dim) {
-                if let Some(norms) = &self.layer.head_norms {
-                    normalise_head(head, &norms[side], self.eps);
-                }
-                self.rope.rotate(head, position);
-            }
-        }
-    }
-}
-
-/// RMS norm of one head in place.
-fn normalise_head(head: &mut [f32], weight: &[f32], eps: f32) {
-    let squares: f32 = head.iter().map(|x| x * x).sum();
-    let scale = 1.0 / (squares / head.len() as f32 + eps).sqrt();
-    head.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
 }

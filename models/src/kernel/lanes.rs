@@ -3,6 +3,8 @@
 //! A kernel is written once over [`Lanes`] and compiled three times, each time inside a function that enables the
 //! instruction set. Everything here and in such a kernel is `inline(always)`, so that it ends up in that function.
 
+use half::f16;
+
 /// Lanes in one value.
 pub(crate) const LANES: usize = 16;
 
@@ -19,6 +21,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn splat(value: f32) -> Self;
     /// Sixteen values from memory, of any alignment.
     unsafe fn load(from: *const f32) -> Self;
+    /// Sixteen half-precision values from memory, of any alignment.
+    unsafe fn load_half(from: *const f16) -> Self;
     /// Sixteen values to memory, of any alignment.
     unsafe fn store(self, to: *mut f32);
     /// `self · b + c`, rounded once where the machine can.
@@ -76,6 +80,42 @@ pub(crate) trait Lanes: Copy {
     }
 }
 
+/// A number as memory keeps it, where computation is in `f32`.
+pub(crate) trait Stored: Copy + Default + Send + Sync {
+    /// The nearest number that can be kept.
+    fn keep(value: f32) -> Self;
+
+    /// Sixteen of them.
+    ///
+    /// # Safety
+    /// As for [`Lanes::load`].
+    unsafe fn load<L: Lanes>(from: *const Self) -> L;
+}
+
+impl Stored for f32 {
+    fn keep(value: f32) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const Self) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load(from) }
+    }
+}
+
+impl Stored for f16 {
+    fn keep(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const Self) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_half(from) }
+    }
+}
+
 /// The portable implementation; the compiler makes of it what the target's baseline offers.
 impl Lanes for [f32; LANES] {
     const WIDE: bool = false;
@@ -88,6 +128,11 @@ impl Lanes for [f32; LANES] {
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: the caller's promise.
         unsafe { from.cast::<Self>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_half(from: *const f16) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(f16::to_f32)
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
@@ -129,8 +174,11 @@ impl Lanes for [f32; LANES] {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Lanes;
     use std::arch::x86_64::*;
+
+    use half::f16;
+
+    use super::Lanes;
 
     /// AVX-512: needs `avx512f`.
     impl Lanes for __m512 {
@@ -145,6 +193,11 @@ mod x86 {
         unsafe fn load(from: *const f32) -> Self {
             // SAFETY: as above.
             unsafe { _mm512_loadu_ps(from) }
+        }
+        #[inline(always)]
+        unsafe fn load_half(from: *const f16) -> Self {
+            // SAFETY: as above.
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
@@ -198,7 +251,7 @@ mod x86 {
         }
     }
 
-    /// AVX2: needs `avx2` and `fma`.
+    /// AVX2: needs `avx2`, `fma` and `f16c`.
     impl Lanes for [__m256; 2] {
         const WIDE: bool = false;
 
@@ -211,6 +264,14 @@ mod x86 {
         unsafe fn load(from: *const f32) -> Self {
             // SAFETY: as above.
             unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+        }
+        #[inline(always)]
+        unsafe fn load_half(from: *const f16) -> Self {
+            // SAFETY: as above.
+            unsafe {
+                let halves = [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(8).cast())];
+                [_mm256_cvtph_ps(halves[0]), _mm256_cvtph_ps(halves[1])]
+            }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {

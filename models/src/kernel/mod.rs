@@ -17,7 +17,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod isa;
-mod lanes;
+pub(crate) mod lanes;
 mod layout;
 pub(crate) mod panel;
 mod portable;

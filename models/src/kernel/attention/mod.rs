@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::batch::{BLOCK, ForwardBatch};
 use crate::kernel::isa::Isa;
+use crate::kernel::lanes::Stored;
 use crate::kernel::team::{Base, Team};
 use tile::{Blocks, RUN_TOKENS, Tile};
 
@@ -112,7 +113,14 @@ impl Attention {
     ///
     /// # Panics
     /// If a slice is too short for the batch, or a block table names a block outside `layer`.
-    pub fn run(&mut self, team: &Team, batch: &ForwardBatch, layer: &[f32], queries: Queries<'_>, out: &mut [f32]) {
+    pub(crate) fn run<S: Stored>(
+        &mut self,
+        team: &Team,
+        batch: &ForwardBatch,
+        layer: &[S],
+        queries: Queries<'_>,
+        out: &mut [f32],
+    ) {
         let width = self.heads.query * self.heads.dim;
         assert_eq!(batch.tokens().len(), self.tokens, "a batch that was not planned");
         assert!(out.len() >= self.tokens * width, "attention output too short");
@@ -124,12 +132,12 @@ impl Attention {
         team.run(&|worker, _| {
             // SAFETY: each worker has its own index, below the number of scratch buffers.
             let scratch = unsafe { &mut *scratch.at(worker) };
-            while let Some(&item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let table = batch.table(&batch.rows()[item.row]);
-                let blocks =
-                    Blocks { data: layer, table, stride: heads.block_len(), offset: item.head * heads.head_len() };
+            let claim = || items.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+            let mut claimed = claim();
+            while let Some(item) = claimed {
+                claimed = claim();
                 let mut tile = item.tile(heads, scratch, queries);
-                tile.attend(isa, blocks);
+                tile.attend(isa, item.blocks(heads, batch, layer), claimed.unwrap_or(item).blocks(heads, batch, layer));
                 for (index, sums) in tile.sums.chunks_exact(heads.dim).enumerate() {
                     let to = item.place(heads, index, width);
                     // SAFETY: inside `out` by the assertion above; items name disjoint tokens and heads.
@@ -141,6 +149,18 @@ impl Attention {
 }
 
 impl Item {
+    /// The keys and values its queries look at.
+    fn blocks<'a, S>(self, heads: Heads, batch: &'a ForwardBatch, data: &'a [S]) -> Blocks<'a, S> {
+        Blocks {
+            data,
+            table: batch.table(&batch.rows()[self.row]),
+            stride: heads.block_len(),
+            offset: self.head * heads.head_len(),
+            len: heads.head_len(),
+            end: self.position + self.queries,
+        }
+    }
+
     /// Where query row `index` of this tile lies in a matrix with `stride` values per token.
     fn place(self, heads: Heads, index: usize, stride: usize) -> Range<usize> {
         let (query, member) = (index / heads.group(), index % heads.group());

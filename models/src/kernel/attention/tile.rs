@@ -5,7 +5,8 @@
 
 use crate::batch::BLOCK;
 use crate::kernel::isa::Isa;
-use crate::kernel::lanes::{LANES, Lanes};
+use crate::kernel::lanes::{LANES, Lanes, Stored};
+use crate::kernel::prefetch::prefetch_line;
 
 /// Blocks whose scores are computed before their values are used.
 pub(super) const RUN: usize = 8;
@@ -35,29 +36,56 @@ pub(super) struct Tile<'a> {
 
 /// Keys and values of one head in one layer, block by block.
 #[derive(Clone, Copy)]
-pub(super) struct Blocks<'a> {
+pub(super) struct Blocks<'a, S> {
     /// The layer's part of the cache.
-    pub(super) data: &'a [f32],
+    pub(super) data: &'a [S],
     /// The sequence's block table.
     pub(super) table: &'a [u32],
     /// Values between one block and the next.
     pub(super) stride: usize,
     /// Where in a block this head's keys begin; its values follow.
     pub(super) offset: usize,
+    /// Values in a block that are this head's.
+    pub(super) len: usize,
+    /// Positions to be looked at, from 0 on.
+    pub(super) end: usize,
+}
+
+/// This head's part of the blocks of a run.
+#[derive(Clone, Copy)]
+struct Run<S> {
+    heads: [*const S; RUN],
+    blocks: usize,
+    tokens: usize,
+}
+
+impl<S> Blocks<'_, S> {
+    /// The run that begins at position `first`.
+    #[inline(always)]
+    fn run(&self, first: usize) -> Run<S> {
+        let tokens = (self.end - first).min(RUN_TOKENS);
+        let blocks = tokens.div_ceil(BLOCK);
+        let mut heads = [self.data.as_ptr(); RUN];
+        for (head, &block) in heads.iter_mut().zip(&self.table[first / BLOCK..first / BLOCK + blocks]) {
+            let start = block as usize * self.stride + self.offset;
+            *head = self.data[start..start + self.len].as_ptr();
+        }
+        Run { heads, blocks, tokens }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn attend_avx512(tile: &mut Tile<'_>, blocks: Blocks<'_>) {
+unsafe fn attend_avx512<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
     // SAFETY: the caller's promise.
-    unsafe { tile.pass::<std::arch::x86_64::__m512>(blocks) }
+    unsafe { tile.pass::<std::arch::x86_64::__m512, S>(blocks, after) }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn attend_avx2(tile: &mut Tile<'_>, blocks: Blocks<'_>) {
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn attend_avx2<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
     // SAFETY: the caller's promise.
-    unsafe { tile.pass::<[std::arch::x86_64::__m256; 2]>(blocks) }
+    unsafe { tile.pass::<[std::arch::x86_64::__m256; 2], S>(blocks, after) }
 }
 
 impl Tile<'_> {
@@ -65,23 +93,25 @@ impl Tile<'_> {
         self.largest.len()
     }
 
-    /// Lets every block up to the last row's position go by; [`sums`](Self::sums) then holds the attention's output.
+    /// Lets all blocks go by; [`sums`](Self::sums) then holds the attention's output. The blocks of `after`, which the
+    /// same thread will look at next, are asked for meanwhile.
     ///
     /// # Panics
-    /// If a block named in the table lies outside the cache, or a slice is too short.
-    pub(super) fn attend(&mut self, isa: Isa, blocks: Blocks<'_>) {
+    /// If a block named in a table lies outside the cache, or a slice is too short.
+    pub(super) fn attend<S: Stored>(&mut self, isa: Isa, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
         let rows = self.rows();
         assert!(self.head_dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
         assert!(self.queries.len() >= rows * self.head_dim && self.sums.len() == rows * self.head_dim);
         assert!(self.scores.len() >= rows * RUN_TOKENS && self.totals.len() == rows);
+        assert!(blocks.len == 2 * BLOCK * self.head_dim, "one head's keys and values");
         // SAFETY: lengths as asserted; blocks are sliced with bounds checks; `isa` says what the processor has.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => attend_avx512(self, blocks),
+                Isa::Avx512 => attend_avx512(self, blocks, after),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => attend_avx2(self, blocks),
-                Isa::Portable => self.pass::<[f32; LANES]>(blocks),
+                Isa::Avx2 => attend_avx2(self, blocks, after),
+                Isa::Portable => self.pass::<[f32; LANES], S>(blocks, after),
             }
         }
     }
@@ -89,27 +119,23 @@ impl Tile<'_> {
     /// # Safety
     /// The instruction set of `L` is available; slices have the lengths stated at the fields.
     #[inline(always)]
-    unsafe fn pass<L: Lanes>(&mut self, blocks: Blocks<'_>) {
-        let end = self.position + self.rows() / self.group;
+    unsafe fn pass<L: Lanes, S: Stored>(&mut self, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
         self.sums.fill(0.0);
         self.totals.fill(0.0);
         self.largest.fill(f32::NEG_INFINITY);
         let mut first = 0;
-        while first < end {
-            let tokens = (end - first).min(RUN_TOKENS);
-            let mut run = [std::ptr::null::<f32>(); RUN];
-            let count = tokens.div_ceil(BLOCK);
-            for (pointer, &block) in run.iter_mut().zip(&blocks.table[first / BLOCK..first / BLOCK + count]) {
-                let start = block as usize * blocks.stride + blocks.offset;
-                *pointer = blocks.data[start..start + 2 * BLOCK * self.head_dim].as_ptr();
-            }
-            // SAFETY: the caller's promise; `run` holds `count` blocks.
+        let mut run = blocks.run(0);
+        while first < blocks.end {
+            let next = first + run.tokens;
+            let ahead = if next < blocks.end { blocks.run(next) } else { after.run(0) };
+            // SAFETY: the caller's promise.
             unsafe {
-                self.score::<L>(&run[..count]);
-                self.weigh::<L>(first, tokens);
-                self.gather::<L>(&run[..count], tokens);
+                self.score::<L, S>(&run);
+                self.weigh::<L>(first, run.tokens);
+                self.gather::<L, S>(&run, &ahead);
             }
-            first += tokens;
+            first = next;
+            run = ahead;
         }
         for (row, &total) in self.sums.chunks_exact_mut(self.head_dim).zip(self.totals.iter()) {
             row.iter_mut().for_each(|value| *value /= total);
@@ -118,35 +144,37 @@ impl Tile<'_> {
 
     /// Scores of every row against every token of a run.
     #[inline(always)]
-    unsafe fn score<L: Lanes>(&mut self, run: &[*const f32]) {
+    unsafe fn score<L: Lanes, S: Stored>(&mut self, run: &Run<S>) {
         let mut row = 0;
         while row < self.rows() {
             // SAFETY: the promises to `pass`; rows `row..row + R` exist.
             unsafe {
                 row += match self.rows() - row {
-                    1 => self.score_rows::<L, 1>(row, run),
-                    2 => self.score_rows::<L, 2>(row, run),
-                    3 => self.score_rows::<L, 3>(row, run),
-                    _ => self.score_rows::<L, 4>(row, run),
+                    1 => self.score_rows::<L, S, 1>(row, run),
+                    2 => self.score_rows::<L, S, 2>(row, run),
+                    3 => self.score_rows::<L, S, 3>(row, run),
+                    _ => self.score_rows::<L, S, 4>(row, run),
                 };
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn score_rows<L: Lanes, const R: usize>(&mut self, row: usize, run: &[*const f32]) -> usize {
-        // SAFETY: the promises to `pass`; `block + N <= run.len()`.
+    unsafe fn score_rows<L: Lanes, S: Stored, const R: usize>(&mut self, row: usize, run: &Run<S>) -> usize {
+        // SAFETY: the promises to `pass`; `block + N <= run.blocks`.
         unsafe {
             let query = self.queries.as_ptr().add(row * self.head_dim);
             let scores = self.scores.as_mut_ptr().add(row * RUN_TOKENS);
+            // The first rows ask for the values, the others find them asked for.
+            let ahead = if row == 0 { BLOCK * self.head_dim } else { 0 };
             let mut block = 0;
-            while block < run.len() {
-                let keys = run.as_ptr().add(block);
+            while block < run.blocks {
+                let keys = Keys { heads: &run.heads[block..], head_dim: self.head_dim, ahead };
                 let to = scores.add(block * BLOCK);
-                block += match run.len() - block {
-                    left if left == 1 || !L::WIDE => dot::<L, R, 1>(query, self.head_dim, keys, to),
-                    2 | 3 => dot::<L, R, 2>(query, self.head_dim, keys, to),
-                    _ => dot::<L, R, 4>(query, self.head_dim, keys, to),
+                block += match run.blocks - block {
+                    left if left == 1 || !L::WIDE => keys.dot::<L, R, 1>(query, to),
+                    2 | 3 => keys.dot::<L, R, 2>(query, to),
+                    _ => keys.dot::<L, R, 4>(query, to),
                 };
             }
         }
@@ -188,32 +216,38 @@ impl Tile<'_> {
         }
     }
 
-    /// Adds the weighted values of a run's first `tokens` tokens to the sums.
+    /// Adds the weighted values of a run to the sums, and asks for the keys of the run `ahead`.
     #[inline(always)]
-    unsafe fn gather<L: Lanes>(&mut self, run: &[*const f32], tokens: usize) {
+    unsafe fn gather<L: Lanes, S: Stored>(&mut self, run: &Run<S>, ahead: &Run<S>) {
         let mut row = 0;
         while row < self.rows() {
+            let ahead = if row == 0 { ahead } else { run };
             // SAFETY: the promises to `pass`; rows `row..row + R` exist.
             unsafe {
                 row += match self.rows() - row {
-                    1 => self.gather_rows::<L, 1>(row, run, tokens),
-                    2 => self.gather_rows::<L, 2>(row, run, tokens),
-                    3 => self.gather_rows::<L, 3>(row, run, tokens),
-                    _ => self.gather_rows::<L, 4>(row, run, tokens),
+                    1 => self.gather_rows::<L, S, 1>(row, run, ahead),
+                    2 => self.gather_rows::<L, S, 2>(row, run, ahead),
+                    3 => self.gather_rows::<L, S, 3>(row, run, ahead),
+                    _ => self.gather_rows::<L, S, 4>(row, run, ahead),
                 };
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn gather_rows<L: Lanes, const R: usize>(&mut self, row: usize, run: &[*const f32], tokens: usize) -> usize {
+    unsafe fn gather_rows<L: Lanes, S: Stored, const R: usize>(
+        &mut self,
+        row: usize,
+        run: &Run<S>,
+        ahead: &Run<S>,
+    ) -> usize {
         let mut column = 0;
         while column < self.head_dim {
             // SAFETY: the promises to `pass`; the vectors from `column` on lie inside a head.
             unsafe {
                 let weights = self.scores.as_ptr().add(row * RUN_TOKENS);
                 let sums = self.sums.as_mut_ptr().add(row * self.head_dim + column);
-                let values = Values { run, tokens, head_dim: self.head_dim, column };
+                let values = Values { run, ahead, head_dim: self.head_dim, column };
                 column += if L::WIDE && self.head_dim - column >= 4 * LANES {
                     values.add::<L, R, 4>(weights, sums)
                 } else {
@@ -225,49 +259,58 @@ impl Tile<'_> {
     }
 }
 
-/// `R` rows of scores against `N` blocks of keys, which lie transposed, shape (head_dim, [`BLOCK`]): one vector holds
-/// one dimension of a whole block.
-#[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
-#[inline(always)]
-unsafe fn dot<L: Lanes, const R: usize, const N: usize>(
-    query: *const f32,
+/// The keys of some blocks, which lie transposed, shape (head_dim, [`BLOCK`]): one vector holds one dimension of a whole
+/// block.
+struct Keys<'a, S> {
+    heads: &'a [*const S],
     head_dim: usize,
-    keys: *const *const f32,
-    to: *mut f32,
-) -> usize {
-    // SAFETY: the caller has `R` queries of `head_dim`, `N` key blocks and room for `R` rows of scores.
-    unsafe {
-        let mut sums = [[L::splat(0.0); N]; R];
-        for d in 0..head_dim {
-            let mut key = [L::splat(0.0); N];
-            for n in 0..N {
-                key[n] = L::load((*keys.add(n)).add(d * BLOCK));
+    /// How far behind each vector of keys lies the part of the values to ask for meanwhile.
+    ahead: usize,
+}
+
+impl<S: Stored> Keys<'_, S> {
+    /// `R` rows of scores against `N` blocks; returns `N`.
+    #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
+    #[inline(always)]
+    unsafe fn dot<L: Lanes, const R: usize, const N: usize>(&self, query: *const f32, to: *mut f32) -> usize {
+        let heads: [*const S; N] = std::array::from_fn(|n| self.heads[n]);
+        // SAFETY: the caller has `R` queries of `head_dim` and room for `R` rows of scores.
+        unsafe {
+            let mut sums = [[L::splat(0.0); N]; R];
+            for d in 0..self.head_dim {
+                let mut key = [L::splat(0.0); N];
+                for n in 0..N {
+                    let at = heads[n].add(d * BLOCK);
+                    prefetch_line(at.wrapping_add(self.ahead).cast());
+                    key[n] = S::load::<L>(at);
+                }
+                for r in 0..R {
+                    let value = L::splat(*query.add(r * self.head_dim + d));
+                    for n in 0..N {
+                        sums[r][n] = key[n].fma(value, sums[r][n]);
+                    }
+                }
             }
             for r in 0..R {
-                let value = L::splat(*query.add(r * head_dim + d));
                 for n in 0..N {
-                    sums[r][n] = key[n].fma(value, sums[r][n]);
+                    sums[r][n].store(to.add(r * RUN_TOKENS + n * BLOCK));
                 }
             }
         }
-        for r in 0..R {
-            for n in 0..N {
-                sums[r][n].store(to.add(r * RUN_TOKENS + n * BLOCK));
-            }
-        }
+        N
     }
-    N
 }
 
 /// Some columns of a run's values, which lie behind the keys of each block, shape ([`BLOCK`], head_dim).
-struct Values<'a> {
-    run: &'a [*const f32],
-    tokens: usize,
+struct Values<'a, S> {
+    run: &'a Run<S>,
+    /// Whose keys to ask for meanwhile; they take as much room as the values.
+    ahead: &'a Run<S>,
     head_dim: usize,
     column: usize,
 }
 
-impl Values<'_> {
+impl<S: Stored> Values<'_, S> {
     /// Adds to `R` rows and `C` vectors of columns of the sums; returns how many columns that were.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
@@ -280,13 +323,16 @@ impl Values<'_> {
                     sums[r][c] = L::load(to.add(r * self.head_dim + c * LANES));
                 }
             }
-            for (block, &keys) in self.run.iter().enumerate() {
-                let values = keys.add(BLOCK * self.head_dim + self.column);
+            for block in 0..self.run.blocks {
+                let values = self.run.heads[block].add(BLOCK * self.head_dim + self.column);
+                let ahead = self.ahead.heads[block].wrapping_add(self.column);
                 // Never beyond the last token: what lies there is unwritten, and 0 · NaN is NaN.
-                for token in 0..(self.tokens - block * BLOCK).min(BLOCK) {
+                for token in 0..(self.run.tokens - block * BLOCK).min(BLOCK) {
                     let mut value = [L::splat(0.0); C];
                     for c in 0..C {
-                        value[c] = L::load(values.add(token * self.head_dim + c * LANES));
+                        let place = token * self.head_dim + c * LANES;
+                        prefetch_line(ahead.wrapping_add(place).cast());
+                        value[c] = S::load::<L>(values.add(place));
                     }
                     for r in 0..R {
                         let weight = L::splat(*weights.add(r * RUN_TOKENS + block * BLOCK + token));

@@ -1,0 +1,80 @@
+//! Between the projections and attention.
+
+use std::ops::Range;
+
+use super::cache::Place;
+use super::fused::Columns;
+use super::layer::Layer;
+use crate::kernel::attention::Heads;
+use crate::kernel::lanes::Stored;
+use crate::kernel::rope::Rope;
+use crate::kernel::team::{Base, share};
+use crate::kernel::{Team, add};
+
+/// Tokens per thread below which a parallel region is not worth it.
+const GRAIN: usize = 4;
+
+/// What happens to queries, keys and values between their projection and attention: bias, norm per head, rotation; keys
+/// and values then go into the cache.
+pub(super) struct Rotation<'a> {
+    pub(super) layer: &'a Layer,
+    pub(super) rope: &'a Rope,
+    /// Where queries, keys and values lie.
+    pub(super) columns: [Columns; 3],
+    pub(super) heads: Heads,
+    pub(super) eps: f32,
+}
+
+impl Rotation<'_> {
+    /// Prepares all tokens; afterwards the queries stand in `qkv` and the rest in `cache`.
+    pub(super) fn run<S: Stored>(&self, team: &Team, places: &[Place], qkv: &mut [f32], cache: &mut [S]) {
+        let shares = (places.len() / GRAIN).clamp(1, team.threads());
+        let len = (qkv.len(), cache.len());
+        let (qkv, cache) = (Base(qkv.as_mut_ptr()), Base(cache.as_mut_ptr()));
+        let body = |range: Range<usize>| {
+            for token in range {
+                let [q, k, v] = self.columns.map(|columns| {
+                    let row = columns.row(token);
+                    assert!(row.end <= len.0, "projection outputs of every token");
+                    // SAFETY: in bounds; tokens and the three column ranges are disjoint.
+                    unsafe { std::slice::from_raw_parts_mut(qkv.at(row.start), row.len()) }
+                });
+                let place = places[token];
+                self.prepare(q, k, v, place.position);
+                let start = place.block * self.heads.block_len();
+                assert!(start + self.heads.block_len() <= len.1, "blocks inside the cache");
+                // SAFETY: in bounds; no two tokens share a place, because no two table entries name the same block for
+                // writing, which was checked before the step.
+                unsafe { place.store(k, v, self.heads.dim, cache.at(start)) };
+            }
+        };
+        match shares {
+            1 => body(0..places.len()),
+            _ => team.run(&|worker, _| body(share(places.len(), worker, shares))),
+        }
+    }
+
+    /// Bias, norm and rotation of one token.
+    fn prepare(&self, q: &mut [f32], k: &mut [f32], v: &mut [f32], position: usize) {
+        if let Some(bias) = &self.layer.bias {
+            add(q, &bias[..q.len()]);
+            add(k, &bias[q.len()..][..k.len()]);
+            add(v, &bias[q.len() + k.len()..]);
+        }
+        for (side, heads) in [q, k].into_iter().enumerate() {
+            for head in heads.chunks_exact_mut(self.heads.dim) {
+                if let Some(norms) = &self.layer.head_norms {
+                    normalise_head(head, &norms[side], self.eps);
+                }
+                self.rope.rotate(head, position);
+            }
+        }
+    }
+}
+
+/// RMS norm of one head in place.
+fn normalise_head(head: &mut [f32], weight: &[f32], eps: f32) {
+    let squares: f32 = head.iter().map(|x| x * x).sum();
+    let scale = 1.0 / (squares / head.len() as f32 + eps).sqrt();
+    head.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale * weight);
+}
