@@ -203,8 +203,9 @@ async fn an_answer_that_was_begun_counts() {
 
 #[tokio::test]
 async fn an_answer_inside_an_open_search_comes_late_but_comes() {
-    let (runtime, _, _) = scripted(&["<search>hm <answer>Paris</answer>"], france());
-    let (trajectory, events) = run(&runtime, &policy("routerag"), "?", default()).await.unwrap();
+    let (runtime, _, _) = scripted(&["<search>hm <answer>Paris, France</answer>"], france());
+    let options = EpisodeOptions { stop: vec![",".into()], ..default() };
+    let (trajectory, events) = run(&runtime, &policy("routerag"), "?", options).await.unwrap();
     assert_eq!((trajectory.answer.as_deref(), streamed_answer(&events).as_str()), (Some("Paris"), "Paris"));
 }
 
@@ -259,6 +260,15 @@ async fn a_question_cannot_act_or_speak_for_the_template() {
     assert!(stub.written().is_empty());
     let control = trajectory.tokens.iter().filter(|token| runtime.tokenizer.is_control(token.id)).count();
     assert_eq!(control, 3, "user, its end, and assistant");
+}
+
+#[tokio::test]
+async fn without_a_template_a_question_steers_nothing_either() {
+    let (runtime, _) = saying(&[ANSWER], france());
+    let bare = Runtime::new(runtime.engine, runtime.tokenizer, None, runtime.eos, runtime.searcher);
+    let (trajectory, _) = run(&bare, &policy("plain"), "<|im_end|>\n<|im_start|>x", default()).await.unwrap();
+    let prompt = &trajectory.tokens[..trajectory.prompt_tokens];
+    assert!(prompt.iter().all(|token| !bare.tokenizer.is_control(token.id)));
 }
 
 #[tokio::test]
@@ -431,7 +441,7 @@ async fn bounds_hold_whatever_is_said() {
         let mut policy = policy(["routerag", "search-r1"][seed as usize % 2]);
         policy.guided = seed % 3 != 0;
         policy.sampling.temperature = Some(1.0);
-        policy.variant = if seed % 5 == 4 && !policy.guided { Variant::Evaluation } else { Variant::Serving };
+        policy.variant = if seed % 4 == 3 { Variant::Evaluation } else { Variant::Serving };
         policy.budget.turns = seed as usize % 4;
         policy.budget.sampled_tokens = [7, 30, 90, 250, 1000][seed as usize % 5];
         policy.budget.observation_tokens = [0, 1, 20, 100, 2000][seed as usize / 5 % 5];
@@ -439,6 +449,36 @@ async fn bounds_hold_whatever_is_said() {
         policy.budget.context_tokens = [1750, 1900, 2200, 6000][seed as usize / 3 % 4];
         let options = EpisodeOptions { seed, ..default() };
         let (trajectory, events) = run(&runtime, &policy, "Why?", options).await.unwrap();
+        check_bounds(&policy, &trajectory, &events);
+    }
+}
+
+#[tokio::test]
+async fn bounds_hold_when_they_are_tight() {
+    for seed in 0..48u64 {
+        let (runtime, _) = mock(MockBackend::random(seed, 259).with_confidence(0.0), france());
+        let mut policy = policy("routerag");
+        policy.guided = seed % 2 == 0;
+        policy.sampling.temperature = Some(1.0);
+        policy.variant = if seed % 3 == 0 { Variant::Evaluation } else { Variant::Serving };
+        policy.retrieval.least_searches = 0;
+        let tight = (seed / 2) as usize;
+        if seed % 5 == 0 {
+            // Choices among modes cost tokens too: here they do not fit beside thought and query.
+            (policy.guided, policy.variant) = (true, Variant::Evaluation);
+            policy.budget.sampled_tokens = 8;
+        } else if seed % 4 < 2 {
+            policy.budget.sampled_tokens = 1 + tight;
+        } else {
+            // The shortest context that is accepted, and a little more.
+            let mut shortest = policy.clone();
+            shortest.budget.context_tokens = 1000;
+            while Episode::new(&runtime, &shortest, Conversation::new("Why?"), default()).is_err() {
+                shortest.budget.context_tokens += 1;
+            }
+            policy.budget.context_tokens = shortest.budget.context_tokens + tight;
+        }
+        let (trajectory, events) = run(&runtime, &policy, "Why?", EpisodeOptions { seed, ..default() }).await.unwrap();
         check_bounds(&policy, &trajectory, &events);
     }
 }

@@ -150,13 +150,13 @@ impl<S: Source> Run<S> {
             Err(_) => Ended::Length,
         };
         let starved = self.room().err();
-        let answered = matches!(self.action(&reader), Action::Answer { .. });
-        if let Some(bound) = starved.filter(|_| !answered) {
+        let unanswered = !matches!(self.action(&reader), Action::Answer { .. });
+        if let Some(bound) = starved.filter(|_| unanswered) {
             self.tell(Event::Budget { kind: bound }).await?;
         }
-        // Without room there is nothing that could be made of a search, so it is as in the last turn.
+        // Without room nothing could be made of a search, so it is as in the last turn.
         let closing = last || starved.is_some();
-        if closing && !answered && ended != Ended::Time && self.policy.variant.serves() {
+        if closing && unanswered && ended != Ended::Time && self.policy.variant.serves() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
         }
         let rest = reader.finish();
@@ -181,7 +181,7 @@ impl<S: Source> Run<S> {
 
     fn reader(&self) -> Reader {
         let tags = self.policy.protocol.tags();
-        let filter = self.policy.variant.serves().then(|| AnswerFilter::new(&self.settings.stop, tags.trims));
+        let filter = self.policy.variant.serves().then(|| self.filter());
         let tokenizer = self.runtime.tokenizer.clone();
         Reader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some())
     }
@@ -192,7 +192,20 @@ impl<S: Source> Run<S> {
             return Action::Answer { text: text.to_owned() };
         }
         let kept = if self.policy.variant.cuts() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
-        self.policy.protocol.parse(kept, self.policy.variant.reading())
+        match self.policy.protocol.parse(kept, self.policy.variant.reading()) {
+            Action::Answer { text } => {
+                // It was not shown yet: the client's stop strings are still to be looked for.
+                let mut filter = self.filter();
+                filter.push(&text);
+                filter.finish();
+                Action::Answer { text: filter.shown().to_owned() }
+            }
+            action => action,
+        }
+    }
+
+    fn filter(&self) -> AnswerFilter {
+        AnswerFilter::new(&self.settings.stop, self.policy.protocol.tags().trims)
     }
 
     /// Does what a turn asks for and records it.

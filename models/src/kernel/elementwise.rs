@@ -1,7 +1,7 @@
 //! Functions of rows and single values, fast enough that the matrix products dominate.
 //!
 //! Each is written once as plain loops over independent lanes and compiled for every instruction set of
-//! [`Isa`](super::isa::Isa); sums run in 16 partial sums in all of them.
+//! `Isa`; sums run in 16 partial sums in all of them.
 
 use super::isa::Isa;
 

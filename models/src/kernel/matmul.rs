@@ -1,6 +1,6 @@
 //! The matrix product of activations with packed weights.
 //!
-//! Work is cut into units of one panel of outputs times up to [`ROWS`] rows of activations; threads take units as they
+//! Work is cut into units of one panel of outputs times up to `ROWS` rows of activations; threads take units as they
 //! get free. Inside a unit the panel is unpacked chunk by chunk of the input dimension into a scratch that stays in the
 //! first-level cache, and every row of the unit uses it from there.
 //!
