@@ -46,52 +46,8 @@ fn normalise(vector: &mut [f32]) -> Result<(), ()> {
 }
 
 #[cfg(test)]
-pub(crate) mod fake {
-    use super::{Embed, EmbedError};
-
-    /// Bags of hashed words: texts that share words lie close, and nothing has to be loaded.
-    #[derive(Debug)]
-    pub(crate) struct HashEmbed {
-        pub(crate) id: &'static str,
-        pub(crate) dims: usize,
-    }
-
-    impl HashEmbed {
-        pub(crate) fn new(dims: usize) -> HashEmbed {
-            HashEmbed { id: "hash", dims }
-        }
-    }
-
-    impl Embed for HashEmbed {
-        fn id(&self) -> &str {
-            self.id
-        }
-
-        fn dims(&self) -> usize {
-            self.dims
-        }
-
-        fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-            Ok(texts.iter().map(|text| hash_vector(text, self.dims)).collect())
-        }
-    }
-
-    fn hash_vector(text: &str, dims: usize) -> Vec<f32> {
-        let mut vector = vec![0.0; dims];
-        for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
-            // FNV-1a, then a xorshift stream as the word's random direction.
-            let mut state =
-                word.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-            for x in &mut vector {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                *x += (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
-            }
-        }
-        vector
-    }
-}
+#[path = "../tests/corpora/hash.rs"]
+pub(crate) mod fake;
 
 #[cfg(test)]
 mod tests {

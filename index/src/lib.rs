@@ -3,6 +3,9 @@
 //! [`build`] makes an index of a [`Corpus`]; [`Index::open`] opens it and [`Index::search`] answers queries with
 //! [`Evidence`]. What turns text into vectors is not known here: see [`Embed`].
 
+#[cfg(test)]
+extern crate self as waymark_index;
+
 mod build;
 pub mod corpus;
 mod dense;

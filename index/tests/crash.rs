@@ -2,13 +2,13 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
+mod corpora;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{HashEmbed, files, numbered, open, replacing, small_index, write};
+use corpora::{HashEmbed, files, numbered, open, replacing, small_index, write};
 use waymark_index::{BuildOptions, BuildProgress, Corpus, Mode, Phase, Query, build};
 
 const DIR: &str = "WAYMARK_TEST_CRASH_DIR";

@@ -1,14 +1,14 @@
 //! The folder of an index: what is refused, what is noticed, what survives.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
+mod corpora;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use common::{HashEmbed, document, files, numbered, open, replacing, small_index, write};
+use corpora::{HashEmbed, document, files, numbered, open, replacing, small_index, write};
 use waymark_index::{
     BuildOptions, BuildProgress, Corpus, CorpusOptions, Embed, EmbedError, Index, IndexError, Mode, OpenOptions, Phase,
     Query, build,

@@ -1,12 +1,12 @@
 //! Real passages and real questions, where they are at hand.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
+mod corpora;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::{HashEmbed, open};
+use corpora::{HashEmbed, open};
 use serde::Deserialize;
 use waymark_index::{BuildOptions, Corpus, CorpusOptions, Mode, Query, Ranking, build};
 

@@ -1,12 +1,12 @@
 //! What a search finds, over a whole index.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
+mod corpora;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{HashEmbed, document, open, small_index, write};
+use corpora::{HashEmbed, document, open, small_index, write};
 use waymark_index::{BuildOptions, Embed, EmbedError, Index, IndexError, Mode, OpenOptions, Query, Ranking};
 
 fn query(text: &str, k: usize) -> Query {

@@ -4,50 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use waymark_index::{BuildOptions, BuildReport, Corpus, Document, Embed, EmbedError, Index, IndexError, build};
+mod hash;
 
-/// Bags of hashed words: texts that share words lie close, and nothing has to be loaded.
-#[derive(Debug, Clone)]
-pub struct HashEmbed {
-    pub id: &'static str,
-    pub dims: usize,
-}
+use waymark_index::{BuildOptions, BuildReport, Corpus, Document, Index, IndexError, build};
 
-impl Default for HashEmbed {
-    fn default() -> HashEmbed {
-        HashEmbed { id: "hash-64", dims: 64 }
-    }
-}
-
-impl Embed for HashEmbed {
-    fn id(&self) -> &str {
-        self.id
-    }
-
-    fn dims(&self) -> usize {
-        self.dims
-    }
-
-    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        Ok(texts.iter().map(|text| hash_vector(text, self.dims)).collect())
-    }
-}
-
-fn hash_vector(text: &str, dims: usize) -> Vec<f32> {
-    let mut vector = vec![0.0; dims];
-    for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
-        // FNV-1a, then a xorshift stream as the word's own direction.
-        let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-        let mut state = word.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
-        for x in &mut vector {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *x += (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        }
-    }
-    vector
-}
+pub use hash::HashEmbed;
 
 pub fn document(id: &str, title: &str, text: &str) -> Document {
     Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), metadata: None }

@@ -1,0 +1,53 @@
+//! An embedder for tests of this crate, inside it and outside.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use waymark_index::{Embed, EmbedError};
+
+/// Bags of hashed words: texts that share words lie close, and nothing has to be loaded.
+#[derive(Debug, Clone)]
+pub struct HashEmbed {
+    pub id: &'static str,
+    pub dims: usize,
+}
+
+impl HashEmbed {
+    pub fn new(dims: usize) -> HashEmbed {
+        HashEmbed { id: "hash", dims }
+    }
+}
+
+impl Default for HashEmbed {
+    fn default() -> HashEmbed {
+        HashEmbed { id: "hash-64", dims: 64 }
+    }
+}
+
+impl Embed for HashEmbed {
+    fn id(&self) -> &str {
+        self.id
+    }
+
+    fn dims(&self) -> usize {
+        self.dims
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        Ok(texts.iter().map(|text| hash_vector(text, self.dims)).collect())
+    }
+}
+
+fn hash_vector(text: &str, dims: usize) -> Vec<f32> {
+    let mut vector = vec![0.0; dims];
+    for word in text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
+        // FNV-1a, then a xorshift stream as the word's own direction.
+        let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+        let mut state = word.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
+        for x in &mut vector {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *x += (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        }
+    }
+    vector
+}
