@@ -4,10 +4,17 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::read;
 use crate::ModelError;
 use crate::kernel::panel::PANEL;
+
+/// No size in `config.json` is larger: so no product of two or three of them overflows.
+const LARGEST: usize = 1 << 26;
+
+/// Two pieces mark the ends of a text, and one at least is to stand between them.
+const FEWEST_PIECES: usize = 3;
 
 /// sentence-transformers cuts texts for all-MiniLM-L6-v2 here, and for models without a setting of their own so do we.
 const DEFAULT_PIECES: usize = 256;
@@ -40,9 +47,39 @@ struct BertFile {
     layer_norm_eps: f32,
 }
 
+impl BertFile {
+    /// Every size lies between the least that makes sense and [`LARGEST`].
+    fn check_sizes(&self, path: &Path) -> Result<(), ModelError> {
+        for (field, least, size) in [
+            ("hidden_size", 1, self.hidden_size),
+            ("num_hidden_layers", 0, self.num_hidden_layers),
+            ("num_attention_heads", 1, self.num_attention_heads),
+            ("intermediate_size", 1, self.intermediate_size),
+            ("vocab_size", 1, self.vocab_size),
+            ("max_position_embeddings", FEWEST_PIECES, self.max_position_embeddings),
+            ("type_vocab_size", 1, self.type_vocab_size),
+        ] {
+            if !(least..=LARGEST).contains(&size) {
+                let reason = format!("{field} is {size}, not from {least} to {LARGEST}");
+                return Err(ModelError::Corrupt { path: path.to_owned(), reason });
+            }
+        }
+        Ok(())
+    }
+}
+
 #[derive(Deserialize)]
 struct PoolingFile {
     pooling_mode_mean_tokens: bool,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct Module {
+    /// A path of Python, such as `sentence_transformers.models.Pooling`.
+    #[serde(rename = "type")]
+    class: String,
 }
 
 #[derive(Deserialize)]
@@ -61,11 +98,13 @@ impl Config {
         if file.hidden_act != "gelu" {
             return Err(unsupported(format!("hidden_act {:?}", file.hidden_act)));
         }
+        file.check_sizes(&path)?;
         let heads = file.num_attention_heads;
-        if heads == 0 || !file.hidden_size.is_multiple_of(heads * PANEL) {
+        if !heads.checked_mul(PANEL).is_some_and(|panels| file.hidden_size.is_multiple_of(panels)) {
             let size = file.hidden_size;
             return Err(unsupported(format!("{heads} heads for hidden_size {size}: width not a multiple of {PANEL}")));
         }
+        check_modules(dir)?;
         check_pooling(dir)?;
         let length = dir.join("sentence_bert_config.json");
         let pieces = if length.exists() { parse::<LengthFile>(&length)?.max_seq_length } else { DEFAULT_PIECES };
@@ -78,7 +117,7 @@ impl Config {
             positions: file.max_position_embeddings,
             types: file.type_vocab_size,
             norm_eps: file.layer_norm_eps,
-            max_pieces: pieces.clamp(2, file.max_position_embeddings.max(2)),
+            max_pieces: pieces.clamp(FEWEST_PIECES, file.max_position_embeddings),
         })
     }
 
@@ -87,12 +126,37 @@ impl Config {
     }
 }
 
+/// What follows the encoder must be what we do: pool and normalise.
+fn check_modules(dir: &Path) -> Result<(), ModelError> {
+    let path = dir.join("modules.json");
+    if !path.exists() {
+        return Ok(());
+    }
+    let modules: Vec<Module> = parse(&path)?;
+    let known = |class: &str| matches!(class.rsplit('.').next(), Some("Transformer" | "Pooling" | "Normalize"));
+    match modules.into_iter().find(|module| !known(&module.class)) {
+        Some(module) => {
+            let what = format!("module {:?}: only Transformer, Pooling and Normalize", module.class);
+            Err(ModelError::Unsupported { path, what })
+        }
+        None => Ok(()),
+    }
+}
+
 fn check_pooling(dir: &Path) -> Result<(), ModelError> {
     let path = dir.join("1_Pooling").join("config.json");
-    if path.exists() && !parse::<PoolingFile>(&path)?.pooling_mode_mean_tokens {
-        return Err(ModelError::Unsupported { path, what: "pooling: only pooling_mode_mean_tokens".to_owned() });
+    if !path.exists() {
+        return Ok(());
     }
-    Ok(())
+    let file: PoolingFile = parse(&path)?;
+    let other =
+        file.others.iter().find(|(key, value)| key.starts_with("pooling_mode_") && **value != Value::Bool(false));
+    let what = match other {
+        Some((key, _)) => format!("pooling {key}: only pooling_mode_mean_tokens, and that alone"),
+        None if !file.pooling_mode_mean_tokens => "pooling: only pooling_mode_mean_tokens".to_owned(),
+        None => return Ok(()),
+    };
+    Err(ModelError::Unsupported { path, what })
 }
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
