@@ -6,6 +6,7 @@ mod pulled;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use waymark_models::ModelError;
 use waymark_models::embedder::Embedder;
 use waymark_models::kernel::Team;
 
@@ -21,6 +22,8 @@ struct Case {
     embedding: Vec<f32>,
 }
 
+const NAMES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
+
 fn fixture() -> Vec<Case> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/embedder.json");
     serde_json::from_slice::<Fixture>(&std::fs::read(path).unwrap()).unwrap().cases
@@ -28,6 +31,15 @@ fn fixture() -> Vec<Case> {
 
 fn open() -> Embedder {
     Embedder::open(&pulled::embedder(), Arc::new(Team::new(2))).unwrap()
+}
+
+/// The files that must be there, in a folder of their own, and the text of `config.json`.
+fn copy() -> (tempfile::TempDir, String) {
+    let (whole, dir) = (pulled::embedder(), tempfile::tempdir().unwrap());
+    for name in NAMES {
+        std::fs::copy(whole.join(name), dir.path().join(name)).unwrap();
+    }
+    (dir, std::fs::read_to_string(whole.join("config.json")).unwrap())
 }
 
 #[test]
@@ -69,26 +81,29 @@ fn its_id_names_the_files() {
     assert_eq!(embedder.dims(), 384);
     assert_eq!(embedder.max_pieces(), 256);
     assert_eq!(embedder.id(), open().id());
-    assert!(embedder.id().starts_with("bert-6x384-"), "{}", embedder.id());
+    let hash = embedder.id().strip_prefix("bert-6x384-").unwrap();
+    assert!(hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{hash}");
+
+    let (dir, _) = copy();
+    let reopen = || Embedder::open(dir.path(), Arc::new(Team::new(1))).unwrap();
+    assert_eq!(reopen().id(), embedder.id(), "the same files in another place");
+    std::fs::write(dir.path().join("sentence_bert_config.json"), "{\"max_seq_length\": 128}").unwrap();
+    assert_eq!(reopen().max_pieces(), 128);
+    assert_ne!(reopen().id(), embedder.id(), "texts are cut elsewhere");
 }
 
 #[test]
 fn damaged_files_are_named() {
-    let whole = pulled::embedder();
-    let dir = tempfile::tempdir().unwrap();
-    let names = ["config.json", "tokenizer.json", "model.safetensors"];
-    let restore = || names.map(|name| std::fs::copy(whole.join(name), dir.path().join(name)).unwrap());
+    let (dir, config) = copy();
     let refusal = || Embedder::open(dir.path(), Arc::new(Team::new(1))).unwrap_err().to_string();
-    for name in names {
-        restore();
+    for name in NAMES {
         let content = std::fs::read(dir.path().join(name)).unwrap();
         std::fs::write(dir.path().join(name), &content[..content.len() / 2]).unwrap();
         assert!(refusal().contains(name), "truncated {name}: {}", refusal());
         std::fs::remove_file(dir.path().join(name)).unwrap();
         assert!(refusal().contains("cannot read") && refusal().contains(name), "missing {name}: {}", refusal());
+        std::fs::write(dir.path().join(name), content).unwrap();
     }
-    restore();
-    let config = std::fs::read_to_string(whole.join("config.json")).unwrap();
     for (from, to, named) in [
         ("\"bert\"", "\"llama\"", "model_type \"llama\""),
         ("\"gelu\"", "\"relu\"", "hidden_act \"relu\""),
@@ -97,5 +112,53 @@ fn damaged_files_are_named() {
     ] {
         std::fs::write(dir.path().join("config.json"), config.replace(from, to)).unwrap();
         assert!(refusal().contains(named), "{named}: {}", refusal());
+    }
+}
+
+#[test]
+fn sizes_out_of_bounds_are_named() {
+    let (dir, config) = copy();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    for (field, sizes) in [
+        ("hidden_size", [0, 1 << 27]),
+        ("num_hidden_layers", [1 << 27, u64::MAX]),
+        ("num_attention_heads", [0, u64::MAX]),
+        ("intermediate_size", [0, u64::MAX]),
+        ("vocab_size", [0, u64::MAX]),
+        ("max_position_embeddings", [0, 2]),
+        ("type_vocab_size", [0, u64::MAX]),
+    ] {
+        for size in sizes {
+            let mut config = config.clone();
+            config[field] = size.into();
+            std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+            let error = Embedder::open(dir.path(), Arc::new(Team::new(1))).unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, ModelError::Corrupt { .. }), "{field} {size}: {text}");
+            assert!(text.contains("config.json") && text.contains(&format!("{field} is {size}")), "{text}");
+        }
+    }
+}
+
+#[test]
+fn another_pooling_or_module_is_refused() {
+    let (dir, _) = copy();
+    std::fs::create_dir(dir.path().join("1_Pooling")).unwrap();
+    let open = |pooling: &str, module: &str| {
+        std::fs::write(dir.path().join("1_Pooling/config.json"), pooling).unwrap();
+        let modules = format!("[{{\"type\": \"sentence_transformers.models.{module}\"}}]");
+        std::fs::write(dir.path().join("modules.json"), modules).unwrap();
+        Embedder::open(dir.path(), Arc::new(Team::new(1)))
+    };
+    let mean =
+        "{\"word_embedding_dimension\": 384, \"pooling_mode_cls_token\": false, \"pooling_mode_mean_tokens\": true}";
+    open(mean, "Normalize").unwrap();
+    for (pooling, module, named) in [
+        (mean.replace("false", "true"), "Normalize", "pooling_mode_cls_token"),
+        (mean.replace("true", "false"), "Normalize", "only pooling_mode_mean_tokens"),
+        (mean.to_owned(), "Dense", "models.Dense"),
+    ] {
+        let error = open(&pooling, module).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(named), "{error}");
     }
 }

@@ -35,12 +35,12 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// Opens a directory with `config.json`, `tokenizer.json`, `model.safetensors` and, optionally,
-    /// `1_Pooling/config.json`.
+    /// Opens a directory with `config.json`, `tokenizer.json`, `model.safetensors` and, optionally, `modules.json`,
+    /// `1_Pooling/config.json` and `sentence_bert_config.json`.
     ///
     /// # Errors
     /// When a file is missing or damaged, or asks for another architecture, activation or pooling than BERT, exact GELU
-    /// and the mean.
+    /// and the mean, or for a module after these other than normalising.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         let config = Config::open(dir)?;
         let pipeline = open_pipeline(&dir.join("tokenizer.json"))?;
@@ -51,15 +51,15 @@ impl Embedder {
             hash.update(read(&dir.join(name))?);
         }
         hash.update(&weights);
-        let hash = hash.finalize();
-        let id = format!(
-            "bert-{}x{}-{:02x}{:02x}{:02x}{:02x}",
-            config.layers, config.hidden, hash[0], hash[1], hash[2], hash[3]
-        );
+        // Where texts are cut stands in another file, or in none.
+        hash.update((config.max_pieces as u64).to_le_bytes());
+        let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let id = format!("bert-{}x{}-{hash}", config.layers, config.hidden);
         Ok(Self { id, config, pipeline, bert, team, buffers: Mutex::default() })
     }
 
-    /// Names the model by its shape and a hash of its files: equal ids give equal vectors.
+    /// Names the model by its shape and 64 bits of a hash of its files and of where it cuts texts: equal ids give equal
+    /// vectors.
     pub fn id(&self) -> &str {
         &self.id
     }
