@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::record::{self, Ids};
-use super::{Location, Record};
+use super::{LONGEST_RECORD, Location, Record};
 use crate::error::IndexError;
 
 /// Reads element by element: only the bounds of an element are found here, its inside is parsed as a whole.
@@ -13,7 +13,8 @@ pub(super) fn read<R: BufRead + Send>(
     reader: R,
     path: &Path,
 ) -> impl Iterator<Item = Result<Record, IndexError>> + Send + use<R> {
-    let mut elements = Elements { bytes: reader.bytes(), line: 1, file: path.into(), place: Place::Before };
+    let mut elements =
+        Elements { bytes: reader.bytes(), line: 1, file: path.into(), place: Place::Before, longest: LONGEST_RECORD };
     std::iter::from_fn(move || {
         let element = elements.next_element().transpose()?;
         Some(element.and_then(|(bytes, location)| record::parse(&bytes, location, Ids::FromContent)))
@@ -32,6 +33,8 @@ struct Elements<R: BufRead> {
     line: u64,
     file: Arc<Path>,
     place: Place,
+    /// Bytes of an element at most.
+    longest: usize,
 }
 
 impl<R: BufRead> Elements<R> {
@@ -68,6 +71,10 @@ impl<R: BufRead> Elements<R> {
         let mut bytes = vec![b'{'];
         let (mut depth, mut in_string, mut escaped) = (1_u32, false, false);
         while let Some(byte) = self.byte()? {
+            if bytes.len() == self.longest {
+                let message = format!("the passage that begins here is longer than {} bytes", self.longest);
+                return Err(IndexError::BadCorpus { location: start, message });
+            }
             bytes.push(byte);
             match byte {
                 _ if escaped => escaped = false,
@@ -113,5 +120,29 @@ impl<R: BufRead> Elements<R> {
 
     fn malformed(&self, message: &str) -> IndexError {
         IndexError::BadCorpus { location: self.here(), message: message.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn an_element_without_end_is_refused_where_it_begins() {
+        let list = format!("[{{\"a\":1}},\n\n{{\"b\":\"{}", "x\n".repeat(1 << 16));
+        let mut elements = Elements {
+            bytes: list.as_bytes().bytes(),
+            line: 1,
+            file: Path::new("c.json").into(),
+            place: Place::Before,
+            longest: 7,
+        };
+        assert_eq!(elements.next_element().unwrap().unwrap().0, b"{\"a\":1}", "one of just that length is read");
+        let error = elements.next_element().unwrap_err();
+        assert!(matches!(error, IndexError::BadCorpus { .. }));
+        assert_eq!(error.to_string(), "c.json:3: the passage that begins here is longer than 7 bytes");
     }
 }

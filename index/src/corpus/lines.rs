@@ -5,11 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::record::{self, Ids};
-use super::{Location, Record};
+use super::{LONGEST_RECORD, Location, Record};
 use crate::error::IndexError;
-
-/// A line longer than this is not a passage; reading it whole would only fill the memory.
-const LONGEST_LINE: usize = 64 << 20;
 
 /// Reads line by line. Blank lines are passed over, line ends may be LF or CRLF.
 pub(super) fn read<R: BufRead + Send>(
@@ -23,11 +20,11 @@ pub(super) fn read<R: BufRead + Send>(
         loop {
             bytes.clear();
             line += 1;
-            match reader.by_ref().take(LONGEST_LINE as u64).read_until(b'\n', &mut bytes) {
+            match reader.by_ref().take(LONGEST_RECORD as u64).read_until(b'\n', &mut bytes) {
                 Ok(0) => return None,
-                Ok(LONGEST_LINE) => {
+                Ok(LONGEST_RECORD) => {
                     // Not a bad record that could be skipped: where the next one begins is unknown.
-                    let message = format!("the line is longer than {LONGEST_LINE} bytes");
+                    let message = format!("the line is longer than {LONGEST_RECORD} bytes");
                     let location = Location { file: file.clone(), line };
                     return Some(Err(IndexError::BadCorpus { location, message }));
                 }

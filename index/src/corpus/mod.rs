@@ -81,6 +81,9 @@ struct Record {
     from_content: bool,
 }
 
+/// A record with more bytes than this is not a passage; reading it whole would only fill the memory.
+const LONGEST_RECORD: usize = 64 << 20;
+
 type Records = Box<dyn Iterator<Item = Result<Record, IndexError>> + Send>;
 
 /// The documents of a corpus, in order, read as they are asked for. After an error nothing follows.
