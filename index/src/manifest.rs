@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::IndexError;
+use crate::folder::{part, snapshot_name};
 
 /// The format this program writes and reads.
 pub const FORMAT: u32 = 1;
@@ -129,8 +130,10 @@ impl Manifest {
         json
     }
 
-    /// Holds every file against its size, and against its checksum too if `checksums` is set.
+    /// Holds every file against its size, and against its checksum too if `checksums` is set. Before that, the list of
+    /// files must be whole.
     pub(crate) fn verify(&self, dir: &Path, checksums: bool) -> Result<(), IndexError> {
+        self.check_names().map_err(|message| IndexError::corrupt(&dir.join(MANIFEST), message))?;
         for (name, expected) in &self.files {
             let path = dir.join(name);
             let bytes = match std::fs::metadata(&path) {
@@ -148,6 +151,27 @@ impl Manifest {
         }
         Ok(())
     }
+
+    /// Whether every file lies in the folder of the snapshot, and none that is read is missing from the list: what is
+    /// not in it would be opened unchecked.
+    fn check_names(&self) -> Result<(), String> {
+        let folder = format!("{}/", snapshot_name(self.snapshot));
+        let mut names = Vec::with_capacity(self.files.len());
+        for name in self.files.keys() {
+            let within = name.strip_prefix(&folder).filter(|within| {
+                !within.is_empty() && Path::new(within).components().all(|part| matches!(part, Component::Normal(_)))
+            });
+            names.push(within.ok_or_else(|| format!("it names {name:?}, which is not in {folder}"))?);
+        }
+        let lexical = format!("{}/", part::LEXICAL);
+        match [part::STORE, part::VECTORS, part::GRAPH].into_iter().find(|part| !names.contains(part)) {
+            Some(part) => Err(format!("it does not name {folder}{part}")),
+            None if !names.iter().any(|name| name.starts_with(&lexical)) => {
+                Err(format!("it names no file in {folder}{lexical}"))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Other formats may have other fields, so the number is looked at before anything else.
@@ -162,5 +186,60 @@ fn check_format(dir: &Path, path: &Path, json: &[u8]) -> Result<(), IndexError> 
         Ok(())
     } else {
         Err(IndexError::Version { dir: dir.to_owned(), found, expected: FORMAT })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const WHOLE: [&str; 4] = [
+        "snapshot-3/passages.bin",
+        "snapshot-3/vectors.bin",
+        "snapshot-3/vectors.usearch",
+        "snapshot-3/lexical/meta.json",
+    ];
+
+    fn naming(files: &[&str]) -> Manifest {
+        let text = String::new;
+        Manifest {
+            format: FORMAT,
+            snapshot: 3,
+            corpus: text(),
+            passages: 0,
+            embedder: Embedder { id: text(), dims: 1 },
+            build: Build { version: text(), analyzer: text(), connectivity: 1, expansion: 1 },
+            files: files.iter().map(|&name| (name.to_owned(), Sum { bytes: 0, crc32: 0 })).collect(),
+            checksum: 0,
+        }
+    }
+
+    #[test]
+    fn a_manifest_that_leaves_a_needed_file_out_is_refused() {
+        naming(&WHOLE).check_names().unwrap();
+        for (place, expected) in WHOLE.iter().enumerate() {
+            let mut files = WHOLE.to_vec();
+            files.remove(place);
+            let error = naming(&files).verify(Path::new("index"), false).unwrap_err().to_string();
+            let named = expected.trim_end_matches("meta.json");
+            assert!(error.contains("manifest.json") && error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_outside_the_snapshot_is_refused() {
+        for name in [
+            "/etc/passwd",
+            "../passages.bin",
+            "snapshot-2/passages.bin",
+            "snapshot-3/",
+            "snapshot-3//etc/passwd",
+            "snapshot-3/../passages.bin",
+            "snapshot-3/lexical/../../passages.bin",
+        ] {
+            let error = naming(&[&WHOLE[..], &[name]].concat()).verify(Path::new("index"), true).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
     }
 }
