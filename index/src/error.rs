@@ -73,6 +73,12 @@ pub enum IndexError {
         /// The folder.
         dir: PathBuf,
     },
+    /// The last number a snapshot can have is taken.
+    #[error("{} has no number left for another snapshot: build in another folder", dir.display())]
+    Numbers {
+        /// The folder.
+        dir: PathBuf,
+    },
     /// Another process is writing there.
     #[error("{} is being written by another process: wait until it is done", dir.display())]
     Locked {

@@ -44,10 +44,7 @@ impl Writing {
     /// Takes the folder, which is created if it is missing. A folder that holds anything that is not of an index is
     /// left alone.
     pub(crate) fn begin(dir: &Path) -> Result<Writing, IndexError> {
-        fs::create_dir_all(dir).map_err(IndexError::io("create", dir))?;
-        // The name of a new folder must last as well as what is in it.
-        let parent = dir.canonicalize().map_err(IndexError::io("open", dir))?.parent().map(Path::to_owned);
-        parent.map_or(Ok(()), |parent| sync_folder(&parent))?;
+        create(dir)?;
         let names = names(dir)?;
         let has = |name: &str| names.iter().any(|other| other == name);
         let ours = has(LOCK) || (has(MANIFEST) && names.iter().any(|name| snapshot_number(name).is_some()));
@@ -68,10 +65,10 @@ impl Writing {
         self.dir.join(MANIFEST).exists()
     }
 
-    /// A number that no snapshot here has, nor had if any is left.
+    /// A number that no snapshot here has, nor had if any is left. Fails after the largest there is.
     pub(crate) fn next_snapshot(&self, published: Option<u64>) -> Result<u64, IndexError> {
         let seen = names(&self.dir)?.iter().filter_map(|name| snapshot_number(name)).max();
-        Ok(seen.max(published).unwrap_or(0) + 1)
+        seen.max(published).unwrap_or(0).checked_add(1).ok_or_else(|| IndexError::Numbers { dir: self.dir.clone() })
     }
 
     /// Creates the folder in which a snapshot is made.
@@ -145,6 +142,18 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), IndexError> {
     sync_file(path)
 }
 
+/// Creates a folder, with those above it, if it is missing. The names of new folders must last as well as what is in
+/// them; a folder above that was there already need not even be readable.
+fn create(dir: &Path) -> Result<(), IndexError> {
+    let new = dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).count();
+    fs::create_dir_all(dir).map_err(IndexError::io("create", dir))?;
+    if new == 0 {
+        return Ok(());
+    }
+    let whole = dir.canonicalize().map_err(IndexError::io("open", dir))?;
+    whole.ancestors().skip(1).take(new).try_for_each(sync_folder)
+}
+
 fn names(dir: &Path) -> Result<Vec<String>, IndexError> {
     let names = |entries: fs::ReadDir| {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<io::Result<Vec<_>>>()
@@ -155,4 +164,24 @@ fn names(dir: &Path) -> Result<Vec<String>, IndexError> {
 fn snapshot_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix(SNAPSHOT)?;
     number.strip_suffix(PART).unwrap_or(number).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn numbers_of_snapshots_end_in_an_error() {
+        let temp = tempfile::tempdir().unwrap();
+        // Two new folders, one in the other.
+        let dir = temp.path().join("new/index");
+        let writing = Writing::begin(&dir).unwrap();
+        assert_eq!(writing.next_snapshot(None).unwrap(), 1);
+        assert_eq!(writing.next_snapshot(Some(u64::MAX - 1)).unwrap(), u64::MAX);
+        assert!(matches!(writing.next_snapshot(Some(u64::MAX)), Err(IndexError::Numbers { .. })));
+        fs::create_dir(dir.join(snapshot_name(u64::MAX))).unwrap();
+        let error = writing.next_snapshot(None).unwrap_err().to_string();
+        assert!(error.contains("new/index") && error.contains("another folder"), "{error}");
+    }
 }
