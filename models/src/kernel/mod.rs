@@ -19,6 +19,7 @@ mod avx512;
 mod isa;
 pub(crate) mod lanes;
 mod layout;
+pub(crate) mod lowrank;
 pub(crate) mod panel;
 mod portable;
 mod prefetch;
