@@ -102,7 +102,9 @@ impl Attention {
             }
         }
         // The longest first: what is handed out last should be short, so that all threads end together.
-        self.items.sort_by_key(|item| std::cmp::Reverse(item.queries * (item.position + item.queries)));
+        // Among equals the heads of a row stay together: their keys and values are neighbours.
+        let work = |item: &Item| std::cmp::Reverse(item.queries * (item.position + item.queries));
+        self.items.sort_unstable_by_key(|item| (work(item), item.token, item.head));
     }
 
     /// Computes `softmax(q · kᵀ / √dim) · v` for every token and head of the planned batch.
