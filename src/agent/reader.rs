@@ -143,7 +143,10 @@ impl Reader {
 
     fn show(&mut self, piece: Piece) -> Option<Event> {
         if piece.kind == Kind::Answer {
-            self.answers.push(piece.start..piece.end());
+            match self.answers.last_mut() {
+                Some(last) if last.end == piece.start => last.end = piece.end(),
+                _ => self.answers.push(piece.start..piece.end()),
+            }
         }
         let tokens = self.tokens.as_mut().map(|tokens| tokens.within(&piece)).unwrap_or_default();
         let (turn, text) = (self.turn, piece.text);

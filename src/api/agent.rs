@@ -147,13 +147,13 @@ fn respond(state: &AppState, events: Events) -> Response {
             for (_, event) in batch {
                 match event {
                     Ok(event) => frame.event(name(&event), &event),
-                    Err(error) => frame.event("error", &error.body()),
+                    Err(error) => frame.named_error(&error),
                 }
             }
             yield frame.take();
         }
     };
-    sse::respond(frames, state.config.ping, state.drain.clone())
+    sse::respond(frames, state.config.ping, state.drain.clone(), Frame::named_error)
 }
 
 /// The event's `type`, as serde writes it.

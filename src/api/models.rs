@@ -1,5 +1,6 @@
 //! `/v1/models`: the policies that are served, each as a model, and the embedder.
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -68,7 +69,12 @@ pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<ModelList>
         (status = 200, description = "the model", body = Model),
         (status = 404, description = "no such model", body = ErrorBody),
     ))]
-pub(crate) async fn get(State(state): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Model>, ApiError> {
+pub(crate) async fn get(
+    State(state): State<AppState>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<axum::Json<Model>, ApiError> {
+    // A name that is no UTF-8 is nobody's.
+    let Path(id) = id.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()).with_param("model"))?;
     let known = models(&state).find(|model| model.id == id);
     known.map(axum::Json).ok_or_else(|| {
         ApiError::new(Code::ModelNotFound, format!("the model `{id}` does not exist")).with_param("model")

@@ -39,10 +39,11 @@ pub(crate) async fn observe(State(state): State<AppState>, request: Request, nex
 /// Admits work while the server is not draining, counts it until its answer is sent, and ends it when the drain's
 /// deadline has passed. Runs before the body is read.
 pub(crate) async fn admit(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    // Counted first, so that a drain which begins in between waits for it.
+    let running = state.drain.enter();
     if state.drain.phase() != Phase::Serving {
         return ApiError::new(Code::Draining, "the server is shutting down").into_response();
     }
-    let running = state.drain.enter();
     let response = tokio::select! {
         biased;
         response = next.run(request) => response,

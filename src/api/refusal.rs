@@ -24,6 +24,8 @@ impl From<AgentError> for ApiError {
             AgentError::Option { field, .. } => Self::invalid(field, message),
             // A template may refuse an order of roles: the client's doing.
             AgentError::Text(ModelError::Template(_)) => Self::invalid("messages", message),
+            // What the policy's own settings and the request's say together about sampling.
+            AgentError::Text(ModelError::Input(_)) => Self::new(Code::InvalidValue, message),
             AgentError::Text(_) | AgentError::Policy { .. } | AgentError::Gone => Self::new(Code::Internal, message),
             AgentError::Engine(error) => error.into(),
         }

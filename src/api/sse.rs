@@ -41,6 +41,11 @@ impl Frame {
         self.data(&error.body());
     }
 
+    /// The same with a name, for streams whose events have one.
+    pub(crate) fn named_error(&mut self, error: &ApiError) {
+        self.event("error", &error.body());
+    }
+
     /// What was collected, as bytes of the body.
     pub(crate) fn take(&mut self) -> Bytes {
         Bytes::from(std::mem::take(&mut self.0))
@@ -73,8 +78,14 @@ impl Frame {
 /// Answers with `frames` as an event stream.
 ///
 /// The work behind `frames` is driven by the body itself: a client that goes away drops the body, and with it the work.
-/// When nothing comes for `ping`, a comment is sent; when the drain expires, an error takes the place of the rest.
-pub(crate) fn respond(frames: impl Stream<Item = Bytes> + Send + 'static, ping: Duration, drain: Drain) -> Response {
+/// When nothing comes for `ping`, a comment is sent; when the drain expires, an error, written by `last`, takes the
+/// place of the rest.
+pub(crate) fn respond(
+    frames: impl Stream<Item = Bytes> + Send + 'static,
+    ping: Duration,
+    drain: Drain,
+    last: fn(&mut Frame, &ApiError),
+) -> Response {
     let body = async_stream::stream! {
         let mut frames = pin!(frames);
         let mut expired = pin!(drain.reached(Phase::Expired));
@@ -82,9 +93,9 @@ pub(crate) fn respond(frames: impl Stream<Item = Bytes> + Send + 'static, ping: 
             tokio::select! {
                 biased;
                 () = &mut expired => {
-                    let mut last = Frame::default();
-                    last.error(&ApiError::new(Code::Draining, "the server shut down before this stream was finished"));
-                    yield last.take();
+                    let mut frame = Frame::default();
+                    last(&mut frame, &ApiError::new(Code::Draining, "the server shut down before this stream was finished"));
+                    yield frame.take();
                     break;
                 }
                 frame = tokio::time::timeout(ping, frames.next()) => match frame {
@@ -124,7 +135,7 @@ mod tests {
             frame.event("done", &1);
             yield frame.take();
         };
-        let response = respond(frames, Duration::from_millis(40), Drain::default());
+        let response = respond(frames, Duration::from_millis(40), Drain::default(), Frame::error);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         let text = text(response).await;
         let pings = text.strip_suffix("event: done\ndata: 1\n\n").unwrap();
@@ -134,7 +145,7 @@ mod tests {
     #[tokio::test]
     async fn an_expired_drain_ends_the_stream_with_an_error() {
         let drain = Drain::default();
-        let response = respond(futures::stream::pending(), Duration::from_secs(15), drain.clone());
+        let response = respond(futures::stream::pending(), Duration::from_secs(15), drain.clone(), Frame::error);
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
             drain.advance(Phase::Expired);

@@ -62,7 +62,7 @@ impl Args {
 /// Runs the episode at `url` and prints its events.
 async fn show(url: &str, request: &serde_json::Value, json: bool) -> anyhow::Result<()> {
     let client = Client::new(url);
-    let mut failed = None;
+    let (mut failed, mut finished) = (None, false);
     let mut printer = Printer::new(anstream::stdout());
     client
         .episode(request, |event| {
@@ -73,14 +73,17 @@ async fn show(url: &str, request: &serde_json::Value, json: bool) -> anyhow::Res
             } else {
                 printer.print(&event)?;
             }
-            if let Event::Failed { message, .. } = event {
-                failed = Some(message);
+            match event {
+                Event::Failed { message, .. } => failed = Some(message),
+                Event::Finished { .. } => finished = true,
+                _ => {}
             }
             Ok(())
         })
         .await?;
     match failed {
         Some(message) => anyhow::bail!("the episode failed: {message}"),
-        None => Ok(()),
+        None if finished => Ok(()),
+        None => anyhow::bail!("the stream ended before the episode did"),
     }
 }

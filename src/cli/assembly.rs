@@ -24,17 +24,18 @@ const SEARCHES_WAITING: usize = 1024;
 
 /// Everything a server needs, made of `config`.
 pub(crate) async fn assemble(config: &ServeConfig) -> anyhow::Result<AppState> {
-    let team = Arc::new(Team::new(config.model.threads));
+    // A team of its own: what an embedding takes never stands in the way of a step.
+    let searching = || Arc::new(Team::new(config.model.threads));
     let embedder = match (&config.model.weights, &config.retrieval.index) {
         // A mock without an index needs no weights at all.
         (None, None) => None,
-        _ => Some(Arc::new(embedder(&config.retrieval.embedder, config.model.cache.clone(), Arc::clone(&team))?)),
+        _ => Some(Arc::new(embedder(&config.retrieval.embedder, config.model.cache.clone(), searching())?)),
     };
     let searcher = match (&config.retrieval.index, &embedder) {
         (Some(dir), Some(embedder)) => Some(searcher(dir, Arc::clone(embedder), &config.retrieval)?),
         _ => None,
     };
-    let (runtime, base) = runtime(&config.model, team, searcher)?;
+    let (runtime, base) = runtime(&config.model, Arc::new(Team::new(config.model.threads)), searcher)?;
     let policies = policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");

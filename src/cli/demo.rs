@@ -1,5 +1,6 @@
 //! `waymark demo`: small weights, a small corpus, a server.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,13 +36,14 @@ impl Args {
         let server = serve::bind(&config).await?;
         let stop = stop_signal();
         let url = format!("http://{}", server.address());
-        println!("listening on {url}\n");
-        println!("try, in another terminal:\n");
-        println!("  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{{");
-        println!("    \"model\": \"routerag\", \"stream\": true, \"rag\": {{\"trace\": true}},");
-        println!("    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n");
-        println!("  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n");
-        println!("Ctrl-C stops it.");
+        let mut out = io::stdout();
+        writeln!(out, "listening on {url}\n")?;
+        writeln!(out, "try, in another terminal:\n")?;
+        writeln!(out, "  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{{")?;
+        writeln!(out, "    \"model\": \"routerag\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;
+        writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
+        writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
+        writeln!(out, "Ctrl-C stops it.")?;
         Ok(server.run(stop).await?)
     }
 }

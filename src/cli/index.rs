@@ -1,5 +1,6 @@
 //! `waymark index`: building indexes and looking at them.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -87,13 +88,14 @@ impl BuildArgs {
         let bars = Bars::default();
         let report = build(corpus, &embedder, &self.out, &options, &bars)?;
         bars.clear();
+        let mut out = io::stdout().lock();
         let Manifest { passages, snapshot, embedder, .. } = &report.manifest;
-        println!("{}: {passages} passages, snapshot {snapshot}, embedder {}", self.out.display(), embedder.id);
+        writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {}", self.out.display(), embedder.id)?;
         if report.skipped > 0 {
-            println!("{} records could not be read and were skipped", report.skipped);
+            writeln!(out, "{} records could not be read and were skipped", report.skipped)?;
         }
         if report.collapsed > 0 {
-            println!("{} passages repeated an earlier one and were left out", report.collapsed);
+            writeln!(out, "{} passages repeated an earlier one and were left out", report.collapsed)?;
         }
         Ok(())
     }
@@ -102,17 +104,18 @@ impl BuildArgs {
 impl InfoArgs {
     fn run(self) -> anyhow::Result<()> {
         let manifest = Manifest::read(&self.dir)?;
+        let mut out = io::stdout().lock();
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&manifest)?);
+            writeln!(out, "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
         }
         let bytes: u64 = manifest.files.values().map(|file| file.bytes).sum();
-        println!("corpus    {}", manifest.corpus);
-        println!("passages  {}", manifest.passages);
-        println!("snapshot  {}", manifest.snapshot);
-        println!("embedder  {} ({} dimensions)", manifest.embedder.id, manifest.embedder.dims);
-        println!("size      {:.1} MiB in {} files", bytes as f64 / f64::from(1 << 20), manifest.files.len());
-        println!("format    {}, built by waymark {}", manifest.format, manifest.build.version);
+        writeln!(out, "corpus    {}", manifest.corpus)?;
+        writeln!(out, "passages  {}", manifest.passages)?;
+        writeln!(out, "snapshot  {}", manifest.snapshot)?;
+        writeln!(out, "embedder  {} ({} dimensions)", manifest.embedder.id, manifest.embedder.dims)?;
+        writeln!(out, "size      {:.1} MiB in {} files", bytes as f64 / f64::from(1 << 20), manifest.files.len())?;
+        writeln!(out, "format    {}, built by waymark {}", manifest.format, manifest.build.version)?;
         Ok(())
     }
 }

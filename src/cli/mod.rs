@@ -43,7 +43,7 @@ Examples:
   waymark serve --index corpus.index              http://127.0.0.1:8080/v1/chat/completions
   waymark ask --index corpus.index \"Who painted the Mona Lisa?\"
 
-Every flag can be set by the environment variable that its help names.";
+Where the help of a flag names an environment variable, that sets it as well.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -1,5 +1,6 @@
 //! `waymark pull`: weights into the cache.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -31,7 +32,7 @@ impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
         let path = fetch(&self.name, &cache::folder(self.cache)?)?;
-        println!("{}", path.display());
+        writeln!(io::stdout(), "{}", path.display())?;
         Ok(())
     }
 }

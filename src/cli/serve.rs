@@ -1,6 +1,8 @@
 //! `waymark serve`.
 
 use std::future::Future;
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
 
 use anyhow::Context;
 
@@ -26,7 +28,7 @@ impl Args {
         let config = self.serve.resolve()?;
         let server = bind(&config).await?;
         let stop = stop_signal();
-        println!("listening on http://{}", server.address());
+        writeln!(io::stdout(), "listening on http://{}", server.address())?;
         Ok(server.run(stop).await?)
     }
 }
@@ -42,7 +44,7 @@ pub(crate) async fn beside<T, F>(mut config: ServeConfig, work: impl FnOnce(Stri
 where
     F: Future<Output = anyhow::Result<T>>,
 {
-    config.address.set_port(0);
+    config.address = (Ipv4Addr::LOCALHOST, 0).into();
     let server = bind(&config).await?;
     let url = format!("http://{}", server.address());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -16,12 +16,14 @@ const LABEL: usize = 8;
 pub struct Printer<W> {
     out: W,
     section: Option<&'static str>,
+    /// Line breaks that were written in the section, and are shown once more text follows.
+    breaks: usize,
 }
 
 impl<W: Write> Printer<W> {
     /// A printer that writes to `out`.
     pub fn new(out: W) -> Self {
-        Self { out, section: None }
+        Self { out, section: None, breaks: 0 }
     }
 
     /// Writes what `event` tells.
@@ -61,6 +63,7 @@ impl<W: Write> Printer<W> {
             writeln!(self.out)?;
         }
         self.section = Some(label);
+        self.breaks = 0;
         write!(self.out, "{:LABEL$}", label.green())
     }
 
@@ -74,12 +77,15 @@ impl<W: Write> Printer<W> {
             }
             self.head(label)?;
         }
-        let mut lines = text.split('\n');
-        if let Some(first) = lines.next() {
-            write!(self.out, "{}", style(first))?;
-        }
-        for line in lines {
-            write!(self.out, "\n{:LABEL$}{}", "", style(line))?;
+        for (number, line) in text.split('\n').enumerate() {
+            self.breaks += usize::from(number > 0);
+            if line.is_empty() || (self.breaks > 0 && line.trim().is_empty()) {
+                continue;
+            }
+            for _ in 0..std::mem::take(&mut self.breaks) {
+                write!(self.out, "\n{:LABEL$}", "")?;
+            }
+            write!(self.out, "{}", style(line))?;
         }
         Ok(())
     }
@@ -183,7 +189,10 @@ mod tests {
         };
         let text = printed(&[
             think("\nwho"),
-            think(" was\nit"),
+            think(" was\n"),
+            think("it"),
+            think(" "),
+            think("was\n\n"),
             Event::Query { turn: 1, text: "Mona".into(), tokens: vec![] },
             Event::SearchFinished {
                 turn: 1,
@@ -205,7 +214,7 @@ mod tests {
                 searches: 1,
             },
         ]);
-        let expected = "think   who was\n        it\nsearch  Mona  1.2 ms\n        1 Mona Lisa  0.5000 · bm25 #2\n\
+        let expected = "think   who was\n        it was\nsearch  Mona  1.2 ms\n        1 Mona Lisa  0.5000 · bm25 #2\n\
                         answer  Leonardo\n        2 turns, 1 searches, 0 tokens written, 0 read\n";
         assert_eq!(text, expected);
     }

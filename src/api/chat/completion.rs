@@ -22,7 +22,7 @@ pub struct ChatCompletion {
     pub choices: Vec<ChatChoice>,
     /// What it cost.
     pub usage: ChatUsage,
-    /// Changes whenever the build, the weights or the adapter change.
+    /// Changes with the version of the server, the weights, and the adapter as it was loaded.
     pub system_fingerprint: String,
 }
 
@@ -127,7 +127,7 @@ pub struct ChatChunk<'a> {
     pub created: u64,
     /// The policy that answers.
     pub model: &'a str,
-    /// Changes whenever the build, the weights or the adapter change.
+    /// Changes with the version of the server, the weights, and the adapter as it was loaded.
     pub system_fingerprint: &'a str,
     /// One choice, or none in the chunk that holds the usage.
     pub choices: &'a [ChunkChoice<'a>],

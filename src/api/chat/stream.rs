@@ -40,7 +40,7 @@ pub(super) fn respond(state: &AppState, plan: &Plan, events: Events) -> Response
         }
         yield writer.frame.take();
     };
-    sse::respond(frames, state.config.ping, state.drain.clone())
+    sse::respond(frames, state.config.ping, state.drain.clone(), Frame::error)
 }
 
 /// Writes the chunks of one stream.

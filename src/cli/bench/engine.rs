@@ -1,5 +1,6 @@
 //! `waymark bench engine`: decode and prefill rates on this machine, beside llama.cpp where its bench is given.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -108,27 +109,29 @@ impl Args {
             CpuBackend::new(decoder, &checkpoint.name, checkpoint.weights.generation(), KvBudget::Blocks(blocks))?;
         let config = EngineConfig { max_batch_rows: most, ..EngineConfig::default() };
         let engine = Engine::start(Box::new(backend), config, checkpoint.tokenizer.table())?;
+        let mut out = io::stdout();
         let mut files = vec![path];
         files.extend(self.llama_model.iter().cloned());
         if !self.json {
-            println!(
+            writeln!(
+                out,
                 "{}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
                 checkpoint.name, self.prompt, self.tokens, self.rounds
-            );
-            println!("{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head());
+            )?;
+            writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }
         let mut lines = Vec::new();
         let mut random = ChaCha8Rng::seed_from_u64(1);
         for &sequences in &self.sequences {
             let line = self.measure(&engine, sequences, threads, vocab, &files, &mut random).await?;
             if !self.json {
-                println!("{:>9} {:>9.1} {:>9.1}{}", line.sequences, line.prefill, line.decode, line.peer());
+                writeln!(out, "{:>9} {:>9.1} {:>9.1}{}", line.sequences, line.prefill, line.decode, line.peer())?;
             }
             lines.push(line);
         }
         engine.shutdown().await;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&lines)?);
+            writeln!(out, "{}", serde_json::to_string_pretty(&lines)?)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! `waymark bench serve`: concurrent questions over HTTP against a running server.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -136,20 +137,25 @@ impl Args {
     }
 
     fn print(&self, report: &Report) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
         if self.json {
-            println!("{}", serde_json::to_string_pretty(report)?);
+            writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
             return Ok(());
         }
-        println!("{} questions, {} at a time, policy {}, {}", report.questions, report.clients, self.model, self.url);
-        println!("  answered            {:>9}", report.answered);
-        println!("  questions/s         {:>9.2}", report.questions_per_second);
-        println!("  written tokens/s    {:>9.1}", report.tokens_per_second);
-        println!("  searches            {:>9}", report.searches);
-        println!("  first token    p50  {:>9.3} s   p95 {:.3} s", report.first_token_p50, report.first_token_p95);
-        println!("  answer         p50  {:>9.3} s   p95 {:.3} s", report.answer_p50, report.answer_p95);
-        println!("  prefilled tokens    {:>9}", report.prefill_tokens);
-        println!("  from prefix cache   {:>9}", report.prefix_cache_hit_tokens);
-        println!("  recomputed tokens   {:>9}", report.prefill_tokens_recomputed);
+        writeln!(
+            out,
+            "{} questions, {} at a time, policy {}, {}",
+            report.questions, report.clients, self.model, self.url
+        )?;
+        writeln!(out, "  answered            {:>9}", report.answered)?;
+        writeln!(out, "  questions/s         {:>9.2}", report.questions_per_second)?;
+        writeln!(out, "  written tokens/s    {:>9.1}", report.tokens_per_second)?;
+        writeln!(out, "  searches            {:>9}", report.searches)?;
+        writeln!(out, "  first token    p50  {:>9.3} s   p95 {:.3} s", report.first_token_p50, report.first_token_p95)?;
+        writeln!(out, "  answer         p50  {:>9.3} s   p95 {:.3} s", report.answer_p50, report.answer_p95)?;
+        writeln!(out, "  prefilled tokens    {:>9}", report.prefill_tokens)?;
+        writeln!(out, "  from prefix cache   {:>9}", report.prefix_cache_hit_tokens)?;
+        writeln!(out, "  recomputed tokens   {:>9}", report.prefill_tokens_recomputed)?;
         Ok(())
     }
 }

@@ -1,0 +1,81 @@
+//! No bound of an episode is ever exceeded.
+
+use super::*;
+
+#[tokio::test]
+async fn max_tokens_bounds_the_whole_run() {
+    for max in [1, 2, 3, 5, 8, 13, 40, 120, 400] {
+        let (runtime, _) = saying(&[SEARCH, SEARCH, ANSWER], france());
+        let options = EpisodeOptions { max_tokens: Some(max), ..default() };
+        let (trajectory, events) = run(&runtime, &policy("routerag"), "?", options).await.unwrap();
+        let sampled = trajectory.tokens.iter().filter(|token| token.logprob.is_some()).count();
+        assert!(sampled <= max, "{sampled} of {max}");
+        assert_eq!(streamed_answer(&events), trajectory.answer.clone().unwrap_or_default());
+        assert!(max >= 300 || trajectory.finish == Reason::Length, "{max}: {:?}", trajectory.finish);
+    }
+}
+
+/// Bounds that hold for any policy, any budget, guided or not.
+pub(crate) fn check_bounds(policy: &Policy, trajectory: &Trajectory, events: &[Event]) {
+    let budget = policy.budget;
+    assert!(trajectory.tokens.len() <= budget.context_tokens, "context");
+    let sampled = trajectory.tokens.iter().filter(|token| token.logprob.is_some()).count();
+    assert!(sampled <= budget.sampled_tokens, "sampled {sampled}");
+    assert!(trajectory.rounds() <= budget.turns, "rounds");
+    assert!(trajectory.turns() <= budget.turns + 1, "turns");
+    for event in events {
+        assert!(!matches!(event, Event::Observation { tokens, .. } if *tokens > budget.observation_tokens));
+    }
+    assert_eq!(streamed_answer(events), trajectory.answer.clone().unwrap_or_default());
+    assert!(matches!(events.last(), Some(Event::Finished { .. })));
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 1);
+}
+
+#[tokio::test]
+async fn bounds_hold_whatever_is_said() {
+    for seed in 0..60u64 {
+        let (runtime, _) = mock(MockBackend::random(seed, 259).with_confidence(0.0), france());
+        let mut policy = policy(["routerag", "search-r1"][seed as usize % 2]);
+        policy.guided = seed % 3 != 0;
+        policy.sampling.temperature = Some(1.0);
+        policy.variant = if seed % 4 == 3 { Variant::Evaluation } else { Variant::Serving };
+        policy.budget.turns = seed as usize % 4;
+        policy.budget.sampled_tokens = [7, 30, 90, 250, 1000][seed as usize % 5];
+        policy.budget.observation_tokens = [0, 1, 20, 100, 2000][seed as usize / 5 % 5];
+        policy.budget.turn_tokens = [5, 50, 300][seed as usize % 3];
+        policy.budget.context_tokens = [1750, 1900, 2200, 6000][seed as usize / 3 % 4];
+        let options = EpisodeOptions { seed, ..default() };
+        let (trajectory, events) = run(&runtime, &policy, "Why?", options).await.unwrap();
+        check_bounds(&policy, &trajectory, &events);
+    }
+}
+
+#[tokio::test]
+async fn bounds_hold_when_they_are_tight() {
+    for seed in 0..48u64 {
+        let (runtime, _) = mock(MockBackend::random(seed, 259).with_confidence(0.0), france());
+        let mut policy = policy("routerag");
+        policy.guided = seed % 2 == 0;
+        policy.sampling.temperature = Some(1.0);
+        policy.variant = if seed % 3 == 0 { Variant::Evaluation } else { Variant::Serving };
+        policy.retrieval.least_searches = 0;
+        let tight = (seed / 2) as usize;
+        if seed % 5 == 0 {
+            // Choices among modes cost tokens too: here they do not fit beside thought and query.
+            (policy.guided, policy.variant) = (true, Variant::Evaluation);
+            policy.budget.sampled_tokens = 8;
+        } else if seed % 4 < 2 {
+            policy.budget.sampled_tokens = 1 + tight;
+        } else {
+            // The shortest context that is accepted, and a little more.
+            let mut shortest = policy.clone();
+            shortest.budget.context_tokens = 1000;
+            while Episode::new(&runtime, &shortest, Conversation::new("Why?"), default()).is_err() {
+                shortest.budget.context_tokens += 1;
+            }
+            policy.budget.context_tokens = shortest.budget.context_tokens + tight;
+        }
+        let (trajectory, events) = run(&runtime, &policy, "Why?", EpisodeOptions { seed, ..default() }).await.unwrap();
+        check_bounds(&policy, &trajectory, &events);
+    }
+}
