@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
-use crate::kernel::Packed;
+use crate::kernel::lowrank::{Narrow, Wide};
 
 /// Places in a layer where projections share their input, in the order of the computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) struct Adapter {
 #[derive(Debug)]
 pub(crate) struct Delta {
     /// The A matrices of the site's projections, stacked: shape (sum of ranks, in).
-    pub(crate) shrink: Packed,
+    pub(crate) shrink: Narrow,
     /// Their B matrices.
     pub(crate) parts: Vec<Part>,
 }
@@ -87,10 +87,8 @@ pub(crate) struct Part {
     pub(crate) projection: usize,
     /// Its first row in [`Delta::shrink`].
     pub(crate) first: usize,
-    /// Rank.
-    pub(crate) rank: usize,
-    /// B, scaled and transposed: shape (rank, out).
-    pub(crate) expand: Vec<f32>,
+    /// B, scaled.
+    pub(crate) expand: Wide,
 }
 
 impl Adapter {
@@ -179,11 +177,10 @@ impl Source {
             let out = outputs(config, module);
             shrink.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
             let b = self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?;
-            let expand = (0..rank * out).map(|i| b[i % out * rank + i / out] * self.settings.scale).collect();
-            parts.push(Part { projection, first: parts.len() * rank, rank, expand });
+            let expand = Wide::new(&b, rank, self.settings.scale);
+            parts.push(Part { projection, first: parts.len() * rank, expand });
         }
-        let rows = parts.len() * rank;
-        Ok((!parts.is_empty()).then(|| Delta { shrink: Packed::from_f32(&shrink, rows, inn), parts }))
+        Ok((!parts.is_empty()).then(|| Delta { shrink: Narrow::new(&shrink, inn), parts }))
     }
 
     fn values(&self, name: &str, tensor: Option<&TensorView<'_>>, shape: &[usize]) -> Result<Vec<f32>, ModelError> {

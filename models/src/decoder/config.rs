@@ -1,5 +1,7 @@
 //! What one decoder is configured by: the numbers of `config.json` or of GGUF metadata.
 
+use std::fmt;
+
 use crate::ModelError;
 
 /// The shape of a decoder and the few choices in which Llama, Qwen2 and Qwen3 differ.
@@ -85,10 +87,10 @@ impl DecoderConfig {
     pub fn check(&self) -> Result<(), ModelError> {
         self.check_sizes()?;
         if !(self.rms_eps.is_finite() && self.rms_eps >= 0.0) {
-            return refuse(format!("rms epsilon {} is not a finite number from 0 on", self.rms_eps));
+            return refuse(format_args!("rms epsilon {} is not a finite number from 0 on", self.rms_eps));
         }
         if !(self.rope_base.is_finite() && self.rope_base > 1.0) {
-            return refuse(format!("rope base {} is not a finite number above 1", self.rope_base));
+            return refuse(format_args!("rope base {} is not a finite number above 1", self.rope_base));
         }
         self.rope_scaling.check(self.head_dim)
     }
@@ -105,13 +107,13 @@ impl DecoderConfig {
             ("context", self.context),
         ];
         if let Some((name, size)) = sizes.iter().find(|(_, size)| !(1..=LARGEST).contains(size)) {
-            return refuse(format!("{name} is {size}, not from 1 to {LARGEST}"));
+            return refuse(format_args!("{name} is {size}, not from 1 to {LARGEST}"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            return refuse(format!("{} heads are no multiple of {} key-value heads", self.heads, self.kv_heads));
+            return refuse(format_args!("{} heads are no multiple of {} key-value heads", self.heads, self.kv_heads));
         }
         if !self.head_dim.is_multiple_of(16) {
-            return refuse(format!("head size {} is no multiple of 16", self.head_dim));
+            return refuse(format_args!("head size {} is no multiple of 16", self.head_dim));
         }
         Ok(())
     }
@@ -139,17 +141,17 @@ impl RopeScaling {
             Self::None => return Ok(()),
             Self::Factors(factors) => {
                 if factors.len() != head_dim / 2 {
-                    return refuse(format!("{} rope factors, {} are needed", factors.len(), head_dim / 2));
+                    return refuse(format_args!("{} rope factors, {} are needed", factors.len(), head_dim / 2));
                 }
                 return match factors.iter().find(|factor| !positive(**factor)) {
-                    Some(factor) => refuse(format!("rope factor {factor} is not a finite number above 0")),
+                    Some(factor) => refuse(format_args!("rope factor {factor} is not a finite number above 0")),
                     None => Ok(()),
                 };
             }
             Self::Linear { factor } => (vec![("factor", *factor)], None),
             Self::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_context } => {
                 if high <= low {
-                    return refuse(format!("rope high_freq_factor {high} is not above low_freq_factor {low}"));
+                    return refuse(format_args!("rope high_freq_factor {high} is not above low_freq_factor {low}"));
                 }
                 let numbers = vec![("factor", *factor), ("low_freq_factor", *low), ("high_freq_factor", *high)];
                 (numbers, Some(*original_context))
@@ -161,18 +163,18 @@ impl RopeScaling {
             }
         };
         if let Some((name, value)) = numbers.iter().find(|(_, value)| !positive(*value)) {
-            return refuse(format!("rope {name} {value} is not a finite number above 0"));
+            return refuse(format_args!("rope {name} {value} is not a finite number above 0"));
         }
         match original_context {
             Some(size) if !(1..=LARGEST).contains(&size) => {
-                refuse(format!("original context is {size}, not from 1 to {LARGEST}"))
+                refuse(format_args!("original context is {size}, not from 1 to {LARGEST}"))
             }
             _ => Ok(()),
         }
     }
 }
 
-fn refuse(reason: String) -> Result<(), ModelError> {
+fn refuse(reason: fmt::Arguments<'_>) -> Result<(), ModelError> {
     Err(ModelError::Input(format!("decoder config: {reason}")))
 }
 

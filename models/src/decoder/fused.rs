@@ -29,11 +29,8 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// No columns.
-    pub(crate) const NONE: Self = Self::all(0);
-
     /// All of a matrix with rows of `width`.
-    pub(crate) const fn all(width: usize) -> Self {
+    pub(crate) fn all(width: usize) -> Self {
         Self { start: 0, stride: width, width }
     }
 

@@ -1,9 +1,10 @@
 //! Adapters at work: in a mixed batch every group of tokens gets its own.
 
-use crate::adapter::{Adapter, Delta, Site};
+use crate::adapter::{Adapter, Delta, Part, Site};
 use crate::batch::{AdapterSlot, ForwardBatch};
+use crate::kernel::Team;
+use crate::kernel::lowrank::Rows;
 use crate::kernel::team::Base;
-use crate::kernel::{Team, axpy, matmul};
 use std::ops::Range;
 
 use super::fused::Columns;
@@ -43,7 +44,7 @@ pub(crate) struct Groups {
     /// Their tokens, group after group.
     tokens: Vec<usize>,
     spans: Vec<(AdapterSlot, Range<usize>)>,
-    input: Vec<f32>,
+    /// What A matrices give.
     small: Vec<f32>,
 }
 
@@ -65,56 +66,56 @@ impl Groups {
         }
     }
 
-    /// Adds to `y`, at every token with an adapter, what the adapter computes at a site from `x`, which has `width`
-    /// values per token; `columns` says where in `y` each of the site's projections lies.
+    /// Adds to `y`, at every token with an adapter, what the adapter computes at a site from `x`; `columns` says where in
+    /// `y` each of the site's projections lies.
     pub(crate) fn add(
         &mut self,
         team: &Team,
         slots: &Slots,
         (layer, site): (usize, Site),
-        (x, width): (&[f32], usize),
+        x: &[f32],
         y: &mut [f32],
-        columns: &dyn Fn(usize) -> Columns,
+        columns: &(dyn Fn(usize) -> Columns + Sync),
     ) {
-        let Self { tokens, spans, input, small, .. } = self;
+        let Self { tokens, spans, small, .. } = self;
         for (slot, span) in spans.iter() {
             let Some(delta) = slots.get(*slot).and_then(|adapter| adapter.delta(layer, site)) else { continue };
             let tokens = &tokens[span.clone()];
-            input.clear();
-            for &token in tokens {
-                input.extend_from_slice(&x[token * width..(token + 1) * width]);
-            }
-            let ranks = delta.shrink.out();
-            small.resize(tokens.len() * ranks, 0.0);
-            matmul(team, input, tokens.len(), &delta.shrink, small);
+            small.resize(tokens.len() * delta.shrink.padded(), 0.0);
+            delta.shrink.product(team, Rows { data: x, indices: tokens }, small);
             expand(team, delta, tokens, small, y, columns);
         }
     }
 }
 
-/// Adds the B side of a site for some tokens, of which `small` holds the A side, shape (tokens, ranks).
+/// Adds the B side of a site for some tokens, of which `small` holds the A side.
 fn expand(
     team: &Team,
     delta: &Delta,
     tokens: &[usize],
     small: &[f32],
     y: &mut [f32],
-    columns: &dyn Fn(usize) -> Columns,
+    columns: &(dyn Fn(usize) -> Columns + Sync),
 ) {
-    let places: [Columns; 3] =
-        std::array::from_fn(|i| delta.parts.get(i).map_or(Columns::NONE, |p| columns(p.projection)));
-    let ranks = delta.shrink.out();
+    let stride = delta.shrink.padded();
     let (base, len) = (Base(y.as_mut_ptr()), y.len());
-    let parts = delta.parts.len();
-    team.each(tokens.len() * parts, &|item| {
-        let (index, part) = (item / parts, item % parts);
-        let (part, place) = (&delta.parts[part], places[part].row(tokens[index]));
-        assert!(place.end <= len, "adapter output inside the projection's");
-        // SAFETY: in bounds by the assertion; items name disjoint tokens and projections.
-        let to = unsafe { std::slice::from_raw_parts_mut(base.at(place.start), place.len()) };
-        let weights = &small[index * ranks + part.first..][..part.rank];
-        for (&weight, row) in weights.iter().zip(part.expand.chunks_exact(to.len())) {
-            axpy(to, weight, row);
+    let units = |part: &Part| part.expand.units(tokens.len());
+    team.each(delta.parts.iter().map(units).sum(), &|item| {
+        let mut unit = item;
+        // An item below the sum of all units belongs to one of the parts.
+        for part in &delta.parts {
+            if unit < units(part) {
+                let place = columns(part.projection);
+                let at = |row: usize| {
+                    let range = place.row(tokens[row]);
+                    assert!(range.end <= len && range.len() == part.expand.out(), "inside the projection's output");
+                    range.start
+                };
+                // SAFETY: in bounds by the assertion; units, tokens and projections are disjoint.
+                unsafe { part.expand.add(unit, (&small[part.first..], stride), tokens.len(), &base, &at) };
+                break;
+            }
+            unit -= units(part);
         }
     });
 }

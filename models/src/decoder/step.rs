@@ -107,8 +107,7 @@ impl Decoder {
         layer.qkv.product(team, &scratch.normed, tokens, &mut scratch.qkv);
         clock.lap(Part::Qkv);
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, tokens));
-        let normed = (scratch.normed.as_slice(), config.hidden);
-        scratch.groups.add(team, slots, (index, Site::Qkv), normed, &mut scratch.qkv, &|part| columns[part]);
+        scratch.groups.add(team, slots, (index, Site::Qkv), &scratch.normed, &mut scratch.qkv, &|part| columns[part]);
         clock.lap(Part::Adapters);
         match kv.layer_mut(index) {
             LayerMut::F32(cache) => self.look(index, batch, cache),
@@ -118,9 +117,8 @@ impl Decoder {
         let layer = &layers[index];
         matmul_add(team, &scratch.attended, tokens, &layer.o, &mut scratch.stream);
         clock.lap(Part::Output);
-        let attended = (scratch.attended.as_slice(), config.q_width());
         let whole = Columns::all(config.hidden);
-        scratch.groups.add(team, slots, (index, Site::O), attended, &mut scratch.stream, &|_| whole);
+        scratch.groups.add(team, slots, (index, Site::O), &scratch.attended, &mut scratch.stream, &|_| whole);
         clock.lap(Part::Adapters);
     }
 
@@ -147,8 +145,9 @@ impl Decoder {
         layer.gate_up.product(team, &scratch.normed, tokens, &mut scratch.gate_up);
         clock.lap(Part::GateUp);
         let columns = [0, 1].map(|part| layer.gate_up.columns(part, tokens));
-        let normed = (scratch.normed.as_slice(), config.hidden);
-        scratch.groups.add(team, slots, (index, Site::GateUp), normed, &mut scratch.gate_up, &|part| columns[part]);
+        scratch
+            .groups
+            .add(team, slots, (index, Site::GateUp), &scratch.normed, &mut scratch.gate_up, &|part| columns[part]);
         clock.lap(Part::Adapters);
         let gate_up = &scratch.gate_up;
         team.rows(&mut scratch.activated, config.ffn, GRAIN, &|first, share| {
@@ -160,9 +159,8 @@ impl Decoder {
         clock.lap(Part::Activation);
         matmul_add(team, &scratch.activated, tokens, &layer.down, &mut scratch.stream);
         clock.lap(Part::Down);
-        let activated = (scratch.activated.as_slice(), config.ffn);
         let whole = Columns::all(config.hidden);
-        scratch.groups.add(team, slots, (index, Site::Down), activated, &mut scratch.stream, &|_| whole);
+        scratch.groups.add(team, slots, (index, Site::Down), &scratch.activated, &mut scratch.stream, &|_| whole);
         clock.lap(Part::Adapters);
     }
 

@@ -19,6 +19,8 @@ const SPINS: u32 = 60;
 /// Yields before a waiter parks: some tens of microseconds on an idle machine.
 const YIELDS: u32 = 200;
 
+use super::claims::Claims;
+
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// A fixed number of threads that run one body together and wait for each other.
@@ -27,11 +29,14 @@ pub struct Team {
     workers: Vec<JoinHandle<()>>,
     /// Held for the length of one region: concurrent callers take turns.
     turn: Mutex<()>,
+    /// Items claimed so far in the current [`sweep`](Self::sweep), per thread.
+    cursors: Box<[Line<AtomicUsize>]>,
 }
 
 /// One cache line per group of fields that different threads write.
+#[derive(Debug)]
 #[repr(align(128))]
-struct Line<T>(T);
+pub(super) struct Line<T>(pub(super) T);
 
 struct Shared {
     /// Number of the current region; workers wait for it to change.
@@ -91,7 +96,8 @@ impl Team {
                 }
             }
         }
-        Self { shared, workers, turn: Mutex::new(()) }
+        let cursors = (0..=workers.len()).map(|_| Line(AtomicUsize::new(0))).collect();
+        Self { shared, workers, turn: Mutex::new(()), cursors }
     }
 
     /// How many threads run a body.
@@ -110,7 +116,24 @@ impl Team {
         if self.workers.is_empty() {
             return body(0, 1);
         }
+        self.region(&|| (), body);
+    }
+
+    /// Hands out the items below `count`: `body` runs once on every thread and takes items from its claims. A thread goes
+    /// through its own contiguous share in order, which the processor's look-ahead rewards, and then takes over what
+    /// others have not got to.
+    pub(crate) fn sweep(&self, count: usize, body: &(dyn Fn(Claims<'_>) + Sync)) {
+        if self.workers.is_empty() {
+            return body(Claims::new(&[Line(AtomicUsize::new(0))], count, 0));
+        }
+        let reset = || self.cursors.iter().for_each(|cursor| cursor.0.store(0, Ordering::Relaxed));
+        self.region(&reset, &|worker, _| body(Claims::new(&self.cursors, count, worker)));
+    }
+
+    /// One parallel region; `prepare` runs first, when no other region does.
+    fn region(&self, prepare: &dyn Fn(), body: &Body<'_>) {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        prepare();
         self.shared.start(body, &self.workers);
         let own = catch_unwind(AssertUnwindSafe(|| body(0, self.threads())));
         self.shared.join();
@@ -121,21 +144,12 @@ impl Team {
         }
     }
 
-    /// Runs `body(item)` for every item below `count`, handing items out one by one to threads that are free.
+    /// Runs `body(item)` for every item below `count`, in no particular order.
     pub fn each(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
         if count <= 1 || self.workers.is_empty() {
             return (0..count).for_each(body);
         }
-        let next = AtomicUsize::new(0);
-        self.run(&|_, _| {
-            loop {
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                if item >= count {
-                    break;
-                }
-                body(item);
-            }
-        });
+        self.sweep(count, &|claims| claims.for_each(body));
     }
 
     /// Splits the rows of `data`, each `width` values, into one contiguous share per thread and runs
@@ -385,6 +399,25 @@ mod tests {
         }
         for _ in 0..CALLERS {
             receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_sweep_reaches_every_item_once_and_a_slow_thread_is_helped() {
+        for threads in [1, 2, 5] {
+            let team = Team::new(threads);
+            for count in [0, 1, 3, 1000] {
+                let reached: Vec<_> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+                team.sweep(count, &|claims| {
+                    for item in claims {
+                        if item == 0 && count > 1 {
+                            thread::sleep(Duration::from_millis(5));
+                        }
+                        reached[item].fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                assert!(reached.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
         }
     }
 

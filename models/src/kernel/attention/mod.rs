@@ -6,7 +6,6 @@
 mod tile;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::batch::{BLOCK, ForwardBatch};
 use crate::kernel::isa::Isa;
@@ -103,7 +102,9 @@ impl Attention {
             }
         }
         // The longest first: what is handed out last should be short, so that all threads end together.
-        self.items.sort_by_key(|item| std::cmp::Reverse(item.queries * (item.position + item.queries)));
+        // Among equals the heads of a row stay together: their keys and values are neighbours.
+        let work = |item: &Item| std::cmp::Reverse(item.queries * (item.position + item.queries));
+        self.items.sort_unstable_by_key(|item| (work(item), item.token, item.head));
     }
 
     /// Computes `softmax(q · kᵀ / √dim) · v` for every token and head of the planned batch.
@@ -127,17 +128,15 @@ impl Attention {
         let out = Base(out.as_mut_ptr());
         let scratch = Base(self.scratch.as_mut_ptr());
         assert!(team.threads() <= self.scratch.len(), "planned for fewer threads");
-        let next = AtomicUsize::new(0);
         let (heads, isa, items) = (self.heads, self.isa, &self.items);
-        team.run(&|worker, _| {
+        team.sweep(items.len(), &|claims| {
             // SAFETY: each worker has its own index, below the number of scratch buffers.
-            let scratch = unsafe { &mut *scratch.at(worker) };
-            let claim = || items.get(next.fetch_add(1, Ordering::Relaxed)).copied();
-            let mut claimed = claim();
-            while let Some(item) = claimed {
-                claimed = claim();
+            let scratch = unsafe { &mut *scratch.at(claims.worker()) };
+            let mut claims = claims.map(|index| items[index]).peekable();
+            while let Some(item) = claims.next() {
+                let after = claims.peek().copied().unwrap_or(item);
                 let mut tile = item.tile(heads, scratch, queries);
-                tile.attend(isa, item.blocks(heads, batch, layer), claimed.unwrap_or(item).blocks(heads, batch, layer));
+                tile.attend(isa, item.blocks(heads, batch, layer), after.blocks(heads, batch, layer));
                 for (index, sums) in tile.sums.chunks_exact(heads.dim).enumerate() {
                     let to = item.place(heads, index, width);
                     // SAFETY: inside `out` by the assertion above; items name disjoint tokens and heads.

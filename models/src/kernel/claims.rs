@@ -1,0 +1,47 @@
+//! How the items of a region are shared out while it runs.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::team::{Line, share};
+
+/// Counts, per thread, how many items of its share have been claimed.
+pub(super) type Cursors = [Line<AtomicUsize>];
+
+/// One thread's view of the items of a region; see [`Team::sweep`](super::Team::sweep).
+#[derive(Debug)]
+pub(crate) struct Claims<'a> {
+    cursors: &'a Cursors,
+    count: usize,
+    worker: usize,
+    /// How many shares, the own one first, are known to be used up.
+    passed: usize,
+}
+
+impl<'a> Claims<'a> {
+    pub(super) fn new(cursors: &'a Cursors, count: usize, worker: usize) -> Self {
+        Self { cursors, count, worker, passed: 0 }
+    }
+
+    /// The thread's index in the team.
+    pub(crate) fn worker(&self) -> usize {
+        self.worker
+    }
+}
+
+impl Iterator for Claims<'_> {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let shares = self.cursors.len();
+        while self.passed < shares {
+            let owner = (self.worker + self.passed) % shares;
+            let range = share(self.count, owner, shares);
+            let claimed = self.cursors[owner].0.fetch_add(1, Ordering::Relaxed);
+            if claimed < range.len() {
+                return Some(range.start + claimed);
+            }
+            self.passed += 1;
+        }
+        None
+    }
+}
