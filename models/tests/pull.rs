@@ -199,6 +199,19 @@ fn a_broken_hub_download_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_partial_file_that_cannot_be_resumed_is_thrown_away() {
+    let hub = Hub::serve(&[("model.bin", CONTENT)]);
+    for length in [CONTENT.len(), CONTENT.len() + 9] {
+        let mut bench = Bench::new(CONTENT).with_hub(&hub);
+        bench.options.python = "no-such-python".to_owned();
+        let blobs = bench.cache().join("models/little.partial/hub/models--org--little/blobs");
+        fs::create_dir_all(&blobs).unwrap();
+        fs::write(blobs.join(format!("etag-{}.part", CONTENT.len())), vec![b'x'; length]).unwrap();
+        assert_eq!(fs::read(bench.pull().unwrap()).unwrap(), CONTENT, "{length}");
+    }
+}
+
+#[test]
 fn a_wrong_file_from_the_hub_is_removed_and_the_package_stands_in() {
     let wrong = [b'x'; CONTENT.len()];
     let hub = Hub::serve(&[("model.bin", &wrong)]);

@@ -142,6 +142,18 @@ fn log_probabilities_are_the_models_own() {
 }
 
 #[test]
+fn adjustments_that_overflow_are_an_error() {
+    let logits = [0.0, 3e38, -3e38];
+    for temperature in [0.0, 1.0] {
+        let with = |logit_bias| SamplingParams { temperature, logit_bias, ..Default::default() };
+        let mut sampler = Sampler::new(with(vec![(1, 3e38)]));
+        assert_eq!(sampler.sample(&logits, &[], None), Err(SampleError::NotFinite));
+        let mut sampler = Sampler::new(with(vec![(2, -3e38)]));
+        assert_eq!(sampler.sample(&logits, &[], None).unwrap().id, 1);
+    }
+}
+
+#[test]
 fn broken_logits_fail_and_leave_the_sampler_usable() {
     let mut sampler = Sampler::new(SamplingParams::default());
     assert_eq!(sampler.sample(&[0.0, f32::NAN], &[], None), Err(SampleError::NotFinite));

@@ -11,6 +11,7 @@ use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
 use proptest::prelude::*;
 use serde::Deserialize;
+use waymark_models::ModelError;
 use waymark_models::chat::{ChatTemplate, Message};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::tokenizer::{Detokenizer, Specials, Tokenizer};
@@ -119,6 +120,37 @@ fn an_unknown_way_of_cutting_is_refused_by_name() {
     assert!(refused("llama", "default").contains("tokenizer.json"));
     assert!(refused("gpt2", "tekken").contains("tekken"));
     assert!(refused("gpt2", "smollm").contains("merges"));
+}
+
+#[test]
+fn hostile_vocabularies_are_refused_without_panic_or_allocation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let list = |texts: &[&str]| Value::Array(texts.iter().map(|&text| Value::String(text.to_owned())).collect());
+    let text = |value: &str| Value::String(value.to_owned());
+    let tokens = list(&["a", "b", "ab"]);
+    let metadata = [("model", text("gpt2")), ("pre", text("smollm")), ("tokens", tokens), ("merges", list(&["ab ab"]))];
+    let metadata = metadata.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).to_vec();
+    synthetic::write_gguf(&path, "llama", GgmlDType::F32, metadata);
+    let error = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap_err();
+    assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains("merge"), "{error}");
+
+    let path = folder.path().join("tokenizer.json");
+    let from_json = |last: u32, merges: serde_json::Value| {
+        let vocab = serde_json::json!({ "a": 0, "b": 1, "ab": last });
+        let model = serde_json::json!({ "type": "BPE", "vocab": vocab, "merges": merges });
+        let whole = serde_json::json!({ "version": "1.0", "added_tokens": [], "model": model });
+        std::fs::write(&path, whole.to_string()).unwrap();
+        Tokenizer::from_file(&path)
+    };
+    assert_eq!(from_json(2, serde_json::json!(["a b"])).unwrap().vocab(), 3);
+    assert_eq!(from_json(2, serde_json::json!([["a", "b"]])).unwrap().vocab(), 3);
+    for merges in [serde_json::json!(["ab ab"]), serde_json::json!([["b", "a"]])] {
+        let error = from_json(2, merges).unwrap_err();
+        assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains("merge"), "{error}");
+    }
+    let error = from_json(u32::MAX, serde_json::json!([])).unwrap_err();
+    assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains("too high"), "{error}");
 }
 
 #[test]

@@ -98,6 +98,8 @@ fn configurations_with_unknown_features_are_refused_by_name() {
     assert!(refused("hidden_act", "gelu".into()).contains("gelu"));
     assert!(refused("rope_scaling", serde_json::json!({"rope_type": "longrope"})).contains("longrope"));
     assert!(refused("num_key_value_heads", 3.into()).contains("key-value"));
+    assert!(refused("vocab_size", (1u64 << 40).into()).contains("vocabulary"));
+    assert!(refused("rope_theta", 0.0.into()).contains("rope base"));
     let llama3 = serde_json::json!({"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 8192});
     let config = with("rope_scaling", llama3).unwrap().config().clone();
     assert!(matches!(config.rope_scaling, RopeScaling::Llama3 { factor: 32.0, original_context: 8192, .. }));
@@ -118,6 +120,19 @@ fn content_has_an_id() {
     bytes[last] ^= 1;
     std::fs::write(&two, bytes).unwrap();
     assert_ne!(id, Weights::open(&two).unwrap().id());
+}
+
+#[test]
+fn the_configuration_is_part_of_the_id() {
+    let folder = tempfile::tempdir().unwrap();
+    write_hf(folder.path(), "llama", false);
+    let id = Weights::open(folder.path()).unwrap().id();
+    assert_eq!(id, Weights::open(folder.path()).unwrap().id());
+    let path = folder.path().join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["rope_theta"] = 30_000.0.into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    assert_ne!(id, Weights::open(folder.path()).unwrap().id());
 }
 
 /// Everything that a file is asked for when it is loaded.

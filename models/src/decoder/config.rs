@@ -1,5 +1,7 @@
 //! What one decoder is configured by: the numbers of `config.json` or of GGUF metadata.
 
+use std::fmt;
+
 use crate::ModelError;
 
 /// The shape of a decoder and the few choices in which Llama, Qwen2 and Qwen3 differ.
@@ -74,40 +76,46 @@ pub enum RopeScaling {
     Factors(Vec<f32>),
 }
 
+/// No size of a real model comes near this; a damaged one must not lead to huge allocations.
+const LARGEST: usize = 1 << 26;
+
 impl DecoderConfig {
     /// Checks that the numbers fit together, so that no later code has to.
     ///
     /// # Errors
     /// [`ModelError::Input`] names the first number that does not fit.
     pub fn check(&self) -> Result<(), ModelError> {
-        let positive = [
+        self.check_sizes()?;
+        if !(self.rms_eps.is_finite() && self.rms_eps >= 0.0) {
+            return refuse(format_args!("rms epsilon {} is not a finite number from 0 on", self.rms_eps));
+        }
+        if !(self.rope_base.is_finite() && self.rope_base > 1.0) {
+            return refuse(format_args!("rope base {} is not a finite number above 1", self.rope_base));
+        }
+        self.rope_scaling.check(self.head_dim)
+    }
+
+    fn check_sizes(&self) -> Result<(), ModelError> {
+        let sizes = [
             ("vocabulary", self.vocab),
             ("hidden size", self.hidden),
             ("number of layers", self.layers),
             ("number of heads", self.heads),
             ("number of key-value heads", self.kv_heads),
+            ("head size", self.head_dim),
             ("feed-forward size", self.ffn),
             ("context", self.context),
         ];
-        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
-            return Err(ModelError::Input(format!("decoder config: {name} is 0")));
+        if let Some((name, size)) = sizes.iter().find(|(_, size)| !(1..=LARGEST).contains(size)) {
+            return refuse(format_args!("{name} is {size}, not from 1 to {LARGEST}"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            let (heads, kv_heads) = (self.heads, self.kv_heads);
-            let reason = format!("decoder config: {heads} heads are no multiple of {kv_heads} key-value heads");
-            return Err(ModelError::Input(reason));
+            return refuse(format_args!("{} heads are no multiple of {} key-value heads", self.heads, self.kv_heads));
         }
-        if self.head_dim == 0 || !self.head_dim.is_multiple_of(16) {
-            let reason = format!("decoder config: head size {} is no multiple of 16", self.head_dim);
-            return Err(ModelError::Input(reason));
+        if !self.head_dim.is_multiple_of(16) {
+            return refuse(format_args!("head size {} is no multiple of 16", self.head_dim));
         }
-        match &self.rope_scaling {
-            RopeScaling::Factors(factors) if factors.len() != self.head_dim / 2 => {
-                let (found, needed) = (factors.len(), self.head_dim / 2);
-                Err(ModelError::Input(format!("decoder config: {found} rope factors, {needed} are needed")))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Query heads that share one key and value head.
@@ -123,5 +131,111 @@ impl DecoderConfig {
     /// Width of all key heads together, and of all value heads.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+}
+
+impl RopeScaling {
+    fn check(&self, head_dim: usize) -> Result<(), ModelError> {
+        let positive = |value: f32| value.is_finite() && value > 0.0;
+        let (numbers, original_context) = match self {
+            Self::None => return Ok(()),
+            Self::Factors(factors) => {
+                if factors.len() != head_dim / 2 {
+                    return refuse(format_args!("{} rope factors, {} are needed", factors.len(), head_dim / 2));
+                }
+                return match factors.iter().find(|factor| !positive(**factor)) {
+                    Some(factor) => refuse(format_args!("rope factor {factor} is not a finite number above 0")),
+                    None => Ok(()),
+                };
+            }
+            Self::Linear { factor } => (vec![("factor", *factor)], None),
+            Self::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_context } => {
+                if high <= low {
+                    return refuse(format_args!("rope high_freq_factor {high} is not above low_freq_factor {low}"));
+                }
+                let numbers = vec![("factor", *factor), ("low_freq_factor", *low), ("high_freq_factor", *high)];
+                (numbers, Some(*original_context))
+            }
+            Self::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
+                let mut numbers = vec![("factor", *factor), ("beta_fast", *beta_fast), ("beta_slow", *beta_slow)];
+                numbers.extend(attention_factor.map(|factor| ("attention_factor", factor)));
+                (numbers, Some(*original_context))
+            }
+        };
+        if let Some((name, value)) = numbers.iter().find(|(_, value)| !positive(*value)) {
+            return refuse(format_args!("rope {name} {value} is not a finite number above 0"));
+        }
+        match original_context {
+            Some(size) if !(1..=LARGEST).contains(&size) => {
+                refuse(format_args!("original context is {size}, not from 1 to {LARGEST}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refuse(reason: fmt::Arguments<'_>) -> Result<(), ModelError> {
+    Err(ModelError::Input(format!("decoder config: {reason}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound() -> DecoderConfig {
+        DecoderConfig {
+            vocab: 40,
+            hidden: 32,
+            layers: 2,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 16,
+            ffn: 64,
+            context: 128,
+            rope_base: 10_000.0,
+            rope_scaling: RopeScaling::None,
+            rms_eps: 0.0,
+            tied_embeddings: true,
+            qkv_bias: false,
+            qk_norm: false,
+        }
+    }
+
+    fn refused(change: impl Fn(&mut DecoderConfig)) -> String {
+        let mut config = sound();
+        change(&mut config);
+        config.check().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn numbers_that_no_model_has_are_refused_by_name() {
+        assert!(sound().check().is_ok());
+        assert!(refused(|config| config.vocab = LARGEST + 1).contains("vocabulary"));
+        assert!(refused(|config| config.context = usize::MAX).contains("context"));
+        assert!(refused(|config| config.layers = 0).contains("layers"));
+        assert!(refused(|config| config.rms_eps = f32::NAN).contains("rms epsilon"));
+        assert!(refused(|config| config.rope_base = 1.0).contains("rope base"));
+        assert!(refused(|config| config.rope_base = f32::INFINITY).contains("rope base"));
+    }
+
+    #[test]
+    fn rope_scaling_must_make_sense() {
+        let with = |scaling: RopeScaling| refused(|config| config.rope_scaling = scaling.clone());
+        let llama3 = |low_freq_factor, high_freq_factor, original_context| {
+            with(RopeScaling::Llama3 { factor: 8.0, low_freq_factor, high_freq_factor, original_context })
+        };
+        let yarn = |factor, attention_factor| {
+            with(RopeScaling::Yarn { factor, original_context: 64, beta_fast: 32.0, beta_slow: 1.0, attention_factor })
+        };
+        assert_eq!(llama3(1.0, 4.0, 64), "");
+        assert!(llama3(4.0, 4.0, 64).contains("high_freq_factor"));
+        assert!(llama3(1.0, f32::NAN, 64).contains("high_freq_factor"));
+        assert!(llama3(1.0, 4.0, 0).contains("original context"));
+        assert_eq!(yarn(4.0, None), "");
+        assert!(yarn(0.0, None).contains("factor"));
+        assert!(yarn(4.0, Some(f32::INFINITY)).contains("attention_factor"));
+        assert!(with(RopeScaling::Linear { factor: -1.0 }).contains("factor"));
+        assert!(with(RopeScaling::Factors(vec![1.0; 7])).contains("8 are needed"));
+        assert!(with(RopeScaling::Factors(vec![0.0; 8])).contains("rope factor 0"));
     }
 }

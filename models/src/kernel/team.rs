@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -49,13 +50,14 @@ struct Shared {
     stop: AtomicBool,
     /// Per worker: true while it is parked or about to park.
     parked: Box<[Line<AtomicBool>]>,
-    caller_parked: AtomicBool,
 }
 
 #[derive(Clone)]
 struct Job {
     body: BodyPointer,
     caller: Thread,
+    /// Threads that run the body, the caller included.
+    threads: usize,
 }
 
 /// The body with its lifetime erased; [`Team::run`] keeps it alive until every worker is done with it.
@@ -66,8 +68,15 @@ struct BodyPointer(*const Body<'static>);
 unsafe impl Send for BodyPointer {}
 
 impl Team {
-    /// A team of `threads` threads, the caller of [`run`](Self::run) included; 0 counts as 1.
+    /// A team of `threads` threads, the caller of [`run`](Self::run) included; 0 counts as 1. Where the system refuses
+    /// a thread, the team goes on with those it got: [`threads`](Self::threads) says how many.
     pub fn new(threads: usize) -> Self {
+        Self::assemble(threads, |worker, shared| {
+            thread::Builder::new().name(format!("kernel-{worker}")).spawn(move || shared.work(worker))
+        })
+    }
+
+    fn assemble(threads: usize, start: impl Fn(usize, Arc<Shared>) -> io::Result<JoinHandle<()>>) -> Self {
         let threads = threads.max(1);
         let shared = Arc::new(Shared {
             region: Line(AtomicUsize::new(0)),
@@ -76,15 +85,18 @@ impl Team {
             panic: Mutex::new(None),
             stop: AtomicBool::new(false),
             parked: (0..threads).map(|_| Line(AtomicBool::new(false))).collect(),
-            caller_parked: AtomicBool::new(false),
         });
-        let workers = (1..threads)
-            .map(|worker| {
-                let shared = shared.clone();
-                thread::spawn(move || shared.work(worker, threads))
-            })
-            .collect();
-        let cursors = (0..threads).map(|_| Line(AtomicUsize::new(0))).collect();
+        let mut workers = Vec::with_capacity(threads - 1);
+        for worker in 1..threads {
+            match start(worker, shared.clone()) {
+                Ok(handle) => workers.push(handle),
+                Err(error) => {
+                    tracing::warn!(wanted = threads, got = worker, %error, "the system refuses more threads");
+                    break;
+                }
+            }
+        }
+        let cursors = (0..=workers.len()).map(|_| Line(AtomicUsize::new(0))).collect();
         Self { shared, workers, turn: Mutex::new(()), cursors }
     }
 
@@ -195,7 +207,7 @@ impl Shared {
     fn start(&self, body: &Body<'_>, workers: &[JoinHandle<()>]) {
         // SAFETY: only the lifetime changes; `Team::run` does not return before `join` has seen every worker finish.
         let body = BodyPointer(unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) });
-        *lock(&self.job) = Some(Job { body, caller: thread::current() });
+        *lock(&self.job) = Some(Job { body, caller: thread::current(), threads: workers.len() + 1 });
         self.running.0.store(workers.len(), Ordering::Relaxed);
         self.region.0.fetch_add(1, Ordering::SeqCst);
         self.wake(workers);
@@ -210,11 +222,18 @@ impl Shared {
     }
 
     fn join(&self) {
-        wait(&self.caller_parked, || self.running.0.load(Ordering::SeqCst) == 0);
+        let done = || self.running.0.load(Ordering::SeqCst) == 0;
+        if !poll(done) {
+            // The last worker unparks unconditionally. It may do so late, when this thread is elsewhere: that costs one
+            // needless turn of some later loop like this one.
+            while !done() {
+                thread::park();
+            }
+        }
         *lock(&self.job) = None;
     }
 
-    fn work(&self, worker: usize, workers: usize) {
+    fn work(&self, worker: usize) {
         let mut seen = 0;
         loop {
             wait(&self.parked[worker].0, || self.region.0.load(Ordering::SeqCst) != seen);
@@ -222,27 +241,37 @@ impl Shared {
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            let Some(job) = lock(&self.job).clone() else { continue };
-            // SAFETY: the caller waits in `join` until this worker has counted itself out below.
-            let body = unsafe { &*job.body.0 };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(worker, workers))) {
+            let Some(Job { body, caller, threads }) = lock(&self.job).clone() else { continue };
+            // SAFETY: the caller waits in `join` until this worker has counted itself out below, and the body is not
+            // touched after that.
+            let body = unsafe { &*body.0 };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(worker, threads))) {
                 lock(&self.panic).get_or_insert(panic);
             }
-            if self.running.0.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_parked.swap(false, Ordering::SeqCst) {
-                job.caller.unpark();
+            // Once the count is 0 the region is over, and another caller may have begun the next one: from here on only
+            // this thread's own handle of the caller is used, and no state of the region.
+            if self.running.0.fetch_sub(1, Ordering::SeqCst) == 1 {
+                caller.unpark();
             }
         }
     }
 }
 
-/// Waits until `ready`, first spinning, then yielding, then parked with `parked` set so that the other side knows whom
-/// to unpark.
-fn wait(parked: &AtomicBool, ready: impl Fn() -> bool) {
+/// Polls for a while, first spinning, then yielding; true as soon as `ready`.
+fn poll(ready: impl Fn() -> bool) -> bool {
     for turn in 0..SPINS + YIELDS {
         if ready() {
-            return;
+            return true;
         }
         if turn < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
+    }
+    false
+}
+
+/// Waits until `ready`, first polling, then parked with `parked` set so that the other side knows whom to unpark.
+fn wait(parked: &AtomicBool, ready: impl Fn() -> bool) {
+    if poll(&ready) {
+        return;
     }
     loop {
         // Either we see the condition after having set the flag, or the other side sees the flag after having made
@@ -350,6 +379,30 @@ mod tests {
     }
 
     #[test]
+    fn no_caller_sleeps_for_ever_while_others_take_over() {
+        const CALLERS: usize = 6;
+        let team = Arc::new(Team::new(3));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        for caller in 0..CALLERS {
+            let (team, sender) = (team.clone(), sender.clone());
+            thread::spawn(move || {
+                for region in 0..400 {
+                    team.run(&|worker, _| {
+                        // Often long enough for the caller to park, and ending at ever other moments.
+                        if worker > 0 && (region + caller) % 3 > 0 {
+                            thread::sleep(Duration::from_micros((region * 7 % 40) as u64));
+                        }
+                    });
+                }
+                sender.send(()).unwrap();
+            });
+        }
+        for _ in 0..CALLERS {
+            receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+    }
+
+    #[test]
     fn a_sweep_reaches_every_item_once_and_a_slow_thread_is_helped() {
         for threads in [1, 2, 5] {
             let team = Team::new(threads);
@@ -366,6 +419,21 @@ mod tests {
                 assert!(reached.iter().all(|count| count.load(Ordering::Relaxed) == 1));
             }
         }
+    }
+
+    #[test]
+    fn a_team_goes_on_with_the_threads_it_gets() {
+        let team = Team::assemble(4, |worker, shared| match worker {
+            1 => Ok(thread::spawn(move || shared.work(worker))),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        });
+        assert_eq!(team.threads(), 2);
+        let runs = AtomicUsize::new(0);
+        team.run(&|worker, workers| {
+            assert!(worker < 2 && workers == 2);
+            runs.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(runs.into_inner(), 2);
     }
 
     #[test]

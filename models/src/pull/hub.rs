@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hf_hub::api::sync::{Api, ApiBuilder, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::store::Store;
@@ -84,8 +84,7 @@ pub(super) fn fetch(
     let hub = Hub::open(id, revision, store, options)?;
     for file in files {
         let name = if folder.is_empty() { file.path.clone() } else { format!("{folder}/{}", file.path) };
-        let blob = hub.download(&name, progress)?;
-        store.take_file(file, &blob, &format!("hub {id}"), progress)?;
+        hub.take(&name, file, store, progress)?;
     }
     Ok(())
 }
@@ -130,13 +129,16 @@ struct Hub {
     id: String,
     api: Api,
     repo: ApiRepo,
+    /// Where `hf-hub` keeps this repository's downloads, finished and not.
+    blobs: PathBuf,
 }
 
 impl Hub {
     fn open(id: &str, revision: &str, store: &Store, options: &PullOptions) -> Result<Self, PullError> {
         let failed = |reason: String| PullError::Hub { id: id.to_owned(), reason };
         // Blobs arrive on the same disk as the cache, so that taking them in is a rename.
-        let mut builder = ApiBuilder::from_cache(Cache::new(store.partial().join("hub")))
+        let cache = store.partial().join("hub");
+        let mut builder = ApiBuilder::from_cache(Cache::new(cache.clone()))
             .with_progress(false)
             .with_retries(2)
             .with_token(options.token.clone());
@@ -144,8 +146,9 @@ impl Hub {
             builder = builder.with_endpoint(endpoint.clone());
         }
         let api = builder.build().map_err(|error| failed(error.to_string()))?;
-        let repo = api.repo(Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned()));
-        let hub = Self { id: id.to_owned(), api, repo };
+        let repo = Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned());
+        let blobs = cache.join(repo.folder_name()).join("blobs");
+        let hub = Self { id: id.to_owned(), repo: api.repo(repo), api, blobs };
         hub.reach()?;
         Ok(hub)
     }
@@ -175,8 +178,18 @@ impl Hub {
 
     /// Downloads a file, or the rest of it, and returns where it lies.
     fn download(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, PullError> {
-        let listener = Listener { progress, message: format!("downloading {name}"), done: 0, total: None };
-        let link = self.repo.download_with_progress(name, listener).map_err(|error| self.failed(error.to_string()))?;
+        let attempt = || {
+            let listener = Listener { progress, message: format!("downloading {name}"), done: 0, total: None };
+            self.repo.download_with_progress(name, listener)
+        };
+        let link = match attempt() {
+            Err(error) if cannot_resume(&error) => {
+                self.forget_parts()?;
+                attempt()
+            }
+            result => result,
+        };
+        let link = link.map_err(|error| self.failed(error.to_string()))?;
         let blob = fs::canonicalize(&link).map_err(PullError::io(&link))?;
         if blob != link {
             // The link would be in the way of the next attempt once the blob is moved.
@@ -185,18 +198,56 @@ impl Hub {
         Ok(blob)
     }
 
+    /// The unfinished files. They come one by one, so that is the one under way, if any.
+    fn parts(&self) -> Vec<PathBuf> {
+        let paths = fs::read_dir(&self.blobs).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        paths.filter(|path| path.extension().is_some_and(|end| end == "part")).collect()
+    }
+
+    fn forget_parts(&self) -> Result<(), PullError> {
+        self.parts().iter().try_for_each(|path| fs::remove_file(path).map_err(PullError::io(path)))
+    }
+
+    /// Downloads a file and takes it into the store. One that was resumed and is wrong may have been wrong before, so it
+    /// is downloaded once more from its beginning.
+    fn take(&self, name: &str, file: &catalog::File, store: &Store, progress: &dyn Progress) -> Result<(), PullError> {
+        let resumed = !self.parts().is_empty();
+        let attempt = || {
+            let blob = self.download(name, progress)?;
+            store.take_file(file, &blob, &format!("hub {}", self.id), progress)
+        };
+        match attempt() {
+            Err(PullError::Checksum { .. }) if resumed => attempt(),
+            result => result,
+        }
+    }
+
     /// Downloads a file whose content nobody has promised, except that the hub names large ones by their SHA-256.
     fn download_unknown(&self, name: &str, store: &Store, progress: &dyn Progress) -> Result<catalog::File, PullError> {
         let metadata = self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error.to_string()))?;
+        let (path, size) = (name.to_owned(), metadata.size() as u64);
+        if metadata.etag().len() == 64 {
+            let file = catalog::File { path, size, sha256: metadata.etag().to_owned() };
+            self.take(name, &file, store, progress)?;
+            return Ok(file);
+        }
+        // Nothing would tell a damaged beginning, and a small file has soon come again.
+        self.forget_parts()?;
         let blob = self.download(name, progress)?;
-        let stated = Some(metadata.etag().to_owned()).filter(|etag| etag.len() == 64);
-        let sha256 = match stated {
-            Some(stated) => stated,
-            None => store.digest(&blob)?,
-        };
-        let file = catalog::File { path: name.to_owned(), size: metadata.size() as u64, sha256 };
+        let file = catalog::File { path, size, sha256: store.digest(&blob)? };
         store.take_file(&file, &blob, &format!("hub {}", self.id), progress)?;
         Ok(file)
+    }
+}
+
+/// True when the partial file itself is in the way: it is longer than the file, or just as long, so that the hub has no
+/// rest to give. After any other error it can be resumed.
+fn cannot_resume(error: &ApiError) -> bool {
+    match error {
+        ApiError::InvalidResume => true,
+        ApiError::RequestError(error) => matches!(**error, ureq::Error::StatusCode(416)),
+        ApiError::TooManyRetries(error) => cannot_resume(error),
+        _ => false,
     }
 }
 

@@ -32,8 +32,8 @@ pub struct Sampled {
 /// Why no token could be chosen. Concerns the one sequence only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
-    /// A logit is NaN or positive infinity.
-    #[error("the model produced a logit that is not a finite number")]
+    /// A logit is NaN or positive infinity, or penalties and bias made the highest one infinite.
+    #[error("the model, or a penalty, produced a logit that is not a finite number")]
     NotFinite,
     /// Nothing is left to choose from: all logits are minus infinity, or the allow-list has no id of the vocabulary.
     #[error("no token is left to choose from")]
@@ -76,7 +76,8 @@ impl Sampler {
             adjusted.clear();
             adjusted.extend_from_slice(logits);
             self.penalty.apply(&self.params, history, &mut adjusted);
-            let id = self.choose(&adjusted, highest(&adjusted), allow);
+            let max = highest(&adjusted);
+            let id = if max.is_finite() { self.choose(&adjusted, max, allow) } else { Err(SampleError::NotFinite) };
             self.adjusted = adjusted;
             id?
         } else {

@@ -14,7 +14,7 @@ pub struct SamplingParams {
     /// Keeps tokens that are at least this fraction as probable as the most probable one. 0 keeps all.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens that have occurred (CTRL, arXiv:1909.05858, §4.1).
-    /// 1 does nothing.
+    /// From 0.01 to 10; 1 does nothing.
     pub repetition_penalty: f32,
     /// Subtracted from a token's logit once per occurrence, as in the OpenAI API. 0 does nothing.
     pub frequency_penalty: f32,
@@ -74,7 +74,12 @@ impl SamplingParams {
             ("temperature", self.temperature, self.temperature >= 0.0, "at least 0"),
             ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "above 0 and at most 1"),
             ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "from 0 to 1"),
-            ("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0.0, "above 0"),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                (0.01..=10.0).contains(&self.repetition_penalty),
+                "from 0.01 to 10",
+            ),
             ("frequency_penalty", self.frequency_penalty, true, "a finite number"),
             ("presence_penalty", self.presence_penalty, true, "a finite number"),
         ];
@@ -103,6 +108,10 @@ mod tests {
         assert!(refused(SamplingParams { temperature: f32::NAN, ..Default::default() }).starts_with("temperature"));
         assert!(refused(SamplingParams { temperature: -1.0, ..Default::default() }).starts_with("temperature"));
         assert!(refused(SamplingParams { min_p: 1.5, ..Default::default() }).starts_with("min_p"));
+        for repetition_penalty in [0.0, 1e-3, 11.0, f32::INFINITY] {
+            let refusal = refused(SamplingParams { repetition_penalty, ..Default::default() });
+            assert!(refusal.starts_with("repetition_penalty must be from 0.01 to 10"), "{refusal}");
+        }
         let bias = SamplingParams { logit_bias: vec![(7, f32::INFINITY)], ..Default::default() };
         assert!(refused(bias).contains("token 7"));
     }

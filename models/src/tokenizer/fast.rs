@@ -5,6 +5,10 @@ use tokenizers::{AddedVocabulary, DecoderWrapper, Model as _, OffsetReferential,
 use super::{Piece, Specials, TokenBytes};
 use crate::ModelError;
 
+/// Ids from here on are refused: a single huge one would fill the memory with a table of nothing. The largest published
+/// vocabularies have some 2¹⁸ tokens.
+const IDS: u32 = 1 << 24;
+
 /// `parse` is the tokenizer as published; `literal` is the same one without any added token, so that no text can spell
 /// one.
 #[derive(Debug)]
@@ -68,10 +72,15 @@ impl FastTokenizer {
     }
 
     /// The raw bytes of each token, read from its name the way the tokenizer's decoder does.
-    pub(super) fn table(&self) -> TokenBytes {
+    ///
+    /// The error names an id that is too high.
+    pub(super) fn table(&self) -> Result<TokenBytes, String> {
         let added = self.parse.get_added_vocabulary().get_added_tokens_decoder();
         let model = self.parse.get_model();
         let highest = added.keys().copied().chain(model.get_vocab().into_values()).max();
+        if let Some(id) = highest.filter(|&id| id >= IDS) {
+            return Err(format!("token id {id} is too high; ids below {IDS} are read"));
+        }
         let byte_level = is_byte_level(self.parse.get_decoder());
         let mut table = TokenBytes::new();
         for id in 0..highest.map_or(0, |id| id + 1) {
@@ -82,7 +91,7 @@ impl FastTokenizer {
                 (None, None) => table.push(&[], false),
             }
         }
-        table
+        Ok(table)
     }
 }
 

@@ -13,6 +13,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer as Pipeline};
 
+use super::merge;
 use crate::ModelError;
 use crate::weights::Gguf;
 
@@ -52,11 +53,11 @@ pub(super) fn pipeline(gguf: &Gguf) -> Result<Pipeline, ModelError> {
         // Should two tokens be spelled alike, the first keeps its name.
         vocab.entry(token.clone().into_owned()).or_insert(id);
     }
-    let bpe = BPE::builder()
-        .vocab_and_merges(vocab, pairs(gguf, &merges)?)
-        .ignore_merges(cut == Cut::Llama3)
-        .build()
-        .map_err(refused)?;
+    let merges = pairs(gguf, &merges)?;
+    let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
+    merge::check(parts, "", |token| vocab.contains_key(token)).map_err(|reason| gguf.corrupt(reason))?;
+    let bpe =
+        BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(cut == Cut::Llama3).build().map_err(refused)?;
     let mut pipeline = Pipeline::new(bpe);
     if cut == Cut::Qwen2 {
         pipeline.with_normalizer(Some(NFC)).map_err(refused)?;

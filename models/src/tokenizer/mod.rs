@@ -4,6 +4,7 @@ mod byte;
 mod detokenizer;
 mod fast;
 mod gguf;
+mod merge;
 mod table;
 
 use std::path::Path;
@@ -48,11 +49,12 @@ impl Tokenizer {
     /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer.
     pub fn from_file(path: &Path) -> Result<Self, ModelError> {
         let bytes = std::fs::read(path).map_err(|source| ModelError::Io { path: path.into(), source })?;
-        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|reason| ModelError::Corrupt {
-            path: path.into(),
-            reason: format!("not a tokenizer: {reason}"),
-        })?;
-        Ok(Self::from_fast(inner))
+        let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
+        let json = serde_json::from_slice(&bytes).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))?;
+        merge::check_json(&json).map_err(corrupt)?;
+        // From the value that was checked, not from the bytes: these might have a key twice.
+        let inner = serde_json::from_value(json).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))?;
+        Self::from_fast(inner).map_err(corrupt)
     }
 
     /// Rebuilds the tokenizer that a GGUF file describes.
@@ -61,7 +63,7 @@ impl Tokenizer {
     /// [`ModelError::Corrupt`] when the metadata do not fit together, [`ModelError::Unsupported`] for tokenizers other
     /// than byte-level BPE and for unknown ways of cutting text.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
-        gguf::pipeline(gguf).map(Self::from_fast)
+        Self::from_fast(gguf::pipeline(gguf)?).map_err(|reason| gguf.corrupt(reason))
     }
 
     /// One token per byte value (id = byte), then `<|im_start|>` (256), `<|im_end|>` (257) and `<|endoftext|>` (258):
@@ -70,10 +72,11 @@ impl Tokenizer {
         Self { kind: Kind::Bytes(ByteTokenizer), table: Arc::new(ByteTokenizer::table()) }
     }
 
-    fn from_fast(inner: tokenizers::Tokenizer) -> Self {
+    /// The error says what is wrong with the vocabulary.
+    fn from_fast(inner: tokenizers::Tokenizer) -> Result<Self, String> {
         let fast = FastTokenizer::new(inner);
-        let table = Arc::new(fast.table());
-        Self { kind: Kind::Fast(Arc::new(fast)), table }
+        let table = Arc::new(fast.table()?);
+        Ok(Self { kind: Kind::Fast(Arc::new(fast)), table })
     }
 
     /// The ids of a text. Nothing is added: a leading BOS, where a model wants one, is the chat template's business.

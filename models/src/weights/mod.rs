@@ -36,24 +36,25 @@ impl Weights {
     /// # Errors
     /// [`ModelError`] naming the file and what is wrong with it.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let mut hash = Sha256::new();
         let (source, config) = match gguf_at(path) {
             Some(file) => {
                 let gguf = Gguf::open(&file)?;
                 let config = gguf.config()?;
+                gguf.identify(&mut hash);
                 (Source::Gguf(gguf), config)
             }
             None => {
                 let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
                 let tensors = Safetensors::open(path)?;
-                let config = hf::read_config(&folder.join("config.json"), &tensors)?;
+                let file = folder.join("config.json");
+                let bytes = std::fs::read(&file).map_err(|source| ModelError::Io { path: file.clone(), source })?;
+                let config = hf::read_config(&file, &bytes, &tensors)?;
+                tensors.identify(&mut hash);
+                hash.update(&bytes);
                 (Source::Safetensors(tensors), config)
             }
         };
-        let mut hash = Sha256::new();
-        match &source {
-            Source::Gguf(gguf) => gguf.identify(&mut hash),
-            Source::Safetensors(tensors) => tensors.identify(&mut hash),
-        }
         let mut id = [0; 16];
         id.copy_from_slice(&hash.finalize()[..16]);
         Ok(Self { source, config, id })
@@ -64,7 +65,9 @@ impl Weights {
         &self.config
     }
 
-    /// A name for exactly this content: half of a SHA-256 over each file's size, header and 64 samples of its data.
+    /// A name for this content: half of a SHA-256 over each file's size, header and 64 samples of its data, and over
+    /// `config.json` where there is one. It tells apart models and trainings of one model, which change nearly every
+    /// weight; files that differ between the samples only have the same name, so it is no checksum.
     pub fn id(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -74,6 +74,11 @@ impl State {
             None => (0, bytes.len()),
         };
         let (end, whole) = (end.min(bytes.len()), bytes.len());
+        if start >= whole {
+            let status = "416 Range Not Satisfiable";
+            let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+            return;
+        }
         let _ = write!(
             stream,
             "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"etag-{whole}\"\r\nX-Repo-Commit: c0ffee\r\n\

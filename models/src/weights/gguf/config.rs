@@ -70,8 +70,7 @@ impl Keys<'_> {
     }
 
     fn needed_float(&self, name: &str) -> Result<f32, ModelError> {
-        let value = self.float(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))?;
-        if value.is_finite() { Ok(value) } else { Err(self.gguf.corrupt(format!("{} is {value}", self.key(name)))) }
+        self.float(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))
     }
 
     fn size(&self, name: &str) -> Result<usize, ModelError> {
@@ -101,9 +100,28 @@ impl Keys<'_> {
                 original_context: self.size("rope.scaling.original_context_length")?,
                 beta_fast: self.float("rope.scaling.yarn_beta_fast").unwrap_or(32.0),
                 beta_slow: self.float("rope.scaling.yarn_beta_slow").unwrap_or(1.0),
-                attention_factor: self.float("rope.scaling.attn_factor").filter(|&factor| factor != 1.0),
+                attention_factor: attention_factor(self.float("rope.scaling.attn_factor"), factor()?),
             }),
             Some(other) => Err(self.gguf.unsupported(format!("rope scaling {other}"))),
         }
+    }
+}
+
+/// The factor on cosine and sine. A GGUF's `attn_factor` comes on top of YaRN's own `0.1 · ln(factor) + 1`, which llama.cpp
+/// multiplies it with (`rope_yarn` in `ggml`); none leaves YaRN's own.
+fn attention_factor(stored: Option<f32>, factor: f32) -> Option<f32> {
+    stored.filter(|&stored| stored != 1.0).map(|stored| stored * (0.1 * factor.ln() + 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_attention_factor_multiplies_that_of_yarn() {
+        assert_eq!(attention_factor(None, 4.0), None);
+        assert_eq!(attention_factor(Some(1.0), 4.0), None);
+        let stored = attention_factor(Some(0.5), 4.0).unwrap_or_default();
+        assert!((stored - 0.5 * 1.138_629_4).abs() < 1e-6, "{stored}");
     }
 }

@@ -68,14 +68,6 @@ impl Gguf {
         self.header.metadata.get(key)?.float()
     }
 
-    /// A truth value of the metadata.
-    pub fn flag(&self, key: &str) -> Option<bool> {
-        match *self.header.metadata.get(key)? {
-            Value::Bool(value) => Some(value),
-            _ => None,
-        }
-    }
-
     /// An array of texts of the metadata; broken UTF-8 is replaced.
     pub fn texts(&self, key: &str) -> Option<Vec<Cow<'_, str>>> {
         match self.header.metadata.get(key)? {

@@ -56,12 +56,11 @@ fn default_eps() -> f32 {
     1e-6
 }
 
-/// Reads `config.json`; what it leaves open is taken from the tensors.
-pub(in crate::weights) fn read(path: &Path, tensors: &Safetensors) -> Result<DecoderConfig, ModelError> {
+/// Reads the bytes of the `config.json` at `path`; what it leaves open is taken from the tensors.
+pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors) -> Result<DecoderConfig, ModelError> {
     let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
-    let bytes = std::fs::read(path).map_err(|source| ModelError::Io { path: path.into(), source })?;
     // The model type first: other architectures lack other fields, and that is not what is wrong with them.
-    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
     let kind = value.get("model_type").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let unsupported = |what: String| ModelError::Unsupported { path: path.into(), what };
     if !matches!(kind.as_str(), "llama" | "qwen2" | "qwen3") {

@@ -70,11 +70,6 @@ impl Safetensors {
         Ok(Self { path: folder.into(), shards, places })
     }
 
-    /// The names of all tensors, in no order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.places.keys().map(String::as_str)
-    }
-
     /// True when there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
