@@ -8,10 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use corpora::{HashEmbed, document, files, numbered, open, replacing, small_index, write};
+use corpora::{Failing, HashEmbed, document, files, numbered, open, replacing, small_index, write};
 use waymark_index::{
-    BuildOptions, BuildProgress, Corpus, CorpusOptions, Embed, EmbedError, Index, IndexError, Mode, OpenOptions, Phase,
-    Query, build,
+    BuildOptions, BuildProgress, Corpus, CorpusOptions, Index, IndexError, Mode, OpenOptions, Phase, Query, build,
 };
 
 fn edition(index: &Index) -> String {
@@ -69,22 +68,10 @@ fn a_second_writer_is_refused() {
 
 #[test]
 fn a_build_that_fails_changes_nothing() {
-    struct Failing;
-    impl Embed for Failing {
-        fn id(&self) -> &str {
-            "hash-64"
-        }
-        fn dims(&self) -> usize {
-            64
-        }
-        fn embed(&self, _: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-            Err("out of memory".into())
-        }
-    }
     let (temp, dir) = small_index(5);
     let before = files(&dir);
     let corpus = Corpus::from_documents("test", numbered(5, "second"));
-    let error = build(corpus, &Failing, &dir, &replacing(), &()).unwrap_err().to_string();
+    let error = build(corpus, &Failing("out of memory"), &dir, &replacing(), &()).unwrap_err().to_string();
     assert!(error.contains("out of memory") && error.contains("p0"), "{error}");
 
     let path = temp.path().join("bad.jsonl");

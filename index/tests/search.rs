@@ -6,8 +6,8 @@ mod corpora;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corpora::{HashEmbed, document, open, small_index, write};
-use waymark_index::{BuildOptions, Embed, EmbedError, Index, IndexError, Mode, OpenOptions, Query, Ranking};
+use corpora::{Failing, HashEmbed, document, open, small_index, write};
+use waymark_index::{BuildOptions, Index, IndexError, Mode, OpenOptions, Query, Ranking};
 
 fn query(text: &str, k: usize) -> Query {
     Query::new(text, Mode::Passage, k)
@@ -48,20 +48,8 @@ fn every_ranking_says_how_each_hit_was_found() {
 
 #[test]
 fn bm25_needs_no_embedder_to_work() {
-    struct Failing;
-    impl Embed for Failing {
-        fn id(&self) -> &str {
-            "hash-64"
-        }
-        fn dims(&self) -> usize {
-            64
-        }
-        fn embed(&self, _: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-            Err("the device is gone".into())
-        }
-    }
     let (_temp, dir) = small_index(10);
-    let index = Index::open(&dir, Arc::new(Failing)).unwrap();
+    let index = Index::open(&dir, Arc::new(Failing("the device is gone"))).unwrap();
     assert_eq!(index.search(&query("number3", 1).ranking(Ranking::Bm25)).unwrap().hits[0].passage.id, "p3");
     let error = index.search(&query("number3", 1)).unwrap_err().to_string();
     assert!(error.contains("the query") && error.contains("the device is gone"), "{error}");

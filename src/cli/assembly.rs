@@ -22,14 +22,13 @@ use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
 /// Searches that may wait for a thread.
 const SEARCHES_WAITING: usize = 1024;
 
-/// Everything a server needs, made of `config`.
-pub(crate) async fn assemble(config: &ServeConfig) -> anyhow::Result<AppState> {
-    // A team of its own: what an embedding takes never stands in the way of a step.
-    let searching = || Arc::new(Team::new(config.model.threads));
-    let embedder = match (&config.model.weights, &config.retrieval.index) {
+/// Everything a server needs, made of `config`; `loaded` is its embedder, where somebody has needed it before.
+pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
+    let embedder = match (loaded, &config.model.weights, &config.retrieval.index) {
+        (Some(loaded), ..) => Some(loaded),
         // A mock without an index needs no weights at all.
-        (None, None) => None,
-        _ => Some(Arc::new(embedder(&config.retrieval.embedder, config.model.cache.clone(), searching())?)),
+        (None, None, None) => None,
+        _ => Some(configured_embedder(config)?),
     };
     let searcher = match (&config.retrieval.index, &embedder) {
         (Some(dir), Some(embedder)) => Some(searcher(dir, Arc::clone(embedder), &config.retrieval)?),
@@ -49,6 +48,13 @@ pub(crate) async fn assemble(config: &ServeConfig) -> anyhow::Result<AppState> {
         }
         None => state,
     })
+}
+
+/// The embedder that `config` names.
+pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
+    // A team of its own: what an embedding takes never stands in the way of a step.
+    let team = Arc::new(Team::new(config.model.threads));
+    Ok(Arc::new(embedder(&config.retrieval.embedder, config.model.cache.clone(), team)?))
 }
 
 /// The embedder called `name`, pulled where it is not there yet.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use waymark_index::{BuildOptions, Corpus, Document, Index, build};
-use waymark_models::kernel::Team;
 
+use super::embedding::Embedding;
 use super::index::Bars;
 use super::{assembly, cache, logging, serve};
 use crate::config::{ServeArgs, ServeConfig};
@@ -30,10 +30,13 @@ impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", self.serve.log_format)?;
         let mut config = self.serve.resolve()?;
+        let mut loaded = None;
         if config.retrieval.index.is_none() {
-            config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config))?);
+            let embedder = assembly::configured_embedder(&config)?;
+            config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
+            loaded = Some(embedder);
         }
-        let server = serve::bind(&config).await?;
+        let server = serve::bind(&config, loaded).await?;
         let stop = stop_signal();
         let url = format!("http://{}", server.address());
         let mut out = io::stdout();
@@ -49,13 +52,11 @@ impl Args {
 }
 
 /// The index of the demo corpus, built where it is missing or does not fit the embedder.
-fn index(config: &ServeConfig) -> anyhow::Result<PathBuf> {
+fn index(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<PathBuf> {
     let dir = cache::folder(config.model.cache.clone())?.join("demo.index");
-    let team = Arc::new(Team::new(config.model.threads));
-    let embedder = Arc::new(assembly::embedder(&config.retrieval.embedder, config.model.cache.clone(), team)?);
     // The name carries the corpus' own checksum, so that a program with another corpus builds another index.
     let name = format!("demo-{}", &blake3::hash(CORPUS.as_bytes()).to_hex()[..12]);
-    if Index::open(&dir, Arc::clone(&embedder) as _).is_ok_and(|index| index.manifest().corpus == name) {
+    if Index::open(&dir, Arc::clone(embedder) as _).is_ok_and(|index| index.manifest().corpus == name) {
         return Ok(dir);
     }
     let documents = CORPUS.lines().map(serde_json::from_str).collect::<Result<Vec<Document>, _>>();

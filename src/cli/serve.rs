@@ -3,9 +3,11 @@
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use anyhow::Context;
 
+use super::embedding::Embedding;
 use super::{assembly, logging};
 use crate::config::{ServeArgs, ServeConfig};
 use crate::server::{Server, stop_signal};
@@ -26,16 +28,16 @@ impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "info", self.serve.log_format)?;
         let config = self.serve.resolve()?;
-        let server = bind(&config).await?;
+        let server = bind(&config, None).await?;
         let stop = stop_signal();
         writeln!(io::stdout(), "listening on http://{}", server.address())?;
         Ok(server.run(stop).await?)
     }
 }
 
-/// Assembles what `config` names and listens.
-pub(crate) async fn bind(config: &ServeConfig) -> anyhow::Result<Server> {
-    let state = assembly::assemble(config).await?;
+/// Assembles what `config` names and listens; `loaded` is the embedder, where it is loaded already.
+pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<Server> {
+    let state = assembly::assemble(config, loaded).await?;
     Server::bind(config.address, state).await.with_context(|| format!("cannot listen on {}", config.address))
 }
 
@@ -45,7 +47,7 @@ where
     F: Future<Output = anyhow::Result<T>>,
 {
     config.address = (Ipv4Addr::LOCALHOST, 0).into();
-    let server = bind(&config).await?;
+    let server = bind(&config, None).await?;
     let url = format!("http://{}", server.address());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(server.run(async {

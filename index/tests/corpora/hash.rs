@@ -51,3 +51,21 @@ fn hash_vector(text: &str, dims: usize) -> Vec<f32> {
     }
     vector
 }
+
+/// An embedder that goes by the same name and always fails, with these words.
+#[derive(Debug)]
+pub struct Failing(pub &'static str);
+
+impl Embed for Failing {
+    fn id(&self) -> &str {
+        "hash-64"
+    }
+
+    fn dims(&self) -> usize {
+        64
+    }
+
+    fn embed(&self, _: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        Err(self.0.into())
+    }
+}

@@ -8,7 +8,9 @@ mod hash;
 
 use waymark_index::{BuildOptions, BuildReport, Corpus, Document, Index, IndexError, build};
 
-pub use hash::HashEmbed;
+// Each test file takes what it needs.
+#[allow(unused_imports)]
+pub use hash::{Failing, HashEmbed};
 
 pub fn document(id: &str, title: &str, text: &str) -> Document {
     Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), metadata: None }
