@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use walkdir::WalkDir;
 
 use crate::corpus::Corpus;
-use crate::dense::{self, VectorWriter, Vectors};
-use crate::embed::{Embed, embed_unit};
+use crate::dense::{self, Vectors};
+use crate::embed::Embed;
+use crate::embedding::{Embedding, Texts};
 use crate::error::IndexError;
+use crate::extract::Extract;
 use crate::folder::{Part, Writing, part, snapshot_name, sync_file, sync_folder};
 use crate::index::OpenOptions;
 use crate::lexical::{self, LexicalWriter};
@@ -17,9 +20,6 @@ use crate::manifest::{Build, Embedder, FORMAT, Manifest, Sum};
 use crate::progress::{BuildProgress, Phase};
 use crate::snapshot::Snapshot;
 use crate::store::{Store, StoreWriter};
-
-/// Passages whose texts are in memory at once while they are embedded.
-const WINDOW: usize = 1024;
 
 /// How an index is built.
 #[derive(Debug, Clone)]
@@ -32,12 +32,15 @@ pub struct BuildOptions {
     pub batch: usize,
     /// Threads that join the vectors into a graph. With one, the same vectors always give the same graph.
     pub threads: usize,
+    /// What finds the triples of documents that bring none. Without it, and without a document that brings any, the
+    /// index has no graph.
+    pub extract: Option<Arc<dyn Extract>>,
 }
 
 impl Default for BuildOptions {
     fn default() -> BuildOptions {
         let threads = available_parallelism().map_or(1, usize::from);
-        BuildOptions { replace: false, name: None, batch: 64, threads }
+        BuildOptions { replace: false, name: None, batch: 64, threads, extract: None }
     }
 }
 
@@ -79,7 +82,9 @@ pub fn build(
     }
     let part = writing.create_part(snapshot)?;
     let passages = write_passages(&mut corpus, part.path(), progress)?;
-    write_vectors(part.path(), embed, options, progress)?;
+    let store = Store::open(&part.path().join(part::STORE))?;
+    let embedding = Embedding { embed, batch: options.batch };
+    write_vectors(part.path(), &store, embedding, options.threads, progress)?;
     let manifest = Manifest {
         format: FORMAT,
         snapshot,
@@ -127,53 +132,20 @@ fn write_passages(corpus: &mut Corpus, dir: &Path, progress: &dyn BuildProgress)
 /// Embeds the stored passages and joins their vectors.
 fn write_vectors(
     dir: &Path,
-    embed: &dyn Embed,
-    options: &BuildOptions,
+    store: &Store,
+    embedding: Embedding<'_>,
+    threads: usize,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
-    let store = Store::open(&dir.join(part::STORE))?;
-    let (flat, total) = (dir.join(part::VECTORS), store.len() as u64);
-    let mut writer = VectorWriter::create(&flat)?;
-    let mut done = 0;
-    progress.update(Phase::Embedding, 0, Some(total));
-    let numbers: Vec<u32> = (0..).take(store.len()).collect();
-    for window in numbers.chunks(WINDOW) {
-        let vectors = embed_window(&store, window, embed, options.batch, &mut |batch| {
-            done += batch as u64;
-            progress.update(Phase::Embedding, done, Some(total));
-        })?;
-        vectors.iter().try_for_each(|vector| writer.add(vector))?;
-    }
-    writer.finish()?;
-    let vectors = Vectors::open(&flat, store.len(), embed.dims())?;
-    progress.update(Phase::Linking, 0, Some(total));
-    dense::build(&vectors, &dir.join(part::GRAPH), options.threads, &|done| {
-        progress.update(Phase::Linking, done, Some(total));
+    let (flat, total) = (dir.join(part::VECTORS), store.count());
+    let texts = Texts { what: "passages", count: total, text: &|number| store.content(number) };
+    let total = Some(u64::from(total));
+    embedding.write(&flat, &texts, &|done| progress.update(Phase::Embedding, done, total))?;
+    let vectors = Vectors::open(&flat, store.len(), embedding.embed.dims())?;
+    progress.update(Phase::Linking, 0, total);
+    dense::build(&vectors, &dir.join(part::GRAPH), threads, &|done| {
+        progress.update(Phase::Linking, done, total);
     })
-}
-
-/// The vectors of some passages, in order. They are embedded from short to long, so that a batch pads little.
-fn embed_window(
-    store: &Store,
-    numbers: &[u32],
-    embed: &dyn Embed,
-    batch: usize,
-    done: &mut dyn FnMut(usize),
-) -> Result<Vec<Vec<f32>>, IndexError> {
-    let texts = numbers.iter().map(|&number| store.content(number)).collect::<Result<Vec<_>, _>>()?;
-    let mut order: Vec<usize> = (0..texts.len()).collect();
-    order.sort_by_key(|&i| texts[i].len());
-    let mut vectors = vec![Vec::new(); texts.len()];
-    for places in order.chunks(batch.max(1)) {
-        let batch: Vec<&str> = places.iter().map(|&i| texts[i].as_str()).collect();
-        let embedded = embed_unit(embed, &batch).map_err(|source| {
-            let first = store.passage(numbers[places[0]]).map(|passage| passage.id).unwrap_or_default();
-            IndexError::Embed { what: format!("{} passages, the first of them {first:?}", places.len()), source }
-        })?;
-        places.iter().zip(embedded).for_each(|(&i, vector)| vectors[i] = vector);
-        done(places.len());
-    }
-    Ok(vectors)
 }
 
 /// Syncs every file and folder of the snapshot and takes the sums of its files.

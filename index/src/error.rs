@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::corpus::Location;
 use crate::embed::EmbedError;
-use crate::evidence::Mode;
+use crate::query::Mode;
 
 /// Why an index could not be built, opened or searched. Each names the file or field, and what to do where something can be done.
 #[derive(Debug, thiserror::Error)]

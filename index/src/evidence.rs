@@ -1,140 +1,8 @@
-//! What is asked of an index and what it answers: queries, hits, and the path by which each hit was found.
-
-use std::fmt;
-use std::str::FromStr;
-use std::time::Instant;
+//! What an index answers: passages and triples, and the path by which each was found.
 
 use serde::{Deserialize, Serialize};
 
-/// A question to an index.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Query {
-    /// What to look for, as plain text: no character in it has a special meaning.
-    pub text: String,
-    /// Which search answers it.
-    pub mode: Mode,
-    /// How passages are ranked within passage search.
-    pub ranking: Ranking,
-    /// How many passages to return at most; at least 1.
-    pub k: usize,
-    /// When the searcher stops caring. Looked at between the stages of a search, not inside one.
-    pub deadline: Option<Instant>,
-}
-
-impl Query {
-    /// A query with the default ranking and no deadline.
-    pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> Query {
-        Query { text: text.into(), mode, ranking: Ranking::default(), k, deadline: None }
-    }
-
-    /// The same query under another ranking.
-    #[must_use]
-    pub fn ranking(mut self, ranking: Ranking) -> Query {
-        self.ranking = ranking;
-        self
-    }
-
-    /// The same query, given up once `deadline` has passed.
-    #[must_use]
-    pub fn deadline(mut self, deadline: Instant) -> Query {
-        self.deadline = Some(deadline);
-        self
-    }
-}
-
-/// Which search answers a query. The names are those of RouteRAG's `[passage]`, `[graph]` and both together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Passages alone.
-    #[default]
-    Passage,
-    /// Passages reached over the graph of phrases.
-    Graph,
-    /// Both lists, joined by reciprocal rank fusion.
-    Hybrid,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Passage => "passage",
-            Mode::Graph => "graph",
-            Mode::Hybrid => "hybrid",
-        })
-    }
-}
-
-impl FromStr for Mode {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Mode, UnknownName> {
-        match name {
-            "passage" => Ok(Mode::Passage),
-            "graph" => Ok(Mode::Graph),
-            "hybrid" => Ok(Mode::Hybrid),
-            _ => Err(UnknownName { name: name.to_owned(), known: "passage, graph, hybrid" }),
-        }
-    }
-}
-
-/// How passage search orders what it finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ranking {
-    /// By cosine between query and passage, as RouteRAG's `[passage]`.
-    Dense,
-    /// By BM25 over title and text. Needs no embedder.
-    Bm25,
-    /// By reciprocal rank fusion of the two.
-    #[default]
-    Fused,
-}
-
-impl Ranking {
-    /// Whether this ranking reads the lexical index.
-    pub fn wants_bm25(self) -> bool {
-        self != Ranking::Dense
-    }
-
-    /// Whether this ranking reads the vectors, and so embeds the query.
-    pub fn wants_dense(self) -> bool {
-        self != Ranking::Bm25
-    }
-}
-
-impl fmt::Display for Ranking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Ranking::Dense => "dense",
-            Ranking::Bm25 => "bm25",
-            Ranking::Fused => "fused",
-        })
-    }
-}
-
-impl FromStr for Ranking {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Ranking, UnknownName> {
-        match name {
-            "dense" => Ok(Ranking::Dense),
-            "bm25" => Ok(Ranking::Bm25),
-            "fused" => Ok(Ranking::Fused),
-            _ => Err(UnknownName { name: name.to_owned(), known: "dense, bm25, fused" }),
-        }
-    }
-}
-
-/// A mode or ranking was named that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not known here: use one of {known}")]
-pub struct UnknownName {
-    /// What was given.
-    pub name: String,
-    /// What would have been understood.
-    pub known: &'static str,
-}
+use crate::query::{GraphVariant, Mode};
 
 /// What a search found, and in which state of the index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -143,21 +11,51 @@ pub struct Evidence {
     pub snapshot: u64,
     /// The search that was made.
     pub mode: Mode,
-    /// Best first.
+    /// Passages, best first.
     pub hits: Vec<Hit>,
+    /// Triples, best first, in the modes that return any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triples: Vec<TripleHit>,
+    /// How the graph was searched, where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walk: Option<Walk>,
+}
+
+impl Evidence {
+    /// Evidence of passages alone.
+    pub fn of(snapshot: u64, mode: Mode, hits: Vec<Hit>) -> Evidence {
+        Evidence { snapshot, mode, hits, triples: Vec::new(), walk: None }
+    }
 }
 
 /// One passage found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hit {
-    /// Place in the list, from 1.
+    /// Place in the list, from 1. Where triples are ranked together with passages, places in the list of both.
     pub rank: usize,
-    /// What the list is ordered by: a cosine, a BM25 score, or a sum of reciprocal ranks, by [`Ranking`].
+    /// What the list is ordered by: a cosine, a BM25 score, a sum of reciprocal ranks, or the mass of a walk.
     pub score: f32,
     /// The passage itself.
     pub passage: Passage,
     /// How it was found.
     pub path: Path,
+}
+
+/// One triple found, in normalised words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TripleHit {
+    /// Place in the list, as for [`Hit::rank`].
+    pub rank: usize,
+    /// What the list is ordered by.
+    pub score: f32,
+    /// What the triple is about.
+    pub subject: String,
+    /// What it says of the two.
+    pub relation: String,
+    /// What the subject is related to.
+    pub object: String,
+    /// Ids of the passages that state it, in the order of the corpus; the first ten of them.
+    pub passages: Vec<String>,
 }
 
 /// A passage as it is shown: the stored document without its metadata.
@@ -180,6 +78,9 @@ pub struct Path {
     /// Its place in the dense list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dense: Option<Place>,
+    /// Where the walk over the graph reached it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph: Option<Arrival>,
 }
 
 /// A place in a ranked list.
@@ -191,6 +92,76 @@ pub struct Place {
     pub score: f32,
 }
 
+/// What a walk over the graph brought to a passage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Place in the graph's list, from 1.
+    pub rank: usize,
+    /// Its share of the walk: its personalised PageRank.
+    pub mass: f64,
+    /// Its own weight in the reset vector, before that is scaled to sum 1.
+    pub reset: f64,
+    /// The likeliest way there from a seed phrase, the seed first; empty where none is at most three edges long.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub via: Vec<Step>,
+}
+
+/// One edge of a way over the graph: from a phrase to the next one, or at last to the passage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The phrase the edge leaves.
+    pub phrase: String,
+    /// Weight of the edge, all parallel ones together.
+    pub weight: f32,
+}
+
+/// How a graph search went: query → facts → phrases; where it arrived stands with each [`Hit`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Walk {
+    /// Whose search it was.
+    pub variant: GraphVariant,
+    /// Probability of following an edge.
+    pub damping: f64,
+    /// Weight of the passages' own similarity in the reset vector.
+    pub passage_weight: f64,
+    /// The facts most like the query, best first, those that a filter dropped included.
+    pub facts: Vec<SeedFact>,
+    /// The phrases that the walk started from, by falling linking score.
+    pub phrases: Vec<SeedPhrase>,
+    /// Whether no fact was left, so that the passages are ranked by their own similarity.
+    pub fallback: bool,
+}
+
+/// A fact that a query was linked to, in normalised words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeedFact {
+    /// What the fact is about.
+    pub subject: String,
+    /// What it says of the two.
+    pub relation: String,
+    /// What the subject is related to.
+    pub object: String,
+    /// Cosine between the query and the fact.
+    pub similarity: f32,
+    /// The same, scaled to [0, 1] over all facts of the index.
+    pub score: f32,
+    /// Whether it was kept by the filter; always, where there is none.
+    pub kept: bool,
+}
+
+/// A phrase that a walk started from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeedPhrase {
+    /// The phrase, normalised.
+    pub phrase: String,
+    /// How many passages state a triple with it.
+    pub passages: usize,
+    /// What phrases are cut by.
+    pub linking: f64,
+    /// Its weight in the reset vector, before that is scaled to sum 1.
+    pub weight: f64,
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -198,32 +169,11 @@ mod tests {
 
     #[test]
     fn evidence_survives_json() {
-        let evidence = Evidence {
-            snapshot: 7,
-            mode: Mode::Passage,
-            hits: vec![Hit {
-                rank: 1,
-                score: 0.5,
-                passage: Passage { id: "a".into(), title: "A \"quoted\" title".into(), text: "Zürich\n".into() },
-                path: Path { bm25: Some(Place { rank: 2, score: 3.25 }), dense: None },
-            }],
-        };
+        let path = Path { bm25: Some(Place { rank: 2, score: 3.25 }), ..Path::default() };
+        let passage = Passage { id: "a".into(), title: "A \"quoted\" title".into(), text: "Zürich\n".into() };
+        let evidence = Evidence::of(7, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, path }]);
         let json = serde_json::to_string(&evidence).unwrap();
         assert!(json.contains(r#""path":{"bm25":{"rank":2,"score":3.25}}"#), "{json}");
         assert_eq!(serde_json::from_str::<Evidence>(&json).unwrap(), evidence);
-    }
-
-    #[test]
-    fn names_read_back_as_they_are_shown() {
-        for mode in [Mode::Passage, Mode::Graph, Mode::Hybrid] {
-            assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
-            assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
-        }
-        for ranking in [Ranking::Dense, Ranking::Bm25, Ranking::Fused] {
-            assert_eq!(ranking.to_string().parse::<Ranking>().unwrap(), ranking);
-            assert_eq!(serde_json::to_value(ranking).unwrap(), ranking.to_string());
-        }
-        let error = "pasage".parse::<Mode>().unwrap_err().to_string();
-        assert!(error.contains("pasage") && error.contains("passage, graph, hybrid"), "{error}");
     }
 }

@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::corpus::Document;
 use crate::embed::Embed;
 use crate::error::IndexError;
-use crate::evidence::Mode;
 use crate::manifest::Manifest;
+use crate::query::Mode;
 use crate::snapshot::Snapshot;
 
 /// How an index is opened.

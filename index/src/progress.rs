@@ -11,6 +11,14 @@ pub enum Phase {
     Embedding,
     /// Vectors are joined into the graph of nearest neighbours.
     Linking,
+    /// Triples are found in the passages.
+    Extracting,
+    /// Phrases of the graph are embedded.
+    Phrases,
+    /// Facts of the graph are embedded.
+    Facts,
+    /// Phrases that mean the same are looked for.
+    Synonyms,
     /// Files are checked and made durable.
     Sealing,
     /// The snapshot is put in place.
@@ -23,6 +31,10 @@ impl fmt::Display for Phase {
             Phase::Reading => "reading",
             Phase::Embedding => "embedding",
             Phase::Linking => "linking",
+            Phase::Extracting => "extracting",
+            Phase::Phrases => "phrases",
+            Phase::Facts => "facts",
+            Phase::Synonyms => "synonyms",
             Phase::Sealing => "sealing",
             Phase::Publishing => "publishing",
         })

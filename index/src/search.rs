@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use crate::embed::embed_unit;
 use crate::error::IndexError;
-use crate::evidence::{Evidence, Hit, Path, Place, Query, Ranking};
+use crate::evidence::{Evidence, Hit, Path, Place};
 use crate::fusion::{RRF_K, Ranked, depth, reciprocal_rank};
 use crate::index::Index;
+use crate::query::{Query, Ranking};
 use crate::scored::Scored;
 
 impl Index {
@@ -28,7 +29,7 @@ impl Index {
             return Err(IndexError::Unsupported { mode: query.mode });
         }
         let hits = if query.text.trim().is_empty() { Vec::new() } else { self.passages(query)? };
-        Ok(Evidence { snapshot: self.manifest().snapshot, mode: query.mode, hits })
+        Ok(Evidence::of(self.manifest().snapshot, query.mode, hits))
     }
 
     fn passages(&self, query: &Query) -> Result<Vec<Hit>, IndexError> {
@@ -44,7 +45,7 @@ impl Index {
         };
         let (bm25, dense) = (places(&bm25), places(&dense));
         let hits = ranked.into_iter().zip(1..).take(query.k).map(|((number, score), rank)| {
-            let path = Path { bm25: bm25.get(&number).copied(), dense: dense.get(&number).copied() };
+            let path = Path { bm25: bm25.get(&number).copied(), dense: dense.get(&number).copied(), graph: None };
             Ok(Hit { rank, score, passage: self.snapshot.store.passage(number)?, path })
         });
         hits.collect()

@@ -79,17 +79,18 @@ impl Protocol for RouteRag {
     }
 
     fn guide(&self, offer: &Offer) -> Option<Guide> {
-        let modes: Vec<&str> = offer.modes.iter().map(|&mode| marker(mode)).collect();
+        let modes: Vec<&str> = offer.modes.iter().filter_map(|&mode| marker(mode)).collect();
         Some(tag::guide(offer, &modes))
     }
 }
 
-/// How a query names a mode; both together in the order of the prompt.
-fn marker(mode: Mode) -> &'static str {
+/// How a query names a mode, where the protocol knows it; both together in the order of the prompt.
+fn marker(mode: Mode) -> Option<&'static str> {
     match mode {
-        Mode::Passage => "[passage]",
-        Mode::Graph => "[graph]",
-        Mode::Hybrid => "[graph][passage]",
+        Mode::Passage => Some("[passage]"),
+        Mode::Graph => Some("[graph]"),
+        Mode::Hybrid => Some("[graph][passage]"),
+        Mode::Triples | Mode::Kag => None,
     }
 }
 

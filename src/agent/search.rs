@@ -132,7 +132,7 @@ impl Searcher {
             return Err(SearchError::Unsupported(query.mode));
         }
         if query.text.is_empty() {
-            return Ok(Evidence { snapshot: self.0.snapshot, mode: query.mode, hits: Vec::new() });
+            return Ok(Evidence::of(self.0.snapshot, query.mode, Vec::new()));
         }
         let own = Instant::now() + self.0.limits.timeout;
         let deadline = query.deadline.map_or(own, |theirs| theirs.min(own));
@@ -142,13 +142,8 @@ impl Searcher {
             let permit = self.0.running.clone().acquire_owned().await.map_err(|_| gone())?;
             let (reply, answer) = oneshot::channel();
             let shared = self.0.clone();
-            let blocking = Query {
-                text: query.text,
-                mode: query.mode,
-                ranking: query.ranking,
-                k: query.k,
-                deadline: Some(deadline.into_std()),
-            };
+            let blocking =
+                Query::new(query.text, query.mode, query.k).ranking(query.ranking).deadline(deadline.into_std());
             self.0.pool.run(Box::new(move || {
                 // The permit is held as long as the search runs, also when nobody waits for it any more.
                 if !reply.is_closed() {
@@ -230,7 +225,7 @@ mod tests {
                 _ => {}
             }
             done.fetch_add(1, SeqCst);
-            Ok(Evidence { snapshot: 7, mode: query.mode, hits: Vec::new() })
+            Ok(Evidence::of(7, query.mode, Vec::new()))
         };
         Searcher::new(find, vec![Mode::Passage], 7, limits).unwrap()
     }

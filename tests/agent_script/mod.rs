@@ -171,7 +171,7 @@ impl Search for Stub {
                 passage,
                 path: Path::default(),
             });
-            Ok(Evidence { snapshot: 1, mode: query.mode, hits: hits.collect() })
+            Ok(Evidence::of(1, query.mode, hits.collect()))
         })
     }
 

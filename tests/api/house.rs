@@ -217,11 +217,7 @@ pub struct Shelf;
 
 pub fn evidence(text: &str) -> Evidence {
     let passage = Passage { id: "p1".into(), title: "Faust".into(), text: text.into() };
-    Evidence {
-        snapshot: 3,
-        mode: Mode::Passage,
-        hits: vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }],
-    }
+    Evidence::of(3, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }])
 }
 
 impl Search for Shelf {

@@ -75,6 +75,7 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Record>, IndexErr
     let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| Record {
         location: at(skipped + offset),
         document: Document {
+            triples: None,
             id: format!("{name}#{}", number + 1),
             title: title.clone(),
             text: chunk.to_owned(),

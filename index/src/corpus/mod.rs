@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::IndexError;
+use crate::triple::Triple;
 
 /// One passage to be: what a corpus holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct Document {
     pub title: String,
     /// The passage.
     pub text: String,
+    /// What it states, where the corpus says so; otherwise an extractor is asked, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub triples: Option<Vec<Triple>>,
     /// Whatever else the corpus says about it; kept, not searched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,

@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Document, Location, Record};
 use crate::error::IndexError;
+use crate::triple::Triple;
 
 /// Whether a record must bring its own id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub(super) enum Ids {
     FromContent,
 }
 
-/// Reads one record. Keys other than `id`, `title`, `text` and `metadata` become part of the metadata.
+/// Reads one record. Keys other than `id`, `title`, `text`, `triples` and `metadata` become part of the metadata.
 pub(super) fn parse(bytes: &[u8], location: Location, ids: Ids) -> Result<Record, IndexError> {
     match document(bytes, ids) {
         Ok((document, from_content)) => Ok(Record { location, document, from_content }),
@@ -33,13 +34,14 @@ fn document(bytes: &[u8], ids: Ids) -> Result<(Document, bool), String> {
     if text.trim().is_empty() {
         return Err("field `text` is empty".to_owned());
     }
+    let triples = triples(&mut fields)?;
     let metadata = metadata(fields)?;
     let (id, from_content) = match (id, ids) {
         (Some(id), _) => (id, false),
         (None, Ids::FromContent) => (content_id(&title, &text), true),
         (None, Ids::Required) => return Err("field `id` is missing".to_owned()),
     };
-    Ok((Document { id, title, text, metadata }, from_content))
+    Ok((Document { id, title, text, triples, metadata }, from_content))
 }
 
 /// The parser's own words without its "at line 1": the line of the file is named already.
@@ -64,6 +66,14 @@ fn string(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>,
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(value)) => Ok(Some(value)),
         Some(_) => Err(format!("field `{name}` is not a string")),
+    }
+}
+
+fn triples(fields: &mut Map<String, Value>) -> Result<Option<Vec<Triple>>, String> {
+    match fields.shift_remove("triples") {
+        None | Some(Value::Null) => Ok(None),
+        Some(list) => serde_json::from_value(list)
+            .map_err(|_| "field `triples` is not a list of [subject, relation, object], all strings".to_owned()),
     }
 }
 

@@ -57,6 +57,11 @@ impl Store {
         self.count
     }
 
+    /// As [`Store::len`]: no index holds more passages than a `u32` counts.
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.count).unwrap_or(u32::MAX)
+    }
+
     /// The passage with this number, without its metadata.
     pub(crate) fn passage(&self, number: u32) -> Result<Passage, IndexError> {
         let [id, title, text, _] = self.fields(number)?;
@@ -76,7 +81,7 @@ impl Store {
             "" => None,
             json => Some(serde_json::from_str(json).map_err(|_| self.broken(number))?),
         };
-        Ok(Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), metadata })
+        Ok(Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), triples: None, metadata })
     }
 
     /// The number of the passage with this id.

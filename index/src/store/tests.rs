@@ -17,7 +17,7 @@ fn write(documents: &[Document]) -> (tempfile::TempDir, PathBuf) {
 
 fn document(id: String, title: String, text: String, note: Option<String>) -> Document {
     let metadata = note.map(|note| [("note".to_owned(), note.into())].into_iter().collect());
-    Document { id, title, text, metadata }
+    Document { id, title, text, triples: None, metadata }
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use waymark_index::{BuildOptions, BuildReport, Corpus, Document, Index, IndexErr
 pub use hash::{Failing, HashEmbed};
 
 pub fn document(id: &str, title: &str, text: &str) -> Document {
-    Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), metadata: None }
+    Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), triples: None, metadata: None }
 }
 
 /// `count` passages, each about its own number, all saying which `edition` of the corpus they are from.

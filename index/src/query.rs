@@ -1,0 +1,221 @@
+//! What is asked of an index.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// A question to an index.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Query {
+    /// What to look for, as plain text: no character in it has a special meaning.
+    pub text: String,
+    /// Which search answers it.
+    pub mode: Mode,
+    /// How passages are ranked within passage search.
+    pub ranking: Ranking,
+    /// How many passages to return at most; at least 1.
+    pub k: usize,
+    /// How many triples to return at most, in [`Mode::Triples`].
+    pub triples: usize,
+    /// How the graph is searched.
+    pub graph: GraphOptions,
+    /// Names that the query is about, for [`Mode::Kag`].
+    pub entities: Vec<String>,
+    /// When the searcher stops caring. Looked at between the stages of a search, not inside one.
+    pub deadline: Option<Instant>,
+}
+
+/// Triples that [`Mode::Triples`] returns: GraphRAG-R1 §4.3.3 (its code shows 5).
+pub const TRIPLES: usize = 10;
+
+impl Query {
+    /// A query with the default ranking and graph search and no deadline.
+    pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> Query {
+        Query {
+            text: text.into(),
+            mode,
+            ranking: Ranking::default(),
+            k,
+            triples: TRIPLES,
+            graph: GraphOptions::default(),
+            entities: Vec::new(),
+            deadline: None,
+        }
+    }
+
+    /// The same query under another ranking.
+    #[must_use]
+    pub fn ranking(mut self, ranking: Ranking) -> Query {
+        self.ranking = ranking;
+        self
+    }
+
+    /// The same query, given up once `deadline` has passed.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Instant) -> Query {
+        self.deadline = Some(deadline);
+        self
+    }
+}
+
+/// Which search answers a query. The first three are RouteRAG's `[passage]`, `[graph]` and both together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Passages alone.
+    #[default]
+    Passage,
+    /// Passages reached over the graph of phrases.
+    Graph,
+    /// Both lists, joined by reciprocal rank fusion.
+    Hybrid,
+    /// Passages reached over the graph, and the triples that led to them (GraphRAG-R1).
+    Triples,
+    /// Passages and triples of a knowledge association graph, ranked together (TeaRAG).
+    Kag,
+}
+
+impl Mode {
+    /// Every mode, as they are listed for people.
+    pub const ALL: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Passage => "passage",
+            Mode::Graph => "graph",
+            Mode::Hybrid => "hybrid",
+            Mode::Triples => "triples",
+            Mode::Kag => "kag",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Mode, UnknownName> {
+        let unknown = || UnknownName { name: name.to_owned(), known: "passage, graph, hybrid, triples, kag" };
+        Mode::ALL.into_iter().find(|mode| mode.to_string() == name).ok_or_else(unknown)
+    }
+}
+
+/// How passage search orders what it finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ranking {
+    /// By cosine between query and passage, as RouteRAG's `[passage]`.
+    Dense,
+    /// By BM25 over title and text. Needs no embedder.
+    Bm25,
+    /// By reciprocal rank fusion of the two.
+    #[default]
+    Fused,
+}
+
+impl Ranking {
+    /// Whether this ranking reads the lexical index.
+    pub fn wants_bm25(self) -> bool {
+        self != Ranking::Dense
+    }
+
+    /// Whether this ranking reads the vectors, and so embeds the query.
+    pub fn wants_dense(self) -> bool {
+        self != Ranking::Bm25
+    }
+}
+
+impl fmt::Display for Ranking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Ranking::Dense => "dense",
+            Ranking::Bm25 => "bm25",
+            Ranking::Fused => "fused",
+        })
+    }
+}
+
+impl FromStr for Ranking {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Ranking, UnknownName> {
+        match name {
+            "dense" => Ok(Ranking::Dense),
+            "bm25" => Ok(Ranking::Bm25),
+            "fused" => Ok(Ranking::Fused),
+            _ => Err(UnknownName { name: name.to_owned(), known: "dense, bm25, fused" }),
+        }
+    }
+}
+
+/// Which of the published graph searches is meant: they share everything but what `graph` documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GraphVariant {
+    /// RouteRAG's fork of HippoRAG 2.
+    #[default]
+    RouteRag,
+    /// HippoRAG 2 itself.
+    HippoRag,
+    /// The fork behind GraphRAG-R1: as RouteRAG's, from twenty facts.
+    GraphR1,
+}
+
+/// How the graph is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GraphOptions {
+    /// Whose search it is.
+    pub variant: GraphVariant,
+    /// Facts that are taken from the query, and phrases that the walk starts from: 5, or 20 for GraphRAG-R1.
+    pub linking_top_k: usize,
+    /// Probability of following an edge rather than starting again.
+    pub damping: f64,
+    /// Weight of the passages' own similarity in where the walk starts.
+    pub passage_weight: f64,
+}
+
+impl Default for GraphOptions {
+    fn default() -> GraphOptions {
+        GraphVariant::default().into()
+    }
+}
+
+impl From<GraphVariant> for GraphOptions {
+    fn from(variant: GraphVariant) -> GraphOptions {
+        let linking_top_k = if variant == GraphVariant::GraphR1 { 20 } else { 5 };
+        GraphOptions { variant, linking_top_k, damping: 0.5, passage_weight: 0.05 }
+    }
+}
+
+/// A mode or ranking was named that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not known here: use one of {known}")]
+pub struct UnknownName {
+    /// What was given.
+    pub name: String,
+    /// What would have been understood.
+    pub known: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    #[test]
+    fn names_read_back_as_they_are_shown() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
+            assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
+        }
+        for ranking in [Ranking::Dense, Ranking::Bm25, Ranking::Fused] {
+            assert_eq!(ranking.to_string().parse::<Ranking>().unwrap(), ranking);
+            assert_eq!(serde_json::to_value(ranking).unwrap(), ranking.to_string());
+        }
+        let error = "pasage".parse::<Mode>().unwrap_err().to_string();
+        assert!(error.contains("pasage") && error.contains("passage, graph, hybrid"), "{error}");
+    }
+}
