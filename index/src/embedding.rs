@@ -74,8 +74,10 @@ impl Embedding<'_> {
         // From short to long, so that a batch pads little; of one length as they came.
         order.sort_unstable_by_key(|&place| (window[place].len(), place));
         for batch in order.chunks(self.batch.max(1)) {
-            let found = self.embed(texts.what, &batch.iter().map(|&place| window[place].as_str()).collect::<Vec<_>>())?;
-            let kept: Vec<_> = batch.iter().zip(&found).map(|(&place, vector)| (keys[place], vector.as_slice())).collect();
+            let found =
+                self.embed(texts.what, &batch.iter().map(|&place| window[place].as_str()).collect::<Vec<_>>())?;
+            let kept: Vec<_> =
+                batch.iter().zip(&found).map(|(&place, vector)| (keys[place], vector.as_slice())).collect();
             self.memory.keep(&kept)?;
             let mut given = 0;
             for (&place, vector) in batch.iter().zip(found) {

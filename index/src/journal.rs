@@ -21,6 +21,9 @@ use crate::error::IndexError;
 
 const MAGIC: [u8; 8] = *b"WMEMBED1";
 
+/// Bytes of a record before its vector.
+const KEY: u64 = 16;
+
 /// A killed process loses nothing that it has written; only where the whole machine stops is it this much.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
@@ -40,8 +43,10 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
-    file: File,
+    header: Vec<u8>,
     dims: usize,
+    /// Is created with the first vector that is added.
+    file: Option<File>,
     /// Where each vector begins.
     places: HashMap<Key, u64>,
     /// Where the next record goes.
@@ -50,70 +55,94 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path` for vectors of the embedder `id`, with what is whole in it. One of another embedder
-    /// is emptied.
+    /// Opens the journal at `path` for vectors of the embedder `id`, with what is whole in it. What is of another
+    /// embedder will be written over.
     pub(crate) fn open(path: &Path, id: &str, dims: usize) -> Result<Journal, IndexError> {
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(IndexError::io("open", path))?;
-        let (places, synced) = (HashMap::new(), Instant::now());
-        let mut journal = Journal { path: path.to_owned(), file, dims, places, end: 0, synced };
-        let header = header(id, dims);
-        journal.load(&header).map_err(IndexError::io("read", path))?;
+        let (path, header, places, synced) = (path.to_owned(), header(id, dims), HashMap::new(), Instant::now());
+        let file = match File::options().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            other => Some(other.map_err(IndexError::io("open", &path))?),
+        };
+        let mut journal = Journal { path, header, dims, file: None, places, end: 0, synced };
+        if let Some(file) = file {
+            journal.load(&file).map_err(IndexError::io("read", &journal.path))?;
+            journal.file = Some(file);
+        }
         Ok(journal)
     }
 
-    fn load(&mut self, header: &[u8]) -> io::Result<()> {
-        let mut reader = BufReader::with_capacity(1 << 18, &self.file);
-        let mut found = vec![0; header.len()];
-        if reader.read_exact(&mut found).is_ok() && found == header {
-            self.end = header.len() as u64;
-            let mut record = vec![0; record_length(self.dims)];
-            while reader.read_exact(&mut record).is_ok() {
-                let Some(key) = key_of(&record) else { break };
-                self.places.insert(key, self.end + 16);
-                self.end += record.len() as u64;
-            }
-            self.file.set_len(self.end)
-        } else {
-            self.file.set_len(0)?;
-            self.file.seek(SeekFrom::Start(0))?;
-            self.file.write_all(header)?;
-            self.end = header.len() as u64;
-            Ok(())
+    /// Finds the whole records of `file`; [`Journal::end`] stays 0 where not even the header fits.
+    fn load(&mut self, file: &File) -> io::Result<()> {
+        let mut reader = BufReader::with_capacity(1 << 18, file);
+        let mut found = vec![0; self.header.len()];
+        if !fill(&mut reader, &mut found)? || found != self.header {
+            return Ok(());
         }
+        self.end = self.header.len() as u64;
+        let mut record = vec![0; record_length(self.dims)];
+        while fill(&mut reader, &mut record)? {
+            let Some(key) = key_of(&record) else { break };
+            self.places.insert(key, self.end + KEY);
+            self.end += record.len() as u64;
+        }
+        Ok(())
     }
 
     /// The vector of the text that is known by `key`.
     pub(crate) fn get(&mut self, key: Key) -> Result<Option<Vec<f32>>, IndexError> {
-        let Some(&place) = self.places.get(&key) else { return Ok(None) };
+        let (Some(&place), Some(file)) = (self.places.get(&key), &mut self.file) else { return Ok(None) };
         let mut vector = vec![0.0; self.dims];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut vector);
-        let read = self.file.seek(SeekFrom::Start(place)).and_then(|_| self.file.read_exact(bytes));
+        let read = file.seek(SeekFrom::Start(place)).and_then(|_| file.read_exact(bytes));
         read.map_err(IndexError::io("read", &self.path))?;
         Ok(Some(vector))
     }
 
     /// Appends vectors, each of the journal's length.
     pub(crate) fn add(&mut self, vectors: &[(Key, &[f32])]) -> Result<(), IndexError> {
-        let mut records = Vec::with_capacity(vectors.len() * record_length(self.dims));
+        let mut bytes = if self.end == 0 { self.header.clone() } else { Vec::new() };
+        let mut place = self.end + bytes.len() as u64 + KEY;
         for (key, vector) in vectors {
-            let begin = records.len();
-            records.extend_from_slice(&key.0);
-            records.extend_from_slice(bytemuck::cast_slice(vector));
-            let sum = crc32fast::hash(&records[begin..]);
-            records.extend_from_slice(&sum.to_le_bytes());
+            let begin = bytes.len();
+            bytes.extend_from_slice(&key.0);
+            bytes.extend_from_slice(bytemuck::cast_slice(vector));
+            let sum = crc32fast::hash(&bytes[begin..]);
+            bytes.extend_from_slice(&sum.to_le_bytes());
         }
-        let written = self.file.seek(SeekFrom::Start(self.end)).and_then(|_| self.file.write_all(&records));
-        written.map_err(IndexError::io("write", &self.path))?;
+        self.append(&bytes).map_err(IndexError::io("write", &self.path))?;
         for (key, _) in vectors {
-            self.places.insert(*key, self.end + 16);
-            self.end += record_length(self.dims) as u64;
+            self.places.insert(*key, place);
+            place += record_length(self.dims) as u64;
         }
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => {
+                let file = File::options().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+                none.insert(file)
+            }
+        };
+        // What a failed or killed writer left behind its last whole record goes.
+        file.set_len(self.end)?;
+        file.seek(SeekFrom::Start(self.end))?;
+        file.write_all(bytes)?;
+        self.end += bytes.len() as u64;
         if self.synced.elapsed() >= SYNC_EVERY {
-            self.file.sync_data().map_err(IndexError::io("sync", &self.path))?;
+            file.sync_data()?;
             self.synced = Instant::now();
         }
         Ok(())
+    }
+}
+
+/// Fills `buffer`; `false` where the file ends before that.
+fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match reader.read_exact(buffer) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        other => other.map(|()| true),
     }
 }
 
@@ -129,7 +158,7 @@ fn header(id: &str, dims: usize) -> Vec<u8> {
 }
 
 fn record_length(dims: usize) -> usize {
-    16 + dims * size_of::<f32>() + 4
+    KEY as usize + dims * size_of::<f32>() + 4
 }
 
 /// The key of a record, if its checksum is right.
@@ -194,7 +223,11 @@ mod tests {
             let mut changed = bytes.clone();
             changed[at] ^= 0x10;
             fs::write(&path, &changed).unwrap();
-            assert_eq!(whole(&path, 3), at.saturating_sub(header) / record * usize::from(at >= header), "changed at {at}");
+            assert_eq!(
+                whole(&path, 3),
+                at.saturating_sub(header) / record * usize::from(at >= header),
+                "changed at {at}"
+            );
         }
     }
 
@@ -204,7 +237,10 @@ mod tests {
         let path = temp.path().join("journal");
         for (id, dims) in [("other", 3), ("test", 4)] {
             filled(&path, 2);
-            assert_eq!(Journal::open(&path, id, dims).unwrap().get(Key::of("text 0")).unwrap(), None);
+            let mut other = Journal::open(&path, id, dims).unwrap();
+            assert_eq!(other.get(Key::of("text 0")).unwrap(), None);
+            other.add(&[(Key::of("text 1"), &vec![1.0; dims])]).unwrap();
+            assert_eq!(other.get(Key::of("text 1")).unwrap(), Some(vec![1.0; dims]));
             assert_eq!(whole(&path, 2), 0);
         }
     }
