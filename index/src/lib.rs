@@ -16,10 +16,14 @@ mod evidence;
 mod extract;
 mod folder;
 pub mod fusion;
+#[cfg(test)]
+mod golden;
 mod index;
 mod lexical;
 mod manifest;
+pub mod openie;
 mod progress;
+mod python;
 mod query;
 mod scored;
 mod search;
