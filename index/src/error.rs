@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::corpus::Location;
 use crate::embed::EmbedError;
+use crate::filter::FilterError;
 use crate::query::Mode;
 
 /// Why an index could not be built, opened or searched. Each names the file or field, and what to do where something can be done.
@@ -142,6 +143,12 @@ pub enum IndexError {
         what: String,
         /// What the embedder said.
         source: EmbedError,
+    },
+    /// The filter of facts failed.
+    #[error("cannot filter the facts found for the query: {source}")]
+    Filter {
+        /// What the filter said.
+        source: FilterError,
     },
     /// This index cannot search in that mode.
     #[error("mode `{mode}` is not available: this index holds no graph, use mode `passage`")]

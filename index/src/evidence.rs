@@ -126,6 +126,10 @@ pub struct Walk {
     pub passage_weight: f64,
     /// The facts most like the query, best first, those that a filter dropped included.
     pub facts: Vec<SeedFact>,
+    /// Places in `facts`, from 0, that a filter kept, in its order and repeated as it repeats them. Empty without a
+    /// filter: then all are followed, in theirs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<usize>,
     /// The phrases that the walk started from, by falling linking score.
     pub phrases: Vec<SeedPhrase>,
     /// Whether no fact was left, so that the passages are ranked by their own similarity.

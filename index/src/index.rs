@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::corpus::Document;
 use crate::embed::Embed;
 use crate::error::IndexError;
+use crate::filter::FactFilter;
 use crate::manifest::Manifest;
 use crate::query::Mode;
 use crate::snapshot::Snapshot;
@@ -58,6 +59,7 @@ pub struct Info {
 pub struct Index {
     pub(crate) snapshot: Snapshot,
     pub(crate) embed: Arc<dyn Embed>,
+    pub(crate) filter: Option<Arc<dyn FactFilter>>,
     dir: PathBuf,
 }
 
@@ -84,7 +86,15 @@ impl Index {
     pub fn open_with(dir: &Path, embed: Arc<dyn Embed>, options: &OpenOptions) -> Result<Index, IndexError> {
         let snapshot = Snapshot::open_newest(dir, options)?;
         check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
-        Ok(Index { snapshot, embed, dir: dir.to_owned() })
+        Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned() })
+    }
+
+    /// The same index, which follows only those facts that `filter` keeps. Without one, all are followed that are most
+    /// like the query, as in RouteRAG.
+    #[must_use]
+    pub fn with_fact_filter(mut self, filter: Arc<dyn FactFilter>) -> Index {
+        self.filter = Some(filter);
+        self
     }
 
     /// What stands in the manifest of the open snapshot.

@@ -14,6 +14,7 @@ mod embedding;
 mod error;
 mod evidence;
 mod extract;
+mod filter;
 mod folder;
 pub mod fusion;
 #[cfg(test)]
@@ -37,6 +38,7 @@ pub use embed::{Embed, EmbedError};
 pub use error::IndexError;
 pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedPhrase, Step, TripleHit, Walk};
 pub use extract::{Extract, ExtractError, Passages, TripleSink};
+pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
 pub use manifest::{Build, Embedder, FORMAT, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};

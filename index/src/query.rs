@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::IndexError;
+
 /// A question to an index.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Query {
@@ -43,6 +45,17 @@ impl Query {
             entities: Vec::new(),
             deadline: None,
         }
+    }
+
+    /// Whether every number in it is one that a search can use.
+    ///
+    /// # Errors
+    /// [`IndexError::BadQuery`] with the first field that is not.
+    pub fn check(&self) -> Result<(), IndexError> {
+        if self.k == 0 {
+            return Err(IndexError::BadQuery { field: "k", message: "must be at least 1" });
+        }
+        self.graph.check()
     }
 
     /// The same query under another ranking.
@@ -164,6 +177,30 @@ pub enum GraphVariant {
     GraphR1,
 }
 
+impl GraphVariant {
+    /// Every variant, as they are listed for people.
+    pub const ALL: [GraphVariant; 3] = [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphR1];
+}
+
+impl fmt::Display for GraphVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GraphVariant::RouteRag => "route_rag",
+            GraphVariant::HippoRag => "hippo_rag",
+            GraphVariant::GraphR1 => "graph_r1",
+        })
+    }
+}
+
+impl FromStr for GraphVariant {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<GraphVariant, UnknownName> {
+        let unknown = || UnknownName { name: name.to_owned(), known: "route_rag, hippo_rag, graph_r1" };
+        GraphVariant::ALL.into_iter().find(|variant| variant.to_string() == name).ok_or_else(unknown)
+    }
+}
+
 /// How the graph is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GraphOptions {
@@ -175,6 +212,31 @@ pub struct GraphOptions {
     pub damping: f64,
     /// Weight of the passages' own similarity in where the walk starts.
     pub passage_weight: f64,
+}
+
+impl GraphOptions {
+    /// Facts that a query may be linked to at most.
+    pub const MOST_LINKED: usize = 100;
+    /// The largest damping: the nearer it is to 1, the longer a walk takes to settle.
+    pub const MOST_DAMPING: f64 = 0.95;
+
+    /// Whether every number is one that a walk can use.
+    ///
+    /// # Errors
+    /// [`IndexError::BadQuery`] with the first field that is not.
+    pub fn check(&self) -> Result<(), IndexError> {
+        let refuse = |field, message| Err(IndexError::BadQuery { field, message });
+        if !(1..=Self::MOST_LINKED).contains(&self.linking_top_k) {
+            return refuse("linking_top_k", "must be from 1 to 100");
+        }
+        if !(0.0..=Self::MOST_DAMPING).contains(&self.damping) {
+            return refuse("damping", "must be from 0 to 0.95");
+        }
+        if !(0.0..=1.0).contains(&self.passage_weight) {
+            return refuse("passage_weight", "must be from 0 to 1");
+        }
+        Ok(())
+    }
 }
 
 impl Default for GraphOptions {
@@ -190,7 +252,7 @@ impl From<GraphVariant> for GraphOptions {
     }
 }
 
-/// A mode or ranking was named that does not exist.
+/// A mode, ranking or variant was named that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not known here: use one of {known}")]
 pub struct UnknownName {
@@ -215,7 +277,38 @@ mod tests {
             assert_eq!(ranking.to_string().parse::<Ranking>().unwrap(), ranking);
             assert_eq!(serde_json::to_value(ranking).unwrap(), ranking.to_string());
         }
+        for variant in GraphVariant::ALL {
+            assert_eq!(variant.to_string().parse::<GraphVariant>().unwrap(), variant);
+            assert_eq!(serde_json::to_value(variant).unwrap(), variant.to_string());
+        }
         let error = "pasage".parse::<Mode>().unwrap_err().to_string();
         assert!(error.contains("pasage") && error.contains("passage, graph, hybrid"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_no_search_can_use_are_refused_by_name() {
+        let query = |k, linking_top_k, damping, passage_weight| Query {
+            graph: GraphOptions { linking_top_k, damping, passage_weight, ..GraphOptions::default() },
+            ..Query::new("x", Mode::Graph, k)
+        };
+        for variant in GraphVariant::ALL {
+            GraphOptions::from(variant).check().unwrap();
+        }
+        for (query, field) in [
+            (query(0, 5, 0.5, 0.05), "k"),
+            (query(1, 0, 0.5, 0.05), "linking_top_k"),
+            (query(1, 101, 0.5, 0.05), "linking_top_k"),
+            (query(1, 5, 1.0, 0.05), "damping"),
+            (query(1, 5, f64::NAN, 0.05), "damping"),
+            (query(1, 5, 0.5, -0.1), "passage_weight"),
+            (query(1, 5, 0.5, f64::INFINITY), "passage_weight"),
+        ] {
+            let refused = query.check().unwrap_err();
+            assert!(
+                matches!(refused, IndexError::BadQuery { field: named, .. } if named == field),
+                "{field}: {refused}"
+            );
+        }
+        query(1, 100, 0.0, 1.0).check().unwrap();
     }
 }

@@ -19,12 +19,10 @@ impl Index {
     /// space finds nothing.
     ///
     /// # Errors
-    /// If `k` is 0, the mode is not one of [`Index::modes`], the deadline has passed before a stage, or the embedder or
+    /// If a number is out of its range ([`Query::check`]), the mode is not one of [`Index::modes`], the deadline has passed before a stage, or the embedder or
     /// a file fails.
     pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
-        if query.k == 0 {
-            return Err(IndexError::BadQuery { field: "k", message: "must be at least 1" });
-        }
+        query.check()?;
         if !self.modes().contains(&query.mode) {
             return Err(IndexError::Unsupported { mode: query.mode });
         }

@@ -72,7 +72,7 @@ fn a_build_that_fails_changes_nothing() {
     let before = files(&dir);
     let corpus = Corpus::from_documents("test", numbered(5, "second"));
     let error = build(corpus, &Failing("out of memory"), &dir, &replacing(), &()).unwrap_err().to_string();
-    assert!(error.contains("out of memory") && error.contains("p0"), "{error}");
+    assert!(error.contains("out of memory") && error.contains("Title0"), "{error}");
 
     let path = temp.path().join("bad.jsonl");
     fs::write(&path, "{\"id\":\"a\",\"text\":\"x\"}\n{\"id\":\"a\",\"text\":\"x\"}\n").unwrap();

@@ -1,0 +1,89 @@
+//! Building an index: beside the old one, made durable, then put in its place at once.
+
+mod draft;
+mod passages;
+mod seal;
+mod vectors;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use crate::corpus::Corpus;
+use crate::embed::Embed;
+use crate::embedding::Embedding;
+use crate::error::IndexError;
+use crate::extract::Extract;
+use crate::folder::Writing;
+use crate::manifest::Manifest;
+use crate::progress::BuildProgress;
+
+use draft::Draft;
+
+/// How an index is built.
+#[derive(Debug, Clone)]
+pub struct BuildOptions {
+    /// Replace an index that is already there. Otherwise it is refused and left as it is.
+    pub replace: bool,
+    /// The name of the corpus, if not that of its file.
+    pub name: Option<String>,
+    /// Texts that are given to the embedder at once.
+    pub batch: usize,
+    /// Threads that join the vectors into a graph. With one, the same vectors always give the same graph.
+    pub threads: usize,
+    /// What finds the triples of documents that bring none. Without it, and without a document that brings any, the
+    /// index has no graph.
+    pub extract: Option<Arc<dyn Extract>>,
+}
+
+impl Default for BuildOptions {
+    fn default() -> BuildOptions {
+        let threads = available_parallelism().map_or(1, usize::from);
+        BuildOptions { replace: false, name: None, batch: 64, threads, extract: None }
+    }
+}
+
+/// What was built.
+#[derive(Debug, Clone)]
+pub struct BuildReport {
+    /// The manifest of the new index.
+    pub manifest: Manifest,
+    /// Records of the corpus that were passed over as bad.
+    pub skipped: u64,
+    /// Passages that repeated an earlier one and were left out.
+    pub collapsed: u64,
+}
+
+/// Builds an index over `corpus` in the folder `out`.
+///
+/// Everything is written beside what is there and synced; a rename of the manifest then publishes it. Whenever the
+/// process ends before that, the old index stands as it was, and what was left is removed by the next build.
+///
+/// # Errors
+/// If the corpus cannot be read to its end, the embedder fails, the folder holds an index already (unless it is to be
+/// replaced) or something else, another process is building there, or the disk refuses.
+pub fn build(
+    mut corpus: Corpus,
+    embed: &dyn Embed,
+    out: &Path,
+    options: &BuildOptions,
+    progress: &dyn BuildProgress,
+) -> Result<BuildReport, IndexError> {
+    let writing = Writing::begin(out)?;
+    if writing.holds_index() && !options.replace {
+        return Err(IndexError::Exists { dir: out.to_owned() });
+    }
+    // An old manifest that cannot be read is no reason not to replace it.
+    let published = Manifest::read(out).ok().map(|manifest| manifest.snapshot);
+    let snapshot = writing.next_snapshot(published)?;
+    if published.is_some() || !writing.holds_index() {
+        writing.sweep(published)?;
+    }
+    let embedding = Embedding { embed, batch: options.batch };
+    let draft = Draft { writing: &writing, embedding, threads: options.threads, progress };
+    let part = writing.create_part(snapshot)?;
+    draft.write(&part, &mut corpus)?;
+    let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
+    let manifest = draft.publish(part, snapshot, name)?;
+    Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })
+}

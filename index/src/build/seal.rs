@@ -1,0 +1,64 @@
+//! Making the files of a snapshot durable, and publishing it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use walkdir::WalkDir;
+
+use crate::error::IndexError;
+use crate::folder::{Part, Writing, snapshot_name, sync_file, sync_folder};
+use crate::manifest::{Manifest, Sum};
+use crate::progress::{BuildProgress, Phase};
+
+/// Syncs every file and folder of the snapshot and takes the sums of its files.
+pub(super) fn seal(
+    part: &Part,
+    snapshot: u64,
+    progress: &dyn BuildProgress,
+) -> Result<BTreeMap<String, Sum>, IndexError> {
+    let root = part.path();
+    let (mut files, mut folders): (Vec<PathBuf>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+    for entry in WalkDir::new(root).sort_by_file_name() {
+        let entry = entry.map_err(|error| IndexError::io("read", root)(error.into()))?;
+        if entry.file_type().is_dir() {
+            folders.push(entry.into_path());
+        } else if entry.file_name().to_string_lossy().ends_with(".lock") {
+            // tantivy's own, of no use in a snapshot that is never written again.
+            std::fs::remove_file(entry.path()).map_err(IndexError::io("remove", entry.path()))?;
+        } else {
+            files.push(entry.into_path());
+        }
+    }
+    let total = Some(files.len() as u64);
+    progress.update(Phase::Sealing, 0, total);
+    let mut sums = BTreeMap::new();
+    for (path, done) in files.iter().zip(1..) {
+        sync_file(path)?;
+        let within: Vec<_> = path.strip_prefix(root).into_iter().flatten().map(|part| part.to_string_lossy()).collect();
+        sums.insert(format!("{}/{}", snapshot_name(snapshot), within.join("/")), Sum::of(path)?);
+        progress.update(Phase::Sealing, done, total);
+    }
+    folders.iter().try_for_each(|folder| sync_folder(folder))?;
+    Ok(sums)
+}
+
+/// Gives the sealed snapshot its name, then its manifest, and removes what it replaces.
+pub(super) fn publish(
+    writing: &Writing,
+    part: Part,
+    manifest: &Manifest,
+    json: &[u8],
+    progress: &dyn BuildProgress,
+) -> Result<(), IndexError> {
+    progress.update(Phase::Publishing, 0, Some(3));
+    writing.settle(part, manifest.snapshot)?;
+    progress.update(Phase::Publishing, 1, Some(3));
+    writing.publish(json)?;
+    progress.update(Phase::Publishing, 2, Some(3));
+    // The new index stands; an old file that will not go is no failure of this build.
+    if let Err(error) = writing.sweep(Some(manifest.snapshot)) {
+        tracing::warn!(%error, "an old snapshot was left");
+    }
+    progress.update(Phase::Publishing, 3, Some(3));
+    Ok(())
+}

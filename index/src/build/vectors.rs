@@ -1,0 +1,29 @@
+//! The vectors of a snapshot's passages, and the graph of nearest neighbours over them.
+
+use std::path::Path;
+
+use crate::dense::{self, Vectors};
+use crate::embedding::{Embedding, Texts};
+use crate::error::IndexError;
+use crate::folder::part;
+use crate::progress::{BuildProgress, Phase};
+use crate::store::Store;
+
+/// Embeds the stored passages and joins their vectors.
+pub(super) fn write(
+    dir: &Path,
+    store: &Store,
+    embedding: Embedding<'_>,
+    threads: usize,
+    progress: &dyn BuildProgress,
+) -> Result<(), IndexError> {
+    let (flat, total) = (dir.join(part::VECTORS), store.count());
+    let texts = Texts { what: "passages", count: total, text: &|number| store.content(number) };
+    let total = Some(u64::from(total));
+    embedding.write(&flat, &texts, &|done| progress.update(Phase::Embedding, done, total))?;
+    let vectors = Vectors::open(&flat, store.len(), embedding.embed.dims())?;
+    progress.update(Phase::Linking, 0, total);
+    dense::build(&vectors, &dir.join(part::GRAPH), threads, &|done| {
+        progress.update(Phase::Linking, done, total);
+    })
+}
