@@ -20,8 +20,10 @@ pub mod fusion;
 #[cfg(test)]
 mod golden;
 mod index;
+mod journal;
 mod lexical;
 mod manifest;
+mod memory;
 pub mod openie;
 mod progress;
 mod python;
