@@ -76,6 +76,20 @@ pub enum IndexError {
         /// The folder.
         dir: PathBuf,
     },
+    /// A change makes no sense.
+    #[error("the change to document {id:?} is refused: {message}")]
+    BadChange {
+        /// The id of the document.
+        id: String,
+        /// What is wrong with it.
+        message: &'static str,
+    },
+    /// The changes would leave no document.
+    #[error("the changes would leave {} without a document: remove the folder instead", dir.display())]
+    Emptied {
+        /// The folder.
+        dir: PathBuf,
+    },
     /// The folder to build in holds something else.
     #[error("{} is neither empty nor an index: nothing was written, choose another folder", dir.display())]
     Foreign {

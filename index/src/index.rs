@@ -132,7 +132,7 @@ impl Index {
     }
 }
 
-fn check_embedder(dir: &Path, manifest: &Manifest, embed: &dyn Embed) -> Result<(), IndexError> {
+pub(crate) fn check_embedder(dir: &Path, manifest: &Manifest, embed: &dyn Embed) -> Result<(), IndexError> {
     let built = &manifest.embedder;
     if built.id == embed.id() && built.dims == embed.dims() {
         return Ok(());

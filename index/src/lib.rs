@@ -7,6 +7,7 @@
 extern crate self as waymark_index;
 
 mod build;
+mod commit;
 pub mod corpus;
 mod dense;
 mod embed;
@@ -22,6 +23,7 @@ mod golden;
 mod index;
 mod journal;
 mod lexical;
+mod live;
 mod manifest;
 mod memory;
 pub mod openie;
@@ -35,6 +37,7 @@ mod store;
 mod triple;
 
 pub use build::{BuildOptions, BuildReport, build};
+pub use commit::{Changes, CommitOptions, CommitReport, commit};
 pub use corpus::{Corpus, CorpusOptions, Document, Location};
 pub use embed::{Embed, EmbedError};
 pub use error::IndexError;
@@ -42,6 +45,7 @@ pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedP
 pub use extract::{Extract, ExtractError, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
+pub use live::LiveIndex;
 pub use manifest::{Build, Embedder, FORMAT, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
 pub use query::{GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};

@@ -21,7 +21,7 @@ use crate::memory::Memory;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 
-use draft::Draft;
+pub(crate) use draft::Draft;
 
 /// How an index is built.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ pub fn build(
     let embedding = Embedding { embed, batch: options.batch, memory: &memory };
     let draft = Draft { writing: &writing, embedding, threads: options.threads, progress };
     let part = writing.create_part(snapshot)?;
-    draft.write(&part, &mut corpus)?;
+    draft.write(&part, &mut corpus, None)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
     let manifest = draft.publish(part, snapshot, name)?;
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })
