@@ -9,6 +9,7 @@
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
 //! | `observe`, `metrics`, `drain` | what happens around every request |
+//! | `schema` | the shapes of the index's types |
 //! | `state` | what every handler can reach |
 
 pub mod agent;
@@ -26,6 +27,7 @@ mod observe;
 mod openapi;
 pub mod rag;
 mod refusal;
+mod schema;
 pub mod search;
 mod sse;
 mod state;
