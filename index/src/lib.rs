@@ -17,10 +17,16 @@ mod extract;
 mod filter;
 mod folder;
 pub mod fusion;
+#[cfg(test)]
+mod golden;
 mod index;
+mod journal;
 mod lexical;
 mod manifest;
+mod memory;
+pub mod openie;
 mod progress;
+mod python;
 mod query;
 mod scored;
 mod search;

@@ -9,6 +9,7 @@ use crate::folder::{part, snapshot_name};
 use crate::index::OpenOptions;
 use crate::lexical::Lexical;
 use crate::manifest::Manifest;
+use crate::memory::Memory;
 use crate::store::Store;
 
 /// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
@@ -61,5 +62,10 @@ impl Snapshot {
         let vectors = Vectors::open(&files.join(part::VECTORS), store.len(), manifest.embedder.dims)?;
         let dense = Dense::open(vectors, &files.join(part::GRAPH), options.concurrency, options.exact_below)?;
         Ok(Snapshot { manifest, store, lexical, dense })
+    }
+
+    /// Adds the vectors of this snapshot to what need not be embedded again.
+    pub(crate) fn remember<'a>(&'a self, memory: &mut Memory<'a>) -> Result<(), IndexError> {
+        memory.publish(self.dense.vectors(), |number| self.store.content(number))
     }
 }

@@ -47,7 +47,7 @@ impl Vectors {
         self.flat().get(start..start.checked_add(self.dims)?)
     }
 
-    pub(super) fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.flat().chunks_exact(self.dims)
     }
 
