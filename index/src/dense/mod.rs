@@ -54,6 +54,11 @@ impl Dense {
             self.graph.nearest(&self.vectors, query, k, deadline)
         }
     }
+
+    /// The smallest and the largest dot product of any passage with `query`; `None` where there is no passage.
+    pub(crate) fn bounds(&self, query: &[f32]) -> Option<(f32, f32)> {
+        scan::bounds(&self.vectors, query)
+    }
 }
 
 #[cfg(test)]
