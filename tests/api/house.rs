@@ -225,8 +225,8 @@ impl Search for Shelf {
         Box::pin(async move { Ok(evidence(&format!("About {}: Goethe wrote Faust.", query.wanted.text))) })
     }
 
-    fn modes(&self) -> &[Mode] {
-        &[Mode::Passage]
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
     }
 }
 
