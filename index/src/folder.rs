@@ -23,8 +23,9 @@ const MANIFEST_PART: &str = "manifest.json.part";
 pub(crate) mod part {
     pub(crate) const STORE: &str = "passages.bin";
     pub(crate) const VECTORS: &str = "vectors.bin";
-    pub(crate) const GRAPH: &str = "vectors.usearch";
+    pub(crate) const NEIGHBOURS: &str = "vectors.usearch";
     pub(crate) const LEXICAL: &str = "lexical";
+    pub(crate) const GRAPH: &str = "graph";
 }
 
 /// The name of the folder of a snapshot.

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::dense::{Dense, Vectors};
 use crate::error::IndexError;
 use crate::folder::{part, snapshot_name};
+use crate::graph::Graph;
 use crate::index::OpenOptions;
 use crate::lexical::Lexical;
 use crate::manifest::Manifest;
@@ -17,6 +18,8 @@ pub(crate) struct Snapshot {
     pub(crate) store: Store,
     pub(crate) lexical: Lexical,
     pub(crate) dense: Dense,
+    /// None where neither the documents nor an extractor gave triples.
+    pub(crate) graph: Option<Graph>,
 }
 
 impl fmt::Debug for Snapshot {
@@ -59,7 +62,9 @@ impl Snapshot {
         }
         let lexical = Lexical::open(&files.join(part::LEXICAL), store.len())?;
         let vectors = Vectors::open(&files.join(part::VECTORS), store.len(), manifest.embedder.dims)?;
-        let dense = Dense::open(vectors, &files.join(part::GRAPH), options.concurrency, options.exact_below)?;
-        Ok(Snapshot { manifest, store, lexical, dense })
+        let dense = Dense::open(vectors, &files.join(part::NEIGHBOURS), options.concurrency, options.exact_below)?;
+        let open_graph = |info| Graph::open(&files.join(part::GRAPH), info, store.len(), manifest.embedder.dims);
+        let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
+        Ok(Snapshot { manifest, store, lexical, dense, graph })
     }
 }

@@ -80,10 +80,11 @@ pub fn build(
         writing.sweep(published)?;
     }
     let embedding = Embedding { embed, batch: options.batch };
-    let draft = Draft { writing: &writing, embedding, threads: options.threads, progress };
+    let extract = options.extract.as_deref();
+    let draft = Draft { writing: &writing, embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
-    draft.write(&part, &mut corpus)?;
+    let graph = draft.write(&part, &mut corpus)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
-    let manifest = draft.publish(part, snapshot, name)?;
+    let manifest = draft.publish(part, snapshot, name, graph)?;
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })
 }

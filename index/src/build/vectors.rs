@@ -23,7 +23,7 @@ pub(super) fn write(
     embedding.write(&flat, &texts, &|done| progress.update(Phase::Embedding, done, total))?;
     let vectors = Vectors::open(&flat, store.len(), embedding.embed.dims())?;
     progress.update(Phase::Linking, 0, total);
-    dense::build(&vectors, &dir.join(part::GRAPH), threads, &|done| {
+    dense::build(&vectors, &dir.join(part::NEIGHBOURS), threads, &|done| {
         progress.update(Phase::Linking, done, total);
     })
 }

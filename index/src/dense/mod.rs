@@ -17,6 +17,7 @@ use crate::error::IndexError;
 use crate::scored::Scored;
 
 pub(crate) use hnsw::{CONNECTIVITY, EXPANSION_ADD, build};
+pub(crate) use kernel::dot;
 pub(crate) use vectors::{VectorWriter, Vectors};
 
 /// The vectors of a snapshot, ready for searching.
