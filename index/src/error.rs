@@ -38,6 +38,14 @@ pub enum IndexError {
         /// What is wrong there.
         message: String,
     },
+    /// A file of triples cannot be used.
+    #[error("{location}: {message}")]
+    BadTriples {
+        /// Where reading ended.
+        location: Location,
+        /// What is wrong there, and what to do.
+        message: String,
+    },
     /// Two records of a corpus have the same id.
     #[error("{second}: id {id:?} was already used at {first}: ids must be unique")]
     DuplicateId {

@@ -17,11 +17,17 @@ mod extract;
 mod filter;
 mod folder;
 pub mod fusion;
+#[cfg(test)]
+mod golden;
 pub mod graph;
 mod index;
+mod journal;
 mod lexical;
 mod manifest;
+mod memory;
+pub mod openie;
 mod progress;
+mod python;
 mod query;
 mod scored;
 mod search;

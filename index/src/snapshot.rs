@@ -10,6 +10,7 @@ use crate::graph::Graph;
 use crate::index::OpenOptions;
 use crate::lexical::Lexical;
 use crate::manifest::Manifest;
+use crate::memory::Memory;
 use crate::store::Store;
 
 /// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
@@ -66,5 +67,13 @@ impl Snapshot {
         let open_graph = |info| Graph::open(&files.join(part::GRAPH), info, store.len(), manifest.embedder.dims);
         let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
         Ok(Snapshot { manifest, store, lexical, dense, graph })
+    }
+
+    /// Adds the vectors of this snapshot to what need not be embedded again.
+    pub(crate) fn remember<'a>(&'a self, memory: &mut Memory<'a>) -> Result<(), IndexError> {
+        memory.publish(self.dense.vectors(), |number| self.store.content(number))?;
+        let Some(graph) = &self.graph else { return Ok(()) };
+        memory.publish(graph.phrase_vectors(), |phrase| Ok(graph.phrase(phrase).to_owned()))?;
+        memory.publish(graph.fact_vectors(), |fact| Ok(graph.fact_text(fact)))
     }
 }

@@ -36,6 +36,10 @@ impl Dense {
         Ok(Dense { vectors, graph, exact_below })
     }
 
+    pub(crate) fn vectors(&self) -> &Vectors {
+        &self.vectors
+    }
+
     /// The `k` passages nearest to `query`, which must have length 1.
     pub(crate) fn search(&self, query: &[f32], k: usize, deadline: Option<Instant>) -> Result<Vec<Scored>, IndexError> {
         if self.vectors.count() <= self.exact_below {

@@ -1,7 +1,6 @@
 //! The golden vectors of HippoRAG 2 and RouteRAG's fork: the half that builds the graph.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -9,24 +8,15 @@ use serde_json::{Value, json};
 use super::lists::Rows;
 use super::scale::Scale;
 use super::synonyms::Neighbours;
-use super::{Graph, edges, phrase, python};
+use super::{Graph, edges, phrase};
+use crate::golden::golden;
+use crate::openie::valid_triples;
+use crate::python;
 use crate::{BuildOptions, Corpus, CorpusOptions, Embed, EmbedError, Index, Triple, build};
 
-/// A golden file, or nothing where there is none.
-fn read(name: &str) -> Option<Value> {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/golden");
-    let dir = std::env::var_os("WAYMARK_GOLDEN").map_or_else(|| PathBuf::from(beside), PathBuf::from);
-    match std::fs::read_to_string(dir.join(name)) {
-        Ok(text) => Some(serde_json::from_str(&text).unwrap()),
-        Err(_) => {
-            println!("skipped: no {name} in {}", dir.display());
-            None
-        }
-    }
-}
-
-fn cases<'a>(file: &'a Value, section: &str) -> impl Iterator<Item = (&'a Value, &'a Value)> {
-    file[section].as_array().unwrap().iter().map(|case| (&case["in"], &case["out"]))
+/// The cases of a section of the file of texts; none where it is not there.
+fn texts(section: &str) -> Vec<Value> {
+    golden("hippo_text_utils.json", section).map_or_else(Vec::new, |cases| array(&cases).to_vec())
 }
 
 fn text(value: &Value) -> &str {
@@ -38,32 +28,36 @@ fn array(value: &Value) -> &[Value] {
 }
 
 #[test]
-fn texts_are_those_of_the_reference() {
-    let Some(file) = read("hippo_text_utils.json") else { return };
-    let normalise = |value: &Value| phrase::normalise(&python::str(value));
-    for (given, expected) in cases(&file, "text_processing") {
-        match given {
-            Value::Array(items) => assert_eq!(json!(items.iter().map(normalise).collect::<Vec<_>>()), *expected),
-            one => assert_eq!(normalise(one), *expected, "{one}"),
+fn texts_are_normalised_as_in_the_reference() {
+    let normalise = |value: &Value| phrase::normalise(&python::show(value));
+    for case in texts("text_processing") {
+        match &case["in"] {
+            Value::Array(items) => assert_eq!(json!(items.iter().map(normalise).collect::<Vec<_>>()), case["out"]),
+            one => assert_eq!(normalise(one), case["out"], "{one}"),
         }
     }
-    for case in array(&file["md5_ids"]) {
+}
+
+#[test]
+fn texts_are_named_as_in_the_reference() {
+    for case in texts("md5_ids") {
         for kind in ["entity", "chunk", "fact"] {
             assert_eq!(phrase::id(&format!("{kind}-"), text(&case["content"])), case[kind]);
         }
     }
-    for case in array(&file["fact_store_string"]) {
+    for case in texts("fact_store_string") {
         let [subject, relation, object] = array(&case["triple"]) else { panic!("{case}") };
         assert_eq!(phrase::fact(text(subject), text(relation), text(object)), case["string"]);
     }
-    for (given, expected) in cases(&file, "filter_invalid_triples") {
-        assert_eq!(serde_json::to_value(Triple::valid(array(given))).unwrap(), *expected);
-    }
-    for (given, expected) in cases(&file, "min_max") {
+}
+
+#[test]
+fn scores_are_scaled_as_in_the_reference() {
+    for case in texts("min_max") {
         let numbers = |value| array(value).iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>();
-        let scale = Scale::of(numbers(given));
-        let scaled = numbers(given).into_iter().map(|x| scale.apply(x));
-        assert!(scaled.zip(numbers(expected)).all(|(a, b)| (a - b).abs() < 1e-6), "{given}");
+        let scale = Scale::of(numbers(&case["in"]));
+        let scaled = numbers(&case["in"]).into_iter().map(|x| scale.apply(x));
+        assert!(scaled.zip(numbers(&case["out"])).all(|(a, b)| (a - b).abs() < 1e-6), "{case}");
     }
 }
 
@@ -96,7 +90,7 @@ fn with_graph(golden: &Value, check: impl FnOnce(&Graph, &Index)) {
     let embed = Given(vectors.collect());
     let openie = array(&golden["openie"]["docs"]).iter();
     let triples: HashMap<&str, Vec<Triple>> =
-        openie.map(|doc| (text(&doc["passage"]), Triple::valid(array(&doc["extracted_triples"])))).collect();
+        openie.map(|doc| (text(&doc["passage"]), valid_triples(array(&doc["extracted_triples"])))).collect();
     let documents = array(&golden["passages"]).iter().map(|passage| {
         let (title, body) = text(passage).split_once('\n').unwrap();
         json!({"title": title, "text": body, "triples": triples.get(text(passage)).cloned().unwrap_or_default()})
@@ -145,11 +139,11 @@ fn multi(graph: &Graph, names: &[String]) -> Edges {
 
 #[test]
 fn graphs_are_those_of_the_reference() {
-    let Some(file) = read("hipporag_graph_search.json") else { return };
-    for golden in array(&file["graphs"]) {
-        for (variant, expected) in golden["variants"].as_object().unwrap() {
-            let name = format!("{} {variant}", golden["name"]);
-            with_graph(golden, |graph, index| {
+    let Some(graphs) = golden("hipporag_graph_search.json", "graphs") else { return };
+    for case in array(&graphs) {
+        for (variant, expected) in case["variants"].as_object().unwrap() {
+            let name = format!("{} {variant}", case["name"]);
+            with_graph(case, |graph, index| {
                 let names = nodes(graph, index);
                 let expected_names = array(&expected["nodes"]).iter().map(|node| text(&node["text"]));
                 assert_eq!(names, expected_names.collect::<Vec<_>>(), "{name}");

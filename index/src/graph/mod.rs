@@ -10,7 +10,6 @@ mod columns;
 mod edges;
 mod lists;
 pub mod phrase;
-pub(crate) mod python;
 pub mod scale;
 mod statements;
 mod synonyms;

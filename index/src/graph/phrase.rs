@@ -2,7 +2,7 @@
 
 use md5::{Digest, Md5};
 
-use super::python;
+use crate::python;
 
 /// A phrase in its normal form (HippoRAG 2, `misc_utils.py:text_processing`): lower case, every character but ASCII
 /// letters, digits and the space replaced by a space, the ends stripped. Spaces within are kept as they are.
@@ -21,7 +21,7 @@ pub fn id(prefix: &str, text: &str) -> String {
 
 /// The text of a fact, by which it is embedded: what Python shows of a tuple of three strings.
 pub fn fact(subject: &str, relation: &str, object: &str) -> String {
-    format!("({}, {}, {})", python::repr(subject), python::repr(relation), python::repr(object))
+    python::tuple(&[subject, relation, object])
 }
 
 /// Whether a phrase has synonyms at all: more than two ASCII letters and digits (HippoRAG 2,

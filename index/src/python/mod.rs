@@ -1,0 +1,6 @@
+//! How Python writes values and reads them back. The reference systems are Python programs whose files, prompts and
+//! replies hold values in that form, so being exact against them means being exact in this.
+
+mod show;
+
+pub(crate) use show::{show, tuple};
