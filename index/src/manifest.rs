@@ -182,7 +182,7 @@ impl Manifest {
             names.push(within.ok_or_else(|| format!("it names {name:?}, which is not in {folder}"))?);
         }
         let lexical = format!("{}/", part::LEXICAL);
-        let plain = [part::STORE, part::VECTORS, part::NEIGHBOURS].map(str::to_owned);
+        let plain = [part::STORE, part::VECTORS, part::NEIGHBOURS, part::KEYS].map(str::to_owned);
         let graph = self.graph.iter().flat_map(|_| graph::file::ALL).map(|name| format!("{}/{name}", part::GRAPH));
         match plain.into_iter().chain(graph).find(|part| !names.contains(&part.as_str())) {
             Some(part) => Err(format!("it does not name {folder}{part}")),
@@ -214,10 +214,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const WHOLE: [&str; 4] = [
+    const WHOLE: [&str; 5] = [
         "snapshot-3/passages.bin",
         "snapshot-3/vectors.bin",
         "snapshot-3/vectors.usearch",
+        "snapshot-3/vectors.keys",
         "snapshot-3/lexical/meta.json",
     ];
 

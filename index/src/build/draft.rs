@@ -40,7 +40,7 @@ impl Draft<'_> {
         let mut triples = TripleWriter::create(&graph.join(file::TRIPLES))?;
         passages::write(documents, part.path(), &mut triples, self.progress)?;
         let store = Store::open(&part.path().join(part::STORE))?;
-        vectors::write(part.path(), &store, self.embedding, self.threads, self.progress)?;
+        vectors::write(part.path(), &store, self.embedding, None, self.threads, self.progress)?;
         if self.extract.is_none() && !triples.any() {
             drop(triples);
             std::fs::remove_dir_all(&graph).map_err(IndexError::io("remove", &graph))?;
