@@ -11,7 +11,8 @@ use crate::corpus::Document;
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
-use crate::manifest::Manifest;
+use crate::graph::Graph;
+use crate::manifest::{GraphInfo, Manifest};
 use crate::query::Mode;
 use crate::snapshot::Snapshot;
 
@@ -49,6 +50,8 @@ pub struct Info {
     pub embedder: String,
     /// Numbers per vector.
     pub dims: usize,
+    /// What its graph is, if it has one.
+    pub graph: Option<GraphInfo>,
     /// The modes it can be searched in.
     pub modes: Vec<Mode>,
     /// Bytes on disk.
@@ -107,18 +110,42 @@ impl Index {
         &[Mode::Passage]
     }
 
-    /// The document with this id, metadata and all.
+    /// The document with this id: its metadata and the triples that it brought included.
     ///
     /// # Errors
     /// If the store is damaged.
     pub fn passage(&self, id: &str) -> Result<Option<Document>, IndexError> {
+        let number = self.snapshot.store.find(id)?;
+        number.map(|number| self.snapshot.document(number)).transpose()
+    }
+
+    /// At most `limit` documents in the order of the index: the first ones, or those that follow the one with the id
+    /// `after`. `None` where there is no such document.
+    ///
+    /// # Errors
+    /// If a file is damaged.
+    pub fn documents(&self, after: Option<&str>, limit: usize) -> Result<Option<Vec<Document>>, IndexError> {
         let store = &self.snapshot.store;
-        store.find(id)?.map(|number| store.document(number)).transpose()
+        let first = match after.map(|id| store.find(id)).transpose()? {
+            None => 0,
+            Some(Some(number)) => number + 1,
+            Some(None) => return Ok(None),
+        };
+        (first..store.count())
+            .take(limit)
+            .map(|number| self.snapshot.document(number))
+            .collect::<Result<_, _>>()
+            .map(Some)
+    }
+
+    /// The graph of the open snapshot, if it has one.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.snapshot.graph.as_ref()
     }
 
     /// What this index is.
     pub fn info(&self) -> Info {
-        let Manifest { snapshot, corpus, passages, embedder, files, .. } = self.manifest();
+        let Manifest { snapshot, corpus, passages, embedder, graph, files, .. } = self.manifest();
         Info {
             dir: self.dir.clone(),
             snapshot: *snapshot,
@@ -126,6 +153,7 @@ impl Index {
             passages: *passages,
             embedder: embedder.id.clone(),
             dims: embedder.dims,
+            graph: graph.clone(),
             modes: self.modes().to_vec(),
             bytes: files.values().map(|file| file.bytes).sum(),
         }

@@ -91,7 +91,9 @@ impl LiveIndex {
                 std::thread::sleep(interval);
                 let Some(live) = watched.upgrade() else { break };
                 match live.refresh() {
-                    Ok(true) => tracing::info!(snapshot = live.current().manifest().snapshot, "a new snapshot is searched"),
+                    Ok(true) => {
+                        tracing::info!(snapshot = live.current().manifest().snapshot, "a new snapshot is searched")
+                    }
                     Ok(false) => told = None,
                     Err(error) => {
                         let message = error.to_string();
@@ -117,12 +119,15 @@ impl LiveIndex {
         options: &CommitOptions,
         progress: &dyn BuildProgress,
     ) -> Result<CommitReport, IndexError> {
+        // Not even a lock is left where there is no index any more.
+        Manifest::read(&self.dir)?;
         let writing = Writing::begin(&self.dir)?;
         // Another process may have been here since the last look.
         self.refresh()?;
         let base = self.current();
         let embed = self.embed.as_ref();
-        let report = Committing { dir: &self.dir, embed, options, progress }.commit(&writing, &base.snapshot, changes)?;
+        let report =
+            Committing { dir: &self.dir, embed, options, progress }.commit(&writing, &base.snapshot, changes)?;
         if report.published {
             // It was read through and summed up a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };
@@ -135,10 +140,8 @@ impl LiveIndex {
     }
 
     fn replace(&self, index: Index) {
-        let old = std::mem::replace(
-            &mut *self.current.write().unwrap_or_else(PoisonError::into_inner),
-            Arc::new(index),
-        );
+        let old =
+            std::mem::replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), Arc::new(index));
         // Unmapping the old one, if nobody searches it any more, keeps nobody waiting.
         drop(old);
     }

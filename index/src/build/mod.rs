@@ -21,7 +21,7 @@ use crate::memory::Memory;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 
-pub(crate) use draft::Draft;
+pub(crate) use draft::{Base, Draft};
 
 /// How an index is built.
 #[derive(Debug, Clone)]
@@ -92,11 +92,12 @@ pub fn build(
         old.remember(&mut memory)?;
     }
     let embedding = Embedding { embed, batch: options.batch, memory: &memory };
-    let draft = Draft { writing: &writing, embedding, threads: options.threads, progress };
+    let extract = options.extract.as_deref();
+    let draft = Draft { writing: &writing, embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
-    draft.write(&part, &mut corpus, None)?;
+    let graph = draft.write(&part, &mut corpus, None)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
-    let manifest = draft.publish(part, snapshot, name)?;
+    let manifest = draft.publish(part, snapshot, name, graph)?;
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })
 }
 

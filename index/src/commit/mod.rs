@@ -11,12 +11,12 @@ mod plan;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::build::Draft;
+use crate::build::{Base, Draft};
 use crate::embed::Embed;
 use crate::embedding::Embedding;
 use crate::error::IndexError;
 use crate::extract::Extract;
-use crate::folder::Writing;
+use crate::folder::{Writing, snapshot_name};
 use crate::index::{OpenOptions, check_embedder};
 use crate::manifest::Manifest;
 use crate::memory::Memory;
@@ -36,14 +36,20 @@ pub struct CommitOptions {
     /// Keep what is embedded in a journal until the snapshot is published, as
     /// [`BuildOptions::journal`](crate::BuildOptions::journal).
     pub journal: bool,
-    /// What finds the triples of documents that bring none, where the index has a graph.
+    /// What finds the triples of documents that bring none: best what the index was built with (see
+    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)). What it found in documents that stay is kept, unless it
+    /// reads the whole corpus, and then it is asked about all of them again. Without it the triples of an extractor that
+    /// reads the whole corpus stay as they were.
     pub extract: Option<Arc<dyn Extract>>,
+    /// Take documents that bring no triples also where an extractor found those of the others and none is given here.
+    /// A graph search then reaches them by their own similarity alone. Otherwise they are refused.
+    pub bare: bool,
 }
 
 impl Default for CommitOptions {
     fn default() -> CommitOptions {
         let crate::BuildOptions { batch, threads, journal, extract, .. } = crate::BuildOptions::default();
-        CommitOptions { batch, threads, journal, extract }
+        CommitOptions { batch, threads, journal, extract, bare: false }
     }
 }
 
@@ -120,6 +126,7 @@ impl Committing<'_> {
     }
 
     fn publish(&self, writing: &Writing, base: &Snapshot, plan: &Plan) -> Result<Manifest, IndexError> {
+        self.check_triples(base, plan)?;
         let published = Some(base.manifest.snapshot);
         let snapshot = writing.next_snapshot(published)?;
         writing.sweep(published)?;
@@ -127,10 +134,29 @@ impl Committing<'_> {
         base.remember(&mut memory)?;
         let CommitOptions { batch, threads, .. } = *self.options;
         let embedding = Embedding { embed: self.embed, batch, memory: &memory };
-        let draft = Draft { writing, embedding, threads, progress: self.progress };
+        let extract = self.options.extract.as_deref();
+        let draft = Draft { writing, embedding, threads, extract, progress: self.progress };
         let part = writing.create_part(snapshot)?;
-        let same = plan.same_content(base)?;
-        draft.write(&part, &mut plan.documents(base), Some(&same))?;
-        draft.publish(part, snapshot, base.manifest.corpus.clone())
+        let (files, moved) = (self.dir.join(snapshot_name(base.manifest.snapshot)), plan.moved(base)?);
+        let extracted = !extract.is_some_and(|extract| extract.reads_corpus() && source(base) == Some(&extract.id()));
+        let goes_on = Base { snapshot: base, files: &files, moved: &moved, extracted };
+        let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
+        draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
     }
+
+    /// Refuses documents without triples where nobody can say what they state, though somebody did for the others.
+    fn check_triples(&self, base: &Snapshot, plan: &Plan) -> Result<(), IndexError> {
+        let (None, false, Some(source)) = (&self.options.extract, self.options.bare, source(base)) else {
+            return Ok(());
+        };
+        match plan.incoming().find(|document| document.triples.is_none()) {
+            Some(document) => Err(IndexError::NoTriples { id: document.id.clone(), extractor: source.to_owned() }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What found the triples that documents did not bring.
+fn source(base: &Snapshot) -> Option<&str> {
+    base.manifest.graph.as_ref()?.extractor()
 }

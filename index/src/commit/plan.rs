@@ -74,34 +74,22 @@ impl Plan {
         replaced.chain(&self.new)
     }
 
-    /// For each passage of `base` its number afterwards, if it stays as it is.
-    pub(super) fn kept(&self, base: &Snapshot) -> Vec<Option<u32>> {
-        self.numbered(base, |fate| fate.is_none())
-    }
-
-    /// For each passage of `base` its number afterwards, if one with the same title and text stands in its place.
-    pub(super) fn same_content(&self, base: &Snapshot) -> Result<Vec<Option<u32>>, IndexError> {
-        let mut numbers = self.numbered(base, |fate| !matches!(fate, Some(Fate::Gone)));
-        for (&number, fate) in &self.fates {
-            if let Fate::Replaced(document) = fate
-                && document.content() != base.store.content(number)?
-            {
-                numbers[number as usize] = None;
-            }
-        }
-        Ok(numbers)
-    }
-
-    fn numbered(&self, base: &Snapshot, shown: impl Fn(Option<&Fate>) -> bool) -> Vec<Option<u32>> {
+    /// For each passage of `base` the number afterwards of the one with the same id, title and text, if there is one.
+    pub(super) fn moved(&self, base: &Snapshot) -> Result<Vec<Option<u32>>, IndexError> {
         let mut next = 0;
-        (0..base.store.count())
-            .map(|number| {
-                let fate = self.fates.get(&number);
-                let own = next;
-                next += u32::from(!matches!(fate, Some(Fate::Gone)));
-                shown(fate).then_some(own)
-            })
-            .collect()
+        let mut place = |number| {
+            let stays = match self.fates.get(&number) {
+                Some(Fate::Gone) => return Ok(None),
+                Some(Fate::Replaced(document)) => {
+                    let old = base.store.passage(number)?;
+                    old.title == document.title && old.text == document.text
+                }
+                None => true,
+            };
+            next += 1;
+            Ok(stays.then_some(next - 1))
+        };
+        (0..base.store.count()).map(&mut place).collect()
     }
 
     /// The documents afterwards: those that stay and those that were replaced in their places, then the new ones.

@@ -5,4 +5,6 @@ mod filter;
 mod import;
 mod records;
 
+#[cfg(test)]
+pub(crate) use filter::valid_triples;
 pub use import::{ImportReport, Imported};
