@@ -120,7 +120,7 @@ impl Reader<'_> {
         let digits = body[..end].replace('_', "");
         self.rest = &body[end..];
         let minus = sign.chars().filter(|&c| c == '-').count() % 2 == 1;
-        let leading_zero = digits.len() > 1 && digits.starts_with('0') && digits.trim_matches('0') != "";
+        let leading_zero = digits.len() > 1 && digits.starts_with('0') && !digits.trim_matches('0').is_empty();
         if digits.bytes().all(|byte| byte.is_ascii_digit()) {
             if leading_zero {
                 return None;
