@@ -28,6 +28,7 @@ pub(crate) mod part {
     pub(crate) const STORE: &str = "passages.bin";
     pub(crate) const VECTORS: &str = "vectors.bin";
     pub(crate) const GRAPH: &str = "vectors.usearch";
+    pub(crate) const KEYS: &str = "vectors.keys";
     pub(crate) const LEXICAL: &str = "lexical";
 }
 

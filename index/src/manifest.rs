@@ -164,7 +164,7 @@ impl Manifest {
             names.push(within.ok_or_else(|| format!("it names {name:?}, which is not in {folder}"))?);
         }
         let lexical = format!("{}/", part::LEXICAL);
-        match [part::STORE, part::VECTORS, part::GRAPH].into_iter().find(|part| !names.contains(part)) {
+        match [part::STORE, part::VECTORS, part::GRAPH, part::KEYS].into_iter().find(|part| !names.contains(part)) {
             Some(part) => Err(format!("it does not name {folder}{part}")),
             None if !names.iter().any(|name| name.starts_with(&lexical)) => {
                 Err(format!("it names no file in {folder}{lexical}"))
@@ -194,10 +194,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const WHOLE: [&str; 4] = [
+    const WHOLE: [&str; 5] = [
         "snapshot-3/passages.bin",
         "snapshot-3/vectors.bin",
         "snapshot-3/vectors.usearch",
+        "snapshot-3/vectors.keys",
         "snapshot-3/lexical/meta.json",
     ];
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::dense::{Dense, Vectors};
+use crate::dense::{Dense, Files, Vectors};
 use crate::error::IndexError;
 use crate::folder::{part, snapshot_name};
 use crate::index::OpenOptions;
@@ -60,7 +60,9 @@ impl Snapshot {
         }
         let lexical = Lexical::open(&files.join(part::LEXICAL), store.len())?;
         let vectors = Vectors::open(&files.join(part::VECTORS), store.len(), manifest.embedder.dims)?;
-        let dense = Dense::open(vectors, &files.join(part::GRAPH), options.concurrency, options.exact_below)?;
+        let (graph, keys) = (files.join(part::GRAPH), files.join(part::KEYS));
+        let graph = Files { graph: &graph, keys: &keys };
+        let dense = Dense::open(vectors, graph, options.concurrency, options.exact_below)?;
         Ok(Snapshot { manifest, store, lexical, dense })
     }
 

@@ -33,7 +33,7 @@ impl Draft<'_> {
     ) -> Result<(), IndexError> {
         passages::write(documents, part.path(), self.progress)?;
         let store = Store::open(&part.path().join(part::STORE))?;
-        vectors::write(part.path(), &store, self.embedding, self.threads, self.progress)
+        vectors::write(part.path(), &store, self.embedding, None, self.threads, self.progress)
     }
 
     /// Makes what was written durable, looks at it once more, and puts it in the place of what was published before.

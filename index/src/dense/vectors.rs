@@ -42,7 +42,7 @@ impl Vectors {
     }
 
     /// The vector of the passage with this number, if there is one.
-    pub(super) fn row(&self, number: u32) -> Option<&[f32]> {
+    pub(crate) fn row(&self, number: u32) -> Option<&[f32]> {
         let start = (number as usize).checked_mul(self.dims)?;
         self.flat().get(start..start.checked_add(self.dims)?)
     }
