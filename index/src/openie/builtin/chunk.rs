@@ -1,7 +1,7 @@
 //! A sentence as a row of phrases, verbs and the small words between them.
 
 use super::lexicon::Tag;
-use super::phrase::{Phrase, is_verbal, phrase};
+use super::phrase::{Phrase, is_plain_verb, is_verbal, phrase};
 use super::title::Titles;
 use super::token::Token;
 
@@ -55,7 +55,7 @@ pub(super) fn chunks(tokens: &[Token<'_>], titles: &Titles) -> Vec<Chunk> {
             Tag::Comma => (Some(Chunk::Comma), at + 1),
             Tag::And => (Some(Chunk::And), at + 1),
             Tag::Relative => (Some(Chunk::Relative), at + 1),
-            Tag::Determiner if token.text == "that" && verb(tokens, at + 1).is_some() => {
+            Tag::Determiner if token.text == "that" && at > 0 && verb(tokens, at + 1).is_some() => {
                 (Some(Chunk::Relative), at + 1)
             }
             Tag::Subordinator | Tag::Break | Tag::Stop => (Some(Chunk::Break), at + 1),
@@ -104,7 +104,9 @@ fn verb(tokens: &[Token<'_>], at: usize) -> Option<Verb> {
             }
             Tag::Present => is_verbal(tokens, next) || modal,
             // `would win`, `began to work`.
-            Tag::Noun if modal || follows_to(tokens, next) => {
+            Tag::Noun
+                if modal || follows_to(tokens, next) || is_plain_verb(tokens, next) || follows_that(tokens, next) =>
+            {
                 verb.copula = false;
                 true
             }
@@ -118,13 +120,18 @@ fn verb(tokens: &[Token<'_>], at: usize) -> Option<Verb> {
         if !takes {
             break;
         }
-        verb.finite |= matches!(word, Tag::Be | Tag::Auxiliary | Tag::Present)
+        verb.finite |= matches!(word, Tag::Be | Tag::Auxiliary | Tag::Present | Tag::Noun)
             || (word == Tag::Verb && tokens.get(next + 1).is_none_or(|after| after.text != "by"));
         next += 1;
         verb.end = next;
         if tag(next).is_none() {
             break;
         }
+    }
+    while verb.end > at
+        && matches!(tokens.get(verb.end).map(|token| token.text), Some("up" | "down" | "out" | "away" | "back"))
+    {
+        verb.end += 1;
     }
     (verb.end > at).then_some(verb)
 }
@@ -140,6 +147,14 @@ fn is_nominal(tokens: &[Token<'_>], at: usize) -> bool {
 
 fn follows_to(tokens: &[Token<'_>], at: usize) -> bool {
     at > 0 && tokens[at - 1].tag == Tag::To && is_infinitive(tokens, at - 1)
+}
+
+/// `that help`, `which borders`.
+fn follows_that(tokens: &[Token<'_>], at: usize) -> bool {
+    at > 0 && matches!(tokens[at - 1].text, "that" | "which" | "who") && at + 1 < tokens.len() && {
+        let determined = matches!(tokens[at + 1].tag, Tag::Verb | Tag::Be | Tag::Auxiliary);
+        !determined && !tokens[at].text.ends_with("al")
+    }
 }
 
 /// Whether `to` at `at` stands before a verb: what follows that verb is no part of a noun phrase with it.

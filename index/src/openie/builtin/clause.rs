@@ -384,7 +384,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 
     fn verb_words(&self, verb: Verb) -> String {
-        let words = self.tokens[verb.start..verb.end].iter().filter(|token| token.tag != Tag::Adverb);
+        let words = self.tokens[verb.start..verb.end]
+            .iter()
+            .filter(|token| token.tag != Tag::Adverb || is_particle(token.text));
         words.map(|token| token.text.to_lowercase()).collect::<Vec<_>>().join(" ")
     }
 
@@ -407,10 +409,15 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 }
 
+/// Adverbs that are part of what a verb means.
+fn is_particle(word: &str) -> bool {
+    matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
+}
+
 /// Without quotation marks, and without a comma that stood inside them.
 fn unquoted(text: &str) -> String {
     let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
-    text.trim_matches([' ', ',', '.', ';']).to_owned()
+    text.trim_matches([' ', ',', ';']).to_owned()
 }
 
 fn join(words: &[&str]) -> String {

@@ -80,6 +80,11 @@ fn hyphen(out: &mut String, chars: &[char], at: usize) -> usize {
     let before = out.trim_end_matches(' ').chars().next_back();
     let after = chars.get(at + if spaced_after { 2 } else { 1 });
     let letters = before.is_some_and(char::is_alphabetic) && after.is_some_and(|char| char.is_alphabetic());
+    let digits = before.is_some_and(|char| char.is_ascii_digit()) && after.is_some_and(char::is_ascii_digit);
+    if digits && spaced_after && !spaced_before {
+        out.push('–');
+        return 1;
+    }
     let joins = letters && spaced_after && (!spaced_before || after.is_some_and(|char| char.is_lowercase()));
     if !joins {
         out.push(if spaced_before && spaced_after { '–' } else { '-' });

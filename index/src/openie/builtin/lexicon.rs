@@ -133,7 +133,7 @@ const OPEN: Words = &[
          friendly lovely lonely elderly holy ugly only united aged beloved limited unlimited so-called talented \
          gifted mixed advanced animated retired short-lived long-lived self-titled untitled peer-reviewed \
          left-handed right-handed computer-animated critically-acclaimed award-winning english-speaking recording \
-         recordings trading banking engineering acting singing writing publishing broadcasting manufacturing \
+         recordings trading banking engineering acting singing writing publishing manufacturing \
          filmmaking training shipping housing mining boxing wrestling racing skiing swimming cycling fencing rowing \
          opening closing beginning ending setting supporting leading living",
     ),

@@ -117,11 +117,12 @@ impl Phrase {
                 Some(at + 1)
             }
             Tag::Noun if is_inside_name(tokens, at) => Some(at + 1),
-            Tag::Noun | Tag::Determiner => self.common(at),
+            Tag::Noun if self.end > self.start && is_plain_verb(tokens, at) => None,
+            Tag::Noun => self.common(at),
+            Tag::Determiner if !is_demonstrative(token.text) => self.common(at),
             Tag::Present | Tag::Gerund | Tag::Verb | Tag::Adverb => self.adjective(tokens, at),
             Tag::Possessive => self.possess(tokens, at),
-            Tag::Preposition | Tag::Article | Tag::And => self.connect(tokens, at),
-            _ => None,
+            _ => self.connect(tokens, at),
         }
     }
 
@@ -146,10 +147,11 @@ impl Phrase {
         let token = &tokens[at];
         let opens = at == self.start && self.determined;
         let inner = at > self.start && matches!(tokens[at - 1].tag, Tag::Noun | Tag::Adverb | Tag::Number | Tag::Verb);
+        let modified = at > self.start && tokens[at - 1].tag == Tag::Adverb;
         let noun = matches!(next.tag, Tag::Noun | Tag::Name);
         let holds = match token.tag {
             Tag::Adverb => opens && matches!(next.tag, Tag::Noun | Tag::Verb | Tag::Gerund),
-            Tag::Verb => noun && (opens || (self.determined && inner && next.tag == Tag::Noun)),
+            Tag::Verb => noun && (opens || (self.determined && modified)),
             Tag::Gerund => (opens || inner) && next.tag == Tag::Noun,
             _ => opens || (self.determined && inner && !is_verbal(tokens, at)),
         };
@@ -200,6 +202,8 @@ impl Phrase {
             "of" if tokens.get(at + 1).is_some_and(|next| next.text == "the") && named(at + 2) => Some(at + 3),
             "the" if named(at + 1) && tokens[at - 1].tag == Tag::Name => Some(at + 2),
             "&" if named(at + 1) => Some(at + 2),
+            // `Commission Against Corruption`.
+            word if word.starts_with(char::is_uppercase) && word.len() > 1 && named(at + 1) => Some(at + 2),
             _ => None,
         }
     }
@@ -229,6 +233,20 @@ pub(super) fn is_verbal(tokens: &[Token<'_>], at: usize) -> bool {
         )
     });
     after && before
+}
+
+/// Whether the word at `at`, which no list knows, is a verb of the present tense: `the area experiences the`.
+pub(super) fn is_plain_verb(tokens: &[Token<'_>], at: usize) -> bool {
+    let word = tokens[at].text;
+    let form = word.len() > 3
+        && word.ends_with('s')
+        && !word.ends_with("ss")
+        && !word.ends_with("us")
+        && !word.ends_with("is");
+    let Some(next) = tokens.get(at + 1) else { return false };
+    let before = at.checked_sub(1).map(|before| tokens[before].tag);
+    form && matches!(next.tag, Tag::Article | Tag::Owner | Tag::Quote)
+        && matches!(before, Some(Tag::Noun | Tag::Name | Tag::Pronoun | Tag::Relative | Tag::Unquote | Tag::Close))
 }
 
 /// How many tokens at `at` are a title of the corpus that may stand there for what it names.

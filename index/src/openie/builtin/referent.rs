@@ -74,7 +74,7 @@ impl Referents {
     /// Nothing seen yet. `text` is the passage: who is called `he` there is a person.
     pub(super) fn new(name: String, title: &str, tokens: &[Token<'_>]) -> Referents {
         let words: Vec<String> =
-            base(title).split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+            base(title).split([' ', ',', '-']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
         let named = words.len() <= 6 && !words.iter().any(|word| THINGS.contains(&word.as_str()));
         let spoken = tokens
             .iter()
