@@ -7,4 +7,6 @@ mod import;
 mod records;
 
 pub use builtin::Builtin;
+#[cfg(test)]
+pub(crate) use filter::valid_triples;
 pub use import::{ImportReport, Imported};
