@@ -149,7 +149,10 @@ struct Shared {
 
 impl fmt::Debug for Searcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Searcher").field("modes", &self.0.find.modes()).field("limits", &self.0.limits).finish_non_exhaustive()
+        f.debug_struct("Searcher")
+            .field("modes", &self.0.find.modes())
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
     }
 }
 

@@ -64,7 +64,7 @@ impl Library {
         };
         let done = tokio::task::spawn_blocking(work).await;
         done.map_err(|_| ApiError::new(Code::CommitFailed, "the commit ran into a bug in the server"))?
-            .map_err(refusal)
+            .map_err(|error| refusal(&error))
     }
 }
 
@@ -79,10 +79,12 @@ impl BuildProgress for Told {
     }
 }
 
-fn refusal(error: IndexError) -> ApiError {
+fn refusal(error: &IndexError) -> ApiError {
     let message = error.to_string();
     match error {
-        IndexError::BadChange { .. } | IndexError::Emptied { .. } => ApiError::invalid("documents", message),
+        IndexError::BadChange { .. } | IndexError::Emptied { .. } | IndexError::NoTriples { .. } => {
+            ApiError::invalid("documents", message)
+        }
         IndexError::Locked { .. } => ApiError::new(Code::IndexLocked, message),
         _ => ApiError::new(Code::CommitFailed, format!("the commit failed: {message}")),
     }

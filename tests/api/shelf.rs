@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use waymark::agent::{SearchError, SearchLimits, Searcher};
-use waymark_index::{BuildOptions, Corpus, Document, Index, Query, Triple, build};
+use waymark::agent::{SearchLimits, Searcher};
+use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
 
 #[path = "../../index/tests/corpora/hash.rs"]
 mod hash;
