@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use crate::commit::{Changes, CommitOptions, CommitReport, Committing};
 use crate::embed::Embed;
 use crate::error::IndexError;
+use crate::filter::FactFilter;
 use crate::folder::Writing;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{MANIFEST, Manifest};
@@ -22,6 +23,7 @@ pub struct LiveIndex {
     dir: PathBuf,
     embed: Arc<dyn Embed>,
     options: OpenOptions,
+    filter: Option<Arc<dyn FactFilter>>,
     current: RwLock<Arc<Index>>,
     /// What the manifest looked like when it was last read; held while a snapshot is being put in place.
     seen: Mutex<Option<Stamp>>,
@@ -51,7 +53,20 @@ impl LiveIndex {
         // Taken before the index is opened: a commit in between is seen at the first look.
         let seen = Mutex::new(Stamp::of(dir));
         let index = Index::open_with(dir, Arc::clone(&embed), &options)?;
-        Ok(LiveIndex { dir: dir.to_owned(), embed, options, current: RwLock::new(Arc::new(index)), seen })
+        let current = RwLock::new(Arc::new(index));
+        Ok(LiveIndex { dir: dir.to_owned(), embed, options, filter: None, current, seen })
+    }
+
+    /// The same index, of which every snapshot follows only those facts that `filter` keeps.
+    #[must_use]
+    pub fn with_fact_filter(mut self, filter: Arc<dyn FactFilter>) -> LiveIndex {
+        let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Nobody else can hold what was opened for this value alone; if somebody does, the next snapshot is filtered.
+        if let Some(index) = Arc::get_mut(current) {
+            index.filter = Some(Arc::clone(&filter));
+        }
+        self.filter = Some(filter);
+        self
     }
 
     /// The snapshot to search now.
@@ -72,7 +87,7 @@ impl LiveIndex {
         }
         let newer = Manifest::read(&self.dir)?.snapshot != self.current().manifest().snapshot;
         if newer {
-            self.replace(Index::open_with(&self.dir, Arc::clone(&self.embed), &self.options)?);
+            self.replace(&self.options)?;
         }
         *seen = stamp;
         Ok(newer)
@@ -133,17 +148,22 @@ impl LiveIndex {
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let stamp = Stamp::of(&self.dir);
-            self.replace(Index::open_with(&self.dir, Arc::clone(&self.embed), &options)?);
+            self.replace(&options)?;
             *seen = stamp;
         }
         Ok(report)
     }
 
-    fn replace(&self, index: Index) {
-        let old =
-            std::mem::replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), Arc::new(index));
+    /// Puts the published snapshot in the place of the current one.
+    fn replace(&self, options: &OpenOptions) -> Result<(), IndexError> {
+        let mut index = Index::open_with(&self.dir, Arc::clone(&self.embed), options)?;
+        index.filter.clone_from(&self.filter);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, Arc::new(index));
+        drop(current);
         // Unmapping the old one, if nobody searches it any more, keeps nobody waiting.
         drop(old);
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::embedding::Embedding;
-use super::{cache, pull};
+use super::{cache, filter, pull};
 use crate::agent::{Policy, Runtime, Search, SearchLimits, Searcher};
 use crate::api::{AppState, Library, TextEmbedder};
 use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
@@ -80,7 +80,11 @@ const WATCH: Duration = Duration::from_millis(500);
 /// The index, which the server then follows through its snapshots.
 fn live(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<LiveIndex>> {
     let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
-    let live = Arc::new(LiveIndex::open(dir, embedder as Arc<dyn Embed>, options)?);
+    let mut live = LiveIndex::open(dir, embedder as Arc<dyn Embed>, options)?;
+    if let Some(config) = &config.fact_filter {
+        live = live.with_fact_filter(filter::fact_filter(config)?);
+    }
+    let live = Arc::new(live);
     live.watch(WATCH)?;
     let Manifest { snapshot, passages, .. } = *live.current().manifest();
     tracing::info!(index = %dir.display(), snapshot, passages, "index open");

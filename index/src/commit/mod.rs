@@ -20,6 +20,7 @@ use crate::folder::{Writing, snapshot_name};
 use crate::index::{OpenOptions, check_embedder};
 use crate::manifest::Manifest;
 use crate::memory::Memory;
+use crate::openie::Builtin;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 
@@ -37,12 +38,11 @@ pub struct CommitOptions {
     /// [`BuildOptions::journal`](crate::BuildOptions::journal).
     pub journal: bool,
     /// What finds the triples of documents that bring none: best what the index was built with (see
-    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)). What it found in documents that stay is kept, unless it
-    /// reads the whole corpus, and then it is asked about all of them again. Without it the triples of an extractor that
-    /// reads the whole corpus stay as they were.
+    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)), which need not be given where that is [`Builtin`]. What it
+    /// found in documents that stay is kept, unless it reads the whole corpus, and then it is asked about all again.
     pub extract: Option<Arc<dyn Extract>>,
-    /// Take documents that bring no triples also where an extractor found those of the others and none is given here.
-    /// A graph search then reaches them by their own similarity alone. Otherwise they are refused.
+    /// Ask nobody, and take documents without triples as they are: a graph search reaches them by their own similarity
+    /// alone. Otherwise, where an extractor found the triples of the others and cannot be asked, they are refused.
     pub bare: bool,
 }
 
@@ -126,7 +126,8 @@ impl Committing<'_> {
     }
 
     fn publish(&self, writing: &Writing, base: &Snapshot, plan: &Plan) -> Result<Manifest, IndexError> {
-        self.check_triples(base, plan)?;
+        let extract = self.extractor(base, plan)?;
+        let extract = extract.as_deref();
         let published = Some(base.manifest.snapshot);
         let snapshot = writing.next_snapshot(published)?;
         writing.sweep(published)?;
@@ -134,7 +135,6 @@ impl Committing<'_> {
         base.remember(&mut memory)?;
         let CommitOptions { batch, threads, .. } = *self.options;
         let embedding = Embedding { embed: self.embed, batch, memory: &memory };
-        let extract = self.options.extract.as_deref();
         let draft = Draft { writing, embedding, threads, extract, progress: self.progress };
         let part = writing.create_part(snapshot)?;
         let (files, moved) = (self.dir.join(snapshot_name(base.manifest.snapshot)), plan.moved(base)?);
@@ -144,14 +144,21 @@ impl Committing<'_> {
         draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
     }
 
-    /// Refuses documents without triples where nobody can say what they state, though somebody did for the others.
-    fn check_triples(&self, base: &Snapshot, plan: &Plan) -> Result<(), IndexError> {
-        let (None, false, Some(source)) = (&self.options.extract, self.options.bare, source(base)) else {
-            return Ok(());
-        };
-        match plan.incoming().find(|document| document.triples.is_none()) {
-            Some(document) => Err(IndexError::NoTriples { id: document.id.clone(), extractor: source.to_owned() }),
-            None => Ok(()),
+    /// Who is asked for triples. Refuses documents without where nobody can say what they state, though somebody did
+    /// for the others.
+    fn extractor(&self, base: &Snapshot, plan: &Plan) -> Result<Option<Arc<dyn Extract>>, IndexError> {
+        let (given, source) = (self.options.extract.clone(), source(base));
+        if given.is_some() || self.options.bare {
+            return Ok(given);
+        }
+        if source == Some(&Builtin.id()) {
+            return Ok(Some(Arc::new(Builtin)));
+        }
+        match plan.incoming().find(|document| document.triples.is_none()).zip(source) {
+            Some((document, source)) => {
+                Err(IndexError::NoTriples { id: document.id.clone(), extractor: source.to_owned() })
+            }
+            None => Ok(None),
         }
     }
 }
