@@ -27,9 +27,10 @@ pub(crate) const JOURNAL: &str = ".embeddings";
 pub(crate) mod part {
     pub(crate) const STORE: &str = "passages.bin";
     pub(crate) const VECTORS: &str = "vectors.bin";
-    pub(crate) const GRAPH: &str = "vectors.usearch";
+    pub(crate) const NEIGHBOURS: &str = "vectors.usearch";
     pub(crate) const KEYS: &str = "vectors.keys";
     pub(crate) const LEXICAL: &str = "lexical";
+    pub(crate) const GRAPH: &str = "graph";
 }
 
 /// The name of the folder of a snapshot.

@@ -19,6 +19,7 @@ mod folder;
 pub mod fusion;
 #[cfg(test)]
 mod golden;
+pub mod graph;
 mod index;
 mod journal;
 mod lexical;
@@ -42,7 +43,7 @@ pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedP
 pub use extract::{Extract, ExtractError, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
-pub use manifest::{Build, Embedder, FORMAT, MANIFEST, Manifest, Sum};
+pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
 pub use query::{GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};
 pub use triple::Triple;

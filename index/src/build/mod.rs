@@ -92,11 +92,12 @@ pub fn build(
         old.remember(&mut memory)?;
     }
     let embedding = Embedding { embed, batch: options.batch, memory: &memory };
-    let draft = Draft { writing: &writing, embedding, threads: options.threads, progress };
+    let extract = options.extract.as_deref();
+    let draft = Draft { writing: &writing, embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
-    draft.write(&part, &mut corpus)?;
+    let graph = draft.write(&part, &mut corpus)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
-    let manifest = draft.publish(part, snapshot, name)?;
+    let manifest = draft.publish(part, snapshot, name, graph)?;
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })
 }
 

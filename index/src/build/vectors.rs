@@ -24,7 +24,7 @@ pub(super) fn write(
     embedding.write(&flat, &texts, &|done| progress.update(Phase::Embedding, done, total))?;
     let vectors = Vectors::open(&flat, store.len(), embedding.embed.dims())?;
     progress.update(Phase::Linking, 0, total);
-    let (graph, keys) = (dir.join(part::GRAPH), dir.join(part::KEYS));
+    let (graph, keys) = (dir.join(part::NEIGHBOURS), dir.join(part::KEYS));
     let files = Files { graph: &graph, keys: &keys };
     dense::link(&vectors, files, earlier, threads, &|done| progress.update(Phase::Linking, done, total))
 }

@@ -3,4 +3,4 @@
 
 mod show;
 
-pub(crate) use show::show;
+pub(crate) use show::{show, tuple};

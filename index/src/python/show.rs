@@ -16,7 +16,6 @@ pub(crate) fn show(value: &Value) -> String {
     }
 }
 
-#[cfg(test)]
 /// `str()` of a tuple of strings: `('oliver badman', 'is a', 'politician')`. Of several only: Python puts a comma
 /// behind a single one.
 pub(crate) fn tuple(items: &[&str]) -> String {
