@@ -8,6 +8,8 @@ mod client;
 mod demo;
 mod embedding;
 mod eval;
+mod explain;
+mod filter;
 mod index;
 mod logging;
 mod openapi;
@@ -17,6 +19,7 @@ mod quantile;
 mod search;
 mod serve;
 mod trace;
+mod triples;
 
 use clap::{Parser, Subcommand};
 
