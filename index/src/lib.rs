@@ -20,6 +20,7 @@ pub mod fusion;
 mod index;
 mod lexical;
 mod manifest;
+pub mod pagerank;
 mod progress;
 mod query;
 mod scored;

@@ -4,6 +4,7 @@
 //! and in a usearch graph (HNSW) beside it for corpora where a scan is too slow. What the graph finds is scored again
 //! from the flat file: the same passage has the same score either way.
 
+mod codes;
 mod hnsw;
 mod kernel;
 mod scan;
@@ -16,6 +17,7 @@ use std::time::Instant;
 use crate::error::IndexError;
 use crate::scored::Scored;
 
+pub(crate) use codes::{Codes, Extremes};
 pub(crate) use hnsw::{CONNECTIVITY, EXPANSION_ADD, build};
 pub(crate) use vectors::{VectorWriter, Vectors};
 
