@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use waymark_index::pagerank::{Degrees, Edges, Options, Real, personalized};
+use waymark_index::pagerank::{Edges, Options, Real, Walker};
 
 const TRIPLES: usize = 9;
 const QUERIES: usize = 50;
@@ -29,24 +29,29 @@ fn main() {
     if let Some(folder) = arguments.get(1) {
         write(Path::new(folder), nodes, &table, &resets);
     }
-    let exact: Vec<Vec<f64>> = walks(&edges, &resets, 1e-13, "f64, 1e-13");
+    let exact: Vec<Vec<f64>> = walks::<f64>((&edges, phrases), &resets, 1e-13, "f64, 1e-13");
     for tolerance in [1e-5, 1e-6, 1e-7, 1e-9] {
-        compare(&walks::<f64>(&edges, &resets, tolerance, &format!("f64, {tolerance:e}")), &exact, phrases);
+        compare(&walks::<f64>((&edges, phrases), &resets, tolerance, &format!("f64, {tolerance:e}")), &exact, phrases);
     }
     for tolerance in [1e-5, 1e-6, 1e-7] {
-        compare(&walks::<f32>(&edges, &resets, tolerance, &format!("f32, {tolerance:e}")), &exact, phrases);
+        compare(&walks::<f32>((&edges, phrases), &resets, tolerance, &format!("f32, {tolerance:e}")), &exact, phrases);
     }
 }
 
 /// Walks from every reset and prints the median and 95th percentile of the time.
-fn walks<F: Real + From<f32>>(edges: &Edges<'_>, resets: &[Vec<f64>], tolerance: f64, name: &str) -> Vec<Vec<f64>> {
-    let degrees = Degrees::<F>::of(edges);
+fn walks<F: Real>(
+    (edges, phrases): (&Edges<'_>, usize),
+    resets: &[Vec<f64>],
+    tolerance: f64,
+    name: &str,
+) -> Vec<Vec<f64>> {
+    let walker = Walker::<F>::new(edges, phrases);
     let (mut times, mut sweeps, mut missing) = (Vec::new(), 0, 0_f64);
     let mut masses = Vec::new();
     for reset in resets {
         let reset: Vec<F> = reset.iter().map(|&x| F::of(x)).collect();
         let start = Instant::now();
-        let walk = personalized(edges, &degrees, &reset, &Options { damping: 0.5, tolerance });
+        let walk = walker.walk(&reset, &Options { damping: 0.5, tolerance });
         times.push(start.elapsed().as_secs_f64() * 1e3);
         (sweeps, missing) = (sweeps.max(walk.sweeps), missing.max(walk.missing));
         masses.push(walk.mass.into_iter().map(Into::into).collect());
@@ -67,7 +72,10 @@ fn compare(found: &[Vec<f64>], exact: &[Vec<f64>], phrases: usize) {
         }
         same += usize::from(first(&found[phrases..]) == first(&exact[phrases..]));
     }
-    println!("    passages: off by {largest:.1e}, by {relative:.1e} of their mass; first ten the same in {same} of {}", found.len());
+    println!(
+        "    passages: off by {largest:.1e}, by {relative:.1e} of their mass; first ten the same in {same} of {}",
+        found.len()
+    );
 }
 
 fn first(mass: &[f64]) -> Vec<usize> {

@@ -31,10 +31,10 @@ impl<W: Copy> Rows<W> {
 
 fn walk<W, F>(edges: &Edges<'_, W>, reset: &[F], damping: f64, tolerance: f64) -> Mass<F>
 where
-    W: Copy + Into<f64> + Into<F>,
+    W: Copy + Into<f64>,
     F: Real,
 {
-    personalized(edges, &Degrees::of(edges), reset, &Options { damping, tolerance })
+    Walker::new(edges, edges.nodes() / 2).walk(reset, &Options { damping, tolerance })
 }
 
 /// By the definition: the transition matrix, a node without edges starting anew, and a linear system solved densely.
