@@ -5,6 +5,7 @@
 //! <index>/snapshot-<n>/        the files of snapshot n, never written again
 //! <index>/snapshot-<n>.part/   a snapshot in the making, or what a killed build left
 //! <index>/.waymark.lock        held by the one writer
+//! <index>/.embeddings          what the one writer, or a killed one before it, has embedded; gone once published
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -19,12 +20,17 @@ const SNAPSHOT: &str = "snapshot-";
 const PART: &str = ".part";
 const MANIFEST_PART: &str = "manifest.json.part";
 
+/// The journal of embeddings.
+pub(crate) const JOURNAL: &str = ".embeddings";
+
 /// The parts of a snapshot, as paths within its folder.
 pub(crate) mod part {
     pub(crate) const STORE: &str = "passages.bin";
     pub(crate) const VECTORS: &str = "vectors.bin";
-    pub(crate) const GRAPH: &str = "vectors.usearch";
+    pub(crate) const NEIGHBOURS: &str = "vectors.usearch";
+    pub(crate) const KEYS: &str = "vectors.keys";
     pub(crate) const LEXICAL: &str = "lexical";
+    pub(crate) const GRAPH: &str = "graph";
 }
 
 /// The name of the folder of a snapshot.
@@ -93,6 +99,15 @@ impl Writing {
         File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
         fs::rename(&part, &target).map_err(IndexError::io("replace", &target))?;
         sync_folder(&self.dir)
+    }
+
+    /// Removes the journal of embeddings: what is in it now stands in the published snapshot.
+    pub(crate) fn forget(&self) -> Result<(), IndexError> {
+        let path = self.dir.join(JOURNAL);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(IndexError::io("remove", &path)(error)),
+            _ => Ok(()),
+        }
     }
 
     /// Removes every snapshot but `keep`, and whatever killed builds left. Readers that have a removed snapshot open

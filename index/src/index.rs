@@ -11,7 +11,8 @@ use crate::corpus::Document;
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
-use crate::manifest::Manifest;
+use crate::graph::{Graph, Origin};
+use crate::manifest::{GraphInfo, Manifest};
 use crate::query::Mode;
 use crate::snapshot::Snapshot;
 
@@ -49,6 +50,8 @@ pub struct Info {
     pub embedder: String,
     /// Numbers per vector.
     pub dims: usize,
+    /// What its graph is, if it has one.
+    pub graph: Option<GraphInfo>,
     /// The modes it can be searched in.
     pub modes: Vec<Mode>,
     /// Bytes on disk.
@@ -107,18 +110,28 @@ impl Index {
         &[Mode::Passage]
     }
 
-    /// The document with this id, metadata and all.
+    /// The document with this id: its metadata and the triples that it brought included.
     ///
     /// # Errors
     /// If the store is damaged.
     pub fn passage(&self, id: &str) -> Result<Option<Document>, IndexError> {
         let store = &self.snapshot.store;
-        store.find(id)?.map(|number| store.document(number)).transpose()
+        let Some(number) = store.find(id)? else { return Ok(None) };
+        let mut document = store.document(number)?;
+        if let Some(graph) = self.graph().filter(|graph| graph.origin(number) == Origin::Given) {
+            document.triples = Some(graph.triples(number)?);
+        }
+        Ok(Some(document))
+    }
+
+    /// The graph of the open snapshot, if it has one.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.snapshot.graph.as_ref()
     }
 
     /// What this index is.
     pub fn info(&self) -> Info {
-        let Manifest { snapshot, corpus, passages, embedder, files, .. } = self.manifest();
+        let Manifest { snapshot, corpus, passages, embedder, graph, files, .. } = self.manifest();
         Info {
             dir: self.dir.clone(),
             snapshot: *snapshot,
@@ -126,6 +139,7 @@ impl Index {
             passages: *passages,
             embedder: embedder.id.clone(),
             dims: embedder.dims,
+            graph: graph.clone(),
             modes: self.modes().to_vec(),
             bytes: files.values().map(|file| file.bytes).sum(),
         }

@@ -7,6 +7,7 @@
 extern crate self as waymark_index;
 
 mod build;
+mod complete;
 pub mod corpus;
 mod dense;
 mod embed;
@@ -17,12 +18,20 @@ mod extract;
 mod filter;
 mod folder;
 pub mod fusion;
+#[cfg(test)]
+mod golden;
+pub mod graph;
 mod index;
+mod journal;
 mod lexical;
 mod manifest;
+mod memory;
+pub mod openie;
 pub mod pagerank;
 mod progress;
+mod python;
 mod query;
+mod recognition;
 mod scored;
 mod search;
 mod snapshot;
@@ -30,6 +39,7 @@ mod store;
 mod triple;
 
 pub use build::{BuildOptions, BuildReport, build};
+pub use complete::{Complete, CompleteError, Completion, Message, Role};
 pub use corpus::{Corpus, CorpusOptions, Document, Location};
 pub use embed::{Embed, EmbedError};
 pub use error::IndexError;
@@ -37,7 +47,8 @@ pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedP
 pub use extract::{Extract, ExtractError, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
-pub use manifest::{Build, Embedder, FORMAT, MANIFEST, Manifest, Sum};
+pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
 pub use query::{GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};
+pub use recognition::ModelFilter;
 pub use triple::Triple;

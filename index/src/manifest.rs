@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::IndexError;
 use crate::folder::{part, snapshot_name};
+use crate::graph;
 
 /// The format this program writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The name of the manifest in the folder of an index.
 pub const MANIFEST: &str = "manifest.json";
@@ -32,6 +33,8 @@ pub struct Manifest {
     pub passages: u64,
     /// What made the vectors.
     pub embedder: Embedder,
+    /// What its graph is, if it has one.
+    pub graph: Option<GraphInfo>,
     /// How the index was built.
     pub build: Build,
     /// Every file of the snapshot, by its path from the folder of the index, with `/` between the parts.
@@ -47,6 +50,21 @@ pub struct Embedder {
     pub id: String,
     /// Numbers per vector.
     pub dims: usize,
+}
+
+/// What the graph of an index is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphInfo {
+    /// Where its triples are from: `corpus`, what the extractor calls itself, or both.
+    pub source: String,
+    /// Triples of all passages, in normal form, each as often as it is stated.
+    pub triples: u64,
+    /// Different phrases.
+    pub phrases: u64,
+    /// Different facts.
+    pub facts: u64,
+    /// Pairs of nodes that are joined.
+    pub edges: u64,
 }
 
 /// The choices that were made when an index was built.
@@ -164,7 +182,9 @@ impl Manifest {
             names.push(within.ok_or_else(|| format!("it names {name:?}, which is not in {folder}"))?);
         }
         let lexical = format!("{}/", part::LEXICAL);
-        match [part::STORE, part::VECTORS, part::GRAPH].into_iter().find(|part| !names.contains(part)) {
+        let plain = [part::STORE, part::VECTORS, part::NEIGHBOURS, part::KEYS].map(str::to_owned);
+        let graph = self.graph.iter().flat_map(|_| graph::file::ALL).map(|name| format!("{}/{name}", part::GRAPH));
+        match plain.into_iter().chain(graph).find(|part| !names.contains(&part.as_str())) {
             Some(part) => Err(format!("it does not name {folder}{part}")),
             None if !names.iter().any(|name| name.starts_with(&lexical)) => {
                 Err(format!("it names no file in {folder}{lexical}"))
@@ -194,10 +214,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const WHOLE: [&str; 4] = [
+    const WHOLE: [&str; 5] = [
         "snapshot-3/passages.bin",
         "snapshot-3/vectors.bin",
         "snapshot-3/vectors.usearch",
+        "snapshot-3/vectors.keys",
         "snapshot-3/lexical/meta.json",
     ];
 
@@ -209,6 +230,7 @@ mod tests {
             corpus: text(),
             passages: 0,
             embedder: Embedder { id: text(), dims: 1 },
+            graph: None,
             build: Build { version: text(), analyzer: text(), connectivity: 1, expansion: 1 },
             files: files.iter().map(|&name| (name.to_owned(), Sum { bytes: 0, crc32: 0 })).collect(),
             checksum: 0,

@@ -17,6 +17,9 @@ pub struct Query {
     pub mode: Mode,
     /// How passages are ranked within passage search.
     pub ranking: Ranking,
+    /// Whether the scores of [`Ranking::Dense`] are scaled to \[0, 1\] over all passages of the index, as HippoRAG 2 and
+    /// RouteRAG give them (`min_max_normalize`), and are no cosines. Costs a look at every passage.
+    pub scaled: bool,
     /// How many passages to return at most; at least 1.
     pub k: usize,
     /// How many triples to return at most, in [`Mode::Triples`].
@@ -39,6 +42,7 @@ impl Query {
             text: text.into(),
             mode,
             ranking: Ranking::default(),
+            scaled: false,
             k,
             triples: TRIPLES,
             graph: GraphOptions::default(),

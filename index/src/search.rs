@@ -54,12 +54,20 @@ impl Index {
         self.snapshot.lexical.search(&query.text, limit)
     }
 
+    /// Dense search; with [`Query::scaled`], the scores of a purely dense ranking lie in [0, 1].
     fn by_vector(&self, query: &Query, limit: usize) -> Result<Vec<Scored>, IndexError> {
         check(query.deadline, "the query was embedded")?;
         let embedded = embed_unit(self.embed.as_ref(), &[query.text.trim()]);
         let vectors = embedded.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
         check(query.deadline, "the vector search")?;
-        self.snapshot.dense.search(&vectors[0], limit, query.deadline)
+        let mut found = self.snapshot.dense.search(&vectors[0], limit, query.deadline)?;
+        if query.scaled
+            && query.ranking == Ranking::Dense
+            && let Some(bounds) = self.snapshot.dense.bounds(&vectors[0])
+        {
+            found.iter_mut().for_each(|scored| scored.score = scale(scored.score, bounds));
+        }
+        Ok(found)
     }
 }
 
@@ -68,6 +76,11 @@ fn check(deadline: Option<Instant>, stage: &'static str) -> Result<(), IndexErro
         Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
         _ => Ok(()),
     }
+}
+
+/// HippoRAG's `min_max_normalize`: where all are equal, all are 1.
+fn scale(score: f32, (low, high): (f32, f32)) -> f32 {
+    if high > low { (score - low) / (high - low) } else { 1.0 }
 }
 
 fn pairs(list: &[Scored]) -> Vec<(u32, f32)> {

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::dense::{Dense, Vectors};
+use crate::dense::{Dense, Files, Vectors};
 use crate::error::IndexError;
 use crate::folder::{part, snapshot_name};
+use crate::graph::Graph;
 use crate::index::OpenOptions;
 use crate::lexical::Lexical;
 use crate::manifest::Manifest;
+use crate::memory::Memory;
 use crate::store::Store;
 
 /// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
@@ -17,6 +19,8 @@ pub(crate) struct Snapshot {
     pub(crate) store: Store,
     pub(crate) lexical: Lexical,
     pub(crate) dense: Dense,
+    /// None where neither the documents nor an extractor gave triples.
+    pub(crate) graph: Option<Graph>,
 }
 
 impl fmt::Debug for Snapshot {
@@ -59,7 +63,19 @@ impl Snapshot {
         }
         let lexical = Lexical::open(&files.join(part::LEXICAL), store.len())?;
         let vectors = Vectors::open(&files.join(part::VECTORS), store.len(), manifest.embedder.dims)?;
-        let dense = Dense::open(vectors, &files.join(part::GRAPH), options.concurrency, options.exact_below)?;
-        Ok(Snapshot { manifest, store, lexical, dense })
+        let (graph, keys) = (files.join(part::NEIGHBOURS), files.join(part::KEYS));
+        let graph = Files { graph: &graph, keys: &keys };
+        let dense = Dense::open(vectors, graph, options.concurrency, options.exact_below)?;
+        let open_graph = |info| Graph::open(&files.join(part::GRAPH), info, store.len(), manifest.embedder.dims);
+        let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
+        Ok(Snapshot { manifest, store, lexical, dense, graph })
+    }
+
+    /// Adds the vectors of this snapshot to what need not be embedded again.
+    pub(crate) fn remember<'a>(&'a self, memory: &mut Memory<'a>) -> Result<(), IndexError> {
+        memory.publish(self.dense.vectors(), |number| self.store.content(number))?;
+        let Some(graph) = &self.graph else { return Ok(()) };
+        memory.publish(graph.phrase_vectors(), |phrase| Ok(graph.phrase(phrase).to_owned()))?;
+        memory.publish(graph.fact_vectors(), |fact| Ok(graph.fact_text(fact)))
     }
 }

@@ -67,19 +67,18 @@ fn a_build_killed_at_each_step_leaves_the_old_index_or_the_new_one() {
     let (_temp, dir) = small_index(20);
     let mut seen = Vec::new();
     // Every step would take long for what it shows; each phase is met several times over.
-    let points: Vec<i64> = (0..200).filter(|point| point % 9 == 0 || *point > 86).collect();
-    for point in points {
+    for point in (0..400).filter(|point| point % 5 == 0 || *point > 60) {
         let status = start(&dir, point).wait().unwrap();
         seen.push(check(&dir));
         if status.success() {
-            assert!(point > 80, "the build has more steps than that");
+            assert!(point > 60, "the build has more steps than that");
             break;
         }
         if seen.last() == Some(&"second") {
             write(&dir, numbered(20, "first"), &replacing()).unwrap();
         }
     }
-    assert!(seen.contains(&"first") && seen.iter().filter(|edition| **edition == "second").count() >= 3, "{seen:?}");
+    assert!(seen.contains(&"first") && seen.iter().filter(|edition| **edition == "second").count() >= 2, "{seen:?}");
     write(&dir, numbered(20, "first"), &replacing()).unwrap();
     let left = files(&dir).into_iter().filter(|file| file.to_string_lossy().contains(".part")).count();
     assert_eq!(left, 0, "the next build removes what killed ones left");
@@ -102,6 +101,8 @@ fn a_build_killed_at_any_moment_leaves_the_old_index_or_the_new_one() {
 #[test]
 fn a_file_that_cannot_be_written_whole_is_an_error_and_no_index() {
     let (_temp, dir) = small_index(20);
+    // What was embedded is kept for the next build, and is no part of the index.
+    let files = |dir: &Path| files(dir).into_iter().filter(|file| !file.ends_with(".embeddings")).collect::<Vec<_>>();
     let before = files(&dir);
     let mut failed = 0;
     // A limit on the size of files stands in for a full disk: the system refuses to write beyond it.

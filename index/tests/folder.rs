@@ -161,7 +161,7 @@ fn another_format_another_embedder_or_no_index_is_refused_with_what_to_do() {
     }
 
     let path = dir.join("manifest.json");
-    let newer = fs::read_to_string(&path).unwrap().replace("\"format\": 1", "\"format\": 99");
+    let newer = fs::read_to_string(&path).unwrap().replace("\"format\": 2", "\"format\": 99");
     fs::write(&path, newer).unwrap();
     let error = open(&dir).unwrap_err();
     assert!(matches!(error, IndexError::Version { found: 99, .. }) && error.to_string().contains("again"), "{error}");

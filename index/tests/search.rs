@@ -47,6 +47,29 @@ fn every_ranking_says_how_each_hit_was_found() {
 }
 
 #[test]
+fn scaled_scores_lie_between_those_of_the_farthest_and_the_nearest_passage() {
+    let (_temp, dir) = small_index(50);
+    for exact_below in [0, usize::MAX] {
+        let options = OpenOptions { exact_below, ..OpenOptions::default() };
+        let index = Index::open_with(&dir, Arc::new(HashEmbed::default()), &options).unwrap();
+        let dense = query("topic1 number8", 50).ranking(Ranking::Dense);
+        let plain = index.search(&dense).unwrap().hits;
+        let scaled = index.search(&Query { scaled: true, ..dense.clone() }).unwrap().hits;
+        assert_eq!((plain.len(), scaled[0].score, scaled[49].score), (50, 1.0, 0.0));
+        let (high, low) = (plain[0].score, plain[49].score);
+        for (plain, scaled) in plain.iter().zip(&scaled) {
+            assert_eq!(plain.passage, scaled.passage);
+            assert!(((plain.score - low) / (high - low) - scaled.score).abs() < 1e-6);
+        }
+        let fused = Query { scaled: true, ..query("topic1", 3) };
+        assert!(index.search(&fused).unwrap().hits[0].score < 0.04, "fused scores stay sums of reciprocal ranks");
+    }
+    let (_temp, dir) = small_index(1);
+    let only = Query { scaled: true, ..query("topic1", 1).ranking(Ranking::Dense) };
+    assert_eq!(open(&dir).unwrap().search(&only).unwrap().hits[0].score, 1.0);
+}
+
+#[test]
 fn bm25_needs_no_embedder_to_work() {
     let (_temp, dir) = small_index(10);
     let index = Index::open(&dir, Arc::new(Failing("the device is gone"))).unwrap();

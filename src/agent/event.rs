@@ -1,7 +1,7 @@
 //! The trace: what an episode tells while it runs.
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{Hit, Mode};
+use waymark_index::{Hit, Mode, TripleHit};
 
 use super::budget::Bound;
 
@@ -88,6 +88,9 @@ pub enum Event {
         mode: Mode,
         /// What was found, as it is stored.
         hits: Vec<Hit>,
+        /// The triples found, in the modes that return any.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        triples: Vec<TripleHit>,
         /// The state of the index that was searched; none where the search failed.
         snapshot: Option<u64>,
         /// Whether the episode had made the same search before and reused what it found.

@@ -1,7 +1,7 @@
 //! What an episode does about a search.
 
 use tokio::time::{Instant, timeout_at};
-use waymark_index::{Hit, Mode, Passage};
+use waymark_index::{Evidence, Hit, Mode, Passage};
 
 use super::AgentError;
 use super::event::Event;
@@ -13,7 +13,7 @@ use super::search::{SearchError, SearchQuery};
 use super::trajectory::Found;
 
 /// What a search gave, and whether it had been made before.
-type Looked = (Result<(Vec<Hit>, u64), SearchError>, bool);
+type Looked = (Result<Evidence, SearchError>, bool);
 
 impl<S: Source> Run<S> {
     /// Searches and says what the policy is to see. A search that fails, takes too long or asks for a mode that is not
@@ -29,7 +29,9 @@ impl<S: Source> Run<S> {
         self.timings.search += seconds;
 
         let error = result.as_ref().err().map(SearchError::to_string);
-        let (hits, snapshot) = result.map_or((Vec::new(), None), |(hits, snapshot)| (hits, Some(snapshot)));
+        let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
+            (evidence.hits, evidence.triples, Some(evidence.snapshot))
+        });
         let (passages, neutralised) = self.shown(&hits);
         let outcome = error.as_deref().map_or(Outcome::Evidence(&passages), Outcome::Failed);
         let parts = self.policy.protocol.observation(&outcome, retrieval.format);
@@ -38,13 +40,14 @@ impl<S: Source> Run<S> {
             query: query.clone(),
             mode,
             hits: hits.clone(),
+            triples: triples.clone(),
             snapshot,
             cached,
             milliseconds: seconds * 1e3,
             neutralised,
             error: error.clone(),
         };
-        self.evidence.push(Found { turn, query, mode, hits, snapshot, cached, neutralised, seconds, error });
+        self.evidence.push(Found { turn, query, mode, hits, triples, snapshot, cached, neutralised, seconds, error });
         self.tell(finished).await?;
         Ok(parts)
     }
@@ -57,16 +60,10 @@ impl<S: Source> Run<S> {
         let Some(searcher) = self.runtime.searcher.clone() else {
             return (Err(SearchError::Failed("no index is loaded".to_owned())), false);
         };
-        let query = SearchQuery {
-            text: request.query.clone(),
-            written: request.written.clone(),
-            mode,
-            ranking: self.settings.retrieval.ranking,
-            k: self.settings.retrieval.k,
-            deadline: Some(self.deadline),
-        };
+        let wanted = self.settings.retrieval.query(request.query.as_str(), mode).deadline(self.deadline.into_std());
+        let query = SearchQuery { wanted, written: request.written.clone() };
         let result = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
-        let result = result.map(|evidence| (evidence.hits, evidence.snapshot));
+        let result = result.map(|evidence| Evidence { walk: None, ..evidence });
         if let Ok(found) = &result {
             self.found.insert(key, found.clone());
         }

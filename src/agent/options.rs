@@ -1,11 +1,12 @@
 //! What a request may say about its episode.
 
-use waymark_index::Mode;
+use waymark_index::{GraphVariant, Mode, Ranking};
 
 use super::AgentError;
 use super::budget::Budget;
 use super::policy::{Policy, Retrieval};
 use super::sampling::Sampling;
+use super::search::MAX_K;
 
 /// What one episode wants otherwise than its policy has it. Bounds can be tightened, never widened.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -22,8 +23,12 @@ pub struct EpisodeOptions {
     pub stop: Vec<String>,
     /// The mode of every search, whatever the policy writes.
     pub mode: Option<Mode>,
-    /// Passages per search.
+    /// How passages are ranked within passage search.
+    pub ranking: Option<Ranking>,
+    /// Passages per search, at most [`MAX_K`].
     pub k: Option<usize>,
+    /// Whose graph search is made.
+    pub graph: Option<GraphVariant>,
     /// Rounds with the environment.
     pub turns: Option<usize>,
     /// Wall time.
@@ -37,9 +42,6 @@ pub struct EpisodeOptions {
 }
 
 impl EpisodeOptions {
-    /// Passages that a request may ask for per search.
-    pub const MAX_K: usize = 100;
-
     /// The policy's bounds, tightened.
     pub(super) fn budget(&self, policy: &Policy) -> Result<Budget, AgentError> {
         let own = policy.budget;
@@ -59,11 +61,17 @@ impl EpisodeOptions {
 
     /// How the policy searches, with what the request says.
     pub(super) fn retrieval(&self, policy: &Policy) -> Result<Retrieval, AgentError> {
-        if self.k.is_some_and(|k| !(1..=Self::MAX_K).contains(&k)) {
-            return Err(AgentError::Option { field: "k", reason: "must be from 1 to 100" });
+        if self.k.is_some_and(|k| !(1..=MAX_K).contains(&k)) {
+            return Err(AgentError::Option { field: "k", reason: "must be from 1 to 200" });
         }
         let own = policy.retrieval;
-        Ok(Retrieval { mode: self.mode.unwrap_or(own.mode), k: self.k.unwrap_or(own.k), ..own })
+        Ok(Retrieval {
+            mode: self.mode.unwrap_or(own.mode),
+            ranking: self.ranking.unwrap_or(own.ranking),
+            k: self.k.unwrap_or(own.k),
+            graph: self.graph.unwrap_or(own.graph),
+            ..own
+        })
     }
 }
 
@@ -91,7 +99,7 @@ mod tests {
         let policy = Policy::builtin("routerag").unwrap();
         let none = EpisodeOptions { max_tokens: Some(0), ..EpisodeOptions::default() };
         assert!(none.budget(&policy).unwrap_err().to_string().starts_with("max_tokens"));
-        for k in [0, 101] {
+        for k in [0, MAX_K + 1] {
             let options = EpisodeOptions { k: Some(k), ..EpisodeOptions::default() };
             assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with("k:"));
         }

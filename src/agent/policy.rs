@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{Mode, Ranking};
+use waymark_index::{GraphVariant, Mode, Query, Ranking, TRIPLES};
 
 use super::AgentError;
 use super::budget::Budget;
@@ -12,6 +12,7 @@ use super::plain::Plain;
 use super::protocol::{Format, Kind, Protocol};
 use super::routerag::RouteRag;
 use super::sampling::Sampling;
+use super::search::MAX_K;
 use super::search_r1::SearchR1;
 use super::variant::Variant;
 use crate::engine::Adapter;
@@ -54,8 +55,12 @@ pub struct Retrieval {
     pub mode: Mode,
     /// How passages are ranked within passage search.
     pub ranking: Ranking,
-    /// Passages per search.
+    /// Passages per search, at most [`MAX_K`].
     pub k: usize,
+    /// Triples per search, in the mode that is called after them.
+    pub triples: usize,
+    /// Whose graph search is made: `route_rag`, `hippo_rag` or `graph_r1`.
+    pub graph: GraphVariant,
     /// How evidence is written.
     pub format: Format,
     /// Searches that a guided policy makes before it may answer: an untrained one believes to know everything.
@@ -69,9 +74,19 @@ impl Default for Retrieval {
             mode: Mode::Passage,
             ranking: Ranking::default(),
             k: 3,
+            triples: TRIPLES,
+            graph: GraphVariant::default(),
             format: Format::default(),
             least_searches: 1,
         }
+    }
+}
+
+impl Retrieval {
+    /// A search for `text` in this way, but for its mode.
+    pub(super) fn query(&self, text: impl Into<String>, mode: Mode) -> Query {
+        let graph = self.graph.into();
+        Query { ranking: self.ranking, triples: self.triples, graph, ..Query::new(text, mode, self.k) }
     }
 }
 
@@ -185,8 +200,8 @@ impl Policy {
         if self.name.is_empty() {
             return refuse("name", "must not be empty");
         }
-        if self.retrieval.k == 0 {
-            return refuse("retrieval.k", "must be at least 1");
+        if !(1..=MAX_K).contains(&self.retrieval.k) {
+            return refuse("retrieval.k", "must be from 1 to 200");
         }
         if self.budget.sampled_tokens == 0 || self.budget.turn_tokens == 0 {
             return refuse("budget", "turn_tokens and sampled_tokens must be at least 1");
@@ -250,6 +265,8 @@ mod tests {
             mode = "hybrid"
             ranking = "dense"
             k = 5
+            triples = 8
+            graph = "hippo_rag"
             format = "training"
             least_searches = 0
             [budget]
@@ -268,10 +285,15 @@ mod tests {
             mode: Mode::Hybrid,
             ranking: Ranking::Dense,
             k: 5,
+            triples: 8,
+            graph: GraphVariant::HippoRag,
             format: Format::Training,
             least_searches: 0,
         };
         assert_eq!(policy.retrieval, retrieval);
+        let query = retrieval.query("x", Mode::Graph);
+        assert_eq!((query.mode, query.ranking, query.k, query.triples), (Mode::Graph, Ranking::Dense, 5, 8));
+        assert_eq!(query.graph, GraphVariant::HippoRag.into());
         assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
         assert_eq!(policy.sampling.temperature, Some(0.7));
         assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(40));
@@ -292,6 +314,8 @@ mod tests {
             ("name = \"a\"\nprotocol = \"plain\"\ncolour = 1", vec!["line 3", "colour"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nturn = 1", vec!["budget", "turn"]),
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 0", vec!["retrieval.k"]),
+            ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 201", vec!["retrieval.k", "200"]),
+            ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\ngraph = \"lightrag\"", vec!["lightrag", "hippo_rag"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[sampling]\ntop_p = 7.0", vec!["top_p"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = -1.0", vec!["budget.seconds"]),
             ("name = ", vec!["line 1"]),

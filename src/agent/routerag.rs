@@ -94,8 +94,9 @@ fn marker(mode: Mode) -> Option<&'static str> {
     }
 }
 
-/// Modes may stand anywhere in a query; they are taken out and the rest is stripped.
-fn request(written: &str) -> Request {
+/// Reads a query with its modes: they may stand anywhere in it, are taken out, and the rest is stripped (RouteRAG's
+/// `RouteRAG.search`).
+pub fn request(written: &str) -> Request {
     let mode = match (written.contains("[passage]"), written.contains("[graph]")) {
         (true, true) => Some(Mode::Hybrid),
         (true, false) => Some(Mode::Passage),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use waymark_index::{Hit, Mode};
+use waymark_index::{Evidence, Mode};
 
 use super::AgentError;
 use super::answer::AnswerFilter;
@@ -41,7 +41,7 @@ pub(super) struct Run<S: Source> {
     answer_tokens: usize,
     actions: Vec<Acted>,
     pub(super) evidence: Vec<Found>,
-    pub(super) found: HashMap<(String, Mode), (Vec<Hit>, u64)>,
+    pub(super) found: HashMap<(String, Mode), Evidence>,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
     pub(super) timings: Timings,

@@ -8,30 +8,23 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
-use waymark_index::{Evidence, Mode, Query, Ranking};
+use waymark_index::{Evidence, Mode, Query};
+
+/// Most passages that one search may be asked for, by a policy, a request or a trainer.
+pub const MAX_K: usize = 200;
 
 /// What an episode or a client wants found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SearchQuery {
-    /// What to look for.
-    pub text: String,
-    /// The search as a policy wrote it; the same as `text` where nobody did.
+    /// What the index is asked. Its deadline counts if it is before the searcher's own limit.
+    pub wanted: Query,
+    /// The search as a policy wrote it; the same as the text of `wanted` where nobody did.
     pub written: String,
-    /// How to search.
-    pub mode: Mode,
-    /// How passages are ranked within passage search.
-    pub ranking: Ranking,
-    /// How many passages are wanted.
-    pub k: usize,
-    /// When the caller stops waiting, if that is before the searcher's own limit.
-    pub deadline: Option<Instant>,
 }
 
-impl SearchQuery {
-    /// A query with the default ranking and no deadline of its own.
-    pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> SearchQuery {
-        let text = text.into();
-        SearchQuery { written: text.clone(), text, mode, ranking: Ranking::default(), k, deadline: None }
+impl From<Query> for SearchQuery {
+    fn from(wanted: Query) -> SearchQuery {
+        SearchQuery { written: wanted.text.clone(), wanted }
     }
 }
 
@@ -127,27 +120,26 @@ impl Searcher {
         self.0.limits.threads - self.0.running.available_permits()
     }
 
-    async fn find(&self, query: SearchQuery) -> Result<Evidence, SearchError> {
-        if !self.0.modes.contains(&query.mode) {
-            return Err(SearchError::Unsupported(query.mode));
+    async fn find(&self, mut wanted: Query) -> Result<Evidence, SearchError> {
+        if !self.0.modes.contains(&wanted.mode) {
+            return Err(SearchError::Unsupported(wanted.mode));
         }
-        if query.text.is_empty() {
-            return Ok(Evidence::of(self.0.snapshot, query.mode, Vec::new()));
+        if wanted.text.is_empty() {
+            return Ok(Evidence::of(self.0.snapshot, wanted.mode, Vec::new()));
         }
         let own = Instant::now() + self.0.limits.timeout;
-        let deadline = query.deadline.map_or(own, |theirs| theirs.min(own));
+        let deadline = wanted.deadline.map_or(own, |theirs| own.min(theirs.into()));
+        wanted.deadline = Some(deadline.into_std());
         let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
         let answer = async {
             let gone = || SearchError::Failed("the searcher has stopped".to_owned());
             let permit = self.0.running.clone().acquire_owned().await.map_err(|_| gone())?;
             let (reply, answer) = oneshot::channel();
             let shared = self.0.clone();
-            let blocking =
-                Query::new(query.text, query.mode, query.k).ranking(query.ranking).deadline(deadline.into_std());
             self.0.pool.run(Box::new(move || {
                 // The permit is held as long as the search runs, also when nobody waits for it any more.
                 if !reply.is_closed() {
-                    let found = shared.guarded(&blocking);
+                    let found = shared.guarded(&wanted);
                     drop(permit);
                     let _ = reply.send(found);
                 }
@@ -160,7 +152,7 @@ impl Searcher {
 
 impl Search for Searcher {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
-        Box::pin(self.find(query))
+        Box::pin(self.find(query.wanted))
     }
 
     fn modes(&self) -> &[Mode] {
@@ -235,7 +227,7 @@ mod tests {
     }
 
     fn query(text: &str) -> SearchQuery {
-        SearchQuery::new(text, Mode::Passage, 3)
+        Query::new(text, Mode::Passage, 3).into()
     }
 
     #[tokio::test]
@@ -275,9 +267,9 @@ mod tests {
     #[tokio::test]
     async fn a_callers_deadline_counts_if_it_is_sooner() {
         let searcher = searcher(limits(1, 1, 10_000), &Arc::default());
-        let soon = SearchQuery { deadline: Some(Instant::now() + Duration::from_millis(30)), ..query("hang") };
         let asked = Instant::now();
-        assert_eq!(searcher.search(soon).await, Err(SearchError::Timeout));
+        let soon = query("hang").wanted.deadline((asked + Duration::from_millis(30)).into_std());
+        assert_eq!(searcher.search(soon.into()).await, Err(SearchError::Timeout));
         assert!(asked.elapsed() < Duration::from_millis(300));
     }
 
@@ -294,8 +286,8 @@ mod tests {
         let done = Arc::default();
         let searcher = searcher(limits(1, 1, 1000), &done);
         assert_eq!(searcher.search(query("")).await.unwrap().snapshot, 7);
-        let graph = SearchQuery::new("a", Mode::Graph, 3);
-        assert_eq!(searcher.search(graph).await, Err(SearchError::Unsupported(Mode::Graph)));
+        let graph = Query::new("a", Mode::Graph, 3);
+        assert_eq!(searcher.search(graph.into()).await, Err(SearchError::Unsupported(Mode::Graph)));
         assert_eq!(done.load(SeqCst), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The record of an episode: what training and evaluation keep.
 
-use waymark_index::{Hit, Mode};
+use waymark_index::{Hit, Mode, TripleHit};
 
 use super::event::{Reason, Usage};
 use super::protocol::Action;
@@ -53,6 +53,8 @@ pub struct Found {
     pub mode: Mode,
     /// What was found, as it is stored.
     pub hits: Vec<Hit>,
+    /// The triples found, in the modes that return any.
+    pub triples: Vec<TripleHit>,
     /// The state of the index; none where the search failed.
     pub snapshot: Option<u64>,
     /// Whether it was taken from an earlier search of the episode.

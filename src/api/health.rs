@@ -64,6 +64,7 @@ pub(crate) async fn front() -> &'static str {
         "POST /v1/chat/completions   OpenAI's chat interface\n",
         "POST /v1/agent              the typed trace of an episode\n",
         "POST /v1/search             evidence without a model\n",
+        "POST /retrieve, /search     Search-R1's and RouteRAG's retrievers\n",
         "GET  /v1/models             what is served\n",
         "GET  /openapi.yaml          everything else\n",
     )

@@ -5,10 +5,12 @@
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
+//! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
 //! | `observe`, `metrics`, `drain` | what happens around every request |
+//! | `schema` | the shapes of the index's types |
 //! | `state` | what every handler can reach |
 
 pub mod agent;
@@ -26,9 +28,11 @@ mod observe;
 mod openapi;
 pub mod rag;
 mod refusal;
+mod schema;
 pub mod search;
 mod sse;
 mod state;
+pub mod trainers;
 pub mod usage;
 
 use axum::Router;
@@ -57,6 +61,9 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(agent::create))
         .routes(routes!(search::search))
         .routes(routes!(embeddings::create))
+        .routes(routes!(trainers::search_r1::retrieve))
+        .routes(routes!(trainers::route_rag::search))
+        .routes(routes!(trainers::graph_r1::query))
 }
 
 /// Routes that only tell.

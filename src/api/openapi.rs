@@ -19,6 +19,7 @@ use super::error::{ApiError, Code, ErrorBody};
     tags(
         (name = "inference", description = "Questions in, answers out"),
         (name = "retrieval", description = "Evidence without a model"),
+        (name = "trainers", description = "The retrievers of the reference systems, for their trainers"),
         (name = "models", description = "What is served"),
         (name = "operation", description = "Health, metrics, and this document"),
     ),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::Mode;
+use waymark_index::{GraphVariant, Mode, Ranking};
 
 use super::error::ApiError;
 use super::search::check_k;
@@ -14,11 +14,17 @@ use crate::agent::{EpisodeOptions, Event};
 pub struct RagOptions {
     /// Whether searches and observations are shown, under `rag` beside the content.
     pub trace: Option<bool>,
-    /// Which search is made, whatever the policy writes: `passage`, `graph` or `hybrid`.
+    /// Which search is made, whatever the policy writes: `passage`, `graph`, `hybrid`, `triples` or `kag`.
     #[schema(value_type = Option<String>)]
     pub mode: Option<Mode>,
+    /// How passages are ranked in passage search: `fused`, `dense` or `bm25`.
+    #[schema(value_type = Option<String>)]
+    pub ranking: Option<Ranking>,
+    /// Whose graph search is made: `route_rag`, `hippo_rag` or `graph_r1`.
+    #[schema(value_type = Option<String>)]
+    pub graph: Option<GraphVariant>,
     /// How many passages a search returns.
-    #[schema(minimum = 1, maximum = 50)]
+    #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,
     /// Tighter bounds than the policy's own.
     pub budget: Option<BudgetOptions>,
@@ -51,6 +57,8 @@ impl RagOptions {
             return Err(ApiError::invalid("rag.budget.seconds", "`rag.budget.seconds` must be above 0"));
         }
         options.mode = self.mode;
+        options.ranking = self.ranking;
+        options.graph = self.graph;
         options.k = self.k;
         options.guided = self.guided;
         options.turns = budget.turns;

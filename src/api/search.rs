@@ -5,18 +5,21 @@ use std::time::Instant;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{Hit, Mode, Ranking};
+use waymark_index::{
+    Evidence, GraphOptions, GraphVariant, Hit, IndexError, Mode, Query, Ranking, TRIPLES, TripleHit, Walk,
+};
 
 use super::body::{Json, Wire};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
+use super::schema;
 use super::state::AppState;
-use crate::agent::{SearchError, SearchQuery};
-
-/// Most passages one search returns.
-pub(crate) const MAX_K: usize = 50;
+use crate::agent::{MAX_K, SearchError};
 
 /// Passages returned when the request does not say.
 const DEFAULT_K: usize = 5;
+
+/// Names a query may be about at most.
+const MAX_ENTITIES: usize = 64;
 
 /// A search.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -24,15 +27,45 @@ const DEFAULT_K: usize = 5;
 pub struct SearchRequest {
     /// What to look for, as plain text.
     pub query: String,
-    /// `passage` (when not given), `graph` or `hybrid`.
+    /// `passage` (when not given), `graph`, `hybrid`, `triples` or `kag`; those after the first need an index with a
+    /// graph.
     #[schema(value_type = Option<String>)]
     pub mode: Option<Mode>,
-    /// How passages are ranked: `fused` (when not given), `dense` or `bm25`.
+    /// How passages are ranked in passage search: `fused` (when not given), `dense` or `bm25`.
     #[schema(value_type = Option<String>)]
     pub ranking: Option<Ranking>,
     /// How many passages to return; 5 when not given.
-    #[schema(minimum = 1, maximum = 50)]
+    #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,
+    /// How many triples to return in the mode `triples`; 10 when not given.
+    #[schema(minimum = 0, maximum = 200)]
+    pub triples: Option<usize>,
+    /// Names the query is about, for the mode `kag`.
+    #[schema(max_items = 64)]
+    pub entities: Option<Vec<String>>,
+    /// How the graph is searched.
+    pub graph: Option<GraphRequest>,
+    /// Whether to tell how the graph was searched (`walk`) and the way to each passage (`via`).
+    pub explain: Option<bool>,
+}
+
+/// How the graph is searched.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GraphRequest {
+    /// Whose search: `route_rag` (when not given), `hippo_rag` or `graph_r1`. What is not given below is as published
+    /// there.
+    #[schema(value_type = Option<String>)]
+    pub variant: Option<GraphVariant>,
+    /// Facts that are taken from the query, and phrases that the walk starts from.
+    #[schema(minimum = 1, maximum = 100)]
+    pub linking_top_k: Option<usize>,
+    /// Probability of following an edge rather than starting again.
+    #[schema(minimum = 0, maximum = 0.95)]
+    pub damping: Option<f64>,
+    /// Weight of the passages' own similarity in where the walk starts.
+    #[schema(minimum = 0, maximum = 1)]
+    pub passage_weight: Option<f64>,
 }
 
 impl Wire for SearchRequest {
@@ -53,9 +86,17 @@ pub struct SearchResponse {
     pub snapshot: u64,
     /// How long it took.
     pub milliseconds: f64,
-    /// Best first.
+    /// Passages, best first.
     #[schema(value_type = Vec<schema::Hit>)]
     pub hits: Vec<Hit>,
+    /// Triples, best first, in the modes that return any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<schema::TripleHit>>)]
+    pub triples: Vec<TripleHit>,
+    /// How the graph was searched, where it was and `explain` is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Walk>)]
+    pub walk: Option<Walk>,
 }
 
 /// Searches the index.
@@ -68,26 +109,73 @@ pub(crate) async fn search(
     State(state): State<AppState>,
     Json(request): Json<SearchRequest>,
 ) -> Result<axum::Json<SearchResponse>, ApiError> {
-    let Some(searcher) = &state.runtime.searcher else {
-        return Err(ApiError::new(Code::NotConfigured, "this server has no index: start it with `--index`"));
-    };
-    if request.query.trim().is_empty() {
-        return Err(ApiError::invalid("query", "`query` is empty"));
-    }
-    let k = request.k.unwrap_or(DEFAULT_K);
-    check_k("k", k)?;
-    let mut query = SearchQuery::new(request.query.as_str(), request.mode.unwrap_or_default(), k);
-    query.ranking = request.ranking.unwrap_or_default();
+    let searcher = state.searcher()?;
+    let query = request.wanted()?;
     let begun = Instant::now();
-    let evidence = searcher.search(query).await?;
-    Ok(axum::Json(SearchResponse {
-        object: "search",
-        query: request.query,
-        mode: evidence.mode,
-        snapshot: evidence.snapshot,
-        milliseconds: begun.elapsed().as_secs_f64() * 1e3,
-        hits: evidence.hits,
-    }))
+    let mut evidence = searcher.search(query.into()).await?;
+    let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
+    if request.explain != Some(true) {
+        unexplain(&mut evidence);
+    }
+    let Evidence { snapshot, mode, hits, triples, walk } = evidence;
+    let query = request.query;
+    Ok(axum::Json(SearchResponse { object: "search", query, mode, snapshot, milliseconds, hits, triples, walk }))
+}
+
+impl SearchRequest {
+    /// What is asked of the index.
+    fn wanted(&self) -> Result<Query, ApiError> {
+        if self.query.trim().is_empty() {
+            return Err(ApiError::invalid("query", "`query` is empty"));
+        }
+        let k = self.k.unwrap_or(DEFAULT_K);
+        check_k("k", k)?;
+        let triples = self.triples.unwrap_or(TRIPLES);
+        if triples > MAX_K {
+            return Err(ApiError::invalid("triples", format!("`triples` must be from 0 to {MAX_K}, not {triples}")));
+        }
+        let entities = self.entities.clone().unwrap_or_default();
+        if entities.len() > MAX_ENTITIES {
+            let message = format!("`entities` holds {} names, {MAX_ENTITIES} at most", entities.len());
+            return Err(ApiError::invalid("entities", message));
+        }
+        Ok(Query {
+            ranking: self.ranking.unwrap_or_default(),
+            triples,
+            graph: self.graph.unwrap_or_default().options()?,
+            entities,
+            ..Query::new(self.query.as_str(), self.mode.unwrap_or_default(), k)
+        })
+    }
+}
+
+impl GraphRequest {
+    /// The variant's own options with those that are given.
+    fn options(&self) -> Result<GraphOptions, ApiError> {
+        let own = GraphOptions::from(self.variant.unwrap_or_default());
+        let options = GraphOptions {
+            variant: own.variant,
+            linking_top_k: self.linking_top_k.unwrap_or(own.linking_top_k),
+            damping: self.damping.unwrap_or(own.damping),
+            passage_weight: self.passage_weight.unwrap_or(own.passage_weight),
+        };
+        options.check().map_err(|error| match error {
+            IndexError::BadQuery { field, message } => {
+                let param = format!("graph.{field}");
+                ApiError::invalid(&param, format!("`{param}` {message}"))
+            }
+            error => ApiError::invalid("graph", error.to_string()),
+        })?;
+        Ok(options)
+    }
+}
+
+/// Leaves out what only an explanation needs.
+fn unexplain(evidence: &mut Evidence) {
+    evidence.walk = None;
+    for arrival in evidence.hits.iter_mut().filter_map(|hit| hit.path.graph.as_mut()) {
+        arrival.via.clear();
+    }
 }
 
 /// Refuses a number of passages that is none, or too many.
@@ -107,56 +195,5 @@ impl From<SearchError> for ApiError {
             SearchError::Unsupported(_) => Self::new(Code::UnsupportedParameter, message).with_param("mode"),
             SearchError::Failed(_) => Self::new(Code::SearchFailed, format!("the search failed: {message}")),
         }
-    }
-}
-
-/// The shapes of the index's own types, which know no schema.
-pub(crate) mod schema {
-    use utoipa::ToSchema;
-
-    /// One passage found.
-    #[derive(Debug, ToSchema)]
-    #[expect(dead_code, reason = "only its shape is used")]
-    pub(crate) struct Hit {
-        /// Place in the list, from 1.
-        rank: usize,
-        /// What the list is ordered by.
-        score: f32,
-        /// The passage.
-        passage: Passage,
-        /// How it was found.
-        path: EvidencePath,
-    }
-
-    /// A passage.
-    #[derive(Debug, ToSchema)]
-    #[expect(dead_code, reason = "only its shape is used")]
-    pub(crate) struct Passage {
-        /// The id that the corpus gave it.
-        id: String,
-        /// Its title; may be empty.
-        title: String,
-        /// Its text.
-        text: String,
-    }
-
-    /// How a passage was found: its place in each list that held it.
-    #[derive(Debug, ToSchema)]
-    #[expect(dead_code, reason = "only its shape is used")]
-    pub(crate) struct EvidencePath {
-        /// Its place in the BM25 list.
-        bm25: Option<Place>,
-        /// Its place in the dense list.
-        dense: Option<Place>,
-    }
-
-    /// A place in a ranked list.
-    #[derive(Debug, ToSchema)]
-    #[expect(dead_code, reason = "only its shape is used")]
-    pub(crate) struct Place {
-        /// From 1.
-        rank: usize,
-        /// In the units of that list.
-        score: f32,
     }
 }

@@ -7,7 +7,7 @@ use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::metrics::Metrics;
-use crate::agent::{Policy, Runtime};
+use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
 /// What every handler can reach; clones share it.
@@ -38,6 +38,15 @@ impl AppState {
             config,
             drain: Drain::default(),
         }
+    }
+
+    /// What is searched.
+    ///
+    /// # Errors
+    /// 400 when the server has no index.
+    pub fn searcher(&self) -> Result<&dyn Search, ApiError> {
+        let none = || ApiError::new(Code::NotConfigured, "this server has no index: start it with `--index`");
+        self.runtime.searcher.as_deref().ok_or_else(none)
     }
 
     /// The same state, with embeddings by the embedder called `name`.

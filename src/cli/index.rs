@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use waymark_index::{BuildOptions, BuildProgress, Corpus, CorpusOptions, Manifest, Phase, build};
 use waymark_models::kernel::Team;
 
-use super::{assembly, logging, progress};
+use super::{assembly, logging, progress, triples};
 use crate::config::{LogFormat, cores};
 
 /// What to do with an index.
@@ -20,13 +20,16 @@ pub(crate) enum Command {
     Info(InfoArgs),
 }
 
-/// Builds an index: BM25 and dense vectors over the passages of a corpus.
+/// Builds an index: BM25, dense vectors and, of triples, a graph over the passages of a corpus.
 ///
-/// The corpus is JSONL with `id`, `title`, `text` (other keys are kept as metadata), a HippoRAG or RouteRAG corpus
+/// The corpus is JSONL with `id`, `title`, `text`, maybe `triples` (other keys are kept as metadata), a HippoRAG or RouteRAG corpus
 /// (JSON), or a folder of Markdown and text files. The index appears at once when it is finished; until then, and
 /// whatever happens, what was there before stays.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  waymark index build --corpus corpus.jsonl --out corpus.index")]
+#[command(after_help = "\
+Examples:
+  waymark index build --corpus corpus.jsonl --out corpus.index
+  waymark index build --corpus corpus.json --triples openie_results.json --out corpus.index")]
 pub(crate) struct BuildArgs {
     /// The corpus: a file or a folder.
     #[arg(long, value_name = "PATH")]
@@ -55,6 +58,9 @@ pub(crate) struct BuildArgs {
     /// Where downloaded weights are kept; the user's cache directory when not given.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
+
+    #[command(flatten)]
+    triples: triples::Args,
 }
 
 /// Says what an index holds, from its manifest.
@@ -82,9 +88,11 @@ impl BuildArgs {
     fn run(self) -> anyhow::Result<()> {
         let corpus =
             Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() })?;
+        let triples = self.triples.source()?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
-        let options = BuildOptions { replace: self.replace, threads, ..BuildOptions::default() };
+        let options =
+            BuildOptions { replace: self.replace, threads, extract: triples.extract(), ..BuildOptions::default() };
         let bars = Bars::default();
         let report = build(corpus, &embedder, &self.out, &options, &bars)?;
         bars.clear();
@@ -97,6 +105,7 @@ impl BuildArgs {
         if report.collapsed > 0 {
             writeln!(out, "{} passages repeated an earlier one and were left out", report.collapsed)?;
         }
+        triples.report(&mut out)?;
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ mod pull;
 mod search;
 mod serve;
 mod trace;
+mod triples;
 
 use clap::{Parser, Subcommand};
 

@@ -199,6 +199,7 @@ mod tests {
                 query: "Mona".into(),
                 mode: Mode::Passage,
                 hits: vec![hit],
+                triples: vec![],
                 snapshot: Some(1),
                 cached: false,
                 milliseconds: 1.25,

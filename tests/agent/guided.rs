@@ -75,5 +75,5 @@ async fn a_guided_policy_chooses_among_what_the_index_offers() {
     }
     let asked = stub.asked.lock().unwrap();
     assert!(!asked.is_empty());
-    assert!(asked.iter().all(|query| query.mode == Mode::Passage && query.written.starts_with("[passage]")));
+    assert!(asked.iter().all(|query| query.wanted.mode == Mode::Passage && query.written.starts_with("[passage]")));
 }

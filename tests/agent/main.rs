@@ -81,7 +81,10 @@ async fn a_question_is_thought_searched_and_answered() {
                  France.\n</information>\n\n";
     assert_eq!(trajectory.text, format!("{SEARCH}{block}{ANSWER}"));
     let asked = stub.asked.lock().unwrap().clone();
-    assert_eq!((asked[0].text.as_str(), asked[0].mode, asked[0].k), ("capital of France", Mode::Passage, 3));
+    assert_eq!(
+        (asked[0].wanted.text.as_str(), asked[0].wanted.mode, asked[0].wanted.k),
+        ("capital of France", Mode::Passage, 3)
+    );
 
     let names: Vec<String> = events.iter().map(name).collect();
     let mut order = names.clone();

@@ -165,13 +165,13 @@ impl Search for Stub {
             self.asked.lock().unwrap().push(query.clone());
             tokio::time::sleep(self.delay).await;
             let passages = (self.find)(&query)?;
-            let hits = passages.into_iter().take(query.k).enumerate().map(|(i, passage)| Hit {
+            let hits = passages.into_iter().take(query.wanted.k).enumerate().map(|(i, passage)| Hit {
                 rank: i + 1,
                 score: 1.0 / (i + 1) as f32,
                 passage,
                 path: Path::default(),
             });
-            Ok(Evidence::of(1, query.mode, hits.collect()))
+            Ok(Evidence::of(1, query.wanted.mode, hits.collect()))
         })
     }
 

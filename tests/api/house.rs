@@ -222,7 +222,7 @@ pub fn evidence(text: &str) -> Evidence {
 
 impl Search for Shelf {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
-        Box::pin(async move { Ok(evidence(&format!("About {}: Goethe wrote Faust.", query.text))) })
+        Box::pin(async move { Ok(evidence(&format!("About {}: Goethe wrote Faust.", query.wanted.text))) })
     }
 
     fn modes(&self) -> &[Mode] {

@@ -17,3 +17,5 @@ mod openapi;
 mod refusals;
 mod routes;
 mod sdk;
+mod shelf;
+mod trainers;

@@ -30,6 +30,9 @@ async fn the_server_shows_it() {
         "/v1/chat",
         "/v1/agent",
         "/v1/search",
+        "/retrieve",
+        "/search",
+        "/query",
         "/v1/models",
         "/v1/models/{id}",
         "/v1/embeddings",
@@ -38,5 +41,11 @@ async fn the_server_shows_it() {
         "/metrics",
     ] {
         assert!(json["paths"][path].is_object(), "{path} is missing");
+    }
+    let most = |schema: &str, field: &str| &json["components"]["schemas"][schema]["properties"][field]["maximum"];
+    for (schema, field) in
+        [("SearchRequest", "k"), ("RagOptions", "k"), ("RetrieveRequest", "topk"), ("RouteRagRequest", "topk")]
+    {
+        assert_eq!(most(schema, field), waymark::agent::MAX_K, "{schema}.{field}");
     }
 }

@@ -4,10 +4,12 @@ use crate::corpus::Document;
 use crate::dense;
 use crate::embedding::Embedding;
 use crate::error::IndexError;
+use crate::extract::Extract;
 use crate::folder::{Part, Writing, part};
+use crate::graph::{GraphDraft, TripleWriter, file};
 use crate::index::OpenOptions;
 use crate::lexical;
-use crate::manifest::{Build, Embedder, FORMAT, Manifest};
+use crate::manifest::{Build, Embedder, FORMAT, GraphInfo, Manifest};
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
@@ -21,23 +23,41 @@ pub(super) struct Draft<'a> {
     pub(super) embedding: Embedding<'a>,
     /// Threads that join the vectors into a graph.
     pub(super) threads: usize,
+    pub(super) extract: Option<&'a dyn Extract>,
     pub(super) progress: &'a dyn BuildProgress,
 }
 
 impl Draft<'_> {
-    /// Writes every file of the snapshot over `documents`, whose ids are unique.
+    /// Writes every file of the snapshot over `documents`, whose ids are unique. Gives what the graph is, if there is
+    /// one.
     pub(super) fn write(
         &self,
         part: &Part,
         documents: &mut dyn Iterator<Item = Result<Document, IndexError>>,
-    ) -> Result<(), IndexError> {
-        passages::write(documents, part.path(), self.progress)?;
+    ) -> Result<Option<GraphInfo>, IndexError> {
+        let graph = part.path().join(part::GRAPH);
+        std::fs::create_dir(&graph).map_err(IndexError::io("create", &graph))?;
+        let mut triples = TripleWriter::create(&graph.join(file::TRIPLES))?;
+        passages::write(documents, part.path(), &mut triples, self.progress)?;
         let store = Store::open(&part.path().join(part::STORE))?;
-        vectors::write(part.path(), &store, self.embedding, self.threads, self.progress)
+        vectors::write(part.path(), &store, self.embedding, None, self.threads, self.progress)?;
+        if self.extract.is_none() && !triples.any() {
+            drop(triples);
+            std::fs::remove_dir_all(&graph).map_err(IndexError::io("remove", &graph))?;
+            return Ok(None);
+        }
+        let Draft { embedding, threads, progress, .. } = *self;
+        GraphDraft { dir: &graph, store: &store, embedding, threads, progress }.build(triples, self.extract).map(Some)
     }
 
     /// Makes what was written durable, looks at it once more, and puts it in the place of what was published before.
-    pub(super) fn publish(&self, part: Part, snapshot: u64, corpus: String) -> Result<Manifest, IndexError> {
+    pub(super) fn publish(
+        &self,
+        part: Part,
+        snapshot: u64,
+        corpus: String,
+        graph: Option<GraphInfo>,
+    ) -> Result<Manifest, IndexError> {
         let passages = Store::open(&part.path().join(part::STORE))?.len() as u64;
         let embed = self.embedding.embed;
         let manifest = Manifest {
@@ -46,6 +66,7 @@ impl Draft<'_> {
             corpus,
             passages,
             embedder: Embedder { id: embed.id().to_owned(), dims: embed.dims() },
+            graph,
             build: Build {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 analyzer: lexical::ANALYZER.to_owned(),

@@ -15,8 +15,11 @@ use crate::embedding::Embedding;
 use crate::error::IndexError;
 use crate::extract::Extract;
 use crate::folder::Writing;
-use crate::manifest::Manifest;
+use crate::index::OpenOptions;
+use crate::manifest::{Embedder, Manifest};
+use crate::memory::Memory;
 use crate::progress::BuildProgress;
+use crate::snapshot::Snapshot;
 
 use draft::Draft;
 
@@ -31,6 +34,9 @@ pub struct BuildOptions {
     pub batch: usize,
     /// Threads that join the vectors into a graph. With one, the same vectors always give the same graph.
     pub threads: usize,
+    /// Keep what is embedded in a journal until the index is published, so that after a kill the next build goes on
+    /// where this one was. Takes the size of the vectors on disk once more.
+    pub journal: bool,
     /// What finds the triples of documents that bring none. Without it, and without a document that brings any, the
     /// index has no graph.
     pub extract: Option<Arc<dyn Extract>>,
@@ -39,7 +45,7 @@ pub struct BuildOptions {
 impl Default for BuildOptions {
     fn default() -> BuildOptions {
         let threads = available_parallelism().map_or(1, usize::from);
-        BuildOptions { replace: false, name: None, batch: 64, threads, extract: None }
+        BuildOptions { replace: false, name: None, batch: 64, threads, journal: true, extract: None }
     }
 }
 
@@ -57,7 +63,8 @@ pub struct BuildReport {
 /// Builds an index over `corpus` in the folder `out`.
 ///
 /// Everything is written beside what is there and synced; a rename of the manifest then publishes it. Whenever the
-/// process ends before that, the old index stands as it was, and what was left is removed by the next build.
+/// process ends before that, the old index stands as it was, and what was left is removed by the next build. No text is
+/// embedded that the index which is replaced or a killed build in the same folder has embedded already.
 ///
 /// # Errors
 /// If the corpus cannot be read to its end, the embedder fails, the folder holds an index already (unless it is to be
@@ -79,11 +86,25 @@ pub fn build(
     if published.is_some() || !writing.holds_index() {
         writing.sweep(published)?;
     }
-    let embedding = Embedding { embed, batch: options.batch };
-    let draft = Draft { writing: &writing, embedding, threads: options.threads, progress };
+    let old = previous(out, embed);
+    let mut memory = Memory::open(out, embed, options.journal)?;
+    if let Some(old) = &old {
+        old.remember(&mut memory)?;
+    }
+    let embedding = Embedding { embed, batch: options.batch, memory: &memory };
+    let extract = options.extract.as_deref();
+    let draft = Draft { writing: &writing, embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
-    draft.write(&part, &mut corpus)?;
+    let graph = draft.write(&part, &mut corpus)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
-    let manifest = draft.publish(part, snapshot, name)?;
+    let manifest = draft.publish(part, snapshot, name, graph)?;
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })
+}
+
+/// The snapshot that is published in `dir`, where it is whole and of the same embedder: its vectors need not be made
+/// again. One that is not is no reason not to build.
+fn previous(dir: &Path, embed: &dyn Embed) -> Option<Snapshot> {
+    let snapshot = Snapshot::open_newest(dir, &OpenOptions::default()).ok()?;
+    let Embedder { id, dims } = &snapshot.manifest.embedder;
+    (id == embed.id() && *dims == embed.dims()).then_some(snapshot)
 }

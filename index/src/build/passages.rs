@@ -1,18 +1,20 @@
-//! The passages of a snapshot: what they say, and which words are in them.
+//! The passages of a snapshot: what they say, which words are in them, and what the documents say they state.
 
 use std::path::Path;
 
 use crate::corpus::Document;
 use crate::error::IndexError;
 use crate::folder::part;
+use crate::graph::{Origin, TripleWriter};
 use crate::lexical::LexicalWriter;
 use crate::progress::{BuildProgress, Phase};
 use crate::store::StoreWriter;
 
-/// Writes the store and the lexical index in one pass over `documents`.
+/// Writes the store, the lexical index and the triples that documents bring in one pass over `documents`.
 pub(super) fn write(
     documents: &mut dyn Iterator<Item = Result<Document, IndexError>>,
     dir: &Path,
+    triples: &mut TripleWriter,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
     let mut store = StoreWriter::create(&dir.join(part::STORE))?;
@@ -23,6 +25,10 @@ pub(super) fn write(
         let document = document?;
         if done == u64::from(u32::MAX) {
             return Err(IndexError::TooLarge { limit: done });
+        }
+        if let Some(given) = &document.triples {
+            // There are no more than a `u32` counts.
+            triples.add(done as u32, given, Origin::Given)?;
         }
         store.add(&document)?;
         lexical.add(&document.title, &document.text)?;

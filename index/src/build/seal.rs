@@ -56,8 +56,8 @@ pub(super) fn publish(
     writing.publish(json)?;
     progress.update(Phase::Publishing, 2, Some(3));
     // The new index stands; an old file that will not go is no failure of this build.
-    if let Err(error) = writing.sweep(Some(manifest.snapshot)) {
-        tracing::warn!(%error, "an old snapshot was left");
+    if let Err(error) = writing.sweep(Some(manifest.snapshot)).and_then(|()| writing.forget()) {
+        tracing::warn!(%error, "what the new snapshot replaces was left");
     }
     progress.update(Phase::Publishing, 3, Some(3));
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::dense::{self, Vectors};
+use crate::dense::{self, Earlier, Files, Vectors};
 use crate::embedding::{Embedding, Texts};
 use crate::error::IndexError;
 use crate::folder::part;
@@ -14,6 +14,7 @@ pub(super) fn write(
     dir: &Path,
     store: &Store,
     embedding: Embedding<'_>,
+    earlier: Option<Earlier<'_>>,
     threads: usize,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
@@ -23,7 +24,7 @@ pub(super) fn write(
     embedding.write(&flat, &texts, &|done| progress.update(Phase::Embedding, done, total))?;
     let vectors = Vectors::open(&flat, store.len(), embedding.embed.dims())?;
     progress.update(Phase::Linking, 0, total);
-    dense::build(&vectors, &dir.join(part::GRAPH), threads, &|done| {
-        progress.update(Phase::Linking, done, total);
-    })
+    let (graph, keys) = (dir.join(part::NEIGHBOURS), dir.join(part::KEYS));
+    let files = Files { graph: &graph, keys: &keys };
+    dense::link(&vectors, files, earlier, threads, &|done| progress.update(Phase::Linking, done, total))
 }

@@ -7,18 +7,21 @@
 mod codes;
 mod hnsw;
 mod kernel;
+mod keys;
+mod link;
 mod scan;
 mod slots;
 mod vectors;
 
-use std::path::Path;
 use std::time::Instant;
 
 use crate::error::IndexError;
 use crate::scored::Scored;
 
 pub(crate) use codes::{Codes, Extremes};
-pub(crate) use hnsw::{CONNECTIVITY, EXPANSION_ADD, build};
+pub(crate) use hnsw::{CONNECTIVITY, EXPANSION_ADD};
+pub(crate) use kernel::dot;
+pub(crate) use link::{Earlier, Files, link};
 pub(crate) use vectors::{VectorWriter, Vectors};
 
 /// The vectors of a snapshot, ready for searching.
@@ -30,11 +33,20 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// Opens both files. `slots` searches of the graph can run at once, others wait; a corpus of at most `exact_below`
+    /// Opens the graph beside its vectors. `slots` searches of the graph can run at once, others wait; a corpus of at most `exact_below`
     /// passages is scanned.
-    pub(crate) fn open(vectors: Vectors, graph: &Path, slots: usize, exact_below: usize) -> Result<Dense, IndexError> {
+    pub(crate) fn open(
+        vectors: Vectors,
+        graph: Files<'_>,
+        slots: usize,
+        exact_below: usize,
+    ) -> Result<Dense, IndexError> {
         let graph = hnsw::Hnsw::open(graph, vectors.count(), vectors.dims(), slots)?;
         Ok(Dense { vectors, graph, exact_below })
+    }
+
+    pub(crate) fn vectors(&self) -> &Vectors {
+        &self.vectors
     }
 
     /// The `k` passages nearest to `query`, which must have length 1.
@@ -44,6 +56,16 @@ impl Dense {
         } else {
             self.graph.nearest(&self.vectors, query, k, deadline)
         }
+    }
+
+    /// The dot product of every passage with `query`.
+    pub(crate) fn scores(&self, query: &[f32]) -> Vec<f32> {
+        scan::scores(&self.vectors, query)
+    }
+
+    /// The smallest and the largest dot product of any passage with `query`; `None` where there is no passage.
+    pub(crate) fn bounds(&self, query: &[f32]) -> Option<(f32, f32)> {
+        scan::bounds(&self.vectors, query)
     }
 }
 

@@ -9,3 +9,14 @@ pub(super) fn nearest(vectors: &Vectors, query: &[f32], k: usize) -> Vec<Scored>
     let scored = vectors.rows().zip(0..).map(|(row, number)| Scored { number, score: dot(query, row) });
     best(scored.collect(), k)
 }
+
+/// The smallest and the largest dot product with `query`.
+pub(super) fn bounds(vectors: &Vectors, query: &[f32]) -> Option<(f32, f32)> {
+    let scores = vectors.rows().map(|row| dot(query, row));
+    scores.map(|score| (score, score)).reduce(|(low, high), (score, _)| (low.min(score), high.max(score)))
+}
+
+/// The dot product of every passage with `query`.
+pub(super) fn scores(vectors: &Vectors, query: &[f32]) -> Vec<f32> {
+    vectors.rows().map(|row| dot(query, row)).collect()
+}

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::embed::embed_unit;
@@ -14,8 +14,12 @@ fn write(rows: &[Vec<f32>]) -> (tempfile::TempDir, PathBuf, PathBuf) {
     rows.iter().for_each(|row| writer.add(row).unwrap());
     writer.finish().unwrap();
     let vectors = Vectors::open(&flat, rows.len(), DIMS).unwrap();
-    build(&vectors, &graph, 2, &|_| ()).unwrap();
+    link(&vectors, files(&graph, &graph.with_extension("keys")), None, 2, &|_| ()).unwrap();
     (dir, flat, graph)
+}
+
+fn files<'a>(graph: &'a Path, keys: &'a Path) -> Files<'a> {
+    Files { graph, keys }
 }
 
 fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
@@ -24,7 +28,9 @@ fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
 }
 
 fn open(flat: &Path, graph: &Path, count: usize, slots: usize, exact_below: usize) -> Dense {
-    Dense::open(Vectors::open(flat, count, DIMS).unwrap(), graph, slots, exact_below).unwrap()
+    let keys = graph.with_extension("keys");
+    let files = files(graph, &keys);
+    Dense::open(Vectors::open(flat, count, DIMS).unwrap(), files, slots, exact_below).unwrap()
 }
 
 #[test]
@@ -85,7 +91,7 @@ fn more_searchers_than_slots_wait_and_agree_with_one() {
 fn a_deadline_ends_the_wait_for_a_slot() {
     let rows = random_rows(20, "p");
     let (_dir, flat, graph) = write(&rows);
-    let hnsw = hnsw::Hnsw::open(&graph, 20, DIMS, 1).unwrap();
+    let hnsw = hnsw::Hnsw::open(files(&graph, &graph.with_extension("keys")), 20, DIMS, 1).unwrap();
     let vectors = Vectors::open(&flat, 20, DIMS).unwrap();
     let soon = Instant::now() + std::time::Duration::from_millis(2);
     let held = hnsw.hold();
@@ -99,9 +105,49 @@ fn files_of_another_size_are_refused() {
     let (_dir, flat, graph) = write(&random_rows(20, "p"));
     let error = Vectors::open(&flat, 21, DIMS).unwrap_err().to_string();
     assert!(error.contains("vectors.bin") && error.contains("21 vectors"), "{error}");
-    let error = hnsw::Hnsw::open(&graph, 21, DIMS, 1).unwrap_err().to_string();
+    let keys = graph.with_extension("keys");
+    let opened = |count| hnsw::Hnsw::open(files(&graph, &keys), count, DIMS, 1).unwrap_err().to_string();
+    let error = opened(21);
+    assert!(error.contains("graph.keys") && error.contains("21 passages"), "{error}");
+    keys::Keys::identity(21).write(&keys).unwrap();
+    let error = opened(21);
     assert!(error.contains("graph.usearch") && error.contains("20 vectors"), "{error}");
+    keys::Keys::identity(20).write(&keys).unwrap();
     std::fs::write(&graph, b"not a graph").unwrap();
-    let error = hnsw::Hnsw::open(&graph, 20, DIMS, 1).unwrap_err().to_string();
+    let error = opened(20);
     assert!(error.contains("graph.usearch") && error.contains("damaged"), "{error}");
+}
+
+#[test]
+fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
+    let (all, queries) = (random_rows(1400, "p"), random_rows(50, "q"));
+    let (_dir, mut flat, mut graph) = write(&all[..1000]);
+    // Which of `all` stands in each place.
+    let mut places: Vec<usize> = (0..1000).collect();
+    for round in 0..4 {
+        let kept: Vec<usize> = places.iter().copied().filter(|&row| row % 23 != round).collect();
+        let mut next = kept.clone();
+        next.extend(1000 + 100 * round..1100 + 100 * round);
+        let moved: Vec<Option<u32>> =
+            places.iter().map(|row| kept.iter().position(|other| other == row).map(|place| place as u32)).collect();
+        let new_flat = flat.with_extension(format!("{round}"));
+        let mut writer = VectorWriter::create(&new_flat).unwrap();
+        next.iter().for_each(|&row| writer.add(&all[row]).unwrap());
+        writer.finish().unwrap();
+        let new_graph = graph.with_file_name(format!("graph{round}.usearch"));
+        let (keys, new_keys) = (graph.with_extension("keys"), new_graph.with_extension("keys"));
+        let earlier = Earlier { files: files(&graph, &keys), moved: &moved };
+        let vectors = Vectors::open(&new_flat, next.len(), DIMS).unwrap();
+        link(&vectors, files(&new_graph, &new_keys), Some(earlier), 1, &|_| ()).unwrap();
+        assert!(keys::Keys::open(&new_keys, next.len()).unwrap().gone() > 0, "the earlier graph was gone on from");
+        (flat, graph, places) = (new_flat, new_graph, next);
+    }
+    let count = places.len();
+    let (exact, approximate) = (open(&flat, &graph, count, 1, usize::MAX), open(&flat, &graph, count, 4, 0));
+    let found = |dense: &Dense, query: &Vec<f32>| dense.search(query, 10, None).unwrap();
+    let same: usize = queries
+        .iter()
+        .map(|query| found(&approximate, query).iter().filter(|hit| found(&exact, query).contains(hit)).count())
+        .sum();
+    assert!(same >= 490, "recall@10 is {same} of 500");
 }

@@ -1,4 +1,4 @@
-//! One vector per passage, in a flat file of little-endian `f32`, row after row. Count and length stand in the manifest.
+//! One vector per passage, phrase or fact, in a flat file of little-endian `f32`, row after row. Count and length stand in the manifest.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -41,13 +41,13 @@ impl Vectors {
         self.dims
     }
 
-    /// The vector of the passage with this number, if there is one.
-    pub(super) fn row(&self, number: u32) -> Option<&[f32]> {
+    /// The vector with this number, if there is one.
+    pub(crate) fn row(&self, number: u32) -> Option<&[f32]> {
         let start = (number as usize).checked_mul(self.dims)?;
         self.flat().get(start..start.checked_add(self.dims)?)
     }
 
-    pub(super) fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.flat().chunks_exact(self.dims)
     }
 

@@ -15,6 +15,7 @@ use memmap2::Mmap;
 use crate::corpus::Document;
 use crate::error::IndexError;
 use crate::evidence::Passage;
+use crate::extract::Passages;
 
 pub(crate) use writer::StoreWriter;
 
@@ -118,6 +119,16 @@ impl Store {
 
     fn broken(&self, number: u32) -> IndexError {
         IndexError::corrupt(&self.path, format!("passage {number} cannot be read"))
+    }
+}
+
+impl Passages for Store {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
+        Store::passage(self, number)
     }
 }
 

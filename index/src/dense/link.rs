@@ -1,0 +1,101 @@
+//! Joining vectors into the graph of nearest neighbours: all of them, or those that a commit adds.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use usearch::Index;
+
+use super::hnsw::{failed, measure_ourselves, options, text};
+use super::keys::Keys;
+use super::vectors::Vectors;
+use crate::error::IndexError;
+
+/// The files of a graph.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Files<'a> {
+    /// The graph itself.
+    pub(crate) graph: &'a Path,
+    /// Which passage each of its nodes is.
+    pub(crate) keys: &'a Path,
+}
+
+/// A graph to go on from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Earlier<'a> {
+    pub(crate) files: Files<'a>,
+    /// How many passages it was over, and for each of them its number now, if it is still there with the same vector.
+    pub(crate) moved: &'a [Option<u32>],
+}
+
+/// Joins `vectors` with `threads` threads and writes the graph to `files`. `progress` gets the number of vectors done.
+/// Goes on from an earlier graph, if there is one, unless too much of it is gone. With one thread the same vectors, or
+/// the same change to the same graph, give the same graph.
+pub(crate) fn link(
+    vectors: &Vectors,
+    files: Files<'_>,
+    earlier: Option<Earlier<'_>>,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), IndexError> {
+    let mut index = Index::new(&options(vectors.dims())).map_err(failed("create"))?;
+    let grown = earlier.map(|earlier| grown(&mut index, vectors, earlier)).transpose()?.flatten();
+    let (mut keys, new) = grown.unwrap_or_else(|| (Keys::identity(0), (0..).take(vectors.count()).collect()));
+    measure_ourselves(&mut index);
+    let threads = threads.clamp(1, new.len().max(1));
+    index.reserve_capacity_and_threads(keys.nodes() + new.len(), threads).map_err(failed("create"))?;
+    add(&index, vectors, &new, keys.nodes(), threads, progress)?;
+    new.iter().for_each(|&number| keys.push(number));
+    keys.write(files.keys)?;
+    save(&index, files.graph)
+}
+
+/// Loads the earlier graph into `index`; gives its nodes, and the passages that have none. Nothing where a new graph is
+/// better: every node that is gone costs each search a little time and a little recall, so a fifth of them is enough.
+fn grown(index: &mut Index, vectors: &Vectors, earlier: Earlier<'_>) -> Result<Option<(Keys, Vec<u32>)>, IndexError> {
+    let keys = Keys::open(earlier.files.keys, earlier.moved.len())?.moved(earlier.moved);
+    if keys.gone() > keys.nodes() / 5 {
+        return Ok(None);
+    }
+    let new = keys.missing(vectors.count());
+    index.load(text(earlier.files.graph)?).map_err(failed("load"))?;
+    let fits = index.size() == keys.nodes() && index.dimensions() == vectors.dims();
+    fits.then_some(Some((keys, new))).ok_or_else(|| IndexError::corrupt(earlier.files.graph, "it is of other vectors"))
+}
+
+/// Adds the vectors of the passages `new`, the first as node `first`.
+fn add(
+    index: &Index,
+    vectors: &Vectors,
+    new: &[u32],
+    first: usize,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), IndexError> {
+    let done = AtomicUsize::new(vectors.count() - new.len().min(vectors.count()));
+    let unknown = || IndexError::Dense { action: "add to", message: "a vector is missing".into() };
+    let add_from = |start: usize| -> Result<(), IndexError> {
+        for (&number, node) in new.iter().zip(first as u64..).skip(start).step_by(threads) {
+            index.add(node, vectors.row(number).ok_or_else(unknown)?).map_err(failed("add to"))?;
+            progress(done.fetch_add(1, Ordering::Relaxed) as u64 + 1);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|start| scope.spawn(move || add_from(start))).collect();
+        // A panic in a worker is a bug, and goes on as one.
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+fn save(index: &Index, path: &Path) -> Result<(), IndexError> {
+    index.save(text(path)?).map_err(failed("save"))?;
+    // usearch does not look at what closing the file says, and a full disk may say it only then.
+    let written = std::fs::metadata(path).map_err(IndexError::io("read", path))?.len();
+    if written == index.serialized_length() as u64 {
+        Ok(())
+    } else {
+        Err(IndexError::io("write", path)(std::io::ErrorKind::WriteZero.into()))
+    }
+}

@@ -1,0 +1,109 @@
+//! From the triples of passages to a graph on disk.
+
+use std::path::Path;
+
+use super::adjacency::Compiled;
+use super::edges;
+use super::statements::Statements;
+use super::synonyms::Neighbours;
+use super::table::Table;
+use super::triples::{Origin, TripleWriter, Triples};
+use super::{file, phrase};
+use crate::dense::{Codes, Vectors};
+use crate::embedding::{Embedding, Texts};
+use crate::error::IndexError;
+use crate::extract::Extract;
+use crate::manifest::GraphInfo;
+use crate::progress::{BuildProgress, Phase};
+use crate::store::Store;
+
+/// What a graph is built of and with.
+#[derive(Clone, Copy)]
+pub(crate) struct GraphDraft<'a> {
+    /// The folder of the graph, which holds the triples already.
+    pub(crate) dir: &'a Path,
+    pub(crate) store: &'a Store,
+    pub(crate) embedding: Embedding<'a>,
+    pub(crate) threads: usize,
+    pub(crate) progress: &'a dyn BuildProgress,
+}
+
+impl GraphDraft<'_> {
+    /// Asks `extract` for the triples that are not known, then builds the graph over all of them.
+    pub(crate) fn build(
+        &self,
+        mut triples: TripleWriter,
+        extract: Option<&dyn Extract>,
+    ) -> Result<GraphInfo, IndexError> {
+        let given = triples.any();
+        if let Some(extract) = extract {
+            self.extract(&mut triples, extract)?;
+        }
+        triples.finish(self.store.len())?;
+        let source = match extract {
+            Some(extract) if given => format!("corpus and {}", extract.id()),
+            Some(extract) => extract.id(),
+            None => "corpus".to_owned(),
+        };
+        self.join(source)
+    }
+
+    fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<(), IndexError> {
+        let unknown = triples.unknown(self.store.count());
+        let (mut done, total) = (0, Some(unknown.len() as u64));
+        self.progress.update(Phase::Extracting, 0, total);
+        extract.extract(self.store, &unknown, &mut |number, found| {
+            triples.add(number, &found, Origin::Extracted)?;
+            done += 1;
+            self.progress.update(Phase::Extracting, done, total);
+            Ok(())
+        })
+    }
+
+    /// Builds everything that follows from the triples.
+    fn join(&self, source: String) -> Result<GraphInfo, IndexError> {
+        let triples = Triples::open(&self.dir.join(file::TRIPLES), self.store.len())?;
+        let statements = Statements::write(self.dir, &triples)?;
+        let phrases = Table::open(&self.dir.join(file::PHRASES))?;
+        let relations = Table::open(&self.dir.join(file::RELATIONS))?;
+        let phrase_vectors = self
+            .embed(Phase::Phrases, file::PHRASE_VECTORS, phrases.len(), &|number| Ok(phrases.get(number).to_owned()))?;
+        let fact_vectors = self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
+            let [subject, relation, object] = statements.facts[number as usize];
+            Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
+        })?;
+        Codes::write(&fact_vectors, &self.dir.join(file::FACT_CODES))?;
+        let total = Some(phrases.len() as u64);
+        self.progress.update(Phase::Synonyms, 0, total);
+        let synonyms = Neighbours::find(&phrases, &phrase_vectors, self.threads, &|done| {
+            self.progress.update(Phase::Synonyms, done, total);
+        });
+        synonyms.write(&self.dir.join(file::SYNONYMS))?;
+        self.progress.update(Phase::Synonyms, phrases.len() as u64, total);
+        let passages_of = statements.phrases_of.inverse(statements.phrases);
+        let graph = edges::graph(&statements.stated, &passages_of, &synonyms, self.store.len());
+        let compiled = Compiled::of(&graph);
+        compiled.write(&self.dir.join(file::ADJACENCY))?;
+        Ok(GraphInfo {
+            source,
+            triples: statements.stated.len() as u64,
+            phrases: statements.phrases as u64,
+            facts: statements.facts.len() as u64,
+            edges: compiled.targets.len() as u64 / 2,
+        })
+    }
+
+    fn embed(
+        &self,
+        phase: Phase,
+        name: &str,
+        count: usize,
+        text: &dyn Fn(u32) -> Result<String, IndexError>,
+    ) -> Result<Vectors, IndexError> {
+        let what = if phase == Phase::Facts { "facts" } else { "phrases" };
+        let (path, total) = (self.dir.join(name), Some(count as u64));
+        let texts = Texts { what, count: u32::try_from(count).unwrap_or(u32::MAX), text };
+        self.embedding.write(&path, &texts, &|done| self.progress.update(phase, done, total))?;
+        Vectors::open(&path, count, self.embedding.embed.dims())
+    }
+}

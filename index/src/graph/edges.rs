@@ -1,0 +1,81 @@
+//! The edge table of HippoRAG 2 (`HippoRAG.py:add_fact_edges`, `add_passage_edges`, `add_synonymy_edges`,
+//! `add_new_edges`), as an undirected graph with parallel edges.
+
+use petgraph::graph::{NodeIndex, UnGraph};
+
+use super::lists::Rows;
+use super::statements::Numbers;
+use super::synonyms::Neighbours;
+
+/// Builds the graph over `passages_of.len()` phrases and `passages` passages.
+///
+/// The table holds a weight for every ordered pair of nodes, and each entry becomes one edge without direction:
+/// * for each triple as it was `stated`, 1 is added to (subject, object) and to (object, subject);
+/// * each passage has an edge of weight 1 to each of its phrases;
+/// * each synonym (a, b) sets the weight of (a, b) to its score, whatever facts had added up there;
+/// * pairs of a node with itself are left out.
+pub(super) fn graph(
+    stated: &[Numbers],
+    passages_of: &Rows,
+    synonyms: &Neighbours,
+    passages: usize,
+) -> UnGraph<(), f32> {
+    let phrases = passages_of.len();
+    let facts = Counts::of(stated, phrases);
+    let edges = facts.pairs.len() + synonyms.len() + passages_of.values.len();
+    let mut graph = UnGraph::with_capacity(phrases + passages, edges);
+    for _ in 0..phrases + passages {
+        graph.add_node(());
+    }
+    let node = |number: usize| NodeIndex::new(number);
+    for from in 0..phrases {
+        overlay(facts.row(from), synonyms.row(from), |to, weight| {
+            if to as usize != from {
+                graph.add_edge(node(from), node(to as usize), weight);
+            }
+        });
+        for &passage in passages_of.get(from) {
+            graph.add_edge(node(phrases + passage as usize), node(from), 1.0);
+        }
+    }
+    graph
+}
+
+/// Shows the entries of both rows, sorted by target, to `visit`; where both have one, that of `over` counts.
+fn overlay(mut under: &[(u32, f32)], over: impl Iterator<Item = (u32, f32)>, mut visit: impl FnMut(u32, f32)) {
+    for (to, weight) in over {
+        let before = under.partition_point(|entry| entry.0 < to);
+        under[..before].iter().for_each(|&(to, weight)| visit(to, weight));
+        let hidden = under.get(before).is_some_and(|entry| entry.0 == to);
+        under = &under[before + usize::from(hidden)..];
+        visit(to, weight);
+    }
+    under.iter().for_each(|&(to, weight)| visit(to, weight));
+}
+
+/// How many triples join two phrases, seen from each of them.
+struct Counts {
+    offsets: Vec<usize>,
+    pairs: Vec<(u32, f32)>,
+}
+
+impl Counts {
+    fn of(stated: &[Numbers], phrases: usize) -> Counts {
+        let both = stated.iter().flat_map(|&[subject, _, object]| [(subject, object), (object, subject)]);
+        let mut pairs: Vec<(u32, u32)> = both.filter(|(from, to)| from != to).collect();
+        pairs.sort_unstable();
+        let mut counts = Counts { offsets: vec![0; phrases + 1], pairs: Vec::new() };
+        for equal in pairs.chunk_by(|a, b| a == b) {
+            let (from, to) = equal[0];
+            counts.pairs.push((to, equal.len() as f32));
+            counts.offsets[from as usize + 1] = counts.pairs.len();
+        }
+        // A phrase without a fact of its own ends where the one before it ends.
+        (0..phrases).for_each(|i| counts.offsets[i + 1] = counts.offsets[i + 1].max(counts.offsets[i]));
+        counts
+    }
+
+    fn row(&self, from: usize) -> &[(u32, f32)] {
+        &self.pairs[self.offsets[from]..self.offsets[from + 1]]
+    }
+}

@@ -1,0 +1,226 @@
+//! The graph of phrases and passages: what is searched beside the passages themselves.
+//!
+//! Triples of passages are normalised to phrases (their subjects and objects) and facts (subject, relation, object).
+//! Phrases and passages are the nodes of an undirected weighted graph, as in HippoRAG 2; phrases are numbered in the
+//! order of their code points, facts in the order of their subject, relation and object.
+
+mod adjacency;
+mod build;
+mod columns;
+mod edges;
+mod lists;
+pub mod phrase;
+pub mod scale;
+mod statements;
+mod synonyms;
+mod table;
+mod triples;
+
+use std::path::Path;
+
+use crate::dense::{Codes, Extremes, Vectors};
+use crate::error::IndexError;
+use crate::manifest::GraphInfo;
+use crate::triple::Triple;
+
+pub use adjacency::Adjacency;
+pub(crate) use build::GraphDraft;
+pub(crate) use synonyms::Synonyms;
+pub(crate) use triples::{Origin, TripleWriter, Triples};
+
+use columns::{Column, Columns};
+use lists::Lists;
+use table::Table;
+
+/// The files of the graph, within its folder.
+pub(crate) mod file {
+    pub(crate) const TRIPLES: &str = "triples.bin";
+    pub(crate) const PHRASES: &str = "phrases.bin";
+    pub(crate) const RELATIONS: &str = "relations.bin";
+    pub(crate) const FACTS: &str = "facts.bin";
+    pub(crate) const MENTIONS: &str = "mentions.bin";
+    pub(crate) const PHRASE_VECTORS: &str = "phrase_vectors.bin";
+    pub(crate) const FACT_VECTORS: &str = "fact_vectors.bin";
+    pub(crate) const FACT_CODES: &str = "fact_codes.bin";
+    pub(crate) const SYNONYMS: &str = "synonyms.bin";
+    pub(crate) const ADJACENCY: &str = "adjacency.bin";
+
+    /// Every file that opening reads.
+    pub(crate) const ALL: [&str; 10] =
+        [TRIPLES, PHRASES, RELATIONS, FACTS, MENTIONS, PHRASE_VECTORS, FACT_VECTORS, FACT_CODES, SYNONYMS, ADJACENCY];
+}
+
+/// A fact by the numbers of its phrases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fact<'a> {
+    /// Number of the phrase that the fact is about.
+    pub subject: u32,
+    /// What it says of the two, normalised.
+    pub relation: &'a str,
+    /// Number of the phrase that the subject is related to.
+    pub object: u32,
+}
+
+/// The graph of a snapshot. Never changes. Numbers that name nothing are answered with what is empty.
+#[derive(Debug)]
+pub struct Graph {
+    triples: Triples,
+    phrases: Table,
+    relations: Table,
+    facts: [Column<u32>; 3],
+    passages_of: Lists,
+    passages_of_fact: Lists,
+    facts_of: Lists,
+    phrase_vectors: Vectors,
+    fact_vectors: Vectors,
+    fact_codes: Codes,
+    synonyms: Synonyms,
+    adjacency: adjacency::Stored,
+}
+
+impl Graph {
+    /// Opens the graph in the folder `dir` over so many passages.
+    pub(crate) fn open(dir: &Path, info: &GraphInfo, passages: usize, dims: usize) -> Result<Graph, IndexError> {
+        let path = |name| dir.join(name);
+        let phrases = Table::open(&path(file::PHRASES))?;
+        let relations = Table::open(&path(file::RELATIONS))?;
+        let facts = open_facts(&path(file::FACTS), phrases.len(), relations.len())?;
+        let (count, nodes) = (facts[0].len(), phrases.len() + passages);
+        if [phrases.len() as u64, count as u64] != [info.phrases, info.facts] {
+            let message = format!("it holds {} phrases and {count} facts", phrases.len());
+            return Err(IndexError::corrupt(&path(file::PHRASES), message));
+        }
+        let mut mentions = Columns::open(&path(file::MENTIONS))?;
+        Ok(Graph {
+            triples: Triples::open(&path(file::TRIPLES), passages)?,
+            passages_of: Lists::read(&mut mentions, phrases.len(), passages)?,
+            passages_of_fact: Lists::read(&mut mentions, count, passages)?,
+            facts_of: Lists::read(&mut mentions, passages, count)?,
+            phrase_vectors: Vectors::open(&path(file::PHRASE_VECTORS), phrases.len(), dims)?,
+            fact_vectors: Vectors::open(&path(file::FACT_VECTORS), count, dims)?,
+            fact_codes: Codes::open(&path(file::FACT_CODES), count, dims)?,
+            synonyms: Synonyms::open(&path(file::SYNONYMS), phrases.len())?,
+            adjacency: adjacency::Stored::open(&path(file::ADJACENCY), nodes)?,
+            phrases,
+            relations,
+            facts,
+        })
+    }
+
+    /// How many phrases there are.
+    pub fn phrases(&self) -> usize {
+        self.phrases.len()
+    }
+
+    /// How many facts there are.
+    pub fn facts(&self) -> usize {
+        self.facts[0].len()
+    }
+
+    /// How many passages there are.
+    pub fn passages(&self) -> usize {
+        self.triples.passages()
+    }
+
+    /// The text of a phrase, normalised.
+    pub fn phrase(&self, phrase: u32) -> &str {
+        self.phrases.get(phrase)
+    }
+
+    /// The number of a phrase that is given in its normal form.
+    pub fn phrase_id(&self, text: &str) -> Option<u32> {
+        self.phrases.find(text)
+    }
+
+    /// A fact.
+    pub fn fact(&self, fact: u32) -> Fact<'_> {
+        let [subject, relation, object] =
+            [0, 1, 2].map(|part: usize| self.facts[part].get(fact as usize).copied().unwrap_or(u32::MAX));
+        Fact { subject, relation: self.relations.get(relation), object }
+    }
+
+    /// The text of a fact, by which it is embedded: see [`phrase::fact`].
+    pub fn fact_text(&self, fact: u32) -> String {
+        let Fact { subject, relation, object } = self.fact(fact);
+        phrase::fact(self.phrase(subject), relation, self.phrase(object))
+    }
+
+    /// The passages with a triple that names this phrase, in order.
+    pub fn passages_of(&self, phrase: u32) -> &[u32] {
+        self.passages_of.get(phrase)
+    }
+
+    /// The passages that state this fact, in order.
+    pub fn passages_of_fact(&self, fact: u32) -> &[u32] {
+        self.passages_of_fact.get(fact)
+    }
+
+    /// The facts that this passage states, in order.
+    pub fn facts_of(&self, passage: u32) -> &[u32] {
+        self.facts_of.get(passage)
+    }
+
+    /// The synonyms of a phrase, in order, and their cosines.
+    pub fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]) {
+        self.synonyms.get(phrase)
+    }
+
+    /// The triples of a passage as they were extracted or given.
+    ///
+    /// # Errors
+    /// If their record is damaged.
+    pub fn triples(&self, passage: u32) -> Result<Vec<Triple>, IndexError> {
+        self.triples.get(passage)
+    }
+
+    /// Where the triples of a passage are from.
+    pub(crate) fn origin(&self, passage: u32) -> Origin {
+        self.triples.origin(passage)
+    }
+
+    /// The edges: nodes are the phrases, by their numbers, then the passages, numbered from [`Graph::phrases`].
+    pub fn adjacency(&self) -> Adjacency<'_> {
+        self.adjacency.view()
+    }
+
+    /// The vector of a phrase, of length 1.
+    pub fn phrase_vector(&self, phrase: u32) -> &[f32] {
+        self.phrase_vectors().row(phrase).unwrap_or_default()
+    }
+
+    /// The vector of a fact, of length 1.
+    pub fn fact_vector(&self, fact: u32) -> &[f32] {
+        self.fact_vectors().row(fact).unwrap_or_default()
+    }
+
+    /// The `k` facts most like `query`, and the least and largest likeness of any fact, exactly. `None` without facts.
+    pub(crate) fn nearest_facts(&self, query: &[f32], k: usize) -> Option<Extremes> {
+        self.fact_codes.extremes(&self.fact_vectors, query, k)
+    }
+
+    /// One vector of length 1 per phrase.
+    pub(crate) fn phrase_vectors(&self) -> &Vectors {
+        &self.phrase_vectors
+    }
+
+    /// One vector of length 1 per fact.
+    pub(crate) fn fact_vectors(&self) -> &Vectors {
+        &self.fact_vectors
+    }
+}
+
+fn open_facts(path: &Path, phrases: usize, relations: usize) -> Result<[Column<u32>; 3], IndexError> {
+    let mut columns = Columns::open(path)?;
+    let facts: [Column<u32>; 3] = [columns.take()?, columns.take()?, columns.take()?];
+    let fit = |column: &[u32], below: usize| {
+        column.len() == facts[0].len() && column.iter().all(|&number| (number as usize) < below)
+    };
+    if fit(&facts[0], phrases) && fit(&facts[1], relations) && fit(&facts[2], phrases) {
+        Ok(facts)
+    } else {
+        Err(columns.corrupt("a fact names what is not there"))
+    }
+}
+
+#[cfg(test)]
+mod golden;

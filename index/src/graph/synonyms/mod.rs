@@ -1,0 +1,116 @@
+//! Synonyms: the phrases whose vectors lie close to that of a phrase.
+//!
+//! As HippoRAG 2 finds them (`HippoRAG.py:add_synonymy_edges`): a phrase of more than two letters and digits has as
+//! synonyms its nearest other phrases that are not empty, as far as their cosine is at least [`THRESHOLD`], and at
+//! most [`MOST`] of them. Equal scores go by the order of the phrases.
+
+mod best;
+mod scan;
+
+use std::path::Path;
+
+use super::columns::{Column, Columns, ColumnsWriter};
+use super::phrase::has_synonyms;
+use super::table::{Table, starts};
+use crate::dense::Vectors;
+use crate::error::IndexError;
+
+use best::Best;
+
+/// The least cosine of synonyms (`synonymy_edge_sim_threshold`).
+pub(crate) const THRESHOLD: f32 = 0.8;
+
+/// The most synonyms that a phrase has: counting stops when more than 100 are found.
+pub(crate) const MOST: usize = 101;
+
+/// The synonyms of every phrase, in memory: by row, sorted by number.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Neighbours {
+    offsets: Vec<u64>,
+    numbers: Vec<u32>,
+    scores: Vec<f32>,
+}
+
+impl Neighbours {
+    /// Lists of pairs of number and score, in any order.
+    pub(super) fn of(lists: impl Iterator<Item = Vec<(u32, f32)>>) -> Neighbours {
+        let mut neighbours = Neighbours { offsets: vec![0], numbers: Vec::new(), scores: Vec::new() };
+        for mut list in lists {
+            list.sort_unstable_by_key(|&(number, _)| number);
+            neighbours.numbers.extend(list.iter().map(|&(number, _)| number));
+            neighbours.scores.extend(list.iter().map(|&(_, score)| score));
+            neighbours.offsets.push(neighbours.numbers.len() as u64);
+        }
+        neighbours
+    }
+
+    /// Finds the synonyms of all `phrases`, whose vectors these are.
+    pub(super) fn find(phrases: &Table, vectors: &Vectors, threads: usize, done: &(dyn Fn(u64) + Sync)) -> Neighbours {
+        let count = 0..phrases.len() as u32;
+        let columns: Vec<u32> = count.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
+        let queries: Vec<u32> = count.clone().filter(|&number| has_synonyms(phrases.get(number))).collect();
+        let mut found = scan::nearest(vectors, &queries, &columns, threads, done).into_iter().zip(&queries).peekable();
+        Neighbours::of(count.map(|number| match found.next_if(|(_, query)| **query == number) {
+            Some((best, _)) => best.list(),
+            None => Vec::new(),
+        }))
+    }
+
+    /// How many pairs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The synonyms of a phrase and their scores.
+    pub(crate) fn row(&self, phrase: usize) -> impl Iterator<Item = (u32, f32)> + '_ {
+        let row = self.offsets[phrase] as usize..self.offsets[phrase + 1] as usize;
+        self.numbers[row.clone()].iter().copied().zip(self.scores[row].iter().copied())
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<(), IndexError> {
+        let mut columns = ColumnsWriter::create(path)?;
+        columns.column(&self.offsets)?;
+        columns.column(&self.numbers)?;
+        columns.column(&self.scores)?;
+        columns.finish()
+    }
+}
+
+/// The synonyms of a snapshot, by memory map.
+#[derive(Debug)]
+pub(crate) struct Synonyms {
+    offsets: Column<u64>,
+    numbers: Column<u32>,
+    scores: Column<f32>,
+}
+
+impl Synonyms {
+    pub(super) fn open(path: &Path, phrases: usize) -> Result<Synonyms, IndexError> {
+        let mut columns = Columns::open(path)?;
+        let stored = Synonyms { offsets: columns.take()?, numbers: columns.take()?, scores: columns.take()? };
+        let fits = stored.offsets.len() == phrases + 1
+            && starts(&stored.offsets, stored.numbers.len())
+            && stored.scores.len() == stored.numbers.len();
+        if !fits {
+            return Err(columns.corrupt(format!("it does not hold the synonyms of {phrases} phrases")));
+        }
+        let sound = |phrase: usize| {
+            let (numbers, scores) = stored.row(phrase);
+            numbers.is_sorted_by(|a, b| a < b)
+                && numbers.last().is_none_or(|&last| (last as usize) < phrases)
+                && scores.iter().all(|&score| score >= THRESHOLD && score.is_finite())
+        };
+        if (0..phrases).all(sound) { Ok(stored) } else { Err(columns.corrupt("a list of synonyms is out of order")) }
+    }
+
+    /// The synonyms of a phrase, sorted by number, and their scores.
+    pub(crate) fn get(&self, phrase: u32) -> (&[u32], &[f32]) {
+        self.row(phrase as usize)
+    }
+
+    fn row(&self, phrase: usize) -> (&[u32], &[f32]) {
+        let bounds = self.offsets.get(phrase..phrase + 2);
+        let row = bounds.map_or(0..0, |at| at[0] as usize..at[1] as usize);
+        (&self.numbers[row.clone()], &self.scores[row])
+    }
+}

@@ -1,0 +1,81 @@
+//! A table of texts by their number, sorted, so that the number of a text can be found too.
+
+use std::path::Path;
+
+use super::columns::{Column, Columns, ColumnsWriter};
+use crate::error::IndexError;
+
+/// Texts by memory map: each one different, in the order of their code points.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Where each text begins, and where the last one ends.
+    offsets: Column<u64>,
+    text: Column<u8>,
+}
+
+impl Table {
+    pub(crate) fn open(path: &Path) -> Result<Table, IndexError> {
+        let mut columns = Columns::open(path)?;
+        let table = Table { offsets: columns.take()?, text: columns.take()? };
+        if !starts(&table.offsets, table.text.len()) || table.offsets.len() > u32::MAX as usize {
+            return Err(columns.corrupt("the places of its texts do not fit"));
+        }
+        let text = std::str::from_utf8(&table.text).map_err(|_| columns.corrupt("its texts are not UTF-8"))?;
+        let bounds = table.offsets.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize));
+        let mut texts = bounds.map(|(start, end)| text.get(start..end));
+        let mut last = None;
+        if !texts.all(|text| text.is_some() && last.replace(text) < Some(text)) {
+            return Err(columns.corrupt("its texts are not in order"));
+        }
+        Ok(table)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// The text with this number; empty where there is none.
+    pub(crate) fn get(&self, number: u32) -> &str {
+        let number = number as usize;
+        let bytes = self.offsets.get(number..number + 2).and_then(|at| self.text.get(at[0] as usize..at[1] as usize));
+        bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+
+    /// The number of a text.
+    pub(crate) fn find(&self, text: &str) -> Option<u32> {
+        let (mut low, mut high) = (0, u32::try_from(self.len()).ok()?);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.get(middle).cmp(text) {
+                std::cmp::Ordering::Equal => return Some(middle),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
+    /// Writes a table of `texts`, which come in order.
+    pub(crate) fn write<'a>(path: &Path, texts: impl Iterator<Item = &'a str> + Clone) -> Result<(), IndexError> {
+        let mut columns = ColumnsWriter::create(path)?;
+        columns.begin::<u64>()?;
+        columns.push(&[0_u64])?;
+        let mut end = 0;
+        for text in texts.clone() {
+            end += text.len() as u64;
+            columns.push(&[end])?;
+        }
+        columns.begin::<u8>()?;
+        for text in texts {
+            columns.push(text.as_bytes())?;
+        }
+        columns.finish()
+    }
+}
+
+/// Whether `offsets` cut a column of `length` into rows: from 0, never falling, to its end.
+pub(super) fn starts(offsets: &[u64], length: usize) -> bool {
+    offsets.first() == Some(&0)
+        && offsets.last() == Some(&(length as u64))
+        && offsets.windows(2).all(|pair| pair[0] <= pair[1])
+}

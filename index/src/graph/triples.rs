@@ -1,0 +1,186 @@
+//! The triples of every passage as they were extracted or given, in the order in which they became known.
+
+use std::path::{Path, PathBuf};
+
+use super::columns::{Column, Columns, ColumnsWriter};
+use crate::error::IndexError;
+use crate::triple::Triple;
+
+/// Where the triples of a passage are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Origin {
+    /// Nobody was asked.
+    None = 0,
+    /// The document brought them.
+    Given = 1,
+    /// An extractor found them.
+    Extracted = 2,
+}
+
+/// The triples of a snapshot, by memory map.
+#[derive(Debug)]
+pub(crate) struct Triples {
+    path: PathBuf,
+    records: Column<u8>,
+    starts: Column<u64>,
+    lengths: Column<u32>,
+    origins: Column<u8>,
+}
+
+impl Triples {
+    /// Opens the triples of so many passages.
+    pub(crate) fn open(path: &Path, passages: usize) -> Result<Triples, IndexError> {
+        let mut columns = Columns::open(path)?;
+        let triples = Triples {
+            path: path.to_owned(),
+            records: columns.take()?,
+            starts: columns.take()?,
+            lengths: columns.take()?,
+            origins: columns.take()?,
+        };
+        if [triples.starts.len(), triples.lengths.len(), triples.origins.len()] != [passages; 3] {
+            return Err(columns.corrupt(format!("it does not hold the triples of {passages} passages")));
+        }
+        Ok(triples)
+    }
+
+    pub(crate) fn passages(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Where the triples of a passage are from.
+    pub(crate) fn origin(&self, passage: u32) -> Origin {
+        match self.origins.get(passage as usize) {
+            Some(1) => Origin::Given,
+            Some(2) => Origin::Extracted,
+            _ => Origin::None,
+        }
+    }
+
+    /// The triples of a passage.
+    pub(crate) fn get(&self, passage: u32) -> Result<Vec<Triple>, IndexError> {
+        let mut found = Vec::new();
+        self.each(passage, |[subject, relation, object]| found.push(Triple::new(subject, relation, object)))?;
+        Ok(found)
+    }
+
+    /// Shows the triples of a passage to `visit`.
+    pub(crate) fn each(&self, passage: u32, mut visit: impl FnMut([&str; 3])) -> Result<(), IndexError> {
+        let mut record = self.record(passage);
+        while let Some(rest) = record.filter(|rest| !rest.is_empty()) {
+            record = triple(rest).map(|(fields, rest)| {
+                visit(fields);
+                rest
+            });
+        }
+        let message = || format!("the triples of passage {passage} cannot be read");
+        record.map(drop).ok_or_else(|| IndexError::corrupt(&self.path, message()))
+    }
+
+    fn record(&self, passage: u32) -> Option<&[u8]> {
+        let start = usize::try_from(*self.starts.get(passage as usize)?).ok()?;
+        let length = *self.lengths.get(passage as usize)? as usize;
+        self.records.get(start..start.checked_add(length)?)
+    }
+}
+
+/// The first triple of a record, and what is left of it.
+fn triple(mut record: &[u8]) -> Option<([&str; 3], &[u8])> {
+    let mut fields = [""; 3];
+    for field in &mut fields {
+        let (length, rest) = number(record)?;
+        let (text, rest) = rest.split_at_checked(length)?;
+        (*field, record) = (std::str::from_utf8(text).ok()?, rest);
+    }
+    Some((fields, record))
+}
+
+/// A number of seven bits per byte, the lowest first; the last byte has its high bit clear.
+fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut number = 0_u64;
+    for (place, &byte) in bytes.iter().enumerate().take(9) {
+        number |= u64::from(byte & 0x7f) << (7 * place);
+        if byte < 0x80 {
+            return Some((usize::try_from(number).ok()?, &bytes[place + 1..]));
+        }
+    }
+    None
+}
+
+/// The triples of a snapshot in the making. Takes those of each passage once, in any order.
+#[derive(Debug)]
+pub(crate) struct TripleWriter {
+    path: PathBuf,
+    columns: ColumnsWriter,
+    starts: Vec<u64>,
+    lengths: Vec<u32>,
+    origins: Vec<u8>,
+}
+
+impl TripleWriter {
+    pub(crate) fn create(path: &Path) -> Result<TripleWriter, IndexError> {
+        let mut columns = ColumnsWriter::create(path)?;
+        columns.begin::<u8>()?;
+        let (starts, lengths, origins) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(TripleWriter { path: path.to_owned(), columns, starts, lengths, origins })
+    }
+
+    /// Adds the triples of a passage. What is said twice in it counts once (`filter_invalid_triples` of HippoRAG 2).
+    pub(crate) fn add(&mut self, passage: u32, triples: &[Triple], origin: Origin) -> Result<(), IndexError> {
+        let mut record = Vec::new();
+        let mut seen = std::collections::HashSet::with_capacity(triples.len());
+        for triple in triples.iter().filter(|triple| seen.insert(*triple)) {
+            for field in [&triple.subject, &triple.relation, &triple.object] {
+                write_number(&mut record, field.len());
+                record.extend_from_slice(field.as_bytes());
+            }
+        }
+        let length = u32::try_from(record.len()).map_err(|_| {
+            IndexError::io("store 4 GiB of triples of one passage in", &self.path)(
+                std::io::ErrorKind::FileTooLarge.into(),
+            )
+        })?;
+        self.reach(passage as usize + 1);
+        self.starts[passage as usize] = self.columns.push(&record)?;
+        self.lengths[passage as usize] = length;
+        self.origins[passage as usize] = origin as u8;
+        Ok(())
+    }
+
+    /// Whether any document brought triples.
+    pub(crate) fn any(&self) -> bool {
+        self.origins.iter().any(|&origin| origin != Origin::None as u8)
+    }
+
+    /// The passages below `passages` whose triples are not known.
+    pub(crate) fn unknown(&self, passages: u32) -> Vec<u32> {
+        let known =
+            |&number: &u32| self.origins.get(number as usize).is_none_or(|&origin| origin == Origin::None as u8);
+        (0..passages).filter(known).collect()
+    }
+
+    /// The file is complete, for so many passages, but not yet synced.
+    pub(crate) fn finish(mut self, passages: usize) -> Result<(), IndexError> {
+        self.reach(passages);
+        self.columns.column(&self.starts)?;
+        self.columns.column(&self.lengths)?;
+        self.columns.column(&self.origins)?;
+        self.columns.finish()
+    }
+
+    fn reach(&mut self, passages: usize) {
+        let passages = passages.max(self.starts.len());
+        self.starts.resize(passages, 0);
+        self.lengths.resize(passages, 0);
+        self.origins.resize(passages, Origin::None as u8);
+    }
+}
+
+fn write_number(record: &mut Vec<u8>, mut number: usize) {
+    while number >= 0x80 {
+        record.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    record.push(number as u8);
+}

@@ -1,0 +1,243 @@
+//! Triples that were extracted elsewhere, out of a file.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::filter::valid_triples;
+use super::records::Records;
+use crate::corpus::{Location, content};
+use crate::error::IndexError;
+use crate::evidence::Passage;
+use crate::extract::{Extract, Passages, TripleSink};
+use crate::triple::Triple;
+
+/// What an import found and did not find, for people. The numbers about passages add up over all extractions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ImportReport {
+    /// Records in the file.
+    pub records: u64,
+    /// Records that were replaced by a later one for the same passage.
+    pub replaced: u64,
+    /// Triples left out because they have not three parts or repeat an earlier one of the same record.
+    pub dropped: u64,
+    /// Passages that were asked about.
+    pub passages: u64,
+    /// Of these, passages that no record is about.
+    pub missing: u64,
+    /// Of these, passages whose record holds no triple.
+    pub empty: u64,
+    /// Records that are about no passage that was asked about.
+    pub unmatched: u64,
+}
+
+/// What a record is about: the hash of a passage's id or of its text.
+type Key = [u8; 16];
+
+/// Where a record lies.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    offset: u64,
+    length: usize,
+    line: u64,
+    /// Among the records that were kept, from 0.
+    number: usize,
+}
+
+/// A file of triples: HippoRAG's or RouteRAG's OpenIE results, `{"docs": [{"idx", "passage", "extracted_entities",
+/// "extracted_triples"}, …]}` (HippoRAG 1 wrote the same with other `idx`, which are not looked at), whose records are
+/// matched by the text of the passage; or JSONL of `{"id", "triples"}`, matched by the passage's id. A list of records,
+/// and records of both kinds in one file, are read as well.
+///
+/// Only where the records lie is kept in memory, about 50 bytes for each. The file is read again by
+/// [`Extract::extract`], and must not change in between.
+#[derive(Debug)]
+pub struct Imported {
+    path: PathBuf,
+    places: HashMap<Key, Place>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    report: ImportReport,
+    /// By the number of the record: whether a passage asked for it.
+    matched: Vec<bool>,
+}
+
+impl Imported {
+    /// Reads through the file and notes where each record lies.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is neither of the two kinds, or holds a record without the fields it needs.
+    pub fn open(path: &Path) -> Result<Imported, IndexError> {
+        let mut places = HashMap::new();
+        let mut report = ImportReport::default();
+        for found in Records::open(path)? {
+            let found = found?;
+            report.records += 1;
+            let record = Record::parse(&found.bytes).map_err(|message| IndexError::BadTriples {
+                location: found.location.clone(),
+                message: format!("record {}: {message}", report.records),
+            })?;
+            report.dropped += record.dropped;
+            let (line, number) = (found.location.line, places.len());
+            let place = Place { offset: found.offset, length: found.bytes.len(), line, number };
+            places
+                .entry(record.key)
+                .and_modify(|old: &mut Place| {
+                    report.replaced += 1;
+                    *old = Place { number: old.number, ..place };
+                })
+                .or_insert(place);
+        }
+        let matched = vec![false; places.len()];
+        Ok(Imported { path: path.to_owned(), places, counts: Mutex::new(Counts { report, matched }) })
+    }
+
+    /// What was found so far.
+    pub fn report(&self) -> ImportReport {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let unmatched = counts.matched.iter().filter(|&&matched| !matched).count() as u64;
+        ImportReport { unmatched, ..counts.report }
+    }
+
+    fn find(&self, passage: &Passage) -> Option<(Key, Place)> {
+        let keys = [key(Kind::Id, &passage.id), key(Kind::Text, &content(&passage.title, &passage.text))];
+        keys.into_iter().find_map(|key| Some((key, *self.places.get(&key)?)))
+    }
+
+    fn read(&self, file: &mut File, key: Key, place: Place) -> Result<Vec<Triple>, IndexError> {
+        let mut bytes = vec![0; place.length];
+        let read = file.seek(SeekFrom::Start(place.offset)).and_then(|_| file.read_exact(&mut bytes));
+        let record = read.ok().and_then(|()| Record::parse(&bytes).ok()).filter(|record| record.key == key);
+        record.map(|record| record.triples).ok_or_else(|| {
+            let message = "the file was changed while it was being imported: import it again";
+            self.bad(place.line, message.to_owned())
+        })
+    }
+
+    fn bad(&self, line: u64, message: String) -> IndexError {
+        IndexError::BadTriples { location: Location { file: self.path.as_path().into(), line }, message }
+    }
+
+    fn nothing_matches(&self, passages: &dyn Passages) -> Result<IndexError, IndexError> {
+        let example = passages.passage(0)?;
+        let message = format!(
+            "none of the {} records is about a passage of the corpus, whose first has the id {:?} and the title {:?}: \
+             records are matched by `id`, or by `passage` = title, line break, text",
+            self.places.len(),
+            example.id,
+            example.title
+        );
+        Ok(self.bad(1, message))
+    }
+}
+
+impl Extract for Imported {
+    fn id(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        format!("import {}", name.to_string_lossy())
+    }
+
+    fn reads_corpus(&self) -> bool {
+        false
+    }
+
+    fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
+        let mut file = File::open(&self.path).map_err(IndexError::io("open", &self.path))?;
+        let mut found = false;
+        for &number in numbers {
+            let place = self.find(&passages.passage(number)?);
+            let triples = match place {
+                Some((key, place)) => self.read(&mut file, key, place)?,
+                None => Vec::new(),
+            };
+            found |= place.is_some();
+            {
+                let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+                counts.report.passages += 1;
+                match place {
+                    None => counts.report.missing += 1,
+                    Some((_, place)) => {
+                        counts.matched[place.number] = true;
+                        counts.report.empty += u64::from(triples.is_empty());
+                    }
+                }
+            }
+            sink(number, triples)?;
+        }
+        // A change to a few passages may well find none; a whole corpus without any is the wrong file.
+        if !found && !numbers.is_empty() && numbers.len() == passages.len() {
+            return Err(self.nothing_matches(passages)?);
+        }
+        Ok(())
+    }
+}
+
+/// One record, read.
+struct Record {
+    key: Key,
+    triples: Vec<Triple>,
+    dropped: u64,
+}
+
+impl Record {
+    fn parse(bytes: &[u8]) -> Result<Record, String> {
+        let fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
+            let message = error.to_string();
+            let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(head, _)| head);
+            format!("broken JSON: {message}")
+        })?;
+        let (key, name) = match (fields.get("id"), fields.get("passage")) {
+            (Some(Value::String(id)), _) => (key(Kind::Id, id), "triples"),
+            (Some(Value::Number(id)), _) => (key(Kind::Id, &id.to_string()), "triples"),
+            (None | Some(Value::Null), Some(Value::String(text))) => (key(Kind::Text, text), "extracted_triples"),
+            (None | Some(Value::Null), Some(_)) => return Err("field `passage` is not a string".to_owned()),
+            (Some(_), _) => return Err("field `id` is neither a string nor a number".to_owned()),
+            (None, None) => {
+                return Err("there is neither `id` (with `triples`) nor `passage` (with `extracted_triples`), \
+                            so nobody knows which passage it is about"
+                    .to_owned());
+            }
+        };
+        let other = if name == "triples" { "extracted_triples" } else { "triples" };
+        match fields.get(name).or_else(|| fields.get(other)) {
+            Some(Value::Array(found)) => {
+                let triples = valid_triples(found);
+                let dropped = (found.len() - triples.len()) as u64;
+                Ok(Record { key, triples, dropped })
+            }
+            Some(_) => Err(format!("field `{name}` is not a list of [subject, relation, object]")),
+            None => Err(format!("field `{name}` is missing: give an empty list where a passage states nothing")),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Id,
+    Text,
+}
+
+/// Of a text without white space around it: programs differ in whether they keep the line break before a passage
+/// without a title.
+fn key(kind: Kind, text: &str) -> Key {
+    let mut hash = Sha256::new();
+    match kind {
+        Kind::Id => hash.update(b"id\0"),
+        Kind::Text => hash.update(b"text\0"),
+    }
+    hash.update(if matches!(kind, Kind::Text) { text.trim() } else { text });
+    let mut key = Key::default();
+    key.copy_from_slice(&hash.finalize()[..16]);
+    key
+}
+
+#[cfg(test)]
+mod tests;

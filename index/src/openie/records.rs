@@ -1,0 +1,225 @@
+//! Finding the records of a file of triples without holding the file: only their bounds are looked for here.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::corpus::Location;
+use crate::error::IndexError;
+
+/// A record with more bytes than this is a mistake; reading it whole would only fill the memory.
+const LONGEST: usize = 64 << 20;
+
+/// One record as it stands in the file.
+pub(super) struct Found {
+    pub(super) location: Location,
+    /// From the start of the file, in bytes.
+    pub(super) offset: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The records of a file, in order. After an error nothing follows.
+pub(super) struct Records {
+    scanner: Scanner,
+    form: Form,
+    first: bool,
+    ended: bool,
+}
+
+/// How records stand in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// As elements of a list: HippoRAG's `docs`, or the whole file.
+    List,
+    /// One behind the other.
+    Lines,
+}
+
+impl Records {
+    /// Opens the file and finds out how records stand in it.
+    pub(super) fn open(path: &Path) -> Result<Records, IndexError> {
+        let mut scanner = Scanner::open(path)?;
+        let form = match scanner.past_white()? {
+            Some(b'[') => Form::List,
+            Some(b'{') if scanner.enter_docs()? => Form::List,
+            Some(b'{') => {
+                scanner = Scanner::open(path)?;
+                Form::Lines
+            }
+            None => return Err(scanner.bad("the file is empty")),
+            Some(_) => return Err(scanner.bad(NEITHER)),
+        };
+        Ok(Records { scanner, form, first: true, ended: false })
+    }
+
+    fn advance(&mut self) -> Result<Option<Found>, IndexError> {
+        let mut byte = self.scanner.past_white()?;
+        if self.form == Form::List {
+            match byte {
+                Some(b']') => return Ok(None),
+                Some(b',') if !self.first => byte = self.scanner.past_white()?,
+                Some(_) if !self.first => return Err(self.scanner.bad("a comma or `]` is missing before this")),
+                None => return Err(self.scanner.bad("the list is not closed: the file ends too early")),
+                Some(_) => {}
+            }
+        }
+        self.first = false;
+        match byte {
+            Some(b'{') => self.scanner.object().map(Some),
+            None => Ok(None),
+            Some(_) => Err(self.scanner.bad("a record is not an object")),
+        }
+    }
+}
+
+const NEITHER: &str = "neither HippoRAG's `{\"docs\": [{\"passage\", \"extracted_triples\"}, …]}` nor JSONL of \
+                       `{\"id\", \"triples\"}` begins here";
+
+impl Iterator for Records {
+    type Item = Result<Found, IndexError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.advance().transpose();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+struct Scanner {
+    reader: BufReader<File>,
+    path: Arc<Path>,
+    /// Bytes read.
+    offset: u64,
+    /// From 1.
+    line: u64,
+}
+
+impl Scanner {
+    fn open(path: &Path) -> Result<Scanner, IndexError> {
+        let file = File::open(path).map_err(IndexError::io("open", path))?;
+        let mut scanner =
+            Scanner { reader: BufReader::with_capacity(1 << 16, file), path: path.into(), offset: 0, line: 1 };
+        if scanner.fill()?.starts_with(b"\xef\xbb\xbf") {
+            scanner.reader.consume(3);
+            scanner.offset = 3;
+        }
+        Ok(scanner)
+    }
+
+    fn fill(&mut self) -> Result<&[u8], IndexError> {
+        self.reader.fill_buf().map_err(IndexError::io("read", &self.path))
+    }
+
+    fn peek(&mut self) -> Result<Option<u8>, IndexError> {
+        Ok(self.fill()?.first().copied())
+    }
+
+    fn byte(&mut self) -> Result<Option<u8>, IndexError> {
+        let byte = self.peek()?;
+        if let Some(byte) = byte {
+            self.reader.consume(1);
+            self.offset += 1;
+            self.line += u64::from(byte == b'\n');
+        }
+        Ok(byte)
+    }
+
+    fn past_white(&mut self) -> Result<Option<u8>, IndexError> {
+        loop {
+            match self.byte()? {
+                Some(byte) if byte.is_ascii_whitespace() => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn bad(&self, message: impl Into<String>) -> IndexError {
+        IndexError::BadTriples { location: self.here(), message: message.into() }
+    }
+
+    fn here(&self) -> Location {
+        Location { file: Arc::clone(&self.path), line: self.line }
+    }
+
+    /// Goes through the keys of an object whose brace was read, up to the inside of its list `docs`. `false` where it
+    /// has none; then the scanner stands anywhere.
+    fn enter_docs(&mut self) -> Result<bool, IndexError> {
+        loop {
+            match self.past_white()? {
+                Some(b'"') => {}
+                Some(b',') => continue,
+                _ => return Ok(false),
+            }
+            let mut key = Vec::new();
+            self.string(&mut key)?;
+            if self.past_white()? != Some(b':') {
+                return Ok(false);
+            }
+            let first = self.past_white()?;
+            if key == b"docs\"" {
+                return if first == Some(b'[') { Ok(true) } else { Err(self.bad("field `docs` is not a list")) };
+            }
+            match first {
+                Some(b'"') => self.string(&mut Vec::new())?,
+                Some(b'{' | b'[') => self.nested(&mut Vec::new())?,
+                _ => {
+                    while self.peek()?.is_some_and(|byte| !matches!(byte, b',' | b'}')) {
+                        self.byte()?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The object whose brace was read.
+    fn object(&mut self) -> Result<Found, IndexError> {
+        let (location, offset) = (self.here(), self.offset - 1);
+        let mut bytes = vec![b'{'];
+        self.nested(&mut bytes).map_err(|error| match error {
+            // What is wrong began where the record begins; the end of the file says nothing.
+            IndexError::BadTriples { message, .. } => IndexError::BadTriples { location: location.clone(), message },
+            error => error,
+        })?;
+        Ok(Found { location, offset, bytes })
+    }
+
+    /// Everything behind an opening brace or bracket up to the closing one.
+    fn nested(&mut self, out: &mut Vec<u8>) -> Result<(), IndexError> {
+        let mut depth = 1_u32;
+        while depth > 0 {
+            let byte = self.more(out)?;
+            match byte {
+                b'"' => self.string(out)?,
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth -= 1,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything behind an opening quote up to the closing one.
+    fn string(&mut self, out: &mut Vec<u8>) -> Result<(), IndexError> {
+        loop {
+            match self.more(out)? {
+                b'\\' => _ = self.more(out)?,
+                b'"' => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    fn more(&mut self, out: &mut Vec<u8>) -> Result<u8, IndexError> {
+        if out.len() == LONGEST {
+            return Err(self.bad(format!("the record that begins here is longer than {LONGEST} bytes")));
+        }
+        let byte =
+            self.byte()?.ok_or_else(|| self.bad("the record that begins here does not end: the file was cut"))?;
+        out.push(byte);
+        Ok(byte)
+    }
+}

@@ -1,0 +1,91 @@
+//! `POST /query`: the retriever of GraphRAG-R1 (`server/server.py`).
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use waymark_index::{Evidence, GraphOptions, GraphVariant, Mode, Query, Ranking, TripleHit};
+
+use super::{batch, contents};
+use crate::api::body::{Json, Wire};
+use crate::api::error::{ApiError, ErrorBody, Refusals};
+use crate::api::state::AppState;
+
+/// Passages per query when the request does not say.
+const DEFAULT_K: usize = 5;
+
+/// Passages per query at most.
+const MOST: usize = 20;
+
+/// Queries, as GraphRAG-R1's evaluation posts them.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GraphR1Request {
+    /// What to look for; at least one.
+    #[schema(min_items = 1)]
+    pub query: Vec<String>,
+    /// Passages per query; 5 when not given.
+    #[schema(minimum = 1, maximum = 20)]
+    pub retrieval_num: Option<usize>,
+}
+
+impl Wire for GraphR1Request {
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
+}
+
+/// What was found, in the order of the queries.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct GraphR1Response {
+    /// One entry per query.
+    pub result: Vec<DocsAndFacts>,
+}
+
+/// What one query found.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DocsAndFacts {
+    /// Passages, best first: title, line break, text.
+    pub docs: Vec<String>,
+    /// The facts that led to them, best first: subject, relation, object, in normalised words.
+    pub facts: Vec<[String; 3]>,
+}
+
+/// Finds passages and facts for a batch of queries, as GraphRAG-R1's server does.
+///
+/// The graph search of its fork of HippoRAG 2, from twenty facts, all of which are returned.
+#[utoipa::path(post, path = "/query", operation_id = "graphR1Query", tag = "trainers", request_body = GraphR1Request, responses(
+    (status = 200, description = "passages and facts per query", body = GraphR1Response),
+    Refusals,
+    (status = 504, description = "a search took too long", body = ErrorBody),
+))]
+pub(crate) async fn query(
+    State(state): State<AppState>,
+    Json(request): Json<GraphR1Request>,
+) -> Result<axum::Json<GraphR1Response>, ApiError> {
+    let searcher = state.searcher()?;
+    if request.query.is_empty() {
+        return Err(ApiError::invalid("query", "`query` is empty"));
+    }
+    batch::check("query", request.query.len())?;
+    let k = request.retrieval_num.unwrap_or(DEFAULT_K);
+    if !(1..=MOST).contains(&k) {
+        return Err(ApiError::invalid("retrieval_num", format!("`retrieval_num` must be from 1 to {MOST}, not {k}")));
+    }
+    let graph = GraphOptions::from(GraphVariant::GraphR1);
+    let query = |text: &String| Query {
+        ranking: Ranking::Dense,
+        triples: graph.linking_top_k,
+        graph,
+        ..Query::new(text.trim(), Mode::Triples, k)
+    };
+    let found = batch::search(searcher, "query", request.query.iter().map(query).collect()).await?;
+    Ok(axum::Json(GraphR1Response { result: found.into_iter().map(|found| found.evidence.into()).collect() }))
+}
+
+impl From<Evidence> for DocsAndFacts {
+    fn from(evidence: Evidence) -> Self {
+        let fact = |TripleHit { subject, relation, object, .. }: TripleHit| [subject, relation, object];
+        DocsAndFacts {
+            docs: evidence.hits.iter().map(|hit| contents(&hit.passage)).collect(),
+            facts: evidence.triples.into_iter().map(fact).collect(),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A real index, small, behind a real searcher.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use waymark::agent::{SearchError, SearchLimits, Searcher};
+use waymark_index::{BuildOptions, Corpus, Document, Index, Query, Triple, build};
+
+#[path = "../../index/tests/corpora/hash.rs"]
+mod hash;
+
+pub use hash::HashEmbed;
+
+/// Four passages with their triples: `louvre` reaches `paris` by the graph alone.
+const PASSAGES: [(&str, &str, &str, &[[&str; 3]]); 4] = [
+    (
+        "mona",
+        "Mona Lisa",
+        "Leonardo painted the Mona Lisa, which hangs in the Louvre.",
+        &[["Mona Lisa", "was painted by", "Leonardo"], ["Mona Lisa", "hangs in", "Louvre"]],
+    ),
+    ("louvre", "Louvre", "The Louvre is a museum in Paris.", &[["Louvre", "is a museum in", "Paris"]]),
+    (
+        "paris",
+        "Paris",
+        "Paris lies on the Seine and is the capital of France.",
+        &[["Paris", "lies on", "Seine"], ["Paris", "is the capital of", "France"]],
+    ),
+    ("thames", "Thames", "The Thames is a river that flows through London.", &[["Thames", "flows through", "London"]]),
+];
+
+/// An index over the passages, and its folder.
+pub fn index() -> (tempfile::TempDir, Index) {
+    let document = |&(id, title, text, triples): &(&str, &str, &str, &[[&str; 3]])| Document {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        text: text.to_owned(),
+        triples: Some(triples.iter().map(|triple| Triple::from(triple.map(str::to_owned))).collect()),
+        metadata: None,
+    };
+    let corpus = Corpus::from_documents("shelf", PASSAGES.iter().map(document).collect());
+    let dir = tempfile::tempdir().unwrap();
+    build(corpus, &HashEmbed::default(), dir.path(), &BuildOptions::default(), &()).unwrap();
+    let index = Index::open(dir.path(), Arc::new(HashEmbed::default())).unwrap();
+    (dir, index)
+}
+
+/// A searcher over `index` with two threads and room for `waiting` more searches.
+pub fn searcher(index: Index, waiting: usize) -> Searcher {
+    let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);
+    let find = move |query: &Query| index.search(query).map_err(|error| SearchError::Failed(error.to_string()));
+    let limits = SearchLimits { threads: 2, waiting, timeout: Duration::from_secs(10) };
+    Searcher::new(find, modes, snapshot, limits).unwrap()
+}

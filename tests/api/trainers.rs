@@ -1,0 +1,140 @@
+//! The very requests that the trainers of the reference systems send, over the wire, against a real index.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use waymark_index::{Index, Mode, Query, Ranking};
+
+use crate::house::{House, Plan, says};
+use crate::shelf;
+
+/// A server over a real index, the index once more to compare with, and its folder.
+async fn house() -> (House, Index, tempfile::TempDir) {
+    let (dir, index) = shelf::index();
+    let searcher = shelf::searcher(index, 64);
+    let house = Plan { searcher: Some(Arc::new(searcher)), ..Plan::new(says("hi")) }.build().await;
+    let again = Index::open(dir.path(), Arc::new(shelf::HashEmbed::default())).unwrap();
+    (house, again, dir)
+}
+
+async fn post(house: &House, path: &str, body: Value) -> Value {
+    let response = house.post(path, &body).await;
+    let status = response.status();
+    let answer: Value = response.json().await.unwrap();
+    assert_eq!(status, 200, "{path} {body}: {answer}");
+    answer
+}
+
+/// A score as JSON shows it: in the fewest digits that mean the same `f32`.
+fn wire(score: f32) -> Value {
+    serde_json::from_str(&serde_json::to_string(&score).unwrap()).unwrap()
+}
+
+fn dense(text: &str, k: usize) -> Query {
+    Query::new(text, Mode::Passage, k).ranking(Ranking::Dense)
+}
+
+/// `search_r1/llm_agent/generation.py`, `_batch_search`, and `infer.py`.
+#[tokio::test]
+async fn search_r1s_trainer_is_answered() {
+    let (house, index, _dir) = house().await;
+    let queries = ["museum in Paris", "river through London", ""];
+    let answer = post(&house, "/retrieve", json!({"queries": queries, "topk": 2, "return_scores": true})).await;
+    assert_eq!(answer.as_object().unwrap().keys().collect::<Vec<_>>(), ["result"]);
+    for (query, list) in queries.iter().zip(answer["result"].as_array().unwrap()) {
+        let hits = index.search(&dense(query, 2)).unwrap().hits;
+        let expected: Vec<Value> = hits
+            .iter()
+            .map(|hit| {
+                let contents = format!("\"{}\"\n{}", hit.passage.title, hit.passage.text);
+                json!({"document": {"id": hit.passage.id, "contents": contents}, "score": wire(hit.score)})
+            })
+            .collect();
+        assert_eq!(list, &json!(expected), "{query}");
+    }
+    assert_eq!(answer["result"][1][0]["document"]["id"], "thames");
+    assert_eq!(answer["result"][2], json!([]), "no text finds nothing");
+
+    let bare =
+        post(&house, "/retrieve", json!({"queries": ["museum in Paris"], "topk": 1, "return_scores": false})).await;
+    assert_eq!(
+        bare,
+        json!({"result": [[{"id": "louvre", "contents": "\"Louvre\"\nThe Louvre is a museum in Paris."}]]})
+    );
+    for topk in [json!(null), json!(0)] {
+        let answer = post(&house, "/retrieve", json!({"queries": ["Paris"], "topk": topk})).await;
+        assert_eq!(answer["result"][0].as_array().unwrap().len(), 3);
+    }
+    assert_eq!(post(&house, "/retrieve", json!({"queries": []})).await, json!({"result": []}));
+}
+
+/// `train/routerag/llm_agent/generation.py`, `_batch_search`: always with scores and times, an empty batch too.
+#[tokio::test]
+async fn routerags_trainer_is_answered() {
+    let (house, index, _dir) = house().await;
+    let asked = |queries: Value| json!({"queries": queries, "topk": 3, "return_scores": true, "return_times": true});
+    let queries = json!(["[passage] museum in Paris", "museum in Paris", "museum [passage]in Paris", "[passage]", ""]);
+    let answer = post(&house, "/search", asked(queries)).await;
+    let hits = index.search(&Query { scaled: true, ..dense("museum in Paris", 3) }).unwrap().hits;
+    let expected: Vec<Value> = hits
+        .iter()
+        .map(
+            |hit| json!({"document": format!("{}\n{}", hit.passage.title, hit.passage.text), "score": wire(hit.score)}),
+        )
+        .collect();
+    assert_eq!(answer["result"], json!([expected, expected, expected, [], []]));
+    assert_eq!(answer["result"][0][0]["score"], 1.0, "dense scores are scaled over all passages");
+    let times = answer["time"].as_array().unwrap();
+    assert!(times.len() == 5 && times.iter().all(|time| time.as_f64().unwrap() >= 0.0));
+
+    assert_eq!(post(&house, "/search", asked(json!([]))).await, json!({"result": [], "time": []}));
+    let all = post(&house, "/search", json!({"queries": ["Paris"], "topk": null, "return_scores": true})).await;
+    let scores: Vec<f64> =
+        all["result"][0].as_array().unwrap().iter().map(|hit| hit["score"].as_f64().unwrap()).collect();
+    assert_eq!((scores.len(), scores[0], scores[3], &all["time"]), (4, 1.0, 0.0, &json!([])));
+    let bare = post(&house, "/search", json!({"queries": ["museum in Paris"], "topk": 1})).await;
+    assert_eq!(bare["result"], json!([["Louvre\nThe Louvre is a museum in Paris."]]));
+}
+
+#[tokio::test]
+async fn what_cannot_be_meant_is_refused_by_name() {
+    let (house, _, _dir) = house().await;
+    for (path, body, param) in [
+        ("/retrieve", json!({"topk": 3}), "queries"),
+        ("/retrieve", json!({"queries": "Paris"}), "queries"),
+        ("/retrieve", json!({"queries": ["Paris"], "topk": -1}), "topk"),
+        ("/retrieve", json!({"queries": ["Paris"], "topk": 201}), "topk"),
+        ("/retrieve", json!({"queries": ["Paris"], "colour": 1}), "colour"),
+        ("/search", json!({"queries": ["Paris", 4]}), "queries[1]"),
+        ("/search", json!({"queries": ["Paris"], "topk": 1000}), "topk"),
+        ("/search", json!({"queries": vec![""; 9000]}), "queries"),
+        ("/query", json!({"query": []}), "query"),
+        ("/query", json!({"query": ["Paris"], "retrieval_num": 0}), "retrieval_num"),
+        ("/query", json!({"query": ["Paris"], "retrieval_num": 21}), "retrieval_num"),
+    ] {
+        let response = house.post(path, &body).await;
+        assert_eq!(response.status(), 400, "{path} {body}");
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["error"]["param"], param, "{path} {body}: {answer}");
+    }
+    let bare = Plan { searcher: None, ..Plan::new(says("hi")) }.build().await;
+    for (path, body) in [("/retrieve", json!({"queries": ["x"]})), ("/search", json!({"queries": ["x"]}))] {
+        let refused: Value = bare.post(path, &body).await.json().await.unwrap();
+        assert_eq!(refused["error"]["code"], "not_configured");
+    }
+}
+
+/// A batch takes only its share of the searcher's places, so that one much larger than them is answered, in its order.
+#[tokio::test]
+async fn a_large_batch_is_answered_in_order_and_within_the_limits() {
+    let (_dir, index) = shelf::index();
+    let searcher = shelf::searcher(index, 6);
+    let house = Plan { searcher: Some(Arc::new(searcher)), ..Plan::new(says("hi")) }.build().await;
+    let queries: Vec<&str> =
+        (0..600).map(|i| if i % 3 == 0 { "river through London" } else { "museum in Paris" }).collect();
+    let answer = post(&house, "/retrieve", json!({"queries": queries, "topk": 1})).await;
+    for (i, list) in answer["result"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(list[0]["id"], if i % 3 == 0 { "thames" } else { "louvre" });
+    }
+    assert_eq!(answer["result"].as_array().unwrap().len(), 600);
+}
