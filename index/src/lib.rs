@@ -37,6 +37,7 @@ mod search;
 mod snapshot;
 mod store;
 mod triple;
+mod walk;
 
 pub use build::{BuildOptions, BuildReport, build};
 pub use complete::{Complete, CompleteError, Completion, Message, Role};

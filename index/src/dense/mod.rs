@@ -63,6 +63,12 @@ impl Dense {
         scan::scores(&self.vectors, query)
     }
 
+    /// The dot products of about `count` passages with `query`, evenly spread over all of them.
+    pub(crate) fn sample(&self, query: &[f32], count: usize) -> impl Iterator<Item = f32> {
+        let every = self.vectors.count().div_ceil(count.max(1)).max(1);
+        self.vectors.rows().step_by(every).map(move |row| kernel::dot(query, row))
+    }
+
     /// The smallest and the largest dot product of any passage with `query`; `None` where there is no passage.
     pub(crate) fn bounds(&self, query: &[f32]) -> Option<(f32, f32)> {
         scan::bounds(&self.vectors, query)

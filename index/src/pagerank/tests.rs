@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
+use crate::golden::golden;
 
 /// A graph of single edges, as rows.
 struct Rows<W> {
@@ -75,11 +76,6 @@ fn dense(nodes: usize, edges: &[(u32, u32, f64)], reset: &[f64], damping: f64) -
 }
 
 #[derive(Deserialize)]
-struct Golden {
-    graphs: Vec<Case>,
-}
-
-#[derive(Deserialize)]
 struct Case {
     name: String,
     n: usize,
@@ -97,16 +93,10 @@ const EXACT: (f64, f64) = (1e-9, 1e-6);
 
 #[test]
 fn agrees_with_prpack() {
-    let golden = std::env::var("WAYMARK_GOLDEN")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/golden").to_owned());
-    let path = std::path::Path::new(&golden).join("ppr.json");
-    let Ok(json) = std::fs::read(&path) else {
-        println!("skipped: {} is absent", path.display());
-        return;
-    };
-    let golden: Golden = serde_json::from_slice(&json).unwrap();
-    assert!(!golden.graphs.is_empty());
-    for case in golden.graphs {
+    let Some(graphs) = golden("ppr.json", "graphs") else { return };
+    let graphs: Vec<Case> = serde_json::from_value(graphs).unwrap();
+    assert!(!graphs.is_empty());
+    for case in graphs {
         let name = &case.name;
         let reset: Vec<f64> = case.reset.iter().map(|x| x.as_f64().unwrap_or(f64::NAN)).collect();
         let rows = Rows::of(case.n, &case.edges);
@@ -131,7 +121,10 @@ fn agrees_with_prpack() {
     }
 }
 
-fn graph() -> impl Strategy<Value = (usize, Vec<(u32, u32, f64)>, Vec<f64>, f64)> {
+/// Nodes, edges, a reset and a damping.
+type Made = (usize, Vec<(u32, u32, f64)>, Vec<f64>, f64);
+
+fn graph() -> impl Strategy<Value = Made> {
     (2_usize..24).prop_flat_map(|nodes| {
         let node = 0..nodes as u32;
         let weight = prop_oneof![8 => 0.01..4.0, 1 => Just(0.0), 1 => Just(1e-7), 1 => Just(1e6)];
