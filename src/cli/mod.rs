@@ -7,6 +7,7 @@ mod cache;
 mod client;
 mod demo;
 mod embedding;
+mod filter;
 mod index;
 mod logging;
 mod openapi;
