@@ -29,6 +29,7 @@ mod live;
 mod manifest;
 mod memory;
 pub mod openie;
+pub mod pagerank;
 mod progress;
 mod python;
 mod query;
@@ -38,6 +39,7 @@ mod search;
 mod snapshot;
 mod store;
 mod triple;
+mod walk;
 
 pub use build::{BuildOptions, BuildReport, build};
 pub use commit::{Changes, CommitOptions, CommitReport, commit};

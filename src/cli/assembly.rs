@@ -21,7 +21,7 @@ use crate::engine::mock::{Lines, MockBackend};
 use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
 
 /// Searches that may wait for a thread.
-const SEARCHES_WAITING: usize = 1024;
+pub(crate) const SEARCHES_WAITING: usize = 1024;
 
 /// Everything a server needs, made of `config`; `loaded` is its embedder, where somebody has needed it before.
 pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
