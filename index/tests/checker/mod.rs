@@ -17,7 +17,8 @@ pub type Wrong = Result<(), String>;
 /// Ends a check with words on what is wrong, unless something holds.
 macro_rules! hold {
     ($condition:expr, $($words:tt)*) => {
-        if !$condition {
+        if $condition {
+        } else {
             return Err(format!($($words)*));
         }
     };
