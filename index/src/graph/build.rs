@@ -76,7 +76,7 @@ impl GraphDraft<'_> {
         self.progress.update(Phase::Synonyms, 0, total);
         let synonyms = Neighbours::find(&phrases, &phrase_vectors, self.threads, &|done| {
             self.progress.update(Phase::Synonyms, done, total);
-        });
+        })?;
         synonyms.write(&self.dir.join(file::SYNONYMS))?;
         self.progress.update(Phase::Synonyms, phrases.len() as u64, total);
         let passages_of = statements.phrases_of.inverse(statements.phrases);

@@ -4,8 +4,11 @@
 //! synonyms its nearest other phrases that are not empty, as far as their cosine is at least [`THRESHOLD`], and at
 //! most [`MOST`] of them. Equal scores go by the order of the phrases.
 
+mod approximate;
 mod best;
+mod panels;
 mod scan;
+mod share;
 
 use std::path::Path;
 
@@ -22,6 +25,10 @@ pub(crate) const THRESHOLD: f32 = 0.8;
 
 /// The most synonyms that a phrase has: counting stops when more than 100 are found.
 pub(crate) const MOST: usize = 101;
+
+/// The most phrases that are all held against each other: some seconds of work. More are searched approximately, so
+/// that nothing grows with their square.
+const EXACT: usize = 1 << 16;
 
 /// The synonyms of every phrase, in memory: by row, sorted by number.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,16 +51,26 @@ impl Neighbours {
         neighbours
     }
 
-    /// Finds the synonyms of all `phrases`, whose vectors these are.
-    pub(super) fn find(phrases: &Table, vectors: &Vectors, threads: usize, done: &(dyn Fn(u64) + Sync)) -> Neighbours {
-        let count = 0..phrases.len() as u32;
-        let columns: Vec<u32> = count.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
-        let queries: Vec<u32> = count.clone().filter(|&number| has_synonyms(phrases.get(number))).collect();
-        let mut found = scan::nearest(vectors, &queries, &columns, threads, done).into_iter().zip(&queries).peekable();
-        Neighbours::of(count.map(|number| match found.next_if(|(_, query)| **query == number) {
-            Some((best, _)) => best.list(),
-            None => Vec::new(),
-        }))
+    /// Finds the synonyms of all `phrases`, whose vectors these are: exactly among at most [`EXACT`] of them, beyond that
+    /// approximately, and then with one thread always the same. `done` gets how many phrases the work so far comes to.
+    pub(super) fn find(
+        phrases: &Table,
+        vectors: &Vectors,
+        threads: usize,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<Neighbours, IndexError> {
+        let all = 0..u32::try_from(phrases.len()).unwrap_or(u32::MAX);
+        let columns: Vec<u32> = all.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
+        let queries: Vec<u32> = all.filter(|&number| has_synonyms(phrases.get(number))).collect();
+        let nearest = if columns.len() > EXACT { approximate::nearest } else { scan::nearest };
+        Ok(Neighbours::gather(phrases.len(), nearest(vectors, &queries, &columns, threads, done)?))
+    }
+
+    /// The lists of so many phrases, of which those are in order that have a list at all.
+    fn gather(phrases: usize, found: Vec<(u32, Best)>) -> Neighbours {
+        let mut found = found.into_iter().peekable();
+        let list = |phrase| found.next_if(|(query, _)| *query as usize == phrase).map(|(_, best)| best.list());
+        Neighbours::of((0..phrases).map(list).map(Option::unwrap_or_default))
     }
 
     /// How many pairs there are.
@@ -114,3 +131,6 @@ impl Synonyms {
         (&self.numbers[row.clone()], &self.scores[row])
     }
 }
+
+#[cfg(test)]
+mod tests;
