@@ -47,7 +47,9 @@ impl Draft<'_> {
             return Ok(None);
         }
         let Draft { embedding, threads, progress, .. } = *self;
-        GraphDraft { dir: &graph, store: &store, embedding, threads, progress }.build(triples, self.extract).map(Some)
+        GraphDraft { dir: &graph, store: &store, embedding, earlier: None, threads, progress }
+            .build(triples, self.extract)
+            .map(Some)
     }
 
     /// Makes what was written durable, looks at it once more, and puts it in the place of what was published before.

@@ -25,7 +25,7 @@ use crate::triple::Triple;
 
 pub use adjacency::Adjacency;
 pub(crate) use build::GraphDraft;
-pub(crate) use synonyms::Synonyms;
+use synonyms::{Earlier, Synonyms};
 pub(crate) use triples::{Origin, TripleWriter, Triples};
 
 use columns::{Column, Columns};
@@ -162,6 +162,11 @@ impl Graph {
         self.synonyms.get(phrase)
     }
 
+    /// What the synonyms of a changed graph are found by.
+    fn earlier_synonyms(&self) -> Earlier<'_> {
+        Earlier { phrases: &self.phrases, synonyms: &self.synonyms }
+    }
+
     /// The triples of a passage as they were extracted or given.
     ///
     /// # Errors
@@ -216,3 +221,5 @@ fn open_facts(path: &Path, phrases: usize, relations: usize) -> Result<[Column<u
 
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod tests;

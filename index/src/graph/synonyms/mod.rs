@@ -7,6 +7,7 @@
 mod approximate;
 mod best;
 mod panels;
+mod renew;
 mod scan;
 mod share;
 
@@ -19,6 +20,7 @@ use crate::dense::Vectors;
 use crate::error::IndexError;
 
 use best::Best;
+pub(crate) use renew::Earlier;
 
 /// The least cosine of synonyms (`synonymy_edge_sim_threshold`).
 pub(crate) const THRESHOLD: f32 = 0.8;
@@ -26,8 +28,8 @@ pub(crate) const THRESHOLD: f32 = 0.8;
 /// The most synonyms that a phrase has: counting stops when more than 100 are found.
 pub(crate) const MOST: usize = 101;
 
-/// The most phrases that are all held against each other: some seconds of work. More are searched approximately, so
-/// that nothing grows with their square.
+/// The most phrases that are all held against each other: some seconds of work, about as much as a graph over them
+/// takes. More are searched approximately, so that nothing grows with their square.
 const EXACT: usize = 1 << 16;
 
 /// The synonyms of every phrase, in memory: by row, sorted by number.
@@ -59,9 +61,7 @@ impl Neighbours {
         threads: usize,
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Neighbours, IndexError> {
-        let all = 0..u32::try_from(phrases.len()).unwrap_or(u32::MAX);
-        let columns: Vec<u32> = all.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
-        let queries: Vec<u32> = all.filter(|&number| has_synonyms(phrases.get(number))).collect();
+        let (columns, queries) = eligible(phrases);
         let nearest = if columns.len() > EXACT { approximate::nearest } else { scan::nearest };
         Ok(Neighbours::gather(phrases.len(), nearest(vectors, &queries, &columns, threads, done)?))
     }
@@ -91,6 +91,13 @@ impl Neighbours {
         columns.column(&self.scores)?;
         columns.finish()
     }
+}
+
+/// The phrases that can be synonyms, and those that can have some.
+fn eligible(phrases: &Table) -> (Vec<u32>, Vec<u32>) {
+    let all = 0..u32::try_from(phrases.len()).unwrap_or(u32::MAX);
+    let columns = all.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
+    (columns, all.filter(|&number| has_synonyms(phrases.get(number))).collect())
 }
 
 /// The synonyms of a snapshot, by memory map.

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -66,8 +66,8 @@ fn naive(phrases: &Phrases) -> Neighbours {
 }
 
 /// Texts in few groups, some of them short or empty.
-fn texts() -> impl Strategy<Value = std::collections::BTreeSet<String>> {
-    let long = (0..4_u32, 0..400_u32).prop_map(|(group, own)| format!("group{group} {own}"));
+fn texts() -> impl Strategy<Value = BTreeSet<String>> {
+    let long = (0..2_u32, 0..400_u32).prop_map(|(group, own)| format!("group{group} {own}"));
     let text = prop_oneof![30 => long, 1 => "[ab]{1,2}", 1 => Just(String::new())];
     prop::collection::btree_set(text, 0..300)
 }
@@ -83,10 +83,50 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn lists_are_renewed_as_if_made_anew(
+        texts in texts(), gone in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+        new in prop::collection::btree_set("group[0-2] [a-z]{1,3}", 0..30), spread in 0.3_f32..0.7,
+    ) {
+        let mut now = texts.clone();
+        let before: Vec<String> = texts.into_iter().collect();
+        for gone in gone.iter().filter(|_| !before.is_empty()) {
+            now.remove(gone.get(&before));
+        }
+        now.extend(new);
+        let (before, now) = (phrases(&before, 24, spread), phrases(&now.into_iter().collect::<Vec<_>>(), 24, spread));
+        let found = Neighbours::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
+        prop_assert_eq!(renewed(&found, &before, &now), naive(&now));
+    }
+}
+
+#[test]
+fn full_lists_that_lose_a_phrase_are_made_again() {
+    let near = |numbers: std::ops::Range<u32>| numbers.map(|number| format!("group0 {number}"));
+    let far = || (0..400).map(|number| format!("other{number} x"));
+    let sorted = |texts: Vec<String>| texts.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+    let before = phrases(&sorted(near(100..250).chain(far()).collect()), 24, 0.1);
+    let now = phrases(&sorted(near(105..255).chain(far()).collect()), 24, 0.1);
+    let found = Neighbours::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
+    assert_eq!(found.len(), 150 * MOST, "every list of the group is full");
+    assert_eq!(renewed(&found, &before, &now), naive(&now));
+}
+
+fn renewed(found: &Neighbours, before: &Phrases, now: &Phrases) -> Neighbours {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("synonyms");
+    found.write(&path).unwrap();
+    let synonyms = Synonyms::open(&path, before.table.len()).unwrap();
+    let earlier = Earlier { phrases: &before.table, synonyms: &synonyms };
+    Neighbours::renew(earlier, &now.table, &now.vectors, 2, &|_| ()).unwrap()
+}
+
 /// How many of the pairs that there are the graph finds, and how many it makes up.
 #[test]
 fn the_graph_finds_nearly_all_that_the_scan_finds() {
-    let texts: std::collections::BTreeSet<String> = (0..3000).map(|i| format!("group{} {i}", i % 300)).collect();
+    let texts: BTreeSet<String> = (0..3000).map(|i| format!("group{} {i}", i % 300)).collect();
     let phrases = phrases(&texts.into_iter().collect::<Vec<_>>(), 64, 0.5);
     let all: Vec<u32> = (0..3000).collect();
     let pairs = |found: Vec<(u32, Best)>| -> BTreeMap<(u32, u32), f32> {
@@ -104,8 +144,7 @@ fn the_graph_finds_nearly_all_that_the_scan_finds() {
 #[ignore = "measures: WAYMARK_PHRASES says how many"]
 fn speed() {
     let count: usize = std::env::var("WAYMARK_PHRASES").map_or(20_000, |count| count.parse().unwrap());
-    let texts: std::collections::BTreeSet<String> =
-        (0..count).map(|i| format!("group{} {i}", i % (count / 4))).collect();
+    let texts: BTreeSet<String> = (0..count).map(|i| format!("group{} {i}", i % (count / 4))).collect();
     let start = Instant::now();
     let phrases = phrases(&texts.into_iter().collect::<Vec<_>>(), 384, 0.45);
     println!("{count} vectors in {:.1} s", start.elapsed().as_secs_f64());
