@@ -1,0 +1,426 @@
+//! Statements of one sentence: what is said of its subjects, clause by clause.
+
+use super::aside;
+use super::chunk::{Chunk, Verb};
+use super::lexicon::Tag;
+use super::phrase::{Kind, Phrase};
+use super::referent::Referents;
+use super::token::Token;
+use crate::triple::Triple;
+
+/// What joins a phrase to the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    None,
+    Comma,
+    And,
+}
+
+/// Reads one sentence.
+pub(super) struct Clauses<'p, 'a> {
+    /// The clean text of the passage.
+    pub(super) text: &'a str,
+    /// The sentence.
+    pub(super) tokens: &'p [Token<'a>],
+    pub(super) chunks: &'p [Chunk],
+    /// Whether it is the first of its passage.
+    pub(super) first: bool,
+    pub(super) referents: &'p mut Referents,
+    pub(super) triples: &'p mut Vec<Triple>,
+    state: State,
+}
+
+/// The clause that is being read.
+#[derive(Debug)]
+struct State {
+    subjects: Vec<String>,
+    /// What of the subject is meant: `father` in `Her father was`.
+    facet: String,
+    /// The subject is a thing, not a name: what follows `of` may take its place.
+    thing: bool,
+    /// Phrases before the subject, each with the words that join it to the verb.
+    opening: Vec<(String, String)>,
+    /// The verb, if it has come.
+    verb: Option<String>,
+    copula: bool,
+    /// The last object, if it is a thing: its head, with the preposition it stands under.
+    noun: String,
+    preposition: Option<String>,
+    /// The relation that the last object stands in, for those listed after it.
+    relation: String,
+    /// The last object.
+    object: Option<String>,
+    named: bool,
+    link: Link,
+    /// Who the sentence goes on about after a clause inside it.
+    outer: Option<Vec<String>>,
+    relative: bool,
+}
+
+impl State {
+    fn new() -> State {
+        State {
+            subjects: Vec::new(),
+            facet: String::new(),
+            thing: false,
+            opening: Vec::new(),
+            verb: None,
+            copula: false,
+            noun: String::new(),
+            preposition: None,
+            relation: String::new(),
+            object: None,
+            named: false,
+            link: Link::None,
+            outer: None,
+            relative: false,
+        }
+    }
+}
+
+impl<'p, 'a> Clauses<'p, 'a> {
+    /// A reader of the sentence `tokens` of `text`, cut into `chunks`.
+    pub(super) fn new(
+        text: &'a str,
+        tokens: &'p [Token<'a>],
+        chunks: &'p [Chunk],
+        first: bool,
+        referents: &'p mut Referents,
+        triples: &'p mut Vec<Triple>,
+    ) -> Clauses<'p, 'a> {
+        Clauses { text, tokens, chunks, first, referents, triples, state: State::new() }
+    }
+
+    /// Reads the sentence to its end.
+    pub(super) fn read(mut self) {
+        for at in 0..self.chunks.len() {
+            match self.chunks[at] {
+                Chunk::Phrase(phrase) => self.phrase(phrase, at),
+                Chunk::Verb(verb) => self.verb(verb, at),
+                Chunk::Preposition { start, end } => {
+                    self.state.preposition = Some(self.slice(start, end).to_lowercase());
+                    self.state.link = Link::None;
+                }
+                Chunk::And => self.state.link = Link::And,
+                Chunk::Comma => {
+                    if self.state.link == Link::None {
+                        self.state.link = Link::Comma;
+                    }
+                }
+                Chunk::Relative => self.relative(),
+                Chunk::Break => self.state = State::new(),
+                Chunk::Aside { start, end } => self.aside(start, end),
+            }
+        }
+    }
+
+    fn phrase(&mut self, phrase: Phrase, at: usize) {
+        let link = std::mem::replace(&mut self.state.link, Link::None);
+        self.relate_role(phrase);
+        let Some(text) = self.resolve(phrase) else {
+            self.state.preposition = None;
+            return;
+        };
+        if self.state.relative && self.state.verb.is_none() && self.state.preposition.is_none() {
+            // `which he wrote`.
+            let antecedent = self.state.subjects.first().cloned().unwrap_or_default();
+            self.state.opening.push((String::new(), antecedent));
+            self.state.relative = false;
+            return self.begin(phrase, text);
+        }
+        if self.state.subjects.is_empty() {
+            return self.open(phrase, text);
+        }
+        if self.state.verb.is_none() {
+            return self.extend_subject(phrase, text, link);
+        }
+        if link != Link::None && self.is_followed_by_verb(at) && self.state.preposition.is_none() {
+            let outer = State::new();
+            self.state = outer;
+            return self.begin(phrase, text);
+        }
+        self.object(phrase, text, link, at);
+    }
+
+    /// A phrase before there is a subject.
+    fn open(&mut self, phrase: Phrase, text: String) {
+        let verb = self.state.verb.take();
+        let preposition = self.state.preposition.take();
+        if verb.is_none() && preposition.is_none() {
+            return self.begin(phrase, text);
+        }
+        let words = [verb.unwrap_or_default(), preposition.unwrap_or_default()];
+        self.state.opening.push((words.join(" ").trim().to_owned(), text));
+    }
+
+    /// Makes `phrase` the subject.
+    fn begin(&mut self, phrase: Phrase, text: String) {
+        self.state.thing = phrase.kind == Kind::Thing;
+        self.state.facet.clear();
+        self.state.verb = None;
+        let owner = phrase.owner.filter(|_| phrase.kind == Kind::Thing).and_then(|owner| self.owner(owner));
+        let text = match owner {
+            Some(owner) => {
+                self.state.facet = text;
+                owner
+            }
+            None => text,
+        };
+        self.state.object = None;
+        self.state.subjects = vec![text];
+    }
+
+    /// A phrase between subject and verb.
+    fn extend_subject(&mut self, phrase: Phrase, text: String, link: Link) {
+        match (self.state.preposition.take(), link) {
+            (Some(preposition), _) if preposition == "of" && self.state.thing && self.state.facet.is_empty() => {
+                let thing = std::mem::replace(&mut self.state.subjects, vec![text]).pop().unwrap_or_default();
+                self.state.facet = format!("{thing} of");
+                self.state.thing = phrase.kind == Kind::Thing;
+            }
+            (Some(_), _) => {}
+            (None, Link::Comma) if phrase.determined || phrase.kind == Kind::Thing => {
+                let subject = self.state.subjects[0].clone();
+                self.emit(&subject, "is", &text);
+            }
+            (None, Link::And) if self.state.subjects.len() < 8 => self.state.subjects.push(text),
+            (None, Link::Comma) if phrase.kind == Kind::Name && self.state.subjects.len() < 8 => {
+                self.state.subjects.push(text);
+            }
+            _ => {}
+        }
+    }
+
+    /// A phrase after the verb.
+    fn object(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
+        let preposition = self.state.preposition.take();
+        if preposition.is_none() && link != Link::None && !self.state.relation.is_empty() {
+            let apposed = link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.state.named;
+            if let (true, Some(object)) = (apposed, self.state.object.clone()) {
+                return self.emit(&object, "is", &text);
+            }
+            let relation = self.state.relation.clone();
+            self.state.noun = if phrase.kind == Kind::Thing { self.head(phrase) } else { String::new() };
+            return self.state_object(phrase, &relation, text, at);
+        }
+        let relation = self.relation(preposition.as_deref());
+        self.state.noun = match (&preposition, phrase.kind) {
+            (Some(preposition), Kind::Thing) if !self.state.copula => format!("{preposition} {}", self.head(phrase)),
+            (Some(_), _) if self.state.copula => std::mem::take(&mut self.state.noun),
+            (_, Kind::Thing) => self.head(phrase),
+            _ => String::new(),
+        };
+        self.state_object(phrase, &relation, text, at);
+    }
+
+    /// Emits the object and remembers it.
+    fn state_object(&mut self, phrase: Phrase, relation: &str, text: String, at: usize) {
+        let owner = phrase.owner.filter(|_| phrase.kind == Kind::Thing).and_then(|owner| self.owner(owner));
+        let leads_on = phrase.kind == Kind::Thing && self.leads_on(phrase, at);
+        relation.clone_into(&mut self.state.relation);
+        self.state.named = phrase.kind == Kind::Name;
+        if phrase.kind == Kind::Thing && relation.is_empty() {
+            return;
+        }
+        for subject in self.state.subjects.clone() {
+            if self.state.copula && subject == self.referents.title() && phrase.kind == Kind::Thing {
+                self.referents.classify(&self.head(phrase));
+            }
+            match &owner {
+                Some(owner) => self.emit(&subject, &format!("{relation} {text} of"), owner),
+                None if !leads_on => self.emit(&subject, relation, &text),
+                None => {}
+            }
+        }
+        self.state.object = Some(text);
+    }
+
+    /// Whether a thing only says in which relation what follows stands: `daughter of`, `famous for`.
+    fn leads_on(&self, phrase: Phrase, at: usize) -> bool {
+        let Some(Chunk::Preposition { start, .. }) = self.chunks.get(at + 1) else { return false };
+        let adjective = !phrase.determined && phrase.end - phrase.start == 1 && self.state.copula;
+        self.tokens[*start].text == "of" || adjective
+    }
+
+    /// The words between the subject and an object under `preposition`.
+    fn relation(&self, preposition: Option<&str>) -> String {
+        let state = &self.state;
+        let verb = state.verb.as_deref().unwrap_or_default();
+        let noun = match preposition {
+            Some("of") => state.noun.as_str(),
+            Some(_) if state.copula => state.noun.as_str(),
+            _ => "",
+        };
+        join(&[&state.facet, verb, noun, preposition.unwrap_or_default()])
+    }
+
+    fn verb(&mut self, verb: Verb, at: usize) {
+        let link = std::mem::replace(&mut self.state.link, Link::None);
+        let words = self.verb_words(verb);
+        self.state.preposition = None;
+        if self.state.subjects.is_empty() {
+            self.state.verb = Some(words);
+            return;
+        }
+        if self.state.verb.is_some() {
+            self.change_subject(verb, link);
+        }
+        let first = self.state.verb.is_none();
+        if !first {
+            self.state.facet.clear();
+        }
+        self.state.relative = false;
+        self.state.copula = verb.copula;
+        self.state.noun.clear();
+        self.state.relation.clear();
+        let followed = self.chunks.get(at + 1).is_some_and(|next| matches!(next, Chunk::Phrase(_)));
+        for (words_before, object) in std::mem::take(&mut self.state.opening) {
+            let relation = match words_before.as_str() {
+                "" if followed => continue,
+                "" => join(&[&self.state.facet, &words]),
+                _ if words_before.contains(' ') => words_before,
+                _ => join(&[&self.state.facet, &words, &words_before]),
+            };
+            for subject in self.state.subjects.clone() {
+                self.emit(&subject, &relation, &object);
+            }
+        }
+        self.state.verb = Some(words);
+    }
+
+    /// Whose verb comes after another.
+    fn change_subject(&mut self, verb: Verb, link: Link) {
+        if let Some(outer) = self.state.outer.take_if(|_| link != Link::None) {
+            self.state.subjects = outer;
+            return;
+        }
+        let modifies = link == Link::None && !self.state.copula;
+        if let (true, Some(object)) = (modifies, self.state.object.clone()) {
+            let subjects = std::mem::replace(&mut self.state.subjects, vec![object]);
+            if self.state.outer.is_none() && !verb.finite {
+                self.state.outer = Some(subjects);
+            }
+        }
+    }
+
+    fn relative(&mut self) {
+        let state = &mut self.state;
+        state.preposition = None;
+        state.link = Link::None;
+        if state.subjects.is_empty() {
+            return;
+        }
+        if let (true, Some(object)) = (state.verb.is_some() && (!state.copula || state.named), state.object.clone()) {
+            let subjects = std::mem::replace(&mut state.subjects, vec![object]);
+            state.outer.get_or_insert(subjects);
+        }
+        state.verb = None;
+        state.facet.clear();
+        state.relative = true;
+    }
+
+    fn aside(&mut self, start: usize, end: usize) {
+        let target = match (&self.state.verb, &self.state.object, self.state.subjects.first()) {
+            (None, _, Some(subject)) => subject.clone(),
+            (Some(_), Some(object), _) if self.state.named => object.clone(),
+            _ => return,
+        };
+        let person = target == self.referents.title() && (self.referents.is_person() || self.first);
+        for (relation, object) in aside::read(self.text, &self.tokens[start.min(end)..end], person) {
+            self.emit(&target, relation, &object);
+        }
+    }
+
+    fn is_followed_by_verb(&self, at: usize) -> bool {
+        let mut rest = self.chunks[at + 1..].iter().filter(|chunk| !matches!(chunk, Chunk::Aside { .. }));
+        matches!(rest.next(), Some(Chunk::Verb(verb)) if verb.finite)
+    }
+
+    /// States what a name's role and owner say: `his son Henry`, `singer Marvin Gaye`.
+    fn relate_role(&mut self, phrase: Phrase) {
+        let (Some((start, end)), Some(name)) = (phrase.role(), self.resolve(phrase)) else { return };
+        let role = self.slice(start, end).to_owned();
+        match phrase.owner.and_then(|owner| self.owner(owner)) {
+            Some(owner) => self.emit(&owner, &role, &name),
+            None if role.starts_with(char::is_lowercase) => self.emit(&name, "is", &role),
+            None => {}
+        }
+    }
+
+    fn owner(&self, (start, end): (usize, usize)) -> Option<String> {
+        let text = self.slice(start, end);
+        if self.tokens[start].tag != Tag::Owner {
+            return Some(self.referents.full(&unquoted(text)).map_or_else(|| unquoted(text), str::to_owned));
+        }
+        if text == "whose" {
+            return self.state.object.clone().or_else(|| self.state.subjects.first().cloned());
+        }
+        self.referents.pronoun(text)
+    }
+
+    /// What a phrase stands for in triples.
+    fn resolve(&mut self, phrase: Phrase) -> Option<String> {
+        match phrase.kind {
+            Kind::Pronoun => self.referents.pronoun(self.slice(phrase.start, phrase.end)),
+            Kind::Name => {
+                let name = unquoted(self.slice(phrase.name, phrase.end));
+                let opens = self.first && self.state.subjects.is_empty() && self.state.preposition.is_none();
+                if opens && self.referents.resembles(&name) {
+                    let title = self.referents.title().to_owned();
+                    if name.contains(' ') && self.referents.full(&name).is_none() {
+                        self.emit(&title, "also known as", &name);
+                    }
+                    return Some(title);
+                }
+                let full = self.referents.full(&name).map_or(name, str::to_owned);
+                self.referents.see(&full);
+                Some(full)
+            }
+            Kind::Thing if phrase.definite && phrase.owner.is_none() && self.referents.is_class(&self.head(phrase)) => {
+                Some(self.referents.title().to_owned())
+            }
+            _ => Some(unquoted(self.slice(phrase.start, phrase.end))),
+        }
+    }
+
+    fn verb_words(&self, verb: Verb) -> String {
+        let words = self.tokens[verb.start..verb.end]
+            .iter()
+            .filter(|token| token.tag != Tag::Adverb || is_particle(token.text));
+        words.map(|token| token.text.to_lowercase()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn head(&self, phrase: Phrase) -> String {
+        self.tokens[phrase.end - 1].text.to_lowercase()
+    }
+
+    fn slice(&self, start: usize, end: usize) -> &'a str {
+        if start >= end { "" } else { &self.text[self.tokens[start].start..self.tokens[end - 1].end()] }
+    }
+
+    fn emit(&mut self, subject: &str, relation: &str, object: &str) {
+        if subject.is_empty() || object.is_empty() || relation.is_empty() || subject == object {
+            return;
+        }
+        let triple = Triple::new(subject, relation, object);
+        if !self.triples.contains(&triple) {
+            self.triples.push(triple);
+        }
+    }
+}
+
+/// Adverbs that are part of what a verb means.
+fn is_particle(word: &str) -> bool {
+    matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
+}
+
+/// Without quotation marks, and without a comma that stood inside them.
+fn unquoted(text: &str) -> String {
+    let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
+    text.trim_matches([' ', ',', ';']).to_owned()
+}
+
+fn join(words: &[&str]) -> String {
+    let words: Vec<&str> = words.iter().copied().filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}

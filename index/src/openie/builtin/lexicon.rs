@@ -1,0 +1,350 @@
+//! What a word may be: closed classes by list, the rest by form.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// What a token may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    /// Begins with a capital, or with a letter of a script that has none.
+    Name,
+    /// A noun or adjective: whatever is not known as something else.
+    Noun,
+    /// Begins with a digit or a currency sign.
+    Number,
+    /// A finite verb or a past participle.
+    Verb,
+    /// A verb only between a subject and what follows it, otherwise a noun: `stars`, `plays`.
+    Present,
+    /// A form in `-ing`.
+    Gerund,
+    /// `is`, `was`, `been`.
+    Be,
+    /// `has`, `did`, `would`.
+    Auxiliary,
+    Adverb,
+    Preposition,
+    /// `to`: preposition or the mark of an infinitive.
+    To,
+    Article,
+    /// `this`, `several`, `first`.
+    Determiner,
+    /// `'s`.
+    Possessive,
+    /// `his`, `its`.
+    Owner,
+    /// `he`, `it`.
+    Pronoun,
+    /// `who`, `which`.
+    Relative,
+    /// `and`, `or`.
+    And,
+    /// `but`, `because`: begins a clause.
+    Subordinator,
+    Comma,
+    Open,
+    Close,
+    /// A dash, colon or semicolon.
+    Break,
+    /// Ends a sentence.
+    Stop,
+    Quote,
+    Unquote,
+    Other,
+}
+
+type Words = &'static [(Tag, &'static str)];
+
+/// Closed classes, in lower case. The first entry of a word counts.
+const CLOSED: Words = &[
+    (Tag::Article, "a an the"),
+    (
+        Tag::Determiner,
+        "this that these those some any each every no another both either neither all several many much most few such \
+         other first second third fourth fifth sixth seventh eighth ninth tenth one two three four five six seven \
+         eight nine ten eleven twelve twenty thirty forty fifty hundred thousand million billion",
+    ),
+    (Tag::Owner, "his her its their my our your whose"),
+    (Tag::Pronoun, "he she it they him them himself herself itself themselves i we you us me there"),
+    (Tag::Relative, "who which whom where when while whereas"),
+    (Tag::Be, "is was are were be been being am"),
+    (
+        Tag::Auxiliary,
+        "has have had having do does did done will would can could may might must shall should not cannot",
+    ),
+    (
+        Tag::Preposition,
+        "of in on at by for from with as into onto near between among amongst under over through throughout during \
+         after before since until till against about above across along around behind below beneath beside besides \
+         beyond despite except inside outside off toward towards upon via within without per alongside opposite than \
+         like unlike including regarding concerning due",
+    ),
+    (Tag::To, "to"),
+    (Tag::And, "and or & nor"),
+    (Tag::Subordinator, "but because although though if unless so yet however whether whilst once"),
+    (
+        Tag::Adverb,
+        "also then now later often never always still already soon ever just only even very too again together thus \
+         therefore instead perhaps quite rather here away back almost nearly about approximately currently \
+         originally formerly recently best well more less far up down out once twice firstly secondly finally",
+    ),
+    (Tag::Comma, ","),
+    (Tag::Open, "( ["),
+    (Tag::Close, ") ]"),
+    (Tag::Break, "; : – — - …"),
+    (Tag::Stop, ". ! ? 。"),
+    (Tag::Quote, "“ «"),
+    (Tag::Unquote, "” »"),
+    (Tag::Possessive, "'s"),
+];
+
+/// Words whose form would mislead: irregular verbs, verbs of the present tense, nouns in `-ed`, `-ing` and `-ly`.
+const OPEN: Words = &[
+    (
+        Tag::Verb,
+        "became become wrote written made won led held took taken gave given went gone ran fought left built sang sung \
+         began begun met got saw seen said told came knew known grew grown fell fallen felt kept lost sold bought \
+         brought taught thought caught sent spent stood sat set put cut hit shot read rose risen drew drawn drove \
+         driven broke broken chose chosen spoke spoken stole stolen wore worn bore born borne flew flown froze frozen \
+         forgot hid hidden rode ridden shook shone slept struck swore swam threw thrown woke paid laid lay lain dealt \
+         meant sought found bred fed shown sworn overtook overthrew overthrown underwent withdrew undertook spread \
+         split cast beat beaten understood arose fled bound dubbed co-wrote co-written rebuilt based bears becomes \
+         begins belongs comprises consists contains depicts describes destroys develops directs earns \
+         encompasses enters establishes follows gives goes grows happens helps holds includes involves \
+         lies lives makes manages meets occupies occurs offers operates owns portrays possesses \
+         produces provides publishes receives refers remains represents resides \
+         runs seeks sells separates serves shows sings speaks specializes speciali\u{7a}es specialises stands starts takes \
+         teaches tells tries turns uses wants wins writes attends appears adopts allows connects covers \
+         deals discovers employs enables explores explains falls finds gets has houses hosts keeps knows leads leaves \
+         loses means moves joins kills marries passes plans premieres releases returns reveals sends situates stars \
+         tries travels traces governs prohibits forbids grants presides reflects requires suggests \
+         became contain include consist comprise provide remain belong exist occur",
+    ),
+    (
+        Tag::Present,
+        "plays features works forms borders flows calls comes ends focuses ranks rises names plants states claims \
+         marks makes drains feeds airs stems",
+    ),
+    (
+        Tag::Noun,
+        "hundred speed need seed breed bed red weed feed deed sacred wicked naked king ring wing spring string thing \
+         nothing something anything everything morning evening building painting ceiling wedding sibling offspring \
+         being meaning family assembly supply reply ally july monopoly butterfly early daily weekly monthly yearly \
+         friendly lovely lonely elderly holy ugly only united aged beloved limited unlimited so-called talented \
+         gifted mixed advanced animated retired short-lived long-lived self-titled untitled peer-reviewed \
+         left-handed right-handed computer-animated critically-acclaimed award-winning english-speaking recording \
+         recordings trading banking engineering acting singing writing publishing manufacturing \
+         filmmaking training shipping housing mining boxing wrestling racing skiing swimming cycling fencing rowing \
+         opening closing beginning ending setting supporting leading living",
+    ),
+];
+
+fn table(words: Words) -> HashMap<&'static str, Tag> {
+    let mut table = HashMap::new();
+    for &(tag, list) in words {
+        for word in list.split_ascii_whitespace() {
+            table.entry(word).or_insert(tag);
+        }
+    }
+    table
+}
+
+static CLOSED_WORDS: LazyLock<HashMap<&'static str, Tag>> = LazyLock::new(|| table(CLOSED));
+static OPEN_WORDS: LazyLock<HashMap<&'static str, Tag>> = LazyLock::new(|| table(OPEN));
+
+/// The closed class that `word` belongs to, whether it begins with a capital or not.
+pub(super) fn closed(word: &str) -> Option<Tag> {
+    if word.len() > 16 {
+        return None;
+    }
+    if let Some(&tag) = CLOSED_WORDS.get(word) {
+        return Some(tag);
+    }
+    let first = *word.as_bytes().first()?;
+    if !first.is_ascii_uppercase() || word == "US" || word == "IT" {
+        return None;
+    }
+    let tag = CLOSED_WORDS.get(word.to_ascii_lowercase().as_str()).copied();
+    // `Will`, `May` and `I` in names are names.
+    tag.filter(|_| !matches!(word, "Will" | "May" | "I" | "A." | "An." | "Like" | "Best" | "Down" | "Far" | "Yet"))
+}
+
+/// What a word in lower case may be, outside the closed classes.
+pub(super) fn open(word: &str) -> Tag {
+    if let Some(&tag) = OPEN_WORDS.get(word) {
+        return tag;
+    }
+    if word.len() > 4 && word.ends_with("ly") {
+        Tag::Adverb
+    } else if word.len() > 3 && word.ends_with("ed") && !word.ends_with("eed") {
+        Tag::Verb
+    } else if word.len() > 4 && word.ends_with("ing") {
+        Tag::Gerund
+    } else {
+        Tag::Noun
+    }
+}
+
+/// Whether a full stop after `word` belongs to it.
+pub(super) fn is_abbreviation(word: &str) -> bool {
+    matches!(
+        word,
+        "Mr" | "Mrs"
+            | "Ms"
+            | "Dr"
+            | "St"
+            | "Sr"
+            | "Jr"
+            | "Prof"
+            | "Rev"
+            | "Hon"
+            | "Gen"
+            | "Col"
+            | "Lt"
+            | "Capt"
+            | "Sgt"
+            | "Maj"
+            | "Gov"
+            | "Sen"
+            | "Rep"
+            | "Pres"
+            | "Mt"
+            | "Ft"
+            | "No"
+            | "Nos"
+            | "vs"
+            | "etc"
+            | "Inc"
+            | "Ltd"
+            | "Co"
+            | "Corp"
+            | "Bros"
+            | "ca"
+            | "approx"
+            | "lit"
+            | "e.g"
+            | "i.e"
+            | "cf"
+            | "al"
+            | "Vol"
+            | "vol"
+            | "Op"
+            | "op"
+            | "Jan"
+            | "Feb"
+            | "Apr"
+            | "Aug"
+            | "Sept"
+            | "Oct"
+            | "Nov"
+            | "Dec"
+            | "Univ"
+            | "Dept"
+            | "est"
+            | "b"
+            | "d"
+            | "c"
+            | "r"
+            | "fl"
+            | "pop"
+            | "feat"
+            | "ft"
+            | "Messrs"
+            | "Ste"
+            | "Fr"
+            | "Msgr"
+            | "Adm"
+            | "Cmdr"
+    )
+}
+
+/// The months, as they are written in full or shortened.
+pub(super) fn is_month(word: &str) -> bool {
+    let word = word.strip_suffix('.').unwrap_or(word);
+    matches!(
+        word,
+        "January"
+            | "February"
+            | "March"
+            | "April"
+            | "May"
+            | "June"
+            | "July"
+            | "August"
+            | "September"
+            | "October"
+            | "November"
+            | "December"
+            | "Jan"
+            | "Feb"
+            | "Mar"
+            | "Apr"
+            | "Jun"
+            | "Jul"
+            | "Aug"
+            | "Sep"
+            | "Sept"
+            | "Oct"
+            | "Nov"
+            | "Dec"
+    )
+}
+
+/// Words that come before a name in lower case and belong to it: `von`, `de la`.
+pub(super) fn is_particle(word: &str) -> bool {
+    matches!(
+        word,
+        "de" | "la"
+            | "le"
+            | "du"
+            | "des"
+            | "del"
+            | "della"
+            | "di"
+            | "da"
+            | "dos"
+            | "das"
+            | "von"
+            | "van"
+            | "der"
+            | "den"
+            | "zu"
+            | "zur"
+            | "und"
+            | "et"
+            | "y"
+            | "e"
+            | "al"
+            | "el"
+            | "bin"
+            | "ibn"
+            | "bint"
+            | "ben"
+            | "av"
+            | "af"
+            | "ter"
+            | "ten"
+            | "i"
+            | "no"
+            | "wa"
+            | "ng"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_told_by_list_and_by_form() {
+        assert_eq!(closed("The"), Some(Tag::Article));
+        assert_eq!(closed("US"), None);
+        assert_eq!(closed("Paris"), None);
+        assert_eq!(open("wrote"), Tag::Verb);
+        assert_eq!(open("directed"), Tag::Verb);
+        assert_eq!(open("building"), Tag::Noun);
+        assert_eq!(open("quickly"), Tag::Adverb);
+        assert_eq!(open("starring"), Tag::Gerund);
+        assert_eq!(open("city"), Tag::Noun);
+    }
+}

@@ -1,0 +1,278 @@
+//! Noun phrases: names, quoted works, dates, things.
+
+use super::date::date;
+use super::lexicon::{Tag, is_particle};
+use super::title::Titles;
+use super::token::Token;
+
+/// What a noun phrase names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Ends in a name, a title or a quoted work.
+    Name,
+    /// Ends in a common noun.
+    Thing,
+    Date,
+    Number,
+    Pronoun,
+}
+
+/// A run of tokens that names something, by places in its sentence.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Phrase {
+    pub(super) kind: Kind,
+    /// First token after articles and possessors.
+    pub(super) start: usize,
+    /// Past the last token.
+    pub(super) end: usize,
+    /// Where the name in it begins, if it ends in one.
+    pub(super) name: usize,
+    /// The owner before it: the token `his`, or what stands before `'s`.
+    pub(super) owner: Option<(usize, usize)>,
+    /// Begins with `the`, `this` or alike.
+    pub(super) definite: bool,
+    /// Begins with any article or determiner.
+    pub(super) determined: bool,
+    /// Its name is a title of the corpus.
+    pub(super) titled: bool,
+}
+
+impl Phrase {
+    /// Tokens before the name: `singer` in `singer Marvin Gaye`.
+    pub(super) fn role(&self) -> Option<(usize, usize)> {
+        (self.kind == Kind::Name && self.name > self.start).then_some((self.start, self.name))
+    }
+}
+
+/// Reads the phrase that begins at `at`, if one does.
+pub(super) fn phrase(tokens: &[Token<'_>], at: usize, titles: &Titles) -> Option<Phrase> {
+    let first = tokens.get(at)?;
+    let mut phrase = Phrase {
+        kind: Kind::Thing,
+        start: at,
+        end: at,
+        name: at,
+        owner: None,
+        definite: false,
+        determined: false,
+        titled: false,
+    };
+    if first.tag == Tag::Pronoun {
+        return Some(Phrase { kind: Kind::Pronoun, end: at + 1, ..phrase });
+    }
+    let titled = title(tokens, at, titles);
+    if titled == 0 {
+        phrase.determine(tokens);
+    }
+    if let Some(length) = date(&tokens[phrase.start..]) {
+        return Some(Phrase { kind: Kind::Date, end: phrase.start + length, ..phrase });
+    }
+    phrase.end = phrase.start;
+    phrase.name = phrase.start;
+    while let Some(next) = phrase.step(tokens, titles) {
+        phrase.end = next;
+    }
+    (phrase.end > phrase.start).then_some(phrase)
+}
+
+impl Phrase {
+    /// Passes articles, determiners and owners.
+    fn determine(&mut self, tokens: &[Token<'_>]) {
+        while let Some(token) = tokens.get(self.start) {
+            match token.tag {
+                Tag::Article => self.definite |= token.text.eq_ignore_ascii_case("the"),
+                Tag::Determiner if is_demonstrative(token.text) => self.definite = true,
+                Tag::Owner => self.owner = Some((self.start, self.start + 1)),
+                _ => break,
+            }
+            self.determined = true;
+            self.start += 1;
+        }
+    }
+
+    /// The token past one more piece of the phrase, if it goes on.
+    fn step(&mut self, tokens: &[Token<'_>], titles: &Titles) -> Option<usize> {
+        let at = self.end;
+        let token = tokens.get(at)?;
+        let length = title(tokens, at, titles);
+        if length > 0 {
+            self.enter_name(tokens, at);
+            self.titled = true;
+            return Some(at + length);
+        }
+        match token.tag {
+            Tag::Quote => {
+                let length = tokens[at..].iter().take(24).position(|token| token.tag == Tag::Unquote)?;
+                self.enter_name(tokens, at);
+                Some(at + length + 1)
+            }
+            Tag::Name => {
+                self.enter_name(tokens, at);
+                Some(at + 1)
+            }
+            Tag::Number => {
+                if self.end == self.start || self.kind != Kind::Name {
+                    self.kind = Kind::Number;
+                }
+                Some(at + 1)
+            }
+            Tag::Noun if is_inside_name(tokens, at) => Some(at + 1),
+            Tag::Noun if self.end > self.start && is_plain_verb(tokens, at) => None,
+            Tag::Noun => self.common(at),
+            Tag::Determiner if !is_demonstrative(token.text) => self.common(at),
+            Tag::Present | Tag::Gerund | Tag::Verb | Tag::Adverb => self.adjective(tokens, at),
+            Tag::Possessive => self.possess(tokens, at),
+            _ => self.connect(tokens, at),
+        }
+    }
+
+    fn enter_name(&mut self, tokens: &[Token<'_>], at: usize) {
+        if self.kind != Kind::Name || at == self.start {
+            // The year of `2016 Cannes Film Festival` belongs to the name.
+            let year = self.kind == Kind::Number && at > self.start && tokens[at - 1].tag == Tag::Number;
+            self.name = if year { at - 1 } else { at };
+        }
+        self.kind = Kind::Name;
+    }
+
+    fn common(&mut self, at: usize) -> Option<usize> {
+        self.kind = Kind::Thing;
+        self.titled = false;
+        Some(at + 1)
+    }
+
+    /// Verbs and adverbs that stand before a noun after an article: `an animated series`.
+    fn adjective(&mut self, tokens: &[Token<'_>], at: usize) -> Option<usize> {
+        let next = tokens.get(at + 1)?;
+        let token = &tokens[at];
+        let opens = at == self.start && self.determined;
+        let inner = at > self.start && matches!(tokens[at - 1].tag, Tag::Noun | Tag::Adverb | Tag::Number | Tag::Verb);
+        let modified = at > self.start && tokens[at - 1].tag == Tag::Adverb;
+        let noun = matches!(next.tag, Tag::Noun | Tag::Name);
+        let holds = match token.tag {
+            Tag::Adverb => opens && matches!(next.tag, Tag::Noun | Tag::Verb | Tag::Gerund),
+            Tag::Verb => noun && (opens || (self.determined && modified)),
+            Tag::Gerund => (opens || inner) && next.tag == Tag::Noun,
+            _ => opens || (self.determined && inner && !is_verbal(tokens, at)),
+        };
+        if holds { self.common(at) } else { None }
+    }
+
+    /// What came before `'s` owns what follows.
+    fn possess(&mut self, tokens: &[Token<'_>], at: usize) -> Option<usize> {
+        let follows = tokens.get(at + 1).is_some_and(|next| {
+            matches!(
+                next.tag,
+                Tag::Noun
+                    | Tag::Name
+                    | Tag::Number
+                    | Tag::Quote
+                    | Tag::Determiner
+                    | Tag::Gerund
+                    | Tag::Verb
+                    | Tag::Present
+            )
+        });
+        if self.end == self.start || !follows {
+            return None;
+        }
+        let owner = if self.kind == Kind::Name { self.name } else { self.start };
+        let past = at + 1;
+        *self = Phrase {
+            kind: Kind::Thing,
+            start: past,
+            end: past,
+            name: past,
+            owner: Some((owner, at)),
+            definite: true,
+            determined: true,
+            titled: false,
+        };
+        Some(past)
+    }
+
+    /// Small words inside names: `University of Copenhagen`, `Leonardo da Vinci`, `Simon & Garfunkel`.
+    fn connect(&mut self, tokens: &[Token<'_>], at: usize) -> Option<usize> {
+        if self.kind != Kind::Name || at == self.start {
+            return None;
+        }
+        let named = |at: usize| tokens.get(at).is_some_and(|token| token.tag == Tag::Name);
+        match tokens[at].text {
+            "of" if named(at + 1) && tokens[at - 1].tag == Tag::Name => Some(at + 2),
+            "of" if tokens.get(at + 1).is_some_and(|next| next.text == "the") && named(at + 2) => Some(at + 3),
+            "the" if named(at + 1) && tokens[at - 1].tag == Tag::Name => Some(at + 2),
+            "&" if named(at + 1) => Some(at + 2),
+            // `Commission Against Corruption`.
+            word if word.starts_with(char::is_uppercase) && word.len() > 1 && named(at + 1) => Some(at + 2),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the word at `at` that may be a verb or a noun is a verb there.
+pub(super) fn is_verbal(tokens: &[Token<'_>], at: usize) -> bool {
+    let after = tokens.get(at + 1).is_some_and(|next| {
+        matches!(
+            next.tag,
+            Tag::Article | Tag::Name | Tag::Owner | Tag::Preposition | Tag::To | Tag::Quote | Tag::Determiner
+        )
+    });
+    let before = at.checked_sub(1).is_none_or(|before| {
+        matches!(
+            tokens[before].tag,
+            Tag::Name
+                | Tag::Noun
+                | Tag::Pronoun
+                | Tag::Close
+                | Tag::Unquote
+                | Tag::Relative
+                | Tag::And
+                | Tag::Comma
+                | Tag::Adverb
+                | Tag::Determiner
+        )
+    });
+    after && before
+}
+
+/// Whether the word at `at`, which no list knows, is a verb of the present tense: `the area experiences the`.
+pub(super) fn is_plain_verb(tokens: &[Token<'_>], at: usize) -> bool {
+    let word = tokens[at].text;
+    let form = word.len() > 3
+        && word.ends_with('s')
+        && !word.ends_with("ss")
+        && !word.ends_with("us")
+        && !word.ends_with("is");
+    let Some(next) = tokens.get(at + 1) else { return false };
+    let before = at.checked_sub(1).map(|before| tokens[before].tag);
+    form && matches!(next.tag, Tag::Article | Tag::Owner | Tag::Quote)
+        && matches!(before, Some(Tag::Noun | Tag::Name | Tag::Pronoun | Tag::Relative | Tag::Unquote | Tag::Close))
+}
+
+/// How many tokens at `at` are a title of the corpus that may stand there for what it names.
+fn title(tokens: &[Token<'_>], at: usize, titles: &Titles) -> usize {
+    let length = titles.longest(&tokens[at..]);
+    let matched = &tokens[at..at + length];
+    let names = matched.iter().filter(|token| token.tag == Tag::Name).count();
+    let Some(next) = tokens.get(at + length) else { return if names > 0 { length } else { 0 } };
+    // `New York` is not what `New York Times` is about.
+    let goes_on = next.tag == Tag::Name && matched.last().is_some_and(|last| last.tag == Tag::Name);
+    // A single word that opens a sentence may be any word.
+    let plain = names == 0 || (length == 1 && matched[0].tag != Tag::Name);
+    if plain || goes_on { 0 } else { length }
+}
+
+fn is_demonstrative(word: &str) -> bool {
+    ["this", "that", "these", "those", "some", "any", "each", "every", "such", "both", "either", "all", "another"]
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
+}
+
+/// Particles are tagged as nouns: whether the one at `at` stands inside a name.
+fn is_inside_name(tokens: &[Token<'_>], at: usize) -> bool {
+    let Some(token) = tokens.get(at) else { return false };
+    is_particle(token.text)
+        && at > 0
+        && (tokens[at - 1].tag == Tag::Name || is_particle(tokens[at - 1].text))
+        && tokens[at + 1..].iter().take(2).any(|next| next.tag == Tag::Name)
+}
