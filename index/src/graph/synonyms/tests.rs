@@ -79,7 +79,7 @@ proptest! {
         let texts: Vec<String> = texts.into_iter().collect();
         let phrases = phrases(&texts, dims, spread);
         let found = Neighbours::find(&phrases.table, &phrases.vectors, threads, &|_| ()).unwrap();
-        prop_assert_eq!(found, naive(&phrases));
+        prop_assert!(found == naive(&phrases));
     }
 }
 
@@ -98,7 +98,7 @@ proptest! {
         now.extend(new);
         let (before, now) = (phrases(&before, 24, spread), phrases(&now.into_iter().collect::<Vec<_>>(), 24, spread));
         let found = Neighbours::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
-        prop_assert_eq!(renewed(&found, &before, &now), naive(&now));
+        prop_assert!(renewed(&found, &before, &now) == naive(&now));
     }
 }
 
@@ -111,7 +111,7 @@ fn full_lists_that_lose_a_phrase_are_made_again() {
     let now = phrases(&sorted(near(105..255).chain(far()).collect()), 24, 0.1);
     let found = Neighbours::find(&before.table, &before.vectors, 2, &|_| ()).unwrap();
     assert_eq!(found.len(), 150 * MOST, "every list of the group is full");
-    assert_eq!(renewed(&found, &before, &now), naive(&now));
+    assert!(renewed(&found, &before, &now) == naive(&now));
 }
 
 fn renewed(found: &Neighbours, before: &Phrases, now: &Phrases) -> Neighbours {
