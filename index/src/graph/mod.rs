@@ -222,4 +222,6 @@ fn open_facts(path: &Path, phrases: usize, relations: usize) -> Result<[Column<u
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod growth;
+#[cfg(test)]
 mod tests;

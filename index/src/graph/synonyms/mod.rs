@@ -127,6 +127,12 @@ impl Synonyms {
         if (0..phrases).all(sound) { Ok(stored) } else { Err(columns.corrupt("a list of synonyms is out of order")) }
     }
 
+    /// How many pairs there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
     /// The synonyms of a phrase, sorted by number, and their scores.
     pub(crate) fn get(&self, phrase: u32) -> (&[u32], &[f32]) {
         self.row(phrase as usize)
