@@ -9,7 +9,7 @@ use super::synonyms::Neighbours;
 use super::table::Table;
 use super::triples::{Origin, TripleWriter, Triples};
 use super::{Graph, file, phrase};
-use crate::dense::Vectors;
+use crate::dense::{Codes, Vectors};
 use crate::embedding::{Embedding, Texts};
 use crate::error::IndexError;
 use crate::extract::Extract;
@@ -25,29 +25,27 @@ pub(crate) struct GraphDraft<'a> {
     pub(crate) store: &'a Store,
     pub(crate) embedding: Embedding<'a>,
     /// The graph that is replaced, if it is of the same embedder: its synonyms are found again by what changed.
-    pub(crate) earlier: Option<&'a Graph>,
+    pub(crate) previous: Option<&'a Graph>,
     pub(crate) threads: usize,
     pub(crate) progress: &'a dyn BuildProgress,
 }
 
 impl GraphDraft<'_> {
-    /// Asks `extract` for the triples that are not known, then builds the graph over all of them.
+    /// Asks `extract` for the triples that are not known, then builds the graph over all of them. `earlier` names the
+    /// extractor of triples that are known from before.
     pub(crate) fn build(
         &self,
         mut triples: TripleWriter,
         extract: Option<&dyn Extract>,
+        earlier: Option<&str>,
     ) -> Result<GraphInfo, IndexError> {
-        let given = triples.any();
         if let Some(extract) = extract {
             self.extract(&mut triples, extract)?;
         }
+        let given = triples.has(Origin::Given);
+        let earlier = earlier.filter(|_| triples.has(Origin::Extracted));
         triples.finish(self.store.len())?;
-        let source = match extract {
-            Some(extract) if given => format!("corpus and {}", extract.id()),
-            Some(extract) => extract.id(),
-            None => "corpus".to_owned(),
-        };
-        self.join(source)
+        self.join(GraphInfo::source(given, extract.map(Extract::id).as_deref(), earlier))
     }
 
     fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<(), IndexError> {
@@ -74,10 +72,11 @@ impl GraphDraft<'_> {
         let relations = Table::open(&self.dir.join(file::RELATIONS))?;
         let phrase_vectors = self
             .embed(Phase::Phrases, file::PHRASE_VECTORS, phrases.len(), &|number| Ok(phrases.get(number).to_owned()))?;
-        self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
+        let fact_vectors = self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
             let [subject, relation, object] = statements.facts[number as usize];
             Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
         })?;
+        Codes::write(&fact_vectors, &self.dir.join(file::FACT_CODES))?;
         let synonyms = self.synonyms(&phrases, &phrase_vectors)?;
         synonyms.write(&self.dir.join(file::SYNONYMS))?;
         let passages_of = statements.phrases_of.inverse(statements.phrases);
@@ -97,8 +96,8 @@ impl GraphDraft<'_> {
         let total = phrases.len() as u64;
         let update = |done: u64| self.progress.update(Phase::Synonyms, done.min(total), Some(total));
         update(0);
-        let synonyms = match self.earlier {
-            Some(earlier) => Neighbours::renew(earlier.earlier_synonyms(), phrases, vectors, self.threads, &update),
+        let synonyms = match self.previous {
+            Some(previous) => Neighbours::renew(previous.as_earlier(), phrases, vectors, self.threads, &update),
             None => Neighbours::find(phrases, vectors, self.threads, &update),
         };
         update(total);

@@ -61,8 +61,8 @@ fn growth() {
     let memory = Memory::open(temp.path(), &embed, false).unwrap();
     let embedding = Embedding { embed: &embed, batch: 64, memory: &memory };
     let times = Times(Instant::now(), Mutex::default());
-    let draft = GraphDraft { dir: temp.path(), store: &store, embedding, earlier: None, threads: 2, progress: &times };
-    let info = draft.build(triples, None).unwrap();
+    let draft = GraphDraft { dir: temp.path(), store: &store, embedding, previous: None, threads: 2, progress: &times };
+    let info = draft.build(triples, None, None).unwrap();
     let built = times.0.elapsed().as_secs_f64();
     println!("{info:?}\nbuilt in {built:.1} s, {:.0} triples/s", info.triples as f64 / built);
     times.1.into_inner().unwrap().iter().for_each(|(phase, (from, to))| println!("{phase}: {from:.1} s to {to:.1} s"));
