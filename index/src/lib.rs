@@ -47,7 +47,7 @@ pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedP
 pub use extract::{Extract, ExtractError, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
-pub use kag::{KagOptions, Relevance};
+pub use kag::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KagOptions, KeyEntity, Relevance};
 pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
 pub use query::{GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};

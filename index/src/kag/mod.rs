@@ -6,11 +6,13 @@
 
 mod association;
 mod entity;
+mod search;
+mod shown;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use association::{Association, Chunk, Item, Masses, Statement};
-pub(crate) use entity::linked;
+pub(crate) use search::search;
+pub use shown::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KeyEntity};
 
 /// How many things are looked for, and how they are weighed. None of these numbers could be recovered from TeaRAG.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
