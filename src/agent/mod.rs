@@ -9,7 +9,7 @@
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
 //! | `event`, `trajectory` | what is told, and what is kept |
 //! | `neutral` | what retrieved text may not do |
-//! | `search` | searching beside everything else |
+//! | `search`, `pool` | searching beside everything else |
 //! | `generator` | the seam to the engine |
 
 mod answer;
@@ -27,6 +27,7 @@ mod observation;
 mod options;
 mod plain;
 mod policy;
+mod pool;
 mod protocol;
 mod reader;
 pub mod routerag;

@@ -2,7 +2,6 @@
 
 mod engine;
 mod llama;
-mod quantile;
 mod serve;
 
 /// What to measure.

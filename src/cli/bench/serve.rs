@@ -10,9 +10,9 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde_json::json;
 
-use super::quantile::quantile;
 use crate::agent::Event;
 use crate::cli::client::Client;
+use crate::cli::quantile::quantile;
 
 /// Drives a server with concurrent questions and prints how it did.
 #[derive(Debug, clap::Args)]
