@@ -26,12 +26,15 @@ pub struct OpenOptions {
     pub concurrency: usize,
     /// An index of at most so many passages is searched vector by vector, which is exact.
     pub exact_below: usize,
+    /// The graph of an index of at most so many passages is walked as a whole, from every passage by its similarity,
+    /// as in HippoRAG 2; a larger one only around the passages and phrases most like the query.
+    pub walk_below: usize,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         let concurrency = available_parallelism().map_or(1, usize::from);
-        OpenOptions { verify: true, concurrency, exact_below: 16_384 }
+        OpenOptions { verify: true, concurrency, exact_below: 16_384, walk_below: 65_536 }
     }
 }
 
@@ -107,7 +110,10 @@ impl Index {
 
     /// The modes that [`Index::search`] does not refuse.
     pub fn modes(&self) -> &'static [Mode] {
-        &[Mode::Passage]
+        match self.snapshot.graph {
+            Some(_) => &Mode::ALL,
+            None => &[Mode::Passage],
+        }
     }
 
     /// The document with this id: its metadata and the triples that it brought included.

@@ -28,6 +28,7 @@ mod lexical;
 mod manifest;
 mod memory;
 pub mod openie;
+pub mod pagerank;
 mod progress;
 mod python;
 mod query;
@@ -37,6 +38,7 @@ mod search;
 mod snapshot;
 mod store;
 mod triple;
+mod walk;
 
 pub use build::{BuildOptions, BuildReport, build};
 pub use complete::{Complete, CompleteError, Completion, Message, Role};

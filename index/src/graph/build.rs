@@ -9,7 +9,7 @@ use super::synonyms::Neighbours;
 use super::table::Table;
 use super::triples::{Origin, TripleWriter, Triples};
 use super::{file, phrase};
-use crate::dense::Vectors;
+use crate::dense::{Codes, Vectors};
 use crate::embedding::{Embedding, Texts};
 use crate::error::IndexError;
 use crate::extract::Extract;
@@ -68,10 +68,11 @@ impl GraphDraft<'_> {
         let relations = Table::open(&self.dir.join(file::RELATIONS))?;
         let phrase_vectors = self
             .embed(Phase::Phrases, file::PHRASE_VECTORS, phrases.len(), &|number| Ok(phrases.get(number).to_owned()))?;
-        self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
+        let fact_vectors = self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
             let [subject, relation, object] = statements.facts[number as usize];
             Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
         })?;
+        Codes::write(&fact_vectors, &self.dir.join(file::FACT_CODES))?;
         let total = Some(phrases.len() as u64);
         self.progress.update(Phase::Synonyms, 0, total);
         let synonyms = Neighbours::find(&phrases, &phrase_vectors, self.threads, &|done| {
