@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use waymark_index::{
-    Arrival, Associated, AssociatedChunk, AssociatedTriple, Evidence, Hit, KagOptions, Query, SeedFact, SeedPhrase, Step,
-    TripleHit, Walk,
+    Arrival, Associated, AssociatedChunk, AssociatedTriple, Evidence, Hit, KagOptions, Query, SeedFact, SeedPhrase,
+    Step, TripleHit, Walk,
 };
 
 /// Writes the way from `query` to what was found.

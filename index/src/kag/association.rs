@@ -112,11 +112,6 @@ impl Association {
         Association { chunks: chunks.len(), triples: triples.len(), entities: builder.entities, keys, edges }
     }
 
-    /// Names of all entities, the key entities first.
-    pub(crate) fn entities(&self) -> &[String] {
-        &self.entities
-    }
-
     fn nodes(&self) -> usize {
         1 + self.chunks + self.triples + self.entities.len()
     }

@@ -85,24 +85,29 @@ impl Relevance {
 }
 
 impl KagOptions {
-    /// What is wrong with a number, if one is out of its range.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
+    /// Chunks, entities, triples and iterations, each at most.
+    pub const MOST: usize = 1000;
+
+    /// Whether every number in it is one that a search can use.
+    ///
+    /// # Errors
+    /// What is wrong with the first that is not, to be read behind the name of the options.
+    pub fn check(&self) -> Result<(), &'static str> {
         let finite = match self.relevance {
             Relevance::Sigmoid { slope, centre } => slope.is_finite() && centre.is_finite(),
             Relevance::Cosine => true,
         };
+        let counts = [self.chunks, self.entities, self.triples, self.iterations as usize];
         if !(0.0..1.0).contains(&self.damping) {
-            Err("needs a damping from 0 to below 1")
+            Err("needs a `damping` from 0 to below 1")
         } else if !(0.0..=1.0).contains(&self.threshold) {
-            Err("needs a threshold from 0 to 1")
-        } else if !(1..=1000).contains(&self.iterations) {
-            Err("needs from 1 to 1000 iterations")
-        } else if self.chunks == 0 || self.entities == 0 || self.triples == 0 {
-            Err("needs at least one chunk, entity and triple")
+            Err("needs a `threshold` from 0 to 1")
+        } else if counts.iter().any(|count| !(1..=Self::MOST).contains(count)) {
+            Err("needs `chunks`, `entities`, `triples` and `iterations` from 1 to 1000")
         } else if finite {
             Ok(())
         } else {
-            Err("needs a finite slope and centre")
+            Err("needs a finite `slope` and `centre`")
         }
     }
 }

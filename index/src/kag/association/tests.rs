@@ -27,7 +27,7 @@ fn near(found: f64, expected: f64) {
 fn a_small_graph_is_walked_as_by_hand() {
     let keys = ["a".to_owned()];
     let graph = Association::new(&[chunk(0.5, "a")], &[triple(1.0, "a", "b", &[0])], &keys, &options(1));
-    assert_eq!(graph.entities(), ["a", "b"]);
+    assert_eq!(graph.entities, ["a", "b"]);
     assert_eq!(graph.edges.len(), 8);
     // v = (1, 0, 0, 0.5, 0); p = 0.5·M·v + 0.5·v.
     let once = graph.walk(&options(1));
