@@ -20,7 +20,7 @@ use crate::engine::mock::{Lines, MockBackend};
 use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
 
 /// Searches that may wait for a thread.
-const SEARCHES_WAITING: usize = 1024;
+pub(crate) const SEARCHES_WAITING: usize = 1024;
 
 /// Everything a server needs, made of `config`; `loaded` is its embedder, where somebody has needed it before.
 pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
@@ -78,13 +78,16 @@ fn searcher(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> a
     tracing::info!(index = %dir.display(), passages = index.manifest().passages, "index open");
     let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
     let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);
-    let find = move |query: &Query| {
-        index.search(query).map_err(|error| match error {
-            IndexError::Deadline { .. } => SearchError::Timeout,
-            error => SearchError::Failed(error.to_string()),
-        })
-    };
+    let find = move |query: &Query| index.search(query).map_err(search_error);
     Ok(Arc::new(Searcher::new(find, modes, snapshot, limits)?))
+}
+
+/// What an error of the index is to who searches.
+pub(crate) fn search_error(error: IndexError) -> SearchError {
+    match error {
+        IndexError::Deadline { .. } => SearchError::Timeout,
+        error => SearchError::Failed(error.to_string()),
+    }
 }
 
 /// The engine with its texts, and the names the base model goes by.

@@ -85,8 +85,9 @@ impl Search<'_> {
         Ok(self.vector.get_or_init(|| vectors.swap_remove(0)))
     }
 
-    /// Ends the search where its deadline has passed before `stage`.
+    /// Ends the search where its deadline has passed before `stage`. Whoever listens learns when a stage begins.
     fn check(&self, stage: &'static str) -> Result<(), IndexError> {
+        tracing::trace!(stage);
         match self.query.deadline {
             Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
             _ => Ok(()),

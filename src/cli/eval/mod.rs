@@ -6,6 +6,9 @@ mod report;
 mod retrieval;
 mod way;
 
+pub(in crate::cli) use questions::Questions;
+pub(in crate::cli) use way::Way;
+
 /// What to evaluate.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {

@@ -7,20 +7,20 @@ use serde::Deserialize;
 
 /// A question that retrieval can be measured by.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Question {
+pub(in crate::cli) struct Question {
     /// What is asked.
-    pub(super) text: String,
+    pub(in crate::cli) text: String,
     /// Ids of the passages that it takes to answer; at least one, each once.
-    pub(super) supporting: Vec<String>,
+    pub(in crate::cli) supporting: Vec<String>,
 }
 
 /// The questions of a file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Questions {
+pub(in crate::cli) struct Questions {
     /// Those with known support, in the order of the file.
-    pub(super) known: Vec<Question>,
+    pub(in crate::cli) known: Vec<Question>,
     /// How many there are besides, whose support is unknown or incomplete.
-    pub(super) left_out: usize,
+    pub(in crate::cli) left_out: usize,
 }
 
 /// A line of the file; other keys are not looked at.
@@ -34,7 +34,7 @@ struct Row {
 
 impl Questions {
     /// Reads JSON lines with `question`, `supporting` and, where that is not all of it, `supporting_complete: false`.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Questions> {
+    pub(in crate::cli) fn read(path: &Path) -> anyhow::Result<Questions> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let questions = Questions::parse(&text).with_context(|| path.display().to_string())?;
         ensure!(
@@ -46,10 +46,19 @@ impl Questions {
         Ok(questions)
     }
 
+    /// The texts of all questions of a file, whether their support is known or not; at least one.
+    pub(in crate::cli) fn texts(path: &Path) -> anyhow::Result<Vec<String>> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let rows = rows(&text).map(|row| Ok(row?.question)).collect::<anyhow::Result<Vec<_>>>();
+        let texts = rows.with_context(|| path.display().to_string())?;
+        ensure!(!texts.is_empty(), "{} holds no questions", path.display());
+        Ok(texts)
+    }
+
     fn parse(text: &str) -> anyhow::Result<Questions> {
         let mut questions = Questions { known: Vec::new(), left_out: 0 };
-        for (line, number) in text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()) {
-            let row: Row = serde_json::from_str(line).with_context(|| format!("line {number}"))?;
+        for row in rows(text) {
+            let row = row?;
             let mut supporting: Vec<String> = Vec::new();
             for id in row.supporting.unwrap_or_default() {
                 if !supporting.contains(&id) {
@@ -64,6 +73,11 @@ impl Questions {
         }
         Ok(questions)
     }
+}
+
+fn rows(text: &str) -> impl Iterator<Item = anyhow::Result<Row>> {
+    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    lines.map(|(line, number)| serde_json::from_str(line).with_context(|| format!("line {number}")))
 }
 
 #[cfg(test)]
