@@ -111,7 +111,7 @@ impl Index {
     /// The modes that [`Index::search`] does not refuse.
     pub fn modes(&self) -> &'static [Mode] {
         match self.snapshot.graph {
-            Some(_) => &[Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples],
+            Some(_) => &Mode::ALL,
             None => &[Mode::Passage],
         }
     }
