@@ -51,6 +51,8 @@ struct State {
     /// The last object.
     object: Option<String>,
     named: bool,
+    /// The last object is a date or a number.
+    dated: bool,
     link: Link,
     /// Who the sentence goes on about after a clause inside it.
     outer: Option<Vec<String>>,
@@ -71,6 +73,7 @@ impl State {
             relation: String::new(),
             object: None,
             named: false,
+            dated: false,
             link: Link::None,
             outer: None,
             relative: false,
@@ -108,8 +111,22 @@ impl<'p, 'a> Clauses<'p, 'a> {
                     }
                 }
                 Chunk::Relative => self.relative(),
-                Chunk::Break => self.state = State::new(),
+                // `Tahaan – A Boy With a Grenade is`.
+                Chunk::Break if self.first && self.state.verb.is_none() && !self.state.subjects.is_empty() => {}
+                Chunk::Break => self.close(),
                 Chunk::Aside { start, end } => self.aside(start, end),
+            }
+        }
+        self.close();
+    }
+
+    /// Ends a clause. What has no verb of its own is said of the title: `Born in Paris.`
+    fn close(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::new());
+        if state.subjects.is_empty() {
+            let title = self.referents.title().to_owned();
+            for (words, object) in state.opening.iter().filter(|(words, _)| words.contains(' ')) {
+                self.emit(&title, words, object);
             }
         }
     }
@@ -129,7 +146,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             return self.begin(phrase, text);
         }
         if self.state.subjects.is_empty() {
-            return self.open(phrase, text);
+            return self.open(phrase, text, link, at);
         }
         if self.state.verb.is_none() {
             return self.extend_subject(phrase, text, link);
@@ -143,11 +160,15 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 
     /// A phrase before there is a subject.
-    fn open(&mut self, phrase: Phrase, text: String) {
+    fn open(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let verb = self.state.verb.take();
         let preposition = self.state.preposition.take();
         if verb.is_none() && preposition.is_none() {
-            return self.begin(phrase, text);
+            let listed = self.state.opening.last().filter(|_| link != Link::None && !self.is_followed_by_verb(at));
+            return match listed.map(|(words, _)| words.clone()) {
+                Some(words) => self.state.opening.push((words, text)),
+                None => self.begin(phrase, text),
+            };
         }
         let words = [verb.unwrap_or_default(), preposition.unwrap_or_default()];
         self.state.opening.push((words.join(" ").trim().to_owned(), text));
@@ -166,6 +187,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
             }
             None => text,
         };
+        if phrase.kind == Kind::Name {
+            self.referents.turn(&text);
+        }
         self.state.object = None;
         self.state.subjects = vec![text];
     }
@@ -195,9 +219,8 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn object(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let preposition = self.state.preposition.take();
         if preposition.is_none() && link != Link::None && !self.state.relation.is_empty() {
-            let apposed = link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.state.named;
-            if let (true, Some(object)) = (apposed, self.state.object.clone()) {
-                return self.emit(&object, "is", &text);
+            if link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.appose(phrase, &text, at) {
+                return;
             }
             let relation = self.state.relation.clone();
             self.state.noun = if phrase.kind == Kind::Thing { self.head(phrase) } else { String::new() };
@@ -213,12 +236,29 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.state_object(phrase, &relation, text, at);
     }
 
+    /// Reads `, the son of` and `, a town in`: what is said of the last object, or kinship of the subject.
+    fn appose(&mut self, phrase: Phrase, text: &str, at: usize) -> bool {
+        let kin = is_kin(&self.head(phrase)) && self.state.subjects.iter().any(|subject| subject == self.referents.title());
+        if !kin {
+            let Some(object) = self.state.object.clone().filter(|_| self.state.named) else { return false };
+            let subjects = std::mem::replace(&mut self.state.subjects, vec![object]);
+            self.state.outer.get_or_insert(subjects);
+        }
+        self.state.facet.clear();
+        self.state.verb = Some("is".to_owned());
+        self.state.copula = true;
+        self.state.noun = self.head(phrase);
+        self.state_object(phrase, "is", text.to_owned(), at);
+        true
+    }
+
     /// Emits the object and remembers it.
     fn state_object(&mut self, phrase: Phrase, relation: &str, text: String, at: usize) {
         let owner = phrase.owner.filter(|_| phrase.kind == Kind::Thing).and_then(|owner| self.owner(owner));
         let leads_on = phrase.kind == Kind::Thing && self.leads_on(phrase, at);
         relation.clone_into(&mut self.state.relation);
         self.state.named = phrase.kind == Kind::Name;
+        self.state.dated = matches!(phrase.kind, Kind::Date | Kind::Number);
         if phrase.kind == Kind::Thing && relation.is_empty() {
             return;
         }
@@ -294,7 +334,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             self.state.subjects = outer;
             return;
         }
-        let modifies = link == Link::None && !self.state.copula;
+        let modifies = link == Link::None && !self.state.copula && !self.state.dated;
         if let (true, Some(object)) = (modifies, self.state.object.clone()) {
             let subjects = std::mem::replace(&mut self.state.subjects, vec![object]);
             if self.state.outer.is_none() && !verb.finite {
@@ -325,7 +365,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             (Some(_), Some(object), _) if self.state.named => object.clone(),
             _ => return,
         };
-        let person = target == self.referents.title() && (self.referents.is_person() || self.first);
+        let person = target == self.referents.title() && (self.referents.is_person() || (self.first && !self.referents.is_work()));
         for (relation, object) in aside::read(self.text, &self.tokens[start.min(end)..end], person) {
             self.emit(&target, relation, &object);
         }
@@ -350,7 +390,11 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn owner(&self, (start, end): (usize, usize)) -> Option<String> {
         let text = self.slice(start, end);
         if self.tokens[start].tag != Tag::Owner {
-            return Some(self.referents.full(&unquoted(text)).map_or_else(|| unquoted(text), str::to_owned));
+            let name = unquoted(text);
+            if self.referents.is_class(&self.tokens[end - 1].text.to_lowercase()) {
+                return Some(self.referents.title().to_owned());
+            }
+            return Some(self.referents.full(&name).map_or_else(|| name.clone(), str::to_owned));
         }
         if text == "whose" {
             return self.state.object.clone().or_else(|| self.state.subjects.first().cloned());
@@ -367,7 +411,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 let opens = self.first && self.state.subjects.is_empty() && self.state.preposition.is_none();
                 if opens && self.referents.resembles(&name) {
                     let title = self.referents.title().to_owned();
-                    if name.contains(' ') && self.referents.full(&name).is_none() {
+                    if name.contains(' ') && !self.referents.is_variant(&name) {
                         self.emit(&title, "also known as", &name);
                     }
                     return Some(title);
@@ -387,7 +431,10 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let words = self.tokens[verb.start..verb.end]
             .iter()
             .filter(|token| token.tag != Tag::Adverb || is_particle(token.text));
-        words.map(|token| token.text.to_lowercase()).collect::<Vec<_>>().join(" ")
+        let words: Vec<String> = words.map(|token| token.text.to_lowercase()).collect();
+        // `was born` and `born` are one relation, and so are `has been` and `is`.
+        let first = words.iter().take(words.len() - 1).position(|word| !is_auxiliary(word)).unwrap_or(words.len() - 1);
+        if self.tokens[verb.end - 1].tag == Tag::Verb { words[first..].join(" ") } else { words.join(" ") }
     }
 
     fn head(&self, phrase: Phrase) -> String {
@@ -409,6 +456,10 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 }
 
+fn is_auxiliary(word: &str) -> bool {
+    matches!(word, "is" | "are" | "was" | "were" | "be" | "been" | "being" | "has" | "have" | "had" | "having")
+}
+
 /// Adverbs that are part of what a verb means.
 fn is_particle(word: &str) -> bool {
     matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
@@ -418,6 +469,14 @@ fn is_particle(word: &str) -> bool {
 fn unquoted(text: &str) -> String {
     let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
     text.trim_matches([' ', ',', ';']).to_owned()
+}
+
+fn is_kin(word: &str) -> bool {
+    matches!(
+        word,
+        "son" | "daughter" | "child" | "brother" | "sister" | "wife" | "husband" | "widow" | "mother" | "father" | "nephew"
+            | "niece" | "grandson" | "granddaughter" | "cousin" | "consort" | "spouse" | "sibling" | "descendant"
+    )
 }
 
 fn join(words: &[&str]) -> String {

@@ -52,11 +52,10 @@ fn begins(token: &Token<'_>) -> bool {
 
 /// Abbreviations that often stand last in a sentence.
 fn ends_by_itself(token: &Token<'_>) -> bool {
-    token.text.ends_with('.')
-        && token.text.len() > 2
-        && matches!(
+    // `World War I.`
+    matches!(
             token.text,
-            "Jr." | "Sr." | "Inc." | "Ltd." | "Co." | "Corp." | "Bros." | "etc." | "U.S." | "U.K." | "D.C."
+            "I." | "Jr." | "Sr." | "Inc." | "Ltd." | "Co." | "Corp." | "Bros." | "etc." | "U.S." | "U.K." | "D.C."
         )
 }
 
