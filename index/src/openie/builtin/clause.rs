@@ -185,6 +185,11 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 self.state.facet = text;
                 owner
             }
+            // `the climate is` in a text about a city says something of the city.
+            None if phrase.kind == Kind::Thing => {
+                self.state.facet = text;
+                self.referents.title().to_owned()
+            }
             None => text,
         };
         if phrase.kind == Kind::Name {
@@ -197,8 +202,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
     /// A phrase between subject and verb.
     fn extend_subject(&mut self, phrase: Phrase, text: String, link: Link) {
         match (self.state.preposition.take(), link) {
-            (Some(preposition), _) if preposition == "of" && self.state.thing && self.state.facet.is_empty() => {
-                let thing = std::mem::replace(&mut self.state.subjects, vec![text]).pop().unwrap_or_default();
+            (Some(preposition), _) if preposition == "of" && self.state.thing => {
+                let subject = std::mem::replace(&mut self.state.subjects, vec![text]).pop().unwrap_or_default();
+                let thing = if self.state.facet.is_empty() { subject } else { std::mem::take(&mut self.state.facet) };
                 self.state.facet = format!("{thing} of");
                 self.state.thing = phrase.kind == Kind::Thing;
             }
@@ -433,7 +439,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             .filter(|token| token.tag != Tag::Adverb || is_particle(token.text));
         let words: Vec<String> = words.map(|token| token.text.to_lowercase()).collect();
         // `was born` and `born` are one relation, and so are `has been` and `is`.
-        let first = words.iter().take(words.len() - 1).position(|word| !is_auxiliary(word)).unwrap_or(words.len() - 1);
+        let first = words.iter().take(words.len().saturating_sub(1)).position(|word| !is_auxiliary(word)).unwrap_or(words.len().saturating_sub(1));
         if self.tokens[verb.end - 1].tag == Tag::Verb { words[first..].join(" ") } else { words.join(" ") }
     }
 

@@ -74,6 +74,15 @@ const THINGS: &[&str] = &[
     "Republic",
 ];
 
+/// What a text calls its subject after the first sentence, where that is no person.
+const GENERIC: &[&str] = &[
+    "film", "movie", "album", "song", "single", "book", "novel", "series", "show", "band", "group", "company", "city", "town",
+    "village", "country", "nation", "state", "province", "county", "district", "region", "area", "island", "river", "lake",
+    "school", "university", "college", "station", "team", "club", "league", "party", "organization", "organisation", "game",
+    "magazine", "journal", "newspaper", "church", "building", "bridge", "museum", "airport", "ship", "battle", "war",
+    "program", "programme", "network", "label", "event", "tournament", "festival", "episode", "play", "story",
+];
+
 impl Referents {
     /// Nothing seen yet. `text` is the passage: who is called `he` there is a person.
     pub(super) fn new(name: String, title: &str, tokens: &[Token<'_>]) -> Referents {
@@ -127,7 +136,7 @@ impl Referents {
 
     /// Whether the thing called `the ‹noun›` is the title.
     pub(super) fn is_class(&self, noun: &str) -> bool {
-        self.classes.iter().any(|class| class == noun)
+        self.classes.iter().any(|class| class == noun) || (!self.person && GENERIC.contains(&noun))
     }
 
     /// Whom a pronoun means, `subject` being what the last sentence was about.
