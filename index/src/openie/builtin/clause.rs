@@ -45,6 +45,8 @@ struct State {
     copula: bool,
     /// The last object, if it is a thing: its head, with the preposition it stands under.
     noun: String,
+    /// That thing is the verb's own object: `received independence`.
+    direct: bool,
     preposition: Option<String>,
     /// The relation that the last object stands in, for those listed after it.
     relation: String,
@@ -69,6 +71,7 @@ impl State {
             verb: None,
             copula: false,
             noun: String::new(),
+            direct: false,
             preposition: None,
             relation: String::new(),
             object: None,
@@ -234,11 +237,17 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
         let relation = self.relation(preposition.as_deref());
         self.state.noun = match (&preposition, phrase.kind) {
+            (Some(_), kind) if self.state.direct && kind != Kind::Thing => std::mem::take(&mut self.state.noun),
             (Some(preposition), Kind::Thing) if !self.state.copula => format!("{preposition} {}", self.head(phrase)),
             (Some(_), _) if self.state.copula => std::mem::take(&mut self.state.noun),
             (_, Kind::Thing) => self.head(phrase),
             _ => String::new(),
         };
+        self.state.direct = !self.state.noun.is_empty()
+            && match &preposition {
+                None => phrase.kind == Kind::Thing,
+                Some(_) => self.state.direct && phrase.kind != Kind::Thing,
+            };
         self.state_object(phrase, &relation, text, at);
     }
 
@@ -285,7 +294,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn leads_on(&self, phrase: Phrase, at: usize) -> bool {
         let Some(Chunk::Preposition { start, .. }) = self.chunks.get(at + 1) else { return false };
         let adjective = !phrase.determined && phrase.end - phrase.start == 1 && self.state.copula;
-        self.tokens[*start].text == "of" || adjective
+        self.tokens[*start].text == "of" || adjective || (self.state.direct && !self.state.copula)
     }
 
     /// The words between the subject and an object under `preposition`.
@@ -294,7 +303,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let verb = state.verb.as_deref().unwrap_or_default();
         let noun = match preposition {
             Some("of") => state.noun.as_str(),
-            Some(_) if state.copula => state.noun.as_str(),
+            Some(_) if state.copula || state.direct => state.noun.as_str(),
             _ => "",
         };
         join(&[&state.facet, verb, noun, preposition.unwrap_or_default()])
@@ -340,7 +349,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             self.state.subjects = outer;
             return;
         }
-        let modifies = link == Link::None && !self.state.copula && !self.state.dated;
+        let modifies = link == Link::None && !self.state.copula && self.state.named;
         if let (true, Some(object)) = (modifies, self.state.object.clone()) {
             let subjects = std::mem::replace(&mut self.state.subjects, vec![object]);
             if self.state.outer.is_none() && !verb.finite {
@@ -356,7 +365,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         if state.subjects.is_empty() {
             return;
         }
-        if let (true, Some(object)) = (state.verb.is_some() && (!state.copula || state.named), state.object.clone()) {
+        if let (true, Some(object)) = (state.verb.is_some() && state.named, state.object.clone()) {
             let subjects = std::mem::replace(&mut state.subjects, vec![object]);
             state.outer.get_or_insert(subjects);
         }
