@@ -397,7 +397,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let role = self.slice(start, end).to_owned();
         match phrase.owner.and_then(|owner| self.owner(owner)) {
             Some(owner) => self.emit(&owner, &role, &name),
-            None if role.starts_with(char::is_lowercase) => self.emit(&name, "is", &role),
+            None if role.starts_with(char::is_lowercase) && is_person_noun(&role) => self.emit(&name, "is", &role),
             None => {}
         }
     }
@@ -484,6 +484,12 @@ fn is_particle(word: &str) -> bool {
 fn unquoted(text: &str) -> String {
     let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
     text.trim_matches([' ', ',', ';']).to_owned()
+}
+
+/// Whether `role` ends in what somebody may be: `singer`, `biologist`, `king`.
+fn is_person_noun(role: &str) -> bool {
+    let last = role.rsplit(' ').next().unwrap_or(role);
+    ["er", "or", "ist", "ress", "ian", "king", "queen", "man", "woman"].iter().any(|end| last.ends_with(end)) || is_kin(last)
 }
 
 fn is_kin(word: &str) -> bool {
