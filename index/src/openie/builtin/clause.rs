@@ -189,7 +189,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 owner
             }
             // `the climate is` in a text about a city says something of the city.
-            None if phrase.kind == Kind::Thing => {
+            None if phrase.kind == Kind::Thing && text != self.referents.title() => {
                 self.state.facet = text;
                 self.referents.title().to_owned()
             }
@@ -274,7 +274,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
         relation.clone_into(&mut self.state.relation);
         self.state.named = phrase.kind == Kind::Name;
         self.state.dated = matches!(phrase.kind, Kind::Date | Kind::Number);
-        if phrase.kind == Kind::Thing && relation.is_empty() {
+        let vague = phrase.kind == Kind::Thing && phrase.end - phrase.start == 1 && !self.state.copula && owner.is_none();
+        if vague && text != self.referents.title() {
+            self.state.object = Some(text);
             return;
         }
         for subject in self.state.subjects.clone() {

@@ -164,6 +164,11 @@ impl Referents {
         if name.eq_ignore_ascii_case(&self.words.join(" ")) {
             return Some(&self.title);
         }
+        let whole = self.words.join(" ");
+        let partial = whole.strip_suffix(name).is_some_and(|rest| rest.ends_with(' '));
+        if !self.person && count > 1 && partial {
+            return Some(&self.title);
+        }
         if count > 2 {
             return None;
         }
