@@ -5,4 +5,5 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod remote;
 pub mod server;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::corpus::Location;
 use crate::embed::EmbedError;
+use crate::extract::ExtractError;
 use crate::filter::FilterError;
 use crate::query::Mode;
 
@@ -45,6 +46,14 @@ pub enum IndexError {
         location: Location,
         /// What is wrong there, and what to do.
         message: String,
+    },
+    /// No triples could be extracted.
+    #[error("cannot extract triples ({what}): {source}")]
+    Extract {
+        /// What was extracting, as [`Extract::id`](crate::Extract::id) names it.
+        what: String,
+        /// What it said.
+        source: ExtractError,
     },
     /// Two records of a corpus have the same id.
     #[error("{second}: id {id:?} was already used at {first}: ids must be unique")]

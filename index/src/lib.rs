@@ -7,6 +7,7 @@
 extern crate self as waymark_index;
 
 mod build;
+mod complete;
 pub mod corpus;
 mod dense;
 mod embed;
@@ -29,6 +30,7 @@ pub mod openie;
 mod progress;
 mod python;
 mod query;
+mod recognition;
 mod scored;
 mod search;
 mod snapshot;
@@ -36,6 +38,7 @@ mod store;
 mod triple;
 
 pub use build::{BuildOptions, BuildReport, build};
+pub use complete::{Complete, CompleteError, Completion, Message, Role};
 pub use corpus::{Corpus, CorpusOptions, Document, Location};
 pub use embed::{Embed, EmbedError};
 pub use error::IndexError;
@@ -46,4 +49,5 @@ pub use index::{Index, Info, OpenOptions};
 pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
 pub use query::{GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};
+pub use recognition::ModelFilter;
 pub use triple::Triple;

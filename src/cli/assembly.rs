@@ -12,7 +12,7 @@ use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::embedding::Embedding;
-use super::{cache, pull};
+use super::{cache, filter, pull};
 use crate::agent::{Policy, Runtime, Search, SearchError, SearchLimits, Searcher};
 use crate::api::{AppState, TextEmbedder};
 use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
@@ -71,7 +71,10 @@ pub(crate) fn checkpoint(spec: &str, cache: Option<PathBuf>) -> anyhow::Result<(
 
 fn searcher(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
     let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
-    let index = Index::open_with(dir, embedder as Arc<dyn Embed>, &options)?;
+    let mut index = Index::open_with(dir, embedder as Arc<dyn Embed>, &options)?;
+    if let Some(config) = &config.fact_filter {
+        index = index.with_fact_filter(filter::fact_filter(config)?);
+    }
     tracing::info!(index = %dir.display(), passages = index.manifest().passages, "index open");
     let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
     let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);

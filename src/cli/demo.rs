@@ -1,11 +1,13 @@
 //! `waymark demo`: small weights, a small corpus, a server.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use waymark_index::{BuildOptions, Corpus, Document, Index, build};
+use serde::Deserialize;
+use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
 
 use super::embedding::Embedding;
 use super::index::Bars;
@@ -15,6 +17,15 @@ use crate::server::stop_signal;
 
 /// The corpus of the demo, in the program itself so that it works from anywhere.
 const CORPUS: &str = include_str!("../../demo/corpus.jsonl");
+/// What its passages state.
+const TRIPLES: &str = include_str!("../../demo/triples.jsonl");
+
+/// A line of [`TRIPLES`].
+#[derive(Deserialize)]
+struct Statements {
+    id: String,
+    triples: Vec<Triple>,
+}
 
 /// Tries everything at once: pulls the default weights, builds an index of a small corpus, and serves it.
 ///
@@ -54,15 +65,42 @@ impl Args {
 /// The index of the demo corpus, built where it is missing or does not fit the embedder.
 fn index(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<PathBuf> {
     let dir = cache::folder(config.model.cache.clone())?.join("demo.index");
-    // The name carries the corpus' own checksum, so that a program with another corpus builds another index.
-    let name = format!("demo-{}", &blake3::hash(CORPUS.as_bytes()).to_hex()[..12]);
+    // The name carries a checksum of what is in the index, so that a program with another corpus builds another one.
+    let contents = blake3::Hasher::new().update(CORPUS.as_bytes()).update(TRIPLES.as_bytes()).finalize();
+    let name = format!("demo-{}", &contents.to_hex()[..12]);
     if Index::open(&dir, Arc::clone(embedder) as _).is_ok_and(|index| index.manifest().corpus == name) {
         return Ok(dir);
     }
-    let documents = CORPUS.lines().map(serde_json::from_str).collect::<Result<Vec<Document>, _>>();
-    let corpus = Corpus::from_documents(&name, documents.context("the corpus of the demo is broken")?);
+    let corpus = Corpus::from_documents(&name, documents().context("the corpus of the demo is broken")?);
     let bars = Bars::default();
     build(corpus, embedder.as_ref(), &dir, &BuildOptions { replace: true, ..BuildOptions::default() }, &bars)?;
     bars.clear();
     Ok(dir)
+}
+
+/// The passages of the demo, with their triples.
+fn documents() -> serde_json::Result<Vec<Document>> {
+    let statements = TRIPLES.lines().map(serde_json::from_str).collect::<serde_json::Result<Vec<Statements>>>()?;
+    let mut stated: HashMap<String, Vec<Triple>> = statements.into_iter().map(|line| (line.id, line.triples)).collect();
+    CORPUS
+        .lines()
+        .map(|line| {
+            let document: Document = serde_json::from_str(line)?;
+            let triples = stated.remove(&document.id);
+            Ok(Document { triples, ..document })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_passage_of_the_demo_states_something() {
+        for document in documents().unwrap() {
+            assert!(document.triples.is_some_and(|triples| !triples.is_empty()), "{}", document.id);
+        }
+    }
 }

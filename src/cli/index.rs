@@ -5,28 +5,33 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::ProgressBar;
-use waymark_index::{BuildOptions, BuildProgress, Corpus, CorpusOptions, Manifest, Phase, build};
+use waymark_index::{BuildOptions, BuildProgress, Corpus, CorpusOptions, GraphInfo, Manifest, Phase, build};
 use waymark_models::kernel::Team;
 
-use super::{assembly, logging, progress};
+use super::{assembly, logging, progress, triples};
 use crate::config::{LogFormat, cores};
 
 /// What to do with an index.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Build an index over a corpus.
-    Build(BuildArgs),
+    Build(Box<BuildArgs>),
     /// Say what an index holds.
     Info(InfoArgs),
 }
 
-/// Builds an index: BM25 and dense vectors over the passages of a corpus.
+/// Builds an index: BM25, dense vectors and, of triples, a graph over the passages of a corpus.
 ///
-/// The corpus is JSONL with `id`, `title`, `text` (other keys are kept as metadata), a HippoRAG or RouteRAG corpus
+/// The corpus is JSONL with `id`, `title`, `text`, maybe `triples` (other keys are kept as metadata), a HippoRAG or RouteRAG corpus
 /// (JSON), or a folder of Markdown and text files. The index appears at once when it is finished; until then, and
 /// whatever happens, what was there before stays.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  waymark index build --corpus corpus.jsonl --out corpus.index")]
+#[command(after_help = "\
+Examples:
+  waymark index build --corpus corpus.jsonl --out corpus.index
+  waymark index build --corpus corpus.json --triples openie_results.json --out corpus.index
+  waymark index build --corpus corpus.jsonl --out corpus.index --triples endpoint \\
+    --openie-url https://api.openai.com/v1 --openie-model gpt-4o-mini")]
 pub(crate) struct BuildArgs {
     /// The corpus: a file or a folder.
     #[arg(long, value_name = "PATH")]
@@ -55,6 +60,9 @@ pub(crate) struct BuildArgs {
     /// Where downloaded weights are kept; the user's cache directory when not given.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
+
+    #[command(flatten)]
+    triples: triples::Args,
 }
 
 /// Says what an index holds, from its manifest.
@@ -82,21 +90,25 @@ impl BuildArgs {
     fn run(self) -> anyhow::Result<()> {
         let corpus =
             Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() })?;
+        let triples = self.triples.source(&self.out)?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
-        let options = BuildOptions { replace: self.replace, threads, ..BuildOptions::default() };
+        let options =
+            BuildOptions { replace: self.replace, threads, extract: triples.extract(), ..BuildOptions::default() };
         let bars = Bars::default();
         let report = build(corpus, &embedder, &self.out, &options, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
-        let Manifest { passages, snapshot, embedder, .. } = &report.manifest;
+        let Manifest { passages, snapshot, embedder, graph, .. } = &report.manifest;
         writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {}", self.out.display(), embedder.id)?;
+        graph.iter().try_for_each(|graph| writeln!(out, "graph of {}", described(graph)))?;
         if report.skipped > 0 {
             writeln!(out, "{} records could not be read and were skipped", report.skipped)?;
         }
         if report.collapsed > 0 {
             writeln!(out, "{} passages repeated an earlier one and were left out", report.collapsed)?;
         }
+        triples.report(&mut out)?;
         Ok(())
     }
 }
@@ -109,15 +121,23 @@ impl InfoArgs {
             writeln!(out, "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
         }
+        let graph = manifest.graph.as_ref().map_or_else(|| "none: search in mode passage only".to_owned(), described);
         let bytes: u64 = manifest.files.values().map(|file| file.bytes).sum();
         writeln!(out, "corpus    {}", manifest.corpus)?;
         writeln!(out, "passages  {}", manifest.passages)?;
         writeln!(out, "snapshot  {}", manifest.snapshot)?;
         writeln!(out, "embedder  {} ({} dimensions)", manifest.embedder.id, manifest.embedder.dims)?;
+        writeln!(out, "graph     {graph}")?;
         writeln!(out, "size      {:.1} MiB in {} files", bytes as f64 / f64::from(1 << 20), manifest.files.len())?;
         writeln!(out, "format    {}, built by waymark {}", manifest.format, manifest.build.version)?;
         Ok(())
     }
+}
+
+/// The numbers of a graph.
+fn described(graph: &GraphInfo) -> String {
+    let GraphInfo { source, triples, phrases, facts, edges } = graph;
+    format!("{triples} triples ({source}): {facts} facts between {phrases} phrases, {edges} edges")
 }
 
 /// One bar per phase of a build.

@@ -7,6 +7,7 @@ mod cache;
 mod client;
 mod demo;
 mod embedding;
+mod filter;
 mod index;
 mod logging;
 mod openapi;
@@ -15,6 +16,7 @@ mod pull;
 mod search;
 mod serve;
 mod trace;
+mod triples;
 
 use clap::{Parser, Subcommand};
 

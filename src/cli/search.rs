@@ -7,8 +7,8 @@ use std::sync::Arc;
 use waymark_index::{Index, Mode, Query, Ranking};
 use waymark_models::kernel::Team;
 
-use super::{assembly, logging};
-use crate::config::{LogFormat, cores};
+use super::{assembly, filter, logging};
+use crate::config::{FactFilterArgs, LogFormat, cores};
 
 /// Searches an index once and prints what was found, and how.
 #[derive(Debug, clap::Args)]
@@ -37,6 +37,9 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    #[command(flatten)]
+    fact_filter: FactFilterArgs,
+
     /// Embedding model: must be the one the index was built with.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
@@ -54,7 +57,10 @@ impl Args {
 
     fn search(self) -> anyhow::Result<()> {
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(cores())))?;
-        let index = Index::open(&self.index, Arc::new(embedder))?;
+        let mut index = Index::open(&self.index, Arc::new(embedder))?;
+        if let Some(config) = self.fact_filter.resolve()? {
+            index = index.with_fact_filter(filter::fact_filter(&config)?);
+        }
         let evidence = index.search(&Query::new(self.query, self.mode, self.k).ranking(self.ranking))?;
         let mut out = io::stdout().lock();
         if self.json {

@@ -4,6 +4,7 @@
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;
+mod triples;
 
 use std::fs;
 use std::path::Path;
@@ -43,9 +44,6 @@ fn an_index_is_built_described_searched_and_served() {
 
     let again = waymark(&["index", "build", "--corpus", "x.jsonl", "--out", &index]);
     assert!(!again.ok());
-    let graph = waymark(&["search", "--index", &index, "--mode", "graph", "river"]);
-    assert!(!graph.ok() && graph.stderr.contains("graph"), "{}", graph.stderr);
-
     let server = Serving::start(&["--mock", "--index", &index]);
     let asked = waymark(&["ask", "--url", &server.url, "--json", "Which river flows through Paris?"]);
     assert!(asked.ok(), "{}", asked.stderr);

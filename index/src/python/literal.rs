@@ -1,0 +1,274 @@
+//! Reading: `ast.literal_eval` of strings, numbers, `True`, `False`, `None`, lists, tuples and dicts.
+
+use serde_json::{Map, Number, Value};
+
+/// Stands where an escape names half of a surrogate pair, which no Rust string can hold.
+const LONE: char = char::REPLACEMENT_CHARACTER;
+
+/// Values deeper than this are refused; Python gives up at about the same depth.
+const DEEPEST: usize = 90;
+
+/// The value that `text` writes as a Python literal; tuples become arrays. `None` where Python would raise, and for
+/// sets, bytes and complex numbers, which JSON cannot hold.
+pub(crate) fn literal(text: &str) -> Option<Value> {
+    let mut reader = Reader { rest: text };
+    let value = reader.value(0)?;
+    reader.skip();
+    reader.rest.is_empty().then_some(value)
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl Reader<'_> {
+    /// White space, line breaks included: everything read here lies within brackets or was stripped before.
+    fn skip(&mut self) {
+        self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
+    }
+
+    fn peek(&mut self) -> Option<char> {
+        self.skip();
+        self.rest.chars().next()
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        self.skip();
+        let rest = self.rest.strip_prefix(token);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn value(&mut self, depth: usize) -> Option<Value> {
+        if depth > DEEPEST {
+            return None;
+        }
+        match self.peek()? {
+            '[' => self.items('[', ']', depth).map(|(items, _)| Value::Array(items)),
+            '(' => {
+                let (mut items, commas) = self.items('(', ')', depth)?;
+                // One value in parentheses without a comma is that value.
+                if items.len() == 1 && commas == 0 { items.pop() } else { Some(Value::Array(items)) }
+            }
+            '{' => self.dict(depth),
+            '\'' | '"' | 'r' | 'R' | 'u' | 'U' => self.strings(),
+            '0'..='9' | '.' | '-' | '+' => self.number(),
+            _ => self.word(),
+        }
+    }
+
+    /// The values between two brackets and how many commas stood there.
+    fn items(&mut self, open: char, close: char, depth: usize) -> Option<(Vec<Value>, usize)> {
+        self.rest = self.rest.strip_prefix(open)?;
+        let (mut items, mut commas) = (Vec::new(), 0);
+        loop {
+            if self.peek()? == close {
+                self.rest = &self.rest[close.len_utf8()..];
+                return Some((items, commas));
+            }
+            if items.len() != commas {
+                return None;
+            }
+            items.push(self.value(depth + 1)?);
+            commas += usize::from(self.take(","));
+        }
+    }
+
+    fn dict(&mut self, depth: usize) -> Option<Value> {
+        self.rest = self.rest.strip_prefix('{')?;
+        let (mut fields, mut expects_more) = (Map::new(), true);
+        loop {
+            if self.take("}") {
+                return Some(Value::Object(fields));
+            }
+            if !expects_more {
+                return None;
+            }
+            let key = self.value(depth + 1)?;
+            if !self.take(":") || matches!(key, Value::Array(_) | Value::Object(_)) {
+                return None;
+            }
+            let value = self.value(depth + 1)?;
+            fields.insert(super::show(&key), value);
+            expects_more = self.take(",");
+        }
+    }
+
+    fn word(&mut self) -> Option<Value> {
+        let end = self.rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        match word {
+            "True" => Some(Value::Bool(true)),
+            "False" => Some(Value::Bool(false)),
+            "None" => Some(Value::Null),
+            _ => None,
+        }
+    }
+
+    fn number(&mut self) -> Option<Value> {
+        let body = self.rest.trim_start_matches(['-', '+']);
+        let sign = &self.rest[..self.rest.len() - body.len()];
+        let mut end = 0;
+        for (place, c) in body.char_indices() {
+            let exponent = matches!(c, '+' | '-') && body[..place].ends_with(['e', 'E']);
+            if !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_') || exponent) {
+                break;
+            }
+            end = place + c.len_utf8();
+        }
+        let digits = body[..end].replace('_', "");
+        self.rest = &body[end..];
+        let minus = sign.chars().filter(|&c| c == '-').count() % 2 == 1;
+        let leading_zero = digits.len() > 1 && digits.starts_with('0') && !digits.trim_matches('0').is_empty();
+        if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            if leading_zero {
+                return None;
+            }
+            let signed = if minus { format!("-{digits}") } else { digits.clone() };
+            if let Ok(number) = signed.parse::<i64>() {
+                return Some(Value::from(number));
+            }
+        }
+        if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+            return None;
+        }
+        let value: f64 = digits.parse().ok()?;
+        Number::from_f64(if minus { -value } else { value }).map(Value::Number)
+    }
+
+    /// One string, or several in a row, which are one.
+    fn strings(&mut self) -> Option<Value> {
+        let mut text = String::new();
+        loop {
+            self.string(&mut text)?;
+            if !matches!(self.peek(), Some('\'' | '"' | 'r' | 'R' | 'u' | 'U')) {
+                return Some(Value::String(text));
+            }
+        }
+    }
+
+    fn string(&mut self, out: &mut String) -> Option<()> {
+        let raw = self.rest.starts_with(['r', 'R']);
+        let body = self.rest.strip_prefix(['r', 'R', 'u', 'U']).unwrap_or(self.rest);
+        let quote = ["'''", "\"\"\"", "'", "\""].into_iter().find(|quote| body.starts_with(quote))?;
+        let mut rest = &body[quote.len()..];
+        loop {
+            if let Some(after) = rest.strip_prefix(quote) {
+                self.rest = after;
+                return Some(());
+            }
+            let c = rest.chars().next()?;
+            rest = &rest[c.len_utf8()..];
+            match c {
+                '\\' if raw => {
+                    let escaped = rest.chars().next()?;
+                    out.extend(['\\', escaped]);
+                    rest = &rest[escaped.len_utf8()..];
+                }
+                '\\' => rest = escape(rest, out)?,
+                '\n' if quote.len() == 1 => return None,
+                c => out.push(c),
+            }
+        }
+    }
+}
+
+/// Reads what follows a backslash and gives back what comes after it.
+fn escape<'a>(text: &'a str, out: &mut String) -> Option<&'a str> {
+    let c = text.chars().next()?;
+    let rest = &text[c.len_utf8()..];
+    let plain = match c {
+        '\n' => return Some(rest),
+        'n' => '\n',
+        't' => '\t',
+        'r' => '\r',
+        'a' => '\x07',
+        'b' => '\x08',
+        'f' => '\x0c',
+        'v' => '\x0b',
+        '\\' | '\'' | '"' => c,
+        'x' => return code(rest, 2, out),
+        'u' => return unit(rest, out),
+        'U' => return code(rest, 8, out),
+        '0'..='7' => {
+            let end = text.bytes().take(3).take_while(|byte| (b'0'..=b'7').contains(byte)).count();
+            out.push(char::from_u32(u32::from_str_radix(&text[..end], 8).ok()?)?);
+            return Some(&text[end..]);
+        }
+        // Names of characters would need Unicode's list of them.
+        'N' => return None,
+        other => {
+            out.extend(['\\', other]);
+            return Some(rest);
+        }
+    };
+    out.push(plain);
+    Some(rest)
+}
+
+fn hex(text: &str, digits: usize) -> Option<(u32, &str)> {
+    let head = text.get(..digits).filter(|head| head.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    Some((u32::from_str_radix(head, 16).ok()?, &text[digits..]))
+}
+
+fn code<'a>(text: &'a str, digits: usize, out: &mut String) -> Option<&'a str> {
+    let (value, rest) = hex(text, digits)?;
+    if value > u32::from(char::MAX) {
+        return None;
+    }
+    out.push(char::from_u32(value).unwrap_or(LONE));
+    Some(rest)
+}
+
+/// A `\u` escape. Two that make a surrogate pair are read as the one character that they mean in JSON: Python would
+/// keep the halves, which cannot be written as UTF-8.
+fn unit<'a>(text: &'a str, out: &mut String) -> Option<&'a str> {
+    let (high, rest) = hex(text, 4)?;
+    if (0xd800..0xdc00).contains(&high)
+        && let Some((low @ 0xdc00..0xe000, after)) = rest.strip_prefix("\\u").and_then(|rest| hex(rest, 4))
+    {
+        out.push(char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)).unwrap_or(LONE));
+        return Some(after);
+    }
+    out.push(char::from_u32(high).unwrap_or(LONE));
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn literals_are_read_as_python_reads_them() {
+        for (text, expected) in [
+            ("{'fact': [['a', \"b\", 'c']]}", json!({"fact": [["a", "b", "c"]]})),
+            ("('a',)", json!(["a"])),
+            ("('a')", json!("a")),
+            ("()", json!([])),
+            ("[1, -2, 3.5, 1e3, .5, True, False, None,]", json!([1, -2, 3.5, 1000.0, 0.5, true, false, null])),
+            ("['a' \"b\"\n'c']", json!(["abc"])),
+            (r"'\x41\u00e9\n\'\/'", json!("Aé\n'\\/")),
+            (r"'\ud83d\ude00'", json!("😀")),
+            (r"r'\n'", json!("\\n")),
+            ("'''two\nlines'''", json!("two\nlines")),
+            (r"'\101\0'", json!("A\0")),
+            ("{1: 2}", json!({"1": 2})),
+        ] {
+            assert_eq!(literal(text), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_python_refuses_is_refused() {
+        for text in
+            ["", "[1 2]", "[,]", "['a'", "'a\nb'", "{'a'}", "null", "true", "[1]]", "'a", "{[1]: 2}", "012", "x"]
+        {
+            assert_eq!(literal(text), None, "{text}");
+        }
+        assert_eq!(literal(&"[".repeat(100_000)), None);
+    }
+}
