@@ -53,6 +53,8 @@ struct State {
     /// The last object.
     object: Option<String>,
     named: bool,
+    /// Whose the last phrase was, and what it was: `his wife`.
+    owned: Option<(String, String)>,
     /// The last object is a date or a number.
     dated: bool,
     link: Link,
@@ -76,6 +78,7 @@ impl State {
             relation: String::new(),
             object: None,
             named: false,
+            owned: None,
             dated: false,
             link: Link::None,
             outer: None,
@@ -141,6 +144,17 @@ impl<'p, 'a> Clauses<'p, 'a> {
             self.state.preposition = None;
             return;
         };
+        let owned = self.state.owned.take();
+        if phrase.kind == Kind::Thing {
+            self.state.owned = phrase.owner.and_then(|owner| self.owner(owner)).map(|owner| (owner, text.clone()));
+        }
+        if let (Some((owner, thing)), Link::Comma, Kind::Name) = (owned, link, phrase.kind) {
+            // `his wife, Anna Gordy, wrote`.
+            self.emit(&owner, &thing, &text);
+            if self.state.verb.is_none() && self.state.preposition.is_none() {
+                return self.begin(phrase, text);
+            }
+        }
         if self.state.relative && self.state.verb.is_none() && self.state.preposition.is_none() {
             // `which he wrote`.
             let antecedent = self.state.subjects.first().cloned().unwrap_or_default();
@@ -189,7 +203,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 owner
             }
             // `the climate is` in a text about a city says something of the city.
-            None if phrase.kind == Kind::Thing && text != self.referents.title() => {
+            None if phrase.kind == Kind::Thing && !text.eq_ignore_ascii_case(self.referents.title()) => {
                 self.state.facet = text;
                 self.referents.title().to_owned()
             }
@@ -228,7 +242,8 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn object(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let preposition = self.state.preposition.take();
         if preposition.is_none() && link != Link::None && !self.state.relation.is_empty() {
-            if link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.appose(phrase, &text, at) {
+            if link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.appose(phrase, &text, at)
+            {
                 return;
             }
             let relation = self.state.relation.clone();
@@ -253,7 +268,8 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Reads `, the son of` and `, a town in`: what is said of the last object, or kinship of the subject.
     fn appose(&mut self, phrase: Phrase, text: &str, at: usize) -> bool {
-        let kin = is_kin(&self.head(phrase)) && self.state.subjects.iter().any(|subject| subject == self.referents.title());
+        let kin =
+            is_kin(&self.head(phrase)) && self.state.subjects.iter().any(|subject| subject == self.referents.title());
         if !kin {
             let Some(object) = self.state.object.clone().filter(|_| self.state.named) else { return false };
             let subjects = std::mem::replace(&mut self.state.subjects, vec![object]);
@@ -274,7 +290,8 @@ impl<'p, 'a> Clauses<'p, 'a> {
         relation.clone_into(&mut self.state.relation);
         self.state.named = phrase.kind == Kind::Name;
         self.state.dated = matches!(phrase.kind, Kind::Date | Kind::Number);
-        let vague = phrase.kind == Kind::Thing && phrase.end - phrase.start == 1 && !self.state.copula && owner.is_none();
+        let vague =
+            phrase.kind == Kind::Thing && phrase.end - phrase.start == 1 && !self.state.copula && owner.is_none();
         if vague && text != self.referents.title() {
             self.state.object = Some(text);
             return;
@@ -313,7 +330,14 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     fn verb(&mut self, verb: Verb, at: usize) {
         let link = std::mem::replace(&mut self.state.link, Link::None);
-        let words = self.verb_words(verb);
+        let mut words = self.verb_words(verb);
+        // `written and directed by`.
+        let joined = link != Link::None
+            && self.state.preposition.is_none()
+            && matches!(self.chunks[at.saturating_sub(2)], Chunk::Verb(_));
+        if let (true, Some(before)) = (joined, &self.state.verb) {
+            words = format!("{before}{} {words}", if link == Link::And { " and" } else { "," });
+        }
         self.state.preposition = None;
         if self.state.subjects.is_empty() {
             self.state.verb = Some(words);
@@ -382,7 +406,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             (Some(_), Some(object), _) if self.state.named => object.clone(),
             _ => return,
         };
-        let person = target == self.referents.title() && (self.referents.is_person() || (self.first && !self.referents.is_work()));
+        let person = target == self.referents.title() && self.referents.is_person();
         for (relation, object) in aside::read(self.text, &self.tokens[start.min(end)..end], person) {
             self.emit(&target, relation, &object);
         }
@@ -404,14 +428,16 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
     }
 
-    fn owner(&self, (start, end): (usize, usize)) -> Option<String> {
+    fn owner(&mut self, (start, end): (usize, usize)) -> Option<String> {
         let text = self.slice(start, end);
         if self.tokens[start].tag != Tag::Owner {
             let name = unquoted(text);
             if self.referents.is_class(&self.tokens[end - 1].text.to_lowercase()) {
                 return Some(self.referents.title().to_owned());
             }
-            return Some(self.referents.full(&name).map_or_else(|| name.clone(), str::to_owned));
+            let full = self.referents.full(&name).map_or_else(|| name.clone(), str::to_owned);
+            self.referents.see(&full);
+            return Some(full);
         }
         if text == "whose" {
             return self.state.object.clone().or_else(|| self.state.subjects.first().cloned());
@@ -434,10 +460,18 @@ impl<'p, 'a> Clauses<'p, 'a> {
                     return Some(title);
                 }
                 let full = self.referents.full(&name).map_or(name, str::to_owned);
-                self.referents.see(&full);
+                if self.tokens[phrase.name].tag != Tag::Quote {
+                    self.referents.see(&full);
+                }
                 Some(full)
             }
-            Kind::Thing if phrase.definite && phrase.owner.is_none() && self.referents.is_class(&self.head(phrase)) => {
+            Kind::Thing
+                if phrase.definite
+                    && phrase.owner.is_none()
+                    && phrase.end - phrase.start == 1
+                    && !(self.state.copula && self.state.preposition.is_none())
+                    && self.referents.is_class(&self.head(phrase)) =>
+            {
                 Some(self.referents.title().to_owned())
             }
             _ => Some(unquoted(self.slice(phrase.start, phrase.end))),
@@ -450,7 +484,11 @@ impl<'p, 'a> Clauses<'p, 'a> {
             .filter(|token| token.tag != Tag::Adverb || is_particle(token.text));
         let words: Vec<String> = words.map(|token| token.text.to_lowercase()).collect();
         // `was born` and `born` are one relation, and so are `has been` and `is`.
-        let first = words.iter().take(words.len().saturating_sub(1)).position(|word| !is_auxiliary(word)).unwrap_or(words.len().saturating_sub(1));
+        let first = words
+            .iter()
+            .take(words.len().saturating_sub(1))
+            .position(|word| !is_auxiliary(word))
+            .unwrap_or(words.len().saturating_sub(1));
         if self.tokens[verb.end - 1].tag == Tag::Verb { words[first..].join(" ") } else { words.join(" ") }
     }
 
@@ -491,14 +529,32 @@ fn unquoted(text: &str) -> String {
 /// Whether `role` ends in what somebody may be: `singer`, `biologist`, `king`.
 fn is_person_noun(role: &str) -> bool {
     let last = role.rsplit(' ').next().unwrap_or(role);
-    ["er", "or", "ist", "ress", "ian", "king", "queen", "man", "woman"].iter().any(|end| last.ends_with(end)) || is_kin(last)
+    ["er", "or", "ist", "ress", "ian", "king", "queen", "man", "woman"].iter().any(|end| last.ends_with(end))
+        || is_kin(last)
 }
 
 fn is_kin(word: &str) -> bool {
     matches!(
         word,
-        "son" | "daughter" | "child" | "brother" | "sister" | "wife" | "husband" | "widow" | "mother" | "father" | "nephew"
-            | "niece" | "grandson" | "granddaughter" | "cousin" | "consort" | "spouse" | "sibling" | "descendant"
+        "son"
+            | "daughter"
+            | "child"
+            | "brother"
+            | "sister"
+            | "wife"
+            | "husband"
+            | "widow"
+            | "mother"
+            | "father"
+            | "nephew"
+            | "niece"
+            | "grandson"
+            | "granddaughter"
+            | "cousin"
+            | "consort"
+            | "spouse"
+            | "sibling"
+            | "descendant"
     )
 }
 

@@ -13,7 +13,6 @@ pub(super) struct Referents {
     /// The words of the title without its qualifier.
     words: Vec<String>,
     person: bool,
-    work: bool,
     /// What the last clause was about, if that has a name.
     topic: Option<String>,
     /// Nouns that say what the title is: `film`, `band`.
@@ -76,11 +75,64 @@ const THINGS: &[&str] = &[
 
 /// What a text calls its subject after the first sentence, where that is no person.
 const GENERIC: &[&str] = &[
-    "film", "movie", "album", "song", "single", "book", "novel", "series", "show", "band", "group", "company", "city", "town",
-    "village", "country", "nation", "state", "province", "county", "district", "region", "area", "island", "river", "lake",
-    "school", "university", "college", "station", "team", "club", "league", "party", "organization", "organisation", "game",
-    "magazine", "journal", "newspaper", "church", "building", "bridge", "museum", "airport", "ship", "battle", "war",
-    "program", "programme", "network", "label", "event", "tournament", "festival", "episode", "play", "story",
+    "film",
+    "movie",
+    "album",
+    "song",
+    "single",
+    "book",
+    "novel",
+    "series",
+    "show",
+    "band",
+    "group",
+    "company",
+    "city",
+    "town",
+    "village",
+    "country",
+    "nation",
+    "state",
+    "province",
+    "county",
+    "district",
+    "region",
+    "area",
+    "island",
+    "river",
+    "lake",
+    "school",
+    "university",
+    "college",
+    "station",
+    "team",
+    "club",
+    "league",
+    "party",
+    "organization",
+    "organisation",
+    "game",
+    "magazine",
+    "journal",
+    "newspaper",
+    "church",
+    "building",
+    "bridge",
+    "museum",
+    "airport",
+    "ship",
+    "battle",
+    "war",
+    "program",
+    "programme",
+    "network",
+    "label",
+    "event",
+    "tournament",
+    "festival",
+    "episode",
+    "play",
+    "story",
 ];
 
 impl Referents {
@@ -89,22 +141,17 @@ impl Referents {
         let words: Vec<String> =
             base(title).split([' ', ',', '-']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
         let named = words.len() <= 6 && !words.iter().any(|word| THINGS.contains(&word.as_str()));
-        let spoken =
-            tokens.iter().any(|token| matches!(token.text, "He" | "She" | "he" | "she" | "his" | "her" | "His" | "Her"));
+        let spoken = tokens
+            .iter()
+            .any(|token| matches!(token.text, "He" | "She" | "he" | "she" | "his" | "her" | "His" | "Her"));
         let royal = words.iter().any(|word| word != "I" && is_numeral(word)) || title.contains(", ");
-        let work = is_work(tokens);
-        let person = !work && (lived(tokens) || (spoken && (named || royal)));
-        Referents { title: name, words, person, work, topic: None, classes: Vec::new(), names: Vec::new() }
+        let person = !is_work(tokens) && (lived(tokens) || (spoken && (named || royal)));
+        Referents { title: name, words, person, topic: None, classes: Vec::new(), names: Vec::new() }
     }
 
     /// The title's name.
     pub(super) fn title(&self) -> &str {
         &self.title
-    }
-
-    /// Whether the title names something made: a film, a book, a company.
-    pub(super) fn is_work(&self) -> bool {
-        self.work
     }
 
     /// Remembers what a clause is about.
@@ -260,7 +307,7 @@ fn is_short_for(name: &str, full: &str) -> bool {
     if count > 4 || full.contains(" of ") || (descent && count < 3) {
         return false;
     }
-    let core = full.trim_end_matches(|last: char| matches!(last, 'I' | 'V' | 'X' | ' '));
+    let core = full.trim_end_matches(['I', 'V', 'X', ' ']);
     let core = core.strip_suffix(" Jr.").unwrap_or(core);
     core.strip_suffix(name).is_some_and(|rest| rest.ends_with(' '))
 }

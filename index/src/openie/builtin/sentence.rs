@@ -54,9 +54,9 @@ fn begins(token: &Token<'_>) -> bool {
 fn ends_by_itself(token: &Token<'_>) -> bool {
     // `World War I.`
     matches!(
-            token.text,
-            "I." | "Jr." | "Sr." | "Inc." | "Ltd." | "Co." | "Corp." | "Bros." | "etc." | "U.S." | "U.K." | "D.C."
-        )
+        token.text,
+        "I." | "Jr." | "Sr." | "Inc." | "Ltd." | "Co." | "Corp." | "Bros." | "etc." | "U.S." | "U.K." | "D.C."
+    )
 }
 
 /// A word of a closed class with a capital, as only a sentence begins.
