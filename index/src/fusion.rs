@@ -14,6 +14,12 @@ pub fn depth(k: usize) -> usize {
     k.saturating_mul(2)
 }
 
+/// How deep the lists of BM25 and of vectors go that are fused into `k` results: at least a hundred, as in RAG-Gym
+/// (`RetrievalSystem.retrieve`), whose fusion EVO-RAG takes.
+pub fn depth_of_rankings(k: usize) -> usize {
+    depth(k).max(100)
+}
+
 /// One list to be fused, best first. Only places count, so its scores are not here.
 #[derive(Debug, Clone, Copy)]
 pub struct Ranked<'a, T> {

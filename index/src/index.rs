@@ -11,7 +11,7 @@ use crate::corpus::Document;
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
-use crate::graph::{Graph, Origin};
+use crate::graph::Graph;
 use crate::manifest::{GraphInfo, Manifest};
 use crate::query::Mode;
 use crate::snapshot::Snapshot;
@@ -26,12 +26,15 @@ pub struct OpenOptions {
     pub concurrency: usize,
     /// An index of at most so many passages is searched vector by vector, which is exact.
     pub exact_below: usize,
+    /// The graph of an index of at most so many passages is walked as a whole, from every passage by its similarity,
+    /// as in HippoRAG 2; a larger one only around the passages and phrases most like the query.
+    pub walk_below: usize,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
         let concurrency = available_parallelism().map_or(1, usize::from);
-        OpenOptions { verify: true, concurrency, exact_below: 16_384 }
+        OpenOptions { verify: true, concurrency, exact_below: 16_384, walk_below: 65_536 }
     }
 }
 
@@ -107,7 +110,10 @@ impl Index {
 
     /// The modes that [`Index::search`] does not refuse.
     pub fn modes(&self) -> &'static [Mode] {
-        &[Mode::Passage]
+        match self.snapshot.graph {
+            Some(_) => &[Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples],
+            None => &[Mode::Passage],
+        }
     }
 
     /// The document with this id: its metadata and the triples that it brought included.
@@ -115,18 +121,45 @@ impl Index {
     /// # Errors
     /// If the store is damaged.
     pub fn passage(&self, id: &str) -> Result<Option<Document>, IndexError> {
+        let number = self.snapshot.store.find(id)?;
+        number.map(|number| self.snapshot.document(number)).transpose()
+    }
+
+    /// At most `limit` documents in the order of the index: the first ones, or those that follow the one with the id
+    /// `after`. `None` where there is no such document.
+    ///
+    /// # Errors
+    /// If a file is damaged.
+    pub fn documents(&self, after: Option<&str>, limit: usize) -> Result<Option<Vec<Document>>, IndexError> {
         let store = &self.snapshot.store;
-        let Some(number) = store.find(id)? else { return Ok(None) };
-        let mut document = store.document(number)?;
-        if let Some(graph) = self.graph().filter(|graph| graph.origin(number) == Origin::Given) {
-            document.triples = Some(graph.triples(number)?);
-        }
-        Ok(Some(document))
+        let first = match after.map(|id| store.find(id)).transpose()? {
+            None => 0,
+            Some(Some(number)) => number + 1,
+            Some(None) => return Ok(None),
+        };
+        (first..store.count())
+            .take(limit)
+            .map(|number| self.snapshot.document(number))
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 
     /// The graph of the open snapshot, if it has one.
     pub fn graph(&self) -> Option<&Graph> {
         self.snapshot.graph.as_ref()
+    }
+
+    /// The number of the passage with this id, by which [`Graph`] names it.
+    ///
+    /// # Errors
+    /// If the store is damaged.
+    pub fn number(&self, id: &str) -> Result<Option<u32>, IndexError> {
+        self.snapshot.store.find(id)
+    }
+
+    /// The vector of the passage with this number, of length 1 (or all zero); none if there is no such passage.
+    pub fn vector(&self, number: u32) -> Option<&[f32]> {
+        self.snapshot.dense.vectors().row(number)
     }
 
     /// What this index is.
@@ -146,7 +179,7 @@ impl Index {
     }
 }
 
-fn check_embedder(dir: &Path, manifest: &Manifest, embed: &dyn Embed) -> Result<(), IndexError> {
+pub(crate) fn check_embedder(dir: &Path, manifest: &Manifest, embed: &dyn Embed) -> Result<(), IndexError> {
     let built = &manifest.embedder;
     if built.id == embed.id() && built.dims == embed.dims() {
         return Ok(());

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::corpus::Document;
 use crate::dense::{Dense, Files, Vectors};
 use crate::error::IndexError;
 use crate::folder::{part, snapshot_name};
-use crate::graph::Graph;
+use crate::graph::{Graph, Origin};
 use crate::index::OpenOptions;
 use crate::lexical::Lexical;
 use crate::manifest::Manifest;
 use crate::memory::Memory;
 use crate::store::Store;
+use crate::walk::Ground;
 
 /// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
 pub(crate) struct Snapshot {
@@ -21,6 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) dense: Dense,
     /// None where neither the documents nor an extractor gave triples.
     pub(crate) graph: Option<Graph>,
+    pub(crate) ground: Ground,
 }
 
 impl fmt::Debug for Snapshot {
@@ -68,7 +71,17 @@ impl Snapshot {
         let dense = Dense::open(vectors, graph, options.concurrency, options.exact_below)?;
         let open_graph = |info| Graph::open(&files.join(part::GRAPH), info, store.len(), manifest.embedder.dims);
         let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
-        Ok(Snapshot { manifest, store, lexical, dense, graph })
+        let ground = Ground::new(graph.as_ref().filter(|_| store.len() <= options.walk_below));
+        Ok(Snapshot { manifest, store, lexical, dense, graph, ground })
+    }
+
+    /// The document with this number, with its metadata and the triples that it brought.
+    pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
+        let mut document = self.store.document(number)?;
+        if let Some(graph) = self.graph.as_ref().filter(|graph| graph.origin(number) == Origin::Given) {
+            document.triples = Some(graph.triples(number)?);
+        }
+        Ok(document)
     }
 
     /// Adds the vectors of this snapshot to what need not be embedded again.

@@ -9,7 +9,7 @@
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
 //! | `event`, `trajectory` | what is told, and what is kept |
 //! | `neutral` | what retrieved text may not do |
-//! | `search` | searching beside everything else |
+//! | `search`, `pool` | searching beside everything else |
 //! | `generator` | the seam to the engine |
 
 mod answer;
@@ -27,6 +27,7 @@ mod observation;
 mod options;
 mod plain;
 mod policy;
+mod pool;
 mod protocol;
 mod reader;
 pub mod routerag;
@@ -56,7 +57,7 @@ pub use routerag::RouteRag;
 pub use runtime::Runtime;
 pub use sampling::Sampling;
 pub use scanner::{Piece, Scanner};
-pub use search::{MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
+pub use search::{Find, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 pub use search_r1::SearchR1;
 pub use trajectory::{Acted, Found, Timings, Trajectory};
 pub use variant::Variant;

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{Instant, timeout_at};
-use waymark_index::{Evidence, Mode, Query};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query};
+
+use super::pool::{Pool, Ticket};
 
 /// Most passages that one search may be asked for, by a policy, a request or a trainer.
 pub const MAX_K: usize = 200;
@@ -50,8 +52,71 @@ pub trait Search: fmt::Debug + Send + Sync {
     /// Finds passages, best first. An empty query finds none. Dropping the future gives the search up.
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>>;
 
-    /// The modes it offers.
-    fn modes(&self) -> &[Mode];
+    /// The modes it offers now.
+    fn modes(&self) -> Vec<Mode>;
+}
+
+/// What a [`Searcher`] asks, on threads of its own. It may change from one search to the next.
+pub trait Find: Send + Sync {
+    /// Searches, for as long as it takes.
+    ///
+    /// # Errors
+    /// Whatever kept evidence from being found.
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError>;
+
+    /// The modes that it offers now.
+    fn modes(&self) -> Vec<Mode>;
+
+    /// Names what is searched now, for queries that need no search.
+    fn snapshot(&self) -> u64;
+}
+
+/// One snapshot, always the same.
+impl Find for Index {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        self.search(query).map_err(|error| match error {
+            IndexError::Deadline { .. } => SearchError::Timeout,
+            IndexError::Unsupported { mode } => SearchError::Unsupported(mode),
+            error => SearchError::Failed(error.to_string()),
+        })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        self.modes().to_vec()
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.manifest().snapshot
+    }
+}
+
+/// Each search gets the snapshot that is current when it begins, and keeps it.
+impl Find for LiveIndex {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        Find::find(self.current().as_ref(), query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        self.current().modes().to_vec()
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.current().manifest().snapshot
+    }
+}
+
+impl<T: Find + ?Sized> Find for Arc<T> {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        T::find(self, query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        T::modes(self)
+    }
+
+    fn snapshot(&self) -> u64 {
+        T::snapshot(self)
+    }
 }
 
 /// How much a [`Searcher`] takes on.
@@ -71,61 +136,53 @@ impl Default for SearchLimits {
     }
 }
 
-type Find = dyn Fn(&Query) -> Result<Evidence, SearchError> + Send + Sync;
-
-/// Runs blocking searches beside everything else. A search that hangs keeps its thread and nothing more: its caller
-/// gets [`SearchError::Timeout`], and a panic is [`SearchError::Failed`].
+/// Runs blocking searches beside everything else. Of a search that hangs the caller gets [`SearchError::Timeout`], and
+/// another thread takes the place of its own, so that it delays nobody; a panic is [`SearchError::Failed`].
 #[derive(Clone)]
 pub struct Searcher(Arc<Shared>);
 
 struct Shared {
-    find: Box<Find>,
-    modes: Vec<Mode>,
-    snapshot: u64,
+    find: Box<dyn Find>,
     limits: SearchLimits,
-    running: Arc<Semaphore>,
     admitted: Arc<Semaphore>,
     pool: Pool,
 }
 
 impl fmt::Debug for Searcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Searcher").field("modes", &self.0.modes).field("limits", &self.0.limits).finish_non_exhaustive()
+        f.debug_struct("Searcher")
+            .field("modes", &self.0.find.modes())
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
     }
 }
 
 impl Searcher {
-    /// A searcher over any blocking function that offers `modes`. `snapshot` names what is searched, for queries that
-    /// need no search.
-    pub fn new(
-        find: impl Fn(&Query) -> Result<Evidence, SearchError> + Send + Sync + 'static,
-        modes: Vec<Mode>,
-        snapshot: u64,
-        limits: SearchLimits,
-    ) -> std::io::Result<Searcher> {
+    /// A searcher of what `find` finds.
+    ///
+    /// # Errors
+    /// If the system gives no threads.
+    pub fn new(find: impl Find + 'static, limits: SearchLimits) -> std::io::Result<Searcher> {
         let limits = SearchLimits { threads: limits.threads.max(1), ..limits };
         Ok(Searcher(Arc::new(Shared {
             find: Box::new(find),
-            modes,
-            snapshot,
             limits,
-            running: Arc::new(Semaphore::new(limits.threads)),
             admitted: Arc::new(Semaphore::new(limits.threads + limits.waiting)),
             pool: Pool::new(limits.threads)?,
         })))
     }
 
-    /// How many searches run now.
+    /// How many searches run now, those that were given up not counted.
     pub fn running(&self) -> usize {
-        self.0.limits.threads - self.0.running.available_permits()
+        self.0.limits.threads.saturating_sub(self.0.pool.free())
     }
 
     async fn find(&self, mut wanted: Query) -> Result<Evidence, SearchError> {
-        if !self.0.modes.contains(&wanted.mode) {
+        if !self.0.find.modes().contains(&wanted.mode) {
             return Err(SearchError::Unsupported(wanted.mode));
         }
         if wanted.text.is_empty() {
-            return Ok(Evidence::of(self.0.snapshot, wanted.mode, Vec::new()));
+            return Ok(Evidence::of(self.0.find.snapshot(), wanted.mode, Vec::new()));
         }
         let own = Instant::now() + self.0.limits.timeout;
         let deadline = wanted.deadline.map_or(own, |theirs| own.min(theirs.into()));
@@ -133,20 +190,44 @@ impl Searcher {
         let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
         let answer = async {
             let gone = || SearchError::Failed("the searcher has stopped".to_owned());
-            let permit = self.0.running.clone().acquire_owned().await.map_err(|_| gone())?;
+            let permit = self.0.pool.thread().await.ok_or_else(gone)?;
             let (reply, answer) = oneshot::channel();
             let shared = self.0.clone();
-            self.0.pool.run(Box::new(move || {
-                // The permit is held as long as the search runs, also when nobody waits for it any more.
-                if !reply.is_closed() {
-                    let found = shared.guarded(&wanted);
-                    drop(permit);
-                    let _ = reply.send(found);
+            let work = move || -> Box<dyn FnOnce()> {
+                if reply.is_closed() || Instant::now() >= deadline {
+                    return Box::new(|| ());
                 }
-            }));
+                let found = shared.guarded(&wanted);
+                Box::new(move || drop(reply.send(found)))
+            };
+            let ticket = self.0.pool.run(permit, Box::new(work));
+            let _given_up = GiveUp { shared: self.0.clone(), ticket, deadline };
             answer.await.unwrap_or_else(|_| Err(gone()))
         };
         timeout_at(deadline, answer).await.unwrap_or(Err(SearchError::Timeout))
+    }
+}
+
+/// Gives a search up when nobody waits for it any more: at its deadline, also when its caller went earlier.
+struct GiveUp {
+    shared: Arc<Shared>,
+    ticket: Arc<Ticket>,
+    deadline: Instant,
+}
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        if Instant::now() >= self.deadline {
+            self.shared.pool.give_up(&self.ticket);
+        } else if !self.ticket.ended()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (shared, ticket, deadline) = (self.shared.clone(), self.ticket.clone(), self.deadline);
+            runtime.spawn(async move {
+                sleep_until(deadline).await;
+                shared.pool.give_up(&ticket);
+            });
+        }
     }
 }
 
@@ -155,49 +236,18 @@ impl Search for Searcher {
         Box::pin(self.find(query.wanted))
     }
 
-    fn modes(&self) -> &[Mode] {
-        &self.0.modes
+    fn modes(&self) -> Vec<Mode> {
+        self.0.find.modes()
     }
 }
 
 impl Shared {
     fn guarded(&self, query: &Query) -> Result<Evidence, SearchError> {
-        catch_unwind(AssertUnwindSafe(|| (self.find)(query))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| self.find.find(query))).unwrap_or_else(|panic| {
             let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
             Err(SearchError::Failed(format!("the search panicked: {}", message.unwrap_or_default())))
         })
-    }
-}
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Threads that take jobs from one queue. Callers hold a permit per thread, so the queue never grows beyond them.
-struct Pool(std::sync::mpsc::Sender<Job>);
-
-impl Pool {
-    fn new(threads: usize) -> std::io::Result<Pool> {
-        let (sender, jobs) = std::sync::mpsc::channel::<Job>();
-        let jobs = Arc::new(std::sync::Mutex::new(jobs));
-        for i in 0..threads {
-            let jobs = jobs.clone();
-            std::thread::Builder::new().name(format!("search-{i}")).spawn(move || {
-                loop {
-                    // The lock is held while waiting for a job, not while doing it.
-                    let job = jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
-                    match job {
-                        Ok(job) => job(),
-                        Err(_) => break,
-                    }
-                }
-            })?;
-        }
-        Ok(Pool(sender))
-    }
-
-    fn run(&self, job: Job) {
-        // Fails only when every thread is gone; the job's reply channel closes and its caller is told.
-        let _ = self.0.send(job);
     }
 }
 
@@ -208,18 +258,31 @@ mod tests {
 
     use super::*;
 
-    fn searcher(limits: SearchLimits, done: &Arc<AtomicUsize>) -> Searcher {
-        let done = done.clone();
-        let find = move |query: &Query| {
+    /// Counts what it has found.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Find for Counted {
+        fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
             match query.text.as_str() {
                 "hang" => std::thread::sleep(Duration::from_millis(400)),
                 "panic" => std::panic::panic_any("on purpose"),
                 _ => {}
             }
-            done.fetch_add(1, SeqCst);
+            self.0.fetch_add(1, SeqCst);
             Ok(Evidence::of(7, query.mode, Vec::new()))
-        };
-        Searcher::new(find, vec![Mode::Passage], 7, limits).unwrap()
+        }
+
+        fn modes(&self) -> Vec<Mode> {
+            vec![Mode::Passage]
+        }
+
+        fn snapshot(&self) -> u64 {
+            7
+        }
+    }
+
+    fn searcher(limits: SearchLimits, done: &Arc<AtomicUsize>) -> Searcher {
+        Searcher::new(Counted(done.clone()), limits).unwrap()
     }
 
     fn limits(threads: usize, waiting: usize, timeout: u64) -> SearchLimits {
@@ -262,6 +325,34 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(done.load(SeqCst), 1);
         assert!(searcher.search(query("c")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn threads_that_hang_are_replaced() {
+        let done: Arc<AtomicUsize> = Arc::default();
+        let searcher = searcher(limits(2, 64, 100), &done);
+        let hanging = futures::future::join_all((0..2).map(|_| searcher.search(query("hang"))));
+        assert!(hanging.await.iter().all(|result| *result == Err(SearchError::Timeout)));
+        let asked = Instant::now();
+        for _ in 0..20 {
+            assert!(searcher.search(query("a")).await.is_ok());
+        }
+        assert!(asked.elapsed() < Duration::from_millis(100), "both threads hang for 300 ms more");
+        assert_eq!(done.load(SeqCst), 20);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!((done.load(SeqCst), searcher.running()), (22, 0), "they end, and nobody runs any more");
+        assert_eq!(searcher.0.pool.free(), 2, "as many threads as before, no more and no less");
+    }
+
+    #[tokio::test]
+    async fn a_caller_who_goes_early_leaves_nothing_stuck() {
+        let searcher = searcher(limits(1, 8, 150), &Arc::default());
+        let gone = tokio::time::timeout(Duration::from_millis(20), searcher.search(query("hang")));
+        assert!(gone.await.is_err());
+        assert_eq!(searcher.running(), 1, "it runs on until its own deadline");
+        let asked = Instant::now();
+        assert_eq!(searcher.search(query("a")).await.map(|evidence| evidence.snapshot), Ok(7));
+        assert!(asked.elapsed() < Duration::from_millis(300), "it would have taken 380 ms to its end");
     }
 
     #[tokio::test]

@@ -97,6 +97,8 @@ pub(crate) struct Walk {
     passage_weight: f64,
     /// The facts most like the query, best first, those that a filter dropped included.
     facts: Vec<SeedFact>,
+    /// Places in `facts`, from 0, that a filter kept, in its order and repeated as it repeats them; absent without one.
+    kept: Option<Vec<usize>>,
     /// The phrases that the walk started from, by falling linking score.
     phrases: Vec<SeedPhrase>,
     /// Whether no fact was left, so that the passages are ranked by their own similarity.

@@ -4,15 +4,19 @@ mod ask;
 mod assembly;
 mod bench;
 mod cache;
+mod change;
 mod client;
 mod demo;
 mod embedding;
+mod eval;
+mod explain;
 mod filter;
 mod index;
 mod logging;
 mod openapi;
 mod progress;
 mod pull;
+mod quantile;
 mod search;
 mod serve;
 mod trace;
@@ -62,6 +66,9 @@ enum Command {
     Search(search::Args),
     /// Ask one question and watch the loop.
     Ask(ask::Args),
+    /// Measure how good retrieval is.
+    #[command(subcommand)]
+    Eval(eval::Command),
     /// Measure the engine or the server.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -84,6 +91,7 @@ impl Cli {
                 Command::Index(command) => command.run(self.log.as_deref()).await,
                 Command::Search(args) => args.run(self.log.as_deref()).await,
                 Command::Ask(args) => args.run(self.log.as_deref()).await,
+                Command::Eval(command) => command.run(self.log.as_deref()).await,
                 Command::Bench(command) => command.run(self.log.as_deref()).await,
                 Command::Openapi(args) => args.run(),
             }

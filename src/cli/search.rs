@@ -4,15 +4,18 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use waymark_index::{Index, Mode, Query, Ranking};
+use waymark_index::{GraphOptions, GraphVariant, Index, Mode, Query, Ranking, TRIPLES};
 use waymark_models::kernel::Team;
 
-use super::{assembly, filter, logging};
+use super::{assembly, explain, filter, logging};
 use crate::config::{FactFilterArgs, LogFormat, cores};
 
 /// Searches an index once and prints what was found, and how.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  waymark search --index corpus.index --k 5 \"capital of France\"")]
+#[command(after_help = "\
+Examples:
+  waymark search --index corpus.index --k 5 \"capital of France\"
+  waymark search --index corpus.index --mode graph --explain \"Where was the director of Solaris born?\"")]
 pub(crate) struct Args {
     /// What to look for.
     query: String,
@@ -21,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     index: PathBuf,
 
-    /// Which search: passage, graph or hybrid.
+    /// Which search: passage, graph, hybrid, triples or kag; those after the first need an index with a graph.
     #[arg(long, default_value_t)]
     mode: Mode,
 
@@ -33,9 +36,17 @@ pub(crate) struct Args {
     #[arg(long, short, default_value_t = 3)]
     k: usize,
 
-    /// Print JSON.
+    /// Say how it was found: the facts that the query was linked to, the phrases that the walk over the graph started
+    /// from, and the way to each passage.
+    #[arg(long)]
+    explain: bool,
+
+    /// Print JSON, always with the explanation.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    graph: GraphArgs,
 
     #[command(flatten)]
     fact_filter: FactFilterArgs,
@@ -47,6 +58,47 @@ pub(crate) struct Args {
     /// Where downloaded weights are kept; the user's cache directory when not given.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
+}
+
+/// How the graph is searched; what is not given is as published for the variant.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Graph search")]
+struct GraphArgs {
+    /// Whose search: route_rag, hippo_rag or graph_r1.
+    #[arg(long = "graph", value_name = "VARIANT", default_value_t)]
+    variant: GraphVariant,
+
+    /// Facts taken from the query, and phrases the walk starts from.
+    #[arg(long, value_name = "N")]
+    linking_top_k: Option<usize>,
+
+    /// Probability of following an edge rather than starting again.
+    #[arg(long, value_name = "P")]
+    damping: Option<f64>,
+
+    /// Weight of the passages' own similarity in where the walk starts.
+    #[arg(long, value_name = "W")]
+    passage_weight: Option<f64>,
+
+    /// How many triples, in the mode `triples`.
+    #[arg(long, value_name = "N", default_value_t = TRIPLES)]
+    triples: usize,
+
+    /// A name the query is about, for the mode `kag`; may be given several times.
+    #[arg(long = "entity", value_name = "NAME")]
+    entities: Vec<String>,
+}
+
+impl GraphArgs {
+    fn options(&self) -> GraphOptions {
+        let own = GraphOptions::from(self.variant);
+        GraphOptions {
+            variant: own.variant,
+            linking_top_k: self.linking_top_k.unwrap_or(own.linking_top_k),
+            damping: self.damping.unwrap_or(own.damping),
+            passage_weight: self.passage_weight.unwrap_or(own.passage_weight),
+        }
+    }
 }
 
 impl Args {
@@ -61,16 +113,30 @@ impl Args {
         if let Some(config) = self.fact_filter.resolve()? {
             index = index.with_fact_filter(filter::fact_filter(&config)?);
         }
-        let evidence = index.search(&Query::new(self.query, self.mode, self.k).ranking(self.ranking))?;
+        let query = Query {
+            ranking: self.ranking,
+            graph: self.graph.options(),
+            triples: self.graph.triples,
+            entities: self.graph.entities,
+            ..Query::new(self.query, self.mode, self.k)
+        };
+        let evidence = index.search(&query)?;
         let mut out = io::stdout().lock();
         if self.json {
             serde_json::to_writer_pretty(&mut out, &evidence).map_err(io::Error::from)?;
             writeln!(out)?;
             return Ok(());
         }
+        if self.explain {
+            explain::print(&query, &evidence, &mut out)?;
+            return Ok(());
+        }
         for hit in &evidence.hits {
             writeln!(out, "{} {}  {}", hit.rank, hit.passage.title, super::trace::route(hit))?;
             writeln!(out, "  {}", hit.passage.text)?;
+        }
+        for triple in &evidence.triples {
+            writeln!(out, "{} {}  {:.4}", triple.rank, explain::statement(triple), triple.score)?;
         }
         Ok(())
     }

@@ -157,6 +157,9 @@ pub(crate) fn route(hit: &Hit) -> String {
             route.push_str(&format!(" · {name} #{}", place.rank));
         }
     }
+    if let Some(arrival) = &hit.path.graph {
+        route.push_str(&format!(" · graph #{}", arrival.rank));
+    }
     route
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use serde_json::{Value, json};
 use waymark::engine::mock::Lines;
+use waymark_index::{GraphOptions, GraphVariant, Index, Mode, Query};
 
 use crate::house::{House, Letters, Plan, says, script};
 
@@ -115,6 +116,55 @@ async fn search_finds_without_a_model() {
     assert_eq!(refused.json::<Value>().await.unwrap()["error"]["code"], "not_configured");
     let refused = bare.post("/v1/agent", &json!({"question": "x", "model": "routerag"})).await;
     assert_eq!(refused.status(), 400);
+}
+
+#[tokio::test]
+async fn a_graph_search_is_explained_where_it_is_asked_for() {
+    let (dir, index) = crate::shelf::index();
+    let searcher = crate::shelf::searcher(index, 8);
+    let house = Plan { searcher: Some(Arc::new(searcher)), ..Plan::new(says("hi")) }.build().await;
+    let again = Index::open(dir.path(), Arc::new(crate::shelf::HashEmbed::default())).unwrap();
+    let text = "Where does the Mona Lisa hang?";
+    let search = async |extra: Value| -> Value {
+        let mut body = json!({"query": text, "mode": "graph", "k": 3});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let response = house.post("/v1/search", &body).await;
+        let (status, answer) = (response.status(), response.json::<Value>().await.unwrap());
+        assert_eq!(status, 200, "{body}: {answer}");
+        answer
+    };
+    let whole =
+        |query: Query| serde_json::from_str::<Value>(&serde_json::to_string(&again.search(&query).unwrap()).unwrap());
+
+    let told = search(json!({"explain": true})).await;
+    let expected = whole(Query::new(text, Mode::Graph, 3)).unwrap();
+    for part in ["hits", "walk", "snapshot", "mode"] {
+        assert_eq!(told[part], expected[part], "{part}");
+    }
+    assert_eq!(told["walk"]["facts"][0]["object"], "louvre");
+    assert!(
+        told["walk"]["phrases"].as_array().unwrap().len() == 5 && told["hits"][0]["path"]["graph"]["via"].is_array()
+    );
+
+    let bare = search(json!({})).await;
+    assert_eq!((&bare["walk"], &bare["hits"][0]["path"]["graph"]["via"]), (&Value::Null, &Value::Null));
+    assert_eq!(bare["hits"][0]["path"]["graph"]["mass"], told["hits"][0]["path"]["graph"]["mass"]);
+
+    let options =
+        GraphOptions { linking_top_k: 1, damping: 0.25, passage_weight: 0.5, ..GraphVariant::HippoRag.into() };
+    let tuned = search(json!({"explain": true, "graph": {
+        "variant": "hippo_rag", "linking_top_k": 1, "damping": 0.25, "passage_weight": 0.5,
+    }}))
+    .await;
+    let expected = whole(Query { graph: options, ..Query::new(text, Mode::Graph, 3) }).unwrap();
+    assert_eq!((&tuned["hits"], &tuned["walk"]), (&expected["hits"], &expected["walk"]));
+    assert_eq!(tuned["walk"]["facts"].as_array().unwrap().len(), 1);
+
+    let triples = search(json!({"mode": "triples", "triples": 2})).await;
+    assert_eq!(triples["triples"].as_array().unwrap().len(), 2);
+    assert_eq!(triples["triples"][0]["relation"], "hangs in");
+    let hybrid = search(json!({"mode": "hybrid", "ranking": "dense"})).await;
+    assert!(hybrid["hits"][0]["path"]["dense"].is_object() && hybrid["hits"][0]["path"]["graph"].is_object());
 }
 
 fn loops() -> Lines {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use waymark_index::{Index, Mode, Query, Ranking};
+use waymark_index::{GraphVariant, Index, Mode, Query, Ranking};
 
 use crate::house::{House, Plan, says};
 use crate::shelf;
@@ -94,6 +94,52 @@ async fn routerags_trainer_is_answered() {
     assert_eq!((scores.len(), scores[0], scores[3], &all["time"]), (4, 1.0, 0.0, &json!([])));
     let bare = post(&house, "/search", json!({"queries": ["museum in Paris"], "topk": 1})).await;
     assert_eq!(bare["result"], json!([["Louvre\nThe Louvre is a museum in Paris."]]));
+}
+
+/// `[graph]` and both tokens together, anywhere in a query.
+#[tokio::test]
+async fn routerags_tokens_choose_the_search() {
+    let (house, index, _dir) = house().await;
+    let text = "Where does the Mona Lisa hang?";
+    let queries = [format!("[graph] {text}"), format!("[graph][passage]{text}"), format!("{text} [passage] [graph]")];
+    let body = json!({"queries": queries, "topk": 3, "return_scores": true, "return_times": true});
+    let answer = post(&house, "/search", body).await;
+    for (list, mode) in answer["result"].as_array().unwrap().iter().zip([Mode::Graph, Mode::Hybrid, Mode::Hybrid]) {
+        let hits = index.search(&Query::new(text, mode, 3).ranking(Ranking::Dense)).unwrap().hits;
+        let expected: Vec<Value> = hits
+            .iter()
+            .map(|hit| json!({"document": format!("{}\n{}", hit.passage.title, hit.passage.text), "score": wire(hit.score)}))
+            .collect();
+        assert_eq!(list, &json!(expected), "{mode}");
+        assert_eq!(hits.len(), 3);
+        let graph = hits[0].path.graph.as_ref().unwrap();
+        let score = f64::from(hits[0].score);
+        // PageRank mass of the graph alone, sums of reciprocal ranks for both.
+        let other = if mode == Mode::Graph { graph.mass } else { 2.0 / 61.0 };
+        assert!((score - other).abs() < 1e-3, "{mode}: {score} and {other}");
+    }
+}
+
+/// `eval/Evaluator.py`: passages and facts for at least one query.
+#[tokio::test]
+async fn graphrag_r1s_evaluation_is_answered() {
+    let (house, index, _dir) = house().await;
+    let text = "Where does the Mona Lisa hang?";
+    let answer = post(&house, "/query", json!({"query": [text, "the Seine"], "retrieval_num": 3})).await;
+    assert_eq!(answer["result"].as_array().unwrap().len(), 2);
+    let query = Query {
+        triples: 20,
+        graph: GraphVariant::GraphR1.into(),
+        ..Query::new(text, Mode::Triples, 3).ranking(Ranking::Dense)
+    };
+    let evidence = index.search(&query).unwrap();
+    let docs: Vec<_> = evidence.hits.iter().map(|hit| format!("{}\n{}", hit.passage.title, hit.passage.text)).collect();
+    let facts: Vec<_> = evidence.triples.iter().map(|fact| [&fact.subject, &fact.relation, &fact.object]).collect();
+    assert_eq!(answer["result"][0], json!({"docs": docs, "facts": facts}));
+    assert_eq!(answer["result"][0]["facts"][0], json!(["mona lisa", "hangs in", "louvre"]));
+    assert_eq!(answer["result"][0]["facts"].as_array().unwrap().len(), 6, "twenty facts are asked for, six there are");
+    let answer = post(&house, "/query", json!({"query": [text]})).await;
+    assert_eq!(answer["result"][0]["docs"].as_array().unwrap().len(), 4, "five where nothing is said, four there are");
 }
 
 #[tokio::test]

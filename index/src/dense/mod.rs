@@ -4,6 +4,7 @@
 //! and in a usearch graph (HNSW) beside it for corpora where a scan is too slow. What the graph finds is scored again
 //! from the flat file: the same passage has the same score either way.
 
+mod codes;
 mod hnsw;
 mod kernel;
 mod keys;
@@ -17,6 +18,7 @@ use std::time::Instant;
 use crate::error::IndexError;
 use crate::scored::Scored;
 
+pub(crate) use codes::{Codes, Extremes};
 pub(crate) use hnsw::{CONNECTIVITY, EXPANSION_ADD};
 pub(crate) use kernel::dot;
 pub(crate) use link::{Earlier, Files, link};
@@ -54,6 +56,17 @@ impl Dense {
         } else {
             self.graph.nearest(&self.vectors, query, k, deadline)
         }
+    }
+
+    /// The dot product of every passage with `query`.
+    pub(crate) fn scores(&self, query: &[f32]) -> Vec<f32> {
+        scan::scores(&self.vectors, query)
+    }
+
+    /// The dot products of about `count` passages with `query`, evenly spread over all of them.
+    pub(crate) fn sample(&self, query: &[f32], count: usize) -> impl Iterator<Item = f32> {
+        let every = self.vectors.count().div_ceil(count.max(1)).max(1);
+        self.vectors.rows().step_by(every).map(move |row| kernel::dot(query, row))
     }
 
     /// The smallest and the largest dot product of any passage with `query`; `None` where there is no passage.

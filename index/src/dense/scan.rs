@@ -15,3 +15,8 @@ pub(super) fn bounds(vectors: &Vectors, query: &[f32]) -> Option<(f32, f32)> {
     let scores = vectors.rows().map(|row| dot(query, row));
     scores.map(|score| (score, score)).reduce(|(low, high), (score, _)| (low.min(score), high.max(score)))
 }
+
+/// The dot product of every passage with `query`.
+pub(super) fn scores(vectors: &Vectors, query: &[f32]) -> Vec<f32> {
+    vectors.rows().map(|row| dot(query, row)).collect()
+}

@@ -9,7 +9,7 @@ use super::synonyms::Neighbours;
 use super::table::Table;
 use super::triples::{Origin, TripleWriter, Triples};
 use super::{file, phrase};
-use crate::dense::Vectors;
+use crate::dense::{Codes, Vectors};
 use crate::embedding::{Embedding, Texts};
 use crate::error::IndexError;
 use crate::extract::Extract;
@@ -29,23 +29,21 @@ pub(crate) struct GraphDraft<'a> {
 }
 
 impl GraphDraft<'_> {
-    /// Asks `extract` for the triples that are not known, then builds the graph over all of them.
+    /// Asks `extract` for the triples that are not known, then builds the graph over all of them. `earlier` names the
+    /// extractor of triples that are known from before.
     pub(crate) fn build(
         &self,
         mut triples: TripleWriter,
         extract: Option<&dyn Extract>,
+        earlier: Option<&str>,
     ) -> Result<GraphInfo, IndexError> {
-        let given = triples.any();
         if let Some(extract) = extract {
             self.extract(&mut triples, extract)?;
         }
+        let given = triples.has(Origin::Given);
+        let earlier = earlier.filter(|_| triples.has(Origin::Extracted));
         triples.finish(self.store.len())?;
-        let source = match extract {
-            Some(extract) if given => format!("corpus and {}", extract.id()),
-            Some(extract) => extract.id(),
-            None => "corpus".to_owned(),
-        };
-        self.join(source)
+        self.join(GraphInfo::source(given, extract.map(Extract::id).as_deref(), earlier))
     }
 
     fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<(), IndexError> {
@@ -68,10 +66,11 @@ impl GraphDraft<'_> {
         let relations = Table::open(&self.dir.join(file::RELATIONS))?;
         let phrase_vectors = self
             .embed(Phase::Phrases, file::PHRASE_VECTORS, phrases.len(), &|number| Ok(phrases.get(number).to_owned()))?;
-        self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
+        let fact_vectors = self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
             let [subject, relation, object] = statements.facts[number as usize];
             Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
         })?;
+        Codes::write(&fact_vectors, &self.dir.join(file::FACT_CODES))?;
         let total = Some(phrases.len() as u64);
         self.progress.update(Phase::Synonyms, 0, total);
         let synonyms = Neighbours::find(&phrases, &phrase_vectors, self.threads, &|done| {

@@ -18,7 +18,7 @@ mod triples;
 
 use std::path::Path;
 
-use crate::dense::Vectors;
+use crate::dense::{Codes, Extremes, Vectors};
 use crate::error::IndexError;
 use crate::manifest::GraphInfo;
 use crate::triple::Triple;
@@ -41,12 +41,13 @@ pub(crate) mod file {
     pub(crate) const MENTIONS: &str = "mentions.bin";
     pub(crate) const PHRASE_VECTORS: &str = "phrase_vectors.bin";
     pub(crate) const FACT_VECTORS: &str = "fact_vectors.bin";
+    pub(crate) const FACT_CODES: &str = "fact_codes.bin";
     pub(crate) const SYNONYMS: &str = "synonyms.bin";
     pub(crate) const ADJACENCY: &str = "adjacency.bin";
 
     /// Every file that opening reads.
-    pub(crate) const ALL: [&str; 9] =
-        [TRIPLES, PHRASES, RELATIONS, FACTS, MENTIONS, PHRASE_VECTORS, FACT_VECTORS, SYNONYMS, ADJACENCY];
+    pub(crate) const ALL: [&str; 10] =
+        [TRIPLES, PHRASES, RELATIONS, FACTS, MENTIONS, PHRASE_VECTORS, FACT_VECTORS, FACT_CODES, SYNONYMS, ADJACENCY];
 }
 
 /// A fact by the numbers of its phrases.
@@ -72,6 +73,7 @@ pub struct Graph {
     facts_of: Lists,
     phrase_vectors: Vectors,
     fact_vectors: Vectors,
+    fact_codes: Codes,
     synonyms: Synonyms,
     adjacency: adjacency::Stored,
 }
@@ -96,6 +98,7 @@ impl Graph {
             facts_of: Lists::read(&mut mentions, passages, count)?,
             phrase_vectors: Vectors::open(&path(file::PHRASE_VECTORS), phrases.len(), dims)?,
             fact_vectors: Vectors::open(&path(file::FACT_VECTORS), count, dims)?,
+            fact_codes: Codes::open(&path(file::FACT_CODES), count, dims)?,
             synonyms: Synonyms::open(&path(file::SYNONYMS), phrases.len())?,
             adjacency: adjacency::Stored::open(&path(file::ADJACENCY), nodes)?,
             phrases,
@@ -188,6 +191,11 @@ impl Graph {
     /// The vector of a fact, of length 1.
     pub fn fact_vector(&self, fact: u32) -> &[f32] {
         self.fact_vectors().row(fact).unwrap_or_default()
+    }
+
+    /// The `k` facts most like `query`, and the least and largest likeness of any fact, exactly. `None` without facts.
+    pub(crate) fn nearest_facts(&self, query: &[f32], k: usize) -> Option<Extremes> {
+        self.fact_codes.extremes(&self.fact_vectors, query, k)
     }
 
     /// One vector of length 1 per phrase.

@@ -14,8 +14,8 @@ use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 
 use super::llama;
-use super::quantile::quantile;
 use crate::cli::assembly;
+use crate::cli::quantile::quantile;
 use crate::config::cores;
 use crate::engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
 

@@ -2,7 +2,7 @@
 
 mod engine;
 mod llama;
-mod quantile;
+mod search;
 mod serve;
 
 /// What to measure.
@@ -10,6 +10,8 @@ mod serve;
 pub(crate) enum Command {
     /// Decode and prefill rates of the engine, beside llama.cpp where its bench is given.
     Engine(engine::Args),
+    /// Searches side by side: searches per second, what each takes, and what one that hangs does to the others.
+    Search(search::Args),
     /// A server under concurrent questions: questions per second, time to the first token and to the answer.
     Serve(serve::Args),
 }
@@ -19,6 +21,7 @@ impl Command {
         super::logging::start(log, "warn", crate::config::LogFormat::Text)?;
         match self {
             Command::Engine(args) => args.run().await,
+            Command::Search(args) => args.run().await,
             Command::Serve(args) => args.run().await,
         }
     }

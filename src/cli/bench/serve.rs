@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde::Serialize;
 use serde_json::json;
 
-use super::quantile::quantile;
 use crate::agent::Event;
 use crate::cli::client::Client;
+use crate::cli::eval::Questions;
+use crate::cli::quantile::quantile;
 
 /// Drives a server with concurrent questions and prints how it did.
 #[derive(Debug, clap::Args)]
@@ -123,17 +124,7 @@ impl Args {
         let Some(file) = &self.questions else {
             return Ok(BUILT_IN.map(str::to_owned).to_vec());
         };
-        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let mut questions = Vec::new();
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let row: serde_json::Value =
-                serde_json::from_str(line).with_context(|| format!("{}:{}", file.display(), number + 1))?;
-            let question = row["question"].as_str();
-            let question = question.with_context(|| format!("{}:{}: no question", file.display(), number + 1))?;
-            questions.push(question.to_owned());
-        }
-        ensure!(!questions.is_empty(), "{} holds no questions", file.display());
-        Ok(questions)
+        Questions::texts(file)
     }
 
     fn print(&self, report: &Report) -> anyhow::Result<()> {

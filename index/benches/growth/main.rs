@@ -1,0 +1,73 @@
+//! How an index grows: `cargo bench -p waymark-index --bench growth -- [--sizes 10000,100000,1000000] [--dims 64]
+//! [--csv FILE] [--dir FOLDER]`.
+//!
+//! For each size a corpus of made-up passages with five triples each is built and searched, in a process of its own, so
+//! that each has its own peak of memory. Texts are embedded by hashing their words, which costs next to nothing: what is
+//! measured is the index. `scripts/bench/growth.py` draws the table that `--csv` writes.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+
+mod measure;
+mod memory;
+mod phases;
+mod random;
+mod synthetic;
+
+#[path = "../../tests/corpora/hash.rs"]
+mod hash;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What was typed.
+struct Options {
+    sizes: Vec<usize>,
+    dims: usize,
+    csv: Option<PathBuf>,
+    dir: PathBuf,
+    /// Set in the process that measures one size.
+    alone: bool,
+}
+
+impl Options {
+    fn read() -> Options {
+        let mut options = Options { sizes: vec![10_000], dims: 64, csv: None, dir: std::env::temp_dir(), alone: false };
+        let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+        while let Some(name) = arguments.next() {
+            let mut value = || arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));
+            match name.as_str() {
+                "--sizes" => options.sizes = value().split(',').map(|size| size.parse().unwrap()).collect(),
+                "--dims" => options.dims = value().parse().unwrap(),
+                "--csv" => options.csv = Some(value().into()),
+                "--dir" => options.dir = value().into(),
+                "--alone" => options.alone = true,
+                _ => panic!("{name} is not known"),
+            }
+        }
+        options
+    }
+}
+
+fn main() {
+    let options = Options::read();
+    if options.alone {
+        print!("{}", measure::run(options.sizes[0], options.dims, &options.dir));
+        return;
+    }
+    let mut table = format!("{}\n", measure::HEADER);
+    println!("{}", measure::HEADER);
+    for size in &options.sizes {
+        let run = Command::new(std::env::current_exe().unwrap())
+            .args(["--alone", "--sizes", &size.to_string(), "--dims", &options.dims.to_string(), "--dir"])
+            .arg(&options.dir)
+            .stderr(std::process::Stdio::inherit())
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{size} passages: {}", run.status);
+        let row = String::from_utf8(run.stdout).unwrap();
+        print!("{row}");
+        table += &row;
+        if let Some(csv) = &options.csv {
+            std::fs::write(csv, &table).unwrap();
+        }
+    }
+}

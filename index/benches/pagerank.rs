@@ -1,0 +1,193 @@
+//! Personalised PageRank on a graph as large as that of 2WikiMultiHopQA:
+//! `cargo bench -p waymark-index --bench pagerank -- [passages] [folder]`.
+//!
+//! With a folder, graph and resets are written there for `scripts/bench/ppr.py`, which walks the same with
+//! python-igraph; run them in turn, never at once. The graph is made up: every passage states nine triples about two or
+//! three of its phrases, some phrases stand in very many passages, and one phrase in two has a few synonyms.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use waymark_index::pagerank::{Edges, Options, Real, Walker};
+
+const TRIPLES: usize = 9;
+const QUERIES: usize = 50;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let passages: usize = arguments.first().map_or(6119, |text| text.parse().unwrap());
+    let mut random = Random(7);
+    let (phrases, table) = made_up(passages, &mut random);
+    let nodes = phrases + passages;
+    let rows = Rows::of(nodes, &table);
+    let edges = rows.edges();
+    println!("{phrases} phrases, {passages} passages, {} entries", edges.targets.len());
+    let resets: Vec<Vec<f64>> = (0..QUERIES).map(|_| reset(phrases, passages, &mut random)).collect();
+    if let Some(folder) = arguments.get(1) {
+        write(Path::new(folder), nodes, &table, &resets);
+    }
+    let exact: Vec<Vec<f64>> = walks::<f64>((&edges, phrases), &resets, 1e-13, "f64, 1e-13");
+    for tolerance in [1e-5, 1e-6, 1e-7, 1e-9] {
+        compare(&walks::<f64>((&edges, phrases), &resets, tolerance, &format!("f64, {tolerance:e}")), &exact, phrases);
+    }
+    for tolerance in [1e-5, 1e-6, 1e-7] {
+        compare(&walks::<f32>((&edges, phrases), &resets, tolerance, &format!("f32, {tolerance:e}")), &exact, phrases);
+    }
+}
+
+/// Walks from every reset and prints the median and 95th percentile of the time.
+fn walks<F: Real>(
+    (edges, phrases): (&Edges<'_>, usize),
+    resets: &[Vec<f64>],
+    tolerance: f64,
+    name: &str,
+) -> Vec<Vec<f64>> {
+    let walker = Walker::<F>::new(edges, phrases);
+    let (mut times, mut sweeps, mut missing) = (Vec::new(), 0, 0_f64);
+    let mut masses = Vec::new();
+    for reset in resets {
+        let reset: Vec<F> = reset.iter().map(|&x| F::of(x)).collect();
+        let start = Instant::now();
+        let walk = walker.walk(&reset, &Options { damping: 0.5, tolerance });
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        (sweeps, missing) = (sweeps.max(walk.sweeps), missing.max(walk.missing));
+        masses.push(walk.mass.into_iter().map(Into::into).collect());
+    }
+    times.sort_by(f64::total_cmp);
+    let (p50, p95) = (times[times.len() / 2], times[times.len() * 95 / 100]);
+    println!("{name}: p50 {p50:.3} ms, p95 {p95:.3} ms, at most {sweeps} sweeps, {missing:.1e} missing");
+    masses
+}
+
+/// How far the passages are from the exact walk, and whether the first ten are the same.
+fn compare(found: &[Vec<f64>], exact: &[Vec<f64>], phrases: usize) {
+    let (mut largest, mut relative, mut same) = (0_f64, 0_f64, 0);
+    for (found, exact) in found.iter().zip(exact) {
+        for (&x, &y) in found[phrases..].iter().zip(&exact[phrases..]) {
+            largest = largest.max((x - y).abs());
+            relative = relative.max((x - y).abs() / y);
+        }
+        same += usize::from(first(&found[phrases..]) == first(&exact[phrases..]));
+    }
+    println!(
+        "    passages: off by {largest:.1e}, by {relative:.1e} of their mass; first ten the same in {same} of {}",
+        found.len()
+    );
+}
+
+fn first(mass: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..mass.len()).collect();
+    order.sort_by(|&a, &b| mass[b].total_cmp(&mass[a]));
+    order.truncate(10);
+    order
+}
+
+/// Number of phrases, and the weight of every edge.
+fn made_up(passages: usize, random: &mut Random) -> (usize, HashMap<(usize, usize), f32>) {
+    let mut phrases = 0;
+    let mut facts: Vec<(usize, usize, usize)> = Vec::new();
+    for passage in 0..passages {
+        let mut own: Vec<usize> = Vec::new();
+        for _ in 0..TRIPLES {
+            let mut phrase = |random: &mut Random, about: bool| match random.below(100) {
+                0..70 if about && !own.is_empty() => own[0],
+                // Names and dates that others use as well, some very often.
+                0..30 if phrases > 10 => (phrases as f64 * random.unit().powi(3)) as usize,
+                _ => {
+                    phrases += 1;
+                    phrases - 1
+                }
+            };
+            let (subject, object) = (phrase(random, true), phrase(random, false));
+            own.extend([subject, object]);
+            facts.push((passage, subject, object));
+        }
+    }
+    let mut table = HashMap::new();
+    for (passage, subject, object) in facts {
+        for phrase in [subject, object] {
+            table.insert((phrase, phrases + passage), 1.0);
+        }
+        if subject != object {
+            *table.entry((subject.min(object), subject.max(object))).or_insert(0.0) += 2.0;
+        }
+    }
+    for phrase in 0..phrases {
+        for _ in 0..random.below(2) * random.below(6) {
+            let other = random.below(phrases);
+            if other != phrase {
+                table.insert((phrase.min(other), phrase.max(other)), 1.6 + 0.4 * random.unit() as f32);
+            }
+        }
+    }
+    (phrases, table)
+}
+
+/// As HippoRAG resets a walk: five phrases and, with little weight, every passage.
+fn reset(phrases: usize, passages: usize, random: &mut Random) -> Vec<f64> {
+    let mut reset = vec![0.0; phrases + passages];
+    (0..5).for_each(|_| reset[random.below(phrases)] = random.unit());
+    reset[phrases..].iter_mut().for_each(|x| *x = 0.05 * (random.unit() + random.unit() + random.unit()) / 3.0);
+    reset
+}
+
+fn write(folder: &Path, nodes: usize, table: &HashMap<(usize, usize), f32>, resets: &[Vec<f64>]) {
+    std::fs::create_dir_all(folder).unwrap();
+    let mut edges: Vec<_> = table.iter().collect();
+    edges.sort_by_key(|(ends, _)| **ends);
+    let mut text = format!("{nodes}\n");
+    edges.iter().for_each(|((a, b), weight)| writeln!(text, "{a} {b} {weight}").unwrap());
+    std::fs::write(folder.join("edges.txt"), text).unwrap();
+    let lines: Vec<String> = resets.iter().map(|reset| serde_json::to_string(reset).unwrap()).collect();
+    std::fs::write(folder.join("resets.jsonl"), lines.join("\n")).unwrap();
+}
+
+struct Rows {
+    offsets: Vec<u64>,
+    targets: Vec<u32>,
+    weights: Vec<f32>,
+}
+
+impl Rows {
+    fn of(nodes: usize, table: &HashMap<(usize, usize), f32>) -> Rows {
+        let mut rows = vec![Vec::new(); nodes];
+        for (&(a, b), &weight) in table {
+            rows[a].push((b as u32, weight));
+            rows[b].push((a as u32, weight));
+        }
+        let mut offsets = vec![0];
+        rows.iter_mut().for_each(|row| {
+            row.sort_by_key(|(target, _)| *target);
+            offsets.push(offsets[offsets.len() - 1] + row.len() as u64);
+        });
+        let (targets, weights) = rows.into_iter().flatten().unzip();
+        Rows { offsets, targets, weights }
+    }
+
+    fn edges(&self) -> Edges<'_> {
+        Edges { offsets: &self.offsets, targets: &self.targets, weights: &self.weights }
+    }
+}
+
+/// A xorshift stream.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 16) as usize % limit
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,186 @@
+//! Recall and speed of the vector graph against an exact scan:
+//! `cargo bench -p waymark-index --bench vector -- [--vectors FILE --dims N | --count N --dims N] [--dump DIR]`.
+//!
+//! Vectors come from a flat file of little-endian `f32`, or are made up: points around centres, as texts on the same
+//! subject lie. The last 500 are the queries. With `--dump` they are written where `scripts/bench/hnsw.py` finds them,
+//! which does the same with hnswlib; run the two in turn, never at once.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use waymark_index::{
+    BuildOptions, Corpus, Document, Embed, EmbedError, Index, Mode, OpenOptions, Query, Ranking, build,
+};
+
+const QUERIES: usize = 500;
+const K: usize = 10;
+
+fn main() {
+    let options = Options::read();
+    let rows = options.rows();
+    assert!(rows.len() > 2 * QUERIES, "{} vectors are too few", rows.len());
+    let count = rows.len() - QUERIES;
+    if let Some(dir) = &options.dump {
+        dump(dir, &rows, options.dims);
+    }
+    let embed = Arc::new(Table { rows, dims: options.dims });
+    let dir = tempfile::tempdir().unwrap();
+    let document = |row: usize| Document {
+        id: row.to_string(),
+        title: String::new(),
+        text: row.to_string(),
+        triples: None,
+        metadata: None,
+    };
+    let corpus = Corpus::from_documents("vectors", (0..count).map(document).collect());
+    let begun = Instant::now();
+    let built = BuildOptions { journal: false, ..BuildOptions::default() };
+    build(corpus, embed.as_ref(), dir.path(), &built, &()).unwrap();
+    println!("{count} vectors of {} numbers, {QUERIES} queries, k = {K}", options.dims);
+    println!("built in {:.1} s with {} threads, store and BM25 included", begun.elapsed().as_secs_f64(), built.threads);
+
+    let open = |exact_below| {
+        let options = OpenOptions { exact_below, ..OpenOptions::default() };
+        Index::open_with(dir.path(), Arc::clone(&embed) as _, &options).unwrap()
+    };
+    let (exact, exact_seconds) = search(&open(usize::MAX), count);
+    let (found, seconds) = search(&open(0), count);
+    let hits = exact.iter().zip(&found).map(|(exact, found)| exact.intersection(found).count()).sum::<usize>();
+    println!("exact scan  {:>9.0} queries/s", QUERIES as f64 / exact_seconds);
+    println!(
+        "graph       {:>9.0} queries/s  recall@{K} {:.4}  {:.1} x the scan",
+        QUERIES as f64 / seconds,
+        hits as f64 / (QUERIES * K) as f64,
+        exact_seconds / seconds
+    );
+}
+
+/// What each query finds, and the seconds of all of them, one after the other; the best of three rounds.
+fn search(index: &Index, first: usize) -> (Vec<HashSet<String>>, f64) {
+    let mut best = f64::INFINITY;
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let begun = Instant::now();
+        found = (first..first + QUERIES)
+            .map(|row| {
+                let query = Query::new(row.to_string(), Mode::Passage, K).ranking(Ranking::Dense);
+                index.search(&query).unwrap().hits.into_iter().map(|hit| hit.passage.id).collect()
+            })
+            .collect();
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    (found, best)
+}
+
+/// "Embeds" the number of a row as that row.
+#[derive(Debug)]
+struct Table {
+    rows: Vec<Vec<f32>>,
+    dims: usize,
+}
+
+impl Embed for Table {
+    fn id(&self) -> &str {
+        "table"
+    }
+
+    fn dims(&self) -> usize {
+        self.dims
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        Ok(texts.iter().map(|text| self.rows[text.parse::<usize>().unwrap()].clone()).collect())
+    }
+}
+
+struct Options {
+    vectors: Option<PathBuf>,
+    count: usize,
+    dims: usize,
+    dump: Option<PathBuf>,
+}
+
+impl Options {
+    fn read() -> Options {
+        let mut options = Options { vectors: None, count: 20_000, dims: 384, dump: None };
+        let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+        while let Some(name) = arguments.next() {
+            let value = arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));
+            match name.as_str() {
+                "--vectors" => options.vectors = Some(value.into()),
+                "--count" => options.count = value.parse().unwrap(),
+                "--dims" => options.dims = value.parse().unwrap(),
+                "--dump" => options.dump = Some(value.into()),
+                _ => panic!("{name} is not known"),
+            }
+        }
+        options
+    }
+
+    /// Vectors of length 1, the queries last.
+    fn rows(&self) -> Vec<Vec<f32>> {
+        let Some(path) = &self.vectors else { return clustered(self.count + QUERIES, self.dims) };
+        let bytes = std::fs::read(path).unwrap();
+        let numbers = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect::<Vec<_>>();
+        let rows = numbers.chunks_exact(self.dims).map(<[f32]>::to_vec).collect::<Vec<_>>();
+        // In steps that share no factor with the count, so that queries are drawn from everywhere.
+        let step = (1..).map(|i| 7919 + 2 * i).find(|step| gcd(*step, rows.len()) == 1).unwrap();
+        (0..rows.len()).map(|i| rows[i * step % rows.len()].clone()).collect()
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Points around as many centres as the root of their number: half of a point is its centre, half its own.
+fn clustered(count: usize, dims: usize) -> Vec<Vec<f32>> {
+    let mut random = Random(42);
+    let mut row = || (0..dims).map(|_| random.normal()).collect::<Vec<_>>();
+    let centres: Vec<_> = (0..count.isqrt()).map(|_| row()).collect();
+    (0..count)
+        .map(|i| {
+            let mut point = row();
+            point.iter_mut().zip(&centres[i % centres.len()]).for_each(|(own, centre)| *own += centre);
+            unit(&mut point);
+            point
+        })
+        .collect()
+}
+
+fn unit(row: &mut [f32]) {
+    let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+    row.iter_mut().for_each(|x| *x /= length);
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// About normal: the sum of twelve uniform numbers less six.
+    fn normal(&mut self) -> f32 {
+        (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
+    }
+}
+
+/// Writes passages and queries as flat files.
+fn dump(dir: &Path, rows: &[Vec<f32>], dims: usize) {
+    std::fs::create_dir_all(dir).unwrap();
+    let (passages, queries) = rows.split_at(rows.len() - QUERIES);
+    for (name, rows) in [("passages.f32", passages), ("queries.f32", queries)] {
+        let bytes: Vec<u8> = rows.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+        std::fs::write(dir.join(name), bytes).unwrap();
+    }
+    std::fs::write(dir.join("dims"), dims.to_string()).unwrap();
+}

@@ -1,0 +1,150 @@
+//! Vectors in a byte per number, beside the flat file: to find the few that can matter among very many without reading
+//! the rest.
+//!
+//! A row `v` is held as `scale·c + e` with whole `c` from -127 to 127, and a query `q` as `step·t + f` with whole `t`.
+//! Then `v·q = scale·step·(c·t) + e·q + scale·(c·f)`, where the first term is computed exactly in whole numbers, and by
+//! Cauchy and Schwarz the rest is at most `‖e‖·‖q‖ + (‖v‖ + ‖e‖)·‖f‖`. The lengths of `v` and `e` are stored with the
+//! codes. With what rounding does to a dot product in `f32` added, nothing outside these bounds can be among the best,
+//! and what is inside is scored again from the flat file: the answer is that of a scan of all vectors, to the bit.
+//!
+//! Layout, little-endian: the codes of each row, padded with zeros to a multiple of 64 · for each row `f32` scale,
+//! `f32` length of `e`, `f32` length of `v`, `i32` sum of the codes.
+
+mod kernel;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use bytemuck::{Pod, Zeroable};
+use memmap2::Mmap;
+
+use self::kernel::{BLOCK, Halves};
+use super::vectors::Vectors;
+use crate::error::IndexError;
+
+pub(crate) use scan::Extremes;
+
+/// The largest code.
+const MOST: f32 = 127.0;
+/// The largest size of a query's numbers: 63·128 + 127, a high and a low half of 7 bits each, the high one signed.
+const MOST_OF_QUERY: f64 = 8191.0;
+/// The products of longer rows might not fit 32 bits.
+const MOST_DIMS: usize = 1 << 16;
+
+/// What stands with the codes of a row.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Row {
+    scale: f32,
+    /// Length of what the codes leave out, rounded up.
+    left: f32,
+    /// Length of the vector, rounded up.
+    length: f32,
+    sum: i32,
+}
+
+/// The codes of a file of vectors, by memory map.
+#[derive(Debug)]
+pub(crate) struct Codes {
+    map: Mmap,
+    count: usize,
+    stride: usize,
+}
+
+impl Codes {
+    /// Writes the codes of `vectors` to `path`. The file is complete but not yet synced.
+    pub(crate) fn write(vectors: &Vectors, path: &Path) -> Result<(), IndexError> {
+        if vectors.dims() > MOST_DIMS {
+            let message = format!("vectors of {} numbers are longer than {MOST_DIMS}", vectors.dims());
+            return Err(IndexError::Dense { action: "encode", message });
+        }
+        let file = File::create_new(path).map_err(IndexError::io("create", path))?;
+        let mut out = BufWriter::with_capacity(1 << 18, file);
+        let mut rows = Vec::with_capacity(vectors.count());
+        let mut codes = vec![0; stride(vectors.dims())];
+        for vector in vectors.rows() {
+            rows.push(encode(vector, &mut codes));
+            out.write_all(bytemuck::cast_slice(&codes)).map_err(IndexError::io("write", path))?;
+        }
+        out.write_all(bytemuck::cast_slice(&rows)).map_err(IndexError::io("write", path))?;
+        out.flush().map_err(IndexError::io("write", path))
+    }
+
+    /// Opens the codes of `count` vectors of `dims` numbers.
+    pub(crate) fn open(path: &Path, count: usize, dims: usize) -> Result<Codes, IndexError> {
+        let file = File::open(path).map_err(IndexError::io("open", path))?;
+        // SAFETY: files of a snapshot are never written again once they are complete, only unlinked.
+        let map = unsafe { Mmap::map(&file) }.map_err(IndexError::io("map", path))?;
+        let stride = stride(dims);
+        let expected = stride.checked_add(size_of::<Row>()).and_then(|row| row.checked_mul(count));
+        if dims == 0 || dims > MOST_DIMS || expected != Some(map.len()) {
+            let message = format!("{} bytes are not the codes of {count} vectors of {dims} numbers", map.len());
+            return Err(IndexError::corrupt(path, message));
+        }
+        Ok(Codes { map, count, stride })
+    }
+
+    fn codes(&self) -> &[i8] {
+        bytemuck::cast_slice(&self.map[..self.count * self.stride])
+    }
+
+    fn rows(&self) -> &[Row] {
+        // A map begins at a page, and the codes before the rows are a multiple of 64 bytes: this cannot panic.
+        bytemuck::cast_slice(&self.map[self.count * self.stride..])
+    }
+}
+
+fn stride(dims: usize) -> usize {
+    dims.next_multiple_of(BLOCK)
+}
+
+/// Fills `codes` from `vector` and leaves the padding zero.
+fn encode(vector: &[f32], codes: &mut [i8]) -> Row {
+    let largest = vector.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    let scale = largest / MOST;
+    let (mut left, mut length, mut sum) = (0.0, 0.0, 0);
+    for (code, &x) in codes.iter_mut().zip(vector) {
+        *code = if scale > 0.0 { (x / scale).round().clamp(-MOST, MOST) as i8 } else { 0 };
+        left += (f64::from(x) - f64::from(scale) * f64::from(*code)).powi(2);
+        length += f64::from(x).powi(2);
+        sum += i32::from(*code);
+    }
+    // Rounded to nearest by `as`, so a little is added first.
+    let up = |square: f64| (square.sqrt() * (1.0 + 1e-6)) as f32;
+    Row { scale, left: up(left), length: up(length), sum }
+}
+
+/// A query, ready to be multiplied with codes.
+#[derive(Debug)]
+struct CodedQuery {
+    halves: Halves,
+    step: f64,
+    /// Length of what the halves leave out.
+    left: f64,
+    length: f64,
+}
+
+impl CodedQuery {
+    fn of(query: &[f32]) -> CodedQuery {
+        let largest = query.iter().fold(0.0_f64, |largest, &x| largest.max(f64::from(x).abs()));
+        let step = largest / MOST_OF_QUERY;
+        let padded = stride(query.len());
+        // The high half of a padding is never multiplied with anything but zero.
+        let mut halves = Halves { high: vec![0; padded], low: vec![0; padded] };
+        let (mut left, mut length) = (0.0, 0.0);
+        for (&x, place) in query.iter().zip(0..) {
+            let x = f64::from(x);
+            let whole = if step > 0.0 { (x / step).round().clamp(-MOST_OF_QUERY, MOST_OF_QUERY) } else { 0.0 };
+            let coded = whole as i32;
+            halves.high[place] = (coded.div_euclid(128) + 64) as u8;
+            halves.low[place] = coded.rem_euclid(128) as u8;
+            left += (x - step * whole).powi(2);
+            length += x * x;
+        }
+        CodedQuery { halves, step, left: left.sqrt(), length: length.sqrt() }
+    }
+}

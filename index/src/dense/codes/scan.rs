@@ -1,0 +1,117 @@
+//! The best, the least and the largest of many dot products, exactly, from codes and a few vectors.
+
+use super::super::kernel::dot;
+use super::super::vectors::Vectors;
+use super::{CodedQuery, Codes, Row};
+use crate::scored::{Scored, best};
+
+/// Rows whose products are taken at once; they stay in the nearest cache.
+const ROWS: usize = 256;
+
+/// What a scan over all rows found.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Extremes {
+    /// The rows with the largest products, best first, equal ones by number.
+    pub(crate) best: Vec<Scored>,
+    /// The least product of any row.
+    pub(crate) least: f32,
+    /// The largest.
+    pub(crate) largest: f32,
+}
+
+/// Rows that may still be among those sought, each with the most it can be.
+#[derive(Debug, Default)]
+struct Candidates {
+    /// The least that the best `wanted` rows are, as a heap with the smallest on top.
+    sure: std::collections::BinaryHeap<std::cmp::Reverse<Ordered>>,
+    rows: Vec<(u32, f64)>,
+    wanted: usize,
+}
+
+/// A number that is never NaN.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Ordered(f64);
+
+impl Eq for Ordered {}
+
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Ordered) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ordered {
+    fn cmp(&self, other: &Ordered) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl Candidates {
+    fn of(wanted: usize) -> Candidates {
+        Candidates { wanted, ..Candidates::default() }
+    }
+
+    /// Below this no row can be among those sought.
+    fn floor(&self) -> f64 {
+        match self.sure.peek() {
+            Some(least) if self.sure.len() == self.wanted => least.0.0,
+            _ => f64::NEG_INFINITY,
+        }
+    }
+
+    fn look(&mut self, number: u32, value: f64, slack: f64) {
+        let (low, high) = (value - slack, value + slack);
+        if high < self.floor() {
+            return;
+        }
+        self.rows.push((number, high));
+        if self.sure.len() < self.wanted {
+            self.sure.push(std::cmp::Reverse(Ordered(low)));
+        } else if low > self.floor() {
+            self.sure.pop();
+            self.sure.push(std::cmp::Reverse(Ordered(low)));
+        }
+    }
+
+    /// The rows that are left now that all have been looked at.
+    fn left(&self) -> impl Iterator<Item = u32> {
+        let floor = self.floor();
+        self.rows.iter().filter(move |(_, high)| *high >= floor).map(|(number, _)| *number)
+    }
+}
+
+impl Codes {
+    /// The `k` rows of `vectors` with the largest dot product with `query`, and the least and largest product of all.
+    /// The same, to the bit, as by computing every product in `f32`. `None` without rows.
+    pub(crate) fn extremes(&self, vectors: &Vectors, query: &[f32], k: usize) -> Option<Extremes> {
+        let coded = CodedQuery::of(query);
+        let (mut largest, mut least) = (Candidates::of(k.max(1)), Candidates::of(1));
+        let mut products = Vec::with_capacity(ROWS);
+        let rounding = (query.len() + 64) as f64 * f64::from(f32::EPSILON);
+        let mut number = 0;
+        for (codes, rows) in self.codes().chunks(ROWS * self.stride).zip(self.rows().chunks(ROWS)) {
+            super::kernel::products(&coded.halves, codes, &mut products);
+            for (row, &(high, low)) in rows.iter().zip(&products) {
+                let whole = 128 * (i64::from(high) - 64 * i64::from(row.sum)) + i64::from(low);
+                let value = f64::from(row.scale) * coded.step * whole as f64;
+                let slack = coded.slack(row, rounding);
+                largest.look(number, value, slack);
+                least.look(number, -value, slack);
+                number += 1;
+            }
+        }
+        let score = |number: u32| Some(Scored { number, score: dot(query, vectors.row(number)?) });
+        let best = best(largest.left().filter_map(score).collect(), k.max(1));
+        let least = least.left().filter_map(score).map(|scored| scored.score).min_by(f32::total_cmp)?;
+        let largest = best.first()?.score;
+        Some(Extremes { best: best.into_iter().take(k).collect(), least, largest })
+    }
+}
+
+impl CodedQuery {
+    /// The most by which a row's product in `f32` can differ from what its codes give.
+    pub(super) fn slack(&self, row: &Row, rounding: f64) -> f64 {
+        let (left, length) = (f64::from(row.left), f64::from(row.length));
+        left * self.length + (length + left) * self.left + rounding * length * self.length
+    }
+}

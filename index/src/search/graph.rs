@@ -1,0 +1,236 @@
+//! Passages over the graph: HippoRAG 2 and its forks.
+
+use super::Search;
+use crate::error::IndexError;
+use crate::evidence::{Arrival, Evidence, Hit, Path, Place, SeedFact, SeedPhrase, Walk};
+use crate::filter::FactFilter;
+use crate::graph::Graph;
+use crate::graph::scale::Scale;
+use crate::scored::{Scored, best};
+use crate::walk::{Kept, OwnWeights, Tracer, seeds};
+
+/// Passages with a weight of their own in the reset of a local walk: as many as HippoRAG 2 retrieves.
+const OWN: usize = 200;
+/// Passages by which the least similarity of a large index is told, evenly spread over it.
+const SAMPLE: usize = 1024;
+
+/// A graph search, done.
+pub(super) struct Walked<'a> {
+    pub(super) walk: Walk,
+    /// The passages found, best first.
+    pub(super) list: Vec<Reached>,
+    facts: Vec<Candidate>,
+    /// What shows the ways of the walk; none where there was no walk.
+    shown: Option<(OwnWeights, Tracer<'a>)>,
+}
+
+/// A passage that was found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reached {
+    pub(super) number: u32,
+    /// The mass of the walk there, or its own similarity, scaled.
+    score: f32,
+    /// Its own similarity, where that is what it is ranked by.
+    similarity: Option<f32>,
+}
+
+/// A fact like the query.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    fact: u32,
+    similarity: f32,
+    score: f32,
+}
+
+/// How like the query the passages are.
+enum Similar {
+    Every(Vec<f32>),
+    Best(Vec<Scored>),
+}
+
+impl Search<'_> {
+    pub(super) fn by_graph(&self, graph: &Graph) -> Result<Evidence, IndexError> {
+        let walked = self.walk(graph, self.query.k, self.query.graph.linking_top_k)?;
+        self.check("the passages were read")?;
+        let hits = self.hits(&walked)?;
+        Ok(Evidence { walk: Some(walked.walk), ..self.evidence(hits) })
+    }
+
+    /// The passages of a walk as they are returned.
+    pub(super) fn hits(&self, walked: &Walked<'_>) -> Result<Vec<Hit>, IndexError> {
+        let hits = walked.list.iter().enumerate().map(|(place, reached)| {
+            let mut path = Path::default();
+            walked.show(place, &mut path);
+            let passage = self.index.snapshot.store.passage(reached.number)?;
+            Ok(Hit { rank: place + 1, score: reached.score, passage, path })
+        });
+        hits.collect()
+    }
+
+    /// Searches the graph for `limit` passages, looking at so many `facts`; only the first `linking_top_k` of them can
+    /// be followed.
+    pub(super) fn walk<'a>(&self, graph: &'a Graph, limit: usize, facts: usize) -> Result<Walked<'a>, IndexError> {
+        let options = &self.query.graph;
+        let vector = self.vector()?;
+        self.check("the facts were searched")?;
+        let facts = candidates(graph, vector, facts);
+        let followed = &facts[..options.linking_top_k.min(facts.len())];
+        let filter = self.index.filter.as_deref();
+        let places = filter.map(|filter| self.filter(filter, graph, followed)).transpose()?;
+        let kept: Vec<Kept> = match &places {
+            Some(places) => places.iter().map(|&place| followed[place].kept()).collect(),
+            None => followed.iter().map(Candidate::kept).collect(),
+        };
+        let seeds = seeds(graph, &kept, options);
+        self.check("the passages were scored")?;
+        let ground = &self.index.snapshot.ground;
+        let walk = Walk {
+            variant: options.variant,
+            damping: options.damping,
+            passage_weight: options.passage_weight,
+            facts: followed
+                .iter()
+                .enumerate()
+                .map(|(place, fact)| fact.shown(graph, places.as_ref().is_none_or(|places| places.contains(&place))))
+                .collect(),
+            kept: places.unwrap_or_default(),
+            phrases: seeds
+                .iter()
+                .map(|seed| SeedPhrase {
+                    phrase: graph.phrase(seed.phrase).to_owned(),
+                    passages: seed.passages,
+                    linking: seed.linking,
+                    weight: seed.weight,
+                })
+                .collect(),
+            fallback: kept.is_empty(),
+        };
+        let (similar, scale) = self.similar(vector, ground.is_whole(), limit)?;
+        if kept.is_empty() {
+            let list = similar.ranked(scale, limit);
+            return Ok(Walked { walk, list, facts, shown: None });
+        }
+        self.check("the walk")?;
+        let own = similar.weights(scale, options.passage_weight);
+        let found = ground.walk(graph, options, &seeds, &own, limit);
+        let reached = |Scored { number, score }| Reached { number, score, similarity: None };
+        let list = found.into_iter().map(reached).collect();
+        Ok(Walked { walk, list, facts, shown: Some((own, Tracer::new(graph, &seeds))) })
+    }
+
+    /// Asks the filter which facts to follow.
+    fn filter(&self, filter: &dyn FactFilter, graph: &Graph, facts: &[Candidate]) -> Result<Vec<usize>, IndexError> {
+        if facts.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.check("the facts were filtered")?;
+        let texts = facts.iter().map(|candidate| {
+            let fact = graph.fact(candidate.fact);
+            [graph.phrase(fact.subject), fact.relation, graph.phrase(fact.object)]
+        });
+        let texts: Vec<[&str; 3]> = texts.collect();
+        let mut kept = filter.keep(self.text, &texts).map_err(|source| IndexError::Filter { source })?;
+        if let Some(place) = kept.iter().find(|place| **place >= facts.len()) {
+            let source = format!("it keeps the fact at place {place} of {}", facts.len()).into();
+            return Err(IndexError::Filter { source });
+        }
+        kept.truncate(self.query.graph.linking_top_k);
+        Ok(kept)
+    }
+
+    /// The similarities of all passages, or of at least the `limit` best, and the scale of all of them. In a large
+    /// index the least of them is that of a sample.
+    fn similar(&self, vector: &[f32], every: bool, limit: usize) -> Result<(Similar, Scale), IndexError> {
+        let dense = &self.index.snapshot.dense;
+        if every {
+            let scores = dense.scores(vector);
+            let scale = Scale::of(scores.iter().copied());
+            return Ok((Similar::Every(scores), scale));
+        }
+        let best = dense.search(vector, limit.max(OWN), self.query.deadline)?;
+        let scale = Scale::of(dense.sample(vector, SAMPLE).chain(best.iter().map(|scored| scored.score)));
+        Ok((Similar::Best(best), scale))
+    }
+}
+
+/// The facts most like the query, best first, equal ones by number, with their exact scores.
+fn candidates(graph: &Graph, vector: &[f32], count: usize) -> Vec<Candidate> {
+    let Some(found) = graph.nearest_facts(vector, count) else { return Vec::new() };
+    let scale = Scale::new(found.least, found.largest);
+    let candidate = |Scored { number, score }| Candidate { fact: number, similarity: score, score: scale.apply(score) };
+    found.best.into_iter().map(candidate).collect()
+}
+
+impl Candidate {
+    fn kept(&self) -> Kept {
+        Kept { fact: self.fact, score: self.score }
+    }
+
+    fn shown(&self, graph: &Graph, kept: bool) -> SeedFact {
+        let fact = graph.fact(self.fact);
+        SeedFact {
+            subject: graph.phrase(fact.subject).to_owned(),
+            relation: fact.relation.to_owned(),
+            object: graph.phrase(fact.object).to_owned(),
+            similarity: self.similarity,
+            score: self.score,
+            kept,
+        }
+    }
+}
+
+impl Similar {
+    /// The `limit` most similar, their scores scaled: the ranking where there is no fact to follow.
+    fn ranked(&self, scale: Scale, limit: usize) -> Vec<Reached> {
+        let scored = match self {
+            Similar::Every(scores) => {
+                let scored = scores.iter().zip(0..).map(|(&score, number)| Scored { number, score });
+                best(scored.collect(), limit)
+            }
+            Similar::Best(scored) => scored.iter().take(limit).copied().collect(),
+        };
+        let reached = |Scored { number, score }| Reached { number, score: scale.apply(score), similarity: Some(score) };
+        scored.into_iter().map(reached).collect()
+    }
+
+    /// What each passage has in the reset. The reference scales twice, which is the same as once.
+    fn weights(&self, scale: Scale, weight: f64) -> OwnWeights {
+        let own = |score: f32| (f64::from(scale.apply(score)) * weight) as f32;
+        match self {
+            Similar::Every(scores) => OwnWeights::Every(scores.iter().map(|&score| own(score)).collect()),
+            Similar::Best(scored) => {
+                OwnWeights::Some(scored.iter().take(OWN).map(|scored| (scored.number, own(scored.score))).collect())
+            }
+        }
+    }
+}
+
+impl Walked<'_> {
+    /// Writes into `path` how the passage at `place` was found.
+    pub(super) fn show(&self, place: usize, path: &mut Path) {
+        let Some(reached) = self.list.get(place) else { return };
+        if let Some(score) = reached.similarity {
+            path.dense = path.dense.or(Some(Place { rank: place + 1, score }));
+        }
+        if let Some((own, tracer)) = &self.shown {
+            path.graph = Some(Arrival {
+                rank: place + 1,
+                mass: f64::from(reached.score),
+                reset: f64::from(own.of(reached.number)),
+                via: tracer.way(reached.number),
+            });
+        }
+    }
+
+    /// The facts to return, and their scores: those that were kept, in their order, or else all that were found.
+    pub(super) fn returned(&self) -> Vec<(u32, f32)> {
+        let pair = |candidate: &Candidate| (candidate.fact, candidate.score);
+        let candidates = || self.facts.iter().map(pair).collect();
+        let filtered = self.walk.facts.iter().any(|fact| !fact.kept) || !self.walk.kept.is_empty();
+        match (filtered, self.walk.kept.as_slice()) {
+            (false, _) => candidates(),
+            (true, []) => self.facts.iter().take(self.walk.facts.len()).map(pair).collect(),
+            (true, kept) => kept.iter().map(|&place| pair(&self.facts[place])).collect(),
+        }
+    }
+}

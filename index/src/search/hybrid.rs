@@ -1,0 +1,33 @@
+//! The graph's list and the passages' own, fused: RouteRAG's `[graph][passage]`.
+
+use std::collections::HashMap;
+
+use super::Search;
+use crate::error::IndexError;
+use crate::evidence::{Evidence, Hit};
+use crate::fusion::{RRF_K, Ranked, depth, reciprocal_rank};
+use crate::graph::Graph;
+
+impl Search<'_> {
+    /// `RouteRAG.search` (RouteRAG §3.1.2): reciprocal rank fusion of lists twice as deep as what is wanted. Where
+    /// that has no order for ties, the graph's list comes first.
+    pub(super) fn by_both(&self, graph: &Graph) -> Result<Evidence, IndexError> {
+        let depth = depth(self.query.k);
+        let walked = self.walk(graph, depth, self.query.graph.linking_top_k)?;
+        let passages = self.passages(depth)?;
+        self.check("the passages were read")?;
+        let first: Vec<u32> = walked.list.iter().map(|reached| reached.number).collect();
+        let second: Vec<u32> = passages.ranked.iter().map(|(number, _)| *number).collect();
+        let places: HashMap<u32, usize> = first.iter().zip(0..).map(|(&number, place)| (number, place)).collect();
+        let fused = reciprocal_rank(&[Ranked::new(&first), Ranked::new(&second)], RRF_K);
+        let hits = fused.into_iter().zip(1..).take(self.query.k).map(|((number, score), rank)| {
+            let mut path = passages.path(number);
+            if let Some(&place) = places.get(&number) {
+                walked.show(place, &mut path);
+            }
+            Ok(Hit { rank, score: score as f32, passage: self.index.snapshot.store.passage(number)?, path })
+        });
+        let hits = hits.collect::<Result<_, IndexError>>()?;
+        Ok(Evidence { walk: Some(walked.walk), ..self.evidence(hits) })
+    }
+}

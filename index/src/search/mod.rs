@@ -1,0 +1,95 @@
+//! A query's way through an index: one file per mode.
+
+#[cfg(test)]
+mod golden;
+mod graph;
+mod hybrid;
+mod passage;
+mod triples;
+
+use std::cell::OnceCell;
+use std::time::Instant;
+
+use crate::embed::embed_unit;
+use crate::error::IndexError;
+use crate::evidence::Evidence;
+use crate::index::Index;
+use crate::query::{Mode, Query};
+
+impl Index {
+    /// Searches, on the calling thread. The same query on the same snapshot always has the same answer.
+    ///
+    /// * [`Mode::Passage`]: with [`Ranking::Fused`](crate::Ranking::Fused), lists of at least twice `k` are fused (see
+    ///   [`crate::fusion`]), equal scores in the order of BM25; the other rankings order by score, and equal scores as
+    ///   in the corpus.
+    /// * [`Mode::Graph`]: by the mass of a walk from the phrases of the facts most like the query (HippoRAG 2), equal
+    ///   ones as in the corpus. If there is no fact to follow, passages are ranked by their own similarity, scaled to
+    ///   \[0, 1\] over all of them. In an index of more passages than [`OpenOptions::walk_below`](crate::OpenOptions)
+    ///   the walk is a local one, and of the passages only the 200 most similar have a weight of their own in where it
+    ///   starts.
+    /// * [`Mode::Hybrid`]: both lists, twice `k` deep, by reciprocal rank fusion, equal scores in the order of the
+    ///   graph's list.
+    /// * [`Mode::Triples`]: as [`Mode::Graph`], and with the passages the facts that were followed, or if a filter kept
+    ///   none, those that it was given.
+    ///
+    /// A query of nothing but white space finds nothing.
+    ///
+    /// # Errors
+    /// If a number is out of its range ([`Query::check`]), the mode is not one of [`Index::modes`], the deadline has
+    /// passed before a stage, or the embedder, the filter of facts or a file fails.
+    pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
+        query.check()?;
+        let unsupported = IndexError::Unsupported { mode: query.mode };
+        if !self.modes().contains(&query.mode) {
+            return Err(unsupported);
+        }
+        let text = query.text.trim();
+        if text.is_empty() {
+            return Ok(Evidence::of(self.manifest().snapshot, query.mode, Vec::new()));
+        }
+        let search = Search { index: self, query, text, vector: OnceCell::new() };
+        match (query.mode, self.graph()) {
+            (Mode::Passage, _) => search.by_passages(),
+            (Mode::Graph, Some(graph)) => search.by_graph(graph),
+            (Mode::Hybrid, Some(graph)) => search.by_both(graph),
+            (Mode::Triples, Some(graph)) => search.by_triples(graph),
+            _ => Err(unsupported),
+        }
+    }
+}
+
+/// One query being answered.
+struct Search<'a> {
+    index: &'a Index,
+    query: &'a Query,
+    /// What is looked for, without the white space around it; not empty.
+    text: &'a str,
+    /// The query's vector, once it has been asked for.
+    vector: OnceCell<Vec<f32>>,
+}
+
+impl Search<'_> {
+    /// The vector of the query, of length 1.
+    fn vector(&self) -> Result<&[f32], IndexError> {
+        if let Some(vector) = self.vector.get() {
+            return Ok(vector);
+        }
+        self.check("the query was embedded")?;
+        let embedded = embed_unit(self.index.embed.as_ref(), &[self.text]);
+        let mut vectors = embedded.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
+        Ok(self.vector.get_or_init(|| vectors.swap_remove(0)))
+    }
+
+    /// Ends the search where its deadline has passed before `stage`. Whoever listens learns when a stage begins.
+    fn check(&self, stage: &'static str) -> Result<(), IndexError> {
+        tracing::trace!(stage);
+        match self.query.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
+            _ => Ok(()),
+        }
+    }
+
+    fn evidence(&self, hits: Vec<crate::evidence::Hit>) -> Evidence {
+        Evidence::of(self.index.manifest().snapshot, self.query.mode, hits)
+    }
+}

@@ -1,0 +1,90 @@
+//! Passages by their words and vectors.
+
+use std::collections::HashMap;
+
+use super::Search;
+use crate::error::IndexError;
+use crate::evidence::{Evidence, Hit, Path, Place};
+use crate::fusion::{RRF_K, Ranked, depth_of_rankings, reciprocal_rank};
+use crate::graph::scale::Scale;
+use crate::query::{Mode, Ranking};
+use crate::scored::Scored;
+
+/// A list of passages, best first, and where each stands in the lists it was made of.
+#[derive(Debug)]
+pub(super) struct PassageList {
+    pub(super) ranked: Vec<(u32, f32)>,
+    bm25: HashMap<u32, Place>,
+    dense: HashMap<u32, Place>,
+}
+
+impl PassageList {
+    /// Where a passage stands.
+    pub(super) fn path(&self, number: u32) -> Path {
+        Path { bm25: self.bm25.get(&number).copied(), dense: self.dense.get(&number).copied(), graph: None }
+    }
+}
+
+impl Search<'_> {
+    pub(super) fn by_passages(&self) -> Result<Evidence, IndexError> {
+        let list = self.passages(self.query.k)?;
+        self.check("the passages were read")?;
+        let store = &self.index.snapshot.store;
+        let hits = list.ranked.iter().zip(1..).map(|(&(number, score), rank)| {
+            Ok(Hit { rank, score, passage: store.passage(number)?, path: list.path(number) })
+        });
+        Ok(self.evidence(hits.collect::<Result<_, IndexError>>()?))
+    }
+
+    /// The best `limit` passages under the query's ranking.
+    pub(super) fn passages(&self, limit: usize) -> Result<PassageList, IndexError> {
+        let ranking = self.query.ranking;
+        let depth = if ranking == Ranking::Fused { depth_of_rankings(limit) } else { limit };
+        let depth = depth.min(self.index.snapshot.store.len());
+        let bm25 = if ranking.wants_bm25() { self.by_words(depth)? } else { Vec::new() };
+        let dense = if ranking.wants_dense() { self.by_vector(depth)? } else { Vec::new() };
+        let mut ranked = match ranking {
+            Ranking::Bm25 => pairs(&bm25),
+            Ranking::Dense => pairs(&dense),
+            Ranking::Fused => fuse(&bm25, &dense),
+        };
+        ranked.truncate(limit);
+        Ok(PassageList { ranked, bm25: places(&bm25), dense: places(&dense) })
+    }
+
+    fn by_words(&self, limit: usize) -> Result<Vec<Scored>, IndexError> {
+        self.check("the search for words")?;
+        self.index.snapshot.lexical.search(self.text, limit)
+    }
+
+    /// Dense search; with [`Query::scaled`](crate::Query), the scores of a purely dense ranking lie in [0, 1].
+    fn by_vector(&self, limit: usize) -> Result<Vec<Scored>, IndexError> {
+        let dense = &self.index.snapshot.dense;
+        let vector = self.vector()?;
+        self.check("the vector search")?;
+        let mut found = dense.search(vector, limit, self.query.deadline)?;
+        if self.query.scaled
+            && (self.query.mode, self.query.ranking) == (Mode::Passage, Ranking::Dense)
+            && let Some((low, high)) = dense.bounds(vector)
+        {
+            let scale = Scale::new(low, high);
+            found.iter_mut().for_each(|scored| scored.score = scale.apply(scored.score));
+        }
+        Ok(found)
+    }
+}
+
+fn pairs(list: &[Scored]) -> Vec<(u32, f32)> {
+    list.iter().map(|scored| (scored.number, scored.score)).collect()
+}
+
+fn fuse(bm25: &[Scored], dense: &[Scored]) -> Vec<(u32, f32)> {
+    let numbers = |list: &[Scored]| list.iter().map(|scored| scored.number).collect::<Vec<_>>();
+    let (bm25, dense) = (numbers(bm25), numbers(dense));
+    let fused = reciprocal_rank(&[Ranked::new(&bm25), Ranked::new(&dense)], RRF_K);
+    fused.into_iter().map(|(number, score)| (number, score as f32)).collect()
+}
+
+fn places(list: &[Scored]) -> HashMap<u32, Place> {
+    list.iter().zip(1..).map(|(scored, rank)| (scored.number, Place { rank, score: scored.score })).collect()
+}

@@ -1,0 +1,36 @@
+//! Passages over the graph, with the facts that led to them: GraphRAG-R1's retriever.
+
+use super::Search;
+use crate::error::IndexError;
+use crate::evidence::{Evidence, TripleHit};
+use crate::graph::Graph;
+
+/// Passages that are named with a triple.
+const MOST_PASSAGES: usize = 10;
+
+impl Search<'_> {
+    /// GraphRAG-R1 §3.3: text and triples of one search. The triples are the facts that its filter kept, or those that
+    /// it was given if it kept none (`server.py`); without a filter, the facts most like the query.
+    pub(super) fn by_triples(&self, graph: &Graph) -> Result<Evidence, IndexError> {
+        let candidates = self.query.graph.linking_top_k.max(self.query.triples);
+        let walked = self.walk(graph, self.query.k, candidates)?;
+        let facts = walked.returned();
+        self.check("the passages were read")?;
+        let hits = self.hits(&walked)?;
+        let triples = facts.into_iter().zip(1..).take(self.query.triples).map(|((fact, score), rank)| {
+            let passages = graph.passages_of_fact(fact).iter().take(MOST_PASSAGES);
+            let id = |&number: &u32| Ok(self.index.snapshot.store.passage(number)?.id);
+            let fact = graph.fact(fact);
+            Ok(TripleHit {
+                rank,
+                score,
+                subject: graph.phrase(fact.subject).to_owned(),
+                relation: fact.relation.to_owned(),
+                object: graph.phrase(fact.object).to_owned(),
+                passages: passages.map(id).collect::<Result<_, IndexError>>()?,
+            })
+        });
+        let triples = triples.collect::<Result<_, IndexError>>()?;
+        Ok(Evidence { triples, walk: Some(walked.walk), ..self.evidence(hits) })
+    }
+}

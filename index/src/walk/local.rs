@@ -1,0 +1,135 @@
+//! Personalised PageRank around a few nodes of a large graph.
+//!
+//! Andersen, Chung and Lang, "Local Graph Partitioning using PageRank Vectors" (FOCS 2006): what has yet to be
+//! distributed waits at the nodes as a residual; a node whose residual is large for its degree keeps the share of it
+//! that starts anew and pushes the rest over its edges. Only the surroundings of the start are ever touched. What is
+//! missing at the end is the sum of the residuals, to the letter.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use crate::graph::Adjacency;
+
+/// How a local walk goes, and when it ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalWalk {
+    /// Probability of following an edge.
+    pub(crate) damping: f64,
+    /// Largest residual of a node, per unit of its summed weights; all that was reset is 1.
+    pub(crate) tolerance: f64,
+    /// Edges after which it ends in any case.
+    pub(crate) work: usize,
+}
+
+/// Where a local walk arrived.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Local {
+    /// The nodes that it reached, in ascending order, and their mass.
+    pub(crate) mass: Vec<(u32, f32)>,
+    /// What is missing, summed over all nodes, of a whole of 1.
+    pub(crate) missing: f64,
+}
+
+/// Memory for walks: as long as the graph has nodes, and all zero between walks.
+#[derive(Debug, Default)]
+pub(crate) struct Scratches(Mutex<Vec<Scratch>>);
+
+#[derive(Debug)]
+struct Scratch {
+    mass: Vec<f32>,
+    residual: Vec<f32>,
+    waiting: VecDeque<u32>,
+    /// Nodes that were given anything, each once.
+    touched: Vec<u32>,
+}
+
+impl Scratches {
+    fn take(&self, nodes: usize) -> Scratch {
+        let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        free.filter(|scratch| scratch.mass.len() == nodes).unwrap_or_else(|| Scratch {
+            mass: vec![0.0; nodes],
+            residual: vec![0.0; nodes],
+            waiting: VecDeque::new(),
+            touched: Vec::new(),
+        })
+    }
+
+    fn give_back(&self, scratch: Scratch) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    }
+}
+
+impl LocalWalk {
+    /// Walks from `reset`: nodes and their weights, which need not sum to 1. A node may stand there only once.
+    pub(crate) fn walk(&self, edges: &Adjacency<'_>, reset: &[(u32, f64)], scratches: &Scratches) -> Local {
+        let mut scratch = scratches.take(edges.nodes());
+        let local = self.walk_in(edges, reset, &mut scratch);
+        scratches.give_back(scratch);
+        local
+    }
+
+    fn walk_in(&self, edges: &Adjacency<'_>, reset: &[(u32, f64)], scratch: &mut Scratch) -> Local {
+        let total: f64 = reset.iter().map(|(_, weight)| weight).sum();
+        if !(total > 0.0 && total.is_finite()) {
+            return Local { mass: Vec::new(), missing: 0.0 };
+        }
+        // Nodes without edges start anew by the reset, which is the same as walking without them and scaling.
+        let alone = |&&(node, _): &&(u32, f64)| edges.row(node).0.is_empty();
+        let whole = 1.0 - self.damping * reset.iter().filter(alone).map(|(_, weight)| weight).sum::<f64>() / total;
+        for &(node, weight) in reset {
+            scratch.add(node, (weight / (total * whole)) as f32);
+            scratch.waiting.push_back(node);
+        }
+        let mut work = 0;
+        while let Some(node) = scratch.waiting.pop_front() {
+            let held = std::mem::take(&mut scratch.residual[node as usize]);
+            let (targets, weights) = edges.row(node);
+            scratch.mass[node as usize] += held * (1.0 - self.damping) as f32;
+            let degree: f32 = weights.iter().sum();
+            let share = held * self.damping as f32 / degree;
+            for (&target, &weight) in targets.iter().zip(weights) {
+                scratch.push(target, share * weight, self.tolerance as f32, edges);
+            }
+            work += targets.len();
+            if work > self.work {
+                break;
+            }
+        }
+        scratch.settle()
+    }
+}
+
+impl Scratch {
+    fn add(&mut self, node: u32, amount: f32) {
+        let (mass, residual) = (self.mass[node as usize], &mut self.residual[node as usize]);
+        if mass == 0.0 && *residual == 0.0 {
+            self.touched.push(node);
+        }
+        *residual += amount;
+    }
+
+    /// Gives a node more, and lets it wait for its turn once that is enough.
+    fn push(&mut self, node: u32, amount: f32, tolerance: f32, edges: &Adjacency<'_>) {
+        let before = self.residual[node as usize];
+        self.add(node, amount);
+        // The number of edges stands for the summed weights, which would have to be read: weights are about 1.
+        let bound = tolerance * edges.row(node).0.len() as f32;
+        if before <= bound && before + amount > bound {
+            self.waiting.push_back(node);
+        }
+    }
+
+    /// Takes the masses out and leaves everything zero.
+    fn settle(&mut self) -> Local {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        let mut missing = 0.0;
+        let mut mass = Vec::with_capacity(self.touched.len());
+        for node in self.touched.drain(..) {
+            missing += f64::from(std::mem::take(&mut self.residual[node as usize]));
+            mass.push((node, std::mem::take(&mut self.mass[node as usize])));
+        }
+        self.waiting.clear();
+        Local { mass, missing }
+    }
+}

@@ -1,0 +1,79 @@
+//! How good a ranked list is, where it is known what it should hold.
+
+/// What one ranked list is worth.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Score {
+    /// For each cut, the share of the relevant items that stand before it.
+    pub(super) recall: Vec<f64>,
+    /// For each cut, whether all of them do.
+    pub(super) all: Vec<bool>,
+    /// One over the place of the first relevant item, from 1; 0 where none is in the list.
+    pub(super) reciprocal: f64,
+}
+
+impl Score {
+    /// Scores `found`, best first and without repetitions, against `relevant`, which must not be empty and hold each item
+    /// once. `cuts` are lengths of the list.
+    pub(super) fn of(found: &[&str], relevant: &[String], cuts: &[usize]) -> Score {
+        let is_relevant = |id: &&str| relevant.iter().any(|item| item == id);
+        let places: Vec<usize> =
+            found.iter().zip(1..).filter(|(id, _)| is_relevant(id)).map(|(_, place)| place).collect();
+        let within = |cut: usize| places.iter().filter(|&&place| place <= cut).count();
+        Score {
+            recall: cuts.iter().map(|&cut| within(cut) as f64 / relevant.len() as f64).collect(),
+            all: cuts.iter().map(|&cut| within(cut) == relevant.len()).collect(),
+            reciprocal: places.first().map_or(0.0, |&place| 1.0 / place as f64),
+        }
+    }
+}
+
+/// The means of many [`Score`]s.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Mean {
+    /// Mean recall for each cut.
+    pub(super) recall: Vec<f64>,
+    /// For each cut, the share of the lists that hold all relevant items before it.
+    pub(super) all: Vec<f64>,
+    /// Mean reciprocal rank.
+    pub(super) mrr: f64,
+}
+
+impl Mean {
+    /// The means of `scores` over `cuts` cuts; zeros where there are no scores.
+    pub(super) fn of(scores: &[Score], cuts: usize) -> Mean {
+        let count = scores.len().max(1) as f64;
+        let mean = |value: &dyn Fn(&Score) -> f64| scores.iter().map(value).sum::<f64>() / count;
+        Mean {
+            recall: (0..cuts).map(|cut| mean(&|score| score.recall[cut])).collect(),
+            all: (0..cuts).map(|cut| mean(&|score| f64::from(u8::from(score.all[cut])))).collect(),
+            mrr: mean(&|score| score.reciprocal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(found: &[&str], relevant: &[&str]) -> Score {
+        let relevant: Vec<String> = relevant.iter().map(|&id| id.to_owned()).collect();
+        Score::of(found, &relevant, &[1, 2, 5])
+    }
+
+    #[test]
+    fn by_hand() {
+        let both = score(&["x", "a", "b", "y", "z"], &["a", "b"]);
+        assert_eq!(both, Score { recall: vec![0.0, 0.5, 1.0], all: vec![false, false, true], reciprocal: 0.5 });
+        let first = score(&["a", "x"], &["a", "b", "c", "d"]);
+        assert_eq!(first, Score { recall: vec![0.25, 0.25, 0.25], all: vec![false; 3], reciprocal: 1.0 });
+        let none = score(&["x", "y"], &["a"]);
+        assert_eq!(none, Score { recall: vec![0.0; 3], all: vec![false; 3], reciprocal: 0.0 });
+        assert_eq!(score(&[], &["a"]), none);
+
+        let mean = Mean::of(&[both, first, none], 3);
+        assert_eq!(mean.recall, [0.25 / 3.0, 0.25, 1.25 / 3.0]);
+        assert_eq!(mean.all, [0.0, 0.0, 1.0 / 3.0]);
+        assert_eq!(mean.mrr, 0.5);
+        assert_eq!(Mean::of(&[], 1), Mean { recall: vec![0.0], all: vec![0.0], mrr: 0.0 });
+    }
+}

@@ -1,0 +1,129 @@
+//! What `waymark eval retrieval` measured.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// All ways over one set of questions.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// Name of the corpus.
+    pub(super) corpus: String,
+    /// Passages in the index.
+    pub(super) passages: u64,
+    /// The snapshot that was searched.
+    pub(super) snapshot: u64,
+    /// The embedder of the index.
+    pub(super) embedder: String,
+    /// Questions that were searched for.
+    pub(super) questions: usize,
+    /// Questions whose support is not known.
+    pub(super) left_out: usize,
+    /// Supporting passages, counted per question, that the index does not hold.
+    pub(super) missing: usize,
+    /// Searches that ran at a time.
+    pub(super) threads: usize,
+    /// Where the lists were cut.
+    pub(super) cuts: Vec<usize>,
+    /// One row per way.
+    pub(super) rows: Vec<Measured>,
+}
+
+/// One way of searching.
+#[derive(Debug, Serialize)]
+pub(super) struct Measured {
+    /// Its name.
+    pub(super) way: String,
+    /// Mean share of the supporting passages before each cut.
+    pub(super) recall: BTreeMap<usize, f64>,
+    /// Share of the questions all of whose supporting passages stand before each cut.
+    pub(super) all_found: BTreeMap<usize, f64>,
+    /// Mean reciprocal rank of the first supporting passage, within the largest cut.
+    pub(super) mrr: f64,
+    /// Mean time of a search, its embedding included.
+    pub(super) milliseconds: f64,
+    /// Its median.
+    pub(super) milliseconds_p50: f64,
+    /// Its 95th percentile.
+    pub(super) milliseconds_p95: f64,
+}
+
+impl Report {
+    /// Writes a table for a person; shares in percent.
+    pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Report { corpus, passages, snapshot, questions, left_out, missing, threads, .. } = self;
+        writeln!(
+            out,
+            "{corpus}: {passages} passages, snapshot {snapshot}, {questions} questions, {threads} at a time"
+        )?;
+        if *left_out > 0 {
+            writeln!(out, "{left_out} questions were left out: their support is not known")?;
+        }
+        if *missing > 0 {
+            writeln!(out, "{missing} supporting passages are not in the index")?;
+        }
+        let width = self.rows.iter().map(|row| row.way.len()).chain([6]).max().unwrap_or(6);
+        write!(out, "{:width$}", "")?;
+        for cut in &self.cuts {
+            write!(out, " {:>7}", format!("R@{cut}"))?;
+        }
+        for cut in &self.cuts {
+            write!(out, " {:>7}", format!("all@{cut}"))?;
+        }
+        writeln!(out, " {:>7} {:>8} {:>8} {:>8}", "MRR", "ms", "p50", "p95")?;
+        for row in &self.rows {
+            write!(out, "{:width$}", row.way)?;
+            for share in row.recall.values().chain(row.all_found.values()) {
+                write!(out, " {:>7.2}", share * 100.0)?;
+            }
+            let Measured { mrr, milliseconds, milliseconds_p50, milliseconds_p95, .. } = row;
+            writeln!(out, " {mrr:>7.4} {milliseconds:>8.2} {milliseconds_p50:>8.2} {milliseconds_p95:>8.2}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_table_lines_up() {
+        let row = |way: &str, milliseconds| Measured {
+            way: way.to_owned(),
+            recall: BTreeMap::from([(2, 0.5), (10, 1.0)]),
+            all_found: BTreeMap::from([(2, 0.25), (10, 0.5)]),
+            mrr: 0.625,
+            milliseconds,
+            milliseconds_p50: 1.0,
+            milliseconds_p95: 12.345,
+        };
+        let report = Report {
+            corpus: "2wiki".to_owned(),
+            passages: 3,
+            snapshot: 1,
+            embedder: "e".to_owned(),
+            questions: 2,
+            left_out: 5,
+            missing: 1,
+            threads: 2,
+            cuts: vec![2, 10],
+            rows: vec![row("passage:bm25", 1.5), row("graph", 120.25)],
+        };
+        let mut out = Vec::new();
+        report.print(&mut out).unwrap();
+        let expected = "\
+2wiki: 3 passages, snapshot 1, 2 questions, 2 at a time
+5 questions were left out: their support is not known
+1 supporting passages are not in the index
+                 R@2    R@10   all@2  all@10     MRR       ms      p50      p95
+passage:bm25   50.00  100.00   25.00   50.00  0.6250     1.50     1.00    12.35
+graph          50.00  100.00   25.00   50.00  0.6250   120.25     1.00    12.35
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((&json["rows"][0]["recall"]["10"], &json["cuts"][1]), (&1.0.into(), &10.into()));
+    }
+}

@@ -1,0 +1,174 @@
+//! `waymark eval retrieval`: recall over questions whose supporting passages are known.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use indicatif::ProgressBar;
+use waymark_index::{Index, IndexError, OpenOptions};
+use waymark_models::kernel::Team;
+
+use super::metric::{Mean, Score};
+use super::questions::{Question, Questions};
+use super::report::{Measured, Report};
+use super::way::Way;
+use crate::agent::MAX_K;
+use crate::cli::quantile::quantile;
+use crate::cli::{assembly, progress};
+use crate::config::cores;
+
+/// Measures how much of the supporting passages each way of searching finds.
+///
+/// Every question is searched once per way, for as many passages as the largest cut; recall is the share of its
+/// supporting passages before each cut, averaged over the questions. Questions whose support is not known, or not all
+/// of it, are left out and counted.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  waymark eval retrieval --index corpus.index --questions questions.jsonl --modes passage:bm25,graph,hybrid"
+)]
+pub(crate) struct Args {
+    /// The index.
+    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
+    index: PathBuf,
+
+    /// Questions: JSON lines with `question`, `supporting` (ids) and maybe `supporting_complete`.
+    #[arg(long, value_name = "FILE")]
+    questions: PathBuf,
+
+    /// Where the lists are cut.
+    #[arg(long, short, value_delimiter = ',', default_value = "1,2,5,10")]
+    k: Vec<usize>,
+
+    /// Ways of searching: a mode, and after a colon a ranking (passage:bm25, passage:dense, passage:fused) or a variant of
+    /// the graph search (graph:route_rag, graph:hippo_rag, graph:graph_r1). All that the index offers when not given.
+    #[arg(long, value_delimiter = ',', value_name = "WAY")]
+    modes: Vec<Way>,
+
+    /// Searches at a time; 0 makes one per core.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+
+    /// Also write the report to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Embedding model: must be the one the index was built with.
+    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
+    embedder: String,
+
+    /// Where downloaded weights are kept; the user's cache directory when not given.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn run(mut self) -> anyhow::Result<()> {
+        self.k.sort_unstable();
+        self.k.dedup();
+        let Some(&deepest) = self.k.last() else { anyhow::bail!("--k is empty") };
+        ensure!(self.k[0] > 0 && deepest <= MAX_K, "--k must be from 1 to {MAX_K}");
+        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let questions = Questions::read(&self.questions)?;
+        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
+        let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
+        let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
+        let ways = if self.modes.is_empty() { Way::defaults(index.modes()) } else { self.modes.clone() };
+        let report = self.measure(&index, &questions, &ways, threads)?;
+        if let Some(path) = &self.json {
+            let json = serde_json::to_vec_pretty(&report)?;
+            std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        report.print(&mut std::io::stdout().lock())?;
+        Ok(())
+    }
+
+    fn measure(&self, index: &Index, questions: &Questions, ways: &[Way], threads: usize) -> anyhow::Result<Report> {
+        let bar = progress::things();
+        bar.set_length((ways.len() * questions.known.len()) as u64);
+        let mut rows = Vec::new();
+        for way in ways {
+            bar.set_message(way.to_string());
+            let (scores, milliseconds) = run(index, *way, questions, &self.k, threads, &bar)
+                .with_context(|| format!("{way} search of {}", self.index.display()))?;
+            rows.push(measured(*way, &Mean::of(&scores, self.k.len()), &self.k, milliseconds));
+        }
+        bar.finish_and_clear();
+        let absent = |question: &Question| -> Result<usize, IndexError> {
+            question.supporting.iter().try_fold(0, |sum, id| Ok(sum + usize::from(index.passage(id)?.is_none())))
+        };
+        let missing = questions.known.iter().map(absent).sum::<Result<usize, _>>()?;
+        let manifest = index.manifest();
+        Ok(Report {
+            corpus: manifest.corpus.clone(),
+            passages: manifest.passages,
+            snapshot: manifest.snapshot,
+            embedder: manifest.embedder.id.clone(),
+            questions: questions.known.len(),
+            left_out: questions.left_out,
+            missing,
+            threads,
+            cuts: self.k.clone(),
+            rows,
+        })
+    }
+}
+
+/// Searches for every question in one way. The scores are in the order of the questions; the times, in milliseconds, are
+/// those of the searches alone, while `threads` of them run at a time.
+fn run(
+    index: &Index,
+    way: Way,
+    questions: &Questions,
+    cuts: &[usize],
+    threads: usize,
+    bar: &ProgressBar,
+) -> Result<(Vec<Score>, Vec<f64>), IndexError> {
+    let deepest = cuts.last().copied().unwrap_or(1);
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, Score, f64)>, IndexError> {
+        let mut done = Vec::new();
+        while let Some((place, question)) = take(&next, &questions.known) {
+            let query = way.query(&question.text, deepest);
+            let begun = Instant::now();
+            let evidence = index.search(&query)?;
+            let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
+            let found: Vec<&str> = evidence.hits.iter().map(|hit| hit.passage.id.as_str()).collect();
+            done.push((place, Score::of(&found, &question.supporting, cuts), milliseconds));
+            bar.inc(1);
+        }
+        Ok(done)
+    };
+    let mut all = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let mut all = Vec::new();
+        for worker in workers {
+            // A panic in a worker is a bug, and goes on as one.
+            all.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok::<_, IndexError>(all)
+    })?;
+    all.sort_by_key(|&(place, ..)| place);
+    Ok(all.into_iter().map(|(_, score, milliseconds)| (score, milliseconds)).unzip())
+}
+
+/// The next item that nobody has taken, with its place.
+fn take<'a, T>(next: &AtomicUsize, items: &'a [T]) -> Option<(usize, &'a T)> {
+    let place = next.fetch_add(1, Ordering::Relaxed);
+    items.get(place).map(|item| (place, item))
+}
+
+fn measured(way: Way, mean: &Mean, cuts: &[usize], mut milliseconds: Vec<f64>) -> Measured {
+    let by_cut = |values: &[f64]| cuts.iter().copied().zip(values.iter().copied()).collect();
+    let total: f64 = milliseconds.iter().sum();
+    Measured {
+        way: way.to_string(),
+        recall: by_cut(&mean.recall),
+        all_found: by_cut(&mean.all),
+        mrr: mean.mrr,
+        milliseconds: total / milliseconds.len().max(1) as f64,
+        milliseconds_p50: quantile(&mut milliseconds, 0.5),
+        milliseconds_p95: quantile(&mut milliseconds, 0.95),
+    }
+}

@@ -1,0 +1,125 @@
+//! How a search went, for a person: query → facts → phrases → passages.
+
+use std::io::{self, Write};
+
+use waymark_index::{Arrival, Evidence, Hit, Query, SeedFact, SeedPhrase, Step, TripleHit, Walk};
+
+/// Writes the way from `query` to what was found.
+pub(super) fn print(query: &Query, evidence: &Evidence, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "query     {}", query.text)?;
+    writeln!(out, "search    {}, snapshot {}", evidence.mode, evidence.snapshot)?;
+    if let Some(walk) = &evidence.walk {
+        print_walk(walk, out)?;
+    }
+    head("passages", out)?;
+    for hit in &evidence.hits {
+        print_hit(hit, out)?;
+    }
+    if !evidence.triples.is_empty() {
+        head("triples", out)?;
+    }
+    for triple in &evidence.triples {
+        let passages = triple.passages.join(", ");
+        writeln!(out, "  {:>3}  {:.4}  {}  in {passages}", triple.rank, triple.score, statement(triple))?;
+    }
+    Ok(())
+}
+
+/// A triple in one line.
+pub(super) fn statement(triple: &TripleHit) -> String {
+    format!("{} · {} · {}", triple.subject, triple.relation, triple.object)
+}
+
+fn head(name: &str, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "\n{name}")
+}
+
+fn print_walk(walk: &Walk, out: &mut impl Write) -> io::Result<()> {
+    let Walk { variant, damping, passage_weight, .. } = walk;
+    writeln!(out, "walk      {variant}, damping {damping}, weight of passages {passage_weight}")?;
+    if walk.fallback {
+        writeln!(out, "          no fact was left: passages are ranked by their own similarity")?;
+    }
+    head("facts: score, similarity to the query", out)?;
+    for (fact, place) in walk.facts.iter().zip(1..) {
+        let SeedFact { subject, relation, object, similarity, score, kept } = fact;
+        let dropped = if *kept { "" } else { "  (dropped by the filter)" };
+        writeln!(out, "  {place:>3}  {score:.4}  {similarity:.4}  {subject} · {relation} · {object}{dropped}")?;
+    }
+    head("phrases: weight in the reset, linking score, passages that name it", out)?;
+    for (seed, place) in walk.phrases.iter().zip(1..) {
+        let SeedPhrase { phrase, passages, linking, weight } = seed;
+        writeln!(out, "  {place:>3}  {weight:.4}  {linking:.4}  {passages:>5}  {phrase}")?;
+    }
+    Ok(())
+}
+
+fn print_hit(hit: &Hit, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "  {:>3}  {}  {}", hit.rank, hit.passage.title, super::trace::route(hit))?;
+    let Some(Arrival { mass, reset, via, .. }) = &hit.path.graph else { return Ok(()) };
+    writeln!(out, "       mass {mass:.6}, own weight in the reset {reset:.6}")?;
+    if !via.is_empty() {
+        let way: String = via.iter().map(|Step { phrase, weight }| format!("{phrase} —{weight:.2}→ ")).collect();
+        writeln!(out, "       via {way}here")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use waymark_index::{GraphVariant, Mode, Passage, Path};
+
+    use super::*;
+
+    #[test]
+    fn the_whole_way_is_told() {
+        let fact = |object: &str, kept| SeedFact {
+            subject: "mona lisa".into(),
+            relation: "hangs in".into(),
+            object: object.into(),
+            similarity: 0.75,
+            score: 1.0,
+            kept,
+        };
+        let seed = SeedPhrase { phrase: "louvre".into(), passages: 2, linking: 1.0, weight: 0.5 };
+        let walk = Walk {
+            variant: GraphVariant::RouteRag,
+            damping: 0.5,
+            passage_weight: 0.05,
+            facts: vec![fact("louvre", true), fact("paris", false)],
+            kept: vec![0],
+            phrases: vec![seed],
+            fallback: false,
+        };
+        let via = vec![Step { phrase: "louvre".into(), weight: 2.0 }, Step { phrase: "paris".into(), weight: 1.0 }];
+        let arrival = Arrival { rank: 1, mass: 0.25, reset: 0.05, via };
+        let hit = Hit {
+            rank: 1,
+            score: 0.25,
+            passage: Passage { id: "p".into(), title: "Paris".into(), text: "…".into() },
+            path: Path { graph: Some(arrival), ..Path::default() },
+        };
+        let evidence = Evidence { walk: Some(walk), ..Evidence::of(7, Mode::Graph, vec![hit]) };
+        let mut out = Vec::new();
+        print(&Query::new("Where?", Mode::Graph, 1), &evidence, &mut out).unwrap();
+        let expected = "\
+query     Where?
+search    graph, snapshot 7
+walk      route_rag, damping 0.5, weight of passages 0.05
+
+facts: score, similarity to the query
+    1  1.0000  0.7500  mona lisa · hangs in · louvre
+    2  1.0000  0.7500  mona lisa · hangs in · paris  (dropped by the filter)
+
+phrases: weight in the reset, linking score, passages that name it
+    1  0.5000  1.0000      2  louvre
+
+passages
+    1  Paris  0.2500 · graph #1
+       mass 0.250000, own weight in the reset 0.050000
+       via louvre —2.00→ paris —1.00→ here
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}
