@@ -111,7 +111,7 @@ impl Index {
     /// The modes that [`Index::search`] does not refuse.
     pub fn modes(&self) -> &'static [Mode] {
         match self.snapshot.graph {
-            Some(_) => &[Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples],
+            Some(_) => &Mode::ALL,
             None => &[Mode::Passage],
         }
     }
@@ -147,6 +147,19 @@ impl Index {
     /// The graph of the open snapshot, if it has one.
     pub fn graph(&self) -> Option<&Graph> {
         self.snapshot.graph.as_ref()
+    }
+
+    /// The number of the passage with this id, by which [`Graph`] names it.
+    ///
+    /// # Errors
+    /// If the store is damaged.
+    pub fn number(&self, id: &str) -> Result<Option<u32>, IndexError> {
+        self.snapshot.store.find(id)
+    }
+
+    /// The vector of the passage with this number, of length 1 (or all zero); none if there is no such passage.
+    pub fn vector(&self, number: u32) -> Option<&[f32]> {
+        self.snapshot.dense.vectors().row(number)
     }
 
     /// What this index is.

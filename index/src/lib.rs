@@ -24,6 +24,7 @@ mod golden;
 pub mod graph;
 mod index;
 mod journal;
+mod kag;
 mod lexical;
 mod live;
 mod manifest;
@@ -51,6 +52,7 @@ pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedP
 pub use extract::{Extract, ExtractError, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
+pub use kag::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KagOptions, KeyEntity, Relevance};
 pub use live::LiveIndex;
 pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
