@@ -83,7 +83,8 @@ impl Draft<'_> {
         }
         let Draft { embedding, threads, progress, .. } = *self;
         let earlier = base.and_then(|base| base.snapshot.manifest.graph.as_ref()?.extractor());
-        let draft = GraphDraft { dir: &graph, store: &store, embedding, threads, progress };
+        let previous = base.and_then(|base| base.snapshot.graph.as_ref());
+        let draft = GraphDraft { dir: &graph, store: &store, embedding, previous, threads, progress };
         draft.build(triples, self.extract, earlier).map(Some)
     }
 
