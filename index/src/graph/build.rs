@@ -29,23 +29,21 @@ pub(crate) struct GraphDraft<'a> {
 }
 
 impl GraphDraft<'_> {
-    /// Asks `extract` for the triples that are not known, then builds the graph over all of them.
+    /// Asks `extract` for the triples that are not known, then builds the graph over all of them. `earlier` names the
+    /// extractor of triples that are known from before.
     pub(crate) fn build(
         &self,
         mut triples: TripleWriter,
         extract: Option<&dyn Extract>,
+        earlier: Option<&str>,
     ) -> Result<GraphInfo, IndexError> {
-        let given = triples.any();
         if let Some(extract) = extract {
             self.extract(&mut triples, extract)?;
         }
+        let given = triples.has(Origin::Given);
+        let earlier = earlier.filter(|_| triples.has(Origin::Extracted));
         triples.finish(self.store.len())?;
-        let source = match extract {
-            Some(extract) if given => format!("corpus and {}", extract.id()),
-            Some(extract) => extract.id(),
-            None => "corpus".to_owned(),
-        };
-        self.join(source)
+        self.join(GraphInfo::source(given, extract.map(Extract::id).as_deref(), earlier))
     }
 
     fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<(), IndexError> {
