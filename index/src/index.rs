@@ -149,6 +149,19 @@ impl Index {
         self.snapshot.graph.as_ref()
     }
 
+    /// The number of the passage with this id, by which [`Graph`] names it.
+    ///
+    /// # Errors
+    /// If the store is damaged.
+    pub fn number(&self, id: &str) -> Result<Option<u32>, IndexError> {
+        self.snapshot.store.find(id)
+    }
+
+    /// The vector of the passage with this number, of length 1 (or all zero); none if there is no such passage.
+    pub fn vector(&self, number: u32) -> Option<&[f32]> {
+        self.snapshot.dense.vectors().row(number)
+    }
+
     /// What this index is.
     pub fn info(&self) -> Info {
         let Manifest { snapshot, corpus, passages, embedder, graph, files, .. } = self.manifest();

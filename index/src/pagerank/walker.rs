@@ -9,6 +9,8 @@ pub struct Walker<F> {
     order: Vec<u32>,
     /// The summed weights at each place with edges, and their inverse.
     degrees: Vec<[F; 2]>,
+    /// All degrees together.
+    volume: f64,
     /// Runs of places with equally many edges.
     runs: Vec<Run>,
     /// The places at the other ends. Each is less than `degrees.len()`, which is what sweeping relies on.
@@ -43,6 +45,7 @@ impl<F: Real> Walker<F> {
         });
         let mut places = vec![0_u32; nodes];
         order.iter().zip(0..).for_each(|(&node, place)| places[node as usize] = place);
+        let mut volume = 0.0;
         let connected = counts.iter().filter(|&&count| count > 0).count();
         let (mut degrees, mut targets, mut weights) = (Vec::with_capacity(connected), Vec::new(), Vec::new());
         for &node in &order[..connected] {
@@ -53,12 +56,13 @@ impl<F: Real> Walker<F> {
                 weights.push(F::of(weight.into()));
                 degree += weight.into();
             }
+            volume += degree;
             degrees.push([F::of(degree), F::of(1.0 / degree)]);
         }
         let rows = order[..connected].chunk_by(|&a, &b| counts[a as usize] == counts[b as usize]);
         let runs = rows.map(|run| Run { places: run.len(), edges: counts[run[0] as usize] }).collect();
         assert!(targets.iter().all(|&target| (target as usize) < connected), "an edge stands in one row only");
-        Walker { order, degrees, runs, targets, weights }
+        Walker { order, degrees, volume, runs, targets, weights }
     }
 
     /// Personalised PageRank from `reset`, one number per node. They need not sum to 1; those that are negative or no
@@ -84,7 +88,10 @@ impl<F: Real> Walker<F> {
         let whole = 1.0 - options.damping * alone_sum / total;
         let start = F::of((1.0 - options.damping) / (total * whole));
         let gain: Vec<F> = connected.iter().map(|node| clean(node) * start).collect();
-        let mut walk: Vec<F> = gain.iter().zip(&self.degrees).map(|(&gain, degree)| gain * degree[1]).collect();
+        // Whoever follows edges for long is found by degree alone, wherever the start: a good first guess of the rest.
+        let rest = F::of(options.damping * connected_sum / (total * whole * self.volume.max(f64::MIN_POSITIVE)));
+        let guess = |(&gain, degree): (&F, &[F; 2])| gain * degree[1] + rest;
+        let mut walk: Vec<F> = gain.iter().zip(&self.degrees).map(guess).collect();
         let (missing, sweeps) = self.relax(&gain, options, &mut walk);
         for ((&node, &u), degree) in connected.iter().zip(&walk).zip(&self.degrees) {
             mass[node as usize] = u * degree[0];

@@ -1,0 +1,70 @@
+//! Holds evidence against the index it came from: every number is computed again, from what is stored, in double
+//! precision and the plainest way there is. Nothing of the search itself is used.
+#![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
+
+mod facts;
+mod numbers;
+mod ranking;
+mod ways;
+
+use waymark_index::{Embed, Evidence, Index, Mode, Query};
+
+pub use numbers::{dot, min_max, unit};
+
+/// What is wrong with evidence.
+pub type Wrong = Result<(), String>;
+
+/// Ends a check with words on what is wrong, unless something holds.
+macro_rules! hold {
+    ($condition:expr, $($words:tt)*) => {
+        if $condition {
+        } else {
+            return Err(format!($($words)*));
+        }
+    };
+}
+pub(crate) use hold;
+
+/// What a search must have seen.
+pub struct Seen<'a> {
+    pub index: &'a Index,
+    pub query: &'a Query,
+    /// Of length 1.
+    pub vector: Vec<f64>,
+    /// Of every passage with the query.
+    pub similarity: Vec<f64>,
+    /// The same, scaled to [0, 1].
+    pub scaled: Vec<f64>,
+    /// How many the passages are.
+    pub passages: usize,
+}
+
+/// Checks evidence of a graph search with dense ranking that was made without a filter, or with one whose choice the
+/// evidence tells.
+pub fn check(index: &Index, embed: &dyn Embed, query: &Query, evidence: &Evidence) -> Wrong {
+    hold!(evidence.snapshot == index.manifest().snapshot, "another snapshot");
+    hold!(evidence.mode == query.mode, "another mode");
+    let graph = index.graph().ok_or("no graph")?;
+    let vector = unit(&embed.embed(&[query.text.trim()]).unwrap()[0]);
+    let passages = graph.passages();
+    let similarity: Vec<f64> = (0..passages as u32).map(|number| dot(&vector, index.vector(number).unwrap())).collect();
+    let seen = Seen { index, query, vector, scaled: min_max(&similarity), similarity, passages };
+    let walk = evidence.walk.as_ref().ok_or("no walk")?;
+    hold!(walk.variant == query.graph.variant, "another variant");
+    hold!(walk.damping == query.graph.damping, "another damping");
+    hold!(walk.passage_weight == query.graph.passage_weight, "another weight of passages");
+    let scores = facts::check(&seen, walk)?;
+    facts::check_seeds(&seen, walk, &scores)?;
+    for (hit, rank) in evidence.hits.iter().zip(1..) {
+        hold!(hit.rank == rank, "hit {rank} has rank {}", hit.rank);
+        let stored = index.passage(&hit.passage.id).unwrap().ok_or("a passage that is not stored")?;
+        hold!((&stored.title, &stored.text) == (&hit.passage.title, &hit.passage.text), "another text");
+    }
+    ranking::check(&seen, evidence, walk)?;
+    if query.mode == Mode::Triples {
+        facts::check_triples(&seen, evidence, walk)?;
+    } else {
+        hold!(evidence.triples.is_empty(), "triples that were not asked for");
+    }
+    Ok(())
+}

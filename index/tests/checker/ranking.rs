@@ -1,0 +1,127 @@
+//! The walk, by iterating its definition, and the lists that are made of it.
+
+use waymark_index::graph::Graph;
+use waymark_index::{Evidence, GraphVariant, Hit, Mode, Path, Walk};
+
+use super::numbers::{has_rank, near};
+use super::ways::Ways;
+use super::{Seen, Wrong, hold};
+
+/// Powers of the walk that are added up: what is left then is less than double precision can tell.
+const STEPS: usize = 120;
+
+/// Checks order, masses and ways of the hits.
+pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &Walk) -> Wrong {
+    let depth = if evidence.mode == Mode::Hybrid { 2 * seen.query.k } else { seen.query.k };
+    let graph = seen.index.graph().unwrap();
+    let mass = if walk.fallback { seen.scaled.clone() } else { masses(seen, graph, walk) };
+    let ways = Ways::new(graph, walk);
+    let wanted = seen.query.k.min(seen.passages);
+    hold!(evidence.hits.len() == wanted, "{} hits instead of {wanted}", evidence.hits.len());
+    let mut numbers = Vec::new();
+    for hit in &evidence.hits {
+        let number = seen.index.number(&hit.passage.id).unwrap().ok_or("an unknown passage")?;
+        hold!(!numbers.contains(&number), "{} stands there twice", hit.passage.id);
+        numbers.push(number);
+        let score = if evidence.mode == Mode::Hybrid {
+            fused(seen, hit, number, &mass, depth, walk)?
+        } else {
+            mass[number as usize]
+        };
+        hold!(close(f64::from(hit.score), score), "{} has score {score} and not {}", hit.passage.id, hit.score);
+        if let Some(arrival) = &hit.path.graph {
+            hold!(!walk.fallback, "an arrival without a walk");
+            let reset = walk.passage_weight * seen.scaled[number as usize];
+            hold!(near(arrival.reset, reset), "{} has {reset} of the reset", hit.passage.id);
+            hold!(close(arrival.mass, mass[number as usize]), "{} has other mass", hit.passage.id);
+            hold!(has_rank(&mass, mass[number as usize], arrival.rank, 1e-6), "{} is out of order", hit.passage.id);
+            ways.check(graph, number, &arrival.via)?;
+        }
+        check_path(seen, evidence.mode, walk, number, hit)?;
+    }
+    let pairs = evidence.hits.windows(2).zip(numbers.windows(2));
+    for (hits, numbers) in pairs {
+        // Equal ones stand as in the corpus, but for those of equal places in several lists.
+        let tied = evidence.mode != Mode::Hybrid && hits[0].score == hits[1].score && numbers[0] < numbers[1];
+        hold!(hits[0].score > hits[1].score || tied || evidence.mode == Mode::Hybrid, "hits are out of order");
+        hold!(hits[0].score >= hits[1].score, "hits are out of order");
+    }
+    if evidence.mode != Mode::Hybrid {
+        let least = numbers.iter().map(|number| mass[*number as usize]).fold(f64::INFINITY, f64::min);
+        let better = (0..seen.passages as u32).filter(|n| !numbers.contains(n) && mass[*n as usize] > least + 1e-6);
+        hold!(better.count() == 0, "a better passage was left out");
+    }
+    Ok(())
+}
+
+fn close(found: f64, expected: f64) -> bool {
+    (found - expected).abs() <= 2e-7 + 2e-5 * expected.abs()
+}
+
+/// Which lists a hit says it stands in.
+fn check_path(seen: &Seen<'_>, mode: Mode, walk: &Walk, number: u32, hit: &Hit) -> Wrong {
+    let Path { bm25, dense, graph } = &hit.path;
+    hold!(bm25.is_none(), "a place in a list that was not made");
+    if mode != Mode::Hybrid {
+        hold!(graph.is_some() != walk.fallback, "it is not said how {} was found", hit.passage.id);
+        hold!(dense.is_some() == walk.fallback, "{} has a place among dense hits", hit.passage.id);
+        hold!(graph.as_ref().is_none_or(|arrival| arrival.rank == hit.rank), "places differ");
+    }
+    if let Some(place) = dense {
+        let similarity = seen.similarity[number as usize];
+        hold!(near(f64::from(place.score), similarity), "{} has similarity {similarity}", hit.passage.id);
+        hold!(has_rank(&seen.similarity, similarity, place.rank, 1e-6), "{} is out of order", hit.passage.id);
+    }
+    Ok(())
+}
+
+/// The sum of reciprocal ranks of a hit, by the places that it says it has, and whether it can have no others.
+fn fused(seen: &Seen<'_>, hit: &Hit, number: u32, mass: &[f64], depth: usize, walk: &Walk) -> Result<f64, String> {
+    let dense = hit.path.dense.map(|place| place.rank);
+    let graph = if walk.fallback { dense } else { hit.path.graph.as_ref().map(|arrival| arrival.rank) };
+    for (rank, values, off) in [(dense, &seen.similarity[..], 1e-6), (graph, mass, 1e-6)] {
+        let value = values[number as usize];
+        hold!(rank.is_none_or(|rank| rank <= depth), "{} stands deeper than {depth}", hit.passage.id);
+        let absent = values.iter().filter(|other| **other >= value - off).count() > depth;
+        hold!(rank.is_some() || absent, "{} is missing from a list", hit.passage.id);
+    }
+    Ok([dense, graph].into_iter().flatten().map(|rank| 1.0 / (60.0 + rank as f64)).sum())
+}
+
+/// The mass of every passage: `(1 - d)·Σ (d·P)ⁱ·r`, nodes without edges starting anew.
+fn masses(seen: &Seen<'_>, graph: &Graph, walk: &Walk) -> Vec<f64> {
+    let (phrases, adjacency) = (graph.phrases(), graph.adjacency());
+    let nodes = phrases + graph.passages();
+    let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphR1);
+    let row = |node: u32| {
+        let (targets, weights) = adjacency.row(node);
+        let pairs = targets.iter().copied().zip(weights.iter().map(|weight| f64::from(*weight)));
+        pairs.filter(move |(target, _)| gone.is_none_or(|gone| gone != node && gone != *target))
+    };
+    let mut reset = vec![0.0; nodes];
+    walk.phrases.iter().for_each(|seed| reset[graph.phrase_id(&seed.phrase).unwrap() as usize] = seed.weight);
+    for (number, scaled) in seen.scaled.iter().enumerate() {
+        reset[phrases + number] = walk.passage_weight * scaled;
+    }
+    let total: f64 = reset.iter().sum();
+    if total > 0.0 {
+        reset.iter_mut().for_each(|x| *x /= total);
+    }
+    let mut mass = reset.clone();
+    for _ in 0..STEPS {
+        let mut next: Vec<f64> = reset.iter().map(|x| (1.0 - walk.damping) * x).collect();
+        let mut lost = 0.0;
+        for node in 0..nodes as u32 {
+            let degree: f64 = row(node).map(|(_, weight)| weight).sum();
+            let held = walk.damping * mass[node as usize];
+            if degree > 0.0 {
+                row(node).for_each(|(target, weight)| next[target as usize] += held * weight / degree);
+            } else {
+                lost += held;
+            }
+        }
+        next.iter_mut().zip(&reset).for_each(|(x, r)| *x += lost * r);
+        mass = next;
+    }
+    mass.split_off(phrases)
+}
