@@ -194,10 +194,9 @@ impl Searcher {
             let (reply, answer) = oneshot::channel();
             let shared = self.0.clone();
             let work = move || -> Box<dyn FnOnce()> {
-                if reply.is_closed() || Instant::now() >= deadline {
-                    return Box::new(|| ());
-                }
-                let found = shared.guarded(&wanted);
+                // What nobody waits for any more is not begun.
+                let late = reply.is_closed() || Instant::now() >= deadline;
+                let found = if late { Err(SearchError::Timeout) } else { shared.guarded(&wanted) };
                 Box::new(move || drop(reply.send(found)))
             };
             let ticket = self.0.pool.run(permit, Box::new(work));
