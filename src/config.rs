@@ -29,6 +29,10 @@ pub struct ServeArgs {
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     pub index: Option<PathBuf>,
 
+    /// Only read the index: refuse to change documents over HTTP.
+    #[arg(long, env = "WAYMARK_READ_ONLY_INDEX")]
+    pub read_only_index: bool,
+
     /// Embedding model for the index and for `/v1/embeddings`: a name in the catalog or a directory.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     pub embedder: String,
@@ -252,6 +256,8 @@ pub struct ModelConfig {
 pub struct RetrievalConfig {
     /// The index, if there is one.
     pub index: Option<PathBuf>,
+    /// Whether its documents can be changed over HTTP.
+    pub writable: bool,
     /// The embedder's catalog name or directory.
     pub embedder: String,
     /// Threads that search.
@@ -324,6 +330,7 @@ impl ServeArgs {
             policies: self.policies,
             retrieval: RetrievalConfig {
                 index: self.index,
+                writable: !self.read_only_index,
                 embedder: self.embedder,
                 threads: or_cores(self.search_threads),
                 deadline: Duration::from_millis(self.search_deadline_ms),

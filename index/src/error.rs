@@ -85,6 +85,31 @@ pub enum IndexError {
         /// The folder.
         dir: PathBuf,
     },
+    /// A change makes no sense.
+    #[error("the change to document {id:?} is refused: {message}")]
+    BadChange {
+        /// The id of the document.
+        id: String,
+        /// What is wrong with it.
+        message: &'static str,
+    },
+    /// A document brings no triples, and what found those of the others cannot be asked.
+    #[error(
+        "document {id:?} brings no triples, and those of this index are from {extractor}, which cannot be asked here: give \
+         the document its `triples`, or name what finds them"
+    )]
+    NoTriples {
+        /// The id of the document.
+        id: String,
+        /// What found the triples of the others.
+        extractor: String,
+    },
+    /// The changes would leave no document.
+    #[error("the changes would leave {} without a document: remove the folder instead", dir.display())]
+    Emptied {
+        /// The folder.
+        dir: PathBuf,
+    },
     /// The folder to build in holds something else.
     #[error("{} is neither empty nor an index: nothing was written, choose another folder", dir.display())]
     Foreign {

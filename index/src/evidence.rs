@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kag::Associated;
 use crate::query::{GraphVariant, Mode};
 
 /// What a search found, and in which state of the index.
@@ -19,12 +20,15 @@ pub struct Evidence {
     /// How the graph was searched, where it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub walk: Option<Walk>,
+    /// How passages and triples were ranked together, in [`Mode::Kag`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub association: Option<Associated>,
 }
 
 impl Evidence {
     /// Evidence of passages alone.
     pub fn of(snapshot: u64, mode: Mode, hits: Vec<Hit>) -> Evidence {
-        Evidence { snapshot, mode, hits, triples: Vec::new(), walk: None }
+        Evidence { snapshot, mode, hits, triples: Vec::new(), walk: None, association: None }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::corpus::Document;
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
-use crate::graph::{Graph, Origin};
+use crate::graph::Graph;
 use crate::manifest::{GraphInfo, Manifest};
 use crate::query::Mode;
 use crate::snapshot::Snapshot;
@@ -111,7 +111,7 @@ impl Index {
     /// The modes that [`Index::search`] does not refuse.
     pub fn modes(&self) -> &'static [Mode] {
         match self.snapshot.graph {
-            Some(_) => &[Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples],
+            Some(_) => &Mode::ALL,
             None => &[Mode::Passage],
         }
     }
@@ -121,13 +121,27 @@ impl Index {
     /// # Errors
     /// If the store is damaged.
     pub fn passage(&self, id: &str) -> Result<Option<Document>, IndexError> {
+        let number = self.snapshot.store.find(id)?;
+        number.map(|number| self.snapshot.document(number)).transpose()
+    }
+
+    /// At most `limit` documents in the order of the index: the first ones, or those that follow the one with the id
+    /// `after`. `None` where there is no such document.
+    ///
+    /// # Errors
+    /// If a file is damaged.
+    pub fn documents(&self, after: Option<&str>, limit: usize) -> Result<Option<Vec<Document>>, IndexError> {
         let store = &self.snapshot.store;
-        let Some(number) = store.find(id)? else { return Ok(None) };
-        let mut document = store.document(number)?;
-        if let Some(graph) = self.graph().filter(|graph| graph.origin(number) == Origin::Given) {
-            document.triples = Some(graph.triples(number)?);
-        }
-        Ok(Some(document))
+        let first = match after.map(|id| store.find(id)).transpose()? {
+            None => 0,
+            Some(Some(number)) => number + 1,
+            Some(None) => return Ok(None),
+        };
+        (first..store.count())
+            .take(limit)
+            .map(|number| self.snapshot.document(number))
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 
     /// The graph of the open snapshot, if it has one.
@@ -165,7 +179,7 @@ impl Index {
     }
 }
 
-fn check_embedder(dir: &Path, manifest: &Manifest, embed: &dyn Embed) -> Result<(), IndexError> {
+pub(crate) fn check_embedder(dir: &Path, manifest: &Manifest, embed: &dyn Embed) -> Result<(), IndexError> {
     let built = &manifest.embedder;
     if built.id == embed.id() && built.dims == embed.dims() {
         return Ok(());

@@ -7,6 +7,7 @@
 extern crate self as waymark_index;
 
 mod build;
+mod commit;
 mod complete;
 pub mod corpus;
 mod dense;
@@ -23,7 +24,9 @@ mod golden;
 pub mod graph;
 mod index;
 mod journal;
+mod kag;
 mod lexical;
+mod live;
 mod manifest;
 mod memory;
 pub mod openie;
@@ -40,6 +43,7 @@ mod triple;
 mod walk;
 
 pub use build::{BuildOptions, BuildReport, build};
+pub use commit::{Changes, CommitOptions, CommitReport, commit};
 pub use complete::{Complete, CompleteError, Completion, Message, Role};
 pub use corpus::{Corpus, CorpusOptions, Document, Location};
 pub use embed::{Embed, EmbedError};
@@ -48,6 +52,8 @@ pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedP
 pub use extract::{Extract, ExtractError, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
+pub use kag::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KagOptions, KeyEntity, Relevance};
+pub use live::LiveIndex;
 pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
 pub use query::{GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};

@@ -67,6 +67,31 @@ pub struct GraphInfo {
     pub edges: u64,
 }
 
+/// What triples that documents bring are from.
+const CORPUS: &str = "corpus";
+
+/// Stands between the names of several sources.
+const AND: &str = " and ";
+
+impl GraphInfo {
+    /// Names what the triples are from: the documents, the extractor now, and the one before.
+    pub(crate) fn source(given: bool, extractor: Option<&str>, earlier: Option<&str>) -> String {
+        let mut names: Vec<&str> = if given { vec![CORPUS] } else { Vec::new() };
+        for name in earlier.into_iter().flat_map(|names| names.split(AND)).chain(extractor) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() { CORPUS.to_owned() } else { names.join(AND) }
+    }
+
+    /// What extractor, or which of them, found the triples that no document brought, if any did.
+    pub fn extractor(&self) -> Option<&str> {
+        let rest = self.source.strip_prefix(CORPUS).map_or(self.source.as_str(), |rest| rest.trim_start_matches(AND));
+        (!rest.is_empty()).then_some(rest)
+    }
+}
+
 /// The choices that were made when an index was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::error::IndexError;
+use crate::kag::KagOptions;
 
 /// A question to an index.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,8 @@ pub struct Query {
     pub graph: GraphOptions,
     /// Names that the query is about, for [`Mode::Kag`].
     pub entities: Vec<String>,
+    /// How passages and triples are ranked together, in [`Mode::Kag`].
+    pub kag: KagOptions,
     /// When the searcher stops caring. Looked at between the stages of a search, not inside one.
     pub deadline: Option<Instant>,
 }
@@ -47,6 +50,7 @@ impl Query {
             triples: TRIPLES,
             graph: GraphOptions::default(),
             entities: Vec::new(),
+            kag: KagOptions::default(),
             deadline: None,
         }
     }
@@ -59,6 +63,7 @@ impl Query {
         if self.k == 0 {
             return Err(IndexError::BadQuery { field: "k", message: "must be at least 1" });
         }
+        self.kag.check().map_err(|message| IndexError::BadQuery { field: "kag", message })?;
         self.graph.check()
     }
 

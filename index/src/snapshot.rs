@@ -3,10 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::corpus::Document;
 use crate::dense::{Dense, Files, Vectors};
 use crate::error::IndexError;
 use crate::folder::{part, snapshot_name};
-use crate::graph::Graph;
+use crate::graph::{Graph, Origin};
 use crate::index::OpenOptions;
 use crate::lexical::Lexical;
 use crate::manifest::Manifest;
@@ -72,6 +73,15 @@ impl Snapshot {
         let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
         let ground = Ground::new(graph.as_ref().filter(|_| store.len() <= options.walk_below));
         Ok(Snapshot { manifest, store, lexical, dense, graph, ground })
+    }
+
+    /// The document with this number, with its metadata and the triples that it brought.
+    pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
+        let mut document = self.store.document(number)?;
+        if let Some(graph) = self.graph.as_ref().filter(|graph| graph.origin(number) == Origin::Given) {
+            document.triples = Some(graph.triples(number)?);
+        }
+        Ok(document)
     }
 
     /// Adds the vectors of this snapshot to what need not be embedded again.

@@ -1,32 +1,73 @@
-//! A build that is killed at any point leaves the old index or the new one.
+//! A build or a commit that is killed at any point leaves the old index or the new one, and what it embedded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
 
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
 
-use corpora::{HashEmbed, files, numbered, open, replacing, small_index, write};
-use waymark_index::{BuildOptions, BuildProgress, Corpus, Mode, Phase, Query, build};
+use corpora::{HashEmbed, files, numbered, open, replacing, write};
+use waymark_index::{
+    BuildOptions, BuildProgress, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, Phase, Query, Triple,
+    build, commit,
+};
 
 const DIR: &str = "WAYMARK_TEST_CRASH_DIR";
+const TASK: &str = "WAYMARK_TEST_CRASH_TASK";
 const POINT: &str = "WAYMARK_TEST_CRASH_POINT";
+const NOTES: &str = "WAYMARK_TEST_CRASH_NOTES";
 
-/// What [`child`] ends with when the build fails by itself, with an error that says where.
+/// What [`child`] ends with when its task fails by itself, with an error that says where.
 const NO_ROOM: i32 = 77;
 
 /// Ends the process at the n-th time that progress is told, as `kill -9` would: nothing is flushed or dropped.
-struct Dying(std::sync::atomic::AtomicI64);
+struct Dying(AtomicI64);
 
 impl BuildProgress for Dying {
     fn update(&self, _: Phase, _: u64, _: Option<u64>) {
-        if self.0.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+        if self.0.fetch_sub(1, Ordering::SeqCst) == 0 {
             let kill = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
             panic!("still alive after {kill:?}");
         }
     }
+}
+
+/// Writes down every text that it is given, where it is told to.
+struct Noting(Option<Mutex<File>>);
+
+impl Embed for Noting {
+    fn id(&self) -> &str {
+        "hash-64"
+    }
+
+    fn dims(&self) -> usize {
+        64
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        if let Some(notes) = &self.0 {
+            let lines: String = texts.iter().map(|text| format!("{text:?}\n")).collect();
+            notes.lock().unwrap().write_all(lines.as_bytes())?;
+        }
+        HashEmbed::default().embed(texts)
+    }
+}
+
+/// Passages of an edition with what they state.
+fn edition(count: usize, edition: &str) -> Vec<Document> {
+    let stated = |(i, document): (usize, Document)| {
+        let belongs = Triple::new(format!("Title{i}"), "belongs to", format!("{edition} edition"));
+        let tells = Triple::new(format!("Title{i}"), "tells of", format!("topic{}", i % 5));
+        Document { triples: Some(vec![belongs, tells]), ..document }
+    };
+    numbered(count, edition).into_iter().enumerate().map(stated).collect()
 }
 
 /// Not a test by itself: the process that is killed. Does nothing unless the other tests here start it.
@@ -34,90 +75,159 @@ impl BuildProgress for Dying {
 fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
     let point: i64 = std::env::var(POINT).unwrap().parse().unwrap();
-    let corpus = Corpus::from_documents("test", numbered(40, "second"));
-    let options = BuildOptions { batch: 16, ..replacing() };
-    let built = build(corpus, &HashEmbed::default(), Path::new(&dir), &options, &Dying(point.into()));
-    if let Err(error) = built {
-        assert!(error.to_string().contains("snapshot-") || error.to_string().contains("index"), "{error}");
+    let notes = std::env::var(NOTES).ok().map(|path| File::options().append(true).create(true).open(path).unwrap());
+    let (embed, dying, dir) = (Noting(notes.map(Mutex::new)), Dying(point.into()), Path::new(&dir));
+    let done = if std::env::var(TASK).unwrap() == "build" {
+        let corpus = Corpus::from_documents("test", edition(22, "second"));
+        build(corpus, &embed, dir, &BuildOptions { batch: 4, ..replacing() }, &dying).map(drop)
+    } else {
+        let changes = Changes { delete: vec!["p0".to_owned()], ..Changes::upsert(edition(24, "second").split_off(1)) };
+        commit(dir, &embed, changes, &CommitOptions { batch: 4, ..CommitOptions::default() }, &dying).map(drop)
+    };
+    if let Err(error) = done {
+        assert!(error.to_string().contains("index"), "{error}");
         std::process::exit(NO_ROOM);
     }
 }
 
-fn start(dir: &Path, point: i64) -> std::process::Child {
+fn command(dir: &Path, task: &str, point: i64) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child"]).env(DIR, dir).env(POINT, point.to_string());
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.args(["--exact", "child"]).env(DIR, dir).env(TASK, task).env(POINT, point.to_string());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
 }
 
-/// Opens, checks and searches the index; says which edition it is.
+fn start(dir: &Path, task: &str, point: i64) -> Child {
+    command(dir, task, point).spawn().unwrap()
+}
+
+/// Opens, checks and searches the index in every mode; says which edition it is, of which everything in it must be.
 fn check(dir: &Path) -> &'static str {
     let index = open(dir).unwrap();
-    let edition = if index.manifest().passages == 40 { "second" } else { "first" };
-    for i in 0..index.manifest().passages {
-        let document = index.passage(&format!("p{i}")).unwrap().unwrap();
-        assert!(document.text.contains(edition), "{}", document.text);
+    let (edition, first, count) = match index.manifest().passages {
+        20 => ("first", 0, 20),
+        22 => ("second", 0, 22),
+        23 => ("second", 1, 24),
+        other => panic!("no edition has {other} passages"),
+    };
+    let documents = index.documents(None, 100).unwrap().unwrap();
+    assert_eq!(documents, self::edition(count, edition).split_off(first));
+    for &mode in index.modes() {
+        let hits = index.search(&Query::new("Title3 tells of number3", mode, 3)).unwrap().hits;
+        assert!(hits.iter().all(|hit| hit.passage.text.contains(edition)), "{mode}: {hits:?}");
+        assert!(hits.iter().any(|hit| hit.passage.id == "p3"), "{mode}: {hits:?}");
     }
-    let hits = index.search(&Query::new("number3", Mode::Passage, 1)).unwrap().hits;
-    assert!(hits[0].passage.id == "p3" && hits[0].passage.text.contains(edition));
     edition
 }
 
-#[test]
-fn a_build_killed_at_each_step_leaves_the_old_index_or_the_new_one() {
-    let (_temp, dir) = small_index(20);
-    let mut seen = Vec::new();
-    // Every step would take long for what it shows; each phase is met several times over.
-    for point in (0..400).filter(|point| point % 5 == 0 || *point > 60) {
-        let status = start(&dir, point).wait().unwrap();
-        seen.push(check(&dir));
-        if status.success() {
-            assert!(point > 60, "the build has more steps than that");
-            break;
+/// A folder with the first edition in it.
+fn first() -> (tempfile::TempDir, std::path::PathBuf) {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    write(&dir, edition(20, "first"), &BuildOptions::default()).unwrap();
+    (temp, dir)
+}
+
+/// Numbers that look like chance and are always the same.
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// How often each edition was found after `rounds` kills of `task`, every other one at a moment, the others at a step.
+fn killed(task: &str, rounds: u64) -> BTreeMap<&'static str, u64> {
+    let (_temp, dir) = first();
+    let begun = Instant::now();
+    assert!(start(&dir, task, -1).wait().unwrap().success());
+    let whole = begun.elapsed();
+    assert_eq!(check(&dir), "second");
+    let (mut seen, mut state, mut steps) = (BTreeMap::new(), 0x5eed, 140);
+    for round in 0..rounds {
+        if check(&dir) == "second" {
+            write(&dir, edition(20, "first"), &replacing()).unwrap();
         }
-        if seen.last() == Some(&"second") {
-            write(&dir, numbered(20, "first"), &replacing()).unwrap();
+        let by_step = round % 2 == 0;
+        let point = if by_step { (random(&mut state) % steps) as i64 } else { -1 };
+        let mut child = start(&dir, task, point);
+        if !by_step {
+            std::thread::sleep(whole.mul_f64((random(&mut state) % 1000) as f64 / 1000.0));
+            child.kill().unwrap();
         }
+        if child.wait().unwrap().success() && by_step {
+            // It has fewer steps than that.
+            steps = point as u64 + 1;
+        }
+        *seen.entry(check(&dir)).or_insert(0) += 1;
     }
-    assert!(seen.contains(&"first") && seen.iter().filter(|edition| **edition == "second").count() >= 2, "{seen:?}");
-    write(&dir, numbered(20, "first"), &replacing()).unwrap();
-    let left = files(&dir).into_iter().filter(|file| file.to_string_lossy().contains(".part")).count();
-    assert_eq!(left, 0, "the next build removes what killed ones left");
+    write(&dir, edition(20, "first"), &replacing()).unwrap();
+    let left = |file: &std::path::PathBuf| file.to_string_lossy().contains(".part") || file.ends_with(".embeddings");
+    assert!(!files(&dir).iter().any(left), "the next build removes what killed ones left");
+    seen
 }
 
 #[test]
-fn a_build_killed_at_any_moment_leaves_the_old_index_or_the_new_one() {
-    let (_temp, dir) = small_index(20);
-    for round in 0..12_u64 {
-        let mut child = start(&dir, -1);
-        std::thread::sleep(Duration::from_millis(round * 7919 % 60));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        if check(&dir) == "second" {
-            write(&dir, numbered(20, "first"), &replacing()).unwrap();
+fn a_build_killed_at_any_point_leaves_the_old_index_or_the_new_one() {
+    let seen = killed("build", 100);
+    assert!(seen["first"] >= 10 && seen["second"] >= 3, "{seen:?}");
+}
+
+#[test]
+fn a_commit_killed_at_any_point_leaves_the_old_index_or_the_new_one() {
+    let seen = killed("commit", 100);
+    assert!(seen["first"] >= 10 && seen["second"] >= 3, "{seen:?}");
+}
+
+#[test]
+fn what_a_killed_build_has_embedded_is_not_embedded_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, notes) = (temp.path().join("index"), temp.path().join("notes"));
+    let mut kills = 0;
+    // Each build comes a few steps further than the one before it, by what that had embedded.
+    for point in (24..).step_by(2) {
+        let status = command(&dir, "build", point).env(NOTES, &notes).status().unwrap();
+        if status.success() {
+            break;
         }
+        kills += 1;
     }
+    assert!(kills >= 10, "{kills}");
+    let notes = fs::read_to_string(notes).unwrap();
+    let texts: Vec<&str> = notes.lines().collect();
+    let mut different = texts.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(texts.len(), different.len(), "some were embedded twice");
+    // Passages, phrases and facts.
+    let graph = open(&dir).unwrap().manifest().graph.clone().unwrap();
+    assert_eq!(texts.len() as u64, 22 + graph.phrases + graph.facts);
+    assert!(!dir.join(".embeddings").exists());
 }
 
 #[test]
 fn a_file_that_cannot_be_written_whole_is_an_error_and_no_index() {
-    let (_temp, dir) = small_index(20);
-    // What was embedded is kept for the next build, and is no part of the index.
-    let files = |dir: &Path| files(dir).into_iter().filter(|file| !file.ends_with(".embeddings")).collect::<Vec<_>>();
-    let before = files(&dir);
-    let mut failed = 0;
-    // A limit on the size of files stands in for a full disk: the system refuses to write beyond it.
-    for blocks in [0, 1, 2, 4, 8, 16, 24, 30, 40] {
-        let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" --exact child");
-        let mut command = Command::new("sh");
-        command.args(["-c", &limited]).arg(std::env::current_exe().unwrap()).env(DIR, &dir).env(POINT, "-1");
-        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
-        if status.success() {
-            assert_eq!(check(&dir), "second");
-            break;
+    for task in ["build", "commit"] {
+        let (_temp, dir) = first();
+        // What was embedded is kept for the next build, and is no part of the index.
+        let files =
+            |dir: &Path| files(dir).into_iter().filter(|file| !file.ends_with(".embeddings")).collect::<Vec<_>>();
+        let before = files(&dir);
+        let mut failed = 0;
+        // A limit on the size of files stands in for a full disk: the system refuses to write beyond it.
+        for blocks in [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128] {
+            let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" --exact child");
+            let mut command = Command::new("sh");
+            let program = std::env::current_exe().unwrap();
+            command.args(["-c", &limited]).arg(program).env(DIR, &dir).env(TASK, task).env(POINT, "-1");
+            let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+            if status.success() {
+                break;
+            }
+            assert_eq!(status.code(), Some(NO_ROOM), "the {task} ends with an error, at {blocks} blocks");
+            assert_eq!((check(&dir), files(&dir)), ("first", before.clone()), "nothing is changed, nothing is left");
+            failed += 1;
         }
-        assert_eq!(status.code(), Some(NO_ROOM), "the build ends with an error, at {blocks} blocks");
-        assert_eq!((check(&dir), files(&dir)), ("first", before.clone()), "nothing is changed, nothing is left");
-        failed += 1;
+        assert!(failed >= 4 && check(&dir) == "second");
     }
-    assert!(failed >= 4);
 }

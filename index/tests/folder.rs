@@ -4,14 +4,26 @@
 mod corpora;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 
 use corpora::{Failing, HashEmbed, document, files, numbered, open, replacing, small_index, write};
 use waymark_index::{
-    BuildOptions, BuildProgress, Corpus, CorpusOptions, Index, IndexError, Mode, OpenOptions, Phase, Query, build,
+    BuildOptions, BuildProgress, Changes, CommitOptions, Corpus, CorpusOptions, Document, Index, IndexError, Mode,
+    OpenOptions, Phase, Query, Triple, build, commit,
 };
+
+/// A folder with an index in it that has a graph as well.
+fn whole_index(count: usize) -> (tempfile::TempDir, PathBuf) {
+    let stated = |i: usize| vec![Triple::new(format!("Title{i}"), "tells of", format!("topic{}", i % 3))];
+    let documents = numbered(count, "first").into_iter().enumerate();
+    let documents = documents.map(|(i, document)| Document { triples: Some(stated(i)), ..document }).collect();
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    write(&dir, documents, &BuildOptions::default()).unwrap();
+    (temp, dir)
+}
 
 fn edition(index: &Index) -> String {
     let hits = index.search(&Query::new("number1 edition", Mode::Passage, 1)).unwrap().hits;
@@ -59,11 +71,17 @@ fn a_second_writer_is_refused() {
         }
     }
     let temp = tempfile::tempdir().unwrap();
-    let meanwhile = Meanwhile(temp.path(), Mutex::new(None));
+    let mut meanwhile = Meanwhile(temp.path(), Mutex::new(None));
     let corpus = Corpus::from_documents("test", numbered(3, "first"));
     build(corpus, &HashEmbed::default(), temp.path(), &BuildOptions::default(), &meanwhile).unwrap();
-    assert!(matches!(meanwhile.1.into_inner().unwrap(), Some(IndexError::Locked { .. })));
+    assert!(matches!(meanwhile.1.get_mut().unwrap().take(), Some(IndexError::Locked { .. })));
     assert!(edition(&open(temp.path()).unwrap()).contains("first"));
+
+    // The same while a commit is under way.
+    let changes = Changes::upsert([document("p1", "Title1", "number1 of the edition that was committed")]);
+    commit(temp.path(), &HashEmbed::default(), changes, &CommitOptions::default(), &meanwhile).unwrap();
+    assert!(matches!(meanwhile.1.get_mut().unwrap().take(), Some(IndexError::Locked { .. })));
+    assert!(edition(&open(temp.path()).unwrap()).contains("committed"));
 }
 
 #[test]
@@ -99,9 +117,9 @@ fn skipped_records_are_reported() {
 
 #[test]
 fn a_flipped_byte_in_any_file_is_noticed() {
-    let (_temp, dir) = small_index(5);
+    let (_temp, dir) = whole_index(5);
     let all = files(&dir);
-    assert!(all.len() >= 8, "{all:?}");
+    assert!(all.len() >= 18, "{all:?}");
     for path in all.iter().filter(|path| !path.ends_with(".waymark.lock")) {
         let whole = fs::read(path).unwrap();
         let places = [0, whole.len() / 3, whole.len() / 2, whole.len() - 1];
@@ -125,7 +143,7 @@ fn a_flipped_byte_in_any_file_is_noticed() {
 
 #[test]
 fn truncated_and_missing_files_are_named() {
-    let (_temp, dir) = small_index(5);
+    let (_temp, dir) = whole_index(5);
     for path in files(&dir).iter().filter(|path| !path.ends_with(".waymark.lock")) {
         let whole = fs::read(path).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -190,6 +208,9 @@ fn a_read_only_folder_is_searched_and_not_written() {
     // The superuser writes anywhere; for everyone else the refusal is an error that names the folder.
     if fs::write(dir.join("probe"), "").is_err() {
         let error = write(&dir, numbered(5, "second"), &replacing()).unwrap_err();
+        assert!(matches!(error, IndexError::Io { .. }), "{error}");
+        let changes = Changes::delete(["p1".to_owned()]);
+        let error = commit(&dir, &HashEmbed::default(), changes, &CommitOptions::default(), &()).unwrap_err();
         assert!(matches!(error, IndexError::Io { .. }), "{error}");
     }
     set(0o755);

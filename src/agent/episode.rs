@@ -174,5 +174,5 @@ fn check_search<S: Source>(
     }
     let Some(searcher) = &runtime.searcher else { return Err(AgentError::NoIndex { policy: policy.name.clone() }) };
     let offered = searcher.modes();
-    if offered.contains(&mode) { Ok(()) } else { Err(AgentError::Mode { mode, offered: offered.to_vec() }) }
+    if offered.contains(&mode) { Ok(()) } else { Err(AgentError::Mode { mode, offered }) }
 }

@@ -67,7 +67,7 @@ impl<S: Source> Run<S> {
     pub(super) fn offer(&self, room: usize, last: bool) -> Offer {
         const THINK: usize = 80;
         const QUERY: usize = 40;
-        let offered = || self.runtime.searcher.as_ref().map_or_else(Vec::new, |searcher| searcher.modes().to_vec());
+        let offered = || self.runtime.searcher.as_ref().map_or_else(Vec::new, |searcher| searcher.modes());
         // Whoever repeats a search has nothing more to ask.
         let repeats = self.evidence.last().is_some_and(|found| found.cached);
         Offer {

@@ -57,7 +57,7 @@ pub use routerag::RouteRag;
 pub use runtime::Runtime;
 pub use sampling::Sampling;
 pub use scanner::{Piece, Scanner};
-pub use search::{MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
+pub use search::{Find, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 pub use search_r1::SearchR1;
 pub use trajectory::{Acted, Found, Timings, Trajectory};
 pub use variant::Variant;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
-use waymark_index::{Evidence, Mode, Query};
+use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query};
 
 use super::pool::{Pool, Ticket};
 
@@ -52,8 +52,71 @@ pub trait Search: fmt::Debug + Send + Sync {
     /// Finds passages, best first. An empty query finds none. Dropping the future gives the search up.
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>>;
 
-    /// The modes it offers.
-    fn modes(&self) -> &[Mode];
+    /// The modes it offers now.
+    fn modes(&self) -> Vec<Mode>;
+}
+
+/// What a [`Searcher`] asks, on threads of its own. It may change from one search to the next.
+pub trait Find: Send + Sync {
+    /// Searches, for as long as it takes.
+    ///
+    /// # Errors
+    /// Whatever kept evidence from being found.
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError>;
+
+    /// The modes that it offers now.
+    fn modes(&self) -> Vec<Mode>;
+
+    /// Names what is searched now, for queries that need no search.
+    fn snapshot(&self) -> u64;
+}
+
+/// One snapshot, always the same.
+impl Find for Index {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        self.search(query).map_err(|error| match error {
+            IndexError::Deadline { .. } => SearchError::Timeout,
+            IndexError::Unsupported { mode } => SearchError::Unsupported(mode),
+            error => SearchError::Failed(error.to_string()),
+        })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        self.modes().to_vec()
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.manifest().snapshot
+    }
+}
+
+/// Each search gets the snapshot that is current when it begins, and keeps it.
+impl Find for LiveIndex {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        Find::find(self.current().as_ref(), query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        self.current().modes().to_vec()
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.current().manifest().snapshot
+    }
+}
+
+impl<T: Find + ?Sized> Find for Arc<T> {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        T::find(self, query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        T::modes(self)
+    }
+
+    fn snapshot(&self) -> u64 {
+        T::snapshot(self)
+    }
 }
 
 /// How much a [`Searcher`] takes on.
@@ -73,17 +136,13 @@ impl Default for SearchLimits {
     }
 }
 
-type Find = dyn Fn(&Query) -> Result<Evidence, SearchError> + Send + Sync;
-
 /// Runs blocking searches beside everything else. Of a search that hangs the caller gets [`SearchError::Timeout`], and
 /// another thread takes the place of its own, so that it delays nobody; a panic is [`SearchError::Failed`].
 #[derive(Clone)]
 pub struct Searcher(Arc<Shared>);
 
 struct Shared {
-    find: Box<Find>,
-    modes: Vec<Mode>,
-    snapshot: u64,
+    find: Box<dyn Find>,
     limits: SearchLimits,
     admitted: Arc<Semaphore>,
     pool: Pool,
@@ -91,24 +150,22 @@ struct Shared {
 
 impl fmt::Debug for Searcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Searcher").field("modes", &self.0.modes).field("limits", &self.0.limits).finish_non_exhaustive()
+        f.debug_struct("Searcher")
+            .field("modes", &self.0.find.modes())
+            .field("limits", &self.0.limits)
+            .finish_non_exhaustive()
     }
 }
 
 impl Searcher {
-    /// A searcher over any blocking function that offers `modes`. `snapshot` names what is searched, for queries that
-    /// need no search.
-    pub fn new(
-        find: impl Fn(&Query) -> Result<Evidence, SearchError> + Send + Sync + 'static,
-        modes: Vec<Mode>,
-        snapshot: u64,
-        limits: SearchLimits,
-    ) -> std::io::Result<Searcher> {
+    /// A searcher of what `find` finds.
+    ///
+    /// # Errors
+    /// If the system gives no threads.
+    pub fn new(find: impl Find + 'static, limits: SearchLimits) -> std::io::Result<Searcher> {
         let limits = SearchLimits { threads: limits.threads.max(1), ..limits };
         Ok(Searcher(Arc::new(Shared {
             find: Box::new(find),
-            modes,
-            snapshot,
             limits,
             admitted: Arc::new(Semaphore::new(limits.threads + limits.waiting)),
             pool: Pool::new(limits.threads)?,
@@ -121,11 +178,11 @@ impl Searcher {
     }
 
     async fn find(&self, mut wanted: Query) -> Result<Evidence, SearchError> {
-        if !self.0.modes.contains(&wanted.mode) {
+        if !self.0.find.modes().contains(&wanted.mode) {
             return Err(SearchError::Unsupported(wanted.mode));
         }
         if wanted.text.is_empty() {
-            return Ok(Evidence::of(self.0.snapshot, wanted.mode, Vec::new()));
+            return Ok(Evidence::of(self.0.find.snapshot(), wanted.mode, Vec::new()));
         }
         let own = Instant::now() + self.0.limits.timeout;
         let deadline = wanted.deadline.map_or(own, |theirs| own.min(theirs.into()));
@@ -137,10 +194,9 @@ impl Searcher {
             let (reply, answer) = oneshot::channel();
             let shared = self.0.clone();
             let work = move || -> Box<dyn FnOnce()> {
-                if reply.is_closed() || Instant::now() >= deadline {
-                    return Box::new(|| ());
-                }
-                let found = shared.guarded(&wanted);
+                // What nobody waits for any more is not begun.
+                let late = reply.is_closed() || Instant::now() >= deadline;
+                let found = if late { Err(SearchError::Timeout) } else { shared.guarded(&wanted) };
                 Box::new(move || drop(reply.send(found)))
             };
             let ticket = self.0.pool.run(permit, Box::new(work));
@@ -179,14 +235,14 @@ impl Search for Searcher {
         Box::pin(self.find(query.wanted))
     }
 
-    fn modes(&self) -> &[Mode] {
-        &self.0.modes
+    fn modes(&self) -> Vec<Mode> {
+        self.0.find.modes()
     }
 }
 
 impl Shared {
     fn guarded(&self, query: &Query) -> Result<Evidence, SearchError> {
-        catch_unwind(AssertUnwindSafe(|| (self.find)(query))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| self.find.find(query))).unwrap_or_else(|panic| {
             let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
             Err(SearchError::Failed(format!("the search panicked: {}", message.unwrap_or_default())))
@@ -201,18 +257,31 @@ mod tests {
 
     use super::*;
 
-    fn searcher(limits: SearchLimits, done: &Arc<AtomicUsize>) -> Searcher {
-        let done = done.clone();
-        let find = move |query: &Query| {
+    /// Counts what it has found.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Find for Counted {
+        fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
             match query.text.as_str() {
                 "hang" => std::thread::sleep(Duration::from_millis(400)),
                 "panic" => std::panic::panic_any("on purpose"),
                 _ => {}
             }
-            done.fetch_add(1, SeqCst);
+            self.0.fetch_add(1, SeqCst);
             Ok(Evidence::of(7, query.mode, Vec::new()))
-        };
-        Searcher::new(find, vec![Mode::Passage], 7, limits).unwrap()
+        }
+
+        fn modes(&self) -> Vec<Mode> {
+            vec![Mode::Passage]
+        }
+
+        fn snapshot(&self) -> u64 {
+            7
+        }
+    }
+
+    fn searcher(limits: SearchLimits, done: &Arc<AtomicUsize>) -> Searcher {
+        Searcher::new(Counted(done.clone()), limits).unwrap()
     }
 
     fn limits(threads: usize, waiting: usize, timeout: u64) -> SearchLimits {

@@ -62,6 +62,12 @@ error_table! {
     NotConfigured: BAD_REQUEST, "invalid_request_error", "not_configured", retry: false;
     /// No policy has this name.
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
+    /// No document of the index has this id.
+    DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// The server only reads its index.
+    ReadOnlyIndex: FORBIDDEN, "invalid_request_error", "read_only_index", retry: false;
+    /// Another process is writing to the index.
+    IndexLocked: CONFLICT, "invalid_request_error", "index_locked", retry: true;
     /// No route has this path.
     NotFound: NOT_FOUND, "invalid_request_error", "not_found", retry: false;
     /// The route exists, the method does not.
@@ -82,6 +88,8 @@ error_table! {
     SearchTimeout: GATEWAY_TIMEOUT, "server_error", "search_timeout", retry: true;
     /// A search failed.
     SearchFailed: INTERNAL_SERVER_ERROR, "server_error", "search_failed", retry: true;
+    /// The index could not be changed, and stands as it was.
+    CommitFailed: INTERNAL_SERVER_ERROR, "server_error", "commit_failed", retry: true;
     /// Something broke that a client cannot mend.
     Internal: INTERNAL_SERVER_ERROR, "server_error", "internal_error", retry: false;
 }

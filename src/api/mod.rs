@@ -5,6 +5,7 @@
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
+//! | `documents`, `library` | what the index holds, and changing it |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
@@ -16,12 +17,14 @@
 pub mod agent;
 mod body;
 pub mod chat;
+pub mod documents;
 pub mod drain;
 pub mod embeddings;
 mod episodes;
 pub mod error;
 mod follow;
 pub mod health;
+mod library;
 mod metrics;
 pub mod models;
 mod observe;
@@ -44,6 +47,7 @@ use utoipa_axum::routes;
 
 pub use embeddings::{ServedEmbedder, TextEmbedder};
 pub use error::{ApiError, Code};
+pub use library::Library;
 pub use metrics::Metrics;
 pub use openapi::{document, document_yaml};
 pub use state::{AppState, Policies, Served};
@@ -61,6 +65,8 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(agent::create))
         .routes(routes!(search::search))
         .routes(routes!(embeddings::create))
+        .routes(routes!(documents::upsert, documents::list))
+        .routes(routes!(documents::get, documents::delete))
         .routes(routes!(trainers::search_r1::retrieve))
         .routes(routes!(trainers::route_rag::search))
         .routes(routes!(trainers::graph_r1::query))

@@ -20,6 +20,7 @@ use super::error::{ApiError, Code, ErrorBody};
         (name = "inference", description = "Questions in, answers out"),
         (name = "retrieval", description = "Evidence without a model"),
         (name = "trainers", description = "The retrievers of the reference systems, for their trainers"),
+        (name = "documents", description = "What the index holds, and changing it"),
         (name = "models", description = "What is served"),
         (name = "operation", description = "Health, metrics, and this document"),
     ),

@@ -134,3 +134,108 @@ pub(crate) struct SeedPhrase {
     /// Its weight in the reset vector, before that is scaled to sum 1.
     weight: f64,
 }
+
+/// How passages and triples were ranked together: everything that their graph was made of.
+#[derive(Debug, ToSchema)]
+pub(crate) struct Associated {
+    /// The numbers it was made with.
+    options: KagOptions,
+    /// What the question is about.
+    entities: Vec<KeyEntity>,
+    /// The passages that were found, most like the question first.
+    chunks: Vec<AssociatedChunk>,
+    /// The triples that were found, most like the question first.
+    triples: Vec<AssociatedTriple>,
+}
+
+/// How passages and triples are ranked together in the mode `kag`. Whatever is not given has its default.
+#[derive(Debug, ToSchema)]
+pub(crate) struct KagOptions {
+    /// Passages in the graph, if not fewer than `k`; 10 when not given.
+    #[schema(minimum = 1, maximum = 1000)]
+    chunks: Option<usize>,
+    /// Phrases that are found for each entity; 5 when not given.
+    #[schema(minimum = 1, maximum = 1000)]
+    entities: Option<usize>,
+    /// Triples in the graph, if not fewer than `k`; 10 when not given.
+    #[schema(minimum = 1, maximum = 1000)]
+    triples: Option<usize>,
+    /// Share of the mass that follows edges, below 1; 0.5 when not given.
+    #[schema(minimum = 0, maximum = 1)]
+    damping: Option<f64>,
+    /// Relevance above which a triple is joined to the question; 0.5 when not given.
+    #[schema(minimum = 0, maximum = 1)]
+    threshold: Option<f64>,
+    /// Steps of the walk; 20 when not given.
+    #[schema(minimum = 1, maximum = 1000)]
+    iterations: Option<u32>,
+    /// How a cosine becomes a relevance; a sigmoid of slope 10 around 0.4 when not given.
+    relevance: Option<Relevance>,
+}
+
+/// How a cosine becomes a relevance between 0 and 1.
+#[derive(Debug, ToSchema)]
+pub(crate) struct Relevance {
+    /// `sigmoid`, or `cosine`: the cosine itself, 0 if it is negative.
+    kind: String,
+    /// How sharply a sigmoid rises.
+    slope: Option<f64>,
+    /// The cosine at which a sigmoid is one half.
+    centre: Option<f64>,
+}
+
+/// An entity that a question is about; the walk starts from the question and from these.
+#[derive(Debug, ToSchema)]
+pub(crate) struct KeyEntity {
+    /// Its name, normalised.
+    name: String,
+    /// Whether it came with the request; otherwise it is a phrase of the graph that stands in the question.
+    given: bool,
+    /// The phrases of the graph most like it and the question together.
+    phrases: Vec<FoundPhrase>,
+    /// Mass after the walk.
+    mass: f64,
+}
+
+/// A phrase that was found for an entity.
+#[derive(Debug, ToSchema)]
+pub(crate) struct FoundPhrase {
+    /// The phrase, normalised.
+    phrase: String,
+    /// Its cosine with the entity and the question together.
+    similarity: f32,
+}
+
+/// A passage in the graph.
+#[derive(Debug, ToSchema)]
+pub(crate) struct AssociatedChunk {
+    /// Id of the passage.
+    passage: String,
+    /// Its title, normalised.
+    title: String,
+    /// Its cosine with the question.
+    similarity: f32,
+    /// Weight of its edge to the question.
+    relevance: f64,
+    /// Mass after the walk.
+    mass: f64,
+}
+
+/// A triple in the graph, in normalised words.
+#[derive(Debug, ToSchema)]
+pub(crate) struct AssociatedTriple {
+    /// What the triple is about.
+    subject: String,
+    /// What it says of the two.
+    relation: String,
+    /// What the subject is related to.
+    object: String,
+    /// Its cosine with the question.
+    similarity: f32,
+    /// Weight of its edge to the question; 0, and no edge, where it is not above the threshold.
+    relevance: f64,
+    /// The passages it was extracted from, by their place in `chunks`, from 0.
+    chunks: Vec<usize>,
+    /// Mass after the walk.
+    mass: f64,
+}

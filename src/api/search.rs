@@ -6,7 +6,8 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_index::{
-    Evidence, GraphOptions, GraphVariant, Hit, IndexError, Mode, Query, Ranking, TRIPLES, TripleHit, Walk,
+    Associated, Evidence, GraphOptions, GraphVariant, Hit, IndexError, KagOptions, Mode, Query, Ranking, TRIPLES,
+    TripleHit, Walk,
 };
 
 use super::body::{Json, Wire};
@@ -45,6 +46,9 @@ pub struct SearchRequest {
     pub entities: Option<Vec<String>>,
     /// How the graph is searched.
     pub graph: Option<GraphRequest>,
+    /// How passages and triples are ranked together, in the mode `kag`; there `k` counts both.
+    #[schema(value_type = Option<schema::KagOptions>)]
+    pub kag: Option<KagOptions>,
     /// Whether to tell how the graph was searched (`walk`) and the way to each passage (`via`).
     pub explain: Option<bool>,
 }
@@ -97,6 +101,10 @@ pub struct SearchResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Walk>)]
     pub walk: Option<Walk>,
+    /// How passages and triples were ranked together, in the mode `kag` where `explain` is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Associated>)]
+    pub association: Option<Associated>,
 }
 
 /// Searches the index.
@@ -117,9 +125,10 @@ pub(crate) async fn search(
     if request.explain != Some(true) {
         unexplain(&mut evidence);
     }
-    let Evidence { snapshot, mode, hits, triples, walk } = evidence;
+    let Evidence { snapshot, mode, hits, triples, walk, association } = evidence;
     let query = request.query;
-    Ok(axum::Json(SearchResponse { object: "search", query, mode, snapshot, milliseconds, hits, triples, walk }))
+    let object = "search";
+    Ok(axum::Json(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, walk, association }))
 }
 
 impl SearchRequest {
@@ -139,11 +148,14 @@ impl SearchRequest {
             let message = format!("`entities` holds {} names, {MAX_ENTITIES} at most", entities.len());
             return Err(ApiError::invalid("entities", message));
         }
+        let kag = self.kag.unwrap_or_default();
+        kag.check().map_err(|message| ApiError::invalid("kag", format!("`kag` {message}")))?;
         Ok(Query {
             ranking: self.ranking.unwrap_or_default(),
             triples,
             graph: self.graph.unwrap_or_default().options()?,
             entities,
+            kag,
             ..Query::new(self.query.as_str(), self.mode.unwrap_or_default(), k)
         })
     }
@@ -173,6 +185,7 @@ impl GraphRequest {
 /// Leaves out what only an explanation needs.
 fn unexplain(evidence: &mut Evidence) {
     evidence.walk = None;
+    evidence.association = None;
     for arrival in evidence.hits.iter_mut().filter_map(|hit| hit.path.graph.as_mut()) {
         arrival.via.clear();
     }

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
+use super::library::Library;
 use super::metrics::Metrics;
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
@@ -19,6 +20,8 @@ pub struct AppState {
     pub policies: Arc<Policies>,
     /// What `/v1/embeddings` uses, if anything.
     pub embedder: Option<Arc<ServedEmbedder>>,
+    /// The documents of the index, if there is one.
+    pub library: Option<Arc<Library>>,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What `/metrics` shows.
@@ -35,6 +38,7 @@ impl AppState {
             runtime: Arc::new(runtime),
             policies: Arc::new(Policies::new(policies)),
             embedder: None,
+            library: None,
             config,
             drain: Drain::default(),
         }
@@ -47,6 +51,12 @@ impl AppState {
     pub fn searcher(&self) -> Result<&dyn Search, ApiError> {
         let none = || ApiError::new(Code::NotConfigured, "this server has no index: start it with `--index`");
         self.runtime.searcher.as_deref().ok_or_else(none)
+    }
+
+    /// The same state, with the documents of `library` under `/v1/documents`.
+    pub fn with_library(mut self, library: Library) -> Self {
+        self.library = Some(Arc::new(library));
+        self
     }
 
     /// The same state, with embeddings by the embedder called `name`.

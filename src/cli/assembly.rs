@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use waymark_index::{Embed, Index, IndexError, OpenOptions, Query};
+use waymark_index::{CommitOptions, Embed, LiveIndex, Manifest, OpenOptions};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::Decoder;
 use waymark_models::embedder::Embedder;
@@ -13,8 +14,8 @@ use waymark_models::tokenizer::Tokenizer;
 
 use super::embedding::Embedding;
 use super::{cache, filter, pull};
-use crate::agent::{Policy, Runtime, Search, SearchError, SearchLimits, Searcher};
-use crate::api::{AppState, TextEmbedder};
+use crate::agent::{Policy, Runtime, Search, SearchLimits, Searcher};
+use crate::api::{AppState, Library, TextEmbedder};
 use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
 use crate::engine::mock::{Lines, MockBackend};
 use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
@@ -30,16 +31,20 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         (None, None, None) => None,
         _ => Some(configured_embedder(config)?),
     };
-    let searcher = match (&config.retrieval.index, &embedder) {
-        (Some(dir), Some(embedder)) => Some(searcher(dir, Arc::clone(embedder), &config.retrieval)?),
+    let live = match (&config.retrieval.index, &embedder) {
+        (Some(dir), Some(embedder)) => Some(live(dir, Arc::clone(embedder), &config.retrieval)?),
         _ => None,
     };
+    let searcher = live.as_ref().map(|live| searcher(live, &config.retrieval)).transpose()?;
     let (runtime, base) = runtime(&config.model, Arc::new(Team::new(config.model.threads)), searcher)?;
     let policies = policies(&config.policies, &runtime.engine, &base, config.model.weights.is_none()).await?;
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
     }
-    let state = AppState::new(runtime, policies, config.http.clone());
+    let mut state = AppState::new(runtime, policies, config.http.clone());
+    if let Some(live) = live {
+        state = state.with_library(library(live, &config.retrieval));
+    }
     Ok(match embedder {
         Some(embedder) => {
             let spec = Path::new(&config.retrieval.embedder);
@@ -69,25 +74,30 @@ pub(crate) fn checkpoint(spec: &str, cache: Option<PathBuf>) -> anyhow::Result<(
     Ok((Checkpoint::open(&path)?, path))
 }
 
-fn searcher(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
+/// How often the server looks for what another process has committed.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// The index, which the server then follows through its snapshots.
+fn live(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<LiveIndex>> {
     let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
-    let mut index = Index::open_with(dir, embedder as Arc<dyn Embed>, &options)?;
+    let mut live = LiveIndex::open(dir, embedder as Arc<dyn Embed>, options)?;
     if let Some(config) = &config.fact_filter {
-        index = index.with_fact_filter(filter::fact_filter(config)?);
+        live = live.with_fact_filter(filter::fact_filter(config)?);
     }
-    tracing::info!(index = %dir.display(), passages = index.manifest().passages, "index open");
-    let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
-    let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);
-    let find = move |query: &Query| index.search(query).map_err(search_error);
-    Ok(Arc::new(Searcher::new(find, modes, snapshot, limits)?))
+    let live = Arc::new(live);
+    live.watch(WATCH)?;
+    let Manifest { snapshot, passages, .. } = *live.current().manifest();
+    tracing::info!(index = %dir.display(), snapshot, passages, "index open");
+    Ok(live)
 }
 
-/// What an error of the index is to who searches.
-pub(crate) fn search_error(error: IndexError) -> SearchError {
-    match error {
-        IndexError::Deadline { .. } => SearchError::Timeout,
-        error => SearchError::Failed(error.to_string()),
-    }
+fn searcher(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
+    let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
+    Ok(Arc::new(Searcher::new(Arc::clone(live), limits)?))
+}
+
+fn library(live: Arc<LiveIndex>, config: &RetrievalConfig) -> Library {
+    if config.writable { Library::new(live, CommitOptions::default()) } else { Library::read_only(live) }
 }
 
 /// The engine with its texts, and the names the base model goes by.

@@ -2,7 +2,10 @@
 
 use std::io::{self, Write};
 
-use waymark_index::{Arrival, Evidence, Hit, Query, SeedFact, SeedPhrase, Step, TripleHit, Walk};
+use waymark_index::{
+    Arrival, Associated, AssociatedChunk, AssociatedTriple, Evidence, Hit, KagOptions, Query, SeedFact, SeedPhrase,
+    Step, TripleHit, Walk,
+};
 
 /// Writes the way from `query` to what was found.
 pub(super) fn print(query: &Query, evidence: &Evidence, out: &mut impl Write) -> io::Result<()> {
@@ -10,6 +13,9 @@ pub(super) fn print(query: &Query, evidence: &Evidence, out: &mut impl Write) ->
     writeln!(out, "search    {}, snapshot {}", evidence.mode, evidence.snapshot)?;
     if let Some(walk) = &evidence.walk {
         print_walk(walk, out)?;
+    }
+    if let Some(association) = &evidence.association {
+        print_association(association, out)?;
     }
     head("passages", out)?;
     for hit in &evidence.hits {
@@ -54,6 +60,30 @@ fn print_walk(walk: &Walk, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
+fn print_association(association: &Associated, out: &mut impl Write) -> io::Result<()> {
+    let Associated { options, entities, chunks, triples } = association;
+    let KagOptions { damping, threshold, iterations, .. } = options;
+    writeln!(out, "walk      {iterations} steps, damping {damping}, triples relevant above {threshold}")?;
+    head("entities: mass, phrases most like them", out)?;
+    for entity in entities {
+        let origin = if entity.given { "given" } else { "found in the query" };
+        let phrases: Vec<String> =
+            entity.phrases.iter().map(|found| format!("{} {:.4}", found.phrase, found.similarity)).collect();
+        writeln!(out, "       {:.6}  {} ({origin}): {}", entity.mass, entity.name, phrases.join(", "))?;
+    }
+    head("passages in the graph: mass, relevance, similarity to the query", out)?;
+    for chunk in chunks {
+        let AssociatedChunk { passage, similarity, relevance, mass, .. } = chunk;
+        writeln!(out, "       {mass:.6}  {relevance:.4}  {similarity:.4}  {passage}")?;
+    }
+    head("triples in the graph: mass, relevance, similarity to the query", out)?;
+    for triple in triples {
+        let AssociatedTriple { subject, relation, object, similarity, relevance, mass, .. } = triple;
+        writeln!(out, "       {mass:.6}  {relevance:.4}  {similarity:.4}  {subject} · {relation} · {object}")?;
+    }
+    Ok(())
+}
+
 fn print_hit(hit: &Hit, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "  {:>3}  {}  {}", hit.rank, hit.passage.title, super::trace::route(hit))?;
     let Some(Arrival { mass, reset, via, .. }) = &hit.path.graph else { return Ok(()) };
@@ -68,7 +98,7 @@ fn print_hit(hit: &Hit, out: &mut impl Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use waymark_index::{GraphVariant, Mode, Passage, Path};
+    use waymark_index::{FoundPhrase, GraphVariant, KeyEntity, Mode, Passage, Path};
 
     use super::*;
 
@@ -119,6 +149,49 @@ passages
     1  Paris  0.2500 · graph #1
        mass 0.250000, own weight in the reset 0.050000
        via louvre —2.00→ paris —1.00→ here
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_an_association_was_made_of_is_told() {
+        let phrases = vec![FoundPhrase { phrase: "louvre".into(), similarity: 0.5 }];
+        let entity = KeyEntity { name: "mona lisa".into(), given: false, phrases, mass: 0.5 };
+        let chunk = AssociatedChunk {
+            passage: "p1".into(),
+            title: "louvre".into(),
+            similarity: 0.25,
+            relevance: 0.75,
+            mass: 0.125,
+        };
+        let triple = AssociatedTriple {
+            subject: "mona lisa".into(),
+            relation: "hangs in".into(),
+            object: "louvre".into(),
+            similarity: 0.5,
+            relevance: 0.0,
+            chunks: vec![0],
+            mass: 0.25,
+        };
+        let association = Associated {
+            options: KagOptions::default(),
+            entities: vec![entity],
+            chunks: vec![chunk],
+            triples: vec![triple],
+        };
+        let mut out = Vec::new();
+        print_association(&association, &mut out).unwrap();
+        let expected = "\
+walk      20 steps, damping 0.5, triples relevant above 0.5
+
+entities: mass, phrases most like them
+       0.500000  mona lisa (found in the query): louvre 0.5000
+
+passages in the graph: mass, relevance, similarity to the query
+       0.125000  0.7500  0.2500  p1
+
+triples in the graph: mass, relevance, similarity to the query
+       0.250000  0.0000  0.5000  mona lisa · hangs in · louvre
 ";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }

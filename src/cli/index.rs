@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use waymark_index::{BuildOptions, BuildProgress, Corpus, CorpusOptions, GraphInfo, Manifest, Phase, build};
 use waymark_models::kernel::Team;
 
-use super::{assembly, logging, progress, triples};
+use super::{assembly, change, logging, progress, triples};
 use crate::config::{LogFormat, cores};
 
 /// What to do with an index.
@@ -16,6 +16,10 @@ use crate::config::{LogFormat, cores};
 pub(crate) enum Command {
     /// Build an index over a corpus.
     Build(Box<BuildArgs>),
+    /// Add documents to an index, or put them in the place of those with their ids.
+    Add(change::AddArgs),
+    /// Remove documents from an index.
+    Remove(change::RemoveArgs),
     /// Say what an index holds.
     Info(InfoArgs),
 }
@@ -81,6 +85,8 @@ impl Command {
         logging::start(log, "warn", LogFormat::Text)?;
         match self {
             Command::Build(args) => tokio::task::block_in_place(|| args.run()),
+            Command::Add(args) => tokio::task::block_in_place(|| args.run()),
+            Command::Remove(args) => tokio::task::block_in_place(|| args.run()),
             Command::Info(args) => args.run(),
         }
     }

@@ -4,6 +4,7 @@ mod ask;
 mod assembly;
 mod bench;
 mod cache;
+mod change;
 mod client;
 mod demo;
 mod embedding;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use waymark_index::{GraphOptions, GraphVariant, Index, Mode, Query, Ranking, TRIPLES};
+use waymark_index::{GraphOptions, GraphVariant, Index, KagOptions, Mode, Query, Ranking, TRIPLES};
 use waymark_models::kernel::Team;
 
 use super::{assembly, explain, filter, logging};
@@ -87,6 +87,18 @@ struct GraphArgs {
     /// A name the query is about, for the mode `kag`; may be given several times.
     #[arg(long = "entity", value_name = "NAME")]
     entities: Vec<String>,
+
+    /// How passages and triples are ranked together in the mode `kag`, as JSON: `{"chunks": 10, "entities": 5,
+    /// "triples": 10, "damping": 0.5, "threshold": 0.5, "iterations": 20, "relevance": {"kind": "sigmoid", "slope": 10,
+    /// "centre": 0.4}}`, any of it.
+    #[arg(long, value_name = "JSON", value_parser = kag_options, hide_default_value = true, default_value = "{}")]
+    kag: KagOptions,
+}
+
+fn kag_options(json: &str) -> Result<KagOptions, String> {
+    let options: KagOptions = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    options.check()?;
+    Ok(options)
 }
 
 impl GraphArgs {
@@ -118,6 +130,7 @@ impl Args {
             graph: self.graph.options(),
             triples: self.graph.triples,
             entities: self.graph.entities,
+            kag: self.graph.kag,
             ..Query::new(self.query, self.mode, self.k)
         };
         let evidence = index.search(&query)?;

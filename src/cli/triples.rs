@@ -47,8 +47,10 @@ pub(crate) struct Args {
     /// RouteRAG, `{"docs": [{"passage", "extracted_triples"}, …]}`, matched by the text of the passage, or JSONL of
     /// `{"id", "triples"}`, matched by id; for one that is called `none`, write `./none`. `endpoint` asks a language
     /// model at an OpenAI-compatible address, twice for each passage.
-    #[arg(long, value_name = "SOURCE", default_value = "builtin")]
-    triples: Triples,
+    ///
+    /// When not given, `builtin` for a new index, and what the others are from for documents that are added to one.
+    #[arg(long, value_name = "SOURCE")]
+    triples: Option<Triples>,
 
     /// Address of the endpoint, the part before `/chat/completions`, such as `https://api.openai.com/v1`.
     #[arg(long, env = "WAYMARK_OPENIE_URL", value_name = "URL", hide_env_values = true)]
@@ -96,7 +98,7 @@ pub(crate) enum Source {
 impl Args {
     /// Opens what the flags name, for an index at `out`.
     pub(crate) fn source(&self, out: &Path) -> anyhow::Result<Source> {
-        Ok(match &self.triples {
+        Ok(match self.triples.as_ref().unwrap_or(&Triples::Builtin) {
             Triples::Builtin => Source::Builtin,
             Triples::None => Source::None,
             Triples::File(path) => Source::Import(Arc::new(
@@ -104,6 +106,18 @@ impl Args {
             )),
             Triples::Endpoint => self.endpoint(out)?,
         })
+    }
+
+    /// What documents are asked of that come to the index in `dir`, whose extractor was `extractor`: what the flags
+    /// name, or that one, as far as it can be told from its name. `None` leaves it to the index.
+    pub(crate) fn source_of(&self, dir: &Path, extractor: Option<&str>) -> anyhow::Result<Option<Source>> {
+        if self.triples.is_some() {
+            return self.source(dir).map(Some);
+        }
+        if extractor.is_some_and(|name| name.starts_with("endpoint ")) && self.openie_url.is_some() {
+            return self.endpoint(dir).map(Some);
+        }
+        Ok(None)
     }
 
     fn endpoint(&self, out: &Path) -> anyhow::Result<Source> {

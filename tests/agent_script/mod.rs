@@ -175,8 +175,8 @@ impl Search for Stub {
         })
     }
 
-    fn modes(&self) -> &[Mode] {
-        &self.modes
+    fn modes(&self) -> Vec<Mode> {
+        self.modes.clone()
     }
 }
 

@@ -108,8 +108,8 @@ impl Search for Abyss {
         })
     }
 
-    fn modes(&self) -> &[Mode] {
-        &[Mode::Passage]
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
     }
 }
 

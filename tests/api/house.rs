@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
-use waymark::api::{AppState, TextEmbedder};
+use waymark::api::{AppState, Library, TextEmbedder};
 use waymark::config::HttpConfig;
 use waymark::engine::mock::Lines;
 use waymark::engine::{Engine, EngineConfig, MockBackend};
@@ -31,6 +31,7 @@ pub struct Plan {
     pub http: HttpConfig,
     pub searcher: Option<Arc<dyn Search>>,
     pub embedder: Option<Arc<dyn TextEmbedder>>,
+    pub library: Option<Library>,
 }
 
 /// A running server.
@@ -67,6 +68,7 @@ impl Plan {
             http: HttpConfig::default(),
             searcher: Some(Arc::new(Shelf)),
             embedder: None,
+            library: None,
         }
     }
 
@@ -81,6 +83,9 @@ impl Plan {
         let mut state = AppState::new(runtime, policies, self.http);
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);
+        }
+        if let Some(library) = self.library {
+            state = state.with_library(library);
         }
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();
@@ -225,8 +230,8 @@ impl Search for Shelf {
         Box::pin(async move { Ok(evidence(&format!("About {}: Goethe wrote Faust.", query.wanted.text))) })
     }
 
-    fn modes(&self) -> &[Mode] {
-        &[Mode::Passage]
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
     }
 }
 

@@ -30,6 +30,8 @@ async fn the_server_shows_it() {
         "/v1/chat",
         "/v1/agent",
         "/v1/search",
+        "/v1/documents",
+        "/v1/documents/{id}",
         "/retrieve",
         "/search",
         "/query",

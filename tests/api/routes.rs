@@ -269,6 +269,8 @@ async fn health_and_readiness() {
     assert_eq!(house.get("/health").await.json::<Value>().await.unwrap(), json!({"status": "ok"}));
     assert_eq!(house.get("/ready").await.json::<Value>().await.unwrap(), json!({"status": "ready"}));
     assert!(house.get("/").await.text().await.unwrap().starts_with("Waymark"));
+    let json = house.client.get(house.url("/")).header("accept", "application/json").send().await.unwrap();
+    assert!(json.json::<Value>().await.unwrap()["message"].as_str().unwrap().starts_with("Waymark"));
     faults.broken_from(0);
     let ask = json!({"model": "plain", "messages": [{"role": "user", "content": "x"}]});
     for _ in 0..20 {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use waymark::agent::{SearchError, SearchLimits, Searcher};
-use waymark_index::{BuildOptions, Corpus, Document, Index, Query, Triple, build};
+use waymark::agent::{SearchLimits, Searcher};
+use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
 
 #[path = "../../index/tests/corpora/hash.rs"]
 mod hash;
@@ -47,8 +47,6 @@ pub fn index() -> (tempfile::TempDir, Index) {
 
 /// A searcher over `index` with two threads and room for `waiting` more searches.
 pub fn searcher(index: Index, waiting: usize) -> Searcher {
-    let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);
-    let find = move |query: &Query| index.search(query).map_err(|error| SearchError::Failed(error.to_string()));
     let limits = SearchLimits { threads: 2, waiting, timeout: Duration::from_secs(10) };
-    Searcher::new(find, modes, snapshot, limits).unwrap()
+    Searcher::new(index, limits).unwrap()
 }

@@ -1,6 +1,7 @@
 //! The program as a user runs it: commands, their output, their errors, signals.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod change;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;
@@ -59,6 +60,54 @@ fn an_index_is_built_described_searched_and_served() {
     assert!(server.stop(), "SIGTERM must end in success");
 }
 
+const QUESTIONS: &str = r#"{"question": "Which river flows through Paris?", "supporting": ["seine"]}
+{"question": "Where is the Mona Lisa shown?", "supporting": ["louvre", "absent"], "supporting_complete": true}
+{"question": "Which river flows through London?", "supporting": ["thames"], "supporting_complete": false}
+{"question": "Who knows?", "supporting": []}
+"#;
+
+#[test]
+fn retrieval_is_measured_and_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(dir.path(), CORPUS);
+    let (questions, report) = (dir.path().join("questions.jsonl"), dir.path().join("report.json"));
+    fs::write(&questions, QUESTIONS).unwrap();
+    let questions = questions.to_str().unwrap();
+    let args = ["eval", "retrieval", "--index", &index, "--questions", questions, "--k", "3,1"];
+    let run = waymark(&[&args[..], &["--json", report.to_str().unwrap()]].concat());
+    assert!(run.ok(), "{}", run.stderr);
+    assert!(run.stdout.contains("2 questions were left out") && run.stdout.contains("R@3"), "{}", run.stdout);
+    assert!(run.stdout.contains("1 supporting passages are not in the index"), "{}", run.stdout);
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let ways: Vec<_> = rows.iter().map(|row| row["way"].as_str().unwrap()).collect();
+    assert_eq!(ways[..5], ["passage:bm25", "passage:dense", "passage:fused", "graph", "hybrid"]);
+    for row in rows {
+        // All three passages are within the cut of three, but one of the supporting passages does not exist.
+        assert_eq!((&row["recall"]["3"], &row["all_found"]["3"]), (&0.75.into(), &0.5.into()), "{row}");
+    }
+    assert_eq!((&rows[2]["recall"]["1"], &rows[2]["mrr"]), (&0.75.into(), &1.0.into()), "{}", rows[2]);
+
+    let refused = waymark(&["eval", "retrieval", "--index", &index, "--questions", questions, "--modes", "psychic"]);
+    assert!(!refused.ok() && refused.stderr.contains("psychic"), "{}", refused.stderr);
+
+    let explain = ["search", "--index", &index, "--mode", "graph", "--explain", "Where is the Mona Lisa shown?"];
+    let explained = waymark(&explain);
+    assert!(explained.ok(), "{}", explained.stderr);
+    for part in ["query     Where is the Mona Lisa shown?", "facts: ", "phrases: ", "passages", "mass ", "graph #1"] {
+        assert!(explained.stdout.contains(part), "{part:?} is missing in {}", explained.stdout);
+    }
+
+    let bench = ["bench", "search", "--index", &index, "--questions", questions, "--ways", "passage:bm25,graph"];
+    let run = waymark(&[&bench[..], &["--seconds", "0.3", "--clients", "1,16", "--hanging", "3", "--json"]].concat());
+    assert!(run.ok(), "{}", run.stderr);
+    let rows: Vec<Value> = serde_json::from_str(&run.stdout).unwrap();
+    let numbers = |field: &str| rows.iter().map(|row| row[field].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!((numbers("clients"), numbers("hanging")), (vec![1, 16, 16, 1, 16, 16], vec![0, 0, 3, 0, 0, 3]));
+    assert_eq!((numbers("timeouts"), numbers("refused")), (vec![0; 6], vec![0; 6]));
+    assert!(numbers("searches").iter().all(|&searches| searches > 0), "{rows:?}");
+}
+
 #[test]
 fn a_broken_line_is_named_or_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,7 +140,7 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
 #[test]
 fn help_teaches() {
     let help = waymark(&["--help"]);
-    for command in ["serve", "demo", "pull", "index", "search", "ask", "bench", "openapi"] {
+    for command in ["serve", "demo", "pull", "index", "search", "ask", "eval", "bench", "openapi"] {
         assert!(help.stdout.contains(command), "{command}");
     }
     let serve = waymark(&["serve", "--help"]);

@@ -1,12 +1,14 @@
 //! A snapshot on its way from documents to being published, the same for a build and for a commit.
 
+use std::path::Path;
+
 use crate::corpus::Document;
 use crate::dense;
 use crate::embedding::Embedding;
 use crate::error::IndexError;
 use crate::extract::Extract;
 use crate::folder::{Part, Writing, part};
-use crate::graph::{GraphDraft, TripleWriter, file};
+use crate::graph::{GraphDraft, Origin, TripleWriter, file};
 use crate::index::OpenOptions;
 use crate::lexical;
 use crate::manifest::{Build, Embedder, FORMAT, GraphInfo, Manifest};
@@ -18,40 +20,76 @@ use super::{passages, seal, vectors};
 
 /// What writes a snapshot, and where.
 #[derive(Clone, Copy)]
-pub(super) struct Draft<'a> {
-    pub(super) writing: &'a Writing,
-    pub(super) embedding: Embedding<'a>,
+pub(crate) struct Draft<'a> {
+    pub(crate) writing: &'a Writing,
+    pub(crate) embedding: Embedding<'a>,
     /// Threads that join the vectors into a graph.
-    pub(super) threads: usize,
-    pub(super) extract: Option<&'a dyn Extract>,
-    pub(super) progress: &'a dyn BuildProgress,
+    pub(crate) threads: usize,
+    pub(crate) extract: Option<&'a dyn Extract>,
+    pub(crate) progress: &'a dyn BuildProgress,
+}
+
+/// A snapshot that a commit goes on from.
+#[derive(Clone, Copy)]
+pub(crate) struct Base<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    /// Where it lies.
+    pub(crate) files: &'a Path,
+    /// For each of its passages the number now of the one with the same id, title and text, if there is one.
+    pub(crate) moved: &'a [Option<u32>],
+    /// Whether what an extractor found in them still holds.
+    pub(crate) extracted: bool,
+}
+
+impl Base<'_> {
+    /// Adds what an extractor found in passages that are as they were, and whose triples are not known by now.
+    fn keep_extracted(&self, triples: &mut TripleWriter, count: u32) -> Result<(), IndexError> {
+        let Some(graph) = &self.snapshot.graph else { return Ok(()) };
+        let mut unknown = vec![false; count as usize];
+        triples.unknown(count).into_iter().for_each(|number| unknown[number as usize] = true);
+        for (old, &number) in (0..).zip(self.moved) {
+            if let Some(number) = number.filter(|&number| unknown[number as usize])
+                && graph.origin(old) == Origin::Extracted
+            {
+                triples.add(number, &graph.triples(old)?, Origin::Extracted)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Draft<'_> {
-    /// Writes every file of the snapshot over `documents`, whose ids are unique. Gives what the graph is, if there is
-    /// one.
-    pub(super) fn write(
+    /// Writes every file of the snapshot over `documents`, whose ids are unique, reusing what can be of `base`. Gives
+    /// what the graph is, if there is one.
+    pub(crate) fn write(
         &self,
         part: &Part,
         documents: &mut dyn Iterator<Item = Result<Document, IndexError>>,
+        base: Option<Base<'_>>,
     ) -> Result<Option<GraphInfo>, IndexError> {
         let graph = part.path().join(part::GRAPH);
         std::fs::create_dir(&graph).map_err(IndexError::io("create", &graph))?;
         let mut triples = TripleWriter::create(&graph.join(file::TRIPLES))?;
         passages::write(documents, part.path(), &mut triples, self.progress)?;
         let store = Store::open(&part.path().join(part::STORE))?;
-        vectors::write(part.path(), &store, self.embedding, None, self.threads, self.progress)?;
+        vectors::write(part.path(), &store, self.embedding, base, self.threads, self.progress)?;
+        if let Some(base) = base.filter(|base| base.extracted) {
+            base.keep_extracted(&mut triples, store.count())?;
+        }
         if self.extract.is_none() && !triples.any() {
             drop(triples);
             std::fs::remove_dir_all(&graph).map_err(IndexError::io("remove", &graph))?;
             return Ok(None);
         }
         let Draft { embedding, threads, progress, .. } = *self;
-        GraphDraft { dir: &graph, store: &store, embedding, threads, progress }.build(triples, self.extract).map(Some)
+        let earlier = base.and_then(|base| base.snapshot.manifest.graph.as_ref()?.extractor());
+        let previous = base.and_then(|base| base.snapshot.graph.as_ref());
+        let draft = GraphDraft { dir: &graph, store: &store, embedding, previous, threads, progress };
+        draft.build(triples, self.extract, earlier).map(Some)
     }
 
     /// Makes what was written durable, looks at it once more, and puts it in the place of what was published before.
-    pub(super) fn publish(
+    pub(crate) fn publish(
         &self,
         part: Part,
         snapshot: u64,

@@ -21,7 +21,7 @@ use crate::memory::Memory;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 
-use draft::Draft;
+pub(crate) use draft::{Base, Draft};
 
 /// How an index is built.
 #[derive(Debug, Clone)]
@@ -95,7 +95,7 @@ pub fn build(
     let extract = options.extract.as_deref();
     let draft = Draft { writing: &writing, embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
-    let graph = draft.write(&part, &mut corpus)?;
+    let graph = draft.write(&part, &mut corpus, None)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
     let manifest = draft.publish(part, snapshot, name, graph)?;
     Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })

@@ -9,12 +9,14 @@ use crate::folder::part;
 use crate::progress::{BuildProgress, Phase};
 use crate::store::Store;
 
+use super::draft::Base;
+
 /// Embeds the stored passages and joins their vectors.
 pub(super) fn write(
     dir: &Path,
     store: &Store,
     embedding: Embedding<'_>,
-    earlier: Option<Earlier<'_>>,
+    base: Option<Base<'_>>,
     threads: usize,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
@@ -26,5 +28,8 @@ pub(super) fn write(
     progress.update(Phase::Linking, 0, total);
     let (graph, keys) = (dir.join(part::NEIGHBOURS), dir.join(part::KEYS));
     let files = Files { graph: &graph, keys: &keys };
+    let old = base.map(|base| [part::NEIGHBOURS, part::KEYS].map(|name| base.files.join(name)));
+    let earlier =
+        base.zip(old.as_ref()).map(|(base, [graph, keys])| Earlier { files: Files { graph, keys }, moved: base.moved });
     dense::link(&vectors, files, earlier, threads, &|done| progress.update(Phase::Linking, done, total))
 }

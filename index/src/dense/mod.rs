@@ -20,7 +20,7 @@ use crate::scored::Scored;
 
 pub(crate) use codes::{Codes, Extremes};
 pub(crate) use hnsw::{CONNECTIVITY, EXPANSION_ADD};
-pub(crate) use kernel::dot;
+pub(crate) use kernel::{dot, dot_bytes};
 pub(crate) use link::{Earlier, Files, link};
 pub(crate) use vectors::{VectorWriter, Vectors};
 

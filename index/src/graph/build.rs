@@ -8,7 +8,7 @@ use super::statements::Statements;
 use super::synonyms::Neighbours;
 use super::table::Table;
 use super::triples::{Origin, TripleWriter, Triples};
-use super::{file, phrase};
+use super::{Graph, file, phrase};
 use crate::dense::{Codes, Vectors};
 use crate::embedding::{Embedding, Texts};
 use crate::error::IndexError;
@@ -24,28 +24,28 @@ pub(crate) struct GraphDraft<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) store: &'a Store,
     pub(crate) embedding: Embedding<'a>,
+    /// The graph that is replaced, if it is of the same embedder: its synonyms are found again by what changed.
+    pub(crate) previous: Option<&'a Graph>,
     pub(crate) threads: usize,
     pub(crate) progress: &'a dyn BuildProgress,
 }
 
 impl GraphDraft<'_> {
-    /// Asks `extract` for the triples that are not known, then builds the graph over all of them.
+    /// Asks `extract` for the triples that are not known, then builds the graph over all of them. `earlier` names the
+    /// extractor of triples that are known from before.
     pub(crate) fn build(
         &self,
         mut triples: TripleWriter,
         extract: Option<&dyn Extract>,
+        earlier: Option<&str>,
     ) -> Result<GraphInfo, IndexError> {
-        let given = triples.any();
         if let Some(extract) = extract {
             self.extract(&mut triples, extract)?;
         }
+        let given = triples.has(Origin::Given);
+        let earlier = earlier.filter(|_| triples.has(Origin::Extracted));
         triples.finish(self.store.len())?;
-        let source = match extract {
-            Some(extract) if given => format!("corpus and {}", extract.id()),
-            Some(extract) => extract.id(),
-            None => "corpus".to_owned(),
-        };
-        self.join(source)
+        self.join(GraphInfo::source(given, extract.map(Extract::id).as_deref(), earlier))
     }
 
     fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<(), IndexError> {
@@ -53,6 +53,10 @@ impl GraphDraft<'_> {
         let (mut done, total) = (0, Some(unknown.len() as u64));
         self.progress.update(Phase::Extracting, 0, total);
         extract.extract(self.store, &unknown, &mut |number, found| {
+            // What nobody asked for is not kept.
+            if unknown.binary_search(&number).is_err() {
+                return Ok(());
+            }
             triples.add(number, &found, Origin::Extracted)?;
             done += 1;
             self.progress.update(Phase::Extracting, done, total);
@@ -73,13 +77,8 @@ impl GraphDraft<'_> {
             Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
         })?;
         Codes::write(&fact_vectors, &self.dir.join(file::FACT_CODES))?;
-        let total = Some(phrases.len() as u64);
-        self.progress.update(Phase::Synonyms, 0, total);
-        let synonyms = Neighbours::find(&phrases, &phrase_vectors, self.threads, &|done| {
-            self.progress.update(Phase::Synonyms, done, total);
-        });
+        let synonyms = self.synonyms(&phrases, &phrase_vectors)?;
         synonyms.write(&self.dir.join(file::SYNONYMS))?;
-        self.progress.update(Phase::Synonyms, phrases.len() as u64, total);
         let passages_of = statements.phrases_of.inverse(statements.phrases);
         let graph = edges::graph(&statements.stated, &passages_of, &synonyms, self.store.len());
         let compiled = Compiled::of(&graph);
@@ -91,6 +90,18 @@ impl GraphDraft<'_> {
             facts: statements.facts.len() as u64,
             edges: compiled.targets.len() as u64 / 2,
         })
+    }
+
+    fn synonyms(&self, phrases: &Table, vectors: &Vectors) -> Result<Neighbours, IndexError> {
+        let total = phrases.len() as u64;
+        let update = |done: u64| self.progress.update(Phase::Synonyms, done.min(total), Some(total));
+        update(0);
+        let synonyms = match self.previous {
+            Some(previous) => Neighbours::renew(previous.as_earlier(), phrases, vectors, self.threads, &update),
+            None => Neighbours::find(phrases, vectors, self.threads, &update),
+        };
+        update(total);
+        synonyms
     }
 
     fn embed(

@@ -25,7 +25,7 @@ use crate::triple::Triple;
 
 pub use adjacency::Adjacency;
 pub(crate) use build::GraphDraft;
-pub(crate) use synonyms::Synonyms;
+use synonyms::{Earlier, Synonyms};
 pub(crate) use triples::{Origin, TripleWriter, Triples};
 
 use columns::{Column, Columns};
@@ -165,6 +165,11 @@ impl Graph {
         self.synonyms.get(phrase)
     }
 
+    /// What the synonyms of a changed graph are found by.
+    fn as_earlier(&self) -> Earlier<'_> {
+        Earlier { phrases: &self.phrases, synonyms: &self.synonyms }
+    }
+
     /// The triples of a passage as they were extracted or given.
     ///
     /// # Errors
@@ -224,3 +229,7 @@ fn open_facts(path: &Path, phrases: usize, relations: usize) -> Result<[Column<u
 
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod growth;
+#[cfg(test)]
+mod tests;

@@ -153,6 +153,11 @@ impl TripleWriter {
         self.origins.iter().any(|&origin| origin != Origin::None as u8)
     }
 
+    /// Whether any passage has triples from there, be they none in number.
+    pub(crate) fn has(&self, origin: Origin) -> bool {
+        self.origins.contains(&(origin as u8))
+    }
+
     /// The passages below `passages` whose triples are not known.
     pub(crate) fn unknown(&self, passages: u32) -> Vec<u32> {
         let known =

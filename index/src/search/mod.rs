@@ -14,6 +14,7 @@ use crate::embed::embed_unit;
 use crate::error::IndexError;
 use crate::evidence::Evidence;
 use crate::index::Index;
+use crate::kag;
 use crate::query::{Mode, Query};
 
 impl Index {
@@ -31,6 +32,9 @@ impl Index {
     ///   graph's list.
     /// * [`Mode::Triples`]: as [`Mode::Graph`], and with the passages the facts that were followed, or if a filter kept
     ///   none, those that it was given.
+    /// * [`Mode::Kag`]: passages and facts like the query and the entities it is about, joined by what they name and
+    ///   ranked together by a walk from the query (TeaRAG); equal ones passages first, then the more alike. `k` counts
+    ///   both.
     ///
     /// A query of nothing but white space finds nothing.
     ///
@@ -53,6 +57,7 @@ impl Index {
             (Mode::Graph, Some(graph)) => search.by_graph(graph),
             (Mode::Hybrid, Some(graph)) => search.by_both(graph),
             (Mode::Triples, Some(graph)) => search.by_triples(graph),
+            (Mode::Kag, Some(graph)) => kag::search(self, graph, query, text),
             _ => Err(unsupported),
         }
     }

@@ -8,14 +8,37 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use serde::Serialize;
-use waymark_index::{Index, OpenOptions, Query};
+use waymark_index::{Evidence, Index, Mode, OpenOptions, Query};
 use waymark_models::kernel::Team;
 
-use crate::agent::{Search, SearchError, SearchLimits, Searcher};
+use crate::agent::{Find, Search, SearchError, SearchLimits, Searcher};
 use crate::cli::assembly;
 use crate::cli::eval::{Questions, Way};
 use crate::cli::quantile::quantile;
 use crate::config::cores;
+
+/// An index that is held up by one query.
+struct Holding {
+    index: Index,
+    held: Duration,
+}
+
+impl Find for Holding {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        if query.text == HANG {
+            std::thread::sleep(self.held);
+        }
+        self.index.find(query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        Find::modes(&self.index)
+    }
+
+    fn snapshot(&self) -> u64 {
+        self.index.snapshot()
+    }
+}
 
 /// Searches an index from many callers at once and prints how many searches a second that makes, and what each takes.
 ///
@@ -120,17 +143,10 @@ impl Args {
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.ways.is_empty() { Way::defaults(index.modes()) } else { self.ways.clone() };
-        let (modes, snapshot) = (index.modes().to_vec(), index.manifest().snapshot);
-        let held = Duration::from_secs_f64(self.seconds + 1.0);
-        let find = move |query: &Query| {
-            if query.text == HANG {
-                std::thread::sleep(held);
-            }
-            index.search(query).map_err(assembly::search_error)
-        };
+        let find = Holding { index, held: Duration::from_secs_f64(self.seconds + 1.0) };
         let timeout = Duration::from_millis(self.deadline_ms);
         let limits = SearchLimits { threads, waiting: assembly::SEARCHES_WAITING, timeout };
-        Ok((Searcher::new(find, modes, snapshot, limits)?, ways))
+        Ok((Searcher::new(find, limits)?, ways))
     }
 
     async fn measure(

@@ -4,8 +4,12 @@
 //! synonyms its nearest other phrases that are not empty, as far as their cosine is at least [`THRESHOLD`], and at
 //! most [`MOST`] of them. Equal scores go by the order of the phrases.
 
+mod approximate;
 mod best;
+mod panels;
+mod renew;
 mod scan;
+mod share;
 
 use std::path::Path;
 
@@ -16,12 +20,17 @@ use crate::dense::Vectors;
 use crate::error::IndexError;
 
 use best::Best;
+pub(crate) use renew::Earlier;
 
 /// The least cosine of synonyms (`synonymy_edge_sim_threshold`).
 pub(crate) const THRESHOLD: f32 = 0.8;
 
 /// The most synonyms that a phrase has: counting stops when more than 100 are found.
 pub(crate) const MOST: usize = 101;
+
+/// The most phrases that are all held against each other: some seconds of work, about as much as a graph over them
+/// takes. More are searched approximately, so that nothing grows with their square.
+const EXACT: usize = 1 << 16;
 
 /// The synonyms of every phrase, in memory: by row, sorted by number.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,16 +53,24 @@ impl Neighbours {
         neighbours
     }
 
-    /// Finds the synonyms of all `phrases`, whose vectors these are.
-    pub(super) fn find(phrases: &Table, vectors: &Vectors, threads: usize, done: &(dyn Fn(u64) + Sync)) -> Neighbours {
-        let count = 0..phrases.len() as u32;
-        let columns: Vec<u32> = count.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
-        let queries: Vec<u32> = count.clone().filter(|&number| has_synonyms(phrases.get(number))).collect();
-        let mut found = scan::nearest(vectors, &queries, &columns, threads, done).into_iter().zip(&queries).peekable();
-        Neighbours::of(count.map(|number| match found.next_if(|(_, query)| **query == number) {
-            Some((best, _)) => best.list(),
-            None => Vec::new(),
-        }))
+    /// Finds the synonyms of all `phrases`, whose vectors these are: exactly among at most [`EXACT`] of them, beyond that
+    /// approximately, and then with one thread always the same. `done` gets how many phrases the work so far comes to.
+    pub(super) fn find(
+        phrases: &Table,
+        vectors: &Vectors,
+        threads: usize,
+        done: &(dyn Fn(u64) + Sync),
+    ) -> Result<Neighbours, IndexError> {
+        let (columns, queries) = eligible(phrases);
+        let nearest = if columns.len() > EXACT { approximate::nearest } else { scan::nearest };
+        Ok(Neighbours::gather(phrases.len(), nearest(vectors, &queries, &columns, threads, done)?))
+    }
+
+    /// The lists of so many phrases, of which those are in order that have a list at all.
+    fn gather(phrases: usize, found: Vec<(u32, Best)>) -> Neighbours {
+        let mut found = found.into_iter().peekable();
+        let list = |phrase| found.next_if(|(query, _)| *query as usize == phrase).map(|(_, best)| best.list());
+        Neighbours::of((0..phrases).map(list).map(Option::unwrap_or_default))
     }
 
     /// How many pairs there are.
@@ -74,6 +91,13 @@ impl Neighbours {
         columns.column(&self.scores)?;
         columns.finish()
     }
+}
+
+/// The phrases that can be synonyms, and those that can have some.
+fn eligible(phrases: &Table) -> (Vec<u32>, Vec<u32>) {
+    let all = 0..u32::try_from(phrases.len()).unwrap_or(u32::MAX);
+    let columns = all.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
+    (columns, all.filter(|&number| has_synonyms(phrases.get(number))).collect())
 }
 
 /// The synonyms of a snapshot, by memory map.
@@ -103,6 +127,12 @@ impl Synonyms {
         if (0..phrases).all(sound) { Ok(stored) } else { Err(columns.corrupt("a list of synonyms is out of order")) }
     }
 
+    /// How many pairs there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
     /// The synonyms of a phrase, sorted by number, and their scores.
     pub(crate) fn get(&self, phrase: u32) -> (&[u32], &[f32]) {
         self.row(phrase as usize)
@@ -114,3 +144,6 @@ impl Synonyms {
         (&self.numbers[row.clone()], &self.scores[row])
     }
 }
+
+#[cfg(test)]
+mod tests;

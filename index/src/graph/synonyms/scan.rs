@@ -1,46 +1,84 @@
-//! Exact neighbours: every vector is held against every other one, block by block.
+//! Exact neighbours: every query is held against every column, block by block.
+//!
+//! Most pairs are far apart, and the first parts of two vectors tell: with `a = (a₁, a₂)` and `b = (b₁, b₂)` the product
+//! `a·b` is at most `a₁·b₁ + ‖a₂‖·‖b₂‖` (Cauchy and Schwarz). Only where that reaches the threshold is the rest read.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Best;
+use super::panels::{Cut, HEIGHT, Panels, WIDTH};
+use super::share::share;
+use super::{Best, THRESHOLD};
 use crate::dense::{Vectors, dot};
+use crate::error::IndexError;
 
-/// Vectors that are held against each other while they are in the cache.
+/// Queries that a thread takes at once.
 const BLOCK: usize = 64;
 
-/// For each of the `queries` its nearest among `columns`, itself left out.
+/// Columns that are laid in panels at once: 32 MiB of vectors of 384 numbers.
+const CHUNK: usize = 1 << 16;
+
+/// More than rounding takes from the sum of a few thousand products of vectors of length 1.
+const SLACK: f32 = 1e-4;
+
+/// For each of the `queries` its nearest among `columns`, itself left out. `done` gets how many of the queries the work
+/// so far comes to.
 pub(super) fn nearest(
     vectors: &Vectors,
     queries: &[u32],
     columns: &[u32],
     threads: usize,
     done: &(dyn Fn(u64) + Sync),
-) -> Vec<Best> {
-    let mut found: Vec<Best> = queries.iter().map(|_| Best::default()).collect();
-    let blocks = Mutex::new(queries.chunks(BLOCK).zip(found.chunks_mut(BLOCK)));
-    let finished = AtomicUsize::new(0);
-    let work = || {
-        // The lock is held only while the next block is taken.
-        let next = || blocks.lock().unwrap_or_else(PoisonError::into_inner).next();
-        while let Some((queries, found)) = next() {
-            columns.chunks(BLOCK).for_each(|columns| hold(vectors, queries, columns, found));
-            done(finished.fetch_add(queries.len(), Ordering::Relaxed) as u64 + queries.len() as u64);
-        }
-    };
-    std::thread::scope(|scope| {
-        (1..threads.max(1)).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
-    found
+) -> Result<Vec<(u32, Best)>, IndexError> {
+    let mut found: Vec<(u32, Best)> = queries.iter().map(|&query| (query, Best::default())).collect();
+    let (cut, all, pairs) = (Cut::of(vectors.dims()), columns.len() as u64, AtomicU64::new(0));
+    for columns in columns.chunks(CHUNK) {
+        let scan = Scan { vectors, columns, panels: Panels::of(vectors, columns, cut), cut };
+        share(&mut found, BLOCK, threads, |block| {
+            block.chunks_mut(HEIGHT).for_each(|few| scan.hold(few));
+            let part = (block.len() * columns.len()) as u64;
+            done((pairs.fetch_add(part, Ordering::Relaxed) + part) / all);
+            Ok(())
+        })?;
+    }
+    Ok(found)
 }
 
-fn hold(vectors: &Vectors, queries: &[u32], columns: &[u32], found: &mut [Best]) {
-    for (&query, best) in queries.iter().zip(found) {
-        let Some(a) = vectors.row(query) else { continue };
-        for &column in columns.iter().filter(|&&column| column != query) {
-            if let Some(b) = vectors.row(column) {
+/// Columns on their way past the queries.
+struct Scan<'a> {
+    vectors: &'a Vectors,
+    columns: &'a [u32],
+    panels: Panels,
+    cut: Cut,
+}
+
+impl Scan<'_> {
+    /// Holds at most [`HEIGHT`] queries against all columns.
+    fn hold(&self, few: &mut [(u32, Best)]) {
+        let (mut firsts, mut rests) = (vec![0.0; self.cut.first() * HEIGHT], [0.0; HEIGHT]);
+        for (place, &mut (query, _)) in few.iter_mut().enumerate() {
+            let row = self.vectors.row(query).unwrap_or_default();
+            rests[place] = self.cut.rest(row);
+            firsts[place..].iter_mut().step_by(HEIGHT).zip(row).for_each(|(place, &x)| *place = x);
+        }
+        self.panels.tiles(&firsts, |panel, tile| {
+            for ((query, best), (row, rest)) in few.iter_mut().zip(tile.iter().zip(rests)) {
+                let mut most = [0.0; WIDTH];
+                for lane in 0..WIDTH {
+                    most[lane] = row[lane] + rest * self.panels.rests[panel][lane];
+                }
+                if most.iter().any(|&most| most >= THRESHOLD - SLACK) {
+                    self.look(*query, panel, &most, best);
+                }
+            }
+        });
+    }
+
+    /// Multiplies a query with those columns of a panel that may be near, in full.
+    fn look(&self, query: u32, panel: usize, most: &[f32; WIDTH], best: &mut Best) {
+        let Some(a) = self.vectors.row(query) else { return };
+        let columns = &self.columns[panel * WIDTH..];
+        for (&column, _) in columns.iter().zip(most).filter(|(_, most)| **most >= THRESHOLD - SLACK) {
+            if let Some(b) = self.vectors.row(column).filter(|_| column != query) {
                 best.offer(column, dot(a, b));
             }
         }

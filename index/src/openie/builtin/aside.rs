@@ -1,6 +1,6 @@
 //! What brackets after a name say: dates of birth and death, other names.
 
-use super::date::{date, is_year};
+use super::date::date;
 use super::lexicon::{Tag, is_month};
 use super::token::Token;
 
@@ -63,7 +63,6 @@ impl Life {
             }
             Life::Birth => statements.push((if whole { "born on" } else { "born in" }, written.to_owned())),
             Life::Death => statements.push((if whole { "died on" } else { "died in" }, written.to_owned())),
-            Life::Unknown if is_year(written) => statements.push(("dates from", written.to_owned())),
             Life::Unknown => {}
         }
     }

@@ -1,6 +1,6 @@
 //! A sentence as a row of phrases, verbs and the small words between them.
 
-use super::lexicon::Tag;
+use super::lexicon::{self, Tag};
 use super::phrase::{Phrase, is_plain_verb, is_verbal, phrase};
 use super::title::Titles;
 use super::token::Token;
@@ -59,12 +59,26 @@ pub(super) fn chunks(tokens: &[Token<'_>], titles: &Titles) -> Vec<Chunk> {
                 (Some(Chunk::Relative), at + 1)
             }
             Tag::Subordinator | Tag::Break | Tag::Stop => (Some(Chunk::Break), at + 1),
+            Tag::Name if at == 0 && begins_participle(tokens) => {
+                (Some(Chunk::Verb(Verb { start: 0, end: 1, copula: false, finite: false })), 1)
+            }
             _ => content(tokens, at, titles),
         };
         chunks.extend(chunk);
         at = next;
     }
     chunks
+}
+
+/// `Written by`, `Born in`: a participle with the capital of its sentence.
+fn begins_participle(tokens: &[Token<'_>]) -> bool {
+    let word = tokens[0].text.to_lowercase();
+    let next = tokens.get(1).map(|next| next.tag);
+    match lexicon::open(&word) {
+        Tag::Verb => matches!(next, Some(Tag::Preposition | Tag::To | Tag::And | Tag::Comma)),
+        Tag::Gerund => matches!(next, Some(Tag::Preposition | Tag::Name | Tag::Article | Tag::Quote)),
+        _ => false,
+    }
 }
 
 fn content(tokens: &[Token<'_>], at: usize, titles: &Titles) -> (Option<Chunk>, usize) {

@@ -45,12 +45,18 @@ struct State {
     copula: bool,
     /// The last object, if it is a thing: its head, with the preposition it stands under.
     noun: String,
+    /// That thing is the verb's own object: `received independence`.
+    direct: bool,
     preposition: Option<String>,
     /// The relation that the last object stands in, for those listed after it.
     relation: String,
     /// The last object.
     object: Option<String>,
     named: bool,
+    /// Whose the last phrase was, and what it was: `his wife`.
+    owned: Option<(String, String)>,
+    /// The last object is a date or a number.
+    dated: bool,
     link: Link,
     /// Who the sentence goes on about after a clause inside it.
     outer: Option<Vec<String>>,
@@ -67,10 +73,13 @@ impl State {
             verb: None,
             copula: false,
             noun: String::new(),
+            direct: false,
             preposition: None,
             relation: String::new(),
             object: None,
             named: false,
+            owned: None,
+            dated: false,
             link: Link::None,
             outer: None,
             relative: false,
@@ -108,8 +117,22 @@ impl<'p, 'a> Clauses<'p, 'a> {
                     }
                 }
                 Chunk::Relative => self.relative(),
-                Chunk::Break => self.state = State::new(),
+                // `Tahaan – A Boy With a Grenade is`.
+                Chunk::Break if self.first && self.state.verb.is_none() && !self.state.subjects.is_empty() => {}
+                Chunk::Break => self.close(),
                 Chunk::Aside { start, end } => self.aside(start, end),
+            }
+        }
+        self.close();
+    }
+
+    /// Ends a clause. What has no verb of its own is said of the title: `Born in Paris.`
+    fn close(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::new());
+        if state.subjects.is_empty() {
+            let title = self.referents.title().to_owned();
+            for (words, object) in state.opening.iter().filter(|(words, _)| words.contains(' ')) {
+                self.emit(&title, words, object);
             }
         }
     }
@@ -121,6 +144,17 @@ impl<'p, 'a> Clauses<'p, 'a> {
             self.state.preposition = None;
             return;
         };
+        let owned = self.state.owned.take();
+        if phrase.kind == Kind::Thing {
+            self.state.owned = phrase.owner.and_then(|owner| self.owner(owner)).map(|owner| (owner, text.clone()));
+        }
+        if let (Some((owner, thing)), Link::Comma, Kind::Name) = (owned, link, phrase.kind) {
+            // `his wife, Anna Gordy, wrote`.
+            self.emit(&owner, &thing, &text);
+            if self.state.verb.is_none() && self.state.preposition.is_none() {
+                return self.begin(phrase, text);
+            }
+        }
         if self.state.relative && self.state.verb.is_none() && self.state.preposition.is_none() {
             // `which he wrote`.
             let antecedent = self.state.subjects.first().cloned().unwrap_or_default();
@@ -129,7 +163,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             return self.begin(phrase, text);
         }
         if self.state.subjects.is_empty() {
-            return self.open(phrase, text);
+            return self.open(phrase, text, link, at);
         }
         if self.state.verb.is_none() {
             return self.extend_subject(phrase, text, link);
@@ -143,11 +177,15 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 
     /// A phrase before there is a subject.
-    fn open(&mut self, phrase: Phrase, text: String) {
+    fn open(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let verb = self.state.verb.take();
         let preposition = self.state.preposition.take();
         if verb.is_none() && preposition.is_none() {
-            return self.begin(phrase, text);
+            let listed = self.state.opening.last().filter(|_| link != Link::None && !self.is_followed_by_verb(at));
+            return match listed.map(|(words, _)| words.clone()) {
+                Some(words) => self.state.opening.push((words, text)),
+                None => self.begin(phrase, text),
+            };
         }
         let words = [verb.unwrap_or_default(), preposition.unwrap_or_default()];
         self.state.opening.push((words.join(" ").trim().to_owned(), text));
@@ -164,8 +202,16 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 self.state.facet = text;
                 owner
             }
+            // `the climate is` in a text about a city says something of the city.
+            None if phrase.kind == Kind::Thing && !text.eq_ignore_ascii_case(self.referents.title()) => {
+                self.state.facet = text;
+                self.referents.title().to_owned()
+            }
             None => text,
         };
+        if phrase.kind == Kind::Name {
+            self.referents.turn(&text);
+        }
         self.state.object = None;
         self.state.subjects = vec![text];
     }
@@ -173,8 +219,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
     /// A phrase between subject and verb.
     fn extend_subject(&mut self, phrase: Phrase, text: String, link: Link) {
         match (self.state.preposition.take(), link) {
-            (Some(preposition), _) if preposition == "of" && self.state.thing && self.state.facet.is_empty() => {
-                let thing = std::mem::replace(&mut self.state.subjects, vec![text]).pop().unwrap_or_default();
+            (Some(preposition), _) if preposition == "of" && self.state.thing => {
+                let subject = std::mem::replace(&mut self.state.subjects, vec![text]).pop().unwrap_or_default();
+                let thing = if self.state.facet.is_empty() { subject } else { std::mem::take(&mut self.state.facet) };
                 self.state.facet = format!("{thing} of");
                 self.state.thing = phrase.kind == Kind::Thing;
             }
@@ -195,9 +242,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn object(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let preposition = self.state.preposition.take();
         if preposition.is_none() && link != Link::None && !self.state.relation.is_empty() {
-            let apposed = link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.state.named;
-            if let (true, Some(object)) = (apposed, self.state.object.clone()) {
-                return self.emit(&object, "is", &text);
+            if link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.appose(phrase, &text, at)
+            {
+                return;
             }
             let relation = self.state.relation.clone();
             self.state.noun = if phrase.kind == Kind::Thing { self.head(phrase) } else { String::new() };
@@ -205,12 +252,35 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
         let relation = self.relation(preposition.as_deref());
         self.state.noun = match (&preposition, phrase.kind) {
+            (Some(_), kind) if self.state.direct && kind != Kind::Thing => std::mem::take(&mut self.state.noun),
             (Some(preposition), Kind::Thing) if !self.state.copula => format!("{preposition} {}", self.head(phrase)),
             (Some(_), _) if self.state.copula => std::mem::take(&mut self.state.noun),
             (_, Kind::Thing) => self.head(phrase),
             _ => String::new(),
         };
+        self.state.direct = !self.state.noun.is_empty()
+            && match &preposition {
+                None => phrase.kind == Kind::Thing,
+                Some(_) => self.state.direct && phrase.kind != Kind::Thing,
+            };
         self.state_object(phrase, &relation, text, at);
+    }
+
+    /// Reads `, the son of` and `, a town in`: what is said of the last object, or kinship of the subject.
+    fn appose(&mut self, phrase: Phrase, text: &str, at: usize) -> bool {
+        let kin =
+            is_kin(&self.head(phrase)) && self.state.subjects.iter().any(|subject| subject == self.referents.title());
+        if !kin {
+            let Some(object) = self.state.object.clone().filter(|_| self.state.named) else { return false };
+            let subjects = std::mem::replace(&mut self.state.subjects, vec![object]);
+            self.state.outer.get_or_insert(subjects);
+        }
+        self.state.facet.clear();
+        self.state.verb = Some("is".to_owned());
+        self.state.copula = true;
+        self.state.noun = self.head(phrase);
+        self.state_object(phrase, "is", text.to_owned(), at);
+        true
     }
 
     /// Emits the object and remembers it.
@@ -219,7 +289,11 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let leads_on = phrase.kind == Kind::Thing && self.leads_on(phrase, at);
         relation.clone_into(&mut self.state.relation);
         self.state.named = phrase.kind == Kind::Name;
-        if phrase.kind == Kind::Thing && relation.is_empty() {
+        self.state.dated = matches!(phrase.kind, Kind::Date | Kind::Number);
+        let vague =
+            phrase.kind == Kind::Thing && phrase.end - phrase.start == 1 && !self.state.copula && owner.is_none();
+        if vague && text != self.referents.title() {
+            self.state.object = Some(text);
             return;
         }
         for subject in self.state.subjects.clone() {
@@ -239,7 +313,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn leads_on(&self, phrase: Phrase, at: usize) -> bool {
         let Some(Chunk::Preposition { start, .. }) = self.chunks.get(at + 1) else { return false };
         let adjective = !phrase.determined && phrase.end - phrase.start == 1 && self.state.copula;
-        self.tokens[*start].text == "of" || adjective
+        self.tokens[*start].text == "of" || adjective || (self.state.direct && !self.state.copula)
     }
 
     /// The words between the subject and an object under `preposition`.
@@ -248,7 +322,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let verb = state.verb.as_deref().unwrap_or_default();
         let noun = match preposition {
             Some("of") => state.noun.as_str(),
-            Some(_) if state.copula => state.noun.as_str(),
+            Some(_) if state.copula || state.direct => state.noun.as_str(),
             _ => "",
         };
         join(&[&state.facet, verb, noun, preposition.unwrap_or_default()])
@@ -256,7 +330,14 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     fn verb(&mut self, verb: Verb, at: usize) {
         let link = std::mem::replace(&mut self.state.link, Link::None);
-        let words = self.verb_words(verb);
+        let mut words = self.verb_words(verb);
+        // `written and directed by`.
+        let joined = link != Link::None
+            && self.state.preposition.is_none()
+            && matches!(self.chunks[at.saturating_sub(2)], Chunk::Verb(_));
+        if let (true, Some(before)) = (joined, &self.state.verb) {
+            words = format!("{before}{} {words}", if link == Link::And { " and" } else { "," });
+        }
         self.state.preposition = None;
         if self.state.subjects.is_empty() {
             self.state.verb = Some(words);
@@ -294,7 +375,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             self.state.subjects = outer;
             return;
         }
-        let modifies = link == Link::None && !self.state.copula;
+        let modifies = link == Link::None && !self.state.copula && self.state.named;
         if let (true, Some(object)) = (modifies, self.state.object.clone()) {
             let subjects = std::mem::replace(&mut self.state.subjects, vec![object]);
             if self.state.outer.is_none() && !verb.finite {
@@ -310,7 +391,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         if state.subjects.is_empty() {
             return;
         }
-        if let (true, Some(object)) = (state.verb.is_some() && (!state.copula || state.named), state.object.clone()) {
+        if let (true, Some(object)) = (state.verb.is_some() && state.named, state.object.clone()) {
             let subjects = std::mem::replace(&mut state.subjects, vec![object]);
             state.outer.get_or_insert(subjects);
         }
@@ -325,7 +406,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             (Some(_), Some(object), _) if self.state.named => object.clone(),
             _ => return,
         };
-        let person = target == self.referents.title() && (self.referents.is_person() || self.first);
+        let person = target == self.referents.title() && self.referents.is_person();
         for (relation, object) in aside::read(self.text, &self.tokens[start.min(end)..end], person) {
             self.emit(&target, relation, &object);
         }
@@ -342,15 +423,21 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let role = self.slice(start, end).to_owned();
         match phrase.owner.and_then(|owner| self.owner(owner)) {
             Some(owner) => self.emit(&owner, &role, &name),
-            None if role.starts_with(char::is_lowercase) => self.emit(&name, "is", &role),
+            None if role.starts_with(char::is_lowercase) && is_person_noun(&role) => self.emit(&name, "is", &role),
             None => {}
         }
     }
 
-    fn owner(&self, (start, end): (usize, usize)) -> Option<String> {
+    fn owner(&mut self, (start, end): (usize, usize)) -> Option<String> {
         let text = self.slice(start, end);
         if self.tokens[start].tag != Tag::Owner {
-            return Some(self.referents.full(&unquoted(text)).map_or_else(|| unquoted(text), str::to_owned));
+            let name = unquoted(text);
+            if self.referents.is_class(&self.tokens[end - 1].text.to_lowercase()) {
+                return Some(self.referents.title().to_owned());
+            }
+            let full = self.referents.full(&name).map_or_else(|| name.clone(), str::to_owned);
+            self.referents.see(&full);
+            return Some(full);
         }
         if text == "whose" {
             return self.state.object.clone().or_else(|| self.state.subjects.first().cloned());
@@ -367,16 +454,24 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 let opens = self.first && self.state.subjects.is_empty() && self.state.preposition.is_none();
                 if opens && self.referents.resembles(&name) {
                     let title = self.referents.title().to_owned();
-                    if name.contains(' ') && self.referents.full(&name).is_none() {
+                    if name.contains(' ') && !self.referents.is_variant(&name) {
                         self.emit(&title, "also known as", &name);
                     }
                     return Some(title);
                 }
                 let full = self.referents.full(&name).map_or(name, str::to_owned);
-                self.referents.see(&full);
+                if self.tokens[phrase.name].tag != Tag::Quote {
+                    self.referents.see(&full);
+                }
                 Some(full)
             }
-            Kind::Thing if phrase.definite && phrase.owner.is_none() && self.referents.is_class(&self.head(phrase)) => {
+            Kind::Thing
+                if phrase.definite
+                    && phrase.owner.is_none()
+                    && phrase.end - phrase.start == 1
+                    && !(self.state.copula && self.state.preposition.is_none())
+                    && self.referents.is_class(&self.head(phrase)) =>
+            {
                 Some(self.referents.title().to_owned())
             }
             _ => Some(unquoted(self.slice(phrase.start, phrase.end))),
@@ -387,7 +482,14 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let words = self.tokens[verb.start..verb.end]
             .iter()
             .filter(|token| token.tag != Tag::Adverb || is_particle(token.text));
-        words.map(|token| token.text.to_lowercase()).collect::<Vec<_>>().join(" ")
+        let words: Vec<String> = words.map(|token| token.text.to_lowercase()).collect();
+        // `was born` and `born` are one relation, and so are `has been` and `is`.
+        let first = words
+            .iter()
+            .take(words.len().saturating_sub(1))
+            .position(|word| !is_auxiliary(word))
+            .unwrap_or(words.len().saturating_sub(1));
+        if self.tokens[verb.end - 1].tag == Tag::Verb { words[first..].join(" ") } else { words.join(" ") }
     }
 
     fn head(&self, phrase: Phrase) -> String {
@@ -409,6 +511,10 @@ impl<'p, 'a> Clauses<'p, 'a> {
     }
 }
 
+fn is_auxiliary(word: &str) -> bool {
+    matches!(word, "is" | "are" | "was" | "were" | "be" | "been" | "being" | "has" | "have" | "had" | "having")
+}
+
 /// Adverbs that are part of what a verb means.
 fn is_particle(word: &str) -> bool {
     matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
@@ -418,6 +524,38 @@ fn is_particle(word: &str) -> bool {
 fn unquoted(text: &str) -> String {
     let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
     text.trim_matches([' ', ',', ';']).to_owned()
+}
+
+/// Whether `role` ends in what somebody may be: `singer`, `biologist`, `king`.
+fn is_person_noun(role: &str) -> bool {
+    let last = role.rsplit(' ').next().unwrap_or(role);
+    ["er", "or", "ist", "ress", "ian", "king", "queen", "man", "woman"].iter().any(|end| last.ends_with(end))
+        || is_kin(last)
+}
+
+fn is_kin(word: &str) -> bool {
+    matches!(
+        word,
+        "son"
+            | "daughter"
+            | "child"
+            | "brother"
+            | "sister"
+            | "wife"
+            | "husband"
+            | "widow"
+            | "mother"
+            | "father"
+            | "nephew"
+            | "niece"
+            | "grandson"
+            | "granddaughter"
+            | "cousin"
+            | "consort"
+            | "spouse"
+            | "sibling"
+            | "descendant"
+    )
 }
 
 fn join(words: &[&str]) -> String {

@@ -24,6 +24,10 @@ pub(super) fn date(tokens: &[Token<'_>]) -> Option<usize> {
     // `the 1947 film` dates the film, and is no mention of the year.
     let modifies =
         tokens.get(1).is_some_and(|next| matches!(next.tag, Tag::Noun | Tag::Name | Tag::Present | Tag::Gerund));
+    let era = usize::from(matches!(text(1), "BC" | "AD" | "BCE" | "CE" | "B.C." | "A.D."));
+    if era == 1 && is_number(text(0)) {
+        return Some(2);
+    }
     (is_year(text(0)) && !modifies).then_some(1)
 }
 
@@ -62,6 +66,7 @@ mod tests {
             ("1953–54 season", None),
             ("1940s", Some(1)),
             ("1953 film", None),
+            ("323 BC he", Some(2)),
             ("May be", None),
             ("32 May", None),
             ("", None),

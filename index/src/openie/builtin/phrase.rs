@@ -97,6 +97,10 @@ impl Phrase {
         let length = title(tokens, at, titles);
         if length > 0 {
             self.enter_name(tokens, at);
+            // `Bosonid Boso the Elder` is called so by nobody else.
+            if length > 1 && tokens[at - usize::from(at > self.start)].tag == Tag::Name {
+                self.name = at;
+            }
             self.titled = true;
             return Some(at + length);
         }

@@ -1,5 +1,6 @@
 //! Who or what a pronoun or a short name means within one passage.
 
+use super::date::is_year;
 use super::lexicon::Tag;
 use super::title::base;
 use super::token::Token;
@@ -12,6 +13,8 @@ pub(super) struct Referents {
     /// The words of the title without its qualifier.
     words: Vec<String>,
     person: bool,
+    /// What the last clause was about, if that has a name.
+    topic: Option<String>,
     /// Nouns that say what the title is: `film`, `band`.
     classes: Vec<String>,
     /// Names of several words, in the order in which they were seen.
@@ -70,6 +73,68 @@ const THINGS: &[&str] = &[
     "Republic",
 ];
 
+/// What a text calls its subject after the first sentence, where that is no person.
+const GENERIC: &[&str] = &[
+    "film",
+    "movie",
+    "album",
+    "song",
+    "single",
+    "book",
+    "novel",
+    "series",
+    "show",
+    "band",
+    "group",
+    "company",
+    "city",
+    "town",
+    "village",
+    "country",
+    "nation",
+    "state",
+    "province",
+    "county",
+    "district",
+    "region",
+    "area",
+    "island",
+    "river",
+    "lake",
+    "school",
+    "university",
+    "college",
+    "station",
+    "team",
+    "club",
+    "league",
+    "party",
+    "organization",
+    "organisation",
+    "game",
+    "magazine",
+    "journal",
+    "newspaper",
+    "church",
+    "building",
+    "bridge",
+    "museum",
+    "airport",
+    "ship",
+    "battle",
+    "war",
+    "program",
+    "programme",
+    "network",
+    "label",
+    "event",
+    "tournament",
+    "festival",
+    "episode",
+    "play",
+    "story",
+];
+
 impl Referents {
     /// Nothing seen yet. `text` is the passage: who is called `he` there is a person.
     pub(super) fn new(name: String, title: &str, tokens: &[Token<'_>]) -> Referents {
@@ -79,16 +144,21 @@ impl Referents {
         let spoken = tokens
             .iter()
             .any(|token| matches!(token.text, "He" | "She" | "he" | "she" | "his" | "her" | "His" | "Her"));
-        let dated = tokens.iter().take(24).any(|token| matches!(token.text, "born" | "b." | "died" | "Born"));
-        let royal =
-            words.iter().any(|word| word.len() > 1 && word.bytes().all(|byte| matches!(byte, b'I' | b'V' | b'X')));
-        let person = (named || royal || title.contains(", ")) && (dated || spoken) && !is_work(tokens);
-        Referents { title: name, words, person, classes: Vec::new(), names: Vec::new() }
+        let royal = words.iter().any(|word| word != "I" && is_numeral(word)) || title.contains(", ");
+        let person = !is_work(tokens) && (lived(tokens) || (spoken && (named || royal)));
+        Referents { title: name, words, person, topic: None, classes: Vec::new(), names: Vec::new() }
     }
 
     /// The title's name.
     pub(super) fn title(&self) -> &str {
         &self.title
+    }
+
+    /// Remembers what a clause is about.
+    pub(super) fn turn(&mut self, name: &str) {
+        if self.topic.as_deref() != Some(name) {
+            self.topic = Some(name.to_owned());
+        }
     }
 
     /// Whether the title names a person.
@@ -113,14 +183,16 @@ impl Referents {
 
     /// Whether the thing called `the ‹noun›` is the title.
     pub(super) fn is_class(&self, noun: &str) -> bool {
-        self.classes.iter().any(|class| class == noun)
+        self.classes.iter().any(|class| class == noun) || (!self.person && GENERIC.contains(&noun))
     }
 
     /// Whom a pronoun means, `subject` being what the last sentence was about.
     pub(super) fn pronoun(&self, pronoun: &str) -> Option<String> {
         match pronoun.to_lowercase().as_str() {
             "he" | "she" | "him" | "his" | "her" | "himself" | "herself" if self.person => Some(self.title.clone()),
-            "he" | "she" | "him" | "his" | "her" | "himself" | "herself" => self.names.last().cloned(),
+            "he" | "she" | "him" | "his" | "her" | "himself" | "herself" => {
+                self.topic.clone().filter(|topic| *topic != self.title).or_else(|| self.names.last().cloned())
+            }
             "it" | "its" | "itself" if !self.person => Some(self.title.clone()),
             "they" | "their" | "them" | "themselves" => Some(self.title.clone()),
             _ => None,
@@ -139,15 +211,27 @@ impl Referents {
         if name.eq_ignore_ascii_case(&self.words.join(" ")) {
             return Some(&self.title);
         }
-        if count != 1 {
+        let whole = self.words.join(" ");
+        let partial = whole.strip_suffix(name).is_some_and(|rest| rest.ends_with(' '));
+        if !self.person && count > 1 && partial {
+            return Some(&self.title);
+        }
+        if count > 2 {
             return None;
         }
-        self.names.iter().find(|full| last_word(full) == name).map(String::as_str)
+        self.names.iter().find(|full| is_short_for(name, full)).map(String::as_str)
     }
 
     /// Whether every word of `name` is a word of the title.
     fn is_part(&self, name: &str) -> bool {
         name.split(' ').all(|part| self.words.iter().any(|word| word == part))
+    }
+
+    /// Whether `name` says no more than the title does, or the same with some words more.
+    pub(super) fn is_variant(&self, name: &str) -> bool {
+        let words: Vec<&str> = name.split([' ', ',', '-']).filter(|word| !word.is_empty()).collect();
+        words.iter().all(|part| self.words.iter().any(|word| word == part))
+            || self.words.iter().all(|word| words.contains(&word.as_str()))
     }
 
     /// Whether the first name of the passage is the title in another form: it shares a word with it.
@@ -199,10 +283,35 @@ fn is_work(tokens: &[Token<'_>]) -> bool {
     })
 }
 
-/// The surname, before `Jr.` and numerals.
-fn last_word(name: &str) -> &str {
-    let mut words = name
-        .rsplit(' ')
-        .filter(|word| !matches!(*word, "Jr." | "Sr.") && !word.bytes().all(|byte| matches!(byte, b'I' | b'V' | b'X')));
-    words.next().unwrap_or(name)
+/// Whether the first words give the dates of a life: `(born`, `(1 May 1900 – 2 June 1980)`.
+fn lived(tokens: &[Token<'_>]) -> bool {
+    let Some(open) = tokens.iter().take(16).position(|token| token.tag == Tag::Open) else { return false };
+    let inside = tokens[open + 1..].iter().take(20).take_while(|token| token.tag != Tag::Close);
+    let (mut years, mut span) = (0, false);
+    for token in inside {
+        match token.text {
+            "born" | "b." | "died" | "d." | "Born" | "née" => return true,
+            "–" | "—" | "-" => span = true,
+            year if is_year(year) => years += 1 + usize::from(year.contains('–')) * 2,
+            _ => {}
+        }
+    }
+    years > 2 || (years == 2 && span)
+}
+
+/// Whether `name` is how a text goes on to call somebody it has called `full`: the surname.
+fn is_short_for(name: &str, full: &str) -> bool {
+    let first = full.split(' ').next().unwrap_or_default();
+    let descent = ["an", "ese", "ish", "ist", "ern", "ic", "th", "The", "New"].iter().any(|end| first.ends_with(end));
+    let count = full.split(' ').count();
+    if count > 4 || full.contains(" of ") || (descent && count < 3) {
+        return false;
+    }
+    let core = full.trim_end_matches(['I', 'V', 'X', ' ']);
+    let core = core.strip_suffix(" Jr.").unwrap_or(core);
+    core.strip_suffix(name).is_some_and(|rest| rest.ends_with(' '))
+}
+
+fn is_numeral(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| matches!(byte, b'I' | b'V' | b'X'))
 }

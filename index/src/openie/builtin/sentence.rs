@@ -52,12 +52,11 @@ fn begins(token: &Token<'_>) -> bool {
 
 /// Abbreviations that often stand last in a sentence.
 fn ends_by_itself(token: &Token<'_>) -> bool {
-    token.text.ends_with('.')
-        && token.text.len() > 2
-        && matches!(
-            token.text,
-            "Jr." | "Sr." | "Inc." | "Ltd." | "Co." | "Corp." | "Bros." | "etc." | "U.S." | "U.K." | "D.C."
-        )
+    // `World War I.`
+    matches!(
+        token.text,
+        "I." | "Jr." | "Sr." | "Inc." | "Ltd." | "Co." | "Corp." | "Bros." | "etc." | "U.S." | "U.K." | "D.C."
+    )
 }
 
 /// A word of a closed class with a capital, as only a sentence begins.

@@ -1,0 +1,169 @@
+//! Changing an index: a new snapshot of what stays and what comes, published as a build is.
+//!
+//! Afterwards the index answers as one built from scratch of the resulting documents: those that stay and those that
+//! were replaced in their places, the new ones at the end in the order given. (Where the vector search is not exact,
+//! see [`OpenOptions::exact_below`], it may find other neighbours than a graph built anew would.) Only texts that are new
+//! are embedded; the rest is written anew from what the snapshot holds.
+
+mod changes;
+mod plan;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::build::{Base, Draft};
+use crate::embed::Embed;
+use crate::embedding::Embedding;
+use crate::error::IndexError;
+use crate::extract::Extract;
+use crate::folder::{Writing, snapshot_name};
+use crate::index::{OpenOptions, check_embedder};
+use crate::manifest::Manifest;
+use crate::memory::Memory;
+use crate::openie::Builtin;
+use crate::progress::BuildProgress;
+use crate::snapshot::Snapshot;
+
+pub use changes::Changes;
+use plan::Plan;
+
+/// How changes are made.
+#[derive(Debug, Clone)]
+pub struct CommitOptions {
+    /// Texts that are given to the embedder at once.
+    pub batch: usize,
+    /// Threads that join new vectors into a graph.
+    pub threads: usize,
+    /// Keep what is embedded in a journal until the snapshot is published, as
+    /// [`BuildOptions::journal`](crate::BuildOptions::journal).
+    pub journal: bool,
+    /// What finds the triples of documents that bring none: best what the index was built with (see
+    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)), which need not be given where that is [`Builtin`]. What it
+    /// found in documents that stay is kept, unless it reads the whole corpus, and then it is asked about all again.
+    pub extract: Option<Arc<dyn Extract>>,
+    /// Ask nobody, and take documents without triples as they are: a graph search reaches them by their own similarity
+    /// alone. Otherwise, where an extractor found the triples of the others and cannot be asked, they are refused.
+    pub bare: bool,
+}
+
+impl Default for CommitOptions {
+    fn default() -> CommitOptions {
+        let crate::BuildOptions { batch, threads, journal, extract, .. } = crate::BuildOptions::default();
+        CommitOptions { batch, threads, journal, extract, bare: false }
+    }
+}
+
+/// What a commit did.
+#[derive(Debug, Clone)]
+pub struct CommitReport {
+    /// The manifest of the index now.
+    pub manifest: Manifest,
+    /// Whether a new snapshot was published. It is not where the changes come to nothing.
+    pub published: bool,
+    /// Documents that were added.
+    pub added: u64,
+    /// Documents that took the place of another with their id.
+    pub replaced: u64,
+    /// Documents that were there already, the same in every field, and were left alone.
+    pub unchanged: u64,
+    /// Documents that were removed.
+    pub removed: u64,
+    /// Ids to be removed that were not there.
+    pub absent: Vec<String>,
+}
+
+/// Makes `changes` to the index in `dir` and publishes the snapshot that comes of them.
+///
+/// # Errors
+/// If there is no index, it is damaged, of another format or another embedder, another process is writing there, the
+/// changes contradict themselves or would leave no document, the embedder fails, or the disk refuses. Whatever goes
+/// wrong, the index stands as it was.
+pub fn commit(
+    dir: &Path,
+    embed: &dyn Embed,
+    changes: Changes,
+    options: &CommitOptions,
+    progress: &dyn BuildProgress,
+) -> Result<CommitReport, IndexError> {
+    // Not even a lock is left where there is no index.
+    Manifest::read(dir)?;
+    let writing = Writing::begin(dir)?;
+    let base = Snapshot::open_newest(dir, &OpenOptions::default())?;
+    Committing { dir, embed, options, progress }.commit(&writing, &base, changes)
+}
+
+/// A commit under way.
+pub(crate) struct Committing<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) embed: &'a dyn Embed,
+    pub(crate) options: &'a CommitOptions,
+    pub(crate) progress: &'a dyn BuildProgress,
+}
+
+impl Committing<'_> {
+    /// Makes `changes` to `base`, which must be what is published and have been verified.
+    pub(crate) fn commit(
+        &self,
+        writing: &Writing,
+        base: &Snapshot,
+        changes: Changes,
+    ) -> Result<CommitReport, IndexError> {
+        check_embedder(self.dir, &base.manifest, self.embed)?;
+        let plan = Plan::of(base, changes)?;
+        if plan.empties(base) {
+            return Err(IndexError::Emptied { dir: self.dir.to_owned() });
+        }
+        let manifest = if plan.is_empty() { base.manifest.clone() } else { self.publish(writing, base, &plan)? };
+        Ok(CommitReport {
+            published: manifest.snapshot != base.manifest.snapshot,
+            manifest,
+            added: plan.added(),
+            replaced: plan.replaced,
+            unchanged: plan.unchanged,
+            removed: plan.removed,
+            absent: plan.absent,
+        })
+    }
+
+    fn publish(&self, writing: &Writing, base: &Snapshot, plan: &Plan) -> Result<Manifest, IndexError> {
+        let extract = self.extractor(base, plan)?;
+        let extract = extract.as_deref();
+        let published = Some(base.manifest.snapshot);
+        let snapshot = writing.next_snapshot(published)?;
+        writing.sweep(published)?;
+        let mut memory = Memory::open(self.dir, self.embed, self.options.journal)?;
+        base.remember(&mut memory)?;
+        let CommitOptions { batch, threads, .. } = *self.options;
+        let embedding = Embedding { embed: self.embed, batch, memory: &memory };
+        let draft = Draft { writing, embedding, threads, extract, progress: self.progress };
+        let part = writing.create_part(snapshot)?;
+        let (files, moved) = (self.dir.join(snapshot_name(base.manifest.snapshot)), plan.moved(base)?);
+        let extracted = !extract.is_some_and(|extract| extract.reads_corpus() && source(base) == Some(&extract.id()));
+        let goes_on = Base { snapshot: base, files: &files, moved: &moved, extracted };
+        let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
+        draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
+    }
+
+    /// Who is asked for triples. Refuses documents without where nobody can say what they state, though somebody did
+    /// for the others.
+    fn extractor(&self, base: &Snapshot, plan: &Plan) -> Result<Option<Arc<dyn Extract>>, IndexError> {
+        let (given, source) = (self.options.extract.clone(), source(base));
+        if given.is_some() || self.options.bare {
+            return Ok(given);
+        }
+        if source == Some(&Builtin.id()) {
+            return Ok(Some(Arc::new(Builtin)));
+        }
+        match plan.incoming().find(|document| document.triples.is_none()).zip(source) {
+            Some((document, source)) => {
+                Err(IndexError::NoTriples { id: document.id.clone(), extractor: source.to_owned() })
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+/// What found the triples that documents did not bring.
+fn source(base: &Snapshot) -> Option<&str> {
+    base.manifest.graph.as_ref()?.extractor()
+}

@@ -1,0 +1,112 @@
+//! What a commit comes to: which documents stay, change, go and come, and which number each has afterwards.
+
+use std::collections::HashMap;
+
+use super::changes::Changes;
+use crate::corpus::Document;
+use crate::error::IndexError;
+use crate::snapshot::Snapshot;
+
+/// What happens to a document of the snapshot.
+#[derive(Debug)]
+enum Fate {
+    Gone,
+    Replaced(Document),
+}
+
+/// Changes held against a snapshot.
+#[derive(Debug)]
+pub(super) struct Plan {
+    fates: HashMap<u32, Fate>,
+    new: Vec<Document>,
+    /// Documents that take the place of another.
+    pub(super) replaced: u64,
+    /// Documents that are as they were.
+    pub(super) unchanged: u64,
+    /// Documents that are removed.
+    pub(super) removed: u64,
+    /// Ids to be removed that are not there, each once, in the order given.
+    pub(super) absent: Vec<String>,
+}
+
+impl Plan {
+    /// Finds the documents that `changes` name in `base`.
+    pub(super) fn of(base: &Snapshot, changes: Changes) -> Result<Plan, IndexError> {
+        changes.check()?;
+        let mut plan =
+            Plan { fates: HashMap::new(), new: Vec::new(), replaced: 0, unchanged: 0, removed: 0, absent: Vec::new() };
+        for id in changes.delete {
+            match base.store.find(&id)? {
+                Some(number) => plan.removed += u64::from(plan.fates.insert(number, Fate::Gone).is_none()),
+                None if plan.absent.contains(&id) => {}
+                None => plan.absent.push(id),
+            }
+        }
+        for document in changes.upsert {
+            match base.store.find(&document.id)? {
+                None => plan.new.push(document),
+                Some(number) if base.document(number)? == document => plan.unchanged += 1,
+                Some(number) => {
+                    plan.fates.insert(number, Fate::Replaced(document));
+                    plan.replaced += 1;
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Documents that were not there before.
+    pub(super) fn added(&self) -> u64 {
+        self.new.len() as u64
+    }
+
+    /// Whether the index would stay as it is.
+    pub(super) fn is_empty(&self) -> bool {
+        self.fates.is_empty() && self.new.is_empty()
+    }
+
+    /// The documents that are put in.
+    pub(super) fn incoming(&self) -> impl Iterator<Item = &Document> {
+        let replaced = self.fates.values().filter_map(|fate| match fate {
+            Fate::Replaced(document) => Some(document),
+            Fate::Gone => None,
+        });
+        replaced.chain(&self.new)
+    }
+
+    /// For each passage of `base` the number afterwards of the one with the same id, title and text, if there is one.
+    pub(super) fn moved(&self, base: &Snapshot) -> Result<Vec<Option<u32>>, IndexError> {
+        let mut next = 0;
+        let mut place = |number| {
+            let stays = match self.fates.get(&number) {
+                Some(Fate::Gone) => return Ok(None),
+                Some(Fate::Replaced(document)) => {
+                    let old = base.store.passage(number)?;
+                    old.title == document.title && old.text == document.text
+                }
+                None => true,
+            };
+            next += 1;
+            Ok(stays.then_some(next - 1))
+        };
+        (0..base.store.count()).map(&mut place).collect()
+    }
+
+    /// The documents afterwards: those that stay and those that were replaced in their places, then the new ones.
+    pub(super) fn documents<'a>(
+        &'a self,
+        base: &'a Snapshot,
+    ) -> impl Iterator<Item = Result<Document, IndexError>> + 'a {
+        let old = (0..base.store.count()).filter_map(|number| match self.fates.get(&number) {
+            Some(Fate::Gone) => None,
+            Some(Fate::Replaced(document)) => Some(Ok(document.clone())),
+            None => Some(base.document(number)),
+        });
+        old.chain(self.new.iter().cloned().map(Ok))
+    }
+
+    /// Whether no document is left.
+    pub(super) fn empties(&self, base: &Snapshot) -> bool {
+        self.new.is_empty() && self.removed == base.store.len() as u64
+    }
+}

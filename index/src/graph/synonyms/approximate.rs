@@ -1,0 +1,117 @@
+//! Approximate neighbours, where holding every vector against every other one would take too long: a graph of nearest
+//! neighbours (HNSW, by usearch) over vectors in a byte per number, kept in memory while it is used. What it finds is
+//! scored again in full.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
+
+use super::share::share;
+use super::{Best, MOST, THRESHOLD};
+use crate::dense::{Vectors, dot, dot_bytes};
+use crate::error::IndexError;
+
+/// Phrases that a thread takes at once.
+const BLOCK: usize = 256;
+/// Neighbours per node.
+const CONNECTIVITY: usize = 16;
+/// Candidates looked at when a node is added.
+const EXPANSION_ADD: usize = 64;
+/// Candidates looked at in a search, at least.
+const EXPANSION_SEARCH: usize = 64;
+/// Neighbours asked for at first; most phrases have fewer.
+const FEW: usize = 24;
+/// Neighbours asked for where there are more: beyond [`MOST`], since the order is approximate, and the phrase itself.
+const MANY: usize = MOST + 59;
+/// How far the score of two vectors in bytes may be from the true one, as a guess that is on the safe side.
+const ERROR: f32 = 0.02;
+
+/// For each of the `queries` about its nearest among `columns`, itself left out. `done` gets how many of the queries
+/// the work so far comes to: as many for the graph as for the searches in it.
+pub(super) fn nearest(
+    vectors: &Vectors,
+    queries: &[u32],
+    columns: &[u32],
+    threads: usize,
+    done: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<(u32, Best)>, IndexError> {
+    let graph = Graph::new(vectors, columns.len(), threads.max(1))?;
+    let (half, added) = (queries.len() as u64 / 2, AtomicU64::new(0));
+    share(&mut columns.to_vec(), BLOCK, threads, |block| {
+        block.iter().try_for_each(|&column| graph.add(column))?;
+        let added = added.fetch_add(block.len() as u64, Ordering::Relaxed) + block.len() as u64;
+        done(added * half / columns.len() as u64);
+        Ok(())
+    })?;
+    let mut found: Vec<(u32, Best)> = queries.iter().map(|&query| (query, Best::default())).collect();
+    let searched = AtomicU64::new(0);
+    share(&mut found, BLOCK, threads, |block| {
+        block.iter_mut().try_for_each(|(query, best)| graph.search(*query, best))?;
+        let searched = searched.fetch_add(block.len() as u64, Ordering::Relaxed) + block.len() as u64;
+        done(half + searched.div_ceil(2));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+struct Graph<'a> {
+    vectors: &'a Vectors,
+    index: Index,
+    /// What a number is multiplied with to become a byte.
+    scale: f32,
+}
+
+impl Graph<'_> {
+    fn new(vectors: &Vectors, count: usize, threads: usize) -> Result<Graph<'_>, IndexError> {
+        let dims = vectors.dims();
+        let mut index = Index::new(&IndexOptions {
+            dimensions: dims,
+            metric: MetricKind::IP,
+            quantization: ScalarKind::I8,
+            connectivity: CONNECTIVITY,
+            expansion_add: EXPANSION_ADD,
+            expansion_search: EXPANSION_SEARCH,
+            multi: false,
+        })
+        .map_err(failed)?;
+        let largest = vectors.rows().flatten().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let scale = 127.0 / largest.max(f32::MIN_POSITIVE);
+        let square = scale * scale;
+        index.change_metric::<i8>(Box::new(move |a, b| {
+            // SAFETY: usearch calls this with two stored or queried vectors of the index, which have `dims` bytes each.
+            let (a, b) = unsafe { (std::slice::from_raw_parts(a, dims), std::slice::from_raw_parts(b, dims)) };
+            1.0 - dot_bytes(a, b) as f32 / square
+        }));
+        index.reserve_capacity_and_threads(count, threads).map_err(failed)?;
+        Ok(Graph { vectors, index, scale })
+    }
+
+    fn bytes(&self, number: u32) -> Vec<i8> {
+        let row = self.vectors.row(number).unwrap_or_default();
+        row.iter().map(|x| (x * self.scale).round() as i8).collect()
+    }
+
+    fn add(&self, number: u32) -> Result<(), IndexError> {
+        self.index.add(u64::from(number), &self.bytes(number)).map_err(failed)
+    }
+
+    fn search(&self, query: u32, best: &mut Best) -> Result<(), IndexError> {
+        let Some(a) = self.vectors.row(query) else { return Ok(()) };
+        let bytes = self.bytes(query);
+        let mut matches = self.index.search(&bytes, FEW).map_err(failed)?;
+        if matches.distances.last().is_some_and(|distance| 1.0 - distance >= THRESHOLD - ERROR) {
+            matches = self.index.search(&bytes, MANY).map_err(failed)?;
+        }
+        for number in matches.keys.into_iter().filter_map(|key| u32::try_from(key).ok()).filter(|&key| key != query) {
+            if let Some(b) = self.vectors.row(number) {
+                best.offer(number, dot(a, b));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: impl fmt::Display) -> IndexError {
+    IndexError::Dense { action: "look for synonyms in", message: error.to_string() }
+}

@@ -1,0 +1,99 @@
+//! The first parts of many vectors, laid side by side so that the products of a few queries with sixteen of them are
+//! added up in registers.
+
+use crate::dense::{Vectors, dot};
+
+/// Columns of a panel.
+pub(super) const WIDTH: usize = 16;
+
+/// Queries that are multiplied at once.
+pub(super) const HEIGHT: usize = 4;
+
+/// The products of [`HEIGHT`] queries with a panel.
+pub(super) type Tile = [[f32; WIDTH]; HEIGHT];
+
+/// How vectors are parted: in the numbers that are multiplied first and the length of what follows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cut(usize);
+
+impl Cut {
+    /// A third of the numbers leaves few pairs that have to be looked at again.
+    pub(super) fn of(dims: usize) -> Cut {
+        Cut((dims / 3).max(1))
+    }
+
+    /// How many numbers come first.
+    pub(super) fn first(self) -> usize {
+        self.0
+    }
+
+    /// The length of what follows.
+    pub(super) fn rest(self, row: &[f32]) -> f32 {
+        let rest = row.get(self.0..).unwrap_or_default();
+        dot(rest, rest).sqrt()
+    }
+}
+
+/// Columns in panels, the last one filled up with zeros.
+#[derive(Debug)]
+pub(super) struct Panels {
+    cut: Cut,
+    /// For each panel the first numbers of all its columns, then the second ones, and so on.
+    numbers: Vec<f32>,
+    /// The length of what follows of every column.
+    pub(super) rests: Vec<[f32; WIDTH]>,
+}
+
+impl Panels {
+    pub(super) fn of(vectors: &Vectors, columns: &[u32], cut: Cut) -> Panels {
+        let panel = cut.first() * WIDTH;
+        let count = columns.len().div_ceil(WIDTH);
+        let (mut numbers, mut rests) = (vec![0.0; count * panel], vec![[0.0; WIDTH]; count]);
+        let filled = numbers.chunks_exact_mut(panel).zip(&mut rests).zip(columns.chunks(WIDTH));
+        for ((numbers, rests), columns) in filled {
+            for (lane, &column) in columns.iter().enumerate() {
+                let row = vectors.row(column).unwrap_or_default();
+                rests[lane] = cut.rest(row);
+                numbers[lane..].iter_mut().step_by(WIDTH).zip(row).for_each(|(place, &x)| *place = x);
+            }
+        }
+        Panels { cut, numbers, rests }
+    }
+
+    /// The products of the first parts of some queries, laid one behind the other, with each panel.
+    pub(super) fn tiles(&self, queries: &[f32], mut visit: impl FnMut(usize, &Tile)) {
+        for (place, panel) in self.numbers.chunks_exact(self.cut.first() * WIDTH).enumerate() {
+            visit(place, &tile(queries, panel));
+        }
+    }
+}
+
+fn tile(queries: &[f32], panel: &[f32]) -> Tile {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        // SAFETY: the processor has both features.
+        return unsafe { tile_avx2(queries, panel) };
+    }
+    tile_by(queries, panel, |x, y, sum| x * y + sum)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn tile_avx2(queries: &[f32], panel: &[f32]) -> Tile {
+    tile_by(queries, panel, f32::mul_add)
+}
+
+#[inline(always)]
+fn tile_by(queries: &[f32], panel: &[f32], multiply_add: impl Fn(f32, f32, f32) -> f32) -> Tile {
+    let mut sums = [[0.0; WIDTH]; HEIGHT];
+    let (columns, _) = panel.as_chunks::<WIDTH>();
+    let (queries, _) = queries.as_chunks::<HEIGHT>();
+    for (column, query) in columns.iter().zip(queries) {
+        for row in 0..HEIGHT {
+            for lane in 0..WIDTH {
+                sums[row][lane] = multiply_add(query[row], column[lane], sums[row][lane]);
+            }
+        }
+    }
+    sums
+}

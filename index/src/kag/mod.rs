@@ -1,0 +1,113 @@
+//! TeaRAG's knowledge association graph (§4.1, §4.2): the chunks and triples found for a question, joined by the
+//! entities they name, and ranked together by a personalised PageRank from the question.
+//!
+//! The published text has lost its constants and its code is not to be had: what is not in the text is in
+//! [`KagOptions`], with defaults of our own.
+
+mod association;
+mod entity;
+mod search;
+mod shown;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use search::search;
+pub use shown::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KeyEntity};
+
+/// How many things are looked for, and how they are weighed. None of these numbers could be recovered from TeaRAG.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KagOptions {
+    /// Chunks (passages) in the graph, if that is not fewer than are to be returned. TeaRAG has at least 5 (§5.4.1).
+    pub chunks: usize,
+    /// Entities that are found for each key entity; the triples that name one of them are candidates.
+    pub entities: usize,
+    /// Triples in the graph, if that is not fewer than items are to be returned. TeaRAG has at least 5.
+    pub triples: usize,
+    /// Share of the mass that follows edges (α): small, and the question counts; large, and the structure does (§5.5.2).
+    pub damping: f64,
+    /// A triple is joined to the question only if its relevance is above this (eq. 2).
+    pub threshold: f64,
+    /// Steps of the PageRank; so many are made whatever happens.
+    pub iterations: u32,
+    /// How likeness becomes relevance.
+    pub relevance: Relevance,
+}
+
+impl Default for KagOptions {
+    fn default() -> KagOptions {
+        KagOptions {
+            chunks: 10,
+            entities: 5,
+            triples: 10,
+            damping: 0.5,
+            threshold: 0.5,
+            iterations: 20,
+            relevance: Relevance::default(),
+        }
+    }
+}
+
+/// How the likeness of a question to a chunk or triple, a cosine, becomes a relevance between 0 and 1 (eq. 1, 2).
+/// TeaRAG takes the sigmoid of a reranker's score; there is no reranker here, and the plain sigmoid of a cosine would
+/// lie between 0.27 and 0.73 for everything.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Relevance {
+    /// `1 / (1 + exp(-slope · (cosine - centre)))`.
+    Sigmoid {
+        /// How sharply relevance rises.
+        slope: f64,
+        /// The cosine whose relevance is one half.
+        centre: f64,
+    },
+    /// The cosine itself, 0 if it is negative.
+    Cosine,
+}
+
+impl Default for Relevance {
+    /// A slope and a centre for sentence embedders such as MiniLM, which give unrelated texts cosines below 0.2 and
+    /// answers ones above 0.5.
+    fn default() -> Relevance {
+        Relevance::Sigmoid { slope: 10.0, centre: 0.4 }
+    }
+}
+
+impl Relevance {
+    /// The relevance of what is like the question by this much.
+    pub fn of(self, cosine: f32) -> f64 {
+        let cosine = f64::from(cosine);
+        match self {
+            Relevance::Sigmoid { slope, centre } => 1.0 / (1.0 + (-slope * (cosine - centre)).exp()),
+            Relevance::Cosine => cosine.clamp(0.0, 1.0),
+        }
+    }
+}
+
+impl KagOptions {
+    /// Chunks, entities, triples and iterations, each at most.
+    pub const MOST: usize = 1000;
+
+    /// Whether every number in it is one that a search can use.
+    ///
+    /// # Errors
+    /// What is wrong with the first that is not, to be read behind the name of the options.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let finite = match self.relevance {
+            Relevance::Sigmoid { slope, centre } => slope.is_finite() && centre.is_finite(),
+            Relevance::Cosine => true,
+        };
+        let counts = [self.chunks, self.entities, self.triples, self.iterations as usize];
+        if !(0.0..1.0).contains(&self.damping) {
+            Err("needs a `damping` from 0 to below 1")
+        } else if !(0.0..=1.0).contains(&self.threshold) {
+            Err("needs a `threshold` from 0 to 1")
+        } else if counts.iter().any(|count| !(1..=Self::MOST).contains(count)) {
+            Err("needs `chunks`, `entities`, `triples` and `iterations` from 1 to 1000")
+        } else if finite {
+            Ok(())
+        } else {
+            Err("needs a finite `slope` and `centre`")
+        }
+    }
+}

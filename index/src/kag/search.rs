@@ -1,0 +1,220 @@
+//! Finding what goes into the graph of a question, and ranking it.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::association::{Association, Chunk, Item, Masses, Statement};
+use super::entity::linked;
+use super::shown::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KeyEntity};
+use crate::dense::dot;
+use crate::embed::embed_unit;
+use crate::error::IndexError;
+use crate::evidence::{Arrival, Evidence, Hit, Passage, Path, Place, TripleHit};
+use crate::graph::Graph;
+use crate::graph::phrase::normalise;
+use crate::index::Index;
+use crate::query::Query;
+use crate::scored::{Scored, best};
+
+/// Passages that are named with a triple.
+const MOST_PASSAGES: usize = 10;
+
+/// What a question is about, as it is asked for and as the graph has it.
+struct Key {
+    text: String,
+    name: String,
+    given: bool,
+}
+
+/// What was found for a question.
+struct Found {
+    keys: Vec<Key>,
+    /// By key entity.
+    phrases: Vec<Vec<Scored>>,
+    chunks: Vec<Scored>,
+    /// Normal forms of the chunks' titles.
+    titles: Vec<String>,
+    passages: Vec<Passage>,
+    facts: Vec<Scored>,
+    /// By fact: the chunks that state it.
+    sources: Vec<Vec<usize>>,
+}
+
+/// Answers a question in [`Mode::Kag`](crate::Mode::Kag): TeaRAG §4.1 and §4.2 with embeddings alone, where TeaRAG also
+/// reranks.
+///
+/// Chunks are those most like the question. For each key entity the phrases most like `Key entity: {e}. Query: {q}` are
+/// looked for; without any key entity, those most like the question. Of all facts that name one of these phrases, the
+/// ones most like the question are taken. The best `k` of chunks and facts, ranked together, are returned; equal ones
+/// chunks first, then the more alike. `text` is what is asked, without white space around it.
+pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Evidence, IndexError> {
+    let found = find(index, graph, query, text)?;
+    check(query, "the graph was made")?;
+    let chunks: Vec<Chunk<'_>> =
+        found.chunks.iter().zip(&found.titles).map(|(chunk, title)| Chunk { similarity: chunk.score, title }).collect();
+    let statements: Vec<Statement<'_>> = found
+        .facts
+        .iter()
+        .zip(&found.sources)
+        .map(|(scored, sources)| {
+            let fact = graph.fact(scored.number);
+            let (head, tail) = (graph.phrase(fact.subject), graph.phrase(fact.object));
+            Statement { similarity: scored.score, head, tail, sources: sources.clone() }
+        })
+        .collect();
+    let keys: Vec<String> = found.keys.iter().map(|key| key.name.clone()).collect();
+    let association = Association::new(&chunks, &statements, &keys, &query.kag);
+    let masses = association.walk(&query.kag);
+    let mut evidence = Evidence::of(index.manifest().snapshot, query.mode, Vec::new());
+    for ((item, mass), rank) in masses.best(query.k).into_iter().zip(1..) {
+        match item {
+            Item::Chunk(place) => evidence.hits.push(found.hit(place, rank, mass)),
+            Item::Triple(place) => evidence.triples.push(found.triple(index, graph, place, rank, mass)?),
+        }
+    }
+    evidence.association = Some(found.shown(graph, query, &masses));
+    Ok(evidence)
+}
+
+fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found, IndexError> {
+    let options = &query.kag;
+    let keys = keys(graph, query, text);
+    check(query, "the query was embedded")?;
+    let asked: Vec<String> = keys.iter().map(|key| format!("Key entity: {}. Query: {text}", key.text)).collect();
+    let texts: Vec<&str> = std::iter::once(text).chain(asked.iter().map(String::as_str)).collect();
+    let vectors = embed_unit(index.embed.as_ref(), &texts);
+    let vectors = vectors.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
+    check(query, "the vector search")?;
+    let question = &vectors[0];
+    let dense = &index.snapshot.dense;
+    let chunks = dense.search(question, options.chunks.max(query.k), query.deadline)?;
+    check(query, "the phrases were searched")?;
+    // The question itself stands in where it is about no entity.
+    let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
+    let phrases: Vec<Vec<Scored>> = about.iter().map(|vector| nearest(graph, vector, options.entities)).collect();
+    check(query, "the facts were searched")?;
+    let facts = facts_of(graph, &phrases).into_iter();
+    let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
+    let facts = best(facts.collect(), options.triples.max(query.k));
+    check(query, "the passages were read")?;
+    let passages = chunks.iter().map(|chunk| index.snapshot.store.passage(chunk.number));
+    let passages = passages.collect::<Result<Vec<_>, _>>()?;
+    let sources = facts.iter().map(|fact| {
+        let stating = graph.passages_of_fact(fact.number);
+        (0..chunks.len()).filter(|&place| stating.binary_search(&chunks[place].number).is_ok()).collect()
+    });
+    let sources = sources.collect();
+    let titles = passages.iter().map(|passage| normalise(&passage.title)).collect();
+    Ok(Found { keys, phrases, chunks, titles, passages, facts, sources })
+}
+
+/// The key entities of a query, or else of its text; each name once.
+fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<Key> {
+    let mut keys: Vec<Key> = Vec::new();
+    for entity in &query.entities {
+        let name = normalise(entity);
+        if !name.is_empty() && !keys.iter().any(|key| key.name == name) {
+            keys.push(Key { text: entity.trim().to_owned(), name, given: true });
+        }
+    }
+    if keys.is_empty() {
+        let linked = linked(text, &|phrase| graph.phrase_id(phrase).is_some());
+        keys.extend(linked.into_iter().map(|name| Key { text: name.clone(), name, given: false }));
+    }
+    keys
+}
+
+/// The phrases most like a vector; the empty one, which stands for what has no ASCII letter or digit, is none.
+fn nearest(graph: &Graph, vector: &[f32], count: usize) -> Vec<Scored> {
+    let rows = graph.phrase_vectors().rows().zip(0..);
+    let scored = rows.map(|(row, number)| Scored { number, score: dot(vector, row) });
+    best(scored.filter(|scored| !graph.phrase(scored.number).is_empty()).collect(), count)
+}
+
+/// Every fact that names one of the phrases, in order.
+fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
+    let phrases: BTreeSet<u32> = phrases.iter().flatten().map(|scored| scored.number).collect();
+    let mut facts = BTreeSet::new();
+    for &phrase in &phrases {
+        for &passage in graph.passages_of(phrase) {
+            facts.extend(graph.facts_of(passage).iter().filter(|&&number| {
+                let fact = graph.fact(number);
+                fact.subject == phrase || fact.object == phrase
+            }));
+        }
+    }
+    facts
+}
+
+fn check(query: &Query, stage: &'static str) -> Result<(), IndexError> {
+    match query.deadline {
+        Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
+        _ => Ok(()),
+    }
+}
+
+impl Found {
+    fn hit(&self, place: usize, rank: usize, mass: f64) -> Hit {
+        let dense = Place { rank: place + 1, score: self.chunks[place].score };
+        // The walk starts from the question and its entities, never from a chunk.
+        let graph = Arrival { rank, mass, reset: 0.0, via: Vec::new() };
+        let path = Path { dense: Some(dense), graph: Some(graph), ..Path::default() };
+        Hit { rank, score: mass as f32, passage: self.passages[place].clone(), path }
+    }
+
+    fn triple(
+        &self,
+        index: &Index,
+        graph: &Graph,
+        place: usize,
+        rank: usize,
+        mass: f64,
+    ) -> Result<TripleHit, IndexError> {
+        let number = self.facts[place].number;
+        let fact = graph.fact(number);
+        let passages = graph.passages_of_fact(number).iter().take(MOST_PASSAGES);
+        let passages = passages.map(|&passage| Ok(index.snapshot.store.passage(passage)?.id));
+        Ok(TripleHit {
+            rank,
+            score: mass as f32,
+            subject: graph.phrase(fact.subject).to_owned(),
+            relation: fact.relation.to_owned(),
+            object: graph.phrase(fact.object).to_owned(),
+            passages: passages.collect::<Result<_, IndexError>>()?,
+        })
+    }
+
+    fn shown(&self, graph: &Graph, query: &Query, masses: &Masses) -> Associated {
+        let options = query.kag;
+        let found =
+            |scored: &Scored| FoundPhrase { phrase: graph.phrase(scored.number).to_owned(), similarity: scored.score };
+        let entities = self.keys.iter().zip(&self.phrases).zip(&masses.entities).map(|((key, phrases), &mass)| {
+            let (name, given) = (key.name.clone(), key.given);
+            KeyEntity { name, given, phrases: phrases.iter().map(found).collect(), mass }
+        });
+        let chunks = self.chunks.iter().enumerate().map(|(place, chunk)| AssociatedChunk {
+            passage: self.passages[place].id.clone(),
+            title: self.titles[place].clone(),
+            similarity: chunk.score,
+            relevance: options.relevance.of(chunk.score),
+            mass: masses.chunks[place],
+        });
+        let triples = self.facts.iter().enumerate().map(|(place, scored)| {
+            let fact = graph.fact(scored.number);
+            let relevance = options.relevance.of(scored.score);
+            AssociatedTriple {
+                subject: graph.phrase(fact.subject).to_owned(),
+                relation: fact.relation.to_owned(),
+                object: graph.phrase(fact.object).to_owned(),
+                similarity: scored.score,
+                relevance: if relevance > options.threshold { relevance } else { 0.0 },
+                chunks: self.sources[place].clone(),
+                mass: masses.triples[place],
+            }
+        });
+        Associated { options, entities: entities.collect(), chunks: chunks.collect(), triples: triples.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

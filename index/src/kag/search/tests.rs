@@ -1,0 +1,185 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::build::{BuildOptions, build};
+use crate::corpus::{Corpus, Document};
+use crate::embed::fake::HashEmbed;
+use crate::kag::{KagOptions, Relevance};
+use crate::query::Mode;
+use crate::triple::Triple;
+
+fn document(id: &str, title: &str, text: &str, triples: &[(&str, &str, &str)]) -> Document {
+    let triples = triples.iter().map(|&(subject, relation, object)| Triple::new(subject, relation, object)).collect();
+    let (id, title, text) = (id.to_owned(), title.to_owned(), text.to_owned());
+    Document { id, title, text, triples: Some(triples), metadata: None }
+}
+
+fn index() -> (TempDir, Index) {
+    let documents = vec![
+        document("seine", "Seine", "The Seine is a river through Paris.", &[("Seine", "flows through", "Paris")]),
+        document(
+            "louvre",
+            "Louvre",
+            "The Louvre is a museum in Paris and shows the Mona Lisa.",
+            &[("Louvre", "lies in", "Paris"), ("Louvre", "shows", "Mona Lisa")],
+        ),
+        document("mona", "Mona Lisa", "Leonardo painted the Mona Lisa.", &[("Mona Lisa", "painted by", "Leonardo")]),
+        document("thames", "Thames", "The Thames is a river through London.", &[("Thames", "flows through", "London")]),
+        document("again", "", "Through Paris flows the river.", &[("Seine", "flows through", "Paris")]),
+        document("odd", "???", "Nothing much.", &[("??", "is", "!!")]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("index");
+    let embed = HashEmbed::default();
+    build(Corpus::from_documents("test", documents), &embed, &out, &BuildOptions::default(), &()).unwrap();
+    let index = Index::open(&out, Arc::new(embed)).unwrap();
+    (dir, index)
+}
+
+fn query(text: &str, k: usize) -> Query {
+    let kag = KagOptions { relevance: Relevance::Cosine, threshold: 0.2, ..KagOptions::default() };
+    Query { kag, ..Query::new(text, Mode::Kag, k) }
+}
+
+fn ask(index: &Index, query: &Query) -> Evidence {
+    search(index, index.graph().unwrap(), query, query.text.trim()).unwrap()
+}
+
+/// Makes the graph again from what is shown, as a full matrix, and walks over it.
+fn masses_again(shown: &Associated) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    let mut names: Vec<&str> = Vec::new();
+    names.extend(shown.entities.iter().map(|entity| entity.name.as_str()));
+    names.extend(shown.chunks.iter().map(|chunk| chunk.title.as_str()).filter(|title| !title.is_empty()));
+    names.extend(shown.triples.iter().flat_map(|triple| [triple.subject.as_str(), triple.object.as_str()]));
+    let (chunks, triples) = (shown.chunks.len(), shown.triples.len());
+    let entity = |name: &str| 1 + chunks + triples + names.iter().position(|other| *other == name).unwrap();
+    let nodes = 1 + chunks + triples + names.len();
+    let mut matrix = vec![vec![0.0_f64; nodes]; nodes];
+    let mut join = |a: usize, b: usize, weight: f64| {
+        if a != b {
+            (matrix[a][b], matrix[b][a]) = (weight, weight);
+        }
+    };
+    for (place, chunk) in shown.chunks.iter().enumerate() {
+        join(0, 1 + place, chunk.relevance);
+        if !chunk.title.is_empty() {
+            join(1 + place, entity(&chunk.title), 1.0);
+        }
+    }
+    for (place, triple) in shown.triples.iter().enumerate() {
+        let node = 1 + chunks + place;
+        join(0, node, triple.relevance);
+        let (head, tail) = (entity(&triple.subject), entity(&triple.object));
+        join(head, tail, 1.0);
+        for member in std::iter::once(node).chain(triple.chunks.iter().map(|chunk| 1 + chunk)) {
+            join(member, head, 1.0);
+            join(member, tail, 1.0);
+            join(member, node, 1.0);
+        }
+    }
+    let mut start = vec![0.0; nodes];
+    start[0] = 1.0;
+    shown.entities.iter().for_each(|key| start[entity(&key.name)] = 0.5);
+    let sums: Vec<f64> = (0..nodes).map(|column| matrix.iter().map(|row| row[column]).sum()).collect();
+    let mut mass = start.clone();
+    for _ in 0..shown.options.iterations {
+        let step = |row: usize| -> f64 {
+            (0..nodes).filter(|&column| sums[column] > 0.0).map(|c| matrix[row][c] / sums[c] * mass[c]).sum()
+        };
+        let (stay, go) = (1.0 - shown.options.damping, shown.options.damping);
+        mass = (0..nodes).map(|row| go * step(row) + stay * start[row]).collect();
+    }
+    let keys = shown.entities.iter().map(|key| mass[entity(&key.name)]).collect();
+    (mass[1..=chunks].to_vec(), mass[1 + chunks..=chunks + triples].to_vec(), keys)
+}
+
+fn near(a: &[f64], b: &[f64]) {
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12), "{a:?} is not {b:?}");
+}
+
+#[test]
+fn what_is_shown_gives_the_same_ranking_again() {
+    let (_dir, index) = index();
+    for (text, entities) in [
+        ("Who painted the Mona Lisa in the Louvre?", vec![]),
+        ("Which river flows through Paris?", vec!["Paris".to_owned(), " paris ".to_owned(), "Nowhere!".to_owned()]),
+        ("something else altogether", vec![]),
+    ] {
+        for k in [1, 4, 50] {
+            let query = Query { entities: entities.clone(), ..query(text, k) };
+            let evidence = ask(&index, &query);
+            assert_eq!(evidence, ask(&index, &query), "the same question has the same answer");
+            let shown = evidence.association.as_ref().unwrap();
+            let (chunks, triples, keys) = masses_again(shown);
+            near(&chunks, &shown.chunks.iter().map(|chunk| chunk.mass).collect::<Vec<_>>());
+            near(&triples, &shown.triples.iter().map(|triple| triple.mass).collect::<Vec<_>>());
+            near(&keys, &shown.entities.iter().map(|entity| entity.mass).collect::<Vec<_>>());
+
+            let mut all: Vec<f64> = chunks.into_iter().chain(triples).collect();
+            all.sort_by(|a, b| b.total_cmp(a));
+            let hits = evidence.hits.iter().map(|hit| (hit.rank, hit.score));
+            let triples = evidence.triples.iter().map(|triple| (triple.rank, triple.score));
+            let mut ranked: Vec<(usize, f32)> = hits.chain(triples).collect();
+            ranked.sort_by_key(|&(rank, _)| rank);
+            assert_eq!(ranked.len(), k.min(all.len()));
+            for ((place, (rank, score)), mass) in ranked.into_iter().enumerate().zip(&all) {
+                assert_eq!(rank, place + 1, "chunks and triples share their ranks");
+                assert!((f64::from(score) - mass).abs() < 1e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn entities_are_given_or_found_in_the_question() {
+    let (_dir, index) = index();
+    let names = |query: &Query| {
+        let shown = ask(&index, query).association.unwrap();
+        shown.entities.into_iter().map(|entity| (entity.name, entity.given)).collect::<Vec<_>>()
+    };
+    let linked = names(&query("Who painted the Mona Lisa in the Louvre?", 3));
+    assert_eq!(linked, [("mona lisa".to_owned(), false), ("louvre".to_owned(), false)]);
+    let given = Query { entities: vec!["Mona Lisa".into(), "!".into()], ..query("Who painted it?", 3) };
+    assert_eq!(names(&given), [("mona lisa".to_owned(), true)]);
+    assert_eq!(names(&query("Who knows?", 3)), []);
+}
+
+#[test]
+fn triples_know_their_sources_and_join_them() {
+    let (_dir, index) = index();
+    let evidence = ask(&index, &query("Which river flows through Paris?", 50));
+    let seine = evidence.triples.iter().find(|triple| triple.subject == "seine").unwrap();
+    assert_eq!(seine.passages, ["seine", "again"]);
+    let shown = evidence.association.unwrap();
+    let triple = shown.triples.iter().find(|triple| triple.subject == "seine").unwrap();
+    let sources: BTreeSet<&str> = triple.chunks.iter().map(|&place| shown.chunks[place].passage.as_str()).collect();
+    assert_eq!(sources, BTreeSet::from(["again", "seine"]));
+    // The phrase without a letter is none: it would be like anything.
+    assert!(shown.entities.iter().all(|entity| entity.phrases.iter().all(|found| !found.phrase.is_empty())));
+}
+
+#[test]
+fn a_deadline_that_has_passed_is_kept() {
+    let (_dir, index) = index();
+    let late = query("Paris", 3).deadline(Instant::now());
+    let error = search(&index, index.graph().unwrap(), &late, "Paris").unwrap_err();
+    assert!(matches!(error, IndexError::Deadline { .. }));
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    let bad = |change: fn(&mut KagOptions)| {
+        let mut query = query("x", 1);
+        change(&mut query.kag);
+        matches!(query.check(), Err(IndexError::BadQuery { field: "kag", .. }))
+    };
+    assert!(!bad(|_| ()));
+    assert!(bad(|kag| kag.damping = 1.0) && bad(|kag| kag.damping = f64::NAN) && bad(|kag| kag.threshold = -0.1));
+    assert!(bad(|kag| kag.iterations = 0) && bad(|kag| kag.iterations = 1001) && bad(|kag| kag.chunks = 0));
+    assert!(bad(|kag| kag.relevance = Relevance::Sigmoid { slope: f64::INFINITY, centre: 0.0 }));
+}

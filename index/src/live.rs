@@ -1,0 +1,180 @@
+//! An index that changes while it is searched.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use crate::commit::{Changes, CommitOptions, CommitReport, Committing};
+use crate::embed::Embed;
+use crate::error::IndexError;
+use crate::filter::FactFilter;
+use crate::folder::Writing;
+use crate::index::{Index, OpenOptions};
+use crate::manifest::{MANIFEST, Manifest};
+use crate::progress::BuildProgress;
+
+/// The newest snapshot of an index, as far as it is known here.
+///
+/// Whoever searches takes [`LiveIndex::current`] and keeps that snapshot for as long as it holds it. A commit, by this
+/// process or another one, puts the next one in its place for those who come after. The files of a snapshot that was
+/// replaced are unlinked, which takes them from nobody who has them open.
+pub struct LiveIndex {
+    dir: PathBuf,
+    embed: Arc<dyn Embed>,
+    options: OpenOptions,
+    filter: Option<Arc<dyn FactFilter>>,
+    current: RwLock<Arc<Index>>,
+    /// What the manifest looked like when it was last read; held while a snapshot is being put in place.
+    seen: Mutex<Option<Stamp>>,
+}
+
+/// What tells one manifest from the next without reading it. Each is a new file, renamed into place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+impl fmt::Debug for LiveIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveIndex").field("current", &self.current()).finish_non_exhaustive()
+    }
+}
+
+impl LiveIndex {
+    /// Opens the index in `dir`.
+    ///
+    /// # Errors
+    /// As [`Index::open`].
+    pub fn open(dir: &Path, embed: Arc<dyn Embed>, options: OpenOptions) -> Result<LiveIndex, IndexError> {
+        // Taken before the index is opened: a commit in between is seen at the first look.
+        let seen = Mutex::new(Stamp::of(dir));
+        let index = Index::open_with(dir, Arc::clone(&embed), &options)?;
+        let current = RwLock::new(Arc::new(index));
+        Ok(LiveIndex { dir: dir.to_owned(), embed, options, filter: None, current, seen })
+    }
+
+    /// The same index, of which every snapshot follows only those facts that `filter` keeps.
+    #[must_use]
+    pub fn with_fact_filter(mut self, filter: Arc<dyn FactFilter>) -> LiveIndex {
+        let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Nobody else can hold what was opened for this value alone; if somebody does, the next snapshot is filtered.
+        if let Some(index) = Arc::get_mut(current) {
+            index.filter = Some(Arc::clone(&filter));
+        }
+        self.filter = Some(filter);
+        self
+    }
+
+    /// The snapshot to search now.
+    pub fn current(&self) -> Arc<Index> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Looks whether another process has published a snapshot, and opens that; gives whether there was one. A look
+    /// that finds nothing new costs one `stat`.
+    ///
+    /// # Errors
+    /// If the new snapshot cannot be opened. The one before stays, and the next look tries again.
+    pub fn refresh(&self) -> Result<bool, IndexError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = Stamp::of(&self.dir);
+        if stamp == *seen {
+            return Ok(false);
+        }
+        let newer = Manifest::read(&self.dir)?.snapshot != self.current().manifest().snapshot;
+        if newer {
+            self.replace(&self.options)?;
+        }
+        *seen = stamp;
+        Ok(newer)
+    }
+
+    /// Looks for new snapshots every `interval`, on a thread of its own that ends with the index. What cannot be opened
+    /// is told to the log, once.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn watch(self: &Arc<Self>, interval: Duration) -> std::io::Result<()> {
+        let watched = Arc::downgrade(self);
+        let look = move || {
+            let mut told = None;
+            loop {
+                std::thread::sleep(interval);
+                let Some(live) = watched.upgrade() else { break };
+                match live.refresh() {
+                    Ok(true) => {
+                        tracing::info!(snapshot = live.current().manifest().snapshot, "a new snapshot is searched")
+                    }
+                    Ok(false) => told = None,
+                    Err(error) => {
+                        let message = error.to_string();
+                        if told.as_ref() != Some(&message) {
+                            tracing::warn!(%error, "the new snapshot cannot be opened: the one before is searched");
+                            told = Some(message);
+                        }
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("index-watch".to_owned()).spawn(look).map(drop)
+    }
+
+    /// Makes `changes` and searches what comes of them from now on. Searches go on meanwhile.
+    ///
+    /// # Errors
+    /// As [`commit`](crate::commit()). Whoever commits while another commit is under way, in this process or another, is
+    /// refused with [`IndexError::Locked`].
+    pub fn commit(
+        &self,
+        changes: Changes,
+        options: &CommitOptions,
+        progress: &dyn BuildProgress,
+    ) -> Result<CommitReport, IndexError> {
+        // Not even a lock is left where there is no index any more.
+        Manifest::read(&self.dir)?;
+        let writing = Writing::begin(&self.dir)?;
+        // Another process may have been here since the last look.
+        self.refresh()?;
+        let base = self.current();
+        let embed = self.embed.as_ref();
+        let report =
+            Committing { dir: &self.dir, embed, options, progress }.commit(&writing, &base.snapshot, changes)?;
+        if report.published {
+            // It was read through and summed up a moment ago, under the lock that is still held.
+            let options = OpenOptions { verify: false, ..self.options.clone() };
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let stamp = Stamp::of(&self.dir);
+            self.replace(&options)?;
+            *seen = stamp;
+        }
+        Ok(report)
+    }
+
+    /// Puts the published snapshot in the place of the current one.
+    fn replace(&self, options: &OpenOptions) -> Result<(), IndexError> {
+        let mut index = Index::open_with(&self.dir, Arc::clone(&self.embed), options)?;
+        index.filter.clone_from(&self.filter);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, Arc::new(index));
+        drop(current);
+        // Unmapping the old one, if nobody searches it any more, keeps nobody waiting.
+        drop(old);
+        Ok(())
+    }
+}
+
+impl Stamp {
+    fn of(dir: &Path) -> Option<Stamp> {
+        let about = std::fs::metadata(dir.join(MANIFEST)).ok()?;
+        Some(Stamp {
+            modified: about.modified().ok(),
+            bytes: about.len(),
+            #[cfg(unix)]
+            inode: std::os::unix::fs::MetadataExt::ino(&about),
+        })
+    }
+}

@@ -1,0 +1,332 @@
+//! An index that changes: afterwards it answers as one built from scratch, and nothing is done twice.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod corpora;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use corpora::{HashEmbed, document, files, numbered, open, small_index, write};
+use proptest::prelude::*;
+use waymark_index::{
+    BuildOptions, Changes, CommitOptions, CommitReport, Corpus, Document, Embed, EmbedError, Extract, Index,
+    IndexError, LiveIndex, Mode, OpenOptions, Passages, Query, Ranking, Triple, TripleSink, build, commit,
+};
+
+/// Makes each two words that follow one another a triple. Where it reads the corpus, the relation says how many
+/// passages have the title.
+#[derive(Debug, Clone, Copy)]
+struct Pairs {
+    reads_corpus: bool,
+}
+
+impl Extract for Pairs {
+    fn id(&self) -> String {
+        "pairs".to_owned()
+    }
+
+    fn reads_corpus(&self) -> bool {
+        self.reads_corpus
+    }
+
+    fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
+        let mut titles = BTreeMap::new();
+        for number in (0..).take(if self.reads_corpus { passages.len() } else { 0 }) {
+            *titles.entry(passages.passage(number)?.title).or_insert(0) += 1;
+        }
+        for &number in numbers {
+            let passage = passages.passage(number)?;
+            let words: Vec<&str> = passage.text.split_whitespace().collect();
+            let relation = format!("precedes {}", titles.get(&passage.title).unwrap_or(&0));
+            let triples = words.windows(2).map(|pair| Triple::new(pair[0], relation.as_str(), pair[1])).collect();
+            sink(number, triples)?;
+        }
+        Ok(())
+    }
+}
+
+fn changed(dir: &Path, changes: Changes) -> CommitReport {
+    commit(dir, &HashEmbed::default(), changes, &CommitOptions::default(), &()).unwrap()
+}
+
+fn some_document() -> impl Strategy<Value = Document> {
+    let word =
+        || prop::sample::select(vec!["river", "rivers", "city", "old city", "museum", "painter", "Émile", "1889"]);
+    let text = prop::collection::vec(word(), 1..6).prop_map(|words| words.join(" "));
+    let triple = (word(), word(), word()).prop_map(|(a, b, c)| Triple::new(a, b, c));
+    let triples = prop::option::weighted(0.4, prop::collection::vec(triple, 0..4));
+    (0..9_u8, word(), text, triples, prop::option::of(word())).prop_map(|(id, title, text, triples, note)| {
+        let metadata = note.map(|note| [("note".to_owned(), note.into())].into_iter().collect());
+        Document { triples, metadata, ..document(&format!("d{id}"), title, &text) }
+    })
+}
+
+fn some_changes() -> impl Strategy<Value = Changes> {
+    let delete = prop::collection::vec((0..9_u8).prop_map(|id| format!("d{id}")), 0..3);
+    (prop::collection::vec(some_document(), 0..4), delete).prop_map(|(documents, mut delete)| {
+        let upsert: BTreeMap<String, Document> =
+            documents.into_iter().map(|document| (document.id.clone(), document)).collect();
+        delete.retain(|id| !upsert.contains_key(id));
+        Changes { upsert: upsert.into_values().collect(), delete }
+    })
+}
+
+/// What a commit comes to, said once more in the plainest way.
+fn apply(documents: &mut Vec<Document>, changes: &Changes) {
+    documents.retain(|document| !changes.delete.contains(&document.id));
+    for new in &changes.upsert {
+        match documents.iter_mut().find(|document| document.id == new.id) {
+            Some(old) => *old = new.clone(),
+            None => documents.push(new.clone()),
+        }
+    }
+}
+
+/// The files of the published snapshot that come out the same whatever way led there: all but the names that tantivy
+/// draws at random, the vector graph, and the order in which triples became known.
+fn canonical(index: &Index) -> BTreeMap<String, Vec<u8>> {
+    let other = |name: &str| name.contains("lexical/") || name.contains("vectors.") || name.ends_with("triples.bin");
+    let dir = index.info().dir;
+    let names = index.manifest().files.keys().filter(|name| !other(name) || name.ends_with("vectors.bin"));
+    names.map(|name| (name.split_once('/').unwrap().1.to_owned(), fs::read(dir.join(name)).unwrap())).collect()
+}
+
+/// Everything that both answer is the same but for the number of the snapshot.
+fn assert_same(living: &Index, scratch: &Index) {
+    assert!(canonical(living) == canonical(scratch), "the files differ");
+    assert_eq!(living.manifest().graph, scratch.manifest().graph);
+    assert_eq!(living.documents(None, 100).unwrap(), scratch.documents(None, 100).unwrap());
+    for number in 0..living.manifest().passages as u32 {
+        let triples = |index: &Index| index.graph().map(|graph| graph.triples(number).unwrap());
+        assert_eq!(triples(living), triples(scratch));
+    }
+    assert_eq!(living.modes(), scratch.modes());
+    for text in ["old river", "painter of the city", "1889 Émile", "none of these"] {
+        for &mode in living.modes() {
+            for ranking in [Ranking::Bm25, Ranking::Dense, Ranking::Fused] {
+                let query = Query::new(text, mode, 4).ranking(ranking);
+                let mut found = living.search(&query).unwrap();
+                found.snapshot = scratch.manifest().snapshot;
+                assert_eq!(found, scratch.search(&query).unwrap(), "{query:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+    #[test]
+    fn after_any_changes_it_is_as_if_built_from_scratch(
+        first in prop::collection::btree_map(0..9_u8, some_document(), 1..6),
+        rounds in prop::collection::vec(some_changes(), 1..5),
+        extract in prop::option::weighted(0.7, any::<bool>()),
+    ) {
+        let extract = extract.map(|reads_corpus| Arc::new(Pairs { reads_corpus }) as Arc<dyn Extract>);
+        let rename = |(id, document)| Document { id: format!("d{id}"), ..document };
+        let mut documents: Vec<Document> = first.into_iter().map(rename).collect();
+        let temp = tempfile::tempdir().unwrap();
+        let (living, scratch) = (temp.path().join("living"), temp.path().join("scratch"));
+        let building = BuildOptions { extract: extract.clone(), threads: 1, journal: false, ..corpora::replacing() };
+        let committing = CommitOptions { extract, threads: 1, journal: false, ..CommitOptions::default() };
+        write(&living, documents.clone(), &building).unwrap();
+        for changes in rounds {
+            let before = documents.clone();
+            apply(&mut documents, &changes);
+            let done = commit(&living, &HashEmbed::default(), changes, &committing, &());
+            if documents.is_empty() {
+                prop_assert!(matches!(done, Err(IndexError::Emptied { .. })), "{:?}", done);
+                documents = before;
+                continue;
+            }
+            prop_assert_eq!(done.unwrap().published, documents != before);
+        }
+        write(&scratch, documents, &building).unwrap();
+        assert_same(&open(&living).unwrap(), &open(&scratch).unwrap());
+    }
+}
+
+#[test]
+fn a_report_says_what_was_done() {
+    let (_temp, dir) = small_index(5);
+    let mut second = numbered(7, "second");
+    second[0] = numbered(1, "first").remove(0);
+    let mut changes = Changes::upsert(second.into_iter().filter(|document| document.id != "p3"));
+    changes.delete = ["p3", "nobody", "p3", "nobody"].map(str::to_owned).to_vec();
+    let report = changed(&dir, changes);
+    assert_eq!((report.added, report.replaced, report.unchanged, report.removed), (2, 3, 1, 1));
+    assert_eq!((report.absent, report.published), (vec!["nobody".to_owned()], true));
+    assert_eq!((report.manifest.snapshot, report.manifest.passages), (2, 6));
+    let ids = |index: &Index| -> Vec<String> {
+        index.documents(None, 10).unwrap().unwrap().into_iter().map(|document| document.id).collect()
+    };
+    let index = open(&dir).unwrap();
+    assert_eq!(ids(&index), ["p0", "p1", "p2", "p4", "p5", "p6"]);
+    assert_eq!(index.documents(Some("p4"), 1).unwrap().unwrap()[0].id, "p5");
+    assert_eq!(index.documents(Some("p3"), 1).unwrap(), None);
+}
+
+#[test]
+fn changes_that_come_to_nothing_publish_nothing() {
+    let (_temp, dir) = small_index(5);
+    let before = files(&dir);
+    for changes in [Changes::default(), Changes::delete(["nobody".to_owned()]), Changes::upsert(numbered(3, "first"))] {
+        let report = changed(&dir, changes);
+        assert_eq!((report.published, report.manifest.snapshot), (false, 1));
+    }
+    assert_eq!(files(&dir), before);
+}
+
+#[test]
+fn changes_that_make_no_sense_are_refused_whole() {
+    let (temp, dir) = small_index(5);
+    let before = files(&dir);
+    let ids = |range: std::ops::Range<usize>| range.map(|i| format!("p{i}"));
+    let both = Changes { delete: vec!["x".to_owned()], ..Changes::upsert([document("x", "", "text")]) };
+    for (changes, words) in [
+        (Changes::upsert([document("x", "", "a"), document("x", "", "b")]), "twice"),
+        (Changes::upsert([document("", "", "a")]), "id is empty"),
+        (Changes::upsert([document("x", "title", " \n")]), "text is empty"),
+        (both, "at once"),
+        (Changes::delete(ids(0..5)), "without a document"),
+    ] {
+        let done = commit(&dir, &HashEmbed::default(), changes, &CommitOptions::default(), &());
+        let error = done.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(files(&dir), before);
+    let absent = temp.path().join("absent");
+    let done = commit(&absent, &HashEmbed::default(), Changes::default(), &CommitOptions::default(), &());
+    assert!(matches!(done, Err(IndexError::NoIndex { .. })) && !absent.exists());
+    let other = HashEmbed { id: "other", dims: 64 };
+    let done = commit(&dir, &other, Changes::default(), &CommitOptions::default(), &());
+    assert!(matches!(done, Err(IndexError::Embedder { .. })));
+}
+
+#[test]
+fn documents_without_triples_need_somebody_to_ask() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    let extract = Arc::new(Pairs { reads_corpus: false });
+    write(&dir, numbered(3, "first"), &BuildOptions { extract: Some(extract.clone()), ..BuildOptions::default() })
+        .unwrap();
+    let plain = Changes::upsert([document("x", "X", "one two three")]);
+    let refused = commit(&dir, &HashEmbed::default(), plain.clone(), &CommitOptions::default(), &()).unwrap_err();
+    assert!(
+        matches!(&refused, IndexError::NoTriples { id, extractor } if id == "x" && extractor == "pairs"),
+        "{refused}"
+    );
+
+    let triples = |index: &Index, number| index.graph().unwrap().triples(number).unwrap();
+    let first = triples(&open(&dir).unwrap(), 0);
+    let given =
+        Document { triples: Some(vec![Triple::new("X", "is", "given")]), ..document("x", "X", "one two three") };
+    let report = changed(&dir, Changes::upsert([given]));
+    assert_eq!(report.manifest.graph.unwrap().source, "corpus and pairs");
+    let options = CommitOptions { bare: true, ..CommitOptions::default() };
+    commit(&dir, &HashEmbed::default(), plain.clone(), &options, &()).unwrap();
+    assert_eq!(triples(&open(&dir).unwrap(), 3), []);
+    changed(&dir, Changes::delete(["x".to_owned()]));
+    let options = CommitOptions { extract: Some(extract), ..CommitOptions::default() };
+    let report = commit(&dir, &HashEmbed::default(), plain, &options, &()).unwrap();
+    let index = open(&dir).unwrap();
+    assert_eq!((triples(&index, 0), triples(&index, 3).len()), (first, 2));
+    assert_eq!(report.manifest.graph.unwrap().source, "pairs");
+}
+
+/// Remembers every text that it was given.
+#[derive(Debug, Default)]
+struct Noting(Mutex<Vec<String>>);
+
+impl Noting {
+    fn take(&self) -> Vec<String> {
+        let mut texts = std::mem::take(&mut *self.0.lock().unwrap());
+        texts.sort();
+        texts
+    }
+}
+
+impl Embed for Noting {
+    fn id(&self) -> &str {
+        "hash-64"
+    }
+
+    fn dims(&self) -> usize {
+        64
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.0.lock().unwrap().extend(texts.iter().map(|text| (*text).to_owned()));
+        HashEmbed::default().embed(texts)
+    }
+}
+
+#[test]
+fn only_new_texts_are_embedded() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, embed) = (temp.path().join("index"), Noting::default());
+    let triple = |object| Some(vec![Triple::new("Seine", "flows through", object)]);
+    let mut documents = vec![
+        Document { triples: triple("Paris"), ..document("a", "Seine", "the first text") },
+        Document { triples: None, ..document("b", "Seine", "the first text") },
+    ];
+    let corpus = |documents: &Vec<Document>| Corpus::from_documents("test", documents.clone());
+    build(corpus(&documents), &embed, &dir, &BuildOptions::default(), &()).unwrap();
+    // Both passages say the same: that is embedded once.
+    assert_eq!(embed.take(), ["('seine', 'flows through', 'paris')", "Seine\nthe first text", "paris", "seine"]);
+
+    let new = Document { triples: triple("Rouen"), ..document("c", "Rouen", "a new text") };
+    documents.push(new.clone());
+    let changes = Changes { upsert: vec![new], delete: vec!["b".to_owned()] };
+    commit(&dir, &embed, changes, &CommitOptions::default(), &()).unwrap();
+    assert_eq!(embed.take(), ["('seine', 'flows through', 'rouen')", "Rouen\na new text", "rouen"]);
+
+    // A build in the place of the index takes from it what it can.
+    build(corpus(&documents), &embed, &dir, &corpora::replacing(), &()).unwrap();
+    assert_eq!(embed.take(), [""; 0]);
+}
+
+#[test]
+fn searches_keep_the_snapshot_they_began_in() {
+    let (_temp, dir) = small_index(5);
+    let live = Arc::new(LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap());
+    let text =
+        |index: &Index| index.search(&Query::new("number1", Mode::Passage, 1)).unwrap().hits[0].passage.text.clone();
+    let held = live.current();
+    let report = live.commit(Changes::upsert(numbered(5, "second")), &CommitOptions::default(), &()).unwrap();
+    assert_eq!((report.replaced, live.current().manifest().snapshot), (5, 2));
+    assert!(text(&held).contains("first") && text(&live.current()).contains("second"));
+    assert!(!live.refresh().unwrap());
+
+    // Another process commits.
+    changed(&dir, Changes::delete(["p0".to_owned()]));
+    assert_eq!(live.current().manifest().passages, 5);
+    assert!(live.refresh().unwrap() && !live.refresh().unwrap());
+    assert_eq!((live.current().manifest().passages, live.current().manifest().snapshot), (4, 3));
+    assert!(text(&held).contains("first"), "whoever has a snapshot open keeps it");
+
+    // So does a commit that comes upon a newer snapshot than it knew.
+    changed(&dir, Changes::delete(["p2".to_owned()]));
+    let report = live.commit(Changes::delete(["p3".to_owned()]), &CommitOptions::default(), &()).unwrap();
+    assert_eq!((report.manifest.passages, report.manifest.snapshot), (2, 5));
+}
+
+#[test]
+fn a_watched_index_follows_other_processes() {
+    let (_temp, dir) = small_index(5);
+    let live = Arc::new(LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap());
+    live.watch(std::time::Duration::from_millis(5)).unwrap();
+    // What cannot be opened keeps nobody from searching.
+    let manifest = fs::read(dir.join("manifest.json")).unwrap();
+    fs::write(dir.join("manifest.json"), "{").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(live.current().manifest().snapshot, 1);
+    fs::write(dir.join("manifest.json"), manifest).unwrap();
+    changed(&dir, Changes::delete(["p0".to_owned()]));
+    let follows = |_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        live.current().manifest().snapshot == 2
+    };
+    assert!((0..2000).any(follows));
+}

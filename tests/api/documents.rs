@@ -1,0 +1,243 @@
+//! Documents come and go while the index is searched.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use waymark::agent::{SearchLimits, Searcher};
+use waymark::api::Library;
+use waymark_index::{BuildOptions, Changes, CommitOptions, Corpus, Document, LiveIndex, OpenOptions, build, commit};
+
+use crate::house::{House, Plan, says};
+use crate::shelf::HashEmbed;
+
+/// The body of a document that says which edition it is of.
+fn body(id: &str, edition: usize) -> Value {
+    let text = format!("Passage {id} of edition{edition} tells of a river.");
+    json!({
+        "id": id,
+        "title": format!("Title {id}"),
+        "text": text,
+        "triples": [[id, "belongs to", format!("edition{edition}")], [id, "tells of", "river"]],
+    })
+}
+
+fn edition(ids: &[&str], edition: usize) -> Value {
+    json!({"documents": ids.iter().map(|id| body(id, edition)).collect::<Vec<_>>()})
+}
+
+const IDS: [&str; 6] = ["a", "b", "c/d", "e", "f", "g"];
+
+/// A house over an index of the first edition, its folder, and the index.
+async fn house(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, House) {
+    let dir = tempfile::tempdir().unwrap();
+    let documents = IDS.iter().map(|id| serde_json::from_value::<Document>(body(id, 1)).unwrap()).collect();
+    let (corpus, options) = (Corpus::from_documents("test", documents), BuildOptions::default());
+    build(corpus, &HashEmbed::default(), dir.path(), &options, &()).unwrap();
+    let live = LiveIndex::open(dir.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    let live = Arc::new(live);
+    let limits = SearchLimits { threads: 2, waiting: 64, timeout: Duration::from_secs(20) };
+    let searcher = Searcher::new(Arc::clone(&live), limits).unwrap();
+    let library = if writable {
+        Library::new(Arc::clone(&live), CommitOptions::default())
+    } else {
+        Library::read_only(Arc::clone(&live))
+    };
+    let plan = Plan { searcher: Some(Arc::new(searcher)), library: Some(library), ..Plan::new(says("hi")) };
+    (dir, live, plan.build().await)
+}
+
+async fn answer(response: reqwest::Response) -> (u16, Value) {
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+async fn delete(house: &House, path: &str) -> (u16, Value) {
+    answer(house.client.delete(house.url(path)).send().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn documents_are_put_in_shown_and_taken_out() {
+    let (_dir, _, house) = house(true).await;
+    let mut second = edition(&["a", "new"], 2);
+    second["documents"].as_array_mut().unwrap().push(body("b", 1));
+    let (status, done) = answer(house.post("/v1/documents", &second).await).await;
+    assert_eq!(status, 200, "{done}");
+    let counts = ["snapshot", "published", "added", "replaced", "unchanged", "removed", "documents"];
+    assert_eq!(
+        counts.map(|name| done[name].clone()),
+        [json!(2), json!(true), json!(1), json!(1), json!(1), json!(0), json!(7)]
+    );
+    assert!(done["object"] == "documents.commit" && done["milliseconds"].as_f64().unwrap() > 0.0);
+
+    let (_, shown) = answer(house.get("/v1/documents/a").await).await;
+    assert_eq!(shown, json!({"object": "document", "snapshot": 2, "document": body("a", 2)}));
+    let (_, shown) = answer(house.get("/v1/documents/c%2Fd").await).await;
+    assert_eq!(shown["document"], body("c/d", 1));
+
+    let (_, gone) = delete(&house, "/v1/documents/c/d").await;
+    assert_eq!((&gone["snapshot"], &gone["removed"], &gone["documents"]), (&json!(3), &json!(1), &json!(6)));
+    for (status, refused) in
+        [delete(&house, "/v1/documents/c/d").await, answer(house.get("/v1/documents/c/d").await).await]
+    {
+        assert_eq!((status, &refused["error"]["code"]), (404, &json!("document_not_found")));
+    }
+
+    let mut ids = Vec::new();
+    let mut path = "/v1/documents?limit=4".to_owned();
+    loop {
+        let (_, page) = answer(house.get(&path).await).await;
+        assert_eq!((&page["object"], &page["snapshot"]), (&json!("list"), &json!(3)));
+        ids.extend(page["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()));
+        path = format!("/v1/documents?limit=4&after={}", ids.last().unwrap());
+        if page["has_more"] == false {
+            break;
+        }
+    }
+    assert_eq!(ids, ["a", "b", "e", "f", "g", "new"]);
+    let (_, found) = answer(house.post("/v1/search", &json!({"query": "edition2", "ranking": "bm25"})).await).await;
+    assert_eq!((found["snapshot"].clone(), found["hits"].as_array().unwrap().len()), (json!(3), 2));
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_by_name() {
+    let (dir, _, house) = house(true).await;
+    for (sent, code, param) in [
+        (json!({}), "missing_required_parameter", "documents"),
+        (json!({"documents": [{"id": "x"}]}), "missing_required_parameter", "documents[0].text"),
+        (json!({"documents": [{"id": "x", "text": "a", "colour": 1}]}), "unknown_parameter", "documents[0].colour"),
+        (
+            json!({"documents": [{"id": "x", "text": "a", "triples": [["one", "two"]]}]}),
+            "invalid_value",
+            "documents[0].triples[0]",
+        ),
+        (json!({"documents": [], "replace": true}), "unknown_parameter", "replace"),
+        (json!({"documents": [body("x", 1), body("x", 2)]}), "invalid_value", "documents"),
+        (json!({"documents": [{"id": "", "text": "a"}]}), "invalid_value", "documents"),
+        (json!({"documents": [{"id": "x", "text": " "}]}), "invalid_value", "documents"),
+    ] {
+        let (status, refused) = answer(house.post("/v1/documents", &sent).await).await;
+        assert_eq!(
+            (status, &refused["error"]["code"], &refused["error"]["param"]),
+            (400, &json!(code), &json!(param)),
+            "{sent}: {refused}"
+        );
+    }
+    for (query, param) in [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("after=nobody", "after"),
+        ("page=2", "page"),
+    ] {
+        let (status, refused) = answer(house.get(&format!("/v1/documents?{query}")).await).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+    }
+    let (status, _) = answer(house.post("/v1/documents", &edition(&["x"], 1)).await).await;
+    assert_eq!(status, 200);
+
+    // While another process writes.
+    let lock = std::fs::File::options().write(true).open(dir.path().join(".waymark.lock")).unwrap();
+    lock.lock().unwrap();
+    let (status, refused) = answer(house.post("/v1/documents", &edition(&["y"], 1)).await).await;
+    assert_eq!((status, &refused["error"]["code"]), (409, &json!("index_locked")), "{refused}");
+}
+
+#[tokio::test]
+async fn a_server_that_only_reads_or_has_no_index_says_so() {
+    let (_dir, _, reader) = house(false).await;
+    let post = async |house: &House| answer(house.post("/v1/documents", &edition(&["x"], 1)).await).await;
+    let (status, refused) = post(&reader).await;
+    assert_eq!((status, &refused["error"]["code"]), (403, &json!("read_only_index")));
+    assert_eq!(delete(&reader, "/v1/documents/a").await.0, 403);
+    assert_eq!(answer(reader.get("/v1/documents/a").await).await.0, 200);
+    let bare = House::new(says("hi")).await;
+    for (status, refused) in [post(&bare).await, answer(bare.get("/v1/documents").await).await] {
+        assert_eq!((status, &refused["error"]["code"]), (400, &json!("not_configured")));
+    }
+}
+
+/// An answer, and how long it took.
+type Answered = (Value, Duration);
+
+/// Searches without end in every mode, until `stop`.
+async fn searching(house: Arc<House>, modes: Vec<String>, stop: Arc<AtomicBool>) -> Vec<Answered> {
+    let mut answers = Vec::new();
+    for mode in modes.iter().cycle() {
+        if stop.load(SeqCst) {
+            break;
+        }
+        let begun = Instant::now();
+        let sent =
+            json!({"query": "passage of an edition that tells of a river", "k": 20, "mode": mode, "ranking": "dense"});
+        let (status, found) = answer(house.post("/v1/search", &sent).await).await;
+        assert_eq!(status, 200, "{found}");
+        answers.push((found, begun.elapsed()));
+    }
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_search_is_of_the_one_snapshot_it_names() {
+    let (dir, live, house) = house(true).await;
+    live.watch(Duration::from_millis(10)).unwrap();
+    let house = Arc::new(house);
+    let modes: Vec<String> = live.current().modes().iter().map(ToString::to_string).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let searchers: Vec<_> =
+        (0..4).map(|_| tokio::spawn(searching(house.clone(), modes.clone(), stop.clone()))).collect();
+
+    // What each snapshot holds: the documents by their ids.
+    let mut now: BTreeMap<String, Value> = IDS.iter().map(|id| ((*id).to_owned(), body(id, 1))).collect();
+    let mut held = BTreeMap::from([(1, now.clone())]);
+    let (mut commits, begun) = (0, Instant::now());
+    for number in 2..10 {
+        // Everything is replaced, in one request.
+        let (status, done) = answer(house.post("/v1/documents", &edition(&IDS, number)).await).await;
+        assert_eq!(status, 200, "{done}");
+        now.extend(IDS.iter().map(|id| ((*id).to_owned(), body(id, number))));
+        held.insert(done["snapshot"].as_u64().unwrap(), now.clone());
+        // One comes, by another process, and goes again.
+        let new = body("extra", number);
+        let document = serde_json::from_value::<Document>(new.clone()).unwrap();
+        let (changes, embed) = (Changes::upsert([document]), HashEmbed::default());
+        let report = commit(dir.path(), &embed, changes, &CommitOptions::default(), &()).unwrap();
+        now.insert("extra".to_owned(), new);
+        held.insert(report.manifest.snapshot, now.clone());
+        let (status, done) = delete(&house, "/v1/documents/extra").await;
+        assert_eq!(status, 200, "{done}");
+        now.remove("extra");
+        held.insert(done["snapshot"].as_u64().unwrap(), now.clone());
+        commits += 3;
+    }
+    let each = begun.elapsed() / commits;
+    stop.store(true, SeqCst);
+
+    let (mut times, mut seen) = (Vec::new(), BTreeMap::new());
+    for searcher in searchers {
+        for (found, time) in searcher.await.unwrap() {
+            let snapshot = found["snapshot"].as_u64().unwrap();
+            let documents = &held[&snapshot];
+            let hits = found["hits"].as_array().unwrap();
+            for hit in hits {
+                let id = hit["passage"]["id"].as_str().unwrap();
+                let stored = documents.get(id).unwrap_or_else(|| panic!("{id} is not in snapshot {snapshot}"));
+                assert_eq!(hit["passage"]["text"], stored["text"], "snapshot {snapshot}");
+            }
+            assert_eq!(hits.len(), documents.len(), "all are found: {found}");
+            *seen.entry(snapshot).or_insert(0) += 1;
+            times.push(time);
+        }
+    }
+    times.sort();
+    let p = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    println!(
+        "{} searches over {} snapshots during {commits} commits of {each:.1?}: p50 {:.1?}, p95 {:.1?}",
+        times.len(),
+        seen.len(),
+        p(0.5),
+        p(0.95)
+    );
+    assert!(seen.len() >= 8, "{seen:?}");
+}
