@@ -13,29 +13,45 @@ use waymark_index::{
     BuildOptions, BuildProgress, Changes, CommitOptions, Corpus, CorpusOptions, LiveIndex, OpenOptions, Phase, build,
 };
 
-/// Notes when each phase begins.
-struct Phases(Instant, Mutex<Vec<(Phase, f64)>>);
+/// Notes when each phase begins, by the clock and by the time that the processors spent.
+struct Phases(Instant, f64, Mutex<Vec<(Phase, [f64; 2])>>);
+
+/// Seconds that the processors have spent on this process; 0 where the system does not say as Linux does.
+fn spent() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    fields.skip(11).take(2).map(|ticks| ticks.parse().unwrap_or(0.0)).sum::<f64>() / 100.0
+}
 
 impl Phases {
     fn new() -> Phases {
-        Phases(Instant::now(), Mutex::default())
+        Phases(Instant::now(), spent(), Mutex::default())
+    }
+
+    fn now(&self) -> [f64; 2] {
+        [self.0.elapsed().as_secs_f64(), spent() - self.1]
     }
 
     /// What lay before the first phase, each phase, and the whole, in seconds.
     fn print(self, what: &str) {
-        let (whole, phases) = (self.0.elapsed().as_secs_f64(), self.1.into_inner().unwrap());
-        let ends = phases.iter().skip(1).map(|(_, begun)| *begun).chain([whole]);
-        let shares: Vec<String> =
-            phases.iter().zip(ends).map(|((phase, begun), end)| format!("{phase} {:.3}", end - begun)).collect();
-        println!("{what}: {whole:.3} s; opening {:.3}, {}", phases[0].1, shares.join(", "));
+        let (whole, phases) = (self.now(), self.2.into_inner().unwrap());
+        println!("{what}: {:.3} s, {:.2} s of the processors", whole[0], whole[1]);
+        let ends = phases.iter().map(|(_, begun)| *begun).chain([whole]);
+        let mut begun = [0.0; 2];
+        for (phase, end) in
+            ["opening".to_owned()].into_iter().chain(phases.iter().map(|one| one.0.to_string())).zip(ends)
+        {
+            println!("  {phase:10} {:7.3} {:6.2}", end[0] - begun[0], end[1] - begun[1]);
+            begun = end;
+        }
     }
 }
 
 impl BuildProgress for Phases {
     fn update(&self, phase: Phase, _: u64, _: Option<u64>) {
-        let mut phases = self.1.lock().unwrap();
+        let mut phases = self.2.lock().unwrap();
         if phases.last().is_none_or(|(last, _)| *last != phase) {
-            phases.push((phase, self.0.elapsed().as_secs_f64()));
+            phases.push((phase, self.now()));
         }
     }
 }
