@@ -61,38 +61,45 @@ fn measure(dir: &Path, rounds: usize) {
     let stages = Stages::default();
     let clock = stages.0.clone();
     tracing::subscriber::set_global_default(stages).unwrap();
-    for (name, mode, variant) in [
-        ("graph", Mode::Graph, GraphVariant::RouteRag),
-        ("graph, HippoRAG 2", Mode::Graph, GraphVariant::HippoRag),
-        ("hybrid", Mode::Hybrid, GraphVariant::RouteRag),
-        ("triples, GraphRAG-R1", Mode::Triples, GraphVariant::GraphR1),
-        ("passage", Mode::Passage, GraphVariant::RouteRag),
+    let local = OpenOptions { walk_below: 0, ..OpenOptions::default() };
+    let local = Index::open_with(dir, Arc::clone(&embed) as _, &local).unwrap();
+    for (name, index, mode, variant) in [
+        ("graph", &index, Mode::Graph, GraphVariant::RouteRag),
+        ("graph, HippoRAG 2", &index, Mode::Graph, GraphVariant::HippoRag),
+        ("hybrid", &index, Mode::Hybrid, GraphVariant::RouteRag),
+        ("triples, GraphRAG-R1", &index, Mode::Triples, GraphVariant::GraphR1),
+        ("graph, by a local walk", &local, Mode::Graph, GraphVariant::RouteRag),
+        ("passage", &index, Mode::Passage, GraphVariant::RouteRag),
     ] {
-        clock.lock().unwrap().shares.clear();
-        let mut times = Vec::new();
-        for round in 0..=rounds {
-            for _ in 0..QUERIES {
-                let query = Query::new("made up", mode, 5).ranking(Ranking::Dense);
-                let query = Query { graph: variant.into(), ..query };
-                clock.lock().unwrap().begin();
-                let begun = Instant::now();
-                let evidence = index.search(&query).unwrap();
-                // The first round warms up.
-                if round > 0 {
-                    times.push(begun.elapsed().as_secs_f64() * 1e3);
-                    clock.lock().unwrap().end();
-                }
-                assert!(!evidence.hits.is_empty());
-            }
-        }
-        times.sort_by(f64::total_cmp);
-        let at = |share: usize| times[times.len() * share / 100];
-        println!("{name}: p50 {:.3} ms, p95 {:.3} ms, least {:.3} ms", at(50), at(95), times[0]);
+        println!("{name}: {}", times(index, mode, variant, rounds, &clock));
         for (stage, mut spent) in std::mem::take(&mut clock.lock().unwrap().shares) {
             spent.sort_by(f64::total_cmp);
-            println!("    {:>8.3} ms  after the check before {stage}", spent[spent.len() / 2]);
+            println!("    {:>8.3} ms  from before {stage}", spent[spent.len() / 2]);
         }
     }
+}
+
+/// Searches and says how long that took.
+fn times(index: &Index, mode: Mode, variant: GraphVariant, rounds: usize, clock: &Mutex<Clock>) -> String {
+    let query = Query::new("made up", mode, 5).ranking(Ranking::Dense);
+    let query = Query { graph: variant.into(), ..query };
+    let mut times = Vec::new();
+    for round in 0..=rounds {
+        for _ in 0..QUERIES {
+            clock.lock().unwrap().begun.clear();
+            let begun = Instant::now();
+            let evidence = index.search(&query).unwrap();
+            // The first round warms up.
+            if round > 0 {
+                times.push(begun.elapsed().as_secs_f64() * 1e3);
+                clock.lock().unwrap().end();
+            }
+            assert!(!evidence.hits.is_empty());
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |share: usize| times[times.len() * share / 100];
+    format!("p50 {:.3} ms, p95 {:.3} ms, least {:.3} ms", at(50), at(95), times[0])
 }
 
 /// Hands out the vectors of queries in turn.
@@ -129,10 +136,6 @@ struct Clock {
 }
 
 impl Clock {
-    fn begin(&mut self) {
-        self.begun.clear();
-    }
-
     fn end(&mut self) {
         let ends: Vec<Instant> = self.begun.iter().skip(1).map(|(_, at)| *at).chain([Instant::now()]).collect();
         for ((stage, at), (place, end)) in self.begun.drain(..).zip(ends.into_iter().enumerate()) {

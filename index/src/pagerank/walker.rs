@@ -72,14 +72,11 @@ impl<F: Real> Walker<F> {
     /// If `reset` has not one number per node.
     pub fn walk(&self, reset: &[F], options: &Options) -> Mass<F> {
         assert_eq!(reset.len(), self.order.len(), "one number per node");
-        let clean = |node: &u32| {
-            let x = reset[*node as usize];
-            if x > F::default() { x } else { F::default() }
-        };
+        let clean = |x: F| if x > F::default() { x } else { F::default() };
+        let at = |node: &u32| clean(reset[*node as usize]);
         let (connected, alone) = self.order.split_at(self.degrees.len());
-        let sum = |nodes: &[u32]| nodes.iter().map(|node| clean(node).into()).sum::<f64>();
-        let (connected_sum, alone_sum) = (sum(connected), sum(alone));
-        let total = connected_sum + alone_sum;
+        let total: f64 = reset.iter().map(|&x| clean(x).into()).sum();
+        let alone_sum: f64 = alone.iter().map(|node| at(node).into()).sum();
         let mut mass = vec![F::default(); reset.len()];
         if total <= 0.0 || !total.is_finite() {
             return Mass { mass, missing: 0.0, sweeps: 0 };
@@ -87,16 +84,16 @@ impl<F: Real> Walker<F> {
         // The mass of the system as it is solved is all that was reset, but for what nodes without edges do not pass on.
         let whole = 1.0 - options.damping * alone_sum / total;
         let start = F::of((1.0 - options.damping) / (total * whole));
-        let gain: Vec<F> = connected.iter().map(|node| clean(node) * start).collect();
+        let gain: Vec<F> = connected.iter().map(|node| at(node) * start).collect();
         // Whoever follows edges for long is found by degree alone, wherever the start: a good first guess of the rest.
-        let rest = F::of(options.damping * connected_sum / (total * whole * self.volume.max(f64::MIN_POSITIVE)));
+        let rest = F::of(options.damping * (total - alone_sum) / (total * whole * self.volume.max(f64::MIN_POSITIVE)));
         let guess = |(&gain, degree): (&F, &[F; 2])| gain * degree[1] + rest;
         let mut walk: Vec<F> = gain.iter().zip(&self.degrees).map(guess).collect();
         let (missing, sweeps) = self.relax(&gain, options, &mut walk);
         for ((&node, &u), degree) in connected.iter().zip(&walk).zip(&self.degrees) {
             mass[node as usize] = u * degree[0];
         }
-        alone.iter().for_each(|node| mass[*node as usize] = clean(node) * start);
+        alone.iter().for_each(|node| mass[*node as usize] = at(node) * start);
         Mass { mass, missing, sweeps }
     }
 

@@ -14,9 +14,9 @@ use crate::scored::{Scored, best};
 const TOLERANCE: f64 = 1e-6;
 
 /// The largest residual of a local walk, per unit of a node's weights.
-const LOCAL_TOLERANCE: f64 = 1e-7;
+const LOCAL_TOLERANCE: f64 = 1e-6;
 /// Edges after which a local walk ends.
-const LOCAL_WORK: usize = 4_000_000;
+const LOCAL_WORK: usize = 2_000_000;
 
 /// What a walk needs beside the graph.
 #[derive(Debug)]

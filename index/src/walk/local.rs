@@ -112,6 +112,10 @@ impl Scratch {
     fn push(&mut self, node: u32, amount: f32, tolerance: f32, edges: &Adjacency<'_>) {
         let before = self.residual[node as usize];
         self.add(node, amount);
+        // Most are given too little even for a node of one edge, and nothing more need be read for them.
+        if before + amount <= tolerance {
+            return;
+        }
         // The number of edges stands for the summed weights, which would have to be read: weights are about 1.
         let bound = tolerance * edges.row(node).0.len() as f32;
         if before <= bound && before + amount > bound {
@@ -131,5 +135,65 @@ impl Scratch {
         }
         self.waiting.clear();
         Local { mass, missing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pagerank::{Edges, Options, Walker};
+
+    /// Rows of a graph of single edges without loops.
+    fn rows(nodes: usize, edges: &[(u32, u32, f32)]) -> (Vec<u64>, Vec<u32>, Vec<f32>) {
+        let mut rows = vec![Vec::new(); nodes];
+        for &(a, b, weight) in edges.iter().filter(|(a, b, _)| a != b) {
+            rows[a as usize].push((b, weight));
+            rows[b as usize].push((a, weight));
+        }
+        let mut offsets = vec![0];
+        rows.iter().for_each(|row| offsets.push(offsets[offsets.len() - 1] + row.len() as u64));
+        let (targets, weights) = rows.into_iter().flatten().unzip();
+        (offsets, targets, weights)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_missing_is_known(
+            edges in prop::collection::vec((0_u32..40, 0_u32..40, 0.1_f32..4.0), 0..120),
+            reset in prop::collection::btree_map(0_u32..40, 0.01_f64..1.0, 1..8),
+            damping in 0.1_f64..0.9, tolerance in prop_oneof![Just(1e-3), Just(1e-5), Just(0.0)],
+        ) {
+            let (offsets, targets, weights) = rows(40, &edges);
+            let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
+            let reset: Vec<(u32, f64)> = reset.into_iter().collect();
+            let (scratches, walk) = (Scratches::default(), LocalWalk { damping, tolerance, work: 100_000 });
+            let local = walk.walk(&edges, &reset, &scratches);
+            // What the first walk left behind must not be seen by the second.
+            prop_assert_eq!(&walk.walk(&edges, &reset, &scratches), &local);
+            let mut whole_reset = vec![0.0_f64; 40];
+            reset.iter().for_each(|&(node, weight)| whole_reset[node as usize] = weight);
+            let whole = Walker::new(&Edges { offsets: &offsets, targets: &targets, weights: &weights }, 40);
+            let mut whole = whole.walk(&whole_reset, &Options { damping, tolerance: 1e-12 }).mass;
+            local.mass.iter().for_each(|&(node, mass)| whole[node as usize] -= f64::from(mass));
+            let missing: f64 = whole.iter().map(|x| x.abs()).sum();
+            prop_assert!((missing - local.missing).abs() < 1e-4, "{missing} and not {}", local.missing);
+        }
+    }
+
+    #[test]
+    fn a_walk_ends_when_it_has_worked_enough_and_says_what_is_missing() {
+        let ring: Vec<_> = (0..1000).map(|i| (i, (i + 1) % 1000, 1.0)).collect();
+        let (offsets, targets, weights) = rows(1000, &ring);
+        let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
+        let walk = |work| {
+            let walk = LocalWalk { damping: 0.5, tolerance: 1e-9, work };
+            walk.walk(&edges, &[(7, 3.0)], &Scratches::default())
+        };
+        let (short, long) = (walk(10), walk(10_000));
+        assert!(short.missing > 0.1 && long.missing < 1e-5, "{} and {}", short.missing, long.missing);
+        assert!(long.mass.len() < 100, "only what is near is touched");
     }
 }
