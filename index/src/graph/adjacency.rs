@@ -33,6 +33,21 @@ impl<'a> Adjacency<'a> {
         let row = bounds.map_or(0..0, |at| at[0] as usize..at[1] as usize);
         (&self.targets[row.clone()], &self.weights[row])
     }
+
+    /// Whether every edge stands in the rows of both its ends, and all rows are sorted. Walks rely on it: an edge to a
+    /// node without edges has no end.
+    fn is_mutual(&self) -> bool {
+        // Rows are read in ascending order, so each row is named by those of its targets in its own order.
+        let mut next = self.offsets.to_vec();
+        let mut back = |node: u32, target: u32| {
+            let end = self.offsets.get(target as usize + 1)?;
+            let at = next.get_mut(target as usize).filter(|at| **at < *end)?;
+            let source = self.targets.get(*at as usize)?;
+            *at += 1;
+            (*source == node).then_some(())
+        };
+        (0..self.nodes() as u32).all(|node| self.row(node).0.iter().all(|&target| back(node, target).is_some()))
+    }
 }
 
 /// Compressed sparse rows in memory.
@@ -87,8 +102,8 @@ impl Stored {
         if offsets.len() != nodes + 1 || !starts(offsets, targets.len()) || weights.len() != targets.len() {
             return Err(columns.corrupt(format!("it does not hold the edges of {nodes} nodes")));
         }
-        if !targets.iter().all(|&target| (target as usize) < nodes) {
-            return Err(columns.corrupt("an edge leads nowhere"));
+        if !stored.view().is_mutual() {
+            return Err(columns.corrupt("an edge does not stand in the rows of both its ends"));
         }
         if !weights.iter().all(|&weight| weight > 0.0 && weight.is_finite()) {
             return Err(columns.corrupt("an edge has no weight"));

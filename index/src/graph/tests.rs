@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;
+use crate::query::GraphVariant;
+use crate::walk::{Ground, OwnWeights, Seed};
 use crate::{BuildOptions, Corpus, Index, build};
 
 const DIMS: usize = 8;
@@ -66,6 +68,15 @@ fn read_all(graph: &Graph) {
     beyond(graph.adjacency().nodes()).for_each(|node| {
         graph.adjacency().row(node);
     });
+    let seeds: Vec<Seed> =
+        (0..graph.phrases() as u32).map(|phrase| Seed { phrase, passages: 1, linking: 1.0, weight: 1.0 }).collect();
+    let own = OwnWeights::Every(vec![0.05; graph.passages()]);
+    for whole in [Some(graph), None] {
+        // The last leaves out the phrase without text.
+        for variant in [GraphVariant::HippoRag, GraphVariant::GraphR1] {
+            Ground::new(whole).walk(graph, &variant.into(), &seeds, &own, 3);
+        }
+    }
 }
 
 #[test]
@@ -73,7 +84,7 @@ fn no_damage_makes_it_panic() {
     let built = Built::of(&[
         vec![triple(["Oliver Badman", "is a", "politician"]), triple(["Oliver Badman", "was", "Oliver Badman"])],
         vec![],
-        vec![triple(["George Rankin", "is a", "politician"])],
+        vec![triple(["George Rankin", "is a", "politician"]), triple(["", "is", "George Rankin"])],
     ]);
     read_all(&built.open().unwrap());
     for name in file::ALL {

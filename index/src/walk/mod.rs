@@ -6,5 +6,5 @@ mod reset;
 mod trace;
 
 pub(crate) use ground::{Ground, OwnWeights};
-pub(crate) use reset::{Kept, seeds};
+pub(crate) use reset::{Kept, Seed, seeds};
 pub(crate) use trace::Tracer;
