@@ -101,11 +101,12 @@ pub struct Place {
 pub struct Arrival {
     /// Place in the graph's list, from 1.
     pub rank: usize,
-    /// Its share of the walk: its personalised PageRank.
+    /// Its share of the walk: its personalised PageRank, of which up to [`Walk::missing`] is not known.
     pub mass: f64,
     /// Its own weight in the reset vector, before that is scaled to sum 1.
     pub reset: f64,
-    /// The likeliest way there from a seed phrase, the seed first; empty where none is at most three edges long.
+    /// The likeliest way there from a seed phrase, the seed first; empty where none is at most three edges long, or
+    /// [`Query::explain`](crate::Query::explain) is not asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<Step>,
 }
@@ -138,6 +139,13 @@ pub struct Walk {
     pub phrases: Vec<SeedPhrase>,
     /// Whether no fact was left, so that the passages are ranked by their own similarity.
     pub fallback: bool,
+    /// Whether the index has more passages than [`OpenOptions::walk_below`](crate::OpenOptions): the walk stayed around
+    /// where it started, no more than 200 passages had a weight of their own, and similarities of passages were scaled
+    /// by a sample of them.
+    pub local: bool,
+    /// The most that is missing of the mass of the walk from the reset that it had, over all nodes together, but for
+    /// single precision; 0 where there was no walk.
+    pub missing: f64,
 }
 
 /// A fact that a query was linked to, in normalised words.

@@ -31,6 +31,9 @@ pub struct Query {
     pub entities: Vec<String>,
     /// How passages and triples are ranked together, in [`Mode::Kag`].
     pub kag: KagOptions,
+    /// Whether the evidence is to tell the likeliest way to each passage over the graph
+    /// ([`Arrival::via`](crate::Arrival)), which has to be looked for.
+    pub explain: bool,
     /// When the searcher stops caring. Looked at between the stages of a search, not inside one.
     pub deadline: Option<Instant>,
 }
@@ -39,7 +42,7 @@ pub struct Query {
 pub const TRIPLES: usize = 10;
 
 impl Query {
-    /// A query with the default ranking and graph search and no deadline.
+    /// A query with the default ranking and graph search, no explanation and no deadline.
     pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> Query {
         Query {
             text: text.into(),
@@ -51,6 +54,7 @@ impl Query {
             graph: GraphOptions::default(),
             entities: Vec::new(),
             kag: KagOptions::default(),
+            explain: false,
             deadline: None,
         }
     }
@@ -71,6 +75,13 @@ impl Query {
     #[must_use]
     pub fn ranking(mut self, ranking: Ranking) -> Query {
         self.ranking = ranking;
+        self
+    }
+
+    /// The same query, with the way to each passage told.
+    #[must_use]
+    pub fn explained(mut self) -> Query {
+        self.explain = true;
         self
     }
 

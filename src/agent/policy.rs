@@ -83,10 +83,10 @@ impl Default for Retrieval {
 }
 
 impl Retrieval {
-    /// A search for `text` in this way, but for its mode.
+    /// A search for `text` in this way, but for its mode. Trajectories tell the way to every passage.
     pub(super) fn query(&self, text: impl Into<String>, mode: Mode) -> Query {
         let graph = self.graph.into();
-        Query { ranking: self.ranking, triples: self.triples, graph, ..Query::new(text, mode, self.k) }
+        Query { ranking: self.ranking, triples: self.triples, graph, explain: true, ..Query::new(text, mode, self.k) }
     }
 }
 

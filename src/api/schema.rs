@@ -52,11 +52,11 @@ pub(crate) struct Place {
 pub(crate) struct Arrival {
     /// Place in the graph's list, from 1.
     rank: usize,
-    /// Its personalised PageRank.
+    /// Its personalised PageRank, of which up to `missing` of the walk is not known.
     mass: f64,
     /// Its own weight in the reset vector, before that is scaled to sum 1.
     reset: f64,
-    /// The likeliest way there from a seed phrase, the seed first; only where `explain` is asked for.
+    /// The likeliest way there from a seed phrase, the seed first; in episodes, and where `explain` is asked for.
     via: Option<Vec<Step>>,
 }
 
@@ -103,6 +103,11 @@ pub(crate) struct Walk {
     phrases: Vec<SeedPhrase>,
     /// Whether no fact was left, so that the passages are ranked by their own similarity.
     fallback: bool,
+    /// Whether the index is too large for walks over the whole graph: the walk stayed around where it started, no more
+    /// than 200 passages had a weight of their own, and similarities of passages were scaled by a sample of them.
+    local: bool,
+    /// The most that is missing of the mass of the walk, over all nodes together; 0 where there was no walk.
+    missing: f64,
 }
 
 /// A fact that a query was linked to, in normalised words.

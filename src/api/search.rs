@@ -123,7 +123,7 @@ pub(crate) async fn search(
     let mut evidence = searcher.search(query.into()).await?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
     if request.explain != Some(true) {
-        unexplain(&mut evidence);
+        (evidence.walk, evidence.association) = (None, None);
     }
     let Evidence { snapshot, mode, hits, triples, walk, association } = evidence;
     let query = request.query;
@@ -156,6 +156,7 @@ impl SearchRequest {
             graph: self.graph.unwrap_or_default().options()?,
             entities,
             kag,
+            explain: self.explain == Some(true),
             ..Query::new(self.query.as_str(), self.mode.unwrap_or_default(), k)
         })
     }
@@ -179,15 +180,6 @@ impl GraphRequest {
             error => ApiError::invalid("graph", error.to_string()),
         })?;
         Ok(options)
-    }
-}
-
-/// Leaves out what only an explanation needs.
-fn unexplain(evidence: &mut Evidence) {
-    evidence.walk = None;
-    evidence.association = None;
-    for arrival in evidence.hits.iter_mut().filter_map(|hit| hit.path.graph.as_mut()) {
-        arrival.via.clear();
     }
 }
 

@@ -46,6 +46,12 @@ fn print_walk(walk: &Walk, out: &mut impl Write) -> io::Result<()> {
     if walk.fallback {
         writeln!(out, "          no fact was left: passages are ranked by their own similarity")?;
     }
+    if walk.local {
+        writeln!(out, "          in a large index: around where it started, similarities scaled by a sample")?;
+    }
+    if !walk.fallback {
+        writeln!(out, "          at most {:.1e} of its mass is missing", walk.missing)?;
+    }
     head("facts: score, similarity to the query", out)?;
     for (fact, place) in walk.facts.iter().zip(1..) {
         let SeedFact { subject, relation, object, similarity, score, kept } = fact;
@@ -121,6 +127,8 @@ mod tests {
             kept: vec![0],
             phrases: vec![seed],
             fallback: false,
+            local: true,
+            missing: 0.0025,
         };
         let via = vec![Step { phrase: "louvre".into(), weight: 2.0 }, Step { phrase: "paris".into(), weight: 1.0 }];
         let arrival = Arrival { rank: 1, mass: 0.25, reset: 0.05, via };
@@ -137,6 +145,8 @@ mod tests {
 query     Where?
 search    graph, snapshot 7
 walk      route_rag, damping 0.5, weight of passages 0.05
+          in a large index: around where it started, similarities scaled by a sample
+          at most 2.5e-3 of its mass is missing
 
 facts: score, similarity to the query
     1  1.0000  0.7500  mona lisa · hangs in · louvre

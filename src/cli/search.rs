@@ -131,6 +131,7 @@ impl Args {
             triples: self.graph.triples,
             entities: self.graph.entities,
             kag: self.graph.kag,
+            explain: self.explain || self.json,
             ..Query::new(self.query, self.mode, self.k)
         };
         let evidence = index.search(&query)?;

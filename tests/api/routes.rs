@@ -137,7 +137,7 @@ async fn a_graph_search_is_explained_where_it_is_asked_for() {
         |query: Query| serde_json::from_str::<Value>(&serde_json::to_string(&again.search(&query).unwrap()).unwrap());
 
     let told = search(json!({"explain": true})).await;
-    let expected = whole(Query::new(text, Mode::Graph, 3)).unwrap();
+    let expected = whole(Query::new(text, Mode::Graph, 3).explained()).unwrap();
     for part in ["hits", "walk", "snapshot", "mode"] {
         assert_eq!(told[part], expected[part], "{part}");
     }
@@ -156,7 +156,7 @@ async fn a_graph_search_is_explained_where_it_is_asked_for() {
         "variant": "hippo_rag", "linking_top_k": 1, "damping": 0.25, "passage_weight": 0.5,
     }}))
     .await;
-    let expected = whole(Query { graph: options, ..Query::new(text, Mode::Graph, 3) }).unwrap();
+    let expected = whole(Query { graph: options, ..Query::new(text, Mode::Graph, 3).explained() }).unwrap();
     assert_eq!((&tuned["hits"], &tuned["walk"]), (&expected["hits"], &expected["walk"]));
     assert_eq!(tuned["walk"]["facts"].as_array().unwrap().len(), 1);
 

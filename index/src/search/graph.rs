@@ -7,7 +7,7 @@ use crate::filter::FactFilter;
 use crate::graph::Graph;
 use crate::graph::scale::Scale;
 use crate::scored::{Scored, best};
-use crate::walk::{Kept, OwnWeights, Tracer, seeds};
+use crate::walk::{Arrived, Kept, OwnWeights, Tracer, seeds};
 
 /// Passages with a weight of their own in the reset of a local walk: as many as HippoRAG 2 retrieves.
 const OWN: usize = 200;
@@ -20,8 +20,8 @@ pub(super) struct Walked<'a> {
     /// The passages found, best first.
     pub(super) list: Vec<Reached>,
     facts: Vec<Candidate>,
-    /// What shows the ways of the walk; none where there was no walk.
-    shown: Option<(OwnWeights, Tracer<'a>)>,
+    /// What shows where the walk started from, and its ways if they are asked for; none where there was no walk.
+    shown: Option<(OwnWeights, Option<Tracer<'a>>)>,
 }
 
 /// A passage that was found.
@@ -104,6 +104,8 @@ impl Search<'_> {
                 })
                 .collect(),
             fallback: kept.is_empty(),
+            local: !ground.is_whole(),
+            missing: 0.0,
         };
         let (similar, scale) = self.similar(vector, ground.is_whole(), limit)?;
         if kept.is_empty() {
@@ -112,10 +114,12 @@ impl Search<'_> {
         }
         self.check("the walk")?;
         let own = similar.weights(scale, options.passage_weight);
-        let found = ground.walk(graph, options, &seeds, &own, limit);
+        let Arrived { best, missing } = ground.walk(graph, options, &seeds, &own, limit);
         let reached = |Scored { number, score }| Reached { number, score, similarity: None };
-        let list = found.into_iter().map(reached).collect();
-        Ok(Walked { walk, list, facts, shown: Some((own, Tracer::new(graph, &seeds))) })
+        let list = best.into_iter().map(reached).collect();
+        let walk = Walk { missing, ..walk };
+        let tracer = self.query.explain.then(|| Tracer::new(graph, options.variant, &seeds));
+        Ok(Walked { walk, list, facts, shown: Some((own, tracer)) })
     }
 
     /// Asks the filter which facts to follow.
@@ -217,7 +221,7 @@ impl Walked<'_> {
                 rank: place + 1,
                 mass: f64::from(reached.score),
                 reset: f64::from(own.of(reached.number)),
-                via: tracer.way(reached.number),
+                via: tracer.as_ref().map(|tracer| tracer.way(reached.number)).unwrap_or_default(),
             });
         }
     }

@@ -26,8 +26,9 @@ impl Index {
     /// * [`Mode::Graph`]: by the mass of a walk from the phrases of the facts most like the query (HippoRAG 2), equal
     ///   ones as in the corpus. If there is no fact to follow, passages are ranked by their own similarity, scaled to
     ///   \[0, 1\] over all of them. In an index of more passages than [`OpenOptions::walk_below`](crate::OpenOptions)
-    ///   the walk is a local one, and of the passages only the 200 most similar have a weight of their own in where it
-    ///   starts.
+    ///   the walk is a local one, of the passages only the 200 most similar have a weight of their own in where it
+    ///   starts, and the scale is that of a sample and of these: the trace says so ([`Walk::local`](crate::Walk)), and
+    ///   how much is missing of the walk from there.
     /// * [`Mode::Hybrid`]: both lists, twice `k` deep, by reciprocal rank fusion, equal scores in the order of the
     ///   graph's list.
     /// * [`Mode::Triples`]: as [`Mode::Graph`], and with the passages the facts that were followed, or if a filter kept

@@ -2,15 +2,15 @@
 
 use std::sync::OnceLock;
 
-use super::local::{LocalWalk, Scratches};
+use super::local::{Local, LocalWalk, Scratches};
 use super::reset::Seed;
 use crate::graph::Graph;
-use crate::pagerank::{Edges, Options, Walker};
+use crate::pagerank::{Edges, Mass, Options, Walker};
 use crate::query::{GraphOptions, GraphVariant};
 use crate::scored::{Scored, best};
 
-/// The most that may be missing of a whole walk's mass, over all nodes together. The masses of passages are then known
-/// to about one part in a million.
+/// The most that may be missing of a whole walk's mass, over all nodes together: each mass is known to one millionth of
+/// the whole mass.
 const TOLERANCE: f64 = 1e-6;
 
 /// The largest residual of a local walk, per unit of a node's weights.
@@ -26,6 +26,15 @@ pub(crate) struct Ground {
     /// The same without the phrase that has no text, made when it is first asked for.
     without_empty: OnceLock<Walker<f32>>,
     scratches: Scratches,
+}
+
+/// Where a walk arrived.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Arrived {
+    /// The passages where most of it did, by falling mass, equal ones in the order of the corpus.
+    pub(crate) best: Vec<Scored>,
+    /// The most that is missing of its mass of 1, over all nodes together, but for rounding.
+    pub(crate) missing: f64,
 }
 
 /// The passages' own weights in a reset.
@@ -61,7 +70,7 @@ impl Ground {
         self.whole.is_some()
     }
 
-    /// The `limit` passages where most of a walk arrives, by falling mass, equal ones in the order of the corpus.
+    /// Walks from phrases and passages to the best `limit` passages.
     pub(crate) fn walk(
         &self,
         graph: &Graph,
@@ -69,11 +78,11 @@ impl Ground {
         seeds: &[Seed],
         own: &OwnWeights,
         limit: usize,
-    ) -> Vec<Scored> {
+    ) -> Arrived {
         let phrases = graph.phrases();
         let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit) };
-        let empty = graph.phrase_id("").filter(|_| options.variant == GraphVariant::GraphR1);
-        let walker = empty.map_or(whole, |empty| self.without_empty.get_or_init(|| walker(graph, Some(empty))));
+        let walker = left_out(graph, options.variant)
+            .map_or(whole, |empty| self.without_empty.get_or_init(|| walker(graph, Some(empty))));
         let mut reset = vec![0.0; phrases + graph.passages()];
         seeds.iter().for_each(|seed| reset[seed.phrase as usize] = seed.weight as f32);
         match own {
@@ -82,8 +91,10 @@ impl Ground {
                 weights.iter().for_each(|&(number, weight)| reset[phrases + number as usize] = weight);
             }
         }
-        let mass = walker.walk(&reset, &Options { damping: options.damping, tolerance: TOLERANCE }).mass;
-        best(mass[phrases..].iter().zip(0..).map(|(&score, number)| Scored { number, score }).collect(), limit)
+        let Mass { mass, missing, .. } =
+            walker.walk(&reset, &Options { damping: options.damping, tolerance: TOLERANCE });
+        let passages = mass[phrases..].iter().zip(0..);
+        Arrived { best: best(passages.map(|(&score, number)| Scored { number, score }).collect(), limit), missing }
     }
 
     fn walk_around(
@@ -93,7 +104,7 @@ impl Ground {
         seeds: &[Seed],
         own: &OwnWeights,
         limit: usize,
-    ) -> Vec<Scored> {
+    ) -> Arrived {
         let phrases = graph.phrases() as u32;
         let mut reset: Vec<(u32, f64)> = seeds.iter().map(|seed| (seed.phrase, seed.weight)).collect();
         match own {
@@ -105,10 +116,16 @@ impl Ground {
             }
         }
         let walk = LocalWalk { damping: options.damping, tolerance: LOCAL_TOLERANCE, work: LOCAL_WORK };
-        let local = walk.walk(&graph.adjacency(), &reset, &self.scratches);
-        let passages = local.mass.iter().filter(|(node, _)| *node >= phrases);
-        best(passages.map(|&(node, score)| Scored { number: node - phrases, score }).collect(), limit)
+        let Local { mass, missing } = walk.walk(&graph.adjacency(), &reset, &self.scratches);
+        let passages = mass.iter().filter(|(node, _)| *node >= phrases);
+        let passages = passages.map(|&(node, score)| Scored { number: node - phrases, score });
+        Arrived { best: best(passages.collect(), limit), missing }
     }
+}
+
+/// The phrase that a walk leaves out, and its edges with it: in GraphRAG-R1's, that without text.
+pub(super) fn left_out(graph: &Graph, variant: GraphVariant) -> Option<u32> {
+    graph.phrase_id("").filter(|_| variant == GraphVariant::GraphR1)
 }
 
 /// The edges of the graph as a walk takes them. The edges of the phrase `without`, if one is given, are gone.

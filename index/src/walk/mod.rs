@@ -5,6 +5,8 @@ mod local;
 mod reset;
 mod trace;
 
-pub(crate) use ground::{Ground, OwnWeights};
-pub(crate) use reset::{Kept, Seed, seeds};
+pub(crate) use ground::{Arrived, Ground, OwnWeights};
+#[cfg(test)]
+pub(crate) use reset::Seed;
+pub(crate) use reset::{Kept, seeds};
 pub(crate) use trace::Tracer;

@@ -1,12 +1,16 @@
 //! The way by which a walk most likely came to a passage.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
+use super::ground::left_out;
 use super::reset::Seed;
 use crate::evidence::Step;
 use crate::graph::{Adjacency, Graph};
+use crate::query::GraphVariant;
 
-/// Ways through a phrase with more edges than this are not looked for: each of them is unlikely, and they are many.
+/// Ways of three edges whose middle one joins phrases of which either has more edges than this are not looked for: each
+/// of them is unlikely, and they are many. Where one starts and how a shorter one goes is not limited.
 const MOST_EDGES: usize = 1024;
 
 /// Finds ways of at most three edges from the phrases of one walk.
@@ -14,6 +18,10 @@ const MOST_EDGES: usize = 1024;
 pub(crate) struct Tracer<'a> {
     graph: &'a Graph,
     edges: Adjacency<'a>,
+    /// The phrase that the walk leaves out.
+    without: Option<u32>,
+    /// The summed weights of the phrases that were met.
+    degrees: RefCell<HashMap<u32, f64>>,
     /// Each seed, with its weight.
     seeds: HashMap<u32, f64>,
     /// The phrases one edge from a seed: the likeliest seed, how likely, and the weight of the edge.
@@ -34,23 +42,54 @@ struct Way {
 }
 
 impl<'a> Tracer<'a> {
-    /// For the walk from these phrases. Those of no weight lead nowhere.
-    pub(crate) fn new(graph: &'a Graph, seeds: &[Seed]) -> Tracer<'a> {
-        let edges = graph.adjacency();
-        let seeds: Vec<&Seed> = seeds.iter().filter(|seed| seed.weight > 0.0).collect();
-        let mut near: HashMap<u32, Near> = HashMap::new();
-        for seed in &seeds {
-            let (targets, weights) = edges.row(seed.phrase);
-            let start = seed.weight / degree(weights);
-            for (&target, &weight) in targets.iter().zip(weights) {
-                let found = Near { seed: seed.phrase, chance: start * f64::from(weight), weight };
-                let best = near.entry(target).or_insert(found);
-                if found.chance > best.chance {
+    /// For the walk of a variant from these phrases. Those of no weight lead nowhere.
+    pub(crate) fn new(graph: &'a Graph, variant: GraphVariant, seeds: &[Seed]) -> Tracer<'a> {
+        let seeds = seeds.iter().filter(|seed| seed.weight > 0.0).map(|seed| (seed.phrase, seed.weight));
+        let mut tracer = Tracer {
+            graph,
+            edges: graph.adjacency(),
+            without: left_out(graph, variant),
+            degrees: RefCell::default(),
+            seeds: seeds.collect(),
+            near: HashMap::new(),
+        };
+        tracer.near = tracer.around();
+        tracer
+    }
+
+    /// The nodes one edge from a seed; of equally likely seeds the one of the least number.
+    fn around(&self) -> HashMap<u32, Near> {
+        let mut around: HashMap<u32, Near> = HashMap::new();
+        for (&seed, &chance) in &self.seeds {
+            let start = chance / self.degree(seed);
+            for (target, weight) in self.row(seed) {
+                let found = Near { seed, chance: start * f64::from(weight), weight };
+                let best = around.entry(target).or_insert(found);
+                if found.chance > best.chance || (found.chance == best.chance && seed < best.seed) {
                     *best = found;
                 }
             }
         }
-        Tracer { graph, edges, seeds: seeds.iter().map(|seed| (seed.phrase, seed.weight)).collect(), near }
+        around
+    }
+
+    /// The edges of a node as the walk takes them.
+    fn row(&self, node: u32) -> impl Iterator<Item = (u32, f32)> + use<'a> {
+        let without = self.without;
+        let (targets, weights) = if without == Some(node) { (&[][..], &[][..]) } else { self.edges.row(node) };
+        let row = targets.iter().copied().zip(weights.iter().copied());
+        row.filter(move |(target, _)| without != Some(*target))
+    }
+
+    /// The summed weights of a node's edges.
+    fn degree(&self, node: u32) -> f64 {
+        let sum = || self.row(node).map(|(_, weight)| f64::from(weight)).sum();
+        *self.degrees.borrow_mut().entry(node).or_insert_with(sum)
+    }
+
+    /// Whether ways may go on over a phrase in their middle.
+    fn is_passable(&self, phrase: u32) -> bool {
+        self.edges.row(phrase).0.len() <= MOST_EDGES
     }
 
     /// The likeliest way to a passage over at most two more phrases: the largest product of the seed's weight and of
@@ -59,27 +98,21 @@ impl<'a> Tracer<'a> {
     pub(crate) fn way(&self, passage: u32) -> Vec<Step> {
         let phrases = self.graph.phrases() as u32;
         let mut best = Way { chance: 0.0, steps: Vec::new() };
-        let (lasts, weights) = self.edges.row(phrases + passage);
-        for (&last, &weight) in lasts.iter().zip(weights) {
-            let (targets, between) = self.edges.row(last);
-            let share = f64::from(weight) / degree(between);
+        for (last, weight) in self.row(phrases + passage) {
+            let share = f64::from(weight) / self.degree(last);
             if let Some(&start) = self.seeds.get(&last) {
                 best.improve(start * share, &[(last, weight)]);
             }
             if let Some(near) = self.near.get(&last) {
                 best.improve(near.chance * share, &[(near.seed, near.weight), (last, weight)]);
             }
-            if targets.len() > MOST_EDGES {
+            if !self.is_passable(last) {
                 continue;
             }
-            for (&middle, &step) in targets.iter().zip(between).filter(|(target, _)| **target < phrases) {
-                if let Some(near) = self.near.get(&middle) {
-                    let (row, through) = self.edges.row(middle);
-                    if row.len() <= MOST_EDGES {
-                        let chance = near.chance * f64::from(step) / degree(through) * share;
-                        best.improve(chance, &[(near.seed, near.weight), (middle, step), (last, weight)]);
-                    }
-                }
+            for (middle, step) in self.row(last).filter(|(target, _)| *target < phrases) {
+                let Some(near) = self.near.get(&middle).filter(|_| self.is_passable(middle)) else { continue };
+                let chance = near.chance * f64::from(step) / self.degree(middle) * share;
+                best.improve(chance, &[(near.seed, near.weight), (middle, step), (last, weight)]);
             }
         }
         let step = |(phrase, weight): (u32, f32)| Step { phrase: self.graph.phrase(phrase).to_owned(), weight };
@@ -95,8 +128,4 @@ impl Way {
             self.steps.extend_from_slice(steps);
         }
     }
-}
-
-fn degree(weights: &[f32]) -> f64 {
-    weights.iter().map(|&weight| f64::from(weight)).sum()
 }

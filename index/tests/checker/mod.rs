@@ -39,7 +39,7 @@ pub struct Seen<'a> {
     pub passages: usize,
 }
 
-/// Checks evidence of a graph search with dense ranking that was made without a filter, or with one whose choice the
+/// Checks evidence of a whole walk's graph search with dense ranking that was made without a filter, or with one whose choice the
 /// evidence tells.
 pub fn check(index: &Index, embed: &dyn Embed, query: &Query, evidence: &Evidence) -> Wrong {
     hold!(evidence.snapshot == index.manifest().snapshot, "another snapshot");
@@ -53,6 +53,8 @@ pub fn check(index: &Index, embed: &dyn Embed, query: &Query, evidence: &Evidenc
     hold!(walk.variant == query.graph.variant, "another variant");
     hold!(walk.damping == query.graph.damping, "another damping");
     hold!(walk.passage_weight == query.graph.passage_weight, "another weight of passages");
+    hold!(!walk.local, "a local walk, which cannot be computed again");
+    hold!(walk.missing <= if walk.fallback { 0.0 } else { 1e-5 }, "{} is missing", walk.missing);
     let scores = facts::check(&seen, walk)?;
     facts::check_seeds(&seen, walk, &scores)?;
     for (hit, rank) in evidence.hits.iter().zip(1..) {

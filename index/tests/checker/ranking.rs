@@ -7,8 +7,11 @@ use super::numbers::{has_rank, near};
 use super::ways::Ways;
 use super::{Seen, Wrong, hold};
 
-/// Powers of the walk that are added up: what is left then is less than double precision can tell.
-const STEPS: usize = 120;
+/// Powers of the walk that are added up: what is left then, `damping` to that power, is less than double precision can
+/// tell.
+fn steps(damping: f64) -> usize {
+    if damping > 0.0 { (1e-16_f64.ln() / damping.ln()).ceil() as usize } else { 1 }
+}
 
 /// Checks order, masses and ways of the hits.
 pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &Walk) -> Wrong {
@@ -108,7 +111,7 @@ fn masses(seen: &Seen<'_>, graph: &Graph, walk: &Walk) -> Vec<f64> {
         reset.iter_mut().for_each(|x| *x /= total);
     }
     let mut mass = reset.clone();
-    for _ in 0..STEPS {
+    for _ in 0..steps(walk.damping) {
         let mut next: Vec<f64> = reset.iter().map(|x| (1.0 - walk.damping) * x).collect();
         let mut lost = 0.0;
         for node in 0..nodes as u32 {

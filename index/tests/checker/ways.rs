@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use waymark_index::graph::Graph;
-use waymark_index::{Step, Walk};
+use waymark_index::{GraphVariant, Step, Walk};
 
 use super::{Wrong, hold};
 
@@ -14,12 +14,25 @@ pub struct Ways {
     best: [HashMap<u32, f64>; 3],
     /// Whether every phrase has few enough edges for all ways to be looked at.
     complete: bool,
+    /// The phrase that the walk leaves out.
+    gone: Option<u32>,
 }
 
-fn edge(graph: &Graph, from: u32, to: u32) -> Option<(f32, f64)> {
-    let (targets, weights) = graph.adjacency().row(from);
-    let place = targets.iter().position(|target| *target == to)?;
-    Some((weights[place], f64::from(weights[place]) / weights.iter().map(|w| f64::from(*w)).sum::<f64>()))
+/// The edges of a node, but for those of the phrase that is left out.
+fn row(graph: &Graph, gone: Option<u32>, node: u32) -> Vec<(u32, f32)> {
+    let (targets, weights) = graph.adjacency().row(node);
+    let edges = targets.iter().copied().zip(weights.iter().copied());
+    edges.filter(|(target, _)| gone.is_none_or(|gone| gone != node && gone != *target)).collect()
+}
+
+fn degree(row: &[(u32, f32)]) -> f64 {
+    row.iter().map(|(_, weight)| f64::from(*weight)).sum()
+}
+
+fn edge(graph: &Graph, gone: Option<u32>, from: u32, to: u32) -> Option<(f32, f64)> {
+    let row = row(graph, gone, from);
+    let (_, weight) = *row.iter().find(|(target, _)| *target == to)?;
+    Some((weight, f64::from(weight) / degree(&row)))
 }
 
 impl Ways {
@@ -30,13 +43,14 @@ impl Ways {
             .filter(|seed| seed.weight > 0.0)
             .filter_map(|seed| Some((graph.phrase_id(&seed.phrase)?, seed.weight)))
             .collect();
-        let (adjacency, phrases) = (graph.adjacency(), graph.phrases() as u32);
+        let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphR1);
+        let phrases = graph.phrases() as u32;
         let further = |from: &HashMap<u32, f64>| {
             let mut to: HashMap<u32, f64> = HashMap::new();
             for (&node, &chance) in from {
-                let (targets, weights) = adjacency.row(node);
-                let degree: f64 = weights.iter().map(|w| f64::from(*w)).sum();
-                for (&target, &weight) in targets.iter().zip(weights).filter(|(target, _)| **target < phrases) {
+                let row = row(graph, gone, node);
+                let degree = degree(&row);
+                for &(target, weight) in row.iter().filter(|(target, _)| *target < phrases) {
                     let best = to.entry(target).or_default();
                     *best = best.max(chance * f64::from(weight) / degree);
                 }
@@ -45,17 +59,17 @@ impl Ways {
         };
         let one = further(&seeds);
         let two = further(&one);
-        let complete = (0..phrases).all(|phrase| adjacency.row(phrase).0.len() <= 1024);
-        Ways { seeds: seeds.clone(), best: [seeds, one, two], complete }
+        let complete = (0..phrases).all(|phrase| graph.adjacency().row(phrase).0.len() <= 1024);
+        Ways { seeds: seeds.clone(), best: [seeds, one, two], complete, gone }
     }
 
     /// Whether a way exists, with the weights that it says, and none is likelier.
     pub fn check(&self, graph: &Graph, passage: u32, via: &[Step]) -> Wrong {
         let node = graph.phrases() as u32 + passage;
-        let (lasts, _) = graph.adjacency().row(node);
-        let to_end = |last: &u32| edge(graph, *last, node).map_or(0.0, |(_, chance)| chance);
+        let lasts = row(graph, self.gone, node);
+        let to_end = |last: u32| edge(graph, self.gone, last, node).map_or(0.0, |(_, chance)| chance);
         let over = |best: &HashMap<u32, f64>| {
-            let chances = lasts.iter().filter_map(|last| best.get(last).map(|chance| chance * to_end(last)));
+            let chances = lasts.iter().filter_map(|(last, _)| best.get(last).map(|chance| chance * to_end(*last)));
             chances.fold(0.0, f64::max)
         };
         let likeliest = self.best.iter().map(over).fold(0.0, f64::max);
@@ -68,7 +82,8 @@ impl Ways {
         let mut chance = *self.seeds.get(&id(first)?).ok_or_else(|| format!("{first:?} is no seed"))?;
         for (place, step) in via.iter().enumerate() {
             let next = via.get(place + 1).map_or(Ok(node), id)?;
-            let (weight, share) = edge(graph, id(step)?, next).ok_or_else(|| format!("no edge leaves {step:?}"))?;
+            let (weight, share) =
+                edge(graph, self.gone, id(step)?, next).ok_or_else(|| format!("no edge leaves {step:?}"))?;
             hold!(step.weight == weight, "the edge of {step:?} has weight {weight}");
             chance *= share;
         }
