@@ -80,7 +80,7 @@ pub enum IndexError {
         limit: u64,
     },
     /// An index is already there.
-    #[error("{} already holds an index: choose another folder, or replace it with --force", dir.display())]
+    #[error("{} already holds an index: choose another folder, or replace it with --replace", dir.display())]
     Exists {
         /// The folder.
         dir: PathBuf,
