@@ -128,6 +128,12 @@ pub enum IndexError {
         /// The folder.
         dir: PathBuf,
     },
+    /// Something else was put in the place of the index while it was being changed.
+    #[error("{} was replaced by another index while it was being changed: nothing was changed, try again", dir.display())]
+    Replaced {
+        /// The folder.
+        dir: PathBuf,
+    },
     /// There is no index to open.
     #[error("{} holds no index (manifest.json is missing): build one with `waymark index build`", dir.display())]
     NoIndex {

@@ -74,8 +74,8 @@ impl LiveIndex {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Looks whether another process has published a snapshot, and opens that; gives whether there was one. A look
-    /// that finds nothing new costs one `stat`.
+    /// Looks whether another process has published a snapshot, or put another index in the folder, and opens that;
+    /// gives whether there was one. A look that finds nothing new costs one `stat`.
     ///
     /// # Errors
     /// If the new snapshot cannot be opened. The one before stays, and the next look tries again.
@@ -85,7 +85,13 @@ impl LiveIndex {
         if stamp == *seen {
             return Ok(false);
         }
-        let newer = Manifest::read(&self.dir)?.snapshot != self.current().manifest().snapshot;
+        self.follow(&mut seen, stamp)
+    }
+
+    /// Opens what is published unless it is what is searched. Numbers alone do not tell: an index that was built anew
+    /// in the same place begins at 1 again.
+    fn follow(&self, seen: &mut Option<Stamp>, stamp: Option<Stamp>) -> Result<bool, IndexError> {
+        let newer = Manifest::read(&self.dir)? != *self.current().manifest();
         if newer {
             self.replace(&self.options)?;
         }
@@ -137,8 +143,13 @@ impl LiveIndex {
         // Not even a lock is left where there is no index any more.
         Manifest::read(&self.dir)?;
         let writing = Writing::begin(&self.dir)?;
-        // Another process may have been here since the last look.
-        self.refresh()?;
+        // Another process may have been here since the last look. The manifest is read, whatever it looks like: the new
+        // snapshot is made of the files that it names.
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let stamp = Stamp::of(&self.dir);
+            self.follow(&mut seen, stamp)?;
+        }
         let base = self.current();
         let embed = self.embed.as_ref();
         let report =

@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 use corpora::{HashEmbed, document, files, numbered, open, small_index, write};
 use proptest::prelude::*;
 use waymark_index::{
-    BuildOptions, Changes, CommitOptions, CommitReport, Corpus, Document, Embed, EmbedError, Extract, Index,
-    IndexError, LiveIndex, Mode, OpenOptions, Passages, Query, Ranking, Triple, TripleSink, build, commit,
+    BuildOptions, BuildProgress, Changes, CommitOptions, CommitReport, Corpus, Document, Embed, EmbedError, Extract,
+    Index, IndexError, LiveIndex, Mode, OpenOptions, Passages, Phase, Query, Ranking, Triple, TripleSink, build,
+    commit,
 };
 
 /// Makes each two words that follow one another a triple. Where it reads the corpus, the relation says how many
@@ -329,4 +330,49 @@ fn a_watched_index_follows_other_processes() {
         live.current().manifest().snapshot == 2
     };
     assert!((0..2000).any(follows));
+}
+
+#[test]
+fn an_index_that_was_built_anew_in_the_same_place_is_noticed() {
+    let (_temp, dir) = small_index(5);
+    let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    let again = |edition: &str| {
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(write(&dir, numbered(6, edition), &BuildOptions::default()).unwrap().manifest.snapshot, 1);
+    };
+    again("second");
+    assert!(live.refresh().unwrap() && !live.refresh().unwrap());
+    assert_eq!(live.current().manifest().passages, 6);
+
+    // A commit goes on from what is there, not from what was.
+    again("third");
+    let report = live.commit(Changes::delete(["p0".to_owned()]), &CommitOptions::default(), &()).unwrap();
+    assert_eq!((report.manifest.snapshot, report.manifest.passages), (2, 5));
+    let documents = live.current().documents(None, 10).unwrap().unwrap();
+    assert!(documents.iter().all(|document| document.text.contains("third")), "{documents:?}");
+}
+
+#[test]
+fn an_index_that_is_built_anew_under_a_commit_is_left_alone() {
+    struct Moving<'a>(&'a Path, &'a Path);
+    impl BuildProgress for Moving<'_> {
+        fn update(&self, phase: Phase, _: u64, total: Option<u64>) {
+            if (phase, total) == (Phase::Reading, None) && self.0.exists() {
+                // All but what is being written and its lock: so the manifest alone gives it away.
+                fs::remove_dir_all(self.1.join("snapshot-1")).unwrap();
+                for name in ["snapshot-1", "manifest.json"] {
+                    fs::rename(self.0.join(name), self.1.join(name)).unwrap();
+                }
+                fs::remove_dir_all(self.0).unwrap();
+            }
+        }
+    }
+    let (temp, dir) = small_index(5);
+    let other = temp.path().join("other");
+    write(&other, numbered(5, "second"), &BuildOptions::default()).unwrap();
+    let changes = Changes::delete(["p0".to_owned()]);
+    let done = commit(&dir, &HashEmbed::default(), changes, &CommitOptions::default(), &Moving(&other, &dir));
+    assert!(matches!(done, Err(IndexError::Replaced { .. })), "{done:?}");
+    let documents = open(&dir).unwrap().documents(None, 10).unwrap().unwrap();
+    assert!(documents.len() == 5 && documents.iter().all(|document| document.text.contains("second")));
 }
