@@ -129,7 +129,8 @@ impl LiveIndex {
         std::thread::Builder::new().name("index-watch".to_owned()).spawn(look).map(drop)
     }
 
-    /// Makes `changes` and searches what comes of them from now on. Searches go on meanwhile.
+    /// Makes `changes` and searches what comes of them from now on. Searches go on meanwhile. A snapshot that was
+    /// published but cannot be opened again is told to the log, and [`LiveIndex::refresh`] tries once more.
     ///
     /// # Errors
     /// As [`commit`](crate::commit()). Whoever commits while another commit is under way, in this process or another, is
@@ -159,8 +160,13 @@ impl LiveIndex {
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let stamp = Stamp::of(&self.dir);
-            self.replace(&options)?;
-            *seen = stamp;
+            // What is published stays so even where it cannot be opened here; the next look tries again.
+            match self.replace(&options) {
+                Ok(()) => *seen = stamp,
+                Err(error) => {
+                    tracing::warn!(%error, "the snapshot was published but cannot be opened: the one before is searched");
+                }
+            }
         }
         Ok(report)
     }
