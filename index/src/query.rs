@@ -27,7 +27,7 @@ pub struct Query {
     pub triples: usize,
     /// How the graph is searched.
     pub graph: GraphOptions,
-    /// Names that the query is about, for [`Mode::Kag`].
+    /// Names that the query is about, for [`Mode::Kag`]: at most [`ENTITIES`]. Without any, those of its text are taken.
     pub entities: Vec<String>,
     /// How passages and triples are ranked together, in [`Mode::Kag`].
     pub kag: KagOptions,
@@ -37,6 +37,9 @@ pub struct Query {
 
 /// Triples that [`Mode::Triples`] returns: GraphRAG-R1 §4.3.3 (its code shows 5).
 pub const TRIPLES: usize = 10;
+
+/// Names that a query may be about at most. All phrases of the graph are looked at for each of them.
+pub const ENTITIES: usize = 8;
 
 impl Query {
     /// A query with the default ranking and graph search and no deadline.
@@ -62,6 +65,9 @@ impl Query {
     pub fn check(&self) -> Result<(), IndexError> {
         if self.k == 0 {
             return Err(IndexError::BadQuery { field: "k", message: "must be at least 1" });
+        }
+        if self.entities.len() > ENTITIES {
+            return Err(IndexError::BadQuery { field: "entities", message: "must be 8 names at most" });
         }
         self.kag.check().map_err(|message| IndexError::BadQuery { field: "kag", message })?;
         self.graph.check()
