@@ -134,7 +134,7 @@ impl SearchRequest {
         if self.query.trim().is_empty() {
             return Err(ApiError::invalid("query", "`query` is empty"));
         }
-        let k = self.k.unwrap_or(DEFAULT_K);
+        let (mode, k) = (self.mode.unwrap_or_default(), self.k.unwrap_or(DEFAULT_K));
         check_k("k", k)?;
         let triples = self.triples.unwrap_or(TRIPLES);
         if triples > MAX_K {
@@ -148,12 +148,12 @@ impl SearchRequest {
         let kag = self.kag.unwrap_or_default();
         kag.check().map_err(|message| ApiError::invalid("kag", format!("`kag` {message}")))?;
         Ok(Query {
-            ranking: self.ranking.unwrap_or_default(),
+            ranking: self.ranking.unwrap_or(mode.ranking()),
             triples,
             graph: self.graph.unwrap_or_default().options()?,
             entities,
             kag,
-            ..Query::new(self.query.as_str(), self.mode.unwrap_or_default(), k)
+            ..Query::new(self.query.as_str(), mode, k)
         })
     }
 }
