@@ -220,10 +220,11 @@ fn a_local_walk_finds_what_the_whole_one_finds() {
     write(temp.path(), some(), &BuildOptions::default()).unwrap();
     let options = OpenOptions { walk_below: 0, ..OpenOptions::default() };
     let local = Index::open_with(temp.path(), Arc::new(HashEmbed::default()), &options).unwrap();
-    for text in ["gamma rays", "alpha beta", "the river 1901"] {
+    let texts = ["gamma rays", "alpha beta", "the river 1901"];
+    for (text, variant) in texts.iter().flat_map(|text| GraphVariant::ALL.map(|variant| (*text, variant))) {
         // Fewer passages than have a weight of their own: so both start alike, but for the scale of a sample, which
         // here is all of them.
-        let query = query(text, Mode::Graph, 30, GraphOptions::default());
+        let query = query(text, Mode::Graph, 30, variant.into());
         let (whole, local) = (searched(&open(temp.path()), &query), local.search(&query).unwrap());
         let (walk, walked) = (whole.walk.as_ref().unwrap(), local.walk.as_ref().unwrap());
         assert!(walked.local && walked.missing > 0.0 && walked.missing < 1e-3, "{}", walked.missing);
@@ -239,7 +240,7 @@ fn a_local_walk_finds_what_the_whole_one_finds() {
             .sum();
         assert!(off <= walked.missing + walk.missing + 1e-6, "{off} is off, and {} is missing", walked.missing);
         for (a, b) in whole.hits.iter().zip(&local.hits) {
-            assert!((a.score - b.score).abs() < 1e-4, "{} against {}", a.score, b.score);
+            assert!((a.score - b.score).abs() < 1e-4, "{variant}: {} against {}", a.score, b.score);
             assert!((a.path.graph.as_ref().unwrap().reset - b.path.graph.as_ref().unwrap().reset).abs() < 1e-6);
         }
         assert_eq!(whole.hits.len(), local.hits.len());

@@ -80,9 +80,9 @@ impl Ground {
         limit: usize,
     ) -> Arrived {
         let phrases = graph.phrases();
-        let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit) };
-        let walker = left_out(graph, options.variant)
-            .map_or(whole, |empty| self.without_empty.get_or_init(|| walker(graph, Some(empty))));
+        let without = left_out(graph, options.variant);
+        let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit, without) };
+        let walker = without.map_or(whole, |empty| self.without_empty.get_or_init(|| walker(graph, Some(empty))));
         let mut reset = vec![0.0; phrases + graph.passages()];
         seeds.iter().for_each(|seed| reset[seed.phrase as usize] = seed.weight as f32);
         match own {
@@ -104,6 +104,7 @@ impl Ground {
         seeds: &[Seed],
         own: &OwnWeights,
         limit: usize,
+        without: Option<u32>,
     ) -> Arrived {
         let phrases = graph.phrases() as u32;
         let mut reset: Vec<(u32, f64)> = seeds.iter().map(|seed| (seed.phrase, seed.weight)).collect();
@@ -115,7 +116,7 @@ impl Ground {
                 reset.extend(weights.iter().map(|&(number, weight)| (phrases + number, f64::from(weight))));
             }
         }
-        let walk = LocalWalk { damping: options.damping, tolerance: LOCAL_TOLERANCE, work: LOCAL_WORK };
+        let walk = LocalWalk { damping: options.damping, tolerance: LOCAL_TOLERANCE, work: LOCAL_WORK, without };
         let Local { mass, missing } = walk.walk(&graph.adjacency(), &reset, &self.scratches);
         let passages = mass.iter().filter(|(node, _)| *node >= phrases);
         let passages = passages.map(|&(node, score)| Scored { number: node - phrases, score });
