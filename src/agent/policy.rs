@@ -56,8 +56,8 @@ pub struct Policy {
 pub struct Retrieval {
     /// The mode of queries that name none: `passage`, `graph` or `hybrid`, for no protocol shows triples yet.
     pub mode: Mode,
-    /// How passages are ranked within passage search.
-    pub ranking: Ranking,
+    /// How passages are ranked within passage search; as the mode of the query has it where nothing is said.
+    pub ranking: Option<Ranking>,
     /// Passages per search, at most [`MAX_K`].
     pub k: usize,
     /// Triples per search, for protocols that show them; there is none yet.
@@ -75,7 +75,7 @@ impl Default for Retrieval {
     fn default() -> Self {
         Retrieval {
             mode: Mode::Passage,
-            ranking: Ranking::default(),
+            ranking: None,
             k: 3,
             triples: TRIPLES,
             graph: GraphVariant::default(),
@@ -94,7 +94,8 @@ impl Retrieval {
     /// A search for `text` in this way, but for its mode.
     pub(super) fn query(&self, text: impl Into<String>, mode: Mode) -> Query {
         let graph = self.graph.into();
-        Query { ranking: self.ranking, triples: self.triples, graph, ..Query::new(text, mode, self.k) }
+        let ranking = self.ranking.unwrap_or(mode.ranking());
+        Query { ranking, triples: self.triples, graph, ..Query::new(text, mode, self.k) }
     }
 }
 
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!(policy.variant, Variant::Evaluation);
         let retrieval = Retrieval {
             mode: Mode::Hybrid,
-            ranking: Ranking::Dense,
+            ranking: Some(Ranking::Dense),
             k: 5,
             triples: 8,
             graph: GraphVariant::HippoRag,

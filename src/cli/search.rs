@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t)]
     mode: Mode,
 
-    /// How passages are ranked, in the modes passage and hybrid: dense, bm25 or fused.
+    /// How passages are ranked: dense, bm25 or fused; when not given fused in the mode passage, dense in hybrid.
     #[arg(long)]
     ranking: Option<Ranking>,
 
@@ -149,16 +149,14 @@ impl Args {
         if let Some(config) = self.fact_filter.resolve()? {
             index = index.with_fact_filter(filter::fact_filter(&config)?);
         }
-        let mut query = Query {
+        let query = Query {
+            ranking: self.ranking.unwrap_or(self.mode.ranking()),
             graph: self.graph.options(),
             triples: self.graph.triples.unwrap_or(TRIPLES),
             entities: self.graph.entities,
             kag: self.graph.kag.unwrap_or_default(),
             ..Query::new(self.query, self.mode, self.k)
         };
-        if let Some(ranking) = self.ranking {
-            query = query.ranking(ranking);
-        }
         let evidence = index.search(&query)?;
         let mut out = io::stdout().lock();
         if self.json {
