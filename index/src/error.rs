@@ -80,7 +80,7 @@ pub enum IndexError {
         limit: u64,
     },
     /// An index is already there.
-    #[error("{} already holds an index: choose another folder, or replace it with --force", dir.display())]
+    #[error("{} already holds an index: choose another folder, or replace it with --replace", dir.display())]
     Exists {
         /// The folder.
         dir: PathBuf,
@@ -125,6 +125,12 @@ pub enum IndexError {
     /// Another process is writing there.
     #[error("{} is being written by another process: wait until it is done", dir.display())]
     Locked {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// Something else was put in the place of the index while it was being changed.
+    #[error("{} was replaced by another index while it was being changed: nothing was changed, try again", dir.display())]
+    Replaced {
         /// The folder.
         dir: PathBuf,
     },

@@ -92,13 +92,18 @@ impl Writing {
         sync_folder(&self.dir)
     }
 
-    /// Puts a new manifest in the place of the old one: the moment at which readers see the new snapshot.
+    /// Puts a new manifest in the place of the old one: the moment at which readers see the new snapshot. An error means
+    /// that they do not.
     pub(crate) fn publish(&self, manifest: &[u8]) -> Result<(), IndexError> {
         let (part, target) = (self.dir.join(MANIFEST_PART), self.dir.join(MANIFEST));
         let write = |file: &mut File| file.write_all(manifest).and_then(|()| file.sync_all());
         File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
         fs::rename(&part, &target).map_err(IndexError::io("replace", &target))?;
-        sync_folder(&self.dir)
+        // The snapshot is published by now, whatever is said about it; only a crash of the machine could undo that.
+        if let Err(error) = sync_folder(&self.dir) {
+            tracing::warn!(%error, "the new snapshot is published, but may not outlast a crash of the machine");
+        }
+        Ok(())
     }
 
     /// Removes the journal of embeddings: what is in it now stands in the published snapshot.

@@ -56,6 +56,6 @@ pub use kag::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KagOpt
 pub use live::LiveIndex;
 pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
-pub use query::{GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};
+pub use query::{ENTITIES, GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};
 pub use recognition::ModelFilter;
 pub use triple::Triple;

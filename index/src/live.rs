@@ -74,8 +74,8 @@ impl LiveIndex {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Looks whether another process has published a snapshot, and opens that; gives whether there was one. A look
-    /// that finds nothing new costs one `stat`.
+    /// Looks whether another process has published a snapshot, or put another index in the folder, and opens that;
+    /// gives whether there was one. A look that finds nothing new costs one `stat`.
     ///
     /// # Errors
     /// If the new snapshot cannot be opened. The one before stays, and the next look tries again.
@@ -85,7 +85,13 @@ impl LiveIndex {
         if stamp == *seen {
             return Ok(false);
         }
-        let newer = Manifest::read(&self.dir)?.snapshot != self.current().manifest().snapshot;
+        self.follow(&mut seen, stamp)
+    }
+
+    /// Opens what is published unless it is what is searched. Numbers alone do not tell: an index that was built anew
+    /// in the same place begins at 1 again.
+    fn follow(&self, seen: &mut Option<Stamp>, stamp: Option<Stamp>) -> Result<bool, IndexError> {
+        let newer = Manifest::read(&self.dir)? != *self.current().manifest();
         if newer {
             self.replace(&self.options)?;
         }
@@ -123,7 +129,8 @@ impl LiveIndex {
         std::thread::Builder::new().name("index-watch".to_owned()).spawn(look).map(drop)
     }
 
-    /// Makes `changes` and searches what comes of them from now on. Searches go on meanwhile.
+    /// Makes `changes` and searches what comes of them from now on. Searches go on meanwhile. A snapshot that was
+    /// published but cannot be opened again is told to the log, and [`LiveIndex::refresh`] tries once more.
     ///
     /// # Errors
     /// As [`commit`](crate::commit()). Whoever commits while another commit is under way, in this process or another, is
@@ -137,8 +144,13 @@ impl LiveIndex {
         // Not even a lock is left where there is no index any more.
         Manifest::read(&self.dir)?;
         let writing = Writing::begin(&self.dir)?;
-        // Another process may have been here since the last look.
-        self.refresh()?;
+        // Another process may have been here since the last look. The manifest is read, whatever it looks like: the new
+        // snapshot is made of the files that it names.
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let stamp = Stamp::of(&self.dir);
+            self.follow(&mut seen, stamp)?;
+        }
         let base = self.current();
         let embed = self.embed.as_ref();
         let report =
@@ -148,8 +160,13 @@ impl LiveIndex {
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let stamp = Stamp::of(&self.dir);
-            self.replace(&options)?;
-            *seen = stamp;
+            // What is published stays so even where it cannot be opened here; the next look tries again.
+            match self.replace(&options) {
+                Ok(()) => *seen = stamp,
+                Err(error) => {
+                    tracing::warn!(%error, "the snapshot was published but cannot be opened: the one before is searched");
+                }
+            }
         }
         Ok(report)
     }

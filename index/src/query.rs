@@ -16,7 +16,7 @@ pub struct Query {
     pub text: String,
     /// Which search answers it.
     pub mode: Mode,
-    /// How passages are ranked within passage search.
+    /// How passages are ranked within passage search: that of [`Mode::Passage`], or the part of it in [`Mode::Hybrid`].
     pub ranking: Ranking,
     /// Whether the scores of [`Ranking::Dense`] are scaled to \[0, 1\] over all passages of the index, as HippoRAG 2 and
     /// RouteRAG give them (`min_max_normalize`), and are no cosines. Costs a look at every passage.
@@ -27,7 +27,7 @@ pub struct Query {
     pub triples: usize,
     /// How the graph is searched.
     pub graph: GraphOptions,
-    /// Names that the query is about, for [`Mode::Kag`].
+    /// Names that the query is about, for [`Mode::Kag`]: at most [`ENTITIES`]. Without any, those of its text are taken.
     pub entities: Vec<String>,
     /// How passages and triples are ranked together, in [`Mode::Kag`].
     pub kag: KagOptions,
@@ -38,13 +38,16 @@ pub struct Query {
 /// Triples that [`Mode::Triples`] returns: GraphRAG-R1 §4.3.3 (its code shows 5).
 pub const TRIPLES: usize = 10;
 
+/// Names that a query may be about at most. All phrases of the graph are looked at for each of them.
+pub const ENTITIES: usize = 8;
+
 impl Query {
-    /// A query with the default ranking and graph search and no deadline.
+    /// A query with the mode's own ranking ([`Mode::ranking`]), the default graph search and no deadline.
     pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> Query {
         Query {
             text: text.into(),
             mode,
-            ranking: Ranking::default(),
+            ranking: mode.ranking(),
             scaled: false,
             k,
             triples: TRIPLES,
@@ -62,6 +65,9 @@ impl Query {
     pub fn check(&self) -> Result<(), IndexError> {
         if self.k == 0 {
             return Err(IndexError::BadQuery { field: "k", message: "must be at least 1" });
+        }
+        if self.entities.len() > ENTITIES {
+            return Err(IndexError::BadQuery { field: "entities", message: "must be 8 names at most" });
         }
         self.kag.check().map_err(|message| IndexError::BadQuery { field: "kag", message })?;
         self.graph.check()
@@ -102,6 +108,12 @@ pub enum Mode {
 impl Mode {
     /// Every mode, as they are listed for people.
     pub const ALL: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
+
+    /// How passages are ranked where a query does not say: fused in passage search by itself; dense wherever a graph is
+    /// searched, as RouteRAG's `[graph][passage]` has it (§3.1.2).
+    pub fn ranking(self) -> Ranking {
+        if self == Mode::Passage { Ranking::Fused } else { Ranking::Dense }
+    }
 }
 
 impl fmt::Display for Mode {
@@ -125,8 +137,8 @@ impl FromStr for Mode {
     }
 }
 
-/// How passage search orders what it finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+/// How passage search orders what it finds. Which one by default is a matter of the mode: [`Mode::ranking`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ranking {
     /// By cosine between query and passage, as RouteRAG's `[passage]`.
@@ -134,7 +146,6 @@ pub enum Ranking {
     /// By BM25 over title and text. Needs no embedder.
     Bm25,
     /// By reciprocal rank fusion of the two.
-    #[default]
     Fused,
 }
 
@@ -292,6 +303,14 @@ mod tests {
         }
         let error = "pasage".parse::<Mode>().unwrap_err().to_string();
         assert!(error.contains("pasage") && error.contains("passage, graph, hybrid"), "{error}");
+    }
+
+    #[test]
+    fn each_mode_has_a_ranking_of_its_own() {
+        for mode in Mode::ALL {
+            let expected = if mode == Mode::Passage { Ranking::Fused } else { Ranking::Dense };
+            assert_eq!(Query::new("x", mode, 1).ranking, expected, "{mode}");
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn an_index_is_replaced_only_when_that_is_asked_for() {
     let (_temp, dir) = small_index(5);
     let before = files(&dir);
     let error = write(&dir, numbered(6, "second"), &BuildOptions::default()).unwrap_err();
-    assert!(matches!(error, IndexError::Exists { .. }) && error.to_string().contains("--force"), "{error}");
+    assert!(matches!(error, IndexError::Exists { .. }) && error.to_string().contains("--replace"), "{error}");
     assert_eq!(files(&dir), before);
 
     let old = open(&dir).unwrap();

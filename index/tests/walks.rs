@@ -216,14 +216,15 @@ fn a_local_walk_finds_what_the_whole_one_finds() {
     write(temp.path(), some(), &BuildOptions::default()).unwrap();
     let options = OpenOptions { walk_below: 0, ..OpenOptions::default() };
     let local = Index::open_with(temp.path(), Arc::new(HashEmbed::default()), &options).unwrap();
-    for text in ["gamma rays", "alpha beta", "the river 1901"] {
+    let texts = ["gamma rays", "alpha beta", "the river 1901"];
+    for (text, variant) in texts.iter().flat_map(|text| GraphVariant::ALL.map(|variant| (*text, variant))) {
         // Fewer passages than have a weight of their own: so both start alike, but for the scale of a sample, which
         // here is all of them.
-        let query = query(text, Mode::Graph, 5, GraphOptions::default());
+        let query = query(text, Mode::Graph, 5, variant.into());
         let (whole, local) = (searched(&open(temp.path()), &query), local.search(&query).unwrap());
         assert_eq!(whole.walk, local.walk);
         for (a, b) in whole.hits.iter().zip(&local.hits) {
-            assert!((a.score - b.score).abs() < 1e-4, "{} against {}", a.score, b.score);
+            assert!((a.score - b.score).abs() < 1e-4, "{variant}: {} against {}", a.score, b.score);
             assert!((a.path.graph.as_ref().unwrap().reset - b.path.graph.as_ref().unwrap().reset).abs() < 1e-6);
         }
         assert_eq!(whole.hits.len(), local.hits.len());

@@ -67,7 +67,7 @@ impl EpisodeOptions {
         let own = policy.retrieval;
         Ok(Retrieval {
             mode: self.mode.unwrap_or(own.mode),
-            ranking: self.ranking.unwrap_or(own.ranking),
+            ranking: self.ranking.or(own.ranking),
             k: self.k.unwrap_or(own.k),
             graph: self.graph.unwrap_or(own.graph),
             ..own

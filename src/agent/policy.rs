@@ -53,8 +53,8 @@ pub struct Policy {
 pub struct Retrieval {
     /// The mode of queries that name none.
     pub mode: Mode,
-    /// How passages are ranked within passage search.
-    pub ranking: Ranking,
+    /// How passages are ranked within passage search; as the mode of the query has it where nothing is said.
+    pub ranking: Option<Ranking>,
     /// Passages per search, at most [`MAX_K`].
     pub k: usize,
     /// Triples per search, in the mode that is called after them.
@@ -72,7 +72,7 @@ impl Default for Retrieval {
     fn default() -> Self {
         Retrieval {
             mode: Mode::Passage,
-            ranking: Ranking::default(),
+            ranking: None,
             k: 3,
             triples: TRIPLES,
             graph: GraphVariant::default(),
@@ -86,7 +86,8 @@ impl Retrieval {
     /// A search for `text` in this way, but for its mode.
     pub(super) fn query(&self, text: impl Into<String>, mode: Mode) -> Query {
         let graph = self.graph.into();
-        Query { ranking: self.ranking, triples: self.triples, graph, ..Query::new(text, mode, self.k) }
+        let ranking = self.ranking.unwrap_or(mode.ranking());
+        Query { ranking, triples: self.triples, graph, ..Query::new(text, mode, self.k) }
     }
 }
 
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(policy.variant, Variant::Evaluation);
         let retrieval = Retrieval {
             mode: Mode::Hybrid,
-            ranking: Ranking::Dense,
+            ranking: Some(Ranking::Dense),
             k: 5,
             triples: 8,
             graph: GraphVariant::HippoRag,

@@ -6,8 +6,8 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_index::{
-    Associated, Evidence, GraphOptions, GraphVariant, Hit, IndexError, KagOptions, Mode, Query, Ranking, TRIPLES,
-    TripleHit, Walk,
+    Associated, ENTITIES, Evidence, GraphOptions, GraphVariant, Hit, IndexError, KagOptions, Mode, Query, Ranking,
+    TRIPLES, TripleHit, Walk,
 };
 
 use super::body::{Json, Wire};
@@ -18,9 +18,6 @@ use crate::agent::{MAX_K, SearchError};
 
 /// Passages returned when the request does not say.
 const DEFAULT_K: usize = 5;
-
-/// Names a query may be about at most.
-const MAX_ENTITIES: usize = 64;
 
 /// A search.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -42,7 +39,7 @@ pub struct SearchRequest {
     #[schema(minimum = 0, maximum = 200)]
     pub triples: Option<usize>,
     /// Names the query is about, for the mode `kag`.
-    #[schema(max_items = 64)]
+    #[schema(max_items = 8)]
     pub entities: Option<Vec<String>>,
     /// How the graph is searched.
     pub graph: Option<GraphRequest>,
@@ -137,26 +134,26 @@ impl SearchRequest {
         if self.query.trim().is_empty() {
             return Err(ApiError::invalid("query", "`query` is empty"));
         }
-        let k = self.k.unwrap_or(DEFAULT_K);
+        let (mode, k) = (self.mode.unwrap_or_default(), self.k.unwrap_or(DEFAULT_K));
         check_k("k", k)?;
         let triples = self.triples.unwrap_or(TRIPLES);
         if triples > MAX_K {
             return Err(ApiError::invalid("triples", format!("`triples` must be from 0 to {MAX_K}, not {triples}")));
         }
         let entities = self.entities.clone().unwrap_or_default();
-        if entities.len() > MAX_ENTITIES {
-            let message = format!("`entities` holds {} names, {MAX_ENTITIES} at most", entities.len());
+        if entities.len() > ENTITIES {
+            let message = format!("`entities` holds {} names, {ENTITIES} at most", entities.len());
             return Err(ApiError::invalid("entities", message));
         }
         let kag = self.kag.unwrap_or_default();
         kag.check().map_err(|message| ApiError::invalid("kag", format!("`kag` {message}")))?;
         Ok(Query {
-            ranking: self.ranking.unwrap_or_default(),
+            ranking: self.ranking.unwrap_or(mode.ranking()),
             triples,
             graph: self.graph.unwrap_or_default().options()?,
             entities,
             kag,
-            ..Query::new(self.query.as_str(), self.mode.unwrap_or_default(), k)
+            ..Query::new(self.query.as_str(), mode, k)
         })
     }
 }

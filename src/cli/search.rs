@@ -28,9 +28,9 @@ pub(crate) struct Args {
     #[arg(long, default_value_t)]
     mode: Mode,
 
-    /// How passages are ranked: dense, bm25 or fused.
-    #[arg(long, default_value_t)]
-    ranking: Ranking,
+    /// How passages are ranked: dense, bm25 or fused; when not given fused in the mode passage, dense in hybrid.
+    #[arg(long)]
+    ranking: Option<Ranking>,
 
     /// How many passages.
     #[arg(long, short, default_value_t = 3)]
@@ -126,7 +126,7 @@ impl Args {
             index = index.with_fact_filter(filter::fact_filter(&config)?);
         }
         let query = Query {
-            ranking: self.ranking,
+            ranking: self.ranking.unwrap_or(self.mode.ranking()),
             graph: self.graph.options(),
             triples: self.graph.triples,
             entities: self.graph.entities,

@@ -103,13 +103,14 @@ pub(crate) struct Committing<'a> {
 }
 
 impl Committing<'_> {
-    /// Makes `changes` to `base`, which must be what is published and have been verified.
+    /// Makes `changes` to `base`, which must have been verified; refused if it is not what is published.
     pub(crate) fn commit(
         &self,
         writing: &Writing,
         base: &Snapshot,
         changes: Changes,
     ) -> Result<CommitReport, IndexError> {
+        self.check_base(base)?;
         check_embedder(self.dir, &base.manifest, self.embed)?;
         let plan = Plan::of(base, changes)?;
         if plan.empties(base) {
@@ -143,7 +144,17 @@ impl Committing<'_> {
         let extracted = !extract.is_some_and(|extract| extract.reads_corpus() && source(base) == Some(&extract.id()));
         let goes_on = Base { snapshot: base, files: &files, moved: &moved, extracted };
         let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
+        self.check_base(base)?;
         draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
+    }
+
+    /// Refuses a base that is not what is published. A folder that was removed and made again under a commit, and so
+    /// without regard to its lock, holds other files under the same names.
+    fn check_base(&self, base: &Snapshot) -> Result<(), IndexError> {
+        if Manifest::read(self.dir)? == base.manifest {
+            return Ok(());
+        }
+        Err(IndexError::Replaced { dir: self.dir.to_owned() })
     }
 
     /// Who is asked for triples. Refuses documents without where nobody can say what they state, though somebody did

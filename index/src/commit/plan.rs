@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::changes::Changes;
 use crate::corpus::Document;
 use crate::error::IndexError;
+use crate::graph::distinct;
 use crate::snapshot::Snapshot;
 
 /// What happens to a document of the snapshot.
@@ -46,7 +47,11 @@ impl Plan {
                 }
             }
         }
-        for document in changes.upsert {
+        for mut document in changes.upsert {
+            // As the store keeps them: what is posted again with a triple said twice is what it was.
+            if let Some(triples) = &mut document.triples {
+                *triples = distinct(triples).cloned().collect();
+            }
             match base.store.find(&document.id)? {
                 None => plan.new.push(document),
                 Some(number) if base.document(number)? == document => plan.unchanged += 1,

@@ -26,7 +26,7 @@ use crate::triple::Triple;
 pub use adjacency::Adjacency;
 pub(crate) use build::GraphDraft;
 use synonyms::{Earlier, Synonyms};
-pub(crate) use triples::{Origin, TripleWriter, Triples};
+pub(crate) use triples::{Origin, TripleWriter, Triples, distinct};
 
 use columns::{Column, Columns};
 use lists::Lists;

@@ -1,5 +1,6 @@
 //! The triples of every passage as they were extracted or given, in the order in which they became known.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::columns::{Column, Columns, ColumnsWriter};
@@ -108,6 +109,13 @@ fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
+/// The triples of a passage as they are kept: what is said twice counts once, where it is first said
+/// (`filter_invalid_triples` of HippoRAG 2).
+pub(crate) fn distinct(triples: &[Triple]) -> impl Iterator<Item = &Triple> {
+    let mut seen = HashSet::with_capacity(triples.len());
+    triples.iter().filter(move |triple| seen.insert(*triple))
+}
+
 /// The triples of a snapshot in the making. Takes those of each passage once, in any order.
 #[derive(Debug)]
 pub(crate) struct TripleWriter {
@@ -126,11 +134,10 @@ impl TripleWriter {
         Ok(TripleWriter { path: path.to_owned(), columns, starts, lengths, origins })
     }
 
-    /// Adds the triples of a passage. What is said twice in it counts once (`filter_invalid_triples` of HippoRAG 2).
+    /// Adds the triples of a passage, of which only those that are [`distinct`] are kept.
     pub(crate) fn add(&mut self, passage: u32, triples: &[Triple], origin: Origin) -> Result<(), IndexError> {
         let mut record = Vec::new();
-        let mut seen = std::collections::HashSet::with_capacity(triples.len());
-        for triple in triples.iter().filter(|triple| seen.insert(*triple)) {
+        for triple in distinct(triples) {
             for field in [&triple.subject, &triple.relation, &triple.object] {
                 write_number(&mut record, field.len());
                 record.extend_from_slice(field.as_bytes());

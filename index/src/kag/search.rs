@@ -13,7 +13,7 @@ use crate::evidence::{Arrival, Evidence, Hit, Passage, Path, Place, TripleHit};
 use crate::graph::Graph;
 use crate::graph::phrase::normalise;
 use crate::index::Index;
-use crate::query::Query;
+use crate::query::{ENTITIES, Query};
 use crate::scored::{Scored, best};
 
 /// Passages that are named with a triple.
@@ -92,10 +92,13 @@ fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found
     let question = &vectors[0];
     let dense = &index.snapshot.dense;
     let chunks = dense.search(question, options.chunks.max(query.k), query.deadline)?;
-    check(query, "the phrases were searched")?;
     // The question itself stands in where it is about no entity.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
-    let phrases: Vec<Vec<Scored>> = about.iter().map(|vector| nearest(graph, vector, options.entities)).collect();
+    let phrases = about.iter().map(|vector| {
+        check(query, "the phrases were searched")?;
+        Ok(nearest(graph, vector, options.entities))
+    });
+    let phrases = phrases.collect::<Result<Vec<_>, IndexError>>()?;
     check(query, "the facts were searched")?;
     let facts = facts_of(graph, &phrases).into_iter();
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
@@ -112,7 +115,7 @@ fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found
     Ok(Found { keys, phrases, chunks, titles, passages, facts, sources })
 }
 
-/// The key entities of a query, or else of its text; each name once.
+/// The key entities of a query, or else the first [`ENTITIES`] of its text; each name once.
 fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<Key> {
     let mut keys: Vec<Key> = Vec::new();
     for entity in &query.entities {
@@ -123,7 +126,7 @@ fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<Key> {
     }
     if keys.is_empty() {
         let linked = linked(text, &|phrase| graph.phrase_id(phrase).is_some());
-        keys.extend(linked.into_iter().map(|name| Key { text: name.clone(), name, given: false }));
+        keys.extend(linked.into_iter().take(ENTITIES).map(|name| Key { text: name.clone(), name, given: false }));
     }
     keys
 }

@@ -71,8 +71,9 @@ impl Ground {
         limit: usize,
     ) -> Vec<Scored> {
         let phrases = graph.phrases();
-        let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit) };
+        // GraphRAG-R1 knows no phrase without text.
         let empty = graph.phrase_id("").filter(|_| options.variant == GraphVariant::GraphR1);
+        let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit, empty) };
         let walker = empty.map_or(whole, |empty| self.without_empty.get_or_init(|| walker(graph, Some(empty))));
         let mut reset = vec![0.0; phrases + graph.passages()];
         seeds.iter().for_each(|seed| reset[seed.phrase as usize] = seed.weight as f32);
@@ -93,6 +94,7 @@ impl Ground {
         seeds: &[Seed],
         own: &OwnWeights,
         limit: usize,
+        without: Option<u32>,
     ) -> Vec<Scored> {
         let phrases = graph.phrases() as u32;
         let mut reset: Vec<(u32, f64)> = seeds.iter().map(|seed| (seed.phrase, seed.weight)).collect();
@@ -104,7 +106,7 @@ impl Ground {
                 reset.extend(weights.iter().map(|&(number, weight)| (phrases + number, f64::from(weight))));
             }
         }
-        let walk = LocalWalk { damping: options.damping, tolerance: LOCAL_TOLERANCE, work: LOCAL_WORK };
+        let walk = LocalWalk { damping: options.damping, tolerance: LOCAL_TOLERANCE, work: LOCAL_WORK, without };
         let local = walk.walk(&graph.adjacency(), &reset, &self.scratches);
         let passages = local.mass.iter().filter(|(node, _)| *node >= phrases);
         best(passages.map(|&(node, score)| Scored { number: node - phrases, score }).collect(), limit)

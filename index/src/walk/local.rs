@@ -19,6 +19,8 @@ pub(crate) struct LocalWalk {
     pub(crate) tolerance: f64,
     /// Edges after which it ends in any case.
     pub(crate) work: usize,
+    /// A node that is walked around as if it had no edges; no walk starts there.
+    pub(crate) without: Option<u32>,
 }
 
 /// Where a local walk arrived.
@@ -74,7 +76,8 @@ impl LocalWalk {
             return Local { mass: Vec::new(), missing: 0.0 };
         }
         // Nodes without edges start anew by the reset, which is the same as walking without them and scaling.
-        let alone = |&&(node, _): &&(u32, f64)| edges.row(node).0.is_empty();
+        let kept = |target: u32| Some(target) != self.without;
+        let alone = |&&(node, _): &&(u32, f64)| !edges.row(node).0.iter().any(|&target| kept(target));
         let whole = 1.0 - self.damping * reset.iter().filter(alone).map(|(_, weight)| weight).sum::<f64>() / total;
         for &(node, weight) in reset {
             scratch.add(node, (weight / (total * whole)) as f32);
@@ -85,9 +88,10 @@ impl LocalWalk {
             let held = std::mem::take(&mut scratch.residual[node as usize]);
             let (targets, weights) = edges.row(node);
             scratch.mass[node as usize] += held * (1.0 - self.damping) as f32;
-            let degree: f32 = weights.iter().sum();
+            let left = || targets.iter().zip(weights).filter(|(target, _)| kept(**target));
+            let degree: f32 = left().map(|(_, weight)| weight).sum();
             let share = held * self.damping as f32 / degree;
-            for (&target, &weight) in targets.iter().zip(weights) {
+            for (&target, &weight) in left() {
                 scratch.push(target, share * weight, self.tolerance as f32, edges);
             }
             work += targets.len();
@@ -165,16 +169,21 @@ mod tests {
             edges in prop::collection::vec((0_u32..40, 0_u32..40, 0.1_f32..4.0), 0..120),
             reset in prop::collection::btree_map(0_u32..40, 0.01_f64..1.0, 1..8),
             damping in 0.1_f64..0.9, tolerance in prop_oneof![Just(1e-3), Just(1e-5), Just(0.0)],
+            without in prop::option::of(0_u32..40),
         ) {
             let (offsets, targets, weights) = rows(40, &edges);
+            let gone = |&(a, b, _): &(u32, u32, f32)| Some(a) == without || Some(b) == without;
+            let left: Vec<_> = edges.into_iter().filter(|edge| !gone(edge)).collect();
             let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
-            let reset: Vec<(u32, f64)> = reset.into_iter().collect();
-            let (scratches, walk) = (Scratches::default(), LocalWalk { damping, tolerance, work: 100_000 });
+            let reset: Vec<(u32, f64)> = reset.into_iter().filter(|(node, _)| Some(*node) != without).collect();
+            prop_assume!(!reset.is_empty());
+            let (scratches, walk) = (Scratches::default(), LocalWalk { damping, tolerance, work: 100_000, without });
             let local = walk.walk(&edges, &reset, &scratches);
             // What the first walk left behind must not be seen by the second.
             prop_assert_eq!(&walk.walk(&edges, &reset, &scratches), &local);
             let mut whole_reset = vec![0.0_f64; 40];
             reset.iter().for_each(|&(node, weight)| whole_reset[node as usize] = weight);
+            let (offsets, targets, weights) = rows(40, &left);
             let whole = Walker::new(&Edges { offsets: &offsets, targets: &targets, weights: &weights }, 40);
             let mut whole = whole.walk(&whole_reset, &Options { damping, tolerance: 1e-12 }).mass;
             local.mass.iter().for_each(|&(node, mass)| whole[node as usize] -= f64::from(mass));
@@ -189,7 +198,7 @@ mod tests {
         let (offsets, targets, weights) = rows(1000, &ring);
         let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
         let walk = |work| {
-            let walk = LocalWalk { damping: 0.5, tolerance: 1e-9, work };
+            let walk = LocalWalk { damping: 0.5, tolerance: 1e-9, work, without: None };
             walk.walk(&edges, &[(7, 3.0)], &Scratches::default())
         };
         let (short, long) = (walk(10), walk(10_000));

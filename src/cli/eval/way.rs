@@ -23,10 +23,9 @@ impl Way {
         passage.into_iter().chain(others.map(|&mode| Way { mode, ranking: None, variant: None })).collect()
     }
 
-    /// A query for `text` in this way. The passages' side of a graph search is dense where nothing else is named, as
-    /// published.
+    /// A query for `text` in this way.
     pub(in crate::cli) fn query(self, text: &str, k: usize) -> Query {
-        let ranking = self.ranking.unwrap_or(if self.mode == Mode::Passage { Ranking::Fused } else { Ranking::Dense });
+        let ranking = self.ranking.unwrap_or(self.mode.ranking());
         let graph = self.variant.unwrap_or_default().into();
         Query { ranking, graph, ..Query::new(text, self.mode, k) }
     }

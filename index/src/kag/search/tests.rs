@@ -147,6 +147,9 @@ fn entities_are_given_or_found_in_the_question() {
     let given = Query { entities: vec!["Mona Lisa".into(), "!".into()], ..query("Who painted it?", 3) };
     assert_eq!(names(&given), [("mona lisa".to_owned(), true)]);
     assert_eq!(names(&query("Who knows?", 3)), []);
+    let many = |count| Query { entities: vec!["Paris".into(); count], ..query("Who?", 3) };
+    many(ENTITIES).check().unwrap();
+    assert!(matches!(many(ENTITIES + 1).check(), Err(IndexError::BadQuery { field: "entities", .. })));
 }
 
 #[test]
