@@ -327,3 +327,50 @@ fn any_text() -> impl Strategy<Value = String> {
     });
     prop_oneof![pieces, ".{0,200}", "[ -~]{0,200}"]
 }
+
+/// However a passage of a megabyte is made, it is read within seconds.
+#[test]
+fn long_passages_take_no_longer_than_their_length_asks_for() {
+    const LENGTH: usize = 1_000_000;
+    let repeated = |piece: &str| piece.repeat(LENGTH / piece.len());
+    let numbered = |piece: &str| {
+        let mut text = String::new();
+        for number in 0.. {
+            if text.len() >= LENGTH {
+                break;
+            }
+            text.push_str(&piece.replace('#', &number.to_string()));
+        }
+        text
+    };
+    let long = "a".repeat(LENGTH / 2);
+    let texts = [
+        repeated("!") + " a",
+        repeated("! ") + "a",
+        repeated("very "),
+        repeated("the "),
+        repeated("dog ") + "'s playing",
+        repeated("Gaye's ") + "playing",
+        "It was ".to_owned() + &repeated("made and "),
+        repeated("the son of ") + "is",
+        "(".to_owned() + &repeated("X, ") + ")",
+        "It is in ".to_owned() + &repeated("of ") + &numbered("A#, "),
+        format!("He {long}ed ") + &numbered("A#, "),
+        format!("\u{201c}{long}\u{201d} is ") + &numbered("A#, "),
+        numbered("John A# met Jane B#. "),
+        numbered("The town is a x#. The x# is old. "),
+        repeated(
+            "Marvin Gaye (born April 2, 1939) was an American singer. He was born in Washington, D.C., and wrote \
+                  songs with his wife, Anna Gordy. ",
+        ),
+        numbered("Its capital # lies near Lake B#, and the mayor, Ann C#, founded the college in 1950. "),
+    ];
+    for text in texts {
+        let start = text.chars().take(40).collect::<String>();
+        let began = Instant::now();
+        found(vec![Passage { id: "a".to_owned(), title: "Marvin Gaye".to_owned(), text }]);
+        let took = began.elapsed();
+        println!("{took:>9.2?}  {start}");
+        assert!(took.as_secs() < 10, "{took:?} for {start}");
+    }
+}

@@ -4,6 +4,8 @@
 mod pulled;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use waymark_models::ModelError;
@@ -73,6 +75,31 @@ fn an_embedding_does_not_depend_on_its_company() {
             scope.spawn(|| assert_eq!(embedder.embed(&[text]).unwrap().len(), 1));
         }
     });
+}
+
+#[test]
+fn a_query_does_not_wait_for_a_whole_batch() {
+    let embedder = open();
+    let long = "the longest of all passages goes on and on ".repeat(40);
+    let batch = vec![long.as_str(); 32];
+    let done = AtomicBool::new(false);
+    let (whole, longest) = std::thread::scope(|scope| {
+        let batch = scope.spawn(|| {
+            let begun = Instant::now();
+            assert_eq!(embedder.embed(&batch).unwrap().len(), 32);
+            done.store(true, Ordering::Release);
+            begun.elapsed()
+        });
+        let mut longest = Duration::ZERO;
+        while !done.load(Ordering::Acquire) {
+            let begun = Instant::now();
+            embedder.embed(&["a query"]).unwrap();
+            longest = longest.max(begun.elapsed());
+        }
+        (batch.join().unwrap(), longest)
+    });
+    // Eight passes: whoever waits for one or two of them is far from waiting for all.
+    assert!(longest < whole / 2, "a query took {longest:?} beside a batch of {whole:?}");
 }
 
 #[test]

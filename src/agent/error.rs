@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use waymark_index::Mode;
 use waymark_models::ModelError;
 
+use super::policy::SHOWN;
 use crate::engine::EngineError;
 
 /// Why an episode could not begin or go on.
@@ -29,6 +30,9 @@ pub enum AgentError {
         /// What there is.
         offered: Vec<Mode>,
     },
+    /// A mode was asked for whose triples no policy would see.
+    #[error("no served protocol shows triples to its policy yet, so none searches in the mode {0}: use one of {modes}", modes = names(SHOWN))]
+    Unshown(Mode),
     /// The protocol searches and there is nothing to search in.
     #[error("policy {policy:?} searches, but no index is loaded: start with an index, or use a plain policy")]
     NoIndex {
@@ -71,7 +75,7 @@ impl AgentError {
         match self {
             AgentError::Conversation(_) => "invalid_messages",
             AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
-            AgentError::Mode { .. } => "unsupported_mode",
+            AgentError::Mode { .. } | AgentError::Unshown(_) => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
             AgentError::NoGuide(_) | AgentError::Option { .. } => "invalid_option",
             AgentError::Policy { .. } => "invalid_policy",

@@ -65,13 +65,15 @@ impl EpisodeOptions {
             return Err(AgentError::Option { field: "k", reason: "must be from 1 to 200" });
         }
         let own = policy.retrieval;
-        Ok(Retrieval {
+        let retrieval = Retrieval {
             mode: self.mode.unwrap_or(own.mode),
             ranking: self.ranking.or(own.ranking),
             k: self.k.unwrap_or(own.k),
             graph: self.graph.unwrap_or(own.graph),
             ..own
-        })
+        };
+        retrieval.check_mode()?;
+        Ok(retrieval)
     }
 }
 

@@ -20,6 +20,9 @@ use crate::engine::Adapter;
 /// The name of the file in a policy's directory.
 pub(super) const FILE: &str = "policy.toml";
 
+/// The modes all of whose evidence the protocols know how to write: passages alone.
+pub(super) const SHOWN: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
+
 /// What a `model` in a request names.
 #[derive(Debug, Clone)]
 pub struct Policy {
@@ -51,13 +54,13 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retrieval {
-    /// The mode of queries that name none.
+    /// The mode of queries that name none: `passage`, `graph` or `hybrid`, for no protocol shows triples yet.
     pub mode: Mode,
     /// How passages are ranked within passage search; as the mode of the query has it where nothing is said.
     pub ranking: Option<Ranking>,
     /// Passages per search, at most [`MAX_K`].
     pub k: usize,
-    /// Triples per search, in the mode that is called after them.
+    /// Triples per search, for protocols that show them; there is none yet.
     pub triples: usize,
     /// Whose graph search is made: `route_rag`, `hippo_rag` or `graph_r1`.
     pub graph: GraphVariant,
@@ -83,6 +86,11 @@ impl Default for Retrieval {
 }
 
 impl Retrieval {
+    /// Refuses a mode whose triples would be searched for and never shown.
+    pub(super) fn check_mode(&self) -> Result<(), AgentError> {
+        if SHOWN.contains(&self.mode) { Ok(()) } else { Err(AgentError::Unshown(self.mode)) }
+    }
+
     /// A search for `text` in this way, but for its mode. Trajectories tell the way to every passage.
     pub(super) fn query(&self, text: impl Into<String>, mode: Mode) -> Query {
         let graph = self.graph.into();
@@ -197,6 +205,7 @@ impl Policy {
     }
 
     fn check(&self) -> Result<(), AgentError> {
+        self.retrieval.check_mode()?;
         let refuse = |field, reason| Err(AgentError::Option { field, reason });
         if self.name.is_empty() {
             return refuse("name", "must not be empty");
@@ -317,6 +326,11 @@ mod tests {
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 0", vec!["retrieval.k"]),
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 201", vec!["retrieval.k", "200"]),
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\ngraph = \"lightrag\"", vec!["lightrag", "hippo_rag"]),
+            (
+                "name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nmode = \"kag\"",
+                vec!["mode kag", "passage, graph, hybrid"],
+            ),
+            ("name = \"a\"\nprotocol = \"search-r1\"\n[retrieval]\nmode = \"triples\"", vec!["mode triples"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[sampling]\ntop_p = 7.0", vec!["top_p"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = -1.0", vec!["budget.seconds"]),
             ("name = ", vec!["line 1"]),

@@ -14,7 +14,8 @@ use crate::agent::{EpisodeOptions, Event};
 pub struct RagOptions {
     /// Whether searches and observations are shown, under `rag` beside the content.
     pub trace: Option<bool>,
-    /// Which search is made, whatever the policy writes: `passage`, `graph`, `hybrid`, `triples` or `kag`.
+    /// Which search is made, whatever the policy writes: `passage`, `graph` or `hybrid`. No protocol
+    /// shows triples yet, so `triples` and `kag` are refused.
     #[schema(value_type = Option<String>)]
     pub mode: Option<Mode>,
     /// How passages are ranked in passage search: `fused`, `dense` or `bm25`.

@@ -18,7 +18,9 @@ impl From<AgentError> for ApiError {
         match error {
             AgentError::Conversation(_) => Self::invalid("messages", message),
             AgentError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
-            AgentError::Mode { .. } => Self::new(Code::UnsupportedParameter, message).with_param("rag.mode"),
+            AgentError::Mode { .. } | AgentError::Unshown(_) => {
+                Self::new(Code::UnsupportedParameter, message).with_param("rag.mode")
+            }
             AgentError::NoIndex { .. } => Self::new(Code::NotConfigured, message).with_param("model"),
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
             AgentError::Option { field, .. } => Self::invalid(field, message),

@@ -14,12 +14,12 @@ use super::body::{Json, Wire};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::schema;
 use super::state::AppState;
-use crate::agent::{MAX_K, SearchError};
+use crate::agent::{MAX_K, Part, SearchError};
 
 /// Passages returned when the request does not say.
 const DEFAULT_K: usize = 5;
 
-/// A search.
+/// A search. What its mode does not read is refused.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
@@ -29,7 +29,7 @@ pub struct SearchRequest {
     /// graph.
     #[schema(value_type = Option<String>)]
     pub mode: Option<Mode>,
-    /// How passages are ranked in passage search: `fused` (when not given), `dense` or `bm25`.
+    /// How passages are ranked, in the modes `passage` and `hybrid`: `fused`, `dense` or `bm25`.
     #[schema(value_type = Option<String>)]
     pub ranking: Option<Ranking>,
     /// How many passages to return; 5 when not given.
@@ -41,7 +41,7 @@ pub struct SearchRequest {
     /// Names the query is about, for the mode `kag`.
     #[schema(max_items = 8)]
     pub entities: Option<Vec<String>>,
-    /// How the graph is searched.
+    /// How the graph is searched, in the modes `graph`, `hybrid` and `triples`.
     pub graph: Option<GraphRequest>,
     /// How passages and triples are ranked together, in the mode `kag`; there `k` counts both.
     #[schema(value_type = Option<schema::KagOptions>)]
@@ -147,15 +147,34 @@ impl SearchRequest {
         }
         let kag = self.kag.unwrap_or_default();
         kag.check().map_err(|message| ApiError::invalid("kag", format!("`kag` {message}")))?;
+        let graph = self.graph.unwrap_or_default().options()?;
+        self.check_read(mode)?;
         Ok(Query {
             ranking: self.ranking.unwrap_or(mode.ranking()),
             triples,
-            graph: self.graph.unwrap_or_default().options()?,
+            graph,
             entities,
             kag,
             explain: self.explain == Some(true),
             ..Query::new(self.query.as_str(), mode, k)
         })
+    }
+
+    /// Refuses what a search in `mode` would pass over.
+    fn check_read(&self, mode: Mode) -> Result<(), ApiError> {
+        let given = [
+            ("ranking", Part::Ranking, self.ranking.is_some()),
+            ("graph", Part::Graph, self.graph.is_some()),
+            ("triples", Part::Triples, self.triples.is_some()),
+            ("entities", Part::Entities, self.entities.is_some()),
+            ("kag", Part::Kag, self.kag.is_some()),
+        ];
+        for (name, part, _) in given.into_iter().filter(|(.., given)| *given) {
+            if let Some(reason) = part.unread(mode) {
+                return Err(ApiError::invalid(name, format!("`{name}` {reason}")));
+            }
+        }
+        Ok(())
     }
 }
 

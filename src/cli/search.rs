@@ -4,10 +4,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::bail;
 use waymark_index::{GraphOptions, GraphVariant, Index, KagOptions, Mode, Query, Ranking, TRIPLES};
 use waymark_models::kernel::Team;
 
 use super::{assembly, explain, filter, logging};
+use crate::agent::Part;
 use crate::config::{FactFilterArgs, LogFormat, cores};
 
 /// Searches an index once and prints what was found, and how.
@@ -64,9 +66,9 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Graph search")]
 struct GraphArgs {
-    /// Whose search: route_rag, hippo_rag or graph_r1.
-    #[arg(long = "graph", value_name = "VARIANT", default_value_t)]
-    variant: GraphVariant,
+    /// Whose search: route_rag, hippo_rag or graph_r1. [default: route_rag]
+    #[arg(long = "graph", value_name = "VARIANT")]
+    variant: Option<GraphVariant>,
 
     /// Facts taken from the query, and phrases the walk starts from.
     #[arg(long, value_name = "N")]
@@ -80,9 +82,9 @@ struct GraphArgs {
     #[arg(long, value_name = "W")]
     passage_weight: Option<f64>,
 
-    /// How many triples, in the mode `triples`.
-    #[arg(long, value_name = "N", default_value_t = TRIPLES)]
-    triples: usize,
+    /// How many triples, in the mode `triples`. [default: 10]
+    #[arg(long, value_name = "N")]
+    triples: Option<usize>,
 
     /// A name the query is about, for the mode `kag`; may be given several times.
     #[arg(long = "entity", value_name = "NAME")]
@@ -91,8 +93,8 @@ struct GraphArgs {
     /// How passages and triples are ranked together in the mode `kag`, as JSON: `{"chunks": 10, "entities": 5,
     /// "triples": 10, "damping": 0.5, "threshold": 0.5, "iterations": 20, "relevance": {"kind": "sigmoid", "slope": 10,
     /// "centre": 0.4}}`, any of it.
-    #[arg(long, value_name = "JSON", value_parser = kag_options, hide_default_value = true, default_value = "{}")]
-    kag: KagOptions,
+    #[arg(long, value_name = "JSON", value_parser = kag_options)]
+    kag: Option<KagOptions>,
 }
 
 fn kag_options(json: &str) -> Result<KagOptions, String> {
@@ -103,7 +105,7 @@ fn kag_options(json: &str) -> Result<KagOptions, String> {
 
 impl GraphArgs {
     fn options(&self) -> GraphOptions {
-        let own = GraphOptions::from(self.variant);
+        let own = GraphOptions::from(self.variant.unwrap_or_default());
         GraphOptions {
             variant: own.variant,
             linking_top_k: self.linking_top_k.unwrap_or(own.linking_top_k),
@@ -119,7 +121,29 @@ impl Args {
         tokio::task::block_in_place(|| self.search())
     }
 
+    /// Refuses flags that a search in this mode would pass over.
+    fn check_read(&self) -> anyhow::Result<()> {
+        let GraphArgs { variant, linking_top_k, damping, passage_weight, triples, entities, kag } = &self.graph;
+        let given = [
+            ("--ranking", Part::Ranking, self.ranking.is_some()),
+            ("--graph", Part::Graph, variant.is_some()),
+            ("--linking-top-k", Part::Graph, linking_top_k.is_some()),
+            ("--damping", Part::Graph, damping.is_some()),
+            ("--passage-weight", Part::Graph, passage_weight.is_some()),
+            ("--triples", Part::Triples, triples.is_some()),
+            ("--entity", Part::Entities, !entities.is_empty()),
+            ("--kag", Part::Kag, kag.is_some()),
+        ];
+        for (flag, part, _) in given.into_iter().filter(|(.., given)| *given) {
+            if let Some(reason) = part.unread(self.mode) {
+                bail!("{flag} {reason}");
+            }
+        }
+        Ok(())
+    }
+
     fn search(self) -> anyhow::Result<()> {
+        self.check_read()?;
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(cores())))?;
         let mut index = Index::open(&self.index, Arc::new(embedder))?;
         if let Some(config) = self.fact_filter.resolve()? {
@@ -128,9 +152,9 @@ impl Args {
         let query = Query {
             ranking: self.ranking.unwrap_or(self.mode.ranking()),
             graph: self.graph.options(),
-            triples: self.graph.triples,
+            triples: self.graph.triples.unwrap_or(TRIPLES),
             entities: self.graph.entities,
-            kag: self.graph.kag,
+            kag: self.graph.kag.unwrap_or_default(),
             explain: self.explain || self.json,
             ..Query::new(self.query, self.mode, self.k)
         };

@@ -13,6 +13,12 @@ use waymark_index::openie::{Builtin, Endpoint, EndpointOptions, EndpointReport, 
 
 use crate::remote::{ChatEndpoint, Key};
 
+/// What holds where the flags do not say. Said here and not to clap, which could not tell then what was typed.
+const KEY_VARIABLE: &str = "OPENAI_API_KEY";
+const CONCURRENCY: u16 = 8;
+const TIMEOUT: u32 = 120;
+const ATTEMPTS: u32 = 6;
+
 /// What finds the triples of passages that bring none themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Triples {
@@ -52,38 +58,40 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SOURCE")]
     triples: Option<Triples>,
 
-    /// Address of the endpoint, the part before `/chat/completions`, such as `https://api.openai.com/v1`.
-    #[arg(long, env = "WAYMARK_OPENIE_URL", value_name = "URL", hide_env_values = true)]
+    /// Address of the endpoint, the part before `/chat/completions`, such as `https://api.openai.com/v1`. [env:
+    /// WAYMARK_OPENIE_URL]
+    #[arg(long, value_name = "URL")]
     openie_url: Option<String>,
 
-    /// Model to ask for at the endpoint.
-    #[arg(long, env = "WAYMARK_OPENIE_MODEL", value_name = "NAME")]
+    /// Model to ask for at the endpoint. [env: WAYMARK_OPENIE_MODEL]
+    #[arg(long, value_name = "NAME")]
     openie_model: Option<String>,
 
-    /// Environment variable that holds the key of the endpoint; without it no key is sent.
-    #[arg(long, value_name = "VARIABLE", default_value = "OPENAI_API_KEY")]
-    openie_key_env: String,
+    /// Environment variable that holds the key of the endpoint; without it no key is sent. [default: OPENAI_API_KEY]
+    #[arg(long, value_name = "VARIABLE")]
+    openie_key_env: Option<String>,
 
     /// File that holds the key of the endpoint, instead of a variable.
     #[arg(long, value_name = "FILE")]
     openie_key_file: Option<PathBuf>,
 
-    /// Passages to ask the endpoint about at once.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    openie_concurrency: u16,
+    /// Passages to ask the endpoint about at once. [default: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    openie_concurrency: Option<u16>,
 
-    /// Seconds that a reply of the endpoint may take.
-    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    openie_timeout: u32,
+    /// Seconds that a reply of the endpoint may take. [default: 120]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    openie_timeout: Option<u32>,
 
     /// Times that a request is made at most, where it fails for a reason that may pass; the waits between them double.
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=100))]
-    openie_attempts: u32,
+    /// [default: 6]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    openie_attempts: Option<u32>,
 
     /// Passages that may fail for good and go without triples. If more do, the build fails; building again asks only
-    /// about those that failed.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    openie_failures: u64,
+    /// about those that failed. [default: 0]
+    #[arg(long, value_name = "N")]
+    openie_failures: Option<u64>,
 }
 
 /// What finds triples, and can say afterwards what it found.
@@ -98,6 +106,7 @@ pub(crate) enum Source {
 impl Args {
     /// Opens what the flags name, for an index at `out`.
     pub(crate) fn source(&self, out: &Path) -> anyhow::Result<Source> {
+        self.check_typed()?;
         Ok(match self.triples.as_ref().unwrap_or(&Triples::Builtin) {
             Triples::Builtin => Source::Builtin,
             Triples::None => Source::None,
@@ -114,32 +123,79 @@ impl Args {
         if self.triples.is_some() {
             return self.source(dir).map(Some);
         }
-        if extractor.is_some_and(|name| name.starts_with("endpoint ")) && self.openie_url.is_some() {
-            return self.endpoint(dir).map(Some);
+        let Some(asked) = extractor.and_then(|name| name.strip_prefix("endpoint ")) else {
+            self.check_typed()?;
+            return Ok(None);
+        };
+        // Without an address there may still be no document to ask about; the index says so where there is one.
+        if self.typed().is_none() && self.url().is_none() {
+            return Ok(None);
         }
-        Ok(None)
+        if let Some(model) = self.model().filter(|model| model != asked) {
+            bail!(
+                "the triples of {} are of endpoint {asked}, not of {model}: say --triples endpoint to mix them",
+                dir.display()
+            );
+        }
+        self.endpoint(dir).map(Some)
+    }
+
+    /// The first flag about an endpoint that was typed; those that variables set may stand for other commands.
+    fn typed(&self) -> Option<&'static str> {
+        let typed = [
+            ("--openie-url", self.openie_url.is_some()),
+            ("--openie-model", self.openie_model.is_some()),
+            ("--openie-key-env", self.openie_key_env.is_some()),
+            ("--openie-key-file", self.openie_key_file.is_some()),
+            ("--openie-concurrency", self.openie_concurrency.is_some()),
+            ("--openie-timeout", self.openie_timeout.is_some()),
+            ("--openie-attempts", self.openie_attempts.is_some()),
+            ("--openie-failures", self.openie_failures.is_some()),
+        ];
+        typed.into_iter().find_map(|(flag, typed)| typed.then_some(flag))
+    }
+
+    /// Refuses flags about an endpoint where none is asked.
+    fn check_typed(&self) -> anyhow::Result<()> {
+        match self.typed() {
+            Some(flag) if self.triples != Some(Triples::Endpoint) => bail!("{flag} is for --triples endpoint"),
+            _ => Ok(()),
+        }
+    }
+
+    fn url(&self) -> Option<String> {
+        self.openie_url.clone().or_else(|| variable("WAYMARK_OPENIE_URL"))
+    }
+
+    fn model(&self) -> Option<String> {
+        self.openie_model.clone().or_else(|| variable("WAYMARK_OPENIE_MODEL"))
     }
 
     fn endpoint(&self, out: &Path) -> anyhow::Result<Source> {
-        let (Some(url), Some(model)) = (&self.openie_url, &self.openie_model) else {
+        let (Some(url), Some(model)) = (self.url(), self.model()) else {
             bail!("--triples endpoint needs --openie-url and --openie-model");
         };
         let key = match &self.openie_key_file {
             Some(path) => Some(Key::read(path)?),
-            None => key_in(&self.openie_key_env)?,
+            None => key_in(self.openie_key_env.as_deref().unwrap_or(KEY_VARIABLE))?,
         };
-        let timeout = Duration::from_secs(self.openie_timeout.into());
-        let complete = ChatEndpoint::new(url, model, key, timeout).context("--openie-url")?;
+        let timeout = Duration::from_secs(self.openie_timeout.unwrap_or(TIMEOUT).into());
+        let complete = ChatEndpoint::new(&url, &model, key, timeout).context("--openie-url")?;
         let journal = journal(out);
         let options = EndpointOptions {
-            concurrency: self.openie_concurrency.into(),
-            attempts: self.openie_attempts,
-            tolerated: self.openie_failures,
+            concurrency: self.openie_concurrency.unwrap_or(CONCURRENCY).into(),
+            attempts: self.openie_attempts.unwrap_or(ATTEMPTS),
+            tolerated: self.openie_failures.unwrap_or(0),
             journal: Some(journal.clone()),
             ..EndpointOptions::default()
         };
         Ok(Source::Endpoint(Arc::new(Endpoint::new(Arc::new(complete), options)), journal))
     }
+}
+
+/// What the environment variable `name` is set to, if it is to anything.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The key in the environment variable `name`, if that is set.
@@ -228,6 +284,42 @@ mod tests {
         let parse = |text: &str| text.parse::<Triples>().unwrap();
         assert_eq!([parse("builtin"), parse("none")], [Triples::Builtin, Triples::None]);
         assert_eq!([parse("endpoint"), parse("./none")], [Triples::Endpoint, Triples::File("./none".into())]);
+    }
+
+    fn args(flags: &[&str]) -> Args {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            triples: Args,
+        }
+        <Line as clap::Parser>::parse_from([&["waymark"], flags].concat()).triples
+    }
+
+    #[test]
+    fn flags_about_an_endpoint_are_for_an_endpoint() {
+        let dir = Path::new("corpus.index");
+        for flags in [["--openie-timeout", "9"], ["--openie-model", "m"], ["--openie-key-env", "X"]] {
+            let flag = flags[0];
+            for source in [&[][..], &["--triples", "builtin"]] {
+                let error = args(&[source, &flags].concat()).source(dir).unwrap_err().to_string();
+                assert!(error.contains(flag), "{error}");
+            }
+            for extractor in [None, Some("builtin")] {
+                let error = args(&flags).source_of(dir, extractor).unwrap_err().to_string();
+                assert!(error.contains(flag), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_model_than_the_index_has_must_be_asked_for() {
+        let (dir, url) =
+            (Path::new("corpus.index"), ["--openie-url", "http://127.0.0.1:9/v1", "--openie-key-env", "NO_SUCH_KEY"]);
+        let source = |more: &[&str]| args(&[&url, more].concat()).source_of(dir, Some("endpoint a"));
+        assert!(matches!(source(&["--openie-model", "a"]), Ok(Some(Source::Endpoint(..)))));
+        let error = source(&["--openie-model", "b"]).unwrap_err().to_string();
+        assert!(error.contains("endpoint a") && error.contains("--triples endpoint"), "{error}");
+        assert!(source(&["--openie-model", "b", "--triples", "endpoint"]).is_ok());
     }
 
     #[test]

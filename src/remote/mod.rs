@@ -63,12 +63,13 @@ impl ChatEndpoint {
         Ok(Self { agent, url, model, key, timeout, newer: AtomicBool::new(false) })
     }
 
-    fn body(&self, messages: &[Message], max_tokens: u32) -> Value {
+    /// What is sent; `newer` says which name the limit goes by.
+    fn body(&self, messages: &[Message], max_tokens: u32, newer: bool) -> Value {
         let messages: Vec<Value> = messages
             .iter()
             .map(|message| json!({"role": message.role.to_string(), "content": message.content}))
             .collect();
-        let limit = if self.newer.load(Ordering::Relaxed) { "max_completion_tokens" } else { "max_tokens" };
+        let limit = if newer { "max_completion_tokens" } else { "max_tokens" };
         json!({"model": self.model, "messages": messages, "temperature": 0, "stream": false, limit: max_tokens})
     }
 
@@ -104,12 +105,18 @@ impl ChatEndpoint {
         }
     }
 
+    /// What the endpoint says, without the key wherever it quotes that.
+    fn trouble(&self, response: &Response<String>) -> Trouble {
+        trouble(response.body(), |message| {
+            self.key.as_ref().map_or_else(|| message.to_owned(), |key| key.hide(message))
+        })
+    }
+
     /// What a reply that is no success means.
     fn failed(&self, response: &Response<String>) -> CompleteError {
         let status = response.status();
-        let Trouble { message, quota } = trouble(response.body());
-        let told = self.key.as_ref().map_or_else(|| message.clone(), |key| key.hide(&message));
-        let message = format!("{} answers {status}: {told}", self.url);
+        let Trouble { message, quota } = self.trouble(response);
+        let message = format!("{} answers {status}: {message}", self.url);
         match status {
             StatusCode::TOO_MANY_REQUESTS if quota => CompleteError::Refused(message),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY => {
@@ -133,11 +140,14 @@ impl Complete for ChatEndpoint {
     }
 
     fn complete(&self, messages: &[Message], max_tokens: u32) -> Result<Completion, CompleteError> {
-        let mut response = self.post(&self.body(messages, max_tokens))?;
+        // Requests run side by side: which name this one used counts, not what another has learnt since.
+        let newer = self.newer.load(Ordering::Relaxed);
+        let mut response = self.post(&self.body(messages, max_tokens, newer))?;
         let wants_newer = response.status() == StatusCode::BAD_REQUEST
-            && trouble(response.body()).message.contains("max_completion_tokens");
-        if wants_newer && !self.newer.swap(true, Ordering::Relaxed) {
-            response = self.post(&self.body(messages, max_tokens))?;
+            && self.trouble(&response).message.contains("max_completion_tokens");
+        if wants_newer && !newer {
+            self.newer.store(true, Ordering::Relaxed);
+            response = self.post(&self.body(messages, max_tokens, true))?;
         }
         if !response.status().is_success() {
             return Err(self.failed(&response));

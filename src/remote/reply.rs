@@ -41,12 +41,13 @@ pub(super) struct Trouble {
     pub(super) quota: bool,
 }
 
-/// Reads `{"error": {"message", "code"}}` and its like; anything else is quoted as it is.
-pub(super) fn trouble(body: &str) -> Trouble {
+/// Reads `{"error": {"message", "code"}}` and its like; anything else is quoted as it is. `hide` takes out what nobody
+/// may see, before the message is cut: a part of a key is one too.
+pub(super) fn trouble(body: &str, hide: impl Fn(&str) -> String) -> Trouble {
     let value: Value = serde_json::from_str(body).unwrap_or(Value::Null);
     let error = &value["error"];
     let message = [&error["message"], error, &value["message"], &value["detail"]].into_iter().find_map(Value::as_str);
-    let message: String = message.unwrap_or(body).trim().chars().take(LONGEST_MESSAGE).collect();
+    let message: String = hide(message.unwrap_or(body)).trim().chars().take(LONGEST_MESSAGE).collect();
     let quota = [&error["code"], &error["type"]].into_iter().any(|name| name == "insufficient_quota");
     Trouble { message: if message.is_empty() { "nothing more".to_owned() } else { message }, quota }
 }

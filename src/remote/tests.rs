@@ -166,6 +166,36 @@ fn the_newer_name_of_the_limit_is_learnt_once() {
     assert_eq!(server.seen().len(), 3);
 }
 
+#[test]
+fn requests_side_by_side_all_learn_the_newer_name() {
+    let together = Arc::new(std::sync::Barrier::new(2));
+    let server = Scripted::start(move |_, body| {
+        if body.get("max_tokens").is_none() {
+            return said("yes", "stop");
+        }
+        // Neither is refused before the other has been sent.
+        tokio::task::block_in_place(|| together.wait());
+        refused(400, r#"{"error": {"message": "Use 'max_completion_tokens' instead."}}"#)
+    });
+    let endpoint = ChatEndpoint::new(&server.url, "m", None, Duration::from_secs(20)).unwrap();
+    std::thread::scope(|scope| {
+        let both = [scope.spawn(|| ask(&endpoint)), scope.spawn(|| ask(&endpoint))];
+        both.into_iter().for_each(|one| assert_eq!(one.join().unwrap().unwrap().text, "yes"));
+    });
+    assert_eq!(server.seen().len(), 4);
+}
+
+#[test]
+fn a_key_that_straddles_the_cut_is_hidden() {
+    let key = "sk-0123456789abcdef";
+    for lead in 280..301 {
+        let body = json!({"error": {"message": format!("{}{key} is wrong", "x".repeat(lead))}}).to_string();
+        let server = Scripted::says(vec![refused(401, &body)]);
+        let error = ask(&server.endpoint(Some(key))).unwrap_err().to_string();
+        assert!(!error.contains("sk-"), "{lead}: {error}");
+    }
+}
+
 struct Corpus(u32);
 
 impl Passages for Corpus {

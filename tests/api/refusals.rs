@@ -83,6 +83,8 @@ async fn bad_values_are_named() {
         ),
         (json!({"model": "nobody"}), 404, "model_not_found", json!("model")),
         (json!({"model": "routerag", "rag": {"mode": "graph"}}), 400, "unsupported_parameter", json!("rag.mode")),
+        (json!({"model": "routerag", "rag": {"mode": "triples"}}), 400, "unsupported_parameter", json!("rag.mode")),
+        (json!({"model": "routerag", "rag": {"mode": "kag"}}), 400, "unsupported_parameter", json!("rag.mode")),
     ] {
         let (got, answer) = house.chat(&body(change.clone())).await;
         assert_eq!(error(got, &answer), (status, code.to_owned(), param), "{change} gave {answer}");

@@ -2,7 +2,9 @@
 //!
 //! Afterwards the index answers as one built from scratch of the resulting documents: those that stay and those that
 //! were replaced in their places, the new ones at the end in the order given. (Where the vector search is not exact,
-//! see [`OpenOptions::exact_below`], it may find other neighbours than a graph built anew would.) Only texts that are new
+//! see [`OpenOptions::exact_below`], it may find other neighbours than a graph built anew would; and beyond 65,536 phrases
+//! (`EXACT` in `graph/synonyms`) several threads look for synonyms approximately, so that two builds of the same documents
+//! may differ in a few of them too.) Only texts that are new
 //! are embedded; the rest is written anew from what the snapshot holds.
 
 mod changes;

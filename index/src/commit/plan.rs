@@ -1,6 +1,6 @@
 //! What a commit comes to: which documents stay, change, go and come, and which number each has afterwards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::changes::Changes;
 use crate::corpus::Document;
@@ -36,11 +36,15 @@ impl Plan {
         changes.check()?;
         let mut plan =
             Plan { fates: HashMap::new(), new: Vec::new(), replaced: 0, unchanged: 0, removed: 0, absent: Vec::new() };
+        let mut seen = HashSet::new();
         for id in changes.delete {
             match base.store.find(&id)? {
                 Some(number) => plan.removed += u64::from(plan.fates.insert(number, Fate::Gone).is_none()),
-                None if plan.absent.contains(&id) => {}
-                None => plan.absent.push(id),
+                None if seen.contains(&id) => {}
+                None => {
+                    seen.insert(id.clone());
+                    plan.absent.push(id);
+                }
             }
         }
         for mut document in changes.upsert {

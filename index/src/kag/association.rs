@@ -20,7 +20,7 @@ pub(crate) struct Statement<'a> {
     pub(crate) similarity: f32,
     /// Its head, in normal form.
     pub(crate) head: &'a str,
-    /// Its tail, in normal form.
+    /// Its tail, in normal form; like the head empty where that has no ASCII letter or digit.
     pub(crate) tail: &'a str,
     /// The chunks it was extracted from, by their place among those found.
     pub(crate) sources: Vec<usize>,
@@ -96,14 +96,21 @@ impl Association {
             if relevance > options.threshold {
                 builder.join(0, node, relevance);
             }
-            let ends = [builder.entity(triple.head), builder.entity(triple.tail)];
-            builder.join(ends[0], ends[1], TOGETHER);
-            for end in ends {
+            // All that is empty in normal form would be one entity, which joins what has nothing in common.
+            let ends: Vec<usize> = [triple.head, triple.tail]
+                .into_iter()
+                .filter(|name| !name.is_empty())
+                .map(|name| builder.entity(name))
+                .collect();
+            if let [head, tail] = ends[..] {
+                builder.join(head, tail, TOGETHER);
+            }
+            for &end in &ends {
                 builder.join(node, end, TOGETHER);
             }
             for &source in triple.sources.iter().filter(|&&source| source < chunks.len()) {
                 builder.join(1 + source, node, TOGETHER);
-                for end in ends {
+                for &end in &ends {
                     builder.join(1 + source, end, TOGETHER);
                 }
             }

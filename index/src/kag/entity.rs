@@ -1,7 +1,12 @@
 //! Entities of a question that names none: the phrases of the graph that stand in it.
 
+use std::collections::HashSet;
+
 /// Words of a phrase that is looked for in a question, at most.
 const LONGEST: usize = 8;
+
+/// Phrases found in a question, at most: each becomes a key entity, with a search of its own.
+pub(crate) const MOST: usize = 16;
 
 /// Words that are no entity by themselves.
 const FILLING: &[&str] = &[
@@ -25,10 +30,10 @@ struct Word {
 
 /// The phrases in `question`, in the order in which they stand there: from left to right the longest that `known` has
 /// and that is more than filling words. If one is written like a name, with a capital letter or a digit, only such ones
-/// are given.
+/// are given; of those the first [`MOST`].
 pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
     let (normal, words) = words(question);
-    let mut found: Vec<(String, bool)> = Vec::new();
+    let (mut found, mut seen): (Vec<(String, bool)>, HashSet<String>) = (Vec::new(), HashSet::new());
     let mut at = 0;
     while at < words.len() {
         let ends = (at..words.len().min(at + LONGEST)).rev();
@@ -43,13 +48,13 @@ pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String
             continue;
         };
         let named = words[at..=end].iter().any(|word| word.named);
-        if !found.iter().any(|(earlier, _)| *earlier == phrase) {
+        if seen.insert(phrase.clone()) {
             found.push((phrase, named));
         }
         at = end + 1;
     }
     let any_named = found.iter().any(|(_, named)| *named);
-    found.into_iter().filter(|(_, named)| *named || !any_named).map(|(phrase, _)| phrase).collect()
+    found.into_iter().filter(|(_, named)| *named || !any_named).map(|(phrase, _)| phrase).take(MOST).collect()
 }
 
 /// The question in normal form, as [`phrase::normalise`](crate::graph::phrase::normalise) has it, and its words.
@@ -99,6 +104,14 @@ mod tests {
         let known = ["mayor", "city", "who", "it", "of the", "i"];
         assert_eq!(linked_among("who is the mayor of the city", &known), ["mayor", "city"]);
         assert_eq!(linked_among("Who is it?", &known), [""; 0]);
+    }
+
+    #[test]
+    fn so_many_are_given_and_no_more() {
+        let question: String = (0..100_000).map(|number| format!("Name{number} ")).collect();
+        let found = linked(&question, &|phrase| !phrase.contains(' '));
+        let expected: Vec<String> = (0..MOST).map(|number| format!("name{number}")).collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::scored::{Scored, best};
 
 /// Passages that are named with a triple.
 const MOST_PASSAGES: usize = 10;
+/// Characters of what is asked that are embedded with each key entity, at most; embedders read no further than this.
+const LONGEST_ASKED: usize = 2048;
 
 /// What a question is about, as it is asked for and as the graph has it.
 struct Key {
@@ -80,7 +82,9 @@ fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found
     let options = &query.kag;
     let keys = keys(graph, query, text);
     check(query, "the query was embedded")?;
-    let asked: Vec<String> = keys.iter().map(|key| format!("Key entity: {}. Query: {text}", key.text)).collect();
+    let end = text.char_indices().nth(LONGEST_ASKED).map_or(text.len(), |(end, _)| end);
+    let asked = keys.iter().map(|key| format!("Key entity: {}. Query: {}", key.text, &text[..end]));
+    let asked: Vec<String> = asked.collect();
     let texts: Vec<&str> = std::iter::once(text).chain(asked.iter().map(String::as_str)).collect();
     let vectors = embed_unit(index.embed.as_ref(), &texts);
     let vectors = vectors.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;

@@ -7,7 +7,7 @@ mod config;
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 use tokenizers::Tokenizer as Pipeline;
@@ -23,7 +23,7 @@ const PASS_PIECES: usize = 1024;
 
 /// Turns texts into unit vectors whose dot product is their similarity.
 ///
-/// May be shared between threads: concurrent calls take turns. An embedding does not depend on the other texts of the
+/// May be shared between threads: concurrent calls take turns, pass by pass. An embedding does not depend on the other texts of the
 /// call.
 pub struct Embedder {
     id: String,
@@ -31,6 +31,9 @@ pub struct Embedder {
     pipeline: Pipeline,
     bert: Bert,
     team: Arc<Team>,
+    /// Held by whoever has the next pass. The buffers are waited for under it, so that a long batch, which asks for
+    /// them again at once, does not overtake those who wait.
+    next: Mutex<()>,
     buffers: Mutex<Buffers>,
 }
 
@@ -55,7 +58,7 @@ impl Embedder {
         hash.update((config.max_pieces as u64).to_le_bytes());
         let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let id = format!("bert-{}x{}-{hash}", config.layers, config.hidden);
-        Ok(Self { id, config, pipeline, bert, team, buffers: Mutex::default() })
+        Ok(Self { id, config, pipeline, bert, team, next: Mutex::default(), buffers: Mutex::default() })
     }
 
     /// Names the model by its shape and 64 bits of a hash of its files and of where it cuts texts: equal ids give equal
@@ -77,10 +80,11 @@ impl Embedder {
     pub fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         let sequences = self.tokenise(texts)?;
         let mut embeddings = Vec::with_capacity(texts.len());
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rest = &sequences[..];
         while !rest.is_empty() {
             let (pass, later) = rest.split_at(pass_len(rest));
+            // Taken anew for each pass: a query then waits for one pass of a long batch, not for all of it.
+            let mut buffers = self.turn();
             self.bert.forward(&self.team, pass, &mut buffers);
             pool(buffers.hidden(), self.config.hidden, pass, &mut embeddings);
             rest = later;
@@ -96,6 +100,12 @@ impl Embedder {
     /// How many word pieces of a text count, the two that mark its ends included.
     pub fn max_pieces(&self) -> usize {
         self.config.max_pieces
+    }
+
+    /// The buffers, once those who asked before have had their pass.
+    fn turn(&self) -> MutexGuard<'_, Buffers> {
+        let _next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tokenise(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, ModelError> {

@@ -12,6 +12,30 @@ pub(super) struct Score {
 }
 
 impl Score {
+    /// Scores what `search` finds for the last of `cuts`, the deepest; if the list `depends` on how many are asked for,
+    /// what it finds for each of them.
+    pub(super) fn searched<E>(
+        relevant: &[String],
+        cuts: &[usize],
+        depends: bool,
+        mut search: impl FnMut(usize) -> Result<Vec<String>, E>,
+    ) -> Result<Score, E> {
+        let Some((&deepest, smaller)) = cuts.split_last() else { return Ok(Score::of(&[], relevant, cuts)) };
+        let mut score = |cut, cuts: &[usize]| {
+            let found = search(cut)?;
+            Ok(Score::of(&found.iter().map(String::as_str).collect::<Vec<_>>(), relevant, cuts))
+        };
+        if !depends {
+            return score(deepest, cuts);
+        }
+        let smaller = smaller.iter().map(|&cut| score(cut, &[cut])).collect::<Result<Vec<_>, E>>()?;
+        let last = score(deepest, &[deepest])?;
+        let each = || smaller.iter().chain([&last]);
+        let recall = each().flat_map(|score| score.recall.clone()).collect();
+        let all = each().flat_map(|score| score.all.clone()).collect();
+        Ok(Score { recall, all, reciprocal: last.reciprocal })
+    }
+
     /// Scores `found`, best first and without repetitions, against `relevant`, which must not be empty and hold each item
     /// once. `cuts` are lengths of the list.
     pub(super) fn of(found: &[&str], relevant: &[String], cuts: &[usize]) -> Score {
@@ -58,6 +82,21 @@ mod tests {
     fn score(found: &[&str], relevant: &[&str]) -> Score {
         let relevant: Vec<String> = relevant.iter().map(|&id| id.to_owned()).collect();
         Score::of(found, &relevant, &[1, 2, 5])
+    }
+
+    #[test]
+    fn lists_that_depend_on_their_length_are_searched_for_each() {
+        // What is relevant comes first only where one passage alone is asked for.
+        let search = |k: usize| -> Result<Vec<String>, ()> {
+            let list: &[&str] = if k == 1 { &["a"] } else { &["x", "y", "a", "b", "z"] };
+            Ok(list.iter().take(k).map(|&id| id.to_owned()).collect())
+        };
+        let relevant = ["a".to_owned(), "b".to_owned()];
+        let searched = |depends| Score::searched(&relevant, &[1, 2, 5], depends, search).map(|score| score.recall);
+        assert_eq!(searched(true), Ok(vec![0.5, 0.0, 1.0]));
+        assert_eq!(searched(false), Ok(vec![0.0, 0.0, 1.0]));
+        let reciprocal = Score::searched(&relevant, &[1, 2, 5], true, search).map(|score| score.reciprocal);
+        assert_eq!(reciprocal, Ok(1.0 / 3.0));
     }
 
     #[test]

@@ -23,6 +23,12 @@ impl Way {
         passage.into_iter().chain(others.map(|&mode| Way { mode, ranking: None, variant: None })).collect()
     }
 
+    /// Whether what stands first depends on how many passages are asked for: then a list for five is not the beginning
+    /// of one for ten.
+    pub(super) fn depends_on_k(self) -> bool {
+        matches!(self.mode, Mode::Hybrid | Mode::Kag)
+    }
+
     /// A query for `text` in this way.
     pub(in crate::cli) fn query(self, text: &str, k: usize) -> Query {
         let ranking = self.ranking.unwrap_or(self.mode.ranking());

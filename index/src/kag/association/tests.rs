@@ -132,3 +132,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_empty_in_normal_form_is_no_entity() {
+    let triples = [triple(0.9, "", "a", &[]), triple(0.9, "b", "", &[]), triple(0.9, "", "", &[])];
+    let graph = Association::new(&[], &triples, &[], &options(1));
+    assert_eq!(graph.entities, ["a", "b"]);
+    // Each to the question, and the first two to the end they have.
+    let edges: Vec<_> = graph.edges.iter().map(|&(a, b, _)| (a, b)).collect();
+    assert_eq!(edges, [(0, 1), (0, 2), (0, 3), (1, 4), (2, 5)]);
+}

@@ -5,6 +5,10 @@ use super::phrase::{Phrase, is_plain_verb, is_verbal, phrase};
 use super::title::Titles;
 use super::token::Token;
 
+/// Tokens that one phrase or verb is looked for in, at most; what is longer is cut there. Nothing that is written to be
+/// read comes near it, and it bounds the work at each token of a text.
+const REACH: usize = 64;
+
 /// A piece of a sentence, by places in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Chunk {
@@ -55,19 +59,24 @@ pub(super) fn chunks(tokens: &[Token<'_>], titles: &Titles) -> Vec<Chunk> {
             Tag::Comma => (Some(Chunk::Comma), at + 1),
             Tag::And => (Some(Chunk::And), at + 1),
             Tag::Relative => (Some(Chunk::Relative), at + 1),
-            Tag::Determiner if token.text == "that" && at > 0 && verb(tokens, at + 1).is_some() => {
+            Tag::Determiner if token.text == "that" && at > 0 && verb(near(tokens, at), at + 1).is_some() => {
                 (Some(Chunk::Relative), at + 1)
             }
             Tag::Subordinator | Tag::Break | Tag::Stop => (Some(Chunk::Break), at + 1),
             Tag::Name if at == 0 && begins_participle(tokens) => {
                 (Some(Chunk::Verb(Verb { start: 0, end: 1, copula: false, finite: false })), 1)
             }
-            _ => content(tokens, at, titles),
+            _ => content(near(tokens, at), at, titles),
         };
         chunks.extend(chunk);
         at = next;
     }
     chunks
+}
+
+/// `tokens` as far as what begins at `at` may go.
+fn near<'t, 'a>(tokens: &'t [Token<'a>], at: usize) -> &'t [Token<'a>] {
+    &tokens[..tokens.len().min(at + REACH)]
 }
 
 /// `Written by`, `Born in`: a participle with the capital of its sentence.

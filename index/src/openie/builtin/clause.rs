@@ -1,5 +1,6 @@
 //! Statements of one sentence: what is said of its subjects, clause by clause.
 
+use super::Found;
 use super::aside;
 use super::chunk::{Chunk, Verb};
 use super::lexicon::Tag;
@@ -7,6 +8,13 @@ use super::phrase::{Kind, Phrase};
 use super::referent::Referents;
 use super::token::Token;
 use crate::triple::Triple;
+
+/// Bytes of what a phrase stands for, at most: a longer one names nothing.
+const LONGEST_NAME: usize = 1024;
+/// Bytes of verbs joined by `and`, or of things joined by `of`, after which nothing more is joined to them.
+const LONGEST_JOINED: usize = 256;
+/// Tokens that are read of what stands in brackets.
+const LONGEST_ASIDE: usize = 256;
 
 /// What joins a phrase to the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +34,7 @@ pub(super) struct Clauses<'p, 'a> {
     /// Whether it is the first of its passage.
     pub(super) first: bool,
     pub(super) referents: &'p mut Referents,
-    pub(super) triples: &'p mut Vec<Triple>,
+    pub(super) triples: &'p mut Found,
     state: State,
 }
 
@@ -95,7 +103,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         chunks: &'p [Chunk],
         first: bool,
         referents: &'p mut Referents,
-        triples: &'p mut Vec<Triple>,
+        triples: &'p mut Found,
     ) -> Clauses<'p, 'a> {
         Clauses { text, tokens, chunks, first, referents, triples, state: State::new() }
     }
@@ -222,7 +230,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             (Some(preposition), _) if preposition == "of" && self.state.thing => {
                 let subject = std::mem::replace(&mut self.state.subjects, vec![text]).pop().unwrap_or_default();
                 let thing = if self.state.facet.is_empty() { subject } else { std::mem::take(&mut self.state.facet) };
-                self.state.facet = format!("{thing} of");
+                self.state.facet = if thing.len() < LONGEST_JOINED { format!("{thing} of") } else { thing };
                 self.state.thing = phrase.kind == Kind::Thing;
             }
             (Some(_), _) => {}
@@ -335,7 +343,8 @@ impl<'p, 'a> Clauses<'p, 'a> {
         let joined = link != Link::None
             && self.state.preposition.is_none()
             && matches!(self.chunks[at.saturating_sub(2)], Chunk::Verb(_));
-        if let (true, Some(before)) = (joined, &self.state.verb) {
+        let before = self.state.verb.as_ref().filter(|before| before.len() < LONGEST_JOINED);
+        if let (true, Some(before)) = (joined, before) {
             words = format!("{before}{} {words}", if link == Link::And { " and" } else { "," });
         }
         self.state.preposition = None;
@@ -407,7 +416,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
             _ => return,
         };
         let person = target == self.referents.title() && self.referents.is_person();
-        for (relation, object) in aside::read(self.text, &self.tokens[start.min(end)..end], person) {
+        for (relation, object) in
+            aside::read(self.text, &self.tokens[start.min(end)..end.min(start + LONGEST_ASIDE)], person)
+        {
             self.emit(&target, relation, &object);
         }
     }
@@ -430,6 +441,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     fn owner(&mut self, (start, end): (usize, usize)) -> Option<String> {
         let text = self.slice(start, end);
+        if text.len() > LONGEST_NAME {
+            return None;
+        }
         if self.tokens[start].tag != Tag::Owner {
             let name = unquoted(text);
             if self.referents.is_class(&self.tokens[end - 1].text.to_lowercase()) {
@@ -447,6 +461,9 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// What a phrase stands for in triples.
     fn resolve(&mut self, phrase: Phrase) -> Option<String> {
+        if self.slice(phrase.start, phrase.end).len() > LONGEST_NAME {
+            return None;
+        }
         match phrase.kind {
             Kind::Pronoun => self.referents.pronoun(self.slice(phrase.start, phrase.end)),
             Kind::Name => {
@@ -504,10 +521,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         if subject.is_empty() || object.is_empty() || relation.is_empty() || subject == object {
             return;
         }
-        let triple = Triple::new(subject, relation, object);
-        if !self.triples.contains(&triple) {
-            self.triples.push(triple);
-        }
+        self.triples.add(Triple::new(subject, relation, object));
     }
 }
 

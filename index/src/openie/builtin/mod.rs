@@ -18,6 +18,8 @@ mod sentence;
 mod title;
 mod token;
 
+use std::collections::HashSet;
+
 use self::clause::Clauses;
 use self::referent::Referents;
 use self::title::Titles;
@@ -56,10 +58,26 @@ fn triples(titles: &Titles, title: &str, text: &str) -> Vec<Triple> {
     let text = clean::clean(text);
     let tokens = token::tokens(&text);
     let mut referents = Referents::new(titles.name(title), title, &tokens);
-    let mut triples = Vec::new();
+    let mut triples = Found::default();
     for (number, sentence) in sentence::sentences(&tokens).enumerate() {
         let chunks = chunk::chunks(sentence, titles);
         Clauses::new(&text, sentence, &chunks, number == 0, &mut referents, &mut triples).read();
     }
-    triples
+    triples.list
+}
+
+/// Triples of a passage, each once.
+#[derive(Default)]
+struct Found {
+    list: Vec<Triple>,
+    seen: HashSet<Triple>,
+}
+
+impl Found {
+    fn add(&mut self, triple: Triple) {
+        if !self.seen.contains(&triple) {
+            self.list.push(triple.clone());
+            self.seen.insert(triple);
+        }
+    }
 }

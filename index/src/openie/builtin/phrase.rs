@@ -207,7 +207,9 @@ impl Phrase {
             "the" if named(at + 1) && tokens[at - 1].tag == Tag::Name => Some(at + 2),
             "&" if named(at + 1) => Some(at + 2),
             // `Commission Against Corruption`.
-            word if word.starts_with(char::is_uppercase) && word.len() > 1 && named(at + 1) => Some(at + 2),
+            word if word.starts_with(char::is_uppercase) && (2..=64).contains(&word.len()) && named(at + 1) => {
+                Some(at + 2)
+            }
             _ => None,
         }
     }

@@ -1,5 +1,7 @@
 //! Who or what a pronoun or a short name means within one passage.
 
+use std::collections::{HashMap, HashSet};
+
 use super::date::is_year;
 use super::lexicon::Tag;
 use super::title::base;
@@ -16,9 +18,13 @@ pub(super) struct Referents {
     /// What the last clause was about, if that has a name.
     topic: Option<String>,
     /// Nouns that say what the title is: `film`, `band`.
-    classes: Vec<String>,
-    /// Names of several words, in the order in which they were seen.
-    names: Vec<String>,
+    classes: HashSet<String>,
+    /// Names of several words.
+    names: HashSet<String>,
+    /// The one of them seen last.
+    latest: Option<String>,
+    /// By the short form of a name: the first name seen that it may be short for.
+    short: HashMap<String, String>,
 }
 
 /// Words of titles that are no people.
@@ -146,7 +152,8 @@ impl Referents {
             .any(|token| matches!(token.text, "He" | "She" | "he" | "she" | "his" | "her" | "His" | "Her"));
         let royal = words.iter().any(|word| word != "I" && is_numeral(word)) || title.contains(", ");
         let person = !is_work(tokens) && (lived(tokens) || (spoken && (named || royal)));
-        Referents { title: name, words, person, topic: None, classes: Vec::new(), names: Vec::new() }
+        let (classes, names, short) = (HashSet::new(), HashSet::new(), HashMap::new());
+        Referents { title: name, words, person, topic: None, classes, names, latest: None, short }
     }
 
     /// The title's name.
@@ -168,22 +175,26 @@ impl Referents {
 
     /// Remembers a name that others may be short for, and a class of the title.
     pub(super) fn see(&mut self, name: &str) {
-        if name.contains(' ') && name != self.title && !self.names.iter().any(|seen| seen == name) {
-            self.names.push(name.to_owned());
+        if !name.contains(' ') || name == self.title || !self.names.insert(name.to_owned()) {
+            return;
+        }
+        self.latest = Some(name.to_owned());
+        for short in short_forms(name) {
+            self.short.entry(short.to_owned()).or_insert_with(|| name.to_owned());
         }
     }
 
     /// Remembers that the title is a `class`.
     pub(super) fn classify(&mut self, class: &str) {
         let class = class.to_lowercase();
-        if !class.is_empty() && !self.classes.contains(&class) {
-            self.classes.push(class);
+        if !class.is_empty() {
+            self.classes.insert(class);
         }
     }
 
     /// Whether the thing called `the ‹noun›` is the title.
     pub(super) fn is_class(&self, noun: &str) -> bool {
-        self.classes.iter().any(|class| class == noun) || (!self.person && GENERIC.contains(&noun))
+        self.classes.contains(noun) || (!self.person && GENERIC.contains(&noun))
     }
 
     /// Whom a pronoun means, `subject` being what the last sentence was about.
@@ -191,7 +202,7 @@ impl Referents {
         match pronoun.to_lowercase().as_str() {
             "he" | "she" | "him" | "his" | "her" | "himself" | "herself" if self.person => Some(self.title.clone()),
             "he" | "she" | "him" | "his" | "her" | "himself" | "herself" => {
-                self.topic.clone().filter(|topic| *topic != self.title).or_else(|| self.names.last().cloned())
+                self.topic.clone().filter(|topic| *topic != self.title).or_else(|| self.latest.clone())
             }
             "it" | "its" | "itself" if !self.person => Some(self.title.clone()),
             "they" | "their" | "them" | "themselves" => Some(self.title.clone()),
@@ -216,10 +227,7 @@ impl Referents {
         if !self.person && count > 1 && partial {
             return Some(&self.title);
         }
-        if count > 2 {
-            return None;
-        }
-        self.names.iter().find(|full| is_short_for(name, full)).map(String::as_str)
+        self.short.get(name).map(String::as_str)
     }
 
     /// Whether every word of `name` is a word of the title.
@@ -299,17 +307,15 @@ fn lived(tokens: &[Token<'_>]) -> bool {
     years > 2 || (years == 2 && span)
 }
 
-/// Whether `name` is how a text goes on to call somebody it has called `full`: the surname.
-fn is_short_for(name: &str, full: &str) -> bool {
+/// How a text goes on to call somebody it has called `full`: by the surname, of one word or of two.
+fn short_forms(full: &str) -> impl Iterator<Item = &str> {
     let first = full.split(' ').next().unwrap_or_default();
     let descent = ["an", "ese", "ish", "ist", "ern", "ic", "th", "The", "New"].iter().any(|end| first.ends_with(end));
     let count = full.split(' ').count();
-    if count > 4 || full.contains(" of ") || (descent && count < 3) {
-        return false;
-    }
+    let most = if count > 4 || full.contains(" of ") || (descent && count < 3) { 0 } else { 2 };
     let core = full.trim_end_matches(['I', 'V', 'X', ' ']);
     let core = core.strip_suffix(" Jr.").unwrap_or(core);
-    core.strip_suffix(name).is_some_and(|rest| rest.ends_with(' '))
+    core.rmatch_indices(' ').take(most).map(|(at, _)| &core[at + 1..])
 }
 
 fn is_numeral(word: &str) -> bool {

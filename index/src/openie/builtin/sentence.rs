@@ -24,14 +24,18 @@ pub(super) fn sentences<'t, 'a>(tokens: &'t [Token<'a>]) -> impl Iterator<Item =
 
 /// How many tokens the first sentence has, and how many after it end it.
 fn first(tokens: &[Token<'_>]) -> (usize, usize) {
-    let mut opened = None;
+    // `run` is the end of the run of marks last looked at: each run is counted once.
+    let (mut opened, mut run) = (None, 0);
     for (at, token) in tokens.iter().enumerate() {
         match token.tag {
             Tag::Open => opened = Some(at),
             Tag::Close => opened = None,
             Tag::Stop if opened.is_none_or(|open| at - open > LONGEST_ASIDE) => {
-                let marks =
-                    tokens[at..].iter().take_while(|token| matches!(token.tag, Tag::Stop | Tag::Unquote)).count();
+                if at >= run {
+                    let ends = |token: &&Token<'_>| matches!(token.tag, Tag::Stop | Tag::Unquote);
+                    run = at + tokens[at..].iter().take_while(ends).count();
+                }
+                let marks = run - at;
                 let next = tokens.get(at + marks);
                 // `Are You Being Served? was` goes on, and so does a title that ends in a mark.
                 if next.is_none_or(|next| begins(next) || next.tag == Tag::Quote || token.text == ".") {

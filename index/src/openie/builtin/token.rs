@@ -3,6 +3,9 @@
 use super::clean::{CLOSE, OPEN};
 use super::lexicon::{self, Tag};
 
+/// Bytes of a word, at most; what is longer is taken for a mark of no meaning.
+const LONGEST_WORD: usize = 256;
+
 /// A word or mark and what it may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token<'a> {
@@ -93,6 +96,9 @@ fn split_possessive(word: &str) -> (&str, &str) {
 }
 
 fn tag(word: &str) -> Tag {
+    if word.len() > LONGEST_WORD {
+        return Tag::Other;
+    }
     let first = word.chars().next().unwrap_or(' ');
     if let Some(tag) = lexicon::closed(word) {
         return tag;

@@ -1,7 +1,7 @@
 //! The journal of an extraction: every answer of a model, as soon as it is there.
 //!
 //! JSONL, appended to one whole line at a time, so that whatever ends the process at most the last line is cut short;
-//! such a line is written over. Answers are found by the text of the passage, the model and the version of the prompts,
+//! such a line is written over. A file that is none of this is left alone. Answers are found by the text of the passage, the model and the version of the prompts,
 //! so that a journal may hold answers of several models. Each line is also a record that can be imported.
 
 use std::collections::HashMap;
@@ -22,6 +22,9 @@ use crate::triple::Triple;
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 type Key = [u8; 16];
+
+/// How every line begins.
+const BEGINNING: &[u8] = br#"{"model":"#;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
@@ -58,7 +61,7 @@ impl Journal {
 
     fn load(&mut self) -> Result<(), IndexError> {
         let mut reader = BufReader::with_capacity(1 << 18, &self.file);
-        let mut bytes = Vec::new();
+        let (mut bytes, mut ours) = (Vec::new(), false);
         loop {
             bytes.clear();
             let read = reader.read_until(b'\n', &mut bytes).map_err(IndexError::io("read", &self.path))?;
@@ -67,14 +70,21 @@ impl Journal {
             }
             match serde_json::from_slice::<Line>(&bytes) {
                 Ok(line) if line.model == self.model && line.prompts == prompt::VERSION => {
+                    ours = true;
                     self.places.insert(self.key(&line.passage), (self.end, read));
                 }
-                Ok(_) => {}
+                Ok(_) => ours = true,
                 Err(error) => {
                     tracing::warn!(file = %self.path.display(), %error, "a line of the journal is passed over")
                 }
             }
             self.end += read as u64;
+        }
+        if !ours && (self.end > 0 || !begins_line(&bytes)) {
+            let path = self.path.display();
+            let message =
+                format!("{path} is no journal of answers, and is left as it is: name another file, or none yet");
+            return Err(IndexError::Extract { what: self.model.clone(), source: message.into() });
         }
         // What is left is the beginning of a line that a killed process did not finish.
         self.file.set_len(self.end).map_err(IndexError::io("truncate", &self.path))
@@ -125,6 +135,11 @@ impl Journal {
     }
 }
 
+/// Whether `bytes` may be the beginning of a line of a journal.
+fn begins_line(bytes: &[u8]) -> bool {
+    bytes.starts_with(BEGINNING) || BEGINNING.starts_with(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -153,6 +168,18 @@ mod tests {
             journal.add("three", &answer("three")).unwrap();
             let mut again = Journal::open(&path, "m").unwrap();
             assert_eq!(again.find("three").unwrap(), Some(answer("three").triples), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("openie.json");
+        for text in [r#"{"docs": [{"idx": "a", "passage": "b"}]}"#, "{\"docs\": []}\n", "some\nnotes"] {
+            std::fs::write(&path, text).unwrap();
+            let message = Journal::open(&path, "m").unwrap_err().to_string();
+            assert!(message.contains("openie.json"), "{message}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
     }
 
