@@ -1,18 +1,71 @@
 //! Golden vectors of the reference systems, for the tests of the modules that have to reproduce them.
 
-#![allow(clippy::print_stderr)]
+#![allow(clippy::print_stderr, clippy::unwrap_used)]
 
-use serde_json::Value;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::openie::valid_triples;
+use crate::{BuildOptions, Corpus, CorpusOptions, Embed, EmbedError, build};
 
 /// One section of a file of golden vectors; `None`, with a line that says so, where the vectors are not there.
 pub(crate) fn golden(file: &str, section: &str) -> Option<Value> {
     let folder = std::env::var("WAYMARK_GOLDEN")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/golden").to_owned());
-    let path = std::path::Path::new(&folder).join(file);
+    let path = Path::new(&folder).join(file);
     let Ok(text) = std::fs::read_to_string(&path) else {
         eprintln!("skipped: {} is not there", path.display());
         return None;
     };
     let sections: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     Some(sections.get(section).unwrap_or_else(|| panic!("{} has no section {section}", path.display())).clone())
+}
+
+/// Looks the vectors of texts up in a corpus of `hipporag_graph_search.json`.
+pub(crate) struct Given(HashMap<String, Vec<f32>>);
+
+impl Given {
+    /// The vectors of `kinds` of texts: `chunk`, `entity`, `fact`, `query`.
+    pub(crate) fn of(corpus: &Value, kinds: &[&str]) -> Given {
+        let vectors = kinds.iter().flat_map(|kind| corpus["embeddings"][kind].as_object().unwrap());
+        let numbers = |vector: &Value| vector.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
+        Given(vectors.map(|(text, vector)| (text.clone(), numbers(vector))).collect())
+    }
+}
+
+impl Embed for Given {
+    fn id(&self) -> &str {
+        "given"
+    }
+
+    fn dims(&self) -> usize {
+        self.0.values().next().map_or(1, Vec::len)
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let vector = |&text: &&str| self.0.get(text).cloned().ok_or_else(|| format!("no vector of {text:?}").into());
+        texts.iter().map(vector).collect()
+    }
+}
+
+/// Builds an index of a corpus of `hipporag_graph_search.json` in `dir`, as the reference was run; where it lies.
+pub(crate) fn built(corpus: &Value, dir: &Path) -> PathBuf {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let docs = corpus["openie"]["docs"].as_array().unwrap().iter();
+    let triples: HashMap<String, _> =
+        docs.map(|doc| (text(&doc["passage"]), valid_triples(doc["extracted_triples"].as_array().unwrap()))).collect();
+    let documents = corpus["passages"].as_array().unwrap().iter().map(|passage| {
+        let passage = text(passage);
+        let (title, body) = passage.split_once('\n').unwrap();
+        json!({"title": title, "text": body, "triples": triples.get(&passage).cloned().unwrap_or_default()})
+    });
+    let path = dir.join("corpus.json");
+    std::fs::write(&path, json!(documents.collect::<Vec<_>>()).to_string()).unwrap();
+    let out = dir.join("index");
+    let embed = Given::of(corpus, &["chunk", "entity", "fact"]);
+    build(Corpus::open(&path, &CorpusOptions::default()).unwrap(), &embed, &out, &BuildOptions::default(), &())
+        .unwrap();
+    out
 }

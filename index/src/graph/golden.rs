@@ -1,6 +1,6 @@
 //! The golden vectors of HippoRAG 2 and RouteRAG's fork: the half that builds the graph.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -9,10 +9,9 @@ use super::lists::Rows;
 use super::scale::Scale;
 use super::synonyms::Neighbours;
 use super::{Graph, edges, phrase};
-use crate::golden::golden;
-use crate::openie::valid_triples;
+use crate::Index;
+use crate::golden::{Given, built, golden};
 use crate::python;
-use crate::{BuildOptions, Corpus, CorpusOptions, Embed, EmbedError, Index, Triple, build};
 
 /// The cases of a section of the file of texts; none where it is not there.
 fn texts(section: &str) -> Vec<Value> {
@@ -61,47 +60,11 @@ fn scores_are_scaled_as_in_the_reference() {
     }
 }
 
-/// Looks vectors up by their text.
-struct Given(HashMap<String, Vec<f32>>);
-
-impl Embed for Given {
-    fn id(&self) -> &str {
-        "given"
-    }
-
-    fn dims(&self) -> usize {
-        self.0.values().next().map_or(1, Vec::len)
-    }
-
-    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        texts
-            .iter()
-            .map(|&text| self.0.get(text).cloned().ok_or_else(|| format!("no vector of {text:?}").into()))
-            .collect()
-    }
-}
-
 /// Builds an index as the reference was run, and hands its graph to `check` with the numbers of the passages' titles.
 fn with_graph(golden: &Value, check: impl FnOnce(&Graph, &Index)) {
-    let kinds = ["chunk", "entity", "fact"].into_iter();
-    let vectors = kinds
-        .flat_map(|kind| golden["embeddings"][kind].as_object().unwrap())
-        .map(|(text, vector)| (text.clone(), array(vector).iter().map(|x| x.as_f64().unwrap() as f32).collect()));
-    let embed = Given(vectors.collect());
-    let openie = array(&golden["openie"]["docs"]).iter();
-    let triples: HashMap<&str, Vec<Triple>> =
-        openie.map(|doc| (text(&doc["passage"]), valid_triples(array(&doc["extracted_triples"])))).collect();
-    let documents = array(&golden["passages"]).iter().map(|passage| {
-        let (title, body) = text(passage).split_once('\n').unwrap();
-        json!({"title": title, "text": body, "triples": triples.get(text(passage)).cloned().unwrap_or_default()})
-    });
     let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("corpus.json");
-    std::fs::write(&path, json!(documents.collect::<Vec<_>>()).to_string()).unwrap();
-    let corpus = Corpus::open(&path, &CorpusOptions::default()).unwrap();
-    let out = temp.path().join("index");
-    build(corpus, &embed, &out, &BuildOptions::default(), &()).unwrap();
-    let index = Index::open(&out, Arc::new(embed)).unwrap();
+    let embed = Given::of(golden, &["chunk", "entity", "fact"]);
+    let index = Index::open(&built(golden, temp.path()), Arc::new(embed)).unwrap();
     check(index.graph().unwrap(), &index);
 }
 

@@ -5,12 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::golden::golden;
-use crate::openie::valid_triples;
-use crate::{
-    BuildOptions, Corpus, CorpusOptions, Embed, EmbedError, Evidence, FactFilter, FilterError, GraphOptions,
-    GraphVariant, Index, Mode, Query, Ranking, build,
-};
+use crate::golden::{Given, built, golden};
+use crate::{Evidence, FactFilter, FilterError, GraphOptions, GraphVariant, Index, Mode, Query, Ranking};
 
 /// The largest difference to a golden score; they are rounded to nine places, of numbers in single precision.
 const EXACT: f64 = 1e-5;
@@ -31,32 +27,6 @@ fn names(value: &Value) -> Vec<&str> {
     array(value).iter().map(text).collect()
 }
 
-/// Looks vectors up by their text.
-struct Given(HashMap<String, Vec<f32>>);
-
-impl Given {
-    fn of(golden: &Value, kinds: &[&str]) -> Given {
-        let vectors = kinds.iter().flat_map(|kind| golden["embeddings"][kind].as_object().unwrap());
-        let vector = |vector| numbers(vector).into_iter().map(|x| x as f32).collect();
-        Given(vectors.map(|(text, numbers)| (text.clone(), vector(numbers))).collect())
-    }
-}
-
-impl Embed for Given {
-    fn id(&self) -> &str {
-        "given"
-    }
-
-    fn dims(&self) -> usize {
-        self.0.values().next().map_or(1, Vec::len)
-    }
-
-    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let vector = |&text: &&str| self.0.get(text).cloned().ok_or_else(|| format!("no vector of {text:?}").into());
-        texts.iter().map(vector).collect()
-    }
-}
-
 /// Keeps the first so many facts.
 #[derive(Debug)]
 struct First(usize);
@@ -71,19 +41,7 @@ impl FactFilter for First {
 fn index(golden: &Value, dir: &std::path::Path, keep: Option<usize>) -> Index {
     let out = dir.join("index");
     if !out.exists() {
-        let triples: HashMap<&str, _> = array(&golden["openie"]["docs"])
-            .iter()
-            .map(|doc| (text(&doc["passage"]), valid_triples(array(&doc["extracted_triples"]))))
-            .collect();
-        let documents = array(&golden["passages"]).iter().map(|passage| {
-            let (title, body) = text(passage).split_once('\n').unwrap();
-            json!({"title": title, "text": body, "triples": triples.get(text(passage)).cloned().unwrap_or_default()})
-        });
-        let path = dir.join("corpus.json");
-        std::fs::write(&path, json!(documents.collect::<Vec<_>>()).to_string()).unwrap();
-        let corpus = Corpus::open(&path, &CorpusOptions::default()).unwrap();
-        let embed = Given::of(golden, &["chunk", "entity", "fact"]);
-        build(corpus, &embed, &out, &BuildOptions::default(), &()).unwrap();
+        built(golden, dir);
     }
     let index = Index::open(&out, Arc::new(Given::of(golden, &["query"]))).unwrap();
     match keep {
