@@ -21,10 +21,10 @@ use crate::engine::mock::{Lines, MockBackend};
 use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
 
 /// Searches that may wait for a thread.
-pub(crate) const SEARCHES_WAITING: usize = 1024;
+pub const SEARCHES_WAITING: usize = 1024;
 
 /// Everything a server needs, made of `config`; `loaded` is its embedder, where somebody has needed it before.
-pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
+pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
     let embedder = match (loaded, &config.model.weights, &config.retrieval.index) {
         (Some(loaded), ..) => Some(loaded),
         // A mock without an index needs no weights at all.
@@ -56,20 +56,20 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
 }
 
 /// The embedder that `config` names.
-pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
+pub fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
     // A team of its own: what an embedding takes never stands in the way of a step.
     let team = Arc::new(Team::new(config.model.threads));
     Ok(Arc::new(embedder(&config.retrieval.embedder, config.model.cache.clone(), team)?))
 }
 
 /// The embedder called `name`, pulled where it is not there yet.
-pub(crate) fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
+pub fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
     Ok(Embedding(Embedder::open(&dir, team)?))
 }
 
 /// The base model that `spec` names, with its path.
-pub(crate) fn checkpoint(spec: &str, cache: Option<PathBuf>) -> anyhow::Result<(Checkpoint, PathBuf)> {
+pub fn checkpoint(spec: &str, cache: Option<PathBuf>) -> anyhow::Result<(Checkpoint, PathBuf)> {
     let path = pull::fetch(spec, &cache::folder(cache)?)?;
     Ok((Checkpoint::open(&path)?, path))
 }
@@ -77,8 +77,11 @@ pub(crate) fn checkpoint(spec: &str, cache: Option<PathBuf>) -> anyhow::Result<(
 /// How often the server looks for what another process has committed.
 const WATCH: Duration = Duration::from_millis(500);
 
-/// The index, which the server then follows through its snapshots.
-fn live(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<LiveIndex>> {
+/// The index in `dir`, followed through its snapshots.
+///
+/// # Errors
+/// When it cannot be opened, or was built with another embedder.
+pub fn live(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyhow::Result<Arc<LiveIndex>> {
     let options = OpenOptions { concurrency: config.threads, ..OpenOptions::default() };
     let mut live = LiveIndex::open(dir, embedder as Arc<dyn Embed>, options)?;
     if let Some(config) = &config.fact_filter {
@@ -91,7 +94,11 @@ fn live(dir: &Path, embedder: Arc<Embedding>, config: &RetrievalConfig) -> anyho
     Ok(live)
 }
 
-fn searcher(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
+/// Threads of their own that search `live`.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn searcher(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
     let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
     Ok(Arc::new(Searcher::new(Arc::clone(live), limits)?))
 }
@@ -101,7 +108,10 @@ fn library(live: Arc<LiveIndex>, config: &RetrievalConfig) -> Library {
 }
 
 /// The engine with its texts, and the names the base model goes by.
-fn runtime(
+///
+/// # Errors
+/// When the weights cannot be had or read.
+pub fn runtime(
     config: &ModelConfig,
     team: Arc<Team>,
     searcher: Option<Arc<dyn Search>>,

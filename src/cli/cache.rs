@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 /// The folder that was asked for, or the user's: `$XDG_CACHE_HOME/waymark`, else `~/.cache/waymark`.
-pub(crate) fn folder(asked: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+pub fn folder(asked: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     if let Some(folder) = asked {
         return Ok(folder);
     }

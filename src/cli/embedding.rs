@@ -7,7 +7,7 @@ use crate::api::TextEmbedder;
 
 /// An embedder of `waymark-models`, as `waymark-index` asks for it.
 #[derive(Debug)]
-pub(crate) struct Embedding(pub(crate) Embedder);
+pub struct Embedding(pub Embedder);
 
 impl Embed for Embedding {
     fn id(&self) -> &str {

@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::LogFormat;
 
 /// Starts the log. `filter` is what was typed; `quiet` what counts when nothing was.
-pub(crate) fn start(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Result<()> {
+pub fn start(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = filter.unwrap_or(quiet);
     let filter = EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter}: not a log filter"))?;
     let log = tracing_subscriber::fmt()

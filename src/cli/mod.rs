@@ -1,20 +1,20 @@
 //! The command line: one file per command.
 
 mod ask;
-mod assembly;
+pub mod assembly;
 mod bench;
-mod cache;
+pub mod cache;
 mod change;
 mod client;
 mod demo;
-mod embedding;
+pub mod embedding;
 mod eval;
 mod explain;
 mod filter;
 mod index;
-mod logging;
+pub mod logging;
 mod openapi;
-mod progress;
+pub mod progress;
 mod pull;
 mod quantile;
 mod search;

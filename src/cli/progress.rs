@@ -8,12 +8,12 @@ const BYTES: &str = "{msg:28!} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {e
 const THINGS: &str = "{msg:28!} {bar:30} {pos}/{len} {per_sec} {eta}";
 
 /// A bar that counts bytes.
-pub(crate) fn bytes() -> ProgressBar {
+pub fn bytes() -> ProgressBar {
     bar(BYTES)
 }
 
 /// A bar that counts passages, tensors or other things.
-pub(crate) fn things() -> ProgressBar {
+pub fn things() -> ProgressBar {
     bar(THINGS)
 }
 

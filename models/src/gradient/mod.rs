@@ -1,0 +1,13 @@
+//! Learning: the decoder's forward pass with everything its backward pass needs, and the backward pass.
+//!
+//! Frozen weights stay in the form the checkpoint has them in and get no gradient; what is tuned ([`Tune`]) is a LoRA
+//! adapter or all weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once
+//! ([`Pack`]), and the vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
+
+mod objective;
+mod pack;
+mod tune;
+
+pub use objective::{Objective, Score, Slope};
+pub use pack::{Pack, Segment, Target};
+pub use tune::{Lora, Module, Tune};

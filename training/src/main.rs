@@ -1,0 +1,3 @@
+//! The `train` program.
+
+fn main() {}
