@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use waymark_index::pagerank::{Edges, Options, Real, Walker};
+use waymark_index::pagerank::{Edges, Real, Walker};
 
 const TRIPLES: usize = 9;
 const QUERIES: usize = 50;
@@ -45,13 +45,13 @@ fn walks<F: Real>(
     tolerance: f64,
     name: &str,
 ) -> Vec<Vec<f64>> {
-    let walker = Walker::<F>::new(edges, phrases);
+    let walker = Walker::<F>::new(edges, phrases, 0.5);
     let (mut times, mut sweeps, mut missing) = (Vec::new(), 0, 0_f64);
     let mut masses = Vec::new();
     for reset in resets {
         let reset: Vec<F> = reset.iter().map(|&x| F::of(x)).collect();
         let start = Instant::now();
-        let walk = walker.walk(&reset, &Options { damping: 0.5, tolerance });
+        let walk = walker.walk(&reset, tolerance);
         times.push(start.elapsed().as_secs_f64() * 1e3);
         (sweeps, missing) = (sweeps.max(walk.sweeps), missing.max(walk.missing));
         masses.push(walk.mass.into_iter().map(Into::into).collect());

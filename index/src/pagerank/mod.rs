@@ -18,6 +18,7 @@
 //! each row ends. Every sum is taken in a fixed order by one thread: the same graph and reset give the same bits.
 
 mod real;
+mod system;
 #[cfg(test)]
 mod tests;
 mod walker;
@@ -51,15 +52,6 @@ impl<'a, W: Copy + Into<f64>> Edges<'a, W> {
             _ => (&[], &[]),
         }
     }
-}
-
-/// How a walk goes and when it is known well enough.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Options {
-    /// Probability of following an edge, at least 0 and less than 1.
-    pub damping: f64,
-    /// Largest sum of all nodes' errors, as a share of all mass.
-    pub tolerance: f64,
 }
 
 /// Sweeps after which a walk ends however far it is: enough for damping 0.999 in double precision.

@@ -35,7 +35,7 @@ where
     W: Copy + Into<f64>,
     F: Real,
 {
-    Walker::new(edges, edges.nodes() / 2).walk(reset, &Options { damping, tolerance })
+    Walker::new(edges, edges.nodes() / 2, damping).walk(reset, tolerance)
 }
 
 /// By the definition: the transition matrix, a node without edges starting anew, and a linear system solved densely.

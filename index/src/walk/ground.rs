@@ -1,11 +1,11 @@
 //! Walks over the graph of a snapshot, whole or local.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::local::{Local, LocalWalk, Scratches};
 use super::reset::Seed;
 use crate::graph::Graph;
-use crate::pagerank::{Edges, Mass, Options, Walker};
+use crate::pagerank::{Edges, Mass, Walker};
 use crate::query::{GraphOptions, GraphVariant};
 use crate::scored::{Scored, best};
 
@@ -21,11 +21,21 @@ const LOCAL_WORK: usize = 2_000_000;
 /// What a walk needs beside the graph.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    /// For walks over the whole graph; none where it is too large for them.
-    whole: Option<Walker<f32>>,
-    /// The same without the phrase that has no text, made when it is first asked for.
-    without_empty: OnceLock<Walker<f32>>,
+    /// For walks over the whole graph, those that were last used first; none where it is too large for them.
+    whole: Option<Mutex<Vec<Prepared>>>,
     scratches: Scratches,
+}
+
+/// Kinds of walks that are kept prepared at a time.
+const MOST_PREPARED: usize = 4;
+
+/// Walks of one kind.
+#[derive(Debug, Clone)]
+struct Prepared {
+    damping: f64,
+    /// The phrase that they leave out.
+    without: Option<u32>,
+    walker: Arc<Walker<f32>>,
 }
 
 /// Where a walk arrived.
@@ -61,8 +71,8 @@ impl OwnWeights {
 impl Ground {
     /// For walks over the whole of a graph; without one, they stay around where they start.
     pub(crate) fn new(whole: Option<&Graph>) -> Ground {
-        let whole = whole.map(|graph| walker(graph, None));
-        Ground { whole, without_empty: OnceLock::new(), scratches: Scratches::default() }
+        let usual = |graph| Prepared::new(graph, GraphOptions::default().damping, None);
+        Ground { whole: whole.map(|graph| Mutex::new(vec![usual(graph)])), scratches: Scratches::default() }
     }
 
     /// Whether walks go over the whole graph, from every passage.
@@ -82,7 +92,7 @@ impl Ground {
         let phrases = graph.phrases();
         let without = left_out(graph, options.variant);
         let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit, without) };
-        let walker = without.map_or(whole, |empty| self.without_empty.get_or_init(|| walker(graph, Some(empty))));
+        let walker = prepared(whole, graph, options.damping, without);
         let mut reset = vec![0.0; phrases + graph.passages()];
         seeds.iter().for_each(|seed| reset[seed.phrase as usize] = seed.weight as f32);
         match own {
@@ -91,8 +101,7 @@ impl Ground {
                 weights.iter().for_each(|&(number, weight)| reset[phrases + number as usize] = weight);
             }
         }
-        let Mass { mass, missing, .. } =
-            walker.walk(&reset, &Options { damping: options.damping, tolerance: TOLERANCE });
+        let Mass { mass, missing, .. } = walker.walk(&reset, TOLERANCE);
         let passages = mass[phrases..].iter().zip(0..);
         Arrived { best: best(passages.map(|(&score, number)| Scored { number, score }).collect(), limit), missing }
     }
@@ -129,16 +138,42 @@ pub(super) fn left_out(graph: &Graph, variant: GraphVariant) -> Option<u32> {
     graph.phrase_id("").filter(|_| variant == GraphVariant::GraphR1)
 }
 
-/// The edges of the graph as a walk takes them. The edges of the phrase `without`, if one is given, are gone.
-fn walker(graph: &Graph, without: Option<u32>) -> Walker<f32> {
-    let adjacency = graph.adjacency();
-    let edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
-    let Some(without) = without else { return Walker::new(&edges, graph.phrases()) };
-    let mut weights = adjacency.weights.to_vec();
-    for (weight, _) in weights.iter_mut().zip(adjacency.targets).filter(|(_, target)| **target == without) {
-        *weight = 0.0;
+/// The walks of a kind, prepared now where they are not yet. Nobody waits for them but who wants them.
+fn prepared(kept: &Mutex<Vec<Prepared>>, graph: &Graph, damping: f64, without: Option<u32>) -> Arc<Walker<f32>> {
+    let lock = || kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_wanted = |kind: &Prepared| kind.damping == damping && kind.without == without;
+    let take = |kept: &mut Vec<Prepared>| {
+        let place = kept.iter().position(is_wanted)?;
+        kept[..=place].rotate_right(1);
+        Some(Arc::clone(&kept[0].walker))
+    };
+    if let Some(walker) = take(&mut lock()) {
+        return walker;
     }
-    let row = adjacency.offsets[without as usize] as usize..adjacency.offsets[without as usize + 1] as usize;
-    weights[row].fill(0.0);
-    Walker::new(&Edges { weights: &weights, ..edges }, graph.phrases())
+    let made = Prepared::new(graph, damping, without);
+    let mut kept = lock();
+    take(&mut kept).unwrap_or_else(|| {
+        kept.insert(0, made.clone());
+        kept.truncate(MOST_PREPARED);
+        made.walker
+    })
+}
+
+impl Prepared {
+    /// Prepares walks over the edges of the graph. Those of the phrase `without`, if one is given, are gone.
+    fn new(graph: &Graph, damping: f64, without: Option<u32>) -> Prepared {
+        let adjacency = graph.adjacency();
+        let mut edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
+        let mut weights = Vec::new();
+        if let Some(without) = without {
+            weights.extend_from_slice(edges.weights);
+            for (weight, _) in weights.iter_mut().zip(edges.targets).filter(|(_, target)| **target == without) {
+                *weight = 0.0;
+            }
+            weights[edges.offsets[without as usize] as usize..edges.offsets[without as usize + 1] as usize].fill(0.0);
+            edges.weights = &weights;
+        }
+        let walker = Arc::new(Walker::new(&edges, graph.phrases(), damping));
+        Prepared { damping, without, walker }
+    }
 }

@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::pagerank::{Edges, Options, Walker};
+    use crate::pagerank::{Edges, Walker};
 
     /// Rows of a graph of single edges without loops.
     fn rows(nodes: usize, edges: &[(u32, u32, f32)]) -> (Vec<u64>, Vec<u32>, Vec<f32>) {
@@ -184,8 +184,8 @@ mod tests {
             let mut whole_reset = vec![0.0_f64; 40];
             reset.iter().for_each(|&(node, weight)| whole_reset[node as usize] = weight);
             let (offsets, targets, weights) = rows(40, &left);
-            let whole = Walker::new(&Edges { offsets: &offsets, targets: &targets, weights: &weights }, 40);
-            let mut whole = whole.walk(&whole_reset, &Options { damping, tolerance: 1e-12 }).mass;
+            let whole = Walker::new(&Edges { offsets: &offsets, targets: &targets, weights: &weights }, 40, damping);
+            let mut whole = whole.walk(&whole_reset, 1e-12).mass;
             local.mass.iter().for_each(|&(node, mass)| whole[node as usize] -= f64::from(mass));
             let missing: f64 = whole.iter().map(|x| x.abs()).sum();
             prop_assert!((missing - local.missing).abs() < 1e-4, "{missing} and not {}", local.missing);
