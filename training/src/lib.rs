@@ -3,5 +3,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`cli`] | the commands |
+//! | [`recipe`] | what a policy is trained by |
+//! | [`optimizer`] | AdamW and gradient clipping |
 
 pub mod cli;
+pub mod optimizer;
+pub mod recipe;
