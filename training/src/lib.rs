@@ -2,3 +2,6 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`cli`] | the commands |
+
+pub mod cli;
