@@ -3,5 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`cli`] | the commands |
+//! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 
 pub mod cli;
+pub mod run;
