@@ -2,10 +2,21 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
-//! | [`recipe`] | what a policy is trained by |
 //! | [`optimizer`] | AdamW and gradient clipping |
+//! | [`pack`] | trajectories side by side in one pass |
+//! | [`recipe`] | what a policy is trained by |
+//! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 
+pub mod advantage;
 pub mod cli;
 pub mod optimizer;
+pub mod pack;
+pub mod policy_loss;
 pub mod recipe;
+pub mod run;
+pub mod schedule;
+
+#[cfg(test)]
+mod golden;

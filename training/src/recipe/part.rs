@@ -3,6 +3,10 @@
 use serde::{Deserialize, Serialize};
 use waymark::agent::Sampling;
 
+use crate::advantage::Advantage;
+use crate::policy_loss::Terms;
+use crate::schedule::Shape;
+
 /// AdamW (Loshchilov & Hutter 2019, algorithm 2) with gradient clipping. The defaults are `torch.optim.AdamW`'s in the
 /// reference: betas 0.9 and 0.999, weight decay 0.01, norm at most 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -72,12 +76,12 @@ pub struct Grpo {
     pub micro_batch: usize,
     /// Tokens of one pass, shared prefixes counted once: what memory allows.
     pub pack_tokens: usize,
-    /// How far the ratio of probabilities may leave 1 before its gradient ends.
-    pub clip: f64,
-    /// Weight of the divergence from the reference.
-    pub kl: f64,
-    /// Weight of the entropy, which the loss rewards.
-    pub entropy: f64,
+    /// What the loss is made of.
+    #[serde(default)]
+    pub loss: Terms,
+    /// How rewards become advantages.
+    #[serde(default)]
+    pub advantage: Advantage,
     /// What the divergence is measured from.
     #[serde(default)]
     pub reference: Reference,
@@ -143,17 +147,4 @@ pub enum CostSource {
     Model,
     /// Seconds by the clock, as in the paper.
     Wall,
-}
-
-/// How the learning rate changes after its rise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Shape {
-    /// It stays.
-    #[default]
-    Constant,
-    /// It falls in a line to zero.
-    Linear,
-    /// It falls in half a cosine to zero.
-    Cosine,
 }

@@ -121,9 +121,9 @@ impl Grpo {
                 "must be from 1 to grpo.mini_batch",
             ),
             ("grpo.pack_tokens", self.pack_tokens > 0, COUNT),
-            ("grpo.clip", self.clip > 0.0 && self.clip < 1.0, "must be between 0 and 1"),
-            ("grpo.kl", self.kl >= 0.0, "must not be below 0"),
-            ("grpo.entropy", self.entropy >= 0.0, "must not be below 0"),
+            ("grpo.loss.clip", self.loss.clip > 0.0 && self.loss.clip < 1.0, "must be between 0 and 1"),
+            ("grpo.loss.kl", self.loss.kl >= 0.0, "must not be below 0"),
+            ("grpo.loss.entropy", self.loss.entropy >= 0.0, "must not be below 0"),
             (
                 "grpo.sampling.temperature",
                 self.sampling.temperature != Some(0.0),
