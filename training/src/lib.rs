@@ -3,5 +3,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`cli`] | the commands |
+//! | [`sample`], [`store`] | trajectories as they are kept |
 
 pub mod cli;
+pub mod sample;
+pub mod store;
