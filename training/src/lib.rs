@@ -2,8 +2,15 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 
+pub mod advantage;
 pub mod cli;
+pub mod policy_loss;
 pub mod run;
+pub mod schedule;
+
+#[cfg(test)]
+mod golden;
