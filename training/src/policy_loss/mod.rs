@@ -92,10 +92,7 @@ impl Objective for PolicyLoss<'_> {
             clipped: usize::from(clipped),
             drift: -moved,
         });
-        Slope {
-            logprob: (self.scale * (policy + kl * steepness)) as f32,
-            entropy: (-self.scale * entropy) as f32,
-        }
+        Slope { logprob: (self.scale * (policy + kl * steepness)) as f32, entropy: (-self.scale * entropy) as f32 }
     }
 }
 

@@ -61,9 +61,8 @@ impl Verl {
         let [old, new, reference, entropy, advantage] =
             [&self.old_log_probs, &self.log_probs, &self.ref_log_probs, &self.entropy_per_token, &self.advantages]
                 .map(|rows| self.masked(rows));
-        let stakes: Vec<Stake> = (0..old.len())
-            .map(|i| Stake { old: old[i], reference: reference[i], advantage: advantage[i] })
-            .collect();
+        let stakes: Vec<Stake> =
+            (0..old.len()).map(|i| Stake { old: old[i], reference: reference[i], advantage: advantage[i] }).collect();
         let mut loss = PolicyLoss::new(terms, &stakes, 1.0 / stakes.len() as f64);
         for (target, (&logprob, &entropy)) in new.iter().zip(&entropy).enumerate() {
             loss.slope(target, Score { logprob, entropy });
