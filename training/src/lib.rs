@@ -4,19 +4,31 @@
 //! |---|---|
 //! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
+//! | [`ledger`] | a run while it goes on: numbers, checkpoints, time |
 //! | [`optimizer`] | AdamW and gradient clipping |
+//! | [`order`] | seeds and shuffles |
 //! | [`pack`] | trajectories side by side in one pass |
 //! | [`recipe`] | what a policy is trained by |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
+//! | [`sample`], [`store`] | trajectories as they are kept |
+//! | [`sft`] | learning from given trajectories |
 
 pub mod advantage;
 pub mod cli;
+mod error;
+pub mod ledger;
 pub mod optimizer;
+pub mod order;
 pub mod pack;
 pub mod policy_loss;
 pub mod recipe;
 pub mod run;
+pub mod sample;
 pub mod schedule;
+pub mod sft;
+pub mod store;
+
+pub use error::TrainError;
 
 #[cfg(test)]
 mod golden;
