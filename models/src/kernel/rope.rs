@@ -79,6 +79,18 @@ impl Rope {
             *right = y * cos + x * sin;
         }
     }
+
+    /// The transpose of [`rotate`](Self::rotate): takes the gradient of a rotated head to that of the head before it.
+    pub fn rotate_back(&self, head: &mut [f32], position: usize) {
+        let half = self.frequencies.len();
+        let (cos, sin) = self.table[position * 2 * half..(position + 1) * 2 * half].split_at(half);
+        let (left, right) = head.split_at_mut(half);
+        for (((left, right), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
+            let (x, y) = (*left, *right);
+            *left = x * cos + y * sin;
+            *right = y * cos - x * sin;
+        }
+    }
 }
 
 /// Llama 3's rule for one frequency.
