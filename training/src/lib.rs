@@ -32,3 +32,5 @@ pub use error::TrainError;
 
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod tiny;

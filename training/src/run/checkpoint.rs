@@ -61,7 +61,8 @@ impl Checkpoints {
         let (first, second) = optimizer.moments();
         let bytes: Vec<_> = [values, first, second].map(little_endian).into_iter().collect();
         let tensors = ["values", "first", "second"].into_iter().zip(&bytes);
-        let refuse = |error: &dyn std::fmt::Display| RunError::Checkpoint { path: path.clone(), reason: error.to_string() };
+        let refuse =
+            |error: &dyn std::fmt::Display| RunError::Checkpoint { path: path.clone(), reason: error.to_string() };
         let views = tensors.map(|(name, bytes)| Ok((name, TensorView::new(Dtype::F32, vec![values.len()], bytes)?)));
         let views: Vec<_> = views.collect::<Result<_, safetensors::SafeTensorError>>().map_err(|e| refuse(&e))?;
         let state_text = serde_json::to_string(state).map_err(|error| refuse(&error))?;

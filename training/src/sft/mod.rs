@@ -1,7 +1,10 @@
 //! Learning from given trajectories: the policy's own tokens become more probable, those of prompt and environment, and
 //! those a protocol wrote for it, do not count.
 
-use std::collections::{BTreeMap, HashSet};
+mod lesson;
+#[cfg(test)]
+mod tests;
+
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -14,75 +17,14 @@ use crate::order;
 use crate::pack::{Sequence, pack, split};
 use crate::recipe::Sft;
 use crate::run::Row;
-use crate::sample::Sample;
 use crate::schedule::Schedule;
+
+pub use self::lesson::{Lesson, Lessons};
 
 /// What the numbers of its steps are filed under.
 pub const PHASE: &str = "sft";
 /// What its measurements on held-out trajectories are filed under.
 pub const VALIDATION: &str = "sft_validation";
-
-/// A trajectory with what of it is learnt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Lesson {
-    tokens: Vec<u32>,
-    learnt: Vec<bool>,
-}
-
-impl Lesson {
-    /// What a sample teaches.
-    pub fn new(sample: &Sample) -> Self {
-        Self { learnt: sample.loss_mask(), tokens: sample.tokens.clone() }
-    }
-
-    /// For a pass.
-    pub fn sequence(&self) -> Sequence<'_> {
-        Sequence { tokens: &self.tokens, learnt: &self.learnt }
-    }
-}
-
-/// What is learnt from, and what the loss is measured on.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Lessons {
-    /// Trajectories to learn from.
-    pub train: Vec<Lesson>,
-    /// Trajectories of other questions.
-    pub held_out: Vec<Lesson>,
-    /// How many were left out because they are too long or teach nothing.
-    pub dropped: usize,
-}
-
-impl Lessons {
-    /// Divides samples: all of a question are on one side, and `seed` says which.
-    ///
-    /// # Errors
-    /// When nothing is left to learn from.
-    pub fn new(samples: &[Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
-        let mut questions: Vec<&str> = samples.iter().map(|sample| sample.question_id.as_str()).collect();
-        questions.sort_unstable();
-        questions.dedup();
-        let count = (questions.len() as f64 * settings.held_out).round() as usize;
-        let order = order::shuffled(questions.len(), order::seed(seed, "held out", 0));
-        let aside: HashSet<&str> = order.into_iter().take(count).map(|at| questions[at]).collect();
-        let mut lessons = Self { train: Vec::new(), held_out: Vec::new(), dropped: 0 };
-        for sample in samples {
-            let lesson = Lesson::new(sample);
-            if lesson.tokens.len() > settings.longest || lesson.sequence().targets() == 0 {
-                lessons.dropped += 1;
-            } else if aside.contains(sample.question_id.as_str()) {
-                lessons.held_out.push(lesson);
-            } else {
-                lessons.train.push(lesson);
-            }
-        }
-        if lessons.train.is_empty() {
-            let (all, longest) = (samples.len(), settings.longest);
-            let why = format!("none of {all} samples can be learnt from: is sft.longest = {longest} too short for them?");
-            return Err(TrainError::Nothing(why));
-        }
-        Ok(lessons)
-    }
-}
 
 /// The whole of supervised training.
 #[derive(Debug)]
@@ -183,16 +125,10 @@ impl<'a> Course<'a> {
         learner.change(|values, gradients| norm = optimizer.step(values, gradients, rate));
         let loss = finite(step, "loss", loss / targets as f64)?;
         let norm = finite(step, "gradient's norm", norm)?;
-        let numbers = BTreeMap::from([
-            ("loss", loss),
-            ("learning_rate", rate),
-            ("gradient_norm", norm),
-            ("targets", targets as f64),
-            ("tokens", computed as f64),
-            ("tokens_per_second", computed as f64 / began.elapsed().as_secs_f64()),
-        ]);
-        let row = ledger.row(step, PHASE);
-        Ok(numbers.into_iter().fold(row, |row, (name, value)| row.with(name, value)))
+        let row = ledger.row(step, PHASE).with("loss", loss).with("learning_rate", rate).with("gradient_norm", norm);
+        let speed = computed as f64 / began.elapsed().as_secs_f64();
+        let row = row.with("targets", targets as f64).with("tokens", computed as f64);
+        Ok(row.with("tokens_per_second", speed))
     }
 
     /// Measures the loss on what was held out, where anything was.
