@@ -1,10 +1,12 @@
 //! From a checkpoint to a network that learns.
 
+use std::ops::Range;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::layer::Layer;
-use super::network::Network;
+use super::network::{Embedding, Network};
 use super::norm::Vector;
 use super::parameter::Table;
 use super::projection::{Delta, Learnt, Projection};
@@ -47,10 +49,10 @@ impl<'a> Loader<'a> {
         let (vocab, hidden) = (config.vocab, config.hidden);
         const EMBEDDING: &str = "model.embed_tokens.weight";
         let tied = config.tied_embeddings;
-        let embedding = (!tied).then(|| self.matrix(EMBEDDING, vocab, hidden)).transpose()?;
+        let embedding = (!tied).then(|| self.embedding(EMBEDDING, vocab, hidden)).transpose()?;
         let head_first = tied.then(|| self.full(EMBEDDING, vocab, hidden)).transpose()?;
         let layers = (0..config.layers).map(|index| self.layer(index)).collect::<Result<Vec<_>, _>>()?;
-        let norm = self.vector("model.norm.weight".to_owned(), hidden)?;
+        let norm = self.vector("model.norm.weight", hidden)?;
         let head = match head_first {
             Some(head) => head,
             None => self.full("lm_head.weight", vocab, hidden)?,
@@ -61,7 +63,7 @@ impl<'a> Loader<'a> {
     fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
         let config = self.config;
         let name = |rest: &str| format!("model.layers.{index}.{rest}");
-        let attention_norm = self.vector(name("input_layernorm.weight"), config.hidden)?;
+        let attention_norm = self.vector(&name("input_layernorm.weight"), config.hidden)?;
         let mut projections = Vec::with_capacity(Module::COUNT);
         for module in Module::ALL {
             projections.push(self.projection(index, module)?);
@@ -70,15 +72,16 @@ impl<'a> Loader<'a> {
         let widths = [config.q_width(), config.kv_width(), config.kv_width()];
         let mut biases = None;
         if config.qkv_bias {
-            let mut bias = |side: usize| self.vector(name(&format!("{}.bias", Module::ALL[side].path())), widths[side]);
+            let mut bias =
+                |side: usize| self.vector(&name(&format!("{}.bias", Module::ALL[side].path())), widths[side]);
             biases = Some([bias(0)?, bias(1)?, bias(2)?]);
         }
         let mut head_norms = None;
         if config.qk_norm {
-            let mut norm = |side: &str| self.vector(name(&format!("self_attn.{side}_norm.weight")), config.head_dim);
+            let mut norm = |side: &str| self.vector(&name(&format!("self_attn.{side}_norm.weight")), config.head_dim);
             head_norms = Some([norm("q")?, norm("k")?]);
         }
-        let ffn_norm = self.vector(name("post_attention_layernorm.weight"), config.hidden)?;
+        let ffn_norm = self.vector(&name("post_attention_layernorm.weight"), config.hidden)?;
         Ok(Layer { attention_norm, projections, biases, head_norms, ffn_norm })
     }
 
@@ -92,9 +95,7 @@ impl<'a> Loader<'a> {
                     true => Learnt::Adapter(Box::new(self.delta(lora, layer, module, [out, inn]))),
                     false => Learnt::Nothing,
                 };
-                let view = self.view(&name, &[out, inn])?;
-                let values = view.to_f32()?;
-                Ok(Projection::new(pack(&view, &values)?, &values, learnt))
+                Ok(Projection::new(pack(&self.view(&name, &[out, inn])?)?, learnt))
             }
         }
     }
@@ -113,34 +114,30 @@ impl<'a> Loader<'a> {
     /// A matrix that is learnt itself when everything is.
     fn full(&mut self, name: &str, out: usize, inn: usize) -> Result<Projection, ModelError> {
         let view = self.view(name, &[out, inn])?;
-        let values = view.to_f32()?;
-        let packed = pack(&view, &values)?;
-        let learnt = match self.tune {
-            Tune::Full => Learnt::Weight(self.table.push(name.to_owned(), &[out, inn], values.iter().copied())),
-            Tune::Lora(_) => Learnt::Nothing,
+        let learnt = match self.learn_whole(name, &view)? {
+            Some(range) => Learnt::Weight(range),
+            None => Learnt::Nothing,
         };
-        Ok(Projection::new(packed, &values, learnt))
+        Ok(Projection::new(pack(&view)?, learnt))
     }
 
     /// A matrix whose rows are looked up.
-    fn matrix(&mut self, name: &str, out: usize, inn: usize) -> Result<super::network::Embedding, ModelError> {
+    fn embedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Embedding, ModelError> {
         let view = self.view(name, &[out, inn])?;
-        let values = view.to_f32()?;
-        let rows = pack(&view, &values)?;
-        let learnt = match self.tune {
-            Tune::Full => Some(self.table.push(name.to_owned(), &[out, inn], values)),
-            Tune::Lora(_) => None,
-        };
-        Ok(super::network::Embedding { rows, learnt })
+        Ok(Embedding { learnt: self.learn_whole(name, &view)?, rows: pack(&view)? })
     }
 
-    fn vector(&mut self, name: String, len: usize) -> Result<Vector, ModelError> {
-        let values = self.view(&name, &[len])?.to_f32()?;
-        let learnt = match self.tune {
-            Tune::Full => Some(self.table.push(name, &[len], values.iter().copied())),
+    fn vector(&mut self, name: &str, len: usize) -> Result<Vector, ModelError> {
+        let view = self.view(name, &[len])?;
+        Ok(Vector { learnt: self.learn_whole(name, &view)?, values: view.to_f32()? })
+    }
+
+    /// The place of a tensor among what is learnt, if everything is.
+    fn learn_whole(&mut self, name: &str, view: &TensorView<'_>) -> Result<Option<Range<usize>>, ModelError> {
+        Ok(match self.tune {
+            Tune::Full => Some(self.table.push(name.to_owned(), &view.shape, view.to_f32()?)),
             Tune::Lora(_) => None,
-        };
-        Ok(Vector { values, learnt })
+        })
     }
 
     fn view(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
@@ -154,10 +151,10 @@ impl<'a> Loader<'a> {
 }
 
 /// A matrix in the compact form of its checkpoint where there is one for the product, as the decoder keeps it.
-fn pack(view: &TensorView<'_>, values: &[f32]) -> Result<Packed, ModelError> {
+fn pack(view: &TensorView<'_>) -> Result<Packed, ModelError> {
     let (out, inn) = (view.shape[0], view.shape[1]);
     match Packed::keeps(view.kind) {
         true => Packed::from_ggml(view.kind, &view.bytes, out, inn),
-        false => Ok(Packed::from_f32(values, out, inn)),
+        false => Ok(Packed::from_f32(&view.to_f32()?, out, inn)),
     }
 }

@@ -4,21 +4,21 @@
 //! adapter or all weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once
 //! ([`Pack`]), and the vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
 
+pub mod attention;
 mod layer;
 mod learner;
 mod load;
 mod network;
 mod norm;
 mod objective;
+pub mod outer;
 mod pack;
 mod parameter;
 mod projection;
 mod rotation;
-mod stand_in;
 mod tape;
 mod tune;
-
-use stand_in::{attention, outer, vocabulary};
+pub mod vocabulary;
 
 pub use learner::Learner;
 pub use objective::{Objective, Score, Slope};

@@ -6,7 +6,8 @@ use super::layer::{Layer, Pass};
 use super::norm::Vector;
 use super::projection::Projection;
 use super::tape::{Kept, Scratch, Tape};
-use super::{Objective, Pack, Score, vocabulary};
+use super::vocabulary::{self, Head};
+use super::{Objective, Pack, Score};
 use crate::kernel::{Packed, Team, add};
 
 /// A decoder's weights for learning.
@@ -50,7 +51,7 @@ impl Network {
         self.begin(pass, pack, scratch);
         self.layers.iter().for_each(|layer| layer.forward(pass, kept, scratch));
         let tokens = self.finish(pass, pack, scratch);
-        vocabulary::score(pass.rows.team, &scratch.hidden, self.head.weight(), &tokens)
+        vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
     }
 
     /// Forward and backward; `whole` layers keep their activations, the others compute them again.
@@ -139,8 +140,8 @@ impl Network {
         let Scratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
         dhidden.resize(hidden.len(), 0.0);
         let learnt = self.head.range().map(|range| &mut gradients[range]);
-        let (head, back) = (self.head.weight(), self.head.transposed());
-        vocabulary::learn(team, hidden, head, back, tokens, objective, dhidden, learnt);
+        let head = Head { weights: self.head.weight(), transposed: self.head.transposed() };
+        vocabulary::learn(team, head, hidden, tokens, objective, dhidden, learnt);
         dlast.clear();
         dlast.resize(hidden.len(), 0.0);
         self.norm.back(team, last, config.rms_eps, dhidden, dlast, gradients);

@@ -82,9 +82,8 @@ impl Delta {
 }
 
 impl Projection {
-    /// `values` are those of `weight`, row-major.
-    pub(super) fn new(weight: Packed, values: &[f32], learnt: Learnt) -> Self {
-        let transposed = Packed::from_f32_transposed(values, weight.inn(), weight.out());
+    pub(super) fn new(weight: Packed, learnt: Learnt) -> Self {
+        let transposed = weight.transposed();
         Self { weight, transposed, learnt }
     }
 
@@ -181,12 +180,12 @@ impl Projection {
         let Learning { gradients, small: dsmall } = learning;
         match &self.learnt {
             Learnt::Nothing => {}
-            Learnt::Weight(range) => outer::add(team, dy, x, count, 1.0, &mut gradients[range.clone()]),
+            Learnt::Weight(range) => outer::add(team, count, dy, x, 1.0, &mut gradients[range.clone()]),
             Learnt::Adapter(delta) => {
                 dsmall.resize(count * delta.rank, 0.0);
                 matmul(team, dy, count, &delta.expand[1], dsmall);
-                outer::add(team, dy, small, count, delta.scale, &mut gradients[delta.b.clone()]);
-                outer::add(team, dsmall, x, count, 1.0, &mut gradients[delta.a.clone()]);
+                outer::add(team, count, dy, small, delta.scale, &mut gradients[delta.b.clone()]);
+                outer::add(team, count, dsmall, x, 1.0, &mut gradients[delta.a.clone()]);
                 if let Some(dx) = dx {
                     matmul_add(team, dsmall, count, &delta.shrink[1], dx);
                 }
