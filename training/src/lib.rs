@@ -8,6 +8,7 @@
 //! | [`optimizer`] | AdamW and gradient clipping |
 //! | [`order`] | seeds and shuffles |
 //! | [`pack`] | trajectories side by side in one pass |
+//! | [`product`] | the policy that training makes |
 //! | [`recipe`] | what a policy is trained by |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 //! | [`sample`], [`store`] | trajectories as they are kept |
@@ -21,6 +22,7 @@ pub mod optimizer;
 pub mod order;
 pub mod pack;
 pub mod policy_loss;
+pub mod product;
 pub mod recipe;
 pub mod run;
 pub mod sample;

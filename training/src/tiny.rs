@@ -11,6 +11,8 @@ use waymark_models::gradient::{Learner, Lora, Module, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
+use crate::recipe::Recipe;
+
 const HIDDEN: usize = 64;
 const FFN: usize = 96;
 const LAYERS: usize = 2;
@@ -66,4 +68,24 @@ pub(crate) fn lora() -> Lora {
 /// A learner of an adapter over it.
 pub(crate) fn learner(weights: &Weights) -> Learner {
     Learner::load(weights, Arc::new(Team::new(2)), &Tune::Lora(lora())).unwrap()
+}
+
+/// A recipe for it, as if it lay in `dir`.
+pub(crate) fn recipe(dir: &Path) -> Recipe {
+    let base = dir.display();
+    let text = format!(
+        r#"
+        name = "tiny"
+        base = "{base}"
+        seed = 7
+        [policy]
+        protocol = "routerag"
+        [adapter]
+        rank = 8
+        alpha = 16.0
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        seed = 5
+        "#
+    );
+    Recipe::parse(&text, Path::new("tiny.toml"), &[]).unwrap()
 }

@@ -1,8 +1,11 @@
 //! The command line of `train`: one file per command.
 
+mod asked;
+mod bar;
 mod data;
 mod eval;
 mod grpo;
+mod machine;
 mod sft;
 mod show;
 

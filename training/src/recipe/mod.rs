@@ -58,6 +58,8 @@ pub struct Recipe {
     pub name: String,
     /// The base model: a name in the catalog, a path or a hub id.
     pub base: String,
+    /// The base model's id on the model hub, by which PEFT finds it; `base`, where none is named.
+    pub hub: Option<String>,
     /// Where everything random starts.
     pub seed: u64,
     /// The loop that is learnt, as `policy.toml` has it: protocol, retrieval, budget, and how the policy samples when it
