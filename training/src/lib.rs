@@ -10,6 +10,7 @@
 //! | [`pack`] | trajectories side by side in one pass |
 //! | [`product`] | the policy that training makes |
 //! | [`recipe`] | what a policy is trained by |
+//! | [`reward`] | what trajectories are worth |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 //! | [`sample`], [`store`] | trajectories as they are kept |
 //! | [`sft`] | learning from given trajectories |
@@ -24,6 +25,7 @@ pub mod pack;
 pub mod policy_loss;
 pub mod product;
 pub mod recipe;
+pub mod reward;
 pub mod run;
 pub mod sample;
 pub mod schedule;
