@@ -5,5 +5,6 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod metric;
 pub mod remote;
 pub mod server;

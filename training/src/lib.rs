@@ -2,8 +2,18 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
+//! | [`sample`], [`store`] | trajectories as they are kept |
 
+pub mod advantage;
 pub mod cli;
+pub mod policy_loss;
 pub mod run;
+pub mod sample;
+pub mod schedule;
+pub mod store;
+
+#[cfg(test)]
+mod golden;

@@ -4,9 +4,12 @@
 //! adapter or all weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once
 //! ([`Pack`]), and the vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
 
+pub mod attention;
 mod objective;
+pub mod outer;
 mod pack;
 mod tune;
+pub mod vocabulary;
 
 pub use objective::{Objective, Score, Slope};
 pub use pack::{Pack, Segment, Target};

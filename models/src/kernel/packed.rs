@@ -156,6 +156,21 @@ impl Packed {
         }
     }
 
+    /// Wᵀ, with the very values the compact form stands for, in `f32`: for gradients, `dx = dy · W`.
+    pub fn transposed(&self) -> Self {
+        let mut packed = Self::empty(self.inn, self.out, Form::F32);
+        let panel_len = self.out * PANEL;
+        let data = bytemuck::cast_slice_mut::<Line, f32>(&mut packed.lines);
+        let mut row = vec![0.0; self.inn];
+        for out in 0..self.out {
+            self.row_f32(out, &mut row);
+            for (panel, values) in data.chunks_exact_mut(panel_len).zip(row.chunks(PANEL)) {
+                panel[out * PANEL..][..values.len()].copy_from_slice(values);
+            }
+        }
+        packed
+    }
+
     pub(crate) fn form(&self) -> Form {
         self.form
     }
