@@ -18,8 +18,10 @@ pub mod durable;
 mod error;
 mod folder;
 mod metrics;
+mod report;
 
 pub use self::board::Board;
 pub use self::error::RunError;
 pub use self::folder::Folder;
 pub use self::metrics::{Metrics, Row};
+pub use self::report::report;
