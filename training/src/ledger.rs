@@ -8,13 +8,14 @@ use waymark_models::gradient::Learner;
 use crate::TrainError;
 use crate::optimizer::AdamW;
 use crate::recipe::Optimizer;
-use crate::run::{Checkpoints, Folder, Metrics, Row, RunError, State};
+use crate::run::{Board, Checkpoints, Folder, Metrics, Row, RunError, State, report};
 
 /// A run while it goes on.
 #[derive(Debug)]
 pub struct Ledger {
     folder: Folder,
     metrics: Metrics,
+    board: Board,
     checkpoints: Checkpoints,
     state: State,
     optimizer: Optimizer,
@@ -33,8 +34,9 @@ impl Ledger {
         let checkpoints = Checkpoints::new(folder.checkpoints(), keep_last);
         let state = checkpoints.latest(optimizer)?.map(|checkpoint| checkpoint.state).unwrap_or_default();
         let metrics = Metrics::resume(&folder.metrics(), state.step)?;
+        let board = Board::resume(&folder.events(), state.step)?;
         let before = state.seconds;
-        Ok(Self { folder, metrics, checkpoints, state, optimizer, began: Instant::now(), before })
+        Ok(Self { folder, metrics, board, checkpoints, state, optimizer, began: Instant::now(), before })
     }
 
     /// Sets `learner` to the latest checkpoint and returns the optimizer to go on with; a new one for a new run.
@@ -87,7 +89,8 @@ impl Ledger {
     /// # Errors
     /// When the system refuses.
     pub fn note(&mut self, row: &Row) -> Result<(), TrainError> {
-        Ok(self.metrics.append(row)?)
+        self.metrics.append(row)?;
+        Ok(self.board.append(row)?)
     }
 
     /// Counts a step as made.
@@ -104,14 +107,15 @@ impl Ledger {
         better
     }
 
-    /// Writes a checkpoint of the current step.
+    /// Writes a checkpoint of the current step, and the report anew.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn save(&mut self, learner: &Learner, optimizer: &AdamW) -> Result<(), TrainError> {
         self.state.seconds = self.seconds();
         self.metrics.sync()?;
-        Ok(self.checkpoints.save(&self.state, learner.values(), optimizer)?)
+        self.checkpoints.save(&self.state, learner.values(), optimizer)?;
+        Ok(report(&self.folder)?)
     }
 }
 

@@ -24,7 +24,7 @@ pub use self::lesson::{Lesson, Lessons};
 /// What the numbers of its steps are filed under.
 pub const PHASE: &str = "sft";
 /// What its measurements on held-out trajectories are filed under.
-pub const VALIDATION: &str = "sft_validation";
+pub const VALIDATION: &str = "eval";
 
 /// The whole of supervised training.
 #[derive(Debug)]
@@ -126,9 +126,9 @@ impl<'a> Course<'a> {
         let loss = finite(step, "loss", loss / targets as f64)?;
         let norm = finite(step, "gradient's norm", norm)?;
         let row = ledger.row(step, PHASE).with("loss", loss).with("learning_rate", rate).with("gradient_norm", norm);
-        let speed = computed as f64 / began.elapsed().as_secs_f64();
-        let row = row.with("targets", targets as f64).with("tokens", computed as f64);
-        Ok(row.with("tokens_per_second", speed))
+        let seconds = began.elapsed().as_secs_f64();
+        let row = row.with("targets", targets as f64).with("tokens", computed as f64).with("step_seconds", seconds);
+        Ok(row.with("tokens_per_second", computed as f64 / seconds))
     }
 
     /// Measures the loss on what was held out, where anything was.
