@@ -1,5 +1,7 @@
 //! A run while it goes on: its numbers, its checkpoints and its time.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 use std::time::Instant;
 
@@ -96,6 +98,34 @@ impl Ledger {
     /// Counts a step as made.
     pub fn advance(&mut self, step: u64) {
         self.state.step = step;
+    }
+
+    /// Cuts samples of steps behind the current one off `samples.jsonl`: what a killed process left.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn trim_samples(&self) -> Result<(), TrainError> {
+        #[derive(serde::Deserialize)]
+        struct Line {
+            step: u64,
+        }
+        let path = self.folder.samples();
+        let file = match File::options().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(RunError::io("open", &path))?,
+        };
+        let (mut lines, mut text, mut length) = (BufReader::new(&file), Vec::new(), 0);
+        loop {
+            text.clear();
+            lines.read_until(b'\n', &mut text).map_err(RunError::io("read", &path))?;
+            // What does not end in a newline was torn off, or is the end.
+            let whole = text.ends_with(b"\n").then(|| serde_json::from_slice::<Line>(&text));
+            match whole {
+                Some(Ok(line)) if line.step <= self.state.step => length += text.len() as u64,
+                _ => break,
+            }
+        }
+        Ok(file.set_len(length).map_err(RunError::io("cut", &path))?)
     }
 
     /// Remembers a measurement after the current step, of which more is better; whether it is the best so far.

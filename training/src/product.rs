@@ -1,13 +1,15 @@
 //! What training makes: a policy directory with its adapter, which `waymark serve --policy` and PEFT read as it is.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 use waymark_models::gradient::Learner;
 
 use crate::TrainError;
+use crate::ledger::Ledger;
 use crate::recipe::Recipe;
-use crate::run::{Row, RunError, durable};
+use crate::run::{Metrics, Row, RunError, durable, report};
 
 /// How a policy was trained: what `[training]` of its file says.
 #[derive(Debug, Clone, Default)]
@@ -70,6 +72,32 @@ pub fn write(dir: &Path, learner: &Learner, recipe: &Recipe, record: &Record) ->
         std::fs::write(part.join("policy.toml"), text).map_err(RunError::io("write", &part.join("policy.toml")))?;
         Ok(())
     })
+}
+
+/// Writes the policy of a run that has come to its end, with the learner's values, which are those of its best step; and
+/// its report.
+///
+/// # Errors
+/// As [`write`].
+pub fn finish(
+    ledger: &Ledger,
+    learner: &Learner,
+    recipe: &Recipe,
+    kind: &'static str,
+    data: Vec<(String, String)>,
+    before: Option<Table>,
+) -> Result<(), TrainError> {
+    let folder = ledger.folder();
+    let all = Metrics::read(&folder.metrics())?;
+    let step = ledger.state().best.map_or(ledger.state().step, |(step, _)| step);
+    let mut last: BTreeMap<String, Row> = BTreeMap::new();
+    for row in all.into_iter().filter(|row| row.step <= step) {
+        last.insert(row.phase.clone(), row);
+    }
+    let rows = last.into_values().collect();
+    let record = Record { kind, step, seconds: ledger.seconds(), data, before, rows };
+    write(&folder.policy(), learner, recipe, &record)?;
+    Ok(report(folder)?)
 }
 
 /// The policy directory that `path` means: itself, or that of the run it is.

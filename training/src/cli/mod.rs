@@ -6,6 +6,7 @@ mod data;
 mod eval;
 mod grpo;
 mod machine;
+mod plan;
 mod sft;
 mod show;
 

@@ -1,24 +1,22 @@
 //! `train sft`: learning from given trajectories.
 
-use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use toml::Value;
 use waymark::cli::logging;
 use waymark::config::LogFormat;
-use waymark_models::gradient::{Learner, Score, Slope};
+use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
 use super::machine::Machine;
+use super::plan;
 use crate::ledger::Ledger;
-use crate::pack::{Sequence, pack, split};
-use crate::product::{self, Record};
+use crate::product;
 use crate::recipe::{Recipe, Sft};
-use crate::run::{Folder, Metrics};
-use crate::sft::{Course, Lesson, Lessons, PHASE, VALIDATION};
+use crate::sample::Sample;
+use crate::sft::{Course, Lessons};
 use crate::store;
 
 /// Learns from given trajectories: of each, the tokens that the policy wrote itself.
@@ -38,6 +36,10 @@ pub(crate) struct Args {
     #[arg(long, required = true, value_name = "FILE")]
     data: Vec<PathBuf>,
 
+    /// Trajectories to measure the loss on; a share of the questions of --data when not given (`sft.held_out`).
+    #[arg(long, value_name = "FILE")]
+    held_out: Vec<PathBuf>,
+
     /// The run's folder.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
@@ -55,22 +57,35 @@ impl Args {
         logging::start(log, "info", LogFormat::Text)?;
         let recipe = self.asked.open()?;
         let settings = recipe.sft(&self.asked.recipe)?;
-        let mut samples = Vec::new();
-        for file in &self.data {
-            samples.extend(store::read(file)?);
-        }
-        let lessons = Lessons::new(&samples, settings, recipe.seed)?;
-        drop(samples);
+        let lessons = self.lessons(settings, recipe.seed)?;
         let (mut learner, _) = self.machine.learner(&recipe, self.init.as_deref(), self.machine.team())?;
         let course = Course::new(settings, recipe.seed, &lessons);
         if self.asked.dry_run {
-            return plan(&recipe, settings, &lessons, &course, &mut learner);
+            return plan::sft(&recipe, settings, &lessons, &course, &mut learner);
         }
         self.train(&recipe, settings, &course, &mut learner)
     }
 
+    /// What is learnt from, and what was held out.
+    fn lessons(&self, settings: &Sft, seed: u64) -> anyhow::Result<Lessons> {
+        let read = |files: &[PathBuf]| -> anyhow::Result<Vec<Sample>> {
+            let files = files.iter().map(|file| store::read(file)).collect::<Result<Vec<_>, _>>()?;
+            Ok(files.into_iter().flatten().collect())
+        };
+        let samples = read(&self.data)?;
+        if self.held_out.is_empty() {
+            return Ok(Lessons::new(&samples, settings, seed)?);
+        }
+        Ok(Lessons::given(&samples, &read(&self.held_out)?, settings)?)
+    }
+
     fn train(&self, recipe: &Recipe, settings: &Sft, course: &Course<'_>, learner: &mut Learner) -> anyhow::Result<()> {
-        let data = self.data.iter().map(|file| product::fingerprint(file)).collect::<Result<Vec<_>, _>>()?;
+        let data = self
+            .data
+            .iter()
+            .chain(&self.held_out)
+            .map(|file| product::fingerprint(file))
+            .collect::<Result<Vec<_>, _>>()?;
         let (before, init) = self.init.as_deref().map(asked::before).transpose()?.unwrap_or_default();
         let facts = asked::facts("sft", recipe, &[("data", asked::hashes(&data)), ("init", Value::String(init))])?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, settings.keep_last)?;
@@ -82,84 +97,7 @@ impl Args {
         })?;
         bar.end();
         ledger.restore_best(learner)?;
-        finish(&ledger, learner, recipe, data, before)
+        product::finish(&ledger, learner, recipe, "sft", data, before)?;
+        asked::tell(&ledger.folder().policy())
     }
-}
-
-/// Writes the policy of a run that has come to its end.
-fn finish(
-    ledger: &Ledger,
-    learner: &Learner,
-    recipe: &Recipe,
-    data: Vec<(String, String)>,
-    before: Option<toml::Table>,
-) -> anyhow::Result<()> {
-    let folder: &Folder = ledger.folder();
-    let all = Metrics::read(&folder.metrics())?;
-    let step = ledger.state().best.map_or(ledger.state().step, |(step, _)| step);
-    let last = |phase: &str| all.iter().rfind(|row| row.phase == phase && row.step <= step).cloned();
-    let rows = [PHASE, VALIDATION].into_iter().filter_map(last).collect();
-    let record = Record { kind: "sft", step, seconds: ledger.seconds(), data, before, rows };
-    product::write(&folder.policy(), learner, recipe, &record)?;
-    writeln!(io::stdout(), "{}", folder.policy().display())?;
-    Ok(())
-}
-
-/// Says what would be done. The time is that of one pass that is made and forgotten.
-fn plan(
-    recipe: &Recipe,
-    settings: &Sft,
-    lessons: &Lessons,
-    course: &Course<'_>,
-    learner: &mut Learner,
-) -> anyhow::Result<()> {
-    let steps = course.steps();
-    let sampled: Vec<u64> = (1..=steps).step_by((steps as usize).div_ceil(8).max(1)).collect();
-    let (mut plain, mut computed, mut targets) = (0, 0, 0);
-    for &step in &sampled {
-        let batch = course.batch(step);
-        plain += batch.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
-        targets += batch.iter().map(Sequence::targets).sum::<usize>();
-        let passes = split(&batch, settings.pack_tokens);
-        computed += passes.into_iter().map(|pass| pack(&batch[pass]).pack.tokens().len()).sum::<usize>();
-    }
-    let per_step = |sum: usize| sum / sampled.len().max(1);
-    let longest = lessons.train.iter().map(|lesson: &Lesson| lesson.sequence().tokens.len()).max().unwrap_or(0);
-    let first = course.batch(1);
-    let pass = split(&first, settings.pack_tokens).into_iter().next().unwrap_or(0..0);
-    let packed = pack(&first[pass]).pack;
-    learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
-    let began = Instant::now();
-    learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
-    let speed = packed.tokens().len() as f64 / began.elapsed().as_secs_f64();
-    let config = learner.config();
-    let mut out = io::stdout().lock();
-    writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
-    writeln!(out, "learnt     {} values in {} tensors", learner.values().len(), learner.parameters().len())?;
-    writeln!(
-        out,
-        "data       {} trajectories of at most {longest} tokens, {} held out, {} left out",
-        lessons.train.len(),
-        lessons.held_out.len(),
-        lessons.dropped
-    )?;
-    writeln!(out, "steps      {steps} of {} trajectories", settings.batch)?;
-    writeln!(
-        out,
-        "per step   {} tokens, {} computed once prompts are shared, {} learnt",
-        per_step(plain),
-        per_step(computed),
-        per_step(targets)
-    )?;
-    let optimizer = 2 * size_of::<f32>() * learner.values().len();
-    let memory = (learner.bytes(settings.pack_tokens) + optimizer) as f64 / f64::from(1 << 30);
-    writeln!(out, "memory     {memory:.1} GiB with passes of {} tokens", settings.pack_tokens)?;
-    let seconds = steps as f64 * per_step(computed) as f64 / speed;
-    writeln!(out, "time       about {} at {speed:.0} tokens/s, as measured on one pass", duration(seconds))?;
-    Ok(())
-}
-
-fn duration(seconds: f64) -> String {
-    let minutes = (seconds / 60.0).round() as u64;
-    format!("{} h {:02} min", minutes / 60, minutes % 60)
 }

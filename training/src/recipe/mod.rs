@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use waymark::agent::Policy;
 use waymark_models::gradient::{Lora, Tune};
 
-pub use part::{CostSource, Grpo, Optimizer, Reference, RewardKind, Sft, Stage};
+pub use part::{Grpo, Optimizer, Reference, Sft, Stage};
 
 /// What can be wrong with a recipe.
 #[derive(Debug, thiserror::Error)]

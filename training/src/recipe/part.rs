@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use waymark::agent::Sampling;
+use waymark::metric::Cost;
 
 use crate::advantage::Advantage;
 use crate::policy_loss::Terms;
+use crate::reward::Choice;
 use crate::schedule::Shape;
 
 /// AdamW (Loshchilov & Hutter 2019, algorithm 2) with gradient clipping. The defaults are `torch.optim.AdamW`'s in the
@@ -89,13 +91,18 @@ pub struct Grpo {
     pub sampling: Sampling,
     /// Rollouts that run at the same time.
     pub concurrent: usize,
-    /// Leaves trajectories whose whole group earned the same out of the update: they carry only divergence and entropy.
+    /// Leaves trajectories whose whole group earned the same out of the update. They carry only divergence and entropy;
+    /// the weights of all others stay as they are.
     #[serde(default)]
     pub skip_flat: bool,
-    /// Where the cost of a search comes from.
+    /// Takes the log-probabilities before the update from the learner, as the reference does. Otherwise those of sampling
+    /// count, which saves a pass and differs by rounding.
+    #[serde(default = "yes")]
+    pub recompute: bool,
+    /// How searches are priced where they are reported; the reward says for itself.
     #[serde(default)]
-    pub cost: CostSource,
-    /// Questions that are asked to measure the policy; the last ones of the file, which are not trained on.
+    pub cost: Cost,
+    /// Questions of each file that are asked to measure the policy: the last ones, which are not trained on.
     pub validation: usize,
     /// Steps from one measurement to the next; 0 measures at the end only.
     pub validate_every: usize,
@@ -108,23 +115,13 @@ pub struct Grpo {
 }
 
 /// Steps under one reward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stage {
     /// Steps it lasts.
     pub steps: usize,
     /// What is rewarded.
-    pub reward: RewardKind,
-}
-
-/// What is rewarded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RewardKind {
-    /// 1 for a right answer.
-    ExactMatch,
-    /// For a right answer, 1 and how much cheaper its searches were than the mean (RouteRAG, §3.2.1).
-    Efficiency,
+    pub reward: Choice,
 }
 
 /// What the divergence is measured from.
@@ -138,13 +135,6 @@ pub enum Reference {
     Base,
 }
 
-/// Where the cost of a search comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CostSource {
-    /// A model of it: the same for the same search, on any machine.
-    #[default]
-    Model,
-    /// Seconds by the clock, as in the paper.
-    Wall,
+fn yes() -> bool {
+    true
 }

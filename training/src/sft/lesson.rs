@@ -50,19 +50,27 @@ impl Lessons {
         let count = (questions.len() as f64 * settings.held_out).round() as usize;
         let order = order::shuffled(questions.len(), order::seed(seed, "held out", 0));
         let aside: HashSet<&str> = order.into_iter().take(count).map(|at| questions[at]).collect();
-        let mut lessons = Self { train: Vec::new(), held_out: Vec::new(), dropped: 0 };
-        for sample in samples {
-            let lesson = Lesson::new(sample);
-            if lesson.tokens.len() > settings.longest || lesson.sequence().targets() == 0 {
-                lessons.dropped += 1;
-            } else if aside.contains(sample.question_id.as_str()) {
-                lessons.held_out.push(lesson);
-            } else {
-                lessons.train.push(lesson);
-            }
-        }
+        let aside = |sample: &&Sample| aside.contains(sample.question_id.as_str());
+        let (held_out, train): (Vec<&Sample>, Vec<&Sample>) = samples.iter().partition(aside);
+        Self::sorted(&train, &held_out, settings)
+    }
+
+    /// Takes samples as they were divided before.
+    ///
+    /// # Errors
+    /// When nothing is left to learn from.
+    pub fn given(train: &[Sample], held_out: &[Sample], settings: &Sft) -> Result<Self, TrainError> {
+        Self::sorted(&train.iter().collect::<Vec<_>>(), &held_out.iter().collect::<Vec<_>>(), settings)
+    }
+
+    fn sorted(train: &[&Sample], held_out: &[&Sample], settings: &Sft) -> Result<Self, TrainError> {
+        let teaches = |lesson: &Lesson| lesson.tokens.len() <= settings.longest && lesson.sequence().targets() > 0;
+        let keep = |samples: &[&Sample]| samples.iter().map(|sample| Lesson::new(sample)).filter(teaches).collect();
+        let lessons: Self = Self { train: keep(train), held_out: keep(held_out), dropped: 0 };
+        let kept = lessons.train.len() + lessons.held_out.len();
+        let lessons = Self { dropped: train.len() + held_out.len() - kept, ..lessons };
         if lessons.train.is_empty() {
-            let (all, longest) = (samples.len(), settings.longest);
+            let (all, longest) = (train.len(), settings.longest);
             let why =
                 format!("none of {all} samples can be learnt from: is sft.longest = {longest} too short for them?");
             return Err(TrainError::Nothing(why));

@@ -1,8 +1,8 @@
 //! A figure as SVG: its frame, and what is drawn in it.
 
 use super::axis::Axis;
-use super::escape;
 use super::catalogue::Kind;
+use super::escape;
 use super::figure::Figure;
 use super::number::{Unit, whole};
 use super::phase::Phase;

@@ -31,7 +31,11 @@ pub(super) fn tiles(sections: &[Section]) -> String {
         let name = if figure.series.len() > 1 { format!("{title}, {label}") } else { title.to_owned() };
         let best = match better {
             Some(_) => {
-                format!("<span>best {} <i>at step {}</i></span>", show(figure.look.unit, summary.best), summary.best_step)
+                format!(
+                    "<span>best {} <i>at step {}</i></span>",
+                    show(figure.look.unit, summary.best),
+                    summary.best_step
+                )
             }
             None => String::new(),
         };
