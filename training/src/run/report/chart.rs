@@ -12,7 +12,7 @@ use super::series::Series;
 /// In units of the drawing, which is scaled to the width of its card.
 pub(super) const WIDTH: f64 = 340.0;
 pub(super) const HEIGHT: f64 = 196.0;
-const LEFT: f64 = 50.0;
+const LEFT: f64 = 54.0;
 const RIGHT: f64 = WIDTH - 10.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = HEIGHT - 24.0;
@@ -73,24 +73,28 @@ pub(super) fn strip(frame: &Frame, from: f64, to: f64, tip: &str) -> String {
     )
 }
 
-/// The range of the smooth lines, and of all but the outermost hundredth of the measurements: a single spike must not
-/// flatten everything else.
+/// The range of everything; but where the outermost hundredth of the measurements would more than double it, the range
+/// without them: a single spike must not flatten everything else.
 fn value_axis(figure: &Figure) -> Axis {
     let points = || figure.series.iter().flat_map(|series| &series.points);
     let mut values: Vec<_> = points().map(|point| point.value).collect();
     values.sort_by(f64::total_cmp);
     let cut = values.len() / 100;
-    let kept = values.get(cut..values.len() - cut).unwrap_or_default();
-    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-    for value in kept.iter().copied().chain(points().map(|point| point.smooth)) {
-        (low, high) = (low.min(value), high.max(value));
-    }
+    let inner = values.get(cut..values.len() - cut).unwrap_or_default();
+    let smooth: Vec<_> = points().map(|point| point.smooth).collect();
+    let (all, inner) = (range(&[&values]), range(&[inner, &smooth]));
+    let (mut low, mut high) = if all.1 - all.0 > 2.0 * (inner.1 - inner.0) { inner } else { all };
     if figure.look.from_zero && low <= high {
         (low, high) = (low.min(0.0), high.max(0.0));
     }
     let axis = Axis::around(low, high, 4, figure.look.unit.scale(high));
     // There is no 102 %.
     if figure.look.unit == Unit::Share && high <= 1.0 { axis.upto(1.0) } else { axis }
+}
+
+fn range(values: &[&[f64]]) -> (f64, f64) {
+    let values = || values.iter().copied().flatten().copied();
+    (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max))
 }
 
 /// Every other phase lies on a band; all of them are named, if there is more than one.
