@@ -75,6 +75,7 @@ pub(super) const ANSWERS: &[Known] = &[
         .unit(Unit::Share)
         .close()
         .of(&[("format_valid", "valid form"), ("answered", "answered")]),
+    Look::new("Flat groups").note("all of a group earned the same").unit(Unit::Share).of(&[("flat_groups", "flat")]),
 ];
 
 pub(super) const SEARCHING: &[Known] = &[
@@ -102,6 +103,11 @@ pub(super) const LEARNING: &[Known] = &[
         .note("share of tokens whose ratio is clipped")
         .unit(Unit::Share)
         .of(&[("clip_fraction", "clipped")]),
+    Look::new("Log-probability drift").note("nats, sampling against update").of(&[
+        ("logprob_drift", "mean"),
+        ("logprob_drift_max", "largest"),
+        ("policy_drift", "by the update"),
+    ]),
     Look::new("Learning rate").exact().of(&[("learning_rate", "learning rate")]),
     Look::new("Gradient norm").note("before clipping").of(&[("gradient_norm", "norm")]),
 ];
@@ -113,6 +119,7 @@ pub(super) const SPEED: &[Known] = &[
         ("observation_tokens", "observations"),
         ("prompt_tokens", "prompt"),
     ]),
+    Look::new("Batch").note("tokens per step").of(&[("tokens", "computed"), ("targets", "learnt")]),
     Look::new("Throughput")
         .note("tokens per second")
         .of(&[("tokens_per_second", "update"), ("rollout_tokens_per_second", "rollout")]),

@@ -12,7 +12,7 @@ const COLUMNS: &[(&str, &str, Unit)] = &[
     ("questions", "questions", Unit::Plain),
     ("em", "EM", Unit::Share),
     ("f1", "F1", Unit::Share),
-    ("sf_f1", "SF-F1", Unit::Share),
+    ("support_f1", "SF-F1", Unit::Share),
     ("uar", "UAR", Unit::Share),
     ("answered", "answered", Unit::Share),
     ("format_valid", "valid form", Unit::Share),
