@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
+//! | [`reward`] | what trajectories are worth |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 //! | [`sample`], [`store`] | trajectories as they are kept |
 
 pub mod advantage;
 pub mod cli;
 pub mod policy_loss;
+pub mod reward;
 pub mod run;
 pub mod sample;
 pub mod schedule;
