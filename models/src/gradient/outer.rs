@@ -82,7 +82,12 @@ struct Block {
 
 impl Block {
     fn new() -> Self {
-        Self { dy: vec![0.0; ROWS * OUTPUTS], x: vec![0.0; ROWS * INPUTS], sums: vec![0.0; OUTPUTS * INPUTS], stride: 0 }
+        Self {
+            dy: vec![0.0; ROWS * OUTPUTS],
+            x: vec![0.0; ROWS * INPUTS],
+            sums: vec![0.0; OUTPUTS * INPUTS],
+            stride: 0,
+        }
     }
 
     /// `sums = dyᵀ · x`.
@@ -123,7 +128,10 @@ mod tests {
                     let (o, i) = (at / inn, at % inn);
                     let product = |row: usize| f64::from(dy[row * out + o]) * f64::from(x[row * inn + i]);
                     let expected = 1.0 + 0.5 * (0..rows).map(product).sum::<f64>();
-                    assert!((f64::from(found) - expected).abs() < 1e-4, "{isa:?} {rows} {out} {inn}: {found}, {expected}");
+                    assert!(
+                        (f64::from(found) - expected).abs() < 1e-4,
+                        "{isa:?} {rows} {out} {inn}: {found}, {expected}"
+                    );
                 }
                 assert!(found(2) == one && found(3) == one);
             }

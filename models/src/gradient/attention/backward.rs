@@ -30,7 +30,8 @@ pub(super) struct Run {
 
 /// Cuts the tiles of keys, in the order of the pack, into runs of about the same work.
 pub(super) fn runs(forest: &Forest, parts: Vec<Part>, heads: Heads) -> Vec<Run> {
-    let work = |part: &Part| -> usize { forest.queries(part).iter().map(|range| range.len() * part.tokens.len()).sum() };
+    let work =
+        |part: &Part| -> usize { forest.queries(part).iter().map(|range| range.len() * part.tokens.len()).sum() };
     let share = (parts.iter().map(work).sum::<usize>() / UNITS.div_ceil(heads.kv)).max(1);
     let (mut runs, mut done): (Vec<Run>, _) = (Vec::new(), 0);
     let mut number = None;
@@ -73,7 +74,8 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
         let mut tile = Tile::new(plan, pass, dout, &offsets);
         for item in claims {
             let (run, head) = (&plan.runs[item / kv], item % kv);
-            let (start, len) = ((run.start * kv + head * run.queries.len()) * tile.width(), run.queries.len() * tile.width());
+            let (start, len) =
+                ((run.start * kv + head * run.queries.len()) * tile.width(), run.queries.len() * tile.width());
             // SAFETY: each run has the place of its queries in the partial sums, and each head a part of it.
             let sums = unsafe { std::slice::from_raw_parts_mut(sums.at(start), len) };
             sums.fill(0.0);
@@ -182,10 +184,9 @@ impl<'a> Tile<'a> {
         let (rows, keys) = (queries.len(), part.tokens.len());
         let columns = keys.next_multiple_of(LANES);
         let extent = Extent { rows, inner: dim, columns };
-        for (from, right, to) in [
-            (&self.queries, &self.keys_across, &mut self.weights),
-            (&self.outs, &self.values_across, &mut self.slopes),
-        ] {
+        for (from, right, to) in
+            [(&self.queries, &self.keys_across, &mut self.weights), (&self.outs, &self.values_across, &mut self.slopes)]
+        {
             let left = Left { from, row: dim, step: 1 };
             multiply(isa, extent, left, Right { from: right, stride: TILE }, (to, TILE), Sum::Set);
         }
