@@ -11,10 +11,10 @@ const LANES: usize = 16;
 /// Defines a public function that runs `$body`, a generic inline function over "has fused multiply-add", compiled for
 /// the best instruction set at hand.
 macro_rules! versions {
-    ($($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:ident;)*) => {$(
+    ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:ident;)*) => {$(
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
-        pub fn $name($($arg: $type),*) $(-> $ret)? {
+        $vis fn $name($($arg: $type),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -37,6 +37,7 @@ macro_rules! versions {
         }
     )*};
 }
+pub(super) use versions;
 
 versions! {
     /// `out = x / √(mean(x²) + eps) · weight`, row by row; rows have the length of `weight`.
@@ -60,25 +61,6 @@ versions! {
     /// `gate = gate · sigmoid(gate) · up`, element by element: the activation of a SwiGLU layer (Shazeer 2020).
     pub fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_body;
 
-    /// The gradients of [`silu_mul`]: given `gate` and `up` as they went in and `dy` of its result, leaves ∂/∂gate in `gate` and ∂/∂up in `up`. With σ the sigmoid, `d(g·σ(g)) = σ(g) · (1 + g · (1 - σ(g)))`.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn silu_mul_back(gate: &mut [f32], up: &mut [f32], dy: &[f32]) = silu_mul_back_body;
-
-    /// The gradient of [`rms_norm`], row by row: `dx += r · (w ∘ dy - x · r² · mean(w ∘ dy ∘ x))` with
-    /// `r = 1 / √(mean(x²) + eps)`.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn rms_norm_back(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) = rms_norm_back_body;
-
-    /// The gradient of [`rms_norm`]'s weight: `dweight += Σ_rows r · x ∘ dy`.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn rms_norm_weight_back(x: &[f32], eps: f32, dy: &[f32], dweight: &mut [f32]) = rms_norm_weight_back_body;
-
     /// `x = x · Φ(x)` in place, with Φ the normal distribution function: the exact (erf) GELU of Hendrycks and Gimpel
     /// 2016, with an absolute error below 1e-6 (relative above 1).
     pub fn gelu(x: &mut [f32]) = gelu_body;
@@ -100,13 +82,13 @@ versions! {
 }
 
 #[inline(always)]
-fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub(super) fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// Folds `x` into [`LANES`] partial results, then those pairwise into one.
 #[inline(always)]
-fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
     let chunks = x.chunks_exact(LANES);
     let rest = chunks.remainder();
@@ -122,7 +104,7 @@ fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f
 }
 
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -181,56 +163,6 @@ fn silu_mul_body<const FUSED: bool>(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "silu_mul: gate and up");
     for (gate, &up) in gate.iter_mut().zip(up) {
         *gate = *gate / (1.0 + exp_one::<FUSED>(-*gate)) * up;
-    }
-}
-
-#[inline(always)]
-fn silu_mul_back_body<const FUSED: bool>(gate: &mut [f32], up: &mut [f32], dy: &[f32]) {
-    assert!(gate.len() == up.len() && up.len() == dy.len(), "silu_mul_back: gate, up and gradient");
-    for ((gate, up), &dy) in gate.iter_mut().zip(up).zip(dy) {
-        let sigmoid = 1.0 / (1.0 + exp_one::<FUSED>(-*gate));
-        let silu = *gate * sigmoid;
-        let slope = fma::<FUSED>(silu, 1.0 - sigmoid, sigmoid);
-        *gate = dy * *up * slope;
-        *up = dy * silu;
-    }
-}
-
-/// `1 / √(mean(x²) + eps)`.
-#[inline(always)]
-fn rms_factor<const FUSED: bool>(x: &[f32], eps: f32) -> f32 {
-    let squares = reduce(x, 0.0, |sum, x| fma::<FUSED>(x, x, sum), |a, b| a + b);
-    1.0 / (squares / x.len() as f32 + eps).sqrt()
-}
-
-#[inline(always)]
-fn rms_norm_back_body<const FUSED: bool>(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
-    let width = weight.len();
-    assert!(x.len() == dy.len() && x.len() == dx.len(), "rms_norm_back: input and gradients");
-    for ((x, dy), dx) in x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width)) {
-        let scale = rms_factor::<FUSED>(x, eps);
-        let mut lanes = [0.0; LANES];
-        for ((x, dy), weight) in x.chunks(LANES).zip(dy.chunks(LANES)).zip(weight.chunks(LANES)) {
-            for (((lane, &x), &dy), &weight) in lanes.iter_mut().zip(x).zip(dy).zip(weight) {
-                *lane = fma::<FUSED>(x * dy, weight, *lane);
-            }
-        }
-        let back = scale * scale * scale * fold(lanes, |a, b| a + b) / width as f32;
-        for (((dx, &x), &dy), &weight) in dx.iter_mut().zip(x).zip(dy).zip(weight) {
-            *dx += fma::<FUSED>(scale * weight, dy, -back * x);
-        }
-    }
-}
-
-#[inline(always)]
-fn rms_norm_weight_back_body<const FUSED: bool>(x: &[f32], eps: f32, dy: &[f32], dweight: &mut [f32]) {
-    let width = dweight.len();
-    assert_eq!(x.len(), dy.len(), "rms_norm_weight_back: input and gradient");
-    for (x, dy) in x.chunks_exact(width).zip(dy.chunks_exact(width)) {
-        let scale = rms_factor::<FUSED>(x, eps);
-        for ((dweight, &x), &dy) in dweight.iter_mut().zip(x).zip(dy) {
-            *dweight = fma::<FUSED>(x * scale, dy, *dweight);
-        }
     }
 }
 
@@ -296,7 +228,7 @@ fn dot_body<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
 /// `eˣ = 2ⁿ · eʳ` with n the nearest integer to x / ln 2 and |r| ≤ ln 2 / 2; eʳ by its Taylor polynomial of degree 7,
 /// whose remainder is below 1e-8 there. Without branches, so that loops over it become vector code.
 #[inline(always)]
-fn exp_one<const FUSED: bool>(x: f32) -> f32 {
+pub(super) fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts, the first with so few bits that its product with n is exact.
