@@ -10,7 +10,6 @@ use waymark_models::gradient::Learner;
 use crate::TrainError;
 use crate::optimizer::AdamW;
 use crate::recipe::Optimizer;
-use crate::run::durable;
 use crate::run::{Board, Checkpoints, Folder, Metrics, Row, RunError, State, report};
 
 /// A run while it goes on.
@@ -35,14 +34,7 @@ impl Ledger {
     pub fn open(dir: &Path, facts: &str, optimizer: Optimizer, keep_last: usize) -> Result<Self, TrainError> {
         let folder = if Folder::is_run(dir) { taken_up(dir, facts)? } else { Folder::create(dir, facts)? };
         let checkpoints = Checkpoints::new(folder.checkpoints(), keep_last);
-        let state = match checkpoints.latest(optimizer)? {
-            Some(checkpoint) => checkpoint.state,
-            // Begun and killed before anything was kept: it begins anew, with what is measured before the first step.
-            None => {
-                durable::write(&folder.metrics(), b"")?;
-                State::default()
-            }
-        };
+        let state = checkpoints.latest(optimizer)?.map(|checkpoint| checkpoint.state).unwrap_or_default();
         let metrics = Metrics::resume(&folder.metrics(), state.step)?;
         let board = Board::resume(&folder.events(), state.step)?;
         let before = state.seconds;

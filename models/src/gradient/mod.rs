@@ -14,6 +14,7 @@ mod objective;
 pub mod outer;
 mod pack;
 mod parameter;
+mod peft;
 mod projection;
 mod rotation;
 mod tape;

@@ -112,11 +112,11 @@ mod tests {
             let (mut dx, mut dweight) = (vec![1.0; x.len()], vec![1.0; width]);
             rms_norm_back(&x, &weight, 1e-5, &dy, &mut dx);
             rms_weight_back(&x, 1e-5, &dy, &mut dweight);
-            for at in 0..x.len() {
-                close(dx[at] - 1.0, slope(&x, &dy, at, |x| norm(x, &weight)));
+            for (at, dx) in dx.iter().enumerate() {
+                close(dx - 1.0, slope(&x, &dy, at, |x| norm(x, &weight)));
             }
-            for at in 0..width {
-                close(dweight[at] - 1.0, slope(&weight, &dy, at, |weight| norm(&x, weight)));
+            for (at, dweight) in dweight.iter().enumerate() {
+                close(dweight - 1.0, slope(&weight, &dy, at, |weight| norm(&x, weight)));
             }
         }
     }

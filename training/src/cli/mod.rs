@@ -7,6 +7,7 @@ mod eval;
 mod grpo;
 mod machine;
 mod plan;
+mod report;
 mod sft;
 mod show;
 
@@ -47,6 +48,8 @@ enum Command {
     Grpo(grpo::Args),
     /// Measure a policy.
     Eval(eval::Args),
+    /// Draw the report of a run anew.
+    Report(report::Args),
     /// Read trajectories in colour.
     Show(show::Args),
 }
@@ -63,6 +66,7 @@ impl Cli {
             Command::Sft(args) => args.run(log),
             Command::Grpo(args) => args.run(log),
             Command::Eval(args) => args.run(log),
+            Command::Report(args) => args.run(),
             Command::Show(args) => args.run(log),
         }
     }

@@ -1,76 +1,99 @@
 //! Causal attention over the forest of a [`Pack`], forwards and backwards.
+//!
+//! With `s = q · k / √dim` over the keys a token sees, `p = softmax(s)` and `out = p · v`. Backwards, with
+//! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = ds · k / √dim`, `dk = dsᵀ · q / √dim` (Dao et al.
+//! 2022, "FlashAttention", algorithms 2 and 4). Scores exist only as tiles of [`TILE`] × [`TILE`].
+
+mod backward;
+mod forest;
+mod forward;
+#[cfg(test)]
+mod test;
 
 use std::ops::Range;
+use std::sync::Mutex;
 
 use super::Pack;
 use crate::kernel::attention::Heads;
-use crate::kernel::team::{Base, Team};
-use crate::kernel::{axpy, dot};
+use crate::kernel::isa::Isa;
+use crate::kernel::lanes::LANES;
+use crate::kernel::team::Team;
+use backward::Run;
+use forest::Forest;
 
-/// What sees what in one pack, for one shape of heads.
-///
-/// With `s = q · k / √dim` over the keys a token sees, `p = softmax(s)` and `out = p · v`. Backwards, with `D = dout · out`:
-/// `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = ds · k / √dim`, `dk = dsᵀ · q / √dim` (Dao et al. 2022,
-/// "FlashAttention", algorithm 4).
+/// Queries and keys of a tile of scores: what a core's caches hold together with the vectors it comes from.
+const TILE: usize = 64;
+
+/// What sees what in one pack, for one shape of heads, and how that work is cut up. The cut depends on the pack and the
+/// heads alone, and so do the results, to the last bit.
 #[derive(Debug)]
 pub struct Plan {
     heads: Heads,
+    isa: Isa,
     tokens: usize,
-    /// Per segment its tokens and, in ascending order, those of its ancestors.
-    segments: Vec<(Range<usize>, Vec<Range<usize>>)>,
+    forest: Forest,
+    /// Tiles of queries, those with the most work first.
+    queries: Vec<Part>,
+    /// Runs of tiles of keys.
+    runs: Vec<Run>,
+    /// Gradients of queries per run, used again from layer to layer.
+    partial: Mutex<Vec<f32>>,
+}
+
+/// Up to [`TILE`] consecutive tokens of a segment.
+#[derive(Debug, Clone)]
+struct Part {
+    segment: usize,
+    tokens: Range<usize>,
+}
+
+/// What a forward pass leaves for the backward pass.
+#[derive(Debug, Clone, Copy)]
+pub struct Pass<'a> {
+    /// Queries, shape (tokens, heads · dim).
+    pub q: &'a [f32],
+    /// Keys, shape (tokens, kv heads · dim).
+    pub k: &'a [f32],
+    /// Values, shape (tokens, kv heads · dim).
+    pub v: &'a [f32],
+    /// The result, shape (tokens, heads · dim).
+    pub out: &'a [f32],
+    /// Logarithms of the softmaxes' denominators, shape (tokens, heads).
+    pub lse: &'a [f32],
 }
 
 impl Plan {
     /// The plan for `pack`; it holds for all layers.
+    ///
+    /// # Panics
+    /// If the width of a head is no multiple of 16.
     pub fn new(pack: &Pack, heads: Heads, _threads: usize) -> Self {
-        let mut segments: Vec<(Range<usize>, Vec<Range<usize>>)> = Vec::new();
-        for segment in pack.segments() {
-            let past = segment.parent.map_or(Vec::new(), |parent| {
-                let (own, past) = &segments[parent];
-                past.iter().chain([own]).cloned().collect()
-            });
-            segments.push((segment.tokens.clone(), past));
-        }
-        Self { heads, tokens: pack.tokens().len(), segments }
-    }
-
-    /// The tokens that token `token` of a segment sees.
-    fn seen(segment: &(Range<usize>, Vec<Range<usize>>), token: usize) -> impl Iterator<Item = usize> {
-        segment.1.iter().cloned().chain([segment.0.start..token + 1]).flatten()
+        assert!(heads.dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
+        let forest = Forest::new(pack);
+        let parts: Vec<_> = (0..pack.segments().len()).flat_map(|segment| forest.parts(segment)).collect();
+        let mut queries = parts.clone();
+        queries.sort_by_key(|part| (std::cmp::Reverse(forest.seen(part)), part.tokens.start));
+        let runs = backward::runs(&forest, parts, heads);
+        let tokens = pack.tokens().len();
+        Self { heads, isa: Isa::best(), tokens, forest, queries, runs, partial: Mutex::default() }
     }
 
     /// Attention of every token: q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads · dim), rotated
     /// where they must be; `lse` (tokens, heads) gets the logarithm of each softmax's denominator.
+    ///
+    /// # Panics
+    /// If a slice does not have its shape.
     pub fn forward(&self, team: &Team, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32], lse: &mut [f32]) {
-        let Heads { query, kv, dim } = self.heads;
-        assert!(q.len() == self.tokens * query * dim && out.len() == q.len() && lse.len() == self.tokens * query);
-        assert!(k.len() == self.tokens * kv * dim && v.len() == k.len());
-        let (out, lse) = (Base(out.as_mut_ptr()), Base(lse.as_mut_ptr()));
-        let scale = 1.0 / (dim as f32).sqrt();
-        team.each(self.segments.len() * query, &|item| {
-            let (segment, head) = (&self.segments[item / query], item % query);
-            let key = |token: usize| (token * kv + head / self.heads.group()) * dim;
-            for token in segment.0.clone() {
-                let at = token * query + head;
-                let own = &q[at * dim..][..dim];
-                let scores: Vec<f32> =
-                    Self::seen(segment, token).map(|other| scale * dot(own, &k[key(other)..][..dim])).collect();
-                let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let total: f32 = scores.iter().map(|score| (score - largest).exp()).sum();
-                // SAFETY: inside `out` and `lse` as asserted; items have disjoint tokens and heads.
-                let (out, lse) = unsafe { (std::slice::from_raw_parts_mut(out.at(at * dim), dim), &mut *lse.at(at)) };
-                *lse = largest + total.ln();
-                out.fill(0.0);
-                for (score, other) in scores.iter().zip(Self::seen(segment, token)) {
-                    axpy(out, (score - *lse).exp(), &v[key(other)..][..dim]);
-                }
-            }
-        });
+        self.check(Pass { q, k, v, out, lse });
+        forward::run(self, team, (q, k, v), out, lse);
     }
 
     /// The gradients of q, k and v, given that of `out`; shapes as in [`forward`](Self::forward), which gave `out` and
     /// `lse`. Overwrites dq, dk and dv.
-    #[allow(clippy::too_many_arguments)]
+    ///
+    /// # Panics
+    /// If a slice does not have its shape.
+    #[allow(clippy::too_many_arguments, reason = "each is a matrix of its own")]
     pub fn backward(
         &self,
         team: &Team,
@@ -84,36 +107,43 @@ impl Plan {
         dk: &mut [f32],
         dv: &mut [f32],
     ) {
+        let pass = Pass { q, k, v, out, lse };
+        self.check(pass);
+        self.check(Pass { q: dq, k: dk, v: dv, out: dout, lse });
+        backward::run(self, team, pass, dout, [dq, dk, dv]);
+    }
+
+    fn check(&self, pass: Pass<'_>) {
         let Heads { query, kv, dim } = self.heads;
-        assert!(q.len() == self.tokens * query * dim && lse.len() == self.tokens * query);
-        assert!(out.len() == q.len() && dout.len() == q.len() && dq.len() == q.len());
-        assert!(k.len() == self.tokens * kv * dim && [v.len(), dk.len(), dv.len()] == [k.len(); 3]);
-        [&mut *dq, &mut *dk, &mut *dv].into_iter().for_each(|values| values.fill(0.0));
-        let (dq, dk, dv) = (Base(dq.as_mut_ptr()), Base(dk.as_mut_ptr()), Base(dv.as_mut_ptr()));
-        let scale = 1.0 / (dim as f32).sqrt();
-        team.each(kv, &|item| {
-            // SAFETY: inside the slices as asserted; items have disjoint heads.
-            let part = |base: &Base<f32>, at: usize| unsafe { std::slice::from_raw_parts_mut(base.at(at), dim) };
-            for segment in &self.segments {
-                for (token, head) in
-                    segment.0.clone().flat_map(|token| (0..self.heads.group()).map(move |member| (token, member)))
-                {
-                    let at = token * query + item * self.heads.group() + head;
-                    let (own, dout) = (&q[at * dim..][..dim], &dout[at * dim..][..dim]);
-                    let offset = dot(dout, &out[at * dim..][..dim]);
-                    for other in Self::seen(segment, token) {
-                        let key = (other * kv + item) * dim;
-                        let p = (scale * dot(own, &k[key..][..dim]) - lse[at]).exp();
-                        let ds = scale * p * (dot(dout, &v[key..][..dim]) - offset);
-                        axpy(part(&dv, key), p, dout);
-                        axpy(part(&dk, key), ds, own);
-                        axpy(part(&dq, at * dim), ds, &k[key..][..dim]);
-                    }
-                }
-            }
-        });
+        assert!([pass.q.len(), pass.out.len()] == [self.tokens * query * dim; 2], "queries and outputs");
+        assert!([pass.k.len(), pass.v.len()] == [self.tokens * kv * dim; 2], "keys and values");
+        assert!(pass.lse.len() == self.tokens * query, "denominators");
     }
 }
 
-#[cfg(test)]
-mod test;
+/// Compiles a generic function over [`Lanes`](crate::kernel::lanes::Lanes) for every instruction set, and calls the one
+/// that `$isa` names.
+macro_rules! on_lanes {
+    ($isa:expr, $body:ident($($arg:ident: $type:ty = $value:expr),*)) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f")]
+        unsafe fn avx512($($arg: $type),*) {
+            // SAFETY: the caller's promise.
+            unsafe { $body::<std::arch::x86_64::__m512>($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn avx2($($arg: $type),*) {
+            // SAFETY: the caller's promise.
+            unsafe { $body::<[std::arch::x86_64::__m256; 2]>($($arg),*) }
+        }
+        match $isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512($($value),*),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2($($value),*),
+            Isa::Portable => $body::<[f32; LANES]>($($value),*),
+        }
+    }};
+}
+pub(super) use on_lanes;

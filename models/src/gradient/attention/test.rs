@@ -88,9 +88,9 @@ impl Case {
     }
 
     /// out, lse, dq, dk, dv as the kernels compute them.
-    fn run(&self, threads: usize) -> [Vec<f32>; 5] {
+    fn run(&self, isa: Isa, threads: usize) -> [Vec<f32>; 5] {
         let team = Team::new(threads);
-        let plan = Plan::new(&self.pack, self.heads, threads);
+        let plan = Plan { isa, ..Plan::new(&self.pack, self.heads, threads) };
         let [q, k, v, dout] = &self.inputs;
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
         let (mut out, mut lse) = (nan(q), vec![f32::NAN; q.len() / self.heads.dim]);
@@ -125,15 +125,17 @@ fn agrees_with_the_definition() {
             let case = Case::new(segments, Heads { query, kv, dim }, seed as u64);
             let [q, k, v, dout] = case.wide();
             let expected = definition(&case.pack, case.heads, &q, &k, &v, &dout);
-            let first = case.run(1);
-            for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(&expected) {
-                // Of a single token dq and dk are 0 but for rounding.
-                let sure = expected.iter().any(|value| value.abs() > 1e-9);
-                let difference = difference(found, expected);
-                assert!(!sure || difference < 2e-5, "{name}: {difference} for {segments:?}, {:?}", case.heads);
-            }
-            for threads in [2, 3] {
-                assert!(case.run(threads) == first, "{threads} threads, {segments:?}, {:?}", case.heads);
+            for isa in Isa::available() {
+                let first = case.run(isa, 1);
+                for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(&expected) {
+                    // Of a single token dq and dk are 0 but for rounding.
+                    let sure = expected.iter().any(|value| value.abs() > 1e-9);
+                    let difference = difference(found, expected);
+                    assert!(!sure || difference < 2e-5, "{isa:?} {name}: {difference}, {segments:?} {:?}", case.heads);
+                }
+                for threads in [2, 3] {
+                    assert!(case.run(isa, threads) == first, "{threads} threads, {segments:?}, {:?}", case.heads);
+                }
             }
         }
     }

@@ -40,7 +40,8 @@ impl Board {
         durable::sync_parent(&path)?;
         let mut board = Board { path, file };
         board.write(0, What::Version)?;
-        board.write(step.saturating_add(1), What::Start)?;
+        // Step 0 is what a run measures before it begins.
+        board.write(if step == 0 { 0 } else { step.saturating_add(1) }, What::Start)?;
         Ok(board)
     }
 

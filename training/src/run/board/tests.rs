@@ -114,7 +114,7 @@ fn a_run_that_was_resumed_has_two_files() {
     let version = || Event { version: Some("brain.Event:2".into()), ..Event::default() };
     let files = read(&dir);
     assert_eq!(files.len(), 2);
-    assert_eq!(files[0][..2], [version(), Event { step: 1, start: true, ..Event::default() }]);
+    assert_eq!(files[0][..2], [version(), Event { start: true, ..Event::default() }]);
     assert_eq!(files[0].len(), 3);
     assert_eq!(files[0][2].step, 1);
     assert_eq!(files[0][2].scalars["sft/loss"], 2.5);

@@ -21,6 +21,8 @@ pub(super) struct Look {
     pub(super) kind: Kind,
     /// Whether the axis begins at zero.
     pub(super) from_zero: bool,
+    /// Whether values are known exactly, so that a smooth line through them would be a lie.
+    pub(super) exact: bool,
 }
 
 /// A figure of known numbers: their names in `metrics.jsonl`, and what the legend calls them.
@@ -33,7 +35,7 @@ pub(super) struct Known {
 impl Look {
     /// Lines of plain numbers over zero.
     pub(super) const fn new(title: &'static str) -> Look {
-        Look { title, note: "", unit: Unit::Plain, kind: Kind::Lines, from_zero: true }
+        Look { title, note: "", unit: Unit::Plain, kind: Kind::Lines, from_zero: true, exact: false }
     }
 
     const fn note(self, note: &'static str) -> Look {
@@ -42,6 +44,10 @@ impl Look {
 
     const fn unit(self, unit: Unit) -> Look {
         Look { unit, ..self }
+    }
+
+    const fn exact(self) -> Look {
+        Look { exact: true, ..self }
     }
 
     const fn mix(self) -> Look {
@@ -67,7 +73,9 @@ pub(super) const ANSWERS: &[Known] = &[
     Look::new("Form")
         .note("share of rollouts")
         .unit(Unit::Share)
+        .close()
         .of(&[("format_valid", "valid form"), ("answered", "answered")]),
+    Look::new("Flat groups").note("all of a group earned the same").unit(Unit::Share).of(&[("flat_groups", "flat")]),
 ];
 
 pub(super) const SEARCHING: &[Known] = &[
@@ -78,15 +86,13 @@ pub(super) const SEARCHING: &[Known] = &[
     ]),
     Look::new("Searches").note("per trajectory").of(&[("searches", "searches")]),
     Look::new("Turns").note("per trajectory").of(&[("turns", "turns")]),
-    Look::new("Retrieval cost")
-        .note("per trajectory, as the efficiency reward counts it")
-        .of(&[("retrieval_cost", "cost")]),
+    Look::new("Retrieval cost").note("per trajectory, as rewarded").of(&[("retrieval_cost", "cost")]),
 ];
 
 pub(super) const LEARNING: &[Known] = &[
     Look::new("Loss").close().of(&[("loss", "training"), ("validation_loss", "validation")]),
     Look::new("Accuracy")
-        .note("share of target tokens that are the likeliest")
+        .note("targets that were the likeliest token")
         .unit(Unit::Share)
         .close()
         .of(&[("accuracy", "training"), ("validation_accuracy", "validation")]),
@@ -97,7 +103,12 @@ pub(super) const LEARNING: &[Known] = &[
         .note("share of tokens whose ratio is clipped")
         .unit(Unit::Share)
         .of(&[("clip_fraction", "clipped")]),
-    Look::new("Learning rate").of(&[("learning_rate", "learning rate")]),
+    Look::new("Log-probability drift").note("nats, sampling against update").of(&[
+        ("logprob_drift", "mean"),
+        ("logprob_drift_max", "largest"),
+        ("policy_drift", "by the update"),
+    ]),
+    Look::new("Learning rate").exact().of(&[("learning_rate", "learning rate")]),
     Look::new("Gradient norm").note("before clipping").of(&[("gradient_norm", "norm")]),
 ];
 
@@ -108,6 +119,7 @@ pub(super) const SPEED: &[Known] = &[
         ("observation_tokens", "observations"),
         ("prompt_tokens", "prompt"),
     ]),
+    Look::new("Batch").note("tokens per step").of(&[("tokens", "computed"), ("targets", "learnt")]),
     Look::new("Throughput")
         .note("tokens per second")
         .of(&[("tokens_per_second", "update"), ("rollout_tokens_per_second", "rollout")]),
@@ -116,13 +128,13 @@ pub(super) const SPEED: &[Known] = &[
         ("rollout_seconds", "rollout"),
         ("update_seconds", "update"),
     ]),
-    Look::new("Memory").note("peak of the process").unit(Unit::Bytes).of(&[("memory_bytes", "peak")]),
+    Look::new("Memory").note("peak of the process").unit(Unit::Bytes).exact().of(&[("memory_bytes", "peak")]),
 ];
 
 /// What is drawn of an evaluation, a line for each question set; the table has all of it.
 pub(super) const EVALUATION: &[(&str, Look)] = &[
     ("em", Look::new("Exact match").note("by question set").unit(Unit::Share)),
     ("f1", Look::new("F1").note("by question set").unit(Unit::Share)),
-    ("format_valid", Look::new("Valid form").note("by question set").unit(Unit::Share)),
+    ("format_valid", Look::new("Valid form").note("by question set").unit(Unit::Share).close()),
     ("retrieval_cost", Look::new("Retrieval cost").note("by question set")),
 ];

@@ -10,10 +10,10 @@ use super::plot;
 use super::series::Series;
 
 /// In units of the drawing, which is scaled to the width of its card.
-pub(super) const WIDTH: f64 = 420.0;
-pub(super) const HEIGHT: f64 = 212.0;
-const LEFT: f64 = 46.0;
-const RIGHT: f64 = WIDTH - 8.0;
+pub(super) const WIDTH: f64 = 340.0;
+pub(super) const HEIGHT: f64 = 196.0;
+const LEFT: f64 = 54.0;
+const RIGHT: f64 = WIDTH - 10.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = HEIGHT - 24.0;
 
@@ -38,19 +38,20 @@ impl Frame {
 /// Draws a figure. `id` tells it from the other ones of the page.
 pub(super) fn draw(figure: &Figure, phases: &[Phase], steps: (u64, u64), id: usize) -> String {
     let values = match figure.look.kind {
-        Kind::Mix => Axis::around(0.0, 1.0, 4),
+        Kind::Mix => Axis::around(0.0, 1.0, 4, 1.0),
         Kind::Lines => value_axis(figure),
     };
-    let frame = Frame { steps: Axis::within(steps.0, steps.1, 6), values };
+    let frame = Frame { steps: Axis::within(steps.0, steps.1, 5), values };
     let drawn = match figure.look.kind {
         Kind::Lines => figure.series.iter().enumerate().map(|(at, series)| plot::lines(&frame, series, at)).collect(),
         Kind::Mix => plot::mix(&frame, &figure.series),
     };
-    let broken: String = figure.series.iter().map(|series| marks(&frame, series)).collect();
+    let marks = |(at, series)| marks(&frame, figure, series, plot::colour(at));
+    let marks: String = figure.series.iter().enumerate().map(marks).collect();
     format!(
         "<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{}'>\
          <clipPath id='c{id}'><rect x='{LEFT}' y='{}' width='{}' height='{}'/></clipPath>\
-         {}{}<g clip-path='url(#c{id})'>{drawn}</g>{broken}{}</svg>",
+         {}{}<g clip-path='url(#c{id})'>{drawn}</g>{}{marks}</svg>",
         escape(&describe(figure)),
         TOP - 2.0,
         RIGHT - LEFT,
@@ -72,22 +73,28 @@ pub(super) fn strip(frame: &Frame, from: f64, to: f64, tip: &str) -> String {
     )
 }
 
-/// The range of the smooth lines, and of all but the outermost hundredth of the measurements: a single spike must not
-/// flatten everything else.
+/// The range of everything; but where the outermost hundredth of the measurements would more than double it, the range
+/// without them: a single spike must not flatten everything else.
 fn value_axis(figure: &Figure) -> Axis {
     let points = || figure.series.iter().flat_map(|series| &series.points);
     let mut values: Vec<_> = points().map(|point| point.value).collect();
     values.sort_by(f64::total_cmp);
     let cut = values.len() / 100;
-    let kept = values.get(cut..values.len() - cut).unwrap_or_default();
-    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-    for value in kept.iter().copied().chain(points().map(|point| point.smooth)) {
-        (low, high) = (low.min(value), high.max(value));
-    }
+    let inner = values.get(cut..values.len() - cut).unwrap_or_default();
+    let smooth: Vec<_> = points().map(|point| point.smooth).collect();
+    let (all, inner) = (range(&[&values]), range(&[inner, &smooth]));
+    let (mut low, mut high) = if all.1 - all.0 > 2.0 * (inner.1 - inner.0) { inner } else { all };
     if figure.look.from_zero && low <= high {
         (low, high) = (low.min(0.0), high.max(0.0));
     }
-    Axis::around(low, high, 4)
+    let axis = Axis::around(low, high, 4, figure.look.unit.scale(high));
+    // There is no 102 %.
+    if figure.look.unit == Unit::Share && high <= 1.0 { axis.upto(1.0) } else { axis }
+}
+
+fn range(values: &[&[f64]]) -> (f64, f64) {
+    let values = || values.iter().copied().flatten().copied();
+    (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max))
 }
 
 /// Every other phase lies on a band; all of them are named, if there is more than one.
@@ -131,20 +138,35 @@ fn grid(frame: &Frame, unit: Unit) -> String {
         )
     };
     let step = |&tick: &f64| {
-        let label = whole(tick as u64);
-        format!("<text class='x' x='{:.1}' y='{}'>{label}</text>", frame.x(tick), BOTTOM + 15.0)
+        let (x, label) = (frame.x(tick), whole(tick as u64));
+        // About seven units a digit, half of them to the right: the last label must not be cut off.
+        let x = x.min(WIDTH - 3.5 * label.len() as f64);
+        format!("<text class='x' x='{x:.1}' y='{}'>{label}</text>", BOTTOM + 15.0)
     };
     frame.values.ticks.iter().map(value).chain(frame.steps.ticks.iter().map(step)).collect()
 }
 
-/// Where a measurement was not a finite number.
-fn marks(frame: &Frame, series: &Series) -> String {
-    let mark = |&(step, value): &(u64, f64)| {
-        let x = frame.x(step as f64);
-        let tip = format!("step {step}: {} is {value}", series.label);
-        format!("<path class='broken' d='M{x:.1} {BOTTOM}l-4 -7h8z'><title>{}</title></path>", escape(&tip))
+/// Where a measurement was not a finite number, at the foot; where it lies beyond the axis, at the upper or lower end.
+fn marks(frame: &Frame, figure: &Figure, series: &Series, colour: &str) -> String {
+    let mark = |class: &str, step: u64, shape: String, value: String| {
+        let (x, tip) = (frame.x(step as f64), format!("step {step}: {} is {value}", series.label));
+        format!("<path class='{class}' d='M{x:.1} {shape}'><title>{}</title></path>", escape(&tip))
     };
-    series.broken.iter().map(mark).collect()
+    let broken = series
+        .broken
+        .iter()
+        .map(|&(step, value)| mark("broken", step, format!("{BOTTOM}l-4 -7h8z"), value.to_string()));
+    let drawn = if figure.look.kind == Kind::Lines { series.points.as_slice() } else { &[] };
+    let beyond = drawn.iter().filter_map(|point| {
+        let shape = match frame.values.place(point.value) {
+            // A little more than the last tick is still within the drawing.
+            place if place > 1.01 => format!("{}l-3 5h6z", TOP - 1.0),
+            place if place < -0.01 => format!("{}l-3 -5h6z", BOTTOM + 1.0),
+            _ => return None,
+        };
+        Some(mark(&format!("beyond {colour}"), point.step, shape, figure.look.unit.show(point.value)))
+    });
+    broken.chain(beyond).collect()
 }
 
 /// For those who do not see the drawing.

@@ -4,16 +4,15 @@ use toml::{Table, Value};
 
 /// What to look for, under which names, and how the page calls it.
 const WANTED: &[(&str, &[&str])] = &[
-    ("system", &["system"]),
+    ("command", &["command"]),
+    ("stage", &["stage"]),
+    ("protocol", &["protocol", "system"]),
     ("base", &["base", "model"]),
     ("seed", &["seed"]),
-    ("stage", &["stage"]),
-    ("started from", &["init"]),
-    ("began", &["started"]),
 ];
 
 /// Where to look, from the first to the last: the top, and tables that describe the run as a whole.
-const PLACES: &[&str] = &["run", "recipe"];
+const PLACES: &[&[&str]] = &[&[], &["recipe"], &["recipe", "policy"]];
 
 /// The title of a run and its facts by name.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,8 +32,8 @@ impl Facts {
 }
 
 fn find(table: &Table, name: &str) -> Option<String> {
-    let nested = || PLACES.iter().find_map(|place| table.get(*place)?.as_table()?.get(name).and_then(text));
-    table.get(name).and_then(text).or_else(nested)
+    let at = |place: &&[&str]| place.iter().try_fold(table, |table, name| table.get(*name)?.as_table());
+    PLACES.iter().filter_map(at).find_map(|table| table.get(name).and_then(text))
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -52,9 +51,11 @@ mod tests {
 
     #[test]
     fn facts_are_found_where_they_are() {
-        let facts = Facts::read("seed = 42\n[recipe]\nname = 'small'\nseed = 1\n[run]\nbase = 'SmolLM2'\n");
+        let facts = Facts::read(
+            "command = 'sft'\n[recipe]\nname = 'small'\nseed = 42\n[recipe.policy]\nprotocol = 'routerag'\nname = 'no'\n",
+        );
         assert_eq!(facts.title.as_deref(), Some("small"));
-        assert_eq!(facts.facts, [("base", "SmolLM2".to_owned()), ("seed", "42".to_owned())]);
+        assert_eq!(facts.facts, [("command", "sft".into()), ("protocol", "routerag".into()), ("seed", "42".into())]);
         assert_eq!(Facts::read("not = [toml"), Facts { title: None, facts: vec![] });
     }
 }

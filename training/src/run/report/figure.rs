@@ -65,7 +65,8 @@ fn section(heading: &'static str, known: &[Known], rows: &[Row], training: &[&Ro
 
 fn figure(title: &str, look: Look, legend: bool, series: impl IntoIterator<Item = Series>) -> Option<Figure> {
     let there = |series: &Series| !(series.points.is_empty() && series.broken.is_empty());
-    let series: Vec<_> = series.into_iter().filter(there).collect();
+    let smooth = |series: Series| if look.exact { series } else { series.smoothed() };
+    let series: Vec<_> = series.into_iter().filter(there).map(smooth).collect();
     (!series.is_empty()).then(|| Figure { title: title.to_owned(), look, legend, series })
 }
 

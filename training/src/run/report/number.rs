@@ -27,6 +27,22 @@ impl Unit {
         }
     }
 
+    /// In a column of a table, where digits stand below each other.
+    pub(super) fn cell(self, value: f64) -> String {
+        match self {
+            Unit::Plain if value.fract() != 0.0 && value.abs() < 100.0 => format!("{value:.2}").replace('-', "−"),
+            _ => self.show(value),
+        }
+    }
+
+    /// The unit in which an axis up to `high` has round ticks.
+    pub(super) fn scale(self, high: f64) -> f64 {
+        match self {
+            Unit::Bytes => 1024f64.powf(high.max(1.0).log(1024.0).floor()),
+            Unit::Plain | Unit::Share | Unit::Seconds => 1.0,
+        }
+    }
+
     /// A label of an axis whose ticks are `step` apart: as many digits as tell them apart.
     pub(super) fn tick(self, value: f64, step: f64) -> String {
         match self {
@@ -42,6 +58,8 @@ impl Unit {
                     format!("{} k{suffix}", fixed(value / 1e3, step / 1e3))
                 } else if size < 1e-3 {
                     format!("{}{suffix}", short_exponent(value))
+                } else if size >= 1e3 && step >= 1.0 {
+                    format!("{}{suffix}", plain(value))
                 } else {
                     format!("{}{suffix}", fixed(value, step))
                 }

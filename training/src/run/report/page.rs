@@ -1,12 +1,14 @@
 //! The page around the figures.
 
 use super::super::Row;
+use super::catalogue::Kind;
 use super::chart;
 use super::escape;
 use super::facts::Facts;
 use super::figure::{EVALUATIONS, Figure, Section, sections};
 use super::number::{duration, whole};
 use super::phase::{Phase, phases};
+use super::series::Series;
 use super::{plot, table, tile};
 
 const STYLE: &str = include_str!("style.css");
@@ -24,12 +26,13 @@ pub(super) fn page(name: &str, facts: &str, rows: &[Row]) -> String {
         .map(|section| {
             let card = |figure| card(figure, &phases, steps, ids.next().unwrap_or(0));
             let cards: String = section.figures.iter().map(card).collect();
+            let cards = if cards.is_empty() { cards } else { format!("<div class='cards'>{cards}</div>") };
             // The table stands with the curves of the same numbers.
             let table = if section.heading == EVALUATIONS { table::table(rows) } else { String::new() };
             if cards.is_empty() && table.is_empty() {
                 return String::new();
             }
-            format!("<section><h2>{}</h2>{table}<div class='cards'>{cards}</div></section>", section.heading)
+            format!("<section><h2>{}</h2>{cards}{table}</section>", section.heading)
         })
         .collect();
     format!(
@@ -83,42 +86,53 @@ fn warning(sections: &[Section]) -> String {
 }
 
 fn card(figure: &Figure, phases: &[Phase], steps: (u64, u64), id: usize) -> String {
-    let last = |at: usize| {
-        let summary = figure.series[at].summary(true);
-        summary.map_or(String::new(), |summary| escape(&figure.look.unit.show(summary.last)).replace(' ', "&nbsp;"))
-    };
-    let legend = if figure.legend {
-        let item = |(at, series): (usize, &super::series::Series)| {
-            format!("<li><i class='{}'></i>{} <b>{}</b></li>", plot::colour(at), escape(&series.label), last(at))
+    let now = now(figure);
+    let several = figure.series.len() > 1 || figure.look.kind == Kind::Mix;
+    let legend = if several {
+        let item = |(at, (series, now)): (usize, (&Series, &String))| {
+            format!("<li><i class='{}'></i>{} <b>{now}</b></li>", plot::colour(at), escape(&series.label))
         };
-        format!("<ul>{}</ul>", figure.series.iter().enumerate().map(item).collect::<String>())
+        let items: String = figure.series.iter().zip(&now).enumerate().map(item).collect();
+        format!("<ul>{items}</ul>")
     } else {
-        format!("<span class='now'>{}</span>", last(0))
+        format!("<span class='now'>{}</span>", now.concat())
     };
+    let mut notes = vec![figure.look.note];
+    if figure.legend && !several {
+        notes.extend(figure.series.iter().map(|series| series.label.as_str()));
+    }
+    notes.retain(|note| !note.is_empty());
+    let note = format!("<span class='note'>{}</span>", escape(&notes.join(", ")));
     format!(
-        "<figure><figcaption><h3>{}</h3><span class='note'>{}</span>{legend}</figcaption>{}</figure>",
+        "<figure><figcaption><h3>{}</h3>{}</figcaption>{}</figure>",
         escape(&figure.title),
-        figure.look.note,
+        if several { note + &legend } else { legend + &note },
         chart::draw(figure, phases, steps, id)
     )
 }
 
-fn footer(facts: &str, sections: &[Section]) -> String {
-    let span = sections
-        .iter()
-        .flat_map(|section| &section.figures)
-        .flat_map(|figure| &figure.series)
-        .map(|series| series.span)
-        .max();
-    let smooth = match span {
-        Some(span) if span > 1 => format!(
-            "<p class='note'>Strong lines, tiles and the numbers beside titles are smoothed: an exponential moving average over a \
-             twentieth of a curve, at most {} steps, begun anew in each phase. Faint lines are what was measured; point at a curve \
-             to read both. All of it stands in metrics.jsonl.</p>",
-            whole(span as u64)
-        ),
-        _ => "<p class='note'>All numbers stand in metrics.jsonl.</p>".to_owned(),
+/// What stands beside each name: where its curve ends.
+fn now(figure: &Figure) -> Vec<String> {
+    let last: Vec<_> = match figure.look.kind {
+        Kind::Mix => plot::shares(&figure.series).pop().map_or_else(Vec::new, |shares| shares.parts),
+        Kind::Lines => {
+            let last = |series: &Series| series.summary(true).map_or(f64::NAN, |summary| summary.last);
+            figure.series.iter().map(last).collect()
+        }
     };
+    let show = |value: f64| escape(&figure.look.unit.show(value)).replace(' ', "&nbsp;");
+    last.into_iter().map(show).collect()
+}
+
+fn footer(facts: &str, sections: &[Section]) -> String {
+    let mut series = sections.iter().flat_map(|section| &section.figures).flat_map(|figure| &figure.series);
+    let smooth = if series.any(|series| series.span > 1) {
+        "Strong lines, tiles and the numbers beside titles are smoothed (LOWESS over a sixth of a curve, each phase by \
+         itself). Faint lines are what was measured; point at a curve to read both. "
+    } else {
+        ""
+    };
+    let smooth = format!("<p class='note'>{smooth}All numbers stand in metrics.jsonl.</p>");
     format!(
         "<footer>{smooth}<details><summary>run.toml</summary><pre>{}</pre></details></footer>",
         escape(facts.trim())

@@ -1,7 +1,9 @@
 //! What is drawn inside of a figure's frame: lines, areas, and the tips that say the numbers.
 
+use super::catalogue::Kind;
 use super::chart::{Frame, strip};
 use super::figure::Figure;
+use super::number::Unit;
 use super::phase::Phase;
 use super::series::{Point, Series};
 
@@ -80,6 +82,9 @@ pub(super) fn tips(frame: &Frame, figure: &Figure, phases: &[Phase]) -> String {
             .find(|phase| phase.from <= step)
             .map_or(String::new(), |phase| format!(" · {}", phase.name));
         let mut tip = format!("step {step}{phase}");
+        if figure.look.kind == Kind::Mix {
+            return Some(strip(frame, from, to, &(tip + &mix_tip(&figure.series, step))));
+        }
         for series in &figure.series {
             if let Some(point) = series.points.iter().rev().find(|point| point.step == step) {
                 tip += &format!("\n{}: {}", series.label, figure.look.unit.show(point.value));
@@ -98,14 +103,26 @@ pub(super) fn colour(at: usize) -> &'static str {
     ["s0", "s1", "s2", "s3", "s4", "s5"][at % 6]
 }
 
-struct Shares {
+/// What was measured, and the share that is drawn.
+fn mix_tip(series: &[Series], step: u64) -> String {
+    let shares = shares(series);
+    let parts = shares.iter().rev().find(|shares| shares.step <= step).map(|shares| shares.parts.as_slice());
+    let line = |(series, share): (&Series, &f64)| {
+        let point = series.points.iter().rev().find(|point| point.step == step)?;
+        Some(format!("\n{}: {} ({})", series.label, Unit::Plain.show(point.value), Unit::Share.show(*share)))
+    };
+    series.iter().zip(parts.unwrap_or_default()).filter_map(line).collect()
+}
+
+/// What each series is of the whole at a step.
+pub(super) struct Shares {
     step: u64,
     begins: bool,
-    parts: Vec<f64>,
+    pub(super) parts: Vec<f64>,
 }
 
 /// The shares at every step at which anything was measured. A step without any search repeats the shares before it.
-fn shares(series: &[Series]) -> Vec<Shares> {
+pub(super) fn shares(series: &[Series]) -> Vec<Shares> {
     let mut steps: Vec<_> =
         series.iter().flat_map(|series| series.points.iter().map(|point| (point.step, point.begins))).collect();
     steps.sort_unstable_by_key(|&(step, begins)| (step, !begins));

@@ -20,7 +20,7 @@ pub(super) struct Series {
     pub(super) points: Vec<Point>,
     /// Measurements that are not finite: steps and what they were.
     pub(super) broken: Vec<(u64, f64)>,
-    /// Over about how many points the smooth line runs; 1 if it is the line itself.
+    /// How many points the smooth line looks at; 1 if it is the line itself.
     pub(super) span: usize,
 }
 
@@ -47,29 +47,23 @@ impl Series {
             let begins = before.replace(phase) != Some(phase);
             Point { begins, ..point }
         });
-        let mut series = Series { label: label.to_owned(), points: points.collect(), broken, span: 1 };
-        series.smooth();
-        series
+        Series { label: label.to_owned(), points: points.collect(), broken, span: 1 }
     }
 
-    /// Exponential moving average of each phase, divided by the weight it has so far (as Adam, Kingma and Ba 2015,
-    /// section 3, corrects its moments), so that it does not begin at zero or stick to the first value.
-    fn smooth(&mut self) {
-        self.span = self.points.len() / 20;
-        if self.span < 2 {
-            self.span = 1;
-            return;
+    /// Draws the smooth line: at each point, a straight line is fitted to the points of its phase around it, near ones
+    /// weighing most (LOWESS, Cleveland 1979, without its robust second pass). Unlike a moving average it neither lags
+    /// behind a steep curve nor bends at its ends.
+    pub(super) fn smoothed(mut self) -> Series {
+        let reach = self.points.len() / 12;
+        if reach < 2 {
+            return self;
         }
-        let keep = 1.0 - 2.0 / (self.span as f64 + 1.0);
-        let (mut sum, mut weight) = (0.0, 0.0);
-        for point in &mut self.points {
-            if point.begins {
-                (sum, weight) = (0.0, 0.0);
-            }
-            sum = keep * sum + (1.0 - keep) * point.value;
-            weight = keep * weight + (1.0 - keep);
-            point.smooth = sum / weight;
+        self.span = 2 * reach + 1;
+        for line in self.points.chunk_by_mut(|_, next| !next.begins) {
+            let smooth: Vec<_> = (0..line.len()).map(|at| fit(line, at, reach)).collect();
+            line.iter_mut().zip(smooth).for_each(|(point, smooth)| point.smooth = smooth);
         }
+        self
     }
 
     /// The lines: the points of each phase by itself.
@@ -77,18 +71,45 @@ impl Series {
         self.points.chunk_by(|_, next| !next.begins)
     }
 
-    /// First, best and last value of the smooth line, from where it has as many points behind it as it needs.
+    /// First, best and last value of the smooth line.
     pub(super) fn summary(&self, larger_is_better: bool) -> Option<Summary> {
-        let settled = self.points.get(self.span - 1..)?;
-        let (first, last) = (settled.first()?, settled.last()?);
         let better = |a: &&Point, b: &&Point| {
             let order = a.smooth.total_cmp(&b.smooth);
+            let order = if larger_is_better { order } else { order.reverse() };
             // Of equals, the earliest.
-            if larger_is_better { order.then(b.step.cmp(&a.step)) } else { order.reverse().then(b.step.cmp(&a.step)) }
+            order.then(b.step.cmp(&a.step))
         };
-        let best = settled.iter().max_by(better)?;
-        Some(Summary { first: first.smooth, best: best.smooth, best_step: best.step, last: last.smooth })
+        let best = self.points.iter().max_by(better)?;
+        let (first, last) = (self.points.first()?.smooth, self.points.last()?.smooth);
+        Some(Summary { first, best: best.smooth, best_step: best.step, last })
     }
+}
+
+/// The weighted least squares line at `at` through as many points as lie up to `reach` places away in the middle of a
+/// line: near an end there are fewer on one side and more on the other.
+fn fit(line: &[Point], at: usize, reach: usize) -> f64 {
+    let count = line.len().min(2 * reach + 1);
+    let from = at.saturating_sub(reach).min(line.len() - count);
+    let near = &line[from..from + count];
+    let width = (at - from).max(from + count - 1 - at) + 1;
+    // Sums over weight, weight × distance, weight × distance², and the same with values.
+    let (mut w, mut wx, mut wxx, mut wy, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for (place, point) in near.iter().enumerate() {
+        let x = (from + place) as f64 - at as f64;
+        let tricube = (1.0 - (x.abs() / width as f64).powi(3)).powi(3);
+        w += tricube;
+        wx += tricube * x;
+        wxx += tricube * x * x;
+        wy += tricube * point.value;
+        wxy += tricube * x * point.value;
+    }
+    let spread = w * wxx - wx * wx;
+    let fitted = if spread > 0.0 { (wxx * wy - wx * wxy) / spread } else { wy / w };
+    // A line that rises to the end of a curve must not leave what was measured: no share is larger than one.
+    let low = near.iter().map(|point| point.value).fold(f64::INFINITY, f64::min);
+    let high = near.iter().map(|point| point.value).fold(f64::NEG_INFINITY, f64::max);
+    // Values near the end of f64 overflow in these sums.
+    if fitted.is_finite() { fitted.max(low).min(high) } else { line[at].value }
 }
 
 /// What a tile says of a series.
@@ -108,7 +129,7 @@ mod tests {
     fn series(values: &[(u64, &str, f64)]) -> Series {
         let rows: Vec<_> =
             values.iter().map(|&(step, phase, value)| Row::new(step, phase, 0.0).with("x", value)).collect();
-        Series::of("X", "x", &rows.iter().collect::<Vec<_>>())
+        Series::of("X", "x", &rows.iter().collect::<Vec<_>>()).smoothed()
     }
 
     #[test]
@@ -127,7 +148,7 @@ mod tests {
             .map(|step| (step, if step <= 50 { "a" } else { "b" }, if step <= 50 { 4.0 } else { 8.0 }))
             .collect();
         let series = series(&values);
-        assert_eq!(series.span, 5);
+        assert_eq!(series.span, 17);
         for point in &series.points {
             assert!((point.smooth - point.value).abs() < 1e-9, "{point:?}");
         }
@@ -147,5 +168,16 @@ mod tests {
         assert!(summary.first.abs() < 0.3, "{summary:?}");
         assert!(summary.best >= summary.last && summary.best < 2.5, "{summary:?}");
         assert!(series.summary(false).unwrap().best < summary.best);
+    }
+
+    #[test]
+    fn the_smooth_line_neither_lags_nor_leaves_what_was_measured() {
+        let line: Vec<_> = (1..=60).map(|step| (step, "a", 3.0 * step as f64)).collect();
+        for point in series(&line).points {
+            assert!((point.smooth - point.value).abs() < 1e-9, "{point:?}");
+        }
+        let share: Vec<_> =
+            (1..=60).map(|step| (step, "a", if step % 7 < 5 && step < 55 { 0.9 } else { 1.0 })).collect();
+        assert!(series(&share).points.iter().all(|point| (0.9..=1.0).contains(&point.smooth)));
     }
 }

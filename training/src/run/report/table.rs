@@ -12,7 +12,7 @@ const COLUMNS: &[(&str, &str, Unit)] = &[
     ("questions", "questions", Unit::Plain),
     ("em", "EM", Unit::Share),
     ("f1", "F1", Unit::Share),
-    ("sf_f1", "SF-F1", Unit::Share),
+    ("support_f1", "SF-F1", Unit::Share),
     ("uar", "UAR", Unit::Share),
     ("answered", "answered", Unit::Share),
     ("format_valid", "valid form", Unit::Share),
@@ -57,8 +57,8 @@ pub(super) fn table(rows: &[Row]) -> String {
                 .copied()
                 .fold(0.0, f64::max);
             let cell = |&(metric, _, unit): &(&str, &str, Unit)| match line.get(metric) {
-                Some(&value) if metric == "em" && value == best => format!("<td><b>{}</b></td>", unit.show(value)),
-                Some(&value) => format!("<td>{}</td>", unit.show(value)),
+                Some(&value) if metric == "em" && value == best => format!("<td><b>{}</b></td>", unit.cell(value)),
+                Some(&value) => format!("<td>{}</td>", unit.cell(value)),
                 None => "<td></td>".to_owned(),
             };
             let cells: String = columns.iter().map(cell).collect();
