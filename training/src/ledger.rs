@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -11,6 +12,27 @@ use crate::TrainError;
 use crate::optimizer::AdamW;
 use crate::recipe::Optimizer;
 use crate::run::{Board, Checkpoints, Folder, Metrics, Row, RunError, State, report};
+
+/// Looks on while a run goes on. A closure that takes rows is one.
+pub trait Watch: Send {
+    /// A row was noted. Breaks training off, if it wants to; what was done since the last checkpoint is then lost, as when
+    /// the process is killed.
+    fn row(&mut self, row: &Row) -> ControlFlow<()>;
+
+    /// A checkpoint was written.
+    ///
+    /// # Errors
+    /// Whatever is to end training.
+    fn saved(&mut self, _ledger: &Ledger, _learner: &Learner) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+impl<F: FnMut(&Row) -> ControlFlow<()> + Send> Watch for F {
+    fn row(&mut self, row: &Row) -> ControlFlow<()> {
+        self(row)
+    }
+}
 
 /// A run while it goes on.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! What a training command is asked to do: a recipe and what overrides it.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -54,9 +53,4 @@ pub(super) fn before(init: &Path) -> anyhow::Result<(Option<Table>, String)> {
     let adapter = policy.adapter_dir.with_context(|| format!("--init {}: it has no adapter", init.display()))?;
     let (_, hash) = product::fingerprint(&adapter.join("adapter_model.safetensors"))?;
     Ok((policy.training, hash))
-}
-
-/// Says where the policy is.
-pub(super) fn tell(policy: &Path) -> anyhow::Result<()> {
-    Ok(writeln!(io::stdout(), "{}", policy.display())?)
 }

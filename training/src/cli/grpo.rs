@@ -1,6 +1,5 @@
 //! `train grpo`: learning from rewards.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use super::asked::{self, Asked};
 use super::bar::Bar;
 use super::machine::Machine;
 use super::plan;
+use super::producer::Producer;
 use crate::grpo::{Campaign, Goal};
 use crate::ledger::Ledger;
 use crate::product;
@@ -130,16 +130,10 @@ impl Args {
         let facts = asked::facts("grpo", recipe, &more)?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
         const SHOWN: &[&str] = &["reward", "em", "f1", "format_valid", "searches", "kl", "step_seconds"];
-        let mut bar = Bar::new("grpo", ledger.state().step, campaign.steps(), SHOWN);
-        let mut watch = |row: &_| {
-            bar.show(row);
-            ControlFlow::Continue(())
-        };
-        campaign.train(learner, &mut ledger, &mut watch).await?;
-        bar.end();
-        ledger.restore_best(learner)?;
-        product::finish(&ledger, learner, recipe, "grpo", data, before)?;
-        asked::tell(&ledger.folder().policy())
+        let bar = Bar::new("grpo", ledger.state().step, campaign.steps(), SHOWN);
+        let mut producer = Producer { bar, recipe, kind: "grpo", data, before };
+        campaign.train(learner, &mut ledger, &mut producer).await?;
+        producer.finish(&ledger, learner)
     }
 
     /// The stages to train.

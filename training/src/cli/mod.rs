@@ -7,6 +7,7 @@ mod eval;
 mod grpo;
 mod machine;
 mod plan;
+mod producer;
 mod report;
 mod sft;
 mod show;

@@ -35,7 +35,6 @@ pub(super) fn sft(
     }
     let [plain, computed, targets] = [plain, computed, targets].map(|sum| sum / looked.len().max(1));
     let longest = lessons.train.iter().map(|lesson: &Lesson| lesson.sequence().tokens.len()).max().unwrap_or(0);
-    let speed = measure(learner, &course.batch(1), settings.pack_tokens)?;
     let mut out = io::stdout().lock();
     head(&mut out, recipe, learner)?;
     let (train, held_out, dropped) = (lessons.train.len(), lessons.held_out.len(), lessons.dropped);
@@ -46,6 +45,8 @@ pub(super) fn sft(
     writeln!(out, "steps      {steps} of {} trajectories, {} epochs", settings.batch, settings.epochs)?;
     writeln!(out, "per step   {plain} tokens, {computed} computed with prompts shared, {targets} learnt")?;
     memory(&mut out, learner, settings.pack_tokens)?;
+    out.flush()?;
+    let speed = measure(learner, &course.batch(1), settings.pack_tokens)?;
     let seconds = steps as f64 * computed as f64 / speed;
     writeln!(out, "time       about {} at {speed:.0} tokens/s, as measured on one pass", duration(seconds))?;
     Ok(())
@@ -111,7 +112,9 @@ fn memory(out: &mut impl Write, learner: &Learner, tokens: usize) -> io::Result<
 
 /// Tokens per second, forward and backward, of the first pass over `sequences`; the gradient is left at zero.
 fn measure(learner: &mut Learner, sequences: &[Sequence<'_>], budget: usize) -> anyhow::Result<f64> {
-    let pass = split(sequences, budget).into_iter().next().unwrap_or(0..0);
+    /// Enough to be of the same kind, and short.
+    const TRIED: usize = 2048;
+    let pass = split(sequences, budget.min(TRIED)).into_iter().next().unwrap_or(0..0);
     let packed = pack(&sequences[pass]).pack;
     // Once for the memory, once for the clock.
     learner.learn(&packed, &mut |_, _: Score| Slope::default())?;

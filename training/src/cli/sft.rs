@@ -1,6 +1,5 @@
 //! `train sft`: learning from given trajectories.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use toml::Value;
@@ -12,6 +11,7 @@ use super::asked::{self, Asked};
 use super::bar::Bar;
 use super::machine::Machine;
 use super::plan;
+use super::producer::Producer;
 use crate::ledger::Ledger;
 use crate::product;
 use crate::recipe::{Recipe, Sft};
@@ -76,7 +76,7 @@ impl Args {
         if self.held_out.is_empty() {
             return Ok(Lessons::new(&samples, settings, seed)?);
         }
-        Ok(Lessons::given(&samples, &read(&self.held_out)?, settings)?)
+        Ok(Lessons::given(&samples, &read(&self.held_out)?, settings, seed)?)
     }
 
     fn train(&self, recipe: &Recipe, settings: &Sft, course: &Course<'_>, learner: &mut Learner) -> anyhow::Result<()> {
@@ -90,14 +90,9 @@ impl Args {
         let facts = asked::facts("sft", recipe, &[("data", asked::hashes(&data)), ("init", Value::String(init))])?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, settings.keep_last)?;
         const SHOWN: &[&str] = &["loss", "validation_loss", "gradient_norm", "tokens_per_second"];
-        let mut bar = Bar::new("sft", ledger.state().step, course.steps(), SHOWN);
-        course.train(learner, &mut ledger, &mut |row| {
-            bar.show(row);
-            ControlFlow::Continue(())
-        })?;
-        bar.end();
-        ledger.restore_best(learner)?;
-        product::finish(&ledger, learner, recipe, "sft", data, before)?;
-        asked::tell(&ledger.folder().policy())
+        let bar = Bar::new("sft", ledger.state().step, course.steps(), SHOWN);
+        let mut producer = Producer { bar, recipe, kind: "sft", data, before };
+        course.train(learner, &mut ledger, &mut producer)?;
+        producer.finish(&ledger, learner)
     }
 }

@@ -19,7 +19,7 @@ use waymark::evaluate::{self, Question};
 use waymark_models::gradient::Learner;
 
 use crate::TrainError;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Watch};
 use crate::optimizer::AdamW;
 use crate::order;
 use crate::recipe::{Grpo, Reference};
@@ -98,8 +98,7 @@ impl Campaign<'_> {
         self.settings.learning_rate * schedule.factor(step as usize - 1)
     }
 
-    /// Trains from where `ledger` stands to the end. `watch` sees each row, and can break training off; what was done
-    /// since the last checkpoint is then lost, as when the process is killed.
+    /// Trains from where `ledger` stands to the end. `watch` looks on.
     ///
     /// # Errors
     /// When there is nothing to ask, the gradient is no number any more, or engine, model or file system refuse.
@@ -107,7 +106,7 @@ impl Campaign<'_> {
         &self,
         learner: &mut Learner,
         ledger: &mut Ledger,
-        watch: &mut (dyn FnMut(&Row) -> ControlFlow<()> + Send),
+        watch: &mut dyn Watch,
     ) -> Result<(), TrainError> {
         if self.fields.iter().all(|field| field.questions.is_empty()) || self.goals.is_empty() {
             return Err(TrainError::Nothing("there is no question to learn from, or no stage".into()));
@@ -124,7 +123,7 @@ impl Campaign<'_> {
             ledger.note(&row)?;
             ledger.advance(step);
             let due = |every: usize| step == total || (every > 0 && step.is_multiple_of(every as u64));
-            let mut go_on = watch(&row);
+            let mut go_on = watch.row(&row);
             let mut keep = due(self.settings.save_every);
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
@@ -137,6 +136,7 @@ impl Campaign<'_> {
             if keep {
                 kept.sync()?;
                 ledger.save(learner, &optimizer)?;
+                watch.saved(ledger, learner)?;
             }
         }
         Ok(())
@@ -313,7 +313,7 @@ impl Campaign<'_> {
         &self,
         learner: &Learner,
         ledger: &mut Ledger,
-        watch: &mut (dyn FnMut(&Row) -> ControlFlow<()> + Send),
+        watch: &mut dyn Watch,
     ) -> Result<ControlFlow<()>, TrainError> {
         if self.fields.iter().all(|field| field.validation.is_empty()) {
             return Ok(ControlFlow::Continue(()));
@@ -348,6 +348,6 @@ impl Campaign<'_> {
             ledger.measured(right / asked as f64);
         }
         ledger.note(&row)?;
-        Ok(watch(&row))
+        Ok(watch.row(&row))
     }
 }

@@ -46,6 +46,9 @@ pub struct Sft {
     pub batch: usize,
     /// Tokens of one pass, shared prefixes counted once: what memory allows.
     pub pack_tokens: usize,
+    /// How many trajectories are taken, the same ones for the same seed; all where nothing is said.
+    #[serde(default)]
+    pub limit: Option<usize>,
     /// Longer trajectories are left out, in tokens.
     pub longest: usize,
     /// Share of the questions whose trajectories are kept aside to measure the loss on.

@@ -52,21 +52,25 @@ impl Lessons {
         let aside: HashSet<&str> = order.into_iter().take(count).map(|at| questions[at]).collect();
         let aside = |sample: &&Sample| aside.contains(sample.question_id.as_str());
         let (held_out, train): (Vec<&Sample>, Vec<&Sample>) = samples.iter().partition(aside);
-        Self::sorted(&train, &held_out, settings)
+        Self::sorted(train, &held_out, settings, seed)
     }
 
     /// Takes samples as they were divided before.
     ///
     /// # Errors
     /// When nothing is left to learn from.
-    pub fn given(train: &[Sample], held_out: &[Sample], settings: &Sft) -> Result<Self, TrainError> {
-        Self::sorted(&train.iter().collect::<Vec<_>>(), &held_out.iter().collect::<Vec<_>>(), settings)
+    pub fn given(train: &[Sample], held_out: &[Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
+        Self::sorted(train.iter().collect(), &held_out.iter().collect::<Vec<_>>(), settings, seed)
     }
 
-    fn sorted(train: &[&Sample], held_out: &[&Sample], settings: &Sft) -> Result<Self, TrainError> {
+    fn sorted(mut train: Vec<&Sample>, held_out: &[&Sample], settings: &Sft, seed: u64) -> Result<Self, TrainError> {
+        if let Some(limit) = settings.limit {
+            let order = order::shuffled(train.len(), order::seed(seed, "limit", 0));
+            train = order.into_iter().take(limit).map(|at| train[at]).collect();
+        }
         let teaches = |lesson: &Lesson| lesson.tokens.len() <= settings.longest && lesson.sequence().targets() > 0;
         let keep = |samples: &[&Sample]| samples.iter().map(|sample| Lesson::new(sample)).filter(teaches).collect();
-        let lessons: Self = Self { train: keep(train), held_out: keep(held_out), dropped: 0 };
+        let lessons: Self = Self { train: keep(&train), held_out: keep(held_out), dropped: 0 };
         let kept = lessons.train.len() + lessons.held_out.len();
         let lessons = Self { dropped: train.len() + held_out.len() - kept, ..lessons };
         if lessons.train.is_empty() {

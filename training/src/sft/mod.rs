@@ -11,7 +11,7 @@ use std::time::Instant;
 use waymark_models::gradient::{Learner, Score, Slope};
 
 use crate::TrainError;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Watch};
 use crate::optimizer::AdamW;
 use crate::order;
 use crate::pack::{Sequence, pack, split};
@@ -61,17 +61,11 @@ impl<'a> Course<'a> {
         self.settings.learning_rate * schedule.factor(step as usize - 1)
     }
 
-    /// Trains from where `ledger` stands to the end. `watch` sees each row, and can break training off; what was done
-    /// since the last checkpoint is then lost, as when the process is killed.
+    /// Trains from where `ledger` stands to the end. `watch` looks on.
     ///
     /// # Errors
     /// When the loss is no number any more, or model or file system refuse.
-    pub fn train(
-        &self,
-        learner: &mut Learner,
-        ledger: &mut Ledger,
-        watch: &mut dyn FnMut(&Row) -> ControlFlow<()>,
-    ) -> Result<(), TrainError> {
+    pub fn train(&self, learner: &mut Learner, ledger: &mut Ledger, watch: &mut dyn Watch) -> Result<(), TrainError> {
         let mut optimizer = ledger.restore(learner)?;
         let total = self.steps();
         if ledger.state().step == 0 && self.validate(learner, ledger, watch)?.is_break() {
@@ -82,7 +76,7 @@ impl<'a> Course<'a> {
             ledger.note(&row)?;
             ledger.advance(step);
             let due = |every: usize| step == total || (every > 0 && step % every as u64 == 0);
-            let mut go_on = watch(&row);
+            let mut go_on = watch.row(&row);
             let mut keep = due(self.settings.save_every);
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
@@ -94,6 +88,7 @@ impl<'a> Course<'a> {
             }
             if keep {
                 ledger.save(learner, &optimizer)?;
+                watch.saved(ledger, learner)?;
             }
         }
         Ok(())
@@ -136,7 +131,7 @@ impl<'a> Course<'a> {
         &self,
         learner: &mut Learner,
         ledger: &mut Ledger,
-        watch: &mut dyn FnMut(&Row) -> ControlFlow<()>,
+        watch: &mut dyn Watch,
     ) -> Result<ControlFlow<()>, TrainError> {
         let sequences: Vec<Sequence<'_>> = self.lessons.held_out.iter().map(Lesson::sequence).collect();
         if sequences.is_empty() {
@@ -156,7 +151,7 @@ impl<'a> Course<'a> {
         }
         let row = ledger.row(step, VALIDATION).with("validation_loss", loss);
         ledger.note(&row)?;
-        Ok(watch(&row))
+        Ok(watch.row(&row))
     }
 }
 

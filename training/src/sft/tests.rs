@@ -21,6 +21,7 @@ fn settings() -> Sft {
         epochs: 4,
         batch: 5,
         pack_tokens: 100,
+        limit: None,
         longest: 80,
         held_out: 0.2,
         validate_every: 5,
@@ -41,7 +42,7 @@ fn lessons() -> Lessons {
 }
 
 /// Trains in `dir`; breaks off after each row that `stop` says.
-fn run(weights: &Weights, dir: &Path, mut stop: impl FnMut(&Row) -> bool) -> Vec<f32> {
+fn run(weights: &Weights, dir: &Path, mut stop: impl FnMut(&Row) -> bool + Send) -> Vec<f32> {
     let (settings, lessons) = (settings(), lessons());
     let mut learner = tiny::learner(weights);
     let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
