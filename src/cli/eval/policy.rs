@@ -189,6 +189,7 @@ impl Args {
             sampling: Sampling { temperature: self.temperature, ..Sampling::default() },
             guided: self.guided,
             concurrency: self.concurrency,
+            seconds: Plan::default().seconds,
             cost: match self.cost {
                 Pricing::Model => Cost::Model(Prices { nodes, ..Prices::default() }),
                 Pricing::WallTime => Cost::WallTime,
