@@ -29,7 +29,7 @@ pub(crate) struct Args {
     command: Option<Command>,
 
     #[command(flatten)]
-    policy: policy::Args,
+    policy: policy::Episodes,
 }
 
 /// What else to evaluate.

@@ -21,7 +21,7 @@ use crate::metric::{Cost, Prices};
 const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct Episodes {
     /// Policy: a directory, or a protocol over the bare base model (`routerag`, `search-r1`, `plain`), guided where it
     /// searches. Several are compared.
     #[arg(long = "policy", value_name = "DIR|NAME", required = true)]
@@ -118,7 +118,7 @@ struct Report<'a> {
     compared: &'a [Duel],
 }
 
-impl Args {
+impl Episodes {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let (Some(index), Some(file)) = (&self.index, &self.questions) else {
             anyhow::bail!("--index and --questions are needed");
