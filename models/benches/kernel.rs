@@ -106,8 +106,7 @@ fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
     let (mut out, mut lse) = (vectors(9), vec![0.0; pack.tokens().len() * 9]);
     let forward = best(|| plan.forward(team, &q, &k, &v, black_box(&mut out), &mut lse));
     let (mut dq, mut dk, mut dv) = (vectors(9), vectors(3), vectors(3));
-    let backward =
-        best(|| plan.backward(team, &q, &k, &v, &out, &lse, &dout, black_box(&mut dq), &mut dk, &mut dv));
+    let backward = best(|| plan.backward(team, &q, &k, &v, &out, &lse, &dout, black_box(&mut dq), &mut dk, &mut dv));
     let products = pairs * 9 * 64;
     println!(
         "attention, {name}: forward {:.0} GFLOP/s, backward {:.0} GFLOP/s",

@@ -19,7 +19,8 @@ impl Case {
         let mut random = ChaCha8Rng::seed_from_u64((vocabulary + width + targets) as u64);
         let mut values = |count: usize| -> Vec<f32> { (0..count).map(|_| random.random_range(-1.0..1.0)).collect() };
         let (weights, hidden) = (values(vocabulary * width), values(targets * width));
-        let slopes = values(2 * targets).chunks_exact(2).map(|two| Slope { logprob: two[0], entropy: two[1] }).collect();
+        let slopes =
+            values(2 * targets).chunks_exact(2).map(|two| Slope { logprob: two[0], entropy: two[1] }).collect();
         let ids = (0..targets).map(|_| random.random_range(0..vocabulary as u32)).collect();
         Self { vocabulary, width, weights, hidden, ids, slopes }
     }
