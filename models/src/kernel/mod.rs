@@ -6,6 +6,7 @@
 //! that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
 
 pub mod attention;
+pub(crate) mod derivative;
 pub mod elementwise;
 pub mod matmul;
 pub mod packed;

@@ -57,8 +57,7 @@ impl Forest {
     /// themselves.
     pub(super) fn queries(&self, part: &Part) -> Vec<Range<usize>> {
         let node = &self.nodes[part.segment];
-        let mut queries = Vec::with_capacity(1 + node.behind.len());
-        queries.push(part.tokens.start..node.tokens.end);
+        let mut queries: Vec<_> = std::iter::once(part.tokens.start..node.tokens.end).collect();
         node.behind.iter().for_each(|range| join(&mut queries, range.clone()));
         queries
     }
