@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
+//! | [`data`] | trajectories for the cold start |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 //! | [`sample`], [`store`] | trajectories as they are kept |
 
 pub mod advantage;
 pub mod cli;
+pub mod data;
 pub mod policy_loss;
 pub mod run;
 pub mod sample;
