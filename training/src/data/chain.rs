@@ -17,7 +17,7 @@ pub fn hop(relation: &Relation, subject: &str, answer: &str, sources: Vec<Docume
     queries.extend(relation.asks.last().map(|ask| ask.replace("{}", subject)));
     queries.push(subject.to_owned());
     let (subject, answer) = (subject.to_owned(), answer.to_owned());
-    Hop { need, subject, queries, answer, sources, tells: Tells::Value }
+    Hop { need, subject, queries, answer, cues: relation.cues(), sources, tells: Tells::Value }
 }
 
 fn lesson(question: &Question, hops: Vec<Hop>, close: Close) -> Lesson {
@@ -119,11 +119,11 @@ fn asked(text: &str, answer: &str, sources: Vec<Document>) -> Hop {
     let text = text.replace(" ?", "?");
     let bare = text.trim_end_matches('?').to_owned();
     let need = match bare.split(' ').next().map(str::to_lowercase).as_deref() {
-        Some("the") => bare.clone(),
+        Some("the") if !bare.contains(" is ") => bare.clone(),
         _ => format!("the answer to \"{bare}\""),
     };
     let queries = vec![bare.clone(), text];
-    Hop { need, subject: bare, queries, answer: answer.to_owned(), sources, tells: Tells::Value }
+    Hop { need, subject: bare, queries, answer: answer.to_owned(), cues: &[], sources, tells: Tells::Value }
 }
 
 /// A lesson from two gold passages alone (HotpotQA): one names the other, which holds the answer; or both are compared.
@@ -155,6 +155,7 @@ pub fn from_passages(question: &Question, corpus: &Corpus) -> Result<Lesson, Ref
         subject: own.to_owned(),
         queries: known.then(|| own.to_owned()).into_iter().chain([trimmed(&question.question)]).collect(),
         answer: title.to_owned(),
+        cues: &[],
         sources: vec![first.clone()],
         tells: Tells::Link,
     };
@@ -165,6 +166,7 @@ pub fn from_passages(question: &Question, corpus: &Corpus) -> Result<Lesson, Ref
         subject: title.to_owned(),
         queries,
         answer: gold.clone(),
+        cues: &[],
         sources: vec![last.clone()],
         tells: Tells::Words,
     };
@@ -182,6 +184,7 @@ fn words_of(document: &Document, question: &str) -> Hop {
         subject: title.to_owned(),
         queries: vec![title.to_owned(), format!("{title} {}", keywords(question, document))],
         answer: nearest.split_whitespace().take(18).collect::<Vec<_>>().join(" "),
+        cues: &[],
         sources: vec![document.clone()],
         tells: Tells::Words,
     }

@@ -30,6 +30,8 @@ pub struct Hop {
     pub queries: Vec<String>,
     /// What the right passage says, in words that must stand in it.
     pub answer: String,
+    /// Beginnings of words, one of which must stand in the sentence that says it; none where any sentence may.
+    pub cues: &'static [&'static str],
     /// The passages that may say it.
     pub sources: Vec<Document>,
     /// How it is told once it is found.

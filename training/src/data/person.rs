@@ -39,6 +39,18 @@ const OCCUPATIONS: &[&str] = &[
     "restaurateur", "chef", "impresario", "production designer", "costume designer", "set designer",
 ];
 
+/// Places that are no answer to "In what city …?".
+#[rustfmt::skip]
+const COUNTRIES: &[&str] = &[
+    "America", "Argentina", "Australia", "Austria", "Belgium", "Brazil", "Bulgaria", "California", "Canada", "China",
+    "Cuba", "Denmark", "Egypt", "England", "Finland", "Florida", "France", "Germany", "Ghana", "Greece", "Hungary",
+    "India", "Iran", "Iraq", "Ireland", "Israel", "Italy", "Jamaica", "Japan", "Kenya", "Mexico", "Netherlands",
+    "New Zealand", "Nigeria", "Northern Ireland", "Norway", "Ontario", "Pakistan", "Poland", "Portugal", "Romania",
+    "Russia", "Scotland", "Serbia", "South Africa", "Spain", "Sweden", "Switzerland", "Texas", "Turkey", "Ukraine",
+    "Virginia", "Wales", "West Virginia", "January", "February", "March", "April", "May", "June", "July", "August",
+    "September", "October", "November", "December",
+];
+
 static PREDICATE: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"\)?,? (?:is|was) (?:an? )((?:[^.;]|\b[A-Z]\.){3,160})").ok());
 static BORN_IN: LazyLock<Option<Regex>> = LazyLock::new(|| {
@@ -68,7 +80,7 @@ pub fn facts(document: &Document) -> Vec<Fact> {
     let beginning = sentences.iter().take(4);
     let place = |sentence: &&str| {
         let own = sentence.split(" died").next().unwrap_or(sentence);
-        BORN_IN.as_ref()?.captures(own).map(|found| {
+        BORN_IN.as_ref()?.captures(own).filter(|found| !COUNTRIES.contains(&&found[1])).map(|found| {
             let (city, whole) =
                 (found[1].to_owned(), found.get(2).map(|rest| format!("{}{}", &found[1], rest.as_str())));
             [Some(city), whole].into_iter().flatten().collect()
@@ -148,6 +160,13 @@ mod tests {
             of("Bernard Bonvoisin( born 9 July 1956 in Nanterre, Hauts- de- Seine), is a French hard rock singer.");
         assert_eq!(facts[0].1, ["singer"]);
         assert_eq!(facts[2].1[0], "Nanterre");
+    }
+
+    #[test]
+    fn countries_and_months_are_no_cities() {
+        let relations = |text| of(text).into_iter().map(|(relation, _)| relation).collect::<Vec<_>>();
+        assert_eq!(relations("Ann Lee is an actress. She was born in France."), ["occupation"]);
+        assert_eq!(relations("Ann Lee is an actress. She was born in May 1950."), ["occupation"]);
     }
 
     #[test]

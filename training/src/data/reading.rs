@@ -2,7 +2,7 @@
 
 use super::lesson::Hop;
 use super::question::Document;
-use super::text::{bare, find, overlap, quote, sentences};
+use super::text::{bare, find, overlap, quote, sentences, words};
 
 /// A passage in an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,16 +56,20 @@ impl<'o> Shown<'o> {
 /// the most words with the first query.
 pub fn read(hop: &Hop, passages: &[Shown<'_>]) -> Option<Finding> {
     let mut best: Option<(usize, Finding)> = None;
+    let subject = bare(&hop.subject);
+    let about =
+        |source: &Document| find(&source.title, subject).is_some() || find(subject, bare(&source.title)).is_some();
+    // What another passage says in passing of a subject that has one of its own is too easily misread.
+    let own = !hop.is_question() && hop.sources.iter().any(about);
     for passage in passages {
         for (source, body) in hop.sources.iter().filter_map(|source| Some((source, passage.body_of(source)?))) {
-            let subject = bare(&hop.subject);
-            let titled = find(&source.title, subject).is_some() || find(subject, bare(&source.title)).is_some();
-            if !titled && find(body, subject).is_none() && !hop.is_question() {
+            let titled = about(source);
+            if !titled && (own || find(body, subject).is_none() && !hop.is_question()) {
                 continue;
             }
             let wanted = hop.queries.first().map_or("", String::as_str);
             for sentence in sentences(body) {
-                let Some(span) = find(sentence, &hop.answer) else { continue };
+                let Some(span) = find(sentence, &hop.answer).filter(|_| cued(sentence, hop.cues)) else { continue };
                 let score = 100 * usize::from(titled) + overlap(sentence, wanted);
                 if best.as_ref().is_none_or(|(other, _)| score > *other) {
                     let answer = sentence[span.clone()].to_owned();
@@ -76,6 +80,11 @@ pub fn read(hop: &Hop, passages: &[Shown<'_>]) -> Option<Finding> {
         }
     }
     best.map(|(_, finding)| finding)
+}
+
+/// Whether a word of the sentence begins with one of the cues.
+fn cued(sentence: &str, cues: &[&str]) -> bool {
+    cues.is_empty() || words(sentence).iter().any(|word| cues.iter().any(|cue| word.starts_with(cue)))
 }
 
 #[cfg(test)]
@@ -92,6 +101,7 @@ mod tests {
             subject: "Ann Lee".into(),
             queries: vec!["Ann Lee born".into()],
             answer: "leeds".into(),
+            cues: &["born"],
             sources: vec![source("1", "Ann Lee (actress)", "Ann Lee acts in Leeds. She was born in Leeds, England.")],
             tells: Tells::Value,
         }

@@ -22,6 +22,18 @@ pub fn relation(name: &str) -> Option<&'static Relation> {
 }
 
 impl Relation {
+    /// Beginnings of words, one of which must stand in a sentence that tells it; none where any sentence may.
+    pub fn cues(&self) -> &'static [&'static str] {
+        match self.name {
+            "place of birth" => &["born", "birth", "native"],
+            "place of death" => &["die", "death", "dead", "kill"],
+            "father" => &["son", "daughter", "father", "child", "born"],
+            "mother" => &["son", "daughter", "mother", "child", "born"],
+            "spouse" => &["married", "marri", "wife", "husband", "spouse", "consort", "widow"],
+            _ => &[],
+        }
+    }
+
     /// Whether an object can be what is asked for: dates hold a number, other things none.
     pub fn admits(&self, object: &str) -> bool {
         let digits = object.chars().any(|c| c.is_ascii_digit());

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rand::seq::{IndexedRandom, SliceRandom};
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -29,9 +29,10 @@ const MODES: [Mode; 3] = [Mode::Passage, Mode::Graph, Mode::Hybrid];
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Habits {
-    /// Share of hops that begin with a search that is known to miss, where there is one.
+    /// Share of hops that begin with a search that is known to miss, where there is a cheap one.
     pub mislead: f64,
-    /// Share of searches in a mode that finds it too, but is not the cheapest that does.
+    /// Share of searches that do not try the cheapest mode first: two of three then begin with the graph, the others with
+    /// graph and passages.
     pub explore: f64,
     /// Share of questions of several hops that begin with one search for all, where that finds two of them.
     pub wide: f64,
@@ -134,25 +135,41 @@ impl Teacher {
             }
         }
         let hop = hops.get(self.at)?;
-        let (mut finders, mut losers) = (Vec::new(), Vec::new());
-        for mode in MODES {
-            for query in &hop.queries {
-                if self.made.contains(&(query.clone(), mode)) {
-                    continue;
-                }
-                let text = self.prober.probe(query, mode);
-                let passages = reading::shown(&text);
-                let found = reading::read(hop, &passages).is_some();
-                if found { &mut finders } else { &mut losers }.push((query.clone(), mode));
-            }
-        }
-        let (query, mode) = choose(&finders, &losers, self.tries == 0, self.habits, &mut self.rng)?;
+        let mut rng = self.rng.clone();
+        let chosen = self.choose(hop, &mut rng);
+        self.rng = rng;
+        let (query, mode) = chosen?;
         let said = match (opening, self.last.filter(|_| self.tries > 0)) {
             (true, _) => phrase::opening(&mut self.rng, hops),
             (false, Some(before)) => phrase::again(&mut self.rng, mode, before == mode),
             (false, None) => phrase::next(&mut self.rng, hop),
         };
         Some((said, query, mode))
+    }
+
+    /// A search that finds it, in the cheapest mode that does. Now and then, at the first try, one that does not.
+    fn choose(&self, hop: &Hop, rng: &mut ChaCha8Rng) -> Option<(String, Mode)> {
+        let mut queries: Vec<&String> = hop.queries.iter().collect();
+        // The bare subject says nothing of what is needed: it comes last.
+        let shuffled = queries.len() - usize::from(hop.queries.len() > 1 && hop.queries.last() == Some(&hop.subject));
+        queries[..shuffled].shuffle(rng);
+        let modes = match (rng.random_bool(self.habits.explore), rng.random_ratio(1, 3)) {
+            (false, _) => MODES,
+            (true, false) => [Mode::Graph, Mode::Hybrid, Mode::Passage],
+            (true, true) => [Mode::Hybrid, Mode::Graph, Mode::Passage],
+        };
+        let open = |query: &str, mode| !self.made.contains(&(query.to_owned(), mode));
+        let finds = |query: &str, mode| reading::read(hop, &reading::shown(&self.prober.probe(query, mode))).is_some();
+        let all = |modes: &[Mode]| {
+            let pairs = modes.iter().flat_map(|mode| queries.iter().map(|query| ((*query).clone(), *mode)));
+            pairs.filter(|(query, mode)| open(query, *mode)).collect::<Vec<_>>()
+        };
+        let right = all(&modes).into_iter().find(|(query, mode)| finds(query, *mode))?;
+        if self.tries == 0 && rng.random_bool(self.habits.mislead) {
+            let wrong = all(&[Mode::Passage, Mode::Graph]).into_iter().find(|(query, mode)| !finds(query, *mode));
+            return Some(wrong.unwrap_or(right));
+        }
+        Some(right)
     }
 
     /// The last turn, once everything is found.
@@ -177,34 +194,6 @@ impl Teacher {
 /// A turn of a thought and what it does.
 fn turn(thought: &str, action: &str) -> String {
     format!("<think> {} </think>\n{action}", thought.trim())
-}
-
-/// The place of a mode among [`MODES`].
-fn cost(mode: Mode) -> Option<usize> {
-    MODES.iter().position(|other| *other == mode)
-}
-
-/// One of the searches that find it: the cheapest mode first. Now and then, at the first try, one that does not.
-fn choose(
-    finders: &[(String, Mode)],
-    losers: &[(String, Mode)],
-    first: bool,
-    habits: Habits,
-    rng: &mut ChaCha8Rng,
-) -> Option<(String, Mode)> {
-    let cheapest = finders.first()?.1;
-    if first && rng.random_bool(habits.mislead) {
-        let cheap: Vec<_> = losers.iter().filter(|(_, mode)| cost(*mode) <= cost(cheapest)).collect();
-        if let Some(miss) = cheap.choose(rng) {
-            return Some((*miss).clone());
-        }
-    }
-    let explore = rng.random_bool(habits.explore);
-    let mut others: Vec<_> = finders.iter().filter(|(_, mode)| (*mode != cheapest) == explore).collect();
-    others.shuffle(rng);
-    // The order of the queries is that of their worth, so the best of two.
-    let best = others.iter().take(2).min_by_key(|pair| finders.iter().position(|other| other == **pair));
-    best.map(|pair| (*pair).clone()).or_else(|| finders.first().cloned())
 }
 
 impl Author for Teacher {

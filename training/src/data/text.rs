@@ -60,6 +60,8 @@ pub fn sentences(text: &str) -> Vec<&str> {
 
 /// Words of a sentence, at most.
 const LONGEST: usize = 16;
+/// Words after what is quoted for.
+const AFTER: usize = 2;
 /// Words before what is quoted for, where the sentence is too long.
 const BEFORE: usize = 9;
 
@@ -67,19 +69,17 @@ const BEFORE: usize = 9;
 /// up to the next break behind them. Quotation marks become single ones and line breaks spaces.
 pub fn quote(sentence: &str, kept: Range<usize>) -> String {
     let starts: Vec<usize> = word_starts(sentence);
+    if starts.is_empty() {
+        return String::new();
+    }
     let first = starts.iter().rposition(|&at| at <= kept.start).unwrap_or(0);
     let last = starts.iter().rposition(|&at| at < kept.end).unwrap_or(first);
     let from = if last < LONGEST { 0 } else { first.saturating_sub(BEFORE) };
-    let most = (from + LONGEST).max(last + 1);
-    let mut end = kept.end;
-    for at in last..starts.len().min(most) {
-        let stop = starts.get(at + 1).copied().unwrap_or(sentence.len());
-        let word = sentence[starts[at]..stop].trim_end();
-        end = (starts[at] + word.len()).max(end);
-        if word.ends_with([',', ';', '.', ')']) {
-            break;
-        }
-    }
+    let word = |at: usize| sentence[starts[at]..starts.get(at + 1).copied().unwrap_or(sentence.len())].trim_end();
+    let breaks = |at: &usize| word(*at).ends_with([',', ';', '.', ')']);
+    // A break that is near ends it; else it ends with what it is for.
+    let end = (last..starts.len().min(last + 1 + AFTER)).find(breaks).map(|at| starts[at] + word(at).len());
+    let end = end.unwrap_or(kept.end).max(kept.end);
     let begin = starts.get(from).copied().unwrap_or(0);
     let text = sentence[begin.min(kept.start)..end].trim_end_matches([',', ';', '.', ' ']);
     let text = text.replace('"', "'").split_whitespace().collect::<Vec<_>>().join(" ");
@@ -152,7 +152,7 @@ mod tests {
             let text = format!("{} ANSWER {}", before.join(" "), after.join(" "));
             let quoted = quote(&text, find(&text, "ANSWER").unwrap());
             prop_assert!(quoted.contains("ANSWER"), "{quoted}");
-            prop_assert!(quoted.split(' ').count() <= LONGEST + 1, "{quoted}");
+            prop_assert!(quoted.split(' ').count() <= LONGEST + AFTER + 1, "{quoted}");
         }
 
         #[test]
