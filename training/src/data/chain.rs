@@ -151,7 +151,7 @@ pub fn from_passages(question: &Question, corpus: &Corpus) -> Result<Lesson, Ref
     let own = bare(&first.title);
     let known = names(first);
     let link = Hop {
-        need: if known { format!("what is told of {own}") } else { "what the question describes".to_owned() },
+        need: if known { format!("information about {own}") } else { "what the question describes".to_owned() },
         subject: own.to_owned(),
         queries: known.then(|| own.to_owned()).into_iter().chain([trimmed(&question.question)]).collect(),
         answer: title.to_owned(),
@@ -162,7 +162,7 @@ pub fn from_passages(question: &Question, corpus: &Corpus) -> Result<Lesson, Ref
     let mut queries = vec![format!("{title} {}", keywords(&question.question, last)), title.to_owned()];
     queries.retain(|query| !query.ends_with(' '));
     let end = Hop {
-        need: format!("more about {title}"),
+        need: format!("more information about {title}"),
         subject: title.to_owned(),
         queries,
         answer: gold.clone(),
@@ -180,7 +180,7 @@ fn words_of(document: &Document, question: &str) -> Hop {
     let nearest =
         sentences.iter().rev().max_by_key(|sentence| overlap(sentence, question)).copied().unwrap_or_default();
     Hop {
-        need: format!("what is told of {title}"),
+        need: format!("information about {title}"),
         subject: title.to_owned(),
         queries: vec![title.to_owned(), format!("{title} {}", keywords(question, document))],
         answer: nearest.split_whitespace().take(18).collect::<Vec<_>>().join(" "),

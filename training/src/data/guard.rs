@@ -55,16 +55,24 @@ impl Guard {
 
     fn near(&self, question: &str) -> bool {
         let own: HashSet<String> = words(question).into_iter().collect();
-        let mut shared: HashMap<usize, usize> = HashMap::new();
-        for at in own.iter().filter_map(|word| self.by_word.get(word)).flatten() {
-            *shared.entry(*at).or_default() += 1;
-        }
-        shared.iter().any(|(&at, &both)| both as f64 >= NEAR * (own.len() + self.sets[at].len() - both) as f64)
+        let count = |word: &str| self.by_word.get(word).map_or(0, Vec::len);
+        let mut rarest: Vec<&String> = own.iter().collect();
+        rarest.sort_by_key(|word| (count(word), *word));
+        // Sets as near as this share all but a fifth of these words, so at least one of the rarest.
+        let spared = own.len() - (NEAR * own.len() as f64).ceil() as usize;
+        let candidates = rarest.iter().take(spared + 1).filter_map(|word| self.by_word.get(*word)).flatten();
+        let near = |at: &usize| {
+            let both = self.sets[*at].intersection(&own).count();
+            both as f64 >= NEAR * (own.len() + self.sets[*at].len() - both) as f64
+        };
+        candidates.into_iter().any(near)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn guard() -> Guard {
@@ -91,6 +99,23 @@ mod tests {
         assert!(guard.knows("Who directed the film \"Low Tide\" that was shown at Leeds?"));
         assert!(!guard.knows("In what city was Bob Ray born?"));
         assert!(!guard.knows("Who directed High Tide?"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_near_question_slips_through(measured in proptest::collection::vec("[a-h]( [a-h]){0,7}", 1..6),
+            asked in "[a-h]( [a-h]){0,7}")
+        {
+            let mut guard = Guard::default();
+            let row = |question: &String| Question { question: question.clone(), ..Question::default() };
+            guard.add(&measured.iter().map(row).collect::<Vec<_>>());
+            let set = |text: &str| words(text).into_iter().collect::<HashSet<String>>();
+            let own = set(&asked);
+            let near = measured.iter().map(|other| set(other)).any(|other| {
+                own.intersection(&other).count() as f64 >= NEAR * own.union(&other).count() as f64
+            });
+            prop_assert_eq!(guard.knows(&asked), near);
+        }
     }
 
     #[test]
