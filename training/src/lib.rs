@@ -5,6 +5,7 @@
 //! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
 //! | [`data`] | trajectories for the cold start |
+//! | [`reward`] | what trajectories are worth |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
 //! | [`sample`], [`store`] | trajectories as they are kept |
 
@@ -12,6 +13,7 @@ pub mod advantage;
 pub mod cli;
 pub mod data;
 pub mod policy_loss;
+pub mod reward;
 pub mod run;
 pub mod sample;
 pub mod schedule;

@@ -70,11 +70,20 @@ impl Rope {
 
     /// Rotates one head to its position, which was [`reserve`](Self::reserve)d.
     pub fn rotate(&self, head: &mut [f32], position: usize) {
+        self.turn::<false>(head, position);
+    }
+
+    /// Turns a head's gradient back: the transposed of [`rotate`](Self::rotate), by the negative angle.
+    pub fn rotate_back(&self, head: &mut [f32], position: usize) {
+        self.turn::<true>(head, position);
+    }
+
+    fn turn<const BACK: bool>(&self, head: &mut [f32], position: usize) {
         let half = self.frequencies.len();
         let (cos, sin) = self.table[position * 2 * half..(position + 1) * 2 * half].split_at(half);
         let (left, right) = head.split_at_mut(half);
         for (((left, right), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
-            let (x, y) = (*left, *right);
+            let (x, y, sin) = (*left, *right, if BACK { -*sin } else { *sin });
             *left = x * cos - y * sin;
             *right = y * cos + x * sin;
         }

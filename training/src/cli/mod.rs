@@ -3,6 +3,7 @@
 mod data;
 mod eval;
 mod grpo;
+mod report;
 mod sft;
 mod show;
 
@@ -43,6 +44,8 @@ enum Command {
     Grpo(grpo::Args),
     /// Measure a policy.
     Eval(eval::Args),
+    /// Draw the report of a run anew.
+    Report(report::Args),
     /// Read trajectories in colour.
     Show(show::Args),
 }
@@ -59,6 +62,7 @@ impl Cli {
             Command::Sft(args) => args.run(log),
             Command::Grpo(args) => args.run(log),
             Command::Eval(args) => args.run(log),
+            Command::Report(args) => args.run(),
             Command::Show(args) => args.run(log),
         }
     }

@@ -13,11 +13,15 @@
 //!
 //! `metrics.jsonl` is the truth about numbers: the report is made of it, and TensorBoard's events repeat it.
 
+mod board;
 pub mod durable;
 mod error;
 mod folder;
 mod metrics;
+mod report;
 
+pub use self::board::Board;
 pub use self::error::RunError;
 pub use self::folder::Folder;
 pub use self::metrics::{Metrics, Row};
+pub use self::report::report;

@@ -92,7 +92,8 @@ pub struct Metrics {
 
 impl Metrics {
     /// Opens the file of a run that goes on behind `step`: rows of later steps, and the torn last line of a killed
-    /// process, are dropped, all at once or not at all. A new run goes on behind step 0, and the file is created.
+    /// process, are dropped, all at once or not at all. Behind step 0 there is nothing: a run that begins, or begins
+    /// again, writes its rows of step 0 itself.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl Metrics {
         let mut kept = Vec::with_capacity(bytes.len());
         let mut last = 0;
         for (line, row) in parse(path, &bytes)? {
-            if row.step <= step {
+            if step > 0 && row.step <= step {
                 kept.extend_from_slice(line);
                 last = row.step;
             }
@@ -186,5 +187,4 @@ fn float(value: &Value) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "metrics_tests.rs"]
 mod tests;
