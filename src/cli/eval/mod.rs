@@ -7,6 +7,7 @@ mod report;
 mod retrieval;
 mod way;
 
+pub use policy::Args as PolicyArgs;
 pub(in crate::cli) use questions::Questions;
 pub(in crate::cli) use way::Way;
 

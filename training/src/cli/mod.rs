@@ -1,8 +1,12 @@
 //! The command line of `train`: one file per command.
 
+mod asked;
+mod bar;
 mod data;
 mod eval;
 mod grpo;
+mod machine;
+mod plan;
 mod report;
 mod sft;
 mod show;

@@ -91,7 +91,8 @@ impl Stage {
 
 /// The id of a lesson's sample.
 pub fn name(dataset: &str, lesson: &Lesson, variant: usize) -> String {
-    format!("{dataset}-{}-{variant}", lesson.question_id)
+    let id = &lesson.question_id;
+    if id.starts_with(dataset) { format!("{id}-{variant}") } else { format!("{dataset}-{id}-{variant}") }
 }
 
 /// FNV-1a, 64 bits: the same on every machine.

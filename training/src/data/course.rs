@@ -42,7 +42,7 @@ impl Course {
             if let Some(path) = &source.triples {
                 known.extend(single::extracted(&rows(&data.join(path))?, &corpus));
             }
-            return Ok(Course::of_known(known, source.variants, guard, &mut rng));
+            return Ok(Course::of_known(known, &source.dataset, source.variants, guard, &mut rng));
         }
         let mut course = Course::default();
         let mut lessons = Vec::new();
@@ -69,7 +69,7 @@ impl Course {
     }
 
     /// Single-hop lessons. Birthplaces, occupations and all else take turns, so that no relation crowds out the others.
-    fn of_known(mut known: Vec<Known>, variants: usize, guard: &Guard, rng: &mut ChaCha8Rng) -> Course {
+    fn of_known(mut known: Vec<Known>, dataset: &str, variants: usize, guard: &Guard, rng: &mut ChaCha8Rng) -> Course {
         let mut course = Course::default();
         // Where one subject has two values for a relation, a question has no one answer.
         let mut values: HashMap<_, HashSet<String>> = HashMap::new();
@@ -97,7 +97,7 @@ impl Course {
         for turn in 0..longest {
             for group in groups.iter().filter(|group| turn < group.len() * variants) {
                 let (number, one) = group[turn % group.len()];
-                match single::ask(one, guard, number, rng) {
+                match single::ask(one, guard, format!("{dataset}-{number:05}"), rng) {
                     Some(lesson) => course.lessons.push((lesson, turn / group.len())),
                     None => *course.refused.entry("kept out: measured").or_default() += 1,
                 }

@@ -81,8 +81,8 @@ fn told(subject: &str, name: &str, object: &str, source: &Document) -> Option<Kn
     })
 }
 
-/// The question about something known, unless it is kept out. `number` makes its id.
-pub fn ask(known: &Known, guard: &Guard, number: usize, rng: &mut impl Rng) -> Option<Lesson> {
+/// The question about something known, unless it is kept out.
+pub fn ask(known: &Known, guard: &Guard, id: String, rng: &mut impl Rng) -> Option<Lesson> {
     let relation = relation(known.relation)?;
     let question = relation.asks.choose(rng)?.replace("{}", &known.subject);
     let object = known.objects.first()?;
@@ -91,7 +91,7 @@ pub fn ask(known: &Known, guard: &Guard, number: usize, rng: &mut impl Rng) -> O
         return None;
     }
     Some(Lesson {
-        question_id: format!("single-{number:05}"),
+        question_id: id,
         question,
         golds: known.objects.clone(),
         supporting: vec![known.source.id.clone()],
