@@ -22,7 +22,7 @@ const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
 
 /// What `waymark eval` measures policies by.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct Episodes {
     /// Policy: a directory, or a protocol over the bare base model (`routerag`, `search-r1`, `plain`), guided where it
     /// searches. Several are compared.
     #[arg(long = "policy", value_name = "DIR|NAME", required = true)]
@@ -119,7 +119,7 @@ struct Report<'a> {
     compared: &'a [Duel],
 }
 
-impl Args {
+impl Episodes {
     /// Measures, prints the table and writes the files that were asked for.
     ///
     /// # Errors
@@ -194,6 +194,7 @@ impl Args {
             sampling: Sampling { temperature: self.temperature, ..Sampling::default() },
             guided: self.guided,
             concurrency: self.concurrency,
+            seconds: Plan::default().seconds,
             cost: match self.cost {
                 Pricing::Model => Cost::Model(Prices { nodes, ..Prices::default() }),
                 Pricing::WallTime => Cost::WallTime,
