@@ -157,4 +157,60 @@ mod tests {
         assert_eq!(other.values(), learner.values());
         assert_eq!((policy_dir(temp.path()), policy_dir(&dir)), (dir.clone(), dir));
     }
+
+    /// Loads a policy as PEFT does, and prints the log-probabilities of the tokens it is given.
+    const PEFT: &str = r#"
+import json, sys
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base, policy, tokens = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+model = PeftModel.from_pretrained(model, policy).eval()
+with torch.no_grad():
+    scores = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:])]))
+"#;
+
+    /// The Python to ask: one with `peft`, `WAYMARK_PYTHON` or the one on the path.
+    fn python() -> Option<String> {
+        let python = std::env::var("WAYMARK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+        let found = std::process::Command::new(&python).args(["-c", "import peft, transformers, torch"]).output();
+        found.is_ok_and(|output| output.status.success()).then_some(python)
+    }
+
+    #[test]
+    fn peft_reads_the_policy_and_agrees() {
+        let Some(python) = python() else {
+            println!("skipped: no Python with peft (WAYMARK_PYTHON)");
+            return;
+        };
+        let temp = tempfile::tempdir().unwrap();
+        let weights = tiny::weights(temp.path(), 48);
+        let mut learner = tiny::learner(&weights);
+        learner.change(|values, _| {
+            values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
+        });
+        let policy = temp.path().join("policy");
+        write(&policy, &learner, &tiny::recipe(temp.path()), &Record::default()).unwrap();
+        let tokens: Vec<u32> = (0..40).map(|at| (at * at + 3) % 48).collect();
+        let learnt = vec![true; tokens.len()];
+        let packed = crate::pack::pack(&[crate::pack::Sequence { tokens: &tokens, learnt: &learnt }]);
+        let own = learner.score(&packed.pack, false).unwrap();
+        let base = learner.score(&packed.pack, true).unwrap();
+        let output = std::process::Command::new(python)
+            .arg("-c")
+            .arg(PEFT)
+            .args([temp.path(), &policy])
+            .arg(serde_json::to_string(&tokens).unwrap())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let theirs: Vec<f32> = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(theirs.len(), own.len());
+        assert!(own.iter().zip(&theirs).all(|(own, theirs)| (own.logprob - theirs).abs() < 1e-4));
+        // The adapter says something, or its agreement would mean nothing.
+        assert!(base.iter().zip(&theirs).any(|(base, theirs)| (base.logprob - theirs).abs() > 1e-2));
+    }
 }

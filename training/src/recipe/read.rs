@@ -238,4 +238,16 @@ mod tests {
         }
         assert!(parse(&[]).unwrap().grpo(Path::new("tiny.toml")).unwrap_err().to_string().contains("[grpo]"));
     }
+
+    #[test]
+    fn the_recipes_of_the_project_can_be_read_and_written() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes"));
+        for name in ["routerag", "routerag-smollm2", "search_r1"] {
+            let path = folder.join(format!("{name}.toml"));
+            let recipe = Recipe::open(&path, &[]).unwrap();
+            assert!(recipe.sft(&path).is_ok() && recipe.grpo(&path).is_ok(), "{name}");
+            let text = toml::to_string(&recipe).unwrap();
+            assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
+        }
+    }
 }
