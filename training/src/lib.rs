@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
+//! | [`data`] | trajectories for the cold start |
 //! | [`grpo`] | learning from rewards |
 //! | [`ledger`] | a run while it goes on: numbers, checkpoints, time |
 //! | [`optimizer`] | AdamW and gradient clipping |
@@ -19,6 +20,7 @@
 
 pub mod advantage;
 pub mod cli;
+pub mod data;
 mod error;
 pub mod grpo;
 pub mod ledger;
