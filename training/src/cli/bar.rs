@@ -31,9 +31,9 @@ impl Bar {
 
     /// Shows a row.
     pub(super) fn show(&mut self, row: &Row) {
-        let number =
-            |name: &&str| row.values.get(*name).map(|value| format!("{} {}", name.replace('_', " "), short(*value)));
-        let text = self.names.iter().filter_map(number).collect::<Vec<_>>().join(", ");
+        let told = |name: &str| self.names.contains(&name) || name.ends_with("/em") || name.ends_with("/f1");
+        let number = |(name, value): (&String, &f64)| format!("{} {}", name.replace('_', " "), short(*value));
+        let text = row.values.iter().filter(|(name, _)| told(name)).map(number).collect::<Vec<_>>().join(", ");
         self.bar.set_position(row.step);
         self.bar.set_message(text.clone());
         let due = self.shown.is_none_or(|shown| shown.elapsed() >= PAUSE) || self.bar.length() == Some(row.step);

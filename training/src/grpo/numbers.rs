@@ -7,7 +7,9 @@ use crate::run::Row;
 
 /// Adds what the rollouts of a step tell: answers, form, searches and lengths, as means over trajectories.
 pub(super) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
-    let mean = |value: &dyn Fn(&Rollout) -> f64| rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64;
+    // The sum of nothing is −0, and would be shown as such.
+    let mean =
+        |value: &dyn Fn(&Rollout) -> f64| rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64 + 0.0;
     let tokens = |origin: Origin| mean(&|rollout| rollout.sample.count(origin) as f64);
     let (policy, observed) = (tokens(Origin::Policy), tokens(Origin::Environment));
     let searches = |rollout: &Rollout| {
