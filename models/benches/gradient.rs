@@ -1,9 +1,10 @@
 //! Tokens per second of a learning step: forward, backward, and the values changed.
 //!
-//! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--threads 2] [--length 512] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full]`
+//! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full]`
 //!
-//! One sequence, then four; the adapter is on queries, keys, values and attention's output. `--targets` says which part
-//! of each sequence, at its end, counts in the loss. `scripts/bench/lora_step.py` does the same with PyTorch and `peft`.
+//! The adapter is on queries, keys, values and attention's output. `--targets` says which part
+//! of each sequence, at its end, counts in the loss. Times are of the wall; those of the processor, beside them, tell on a
+//! busy machine. `scripts/bench/lora_step.py` does the same with PyTorch and `peft`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
@@ -12,8 +13,6 @@ use std::time::Instant;
 use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
-
-const SEQUENCES: [usize; 2] = [1, 4];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -35,23 +34,20 @@ fn main() {
     learner.set_limit((limit > 0).then_some(limit));
     let learnt = learner.values().len() as f64 / 1e6;
     println!("loaded in {:.1} s, {learnt:.2} M values are learnt", begin.elapsed().as_secs_f64());
-    for sequences in SEQUENCES {
-        let pack = pack(sequences, length, targets, learner.config().vocab);
-        let step = |learner: &mut Learner| step(learner, &pack);
-        step(&mut learner);
-        let mut times: Vec<f64> = (0..rounds).map(|_| step(&mut learner)).collect();
-        times.sort_unstable_by(f64::total_cmp);
-        let (best, median) = (times[0], times[times.len() / 2]);
-        let tokens = pack.tokens().len();
-        println!(
-            "{sequences} x {length}, {} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s   \
-             peak {} MB, planned {} MB",
-            pack.targets().len(),
-            tokens as f64 / median,
-            peak() >> 20,
-            learner.bytes(tokens) >> 20,
-        );
-    }
+    let sequences = number("--sequences", 1);
+    let pack = pack(sequences, length, targets, learner.config().vocab);
+    step(&mut learner, &pack);
+    let busy = processor();
+    let mut times: Vec<f64> = (0..rounds).map(|_| step(&mut learner, &pack)).collect();
+    let busy = (processor() - busy) / rounds as f64;
+    times.sort_unstable_by(f64::total_cmp);
+    let (best, median) = (times[0], times[times.len() / 2]);
+    let (tokens, counted) = (pack.tokens().len(), pack.targets().len());
+    println!(
+        "{sequences} x {length}, {counted} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s, processor {busy:.2} s",
+        tokens as f64 / median
+    );
+    println!("memory: peak {} MB, planned {} MB", peak() >> 20, learner.bytes(tokens) >> 20);
 }
 
 fn pack(sequences: usize, length: usize, targets: f64, vocab: usize) -> Pack {
@@ -75,6 +71,14 @@ fn step(learner: &mut Learner, pack: &Pack) -> f64 {
         values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= 1e-4 * *gradient);
     });
     begin.elapsed().as_secs_f64()
+}
+
+/// Seconds of processor time this process has had; 0 where the system does not say.
+fn processor() -> f64 {
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    after.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
 }
 
 /// The most memory this process has had, in bytes; 0 where the system does not say.
