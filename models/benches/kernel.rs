@@ -98,7 +98,7 @@ fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
         pairs += len * before + len * (len + 1) / 2;
         pack.push(&vec![0; len], parent);
     }
-    let plan = Plan::new(&pack, heads, team.threads());
+    let plan = Plan::new(&pack, heads);
     let vectors = |heads: usize| -> Vec<f32> {
         (0..pack.tokens().len() * heads * 64).map(|at| (at * 7919 % 2003) as f32 / 1000.0 - 1.0).collect()
     };

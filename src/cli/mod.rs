@@ -8,7 +8,7 @@ mod change;
 mod client;
 mod demo;
 pub mod embedding;
-mod eval;
+pub mod eval;
 mod explain;
 mod filter;
 mod index;

@@ -19,7 +19,9 @@ use std::time::Instant;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
-use crate::agent::{AgentError, Conversation, Episode, EpisodeOptions, Policy, Runtime, Sampling, Source, Trajectory};
+use crate::agent::{
+    AgentError, Budget, Conversation, Episode, EpisodeOptions, Policy, Runtime, Sampling, Source, Trajectory,
+};
 use crate::metric::Cost;
 
 /// How a policy is evaluated.
@@ -31,6 +33,9 @@ pub struct Plan {
     pub sampling: Sampling,
     /// Whether generation is guided; as the policy has it where nothing is said.
     pub guided: Option<bool>,
+    /// Seconds that an episode may take, whatever its policy has: with many at a time each one is slow, and what a policy
+    /// is worth must not hang on the load of the machine.
+    pub seconds: f64,
     /// Episodes that run at a time.
     pub concurrency: usize,
     /// How searches are priced.
@@ -39,9 +44,19 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Plan { seed: 0, sampling: Sampling::default(), guided: None, concurrency: 32, cost: Cost::default() }
+        Plan {
+            seed: 0,
+            sampling: Sampling::default(),
+            guided: None,
+            seconds: PATIENCE,
+            concurrency: 32,
+            cost: Cost::default(),
+        }
     }
 }
+
+/// Seconds after which an episode has got stuck.
+const PATIENCE: f64 = 36_000.0;
 
 /// What a policy did with some questions.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,6 +77,7 @@ pub async fn evaluate<S: Source>(
 ) -> Outcome {
     let began = Instant::now();
     let guided = plan.guided.unwrap_or(policy.guided);
+    let policy = &Policy { budget: Budget { seconds: plan.seconds, ..policy.budget }, ..policy.clone() };
     let episodes = questions.iter().enumerate().map(|(place, question)| async move {
         let options = EpisodeOptions {
             sampling: plan.sampling.clone(),

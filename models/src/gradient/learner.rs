@@ -199,7 +199,7 @@ impl Learner {
         self.positions.extend(pack.segments().iter().flat_map(|segment| segment.start..segment.end()));
         self.rope.reserve(pack.segments().iter().map(super::Segment::end).max().unwrap_or(0));
         let heads = Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim };
-        Plan::new(pack, heads, self.team.threads())
+        Plan::new(pack, heads)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sums of outer products: the gradient of a matrix from those of its outputs and its inputs.
 //!
-//! A unit of work is a block of the matrix. It is summed up over all rows on its own, from copies of the operands that
-//! lie together, and then added: the result depends on the shapes alone, not on the number of threads.
+//! A unit of work is a block of the matrix. It is summed up over all rows on its own and then added: the result depends
+//! on the shapes alone, not on the number of threads.
 
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
 use crate::kernel::isa::Isa;
@@ -12,7 +12,7 @@ use crate::kernel::team::{Base, Team};
 const OUTPUTS: usize = 96;
 /// Inputs in a block.
 const INPUTS: usize = 192;
-/// Rows that are copied at once.
+/// Rows whose products are added before the sums go back to memory.
 const ROWS: usize = 128;
 
 /// `grad += scale · dyᵀ · x`, with dy of shape (rows, out), x of shape (rows, in) and grad of shape (out, in).
@@ -64,16 +64,16 @@ impl<'a> Columns<'a> {
 
     /// Copies rows `from..from + rows` to rows of `width`; what lies beyond the columns stays as it is.
     fn copy(&self, from: usize, rows: usize, to: &mut [f32], width: usize) {
-        let data = self.data[from * self.stride..].chunks(self.stride).take(rows);
-        for (to, row) in to.chunks_exact_mut(width).zip(data) {
+        for (to, row) in to.chunks_exact_mut(width).zip(self.data[from * self.stride..].chunks(self.stride)).take(rows)
+        {
             to[..self.count].copy_from_slice(&row[self.first..self.first + self.count]);
         }
     }
 }
 
-/// A block of the gradient, and copies of what it comes from.
+/// A block of the gradient.
 struct Block {
-    dy: Vec<f32>,
+    /// Some rows of x, where they do not make whole vectors.
     x: Vec<f32>,
     sums: Vec<f32>,
     /// Values in a row of `sums` and `x`.
@@ -82,12 +82,7 @@ struct Block {
 
 impl Block {
     fn new() -> Self {
-        Self {
-            dy: vec![0.0; ROWS * OUTPUTS],
-            x: vec![0.0; ROWS * INPUTS],
-            sums: vec![0.0; OUTPUTS * INPUTS],
-            stride: 0,
-        }
+        Self { x: vec![0.0; ROWS * INPUTS], sums: vec![0.0; OUTPUTS * INPUTS], stride: 0 }
     }
 
     /// `sums = dyᵀ · x`.
@@ -96,11 +91,14 @@ impl Block {
         let rows = x.data.len() / x.stride;
         for from in (0..rows).step_by(ROWS) {
             let inner = ROWS.min(rows - from);
-            dy.copy(from, inner, &mut self.dy, OUTPUTS);
-            x.copy(from, inner, &mut self.x, self.stride);
+            let right = if self.stride == x.count {
+                Right { from: &x.data[from * x.stride + x.first..], stride: x.stride }
+            } else {
+                x.copy(from, inner, &mut self.x, self.stride);
+                Right { from: &self.x, stride: self.stride }
+            };
+            let left = Left { from: &dy.data[from * dy.stride + dy.first..], row: 1, step: dy.stride };
             let extent = Extent { rows: dy.count, inner, columns: self.stride };
-            let left = Left { from: &self.dy, row: 1, step: OUTPUTS };
-            let right = Right { from: &self.x, stride: self.stride };
             let sum = if from == 0 { Sum::Set } else { Sum::Add };
             multiply(isa, extent, left, right, (&mut self.sums, self.stride), sum);
         }

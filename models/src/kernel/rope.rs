@@ -125,6 +125,18 @@ mod tests {
     }
 
     #[test]
+    fn turning_back_undoes_the_rotation() {
+        let mut rope = Rope::new(16, 10_000.0, &RopeScaling::None);
+        rope.reserve(40);
+        let head: Vec<f32> = (0..16).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut turned = head.clone();
+        rope.rotate(&mut turned, 37);
+        assert!(turned.iter().zip(&head).any(|(a, b)| (a - b).abs() > 0.1));
+        rope.rotate_back(&mut turned, 37);
+        assert!(turned.iter().zip(&head).all(|(a, b)| (a - b).abs() < 1e-6));
+    }
+
+    #[test]
     fn frequencies_agree_with_transformers() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/decoder/rope.json");
         let file: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();

@@ -7,6 +7,7 @@ mod report;
 mod retrieval;
 mod way;
 
+pub use policy::Episodes as PolicyArgs;
 pub(in crate::cli) use questions::Questions;
 pub(in crate::cli) use way::Way;
 
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     command: Option<Command>,
 
     #[command(flatten)]
-    policy: policy::Args,
+    policy: policy::Episodes,
 }
 
 /// What else to evaluate.

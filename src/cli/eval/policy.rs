@@ -20,8 +20,9 @@ use crate::metric::{Cost, Prices};
 /// How long a search may take: the figures are to be those of the policy, not of a loaded machine.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
 
+/// What `waymark eval` measures policies by.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub struct Episodes {
     /// Policy: a directory, or a protocol over the bare base model (`routerag`, `search-r1`, `plain`), guided where it
     /// searches. Several are compared.
     #[arg(long = "policy", value_name = "DIR|NAME", required = true)]
@@ -118,8 +119,12 @@ struct Report<'a> {
     compared: &'a [Duel],
 }
 
-impl Args {
-    pub(super) async fn run(self) -> anyhow::Result<()> {
+impl Episodes {
+    /// Measures, prints the table and writes the files that were asked for.
+    ///
+    /// # Errors
+    /// Whatever stopped it, with its causes.
+    pub async fn run(self) -> anyhow::Result<()> {
         let (Some(index), Some(file)) = (&self.index, &self.questions) else {
             anyhow::bail!("--index and --questions are needed");
         };
@@ -189,6 +194,7 @@ impl Args {
             sampling: Sampling { temperature: self.temperature, ..Sampling::default() },
             guided: self.guided,
             concurrency: self.concurrency,
+            seconds: Plan::default().seconds,
             cost: match self.cost {
                 Pricing::Model => Cost::Model(Prices { nodes, ..Prices::default() }),
                 Pricing::WallTime => Cost::WallTime,

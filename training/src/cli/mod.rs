@@ -1,8 +1,13 @@
 //! The command line of `train`: one file per command.
 
+mod asked;
+mod bar;
 mod data;
 mod eval;
 mod grpo;
+mod machine;
+mod plan;
+mod producer;
 mod report;
 mod sft;
 mod show;

@@ -9,6 +9,7 @@
 //! | `graph_r1` | Graph-R1, PathRouter's base | form, then F1 |
 //! | `searcher` | R1-Searcher | form, cover-EM or F1 |
 //! | `graphrag_r1` | GraphRAG-R1 | attenuation of searches, cost-aware F1 |
+//! | `path_router` | PathRouter | weights of advantages |
 //! | `evo_rag` | EVO-RAG | weights of step rewards over time |
 //! | `extract` | | the answer in a decoded sequence |
 
@@ -20,6 +21,7 @@ pub mod extract;
 mod format;
 pub mod graph_r1;
 pub mod graphrag_r1;
+pub mod path_router;
 pub mod searcher;
 
 pub use balance::balanced;

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use super::evo_rag::{Stage, Steps};
 use super::graph_r1::{Earned, GraphR1};
 use super::graphrag_r1::{Attenuated, CostAware};
+use super::path_router::{Route, teacher_weight};
 use super::searcher;
 use crate::golden;
 
@@ -66,6 +67,8 @@ struct Derived {
     graphrag_r1_pra: Vec<Pra>,
     graphrag_r1_caf: Vec<Caf>,
     evo_rag_weights: Vec<Weights>,
+    pathrouter_routing: Vec<Routed>,
+    pathrouter_tkl_lambda: Vec<Teacher>,
 }
 
 #[derive(Deserialize)]
@@ -118,6 +121,39 @@ fn derived_formulas() {
             probes().iter().map(|probe| (found.weighed(probe) - w.weighed(probe)).abs()).fold(0.0, f64::max)
         };
         assert!(difference < 1e-9, "{stage:?} {t}: {difference}");
+    }
+}
+
+#[derive(Deserialize)]
+struct Routed {
+    em: f64,
+    f1: f64,
+    #[serde(rename = "P")]
+    support: f64,
+    #[serde(rename = "C")]
+    right: u8,
+    weight: f64,
+}
+
+#[derive(Deserialize)]
+struct Teacher {
+    step: usize,
+    lambda_bar: f64,
+    #[serde(rename = "W")]
+    warmup: usize,
+    lambda: f64,
+}
+
+#[test]
+fn path_router() {
+    let Some(derived) = golden::read::<Derived>("derived_formulas.json") else { return };
+    assert!(!derived.pathrouter_routing.is_empty() && !derived.pathrouter_tkl_lambda.is_empty());
+    for Routed { em, f1, support, right, weight } in derived.pathrouter_routing {
+        let route = Route::of(em, f1, support);
+        assert_eq!((u8::from(route.right), route.weight()), (right, weight), "{em} {f1} {support}");
+    }
+    for Teacher { step, lambda_bar, warmup, lambda } in derived.pathrouter_tkl_lambda {
+        assert!((teacher_weight(step, lambda_bar, warmup) - lambda).abs() < 1e-12, "step {step}");
     }
 }
 

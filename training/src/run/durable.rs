@@ -25,7 +25,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
 ///
 /// As [`write`], or when `fill` fails.
 pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
-    let part = beside(path);
+    let part = beside(path, ".part");
     let filled = File::create(&part).and_then(|file| {
         let mut file = BufWriter::new(file);
         fill(&mut file)?;
@@ -39,21 +39,25 @@ pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Re
 /// Makes a folder of files: `fill` writes them into the part that it is given, and only then does the folder get its
 /// name. What a killed process left of an earlier part is removed first.
 ///
-/// A folder that has the name already is taken away first, so of two of the same name there may be neither after a crash
-/// at the wrong moment; names that say the step avoid that.
+/// A folder that has the name already is moved aside to `.<name>.old` first, and removed in the end: between two renames
+/// neither has the name, and a crash in that moment leaves them as `.<name>.old` and `.<name>.part`.
 ///
 /// # Errors
 ///
 /// When the system refuses, or when `fill` fails.
 pub fn folder<E: From<RunError>>(path: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
-    let part = beside(path);
+    let (part, old) = (beside(path, ".part"), beside(path, ".old"));
     remove_folder(&part)?;
     fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
     fill(&part)?;
     sync_tree(&part)?;
-    remove_folder(path)?;
+    remove_folder(&old)?;
+    if path.exists() {
+        fs::rename(path, &old).map_err(RunError::io("move", path))?;
+    }
     fs::rename(&part, path).map_err(RunError::io("rename", &part))?;
-    Ok(sync_parent(path)?)
+    sync_parent(path)?;
+    Ok(remove_folder(&old)?)
 }
 
 /// Removes a folder with everything in it. That it is not there is fine.
@@ -91,10 +95,10 @@ fn sync(path: &Path) -> Result<(), RunError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(RunError::io("sync", path))
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".part");
+    name.push(end);
     path.with_file_name(name)
 }
 

@@ -64,6 +64,14 @@ pub enum RunError {
         /// The name.
         name: String,
     },
+    /// A checkpoint cannot be written or read.
+    #[error("{}: {reason}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Numbers do not go into a row of JSON.
     #[error("cannot write the row of step {step}: {source}")]
     Encode {

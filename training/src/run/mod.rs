@@ -14,6 +14,7 @@
 //! `metrics.jsonl` is the truth about numbers: the report is made of it, and TensorBoard's events repeat it.
 
 mod board;
+mod checkpoint;
 pub mod durable;
 mod error;
 mod folder;
@@ -21,6 +22,7 @@ mod metrics;
 mod report;
 
 pub use self::board::Board;
+pub use self::checkpoint::{Checkpoint, Checkpoints, State};
 pub use self::error::RunError;
 pub use self::folder::Folder;
 pub use self::metrics::{Metrics, Row};

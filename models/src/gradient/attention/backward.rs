@@ -119,9 +119,6 @@ struct Tile<'a> {
     keys_across: Vec<f32>,
     /// Values, likewise.
     values_across: Vec<f32>,
-    /// One head's queries, and the gradients of their outputs, shape ([`TILE`], dim).
-    queries: Vec<f32>,
-    outs: Vec<f32>,
     /// Softmax weights and their gradients, shape (queries, [`TILE`]).
     weights: Vec<f32>,
     slopes: Vec<f32>,
@@ -132,10 +129,9 @@ struct Tile<'a> {
 
 impl<'a> Tile<'a> {
     fn new(plan: &'a Plan, pass: Pass<'a>, dout: &'a [f32], offsets: &'a [f32]) -> Self {
-        let [keys, keys_across, values_across, queries, outs, dk, dv] =
-            std::array::from_fn(|_| vec![0.0; TILE * plan.heads.dim]);
+        let [keys, keys_across, values_across, dk, dv] = std::array::from_fn(|_| vec![0.0; TILE * plan.heads.dim]);
         let [weights, slopes] = std::array::from_fn(|_| vec![0.0; TILE * TILE]);
-        Self { plan, pass, dout, offsets, keys, keys_across, values_across, queries, outs, weights, slopes, dk, dv }
+        Self { plan, pass, dout, offsets, keys, keys_across, values_across, weights, slopes, dk, dv }
     }
 
     /// Values per token in the sums of one key and value head.
@@ -176,18 +172,15 @@ impl<'a> Tile<'a> {
     /// The softmax weights of some queries of one query head and their gradients, and what they add to dk and dv.
     fn look(&mut self, part: &Part, queries: &Range<usize>, head: usize) {
         let (isa, Heads { query, dim, .. }) = (self.plan.isa, self.plan.heads);
-        for (row, token) in queries.clone().enumerate() {
-            let at = (token * query + head) * dim;
-            self.queries[row * dim..][..dim].copy_from_slice(&self.pass.q[at..][..dim]);
-            self.outs[row * dim..][..dim].copy_from_slice(&self.dout[at..][..dim]);
-        }
+        let (width, first) = (query * dim, (queries.start * query + head) * dim);
+        let (own, outs) = (&self.pass.q[first..], &self.dout[first..]);
         let (rows, keys) = (queries.len(), part.tokens.len());
         let columns = keys.next_multiple_of(LANES);
         let extent = Extent { rows, inner: dim, columns };
         for (from, right, to) in
-            [(&self.queries, &self.keys_across, &mut self.weights), (&self.outs, &self.values_across, &mut self.slopes)]
+            [(own, &self.keys_across, &mut self.weights), (outs, &self.values_across, &mut self.slopes)]
         {
-            let left = Left { from, row: dim, step: 1 };
+            let left = Left { from, row: width, step: 1 };
             multiply(isa, extent, left, Right { from: right, stride: TILE }, (to, TILE), Sum::Set);
         }
         for (row, token) in queries.clone().enumerate() {
@@ -207,11 +200,9 @@ impl<'a> Tile<'a> {
             self.slopes[row * TILE..][seen..columns].fill(0.0);
         }
         let extent = Extent { rows: keys, inner: rows, columns: dim };
-        for (from, right, to) in
-            [(&self.weights, &self.outs, &mut self.dv), (&self.slopes, &self.queries, &mut self.dk)]
-        {
+        for (from, right, to) in [(&self.weights, outs, &mut self.dv), (&self.slopes, own, &mut self.dk)] {
             let left = Left { from, row: 1, step: TILE };
-            multiply(isa, extent, left, Right { from: right, stride: dim }, (to, dim), Sum::Add);
+            multiply(isa, extent, left, Right { from: right, stride: width }, (to, dim), Sum::Add);
         }
     }
 }

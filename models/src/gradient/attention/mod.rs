@@ -49,17 +49,17 @@ struct Part {
 
 /// What a forward pass leaves for the backward pass.
 #[derive(Debug, Clone, Copy)]
-pub struct Pass<'a> {
+struct Pass<'a> {
     /// Queries, shape (tokens, heads · dim).
-    pub q: &'a [f32],
+    q: &'a [f32],
     /// Keys, shape (tokens, kv heads · dim).
-    pub k: &'a [f32],
+    k: &'a [f32],
     /// Values, shape (tokens, kv heads · dim).
-    pub v: &'a [f32],
+    v: &'a [f32],
     /// The result, shape (tokens, heads · dim).
-    pub out: &'a [f32],
+    out: &'a [f32],
     /// Logarithms of the softmaxes' denominators, shape (tokens, heads).
-    pub lse: &'a [f32],
+    lse: &'a [f32],
 }
 
 impl Plan {
@@ -67,7 +67,7 @@ impl Plan {
     ///
     /// # Panics
     /// If the width of a head is no multiple of 16.
-    pub fn new(pack: &Pack, heads: Heads, _threads: usize) -> Self {
+    pub fn new(pack: &Pack, heads: Heads) -> Self {
         assert!(heads.dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
         let forest = Forest::new(pack);
         let parts: Vec<_> = (0..pack.segments().len()).flat_map(|segment| forest.parts(segment)).collect();

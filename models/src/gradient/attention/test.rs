@@ -90,7 +90,7 @@ impl Case {
     /// out, lse, dq, dk, dv as the kernels compute them.
     fn run(&self, isa: Isa, threads: usize) -> [Vec<f32>; 5] {
         let team = Team::new(threads);
-        let plan = Plan { isa, ..Plan::new(&self.pack, self.heads, threads) };
+        let plan = Plan { isa, ..Plan::new(&self.pack, self.heads) };
         let [q, k, v, dout] = &self.inputs;
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
         let (mut out, mut lse) = (nan(q), vec![f32::NAN; q.len() / self.heads.dim]);
