@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use waymark::agent::{Runtime, Sampling};
+use futures::future::BoxFuture;
+use waymark::agent::{Runtime, Sampling, Search, SearchError, SearchQuery};
 use waymark::engine::{CpuBackend, EngineConfig, KvBudget, Origin};
+use waymark_index::{Evidence, Mode};
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
@@ -187,4 +189,50 @@ fn flat_groups_carry_no_policy_gradient() {
     let (all, some) = (gradients(false), gradients(true));
     let most = all.iter().fold(0.0f32, |most, value| most.max(value.abs()));
     assert!(most > 0.0 && all.iter().zip(&some).all(|(a, b)| (a - b).abs() < 1e-4 * most));
+}
+
+/// Finds nothing.
+#[derive(Debug)]
+struct Nothing;
+
+impl Search for Nothing {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(async move { Ok(Evidence::of(1, query.wanted.mode, Vec::new())) })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage, Mode::Graph, Mode::Hybrid]
+    }
+}
+
+/// The engine decodes token by token over cached KV, with observations in between; the learner sees the whole at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_probabilities_agree_after_observations_too() {
+    const TOLERANCE: f32 = 1e-3;
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let mut runtime = engine(&weights);
+    runtime.searcher = Some(Arc::new(Nothing));
+    let text = "name = \"turns\"\nprotocol = \"routerag\"\n[budget]\nturns = 2\nturn_tokens = 24\n";
+    let policy = Policy::parse(text, Path::new("policy.toml")).unwrap();
+    let field = Field { name: "turns".into(), runtime, questions: Vec::new(), validation: Vec::new() };
+    let question = Question { question: "who?".into(), ..Question::default() };
+    let (settings, cost) = (settings(), waymark::metric::Cost::default());
+    let plan = Plan { sampling: &settings.sampling, group: 3, concurrent: 3, seed: 2, step: 1, cost };
+    let made = rollouts(&policy, &[(&field, &question)], &plan).await.unwrap();
+    let lessons: Vec<Lesson> = made.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
+    let sequences: Vec<_> = lessons.iter().map(Lesson::sequence).collect();
+    let own = logprobs(&mut tiny::learner(&weights), &sequences, 8192, false).unwrap();
+    let mut after = 0;
+    for (rollout, own) in made.iter().zip(&own) {
+        let sample = &rollout.sample;
+        let first = sample.origins.iter().take_while(|span| span.0 != Origin::Environment).map(|span| span.1).sum();
+        assert!(sample.count(Origin::Environment) > 0, "no observation in {}", sample.text);
+        for (at, (sampled, learnt)) in sample.sampled_logprobs().into_iter().zip(sample.loss_mask()).enumerate() {
+            let Some(sampled) = sampled.filter(|_| learnt) else { continue };
+            assert!((sampled - own[at]).abs() < TOLERANCE, "token {at}: {sampled} sampled, {} learnt", own[at]);
+            after += usize::from(at > first);
+        }
+    }
+    assert!(after > 0, "nothing was sampled after an observation");
 }
