@@ -95,7 +95,7 @@ impl Args {
         let paired = self.questions.len() == self.index.len();
         ensure!(paired, "{} --questions for {} --index: give one index each", self.questions.len(), self.index.len());
         let team = self.machine.team();
-        let (mut learner, _) = self.machine.learner(&recipe, self.init.as_deref(), Arc::clone(&team))?;
+        let (mut learner, base) = self.machine.learner(&recipe, self.init.as_deref(), Arc::clone(&team))?;
         let reference = self.reference_values(&mut learner)?;
         let (fields, engine) = self.fields(&recipe, settings, &team)?;
         let policy = recipe.policy()?;
@@ -113,10 +113,16 @@ impl Args {
         if self.asked.dry_run {
             return plan::grpo(&recipe, &campaign, &mut learner, self.kv_bytes.0).await;
         }
-        self.go(&recipe, &campaign, &mut learner).await
+        self.go(&recipe, &base, &campaign, &mut learner).await
     }
 
-    async fn go(&self, recipe: &Recipe, campaign: &Campaign<'_>, learner: &mut Learner) -> anyhow::Result<()> {
+    async fn go(
+        &self,
+        recipe: &Recipe,
+        base: &Path,
+        campaign: &Campaign<'_>,
+        learner: &mut Learner,
+    ) -> anyhow::Result<()> {
         let data = self.questions.iter().map(|file| product::fingerprint(file)).collect::<Result<Vec<_>, _>>()?;
         let (before, init) = self.init.as_deref().map(asked::before).transpose()?.unwrap_or_default();
         let (_, reference) = self.reference.as_deref().map(asked::before).transpose()?.unwrap_or_default();
@@ -131,7 +137,7 @@ impl Args {
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
         const SHOWN: &[&str] = &["reward", "em", "f1", "format_valid", "searches", "kl", "step_seconds"];
         let bar = Bar::new("grpo", ledger.state().step, campaign.steps(), SHOWN);
-        let mut producer = Producer { bar, recipe, kind: "grpo", data, before };
+        let mut producer = Producer { bar, recipe, kind: "grpo", data, before, base };
         campaign.train(learner, &mut ledger, &mut producer).await?;
         producer.finish(&ledger, learner)
     }

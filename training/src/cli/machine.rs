@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::ensure;
 use waymark::cli::assembly;
 use waymark::config::{Size, cores};
-use waymark_models::checkpoint::Checkpoint;
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 
@@ -35,19 +35,25 @@ impl Machine {
         Arc::new(Team::new(if self.threads == 0 { cores() } else { self.threads }))
     }
 
-    /// The recipe's base model with what is learnt of it, as the policy or run `init` left it.
+    /// The recipe's base model with what is learnt of it, as the policy or run `init` left it; and where the base is.
     pub(super) fn learner(
         &self,
         recipe: &Recipe,
         init: Option<&Path>,
         team: Arc<Team>,
-    ) -> anyhow::Result<(Learner, Checkpoint)> {
-        let (checkpoint, _) = assembly::checkpoint(&recipe.base, self.cache.clone())?;
+    ) -> anyhow::Result<(Learner, PathBuf)> {
+        let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.cache.clone())?;
+        let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
+        ensure!(flaw.is_none(), flaw.unwrap_or_default());
         let mut learner = Learner::load(&checkpoint.weights, team, &recipe.tune())?;
         learner.set_limit(self.memory.map(|size| size.0));
         if let Some(init) = init {
+            ensure!(
+                recipe.adapter.is_some(),
+                "--init is an adapter: to go on with all weights, --set base=DIR/policy/model"
+            );
             learner.load_adapter(&product::policy_dir(init))?;
         }
-        Ok((learner, checkpoint))
+        Ok((learner, path))
     }
 }

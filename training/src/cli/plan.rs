@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use waymark_models::gradient::{Learner, Score, Slope};
 
+use super::bar::duration;
 use crate::grpo::Campaign;
 use crate::pack::{Sequence, pack, split};
 use crate::recipe::{Recipe, Sft};
@@ -122,9 +123,4 @@ fn measure(learner: &mut Learner, sequences: &[Sequence<'_>], budget: usize) -> 
     learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
     learner.zero();
     Ok(packed.tokens().len() as f64 / began.elapsed().as_secs_f64())
-}
-
-fn duration(seconds: f64) -> String {
-    let minutes = (seconds / 60.0).round() as u64;
-    format!("{} h {:02} min", minutes / 60, minutes % 60)
 }

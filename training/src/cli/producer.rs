@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use toml::Table;
 use waymark_models::gradient::Learner;
@@ -20,6 +21,7 @@ pub(super) struct Producer<'a> {
     pub(super) kind: &'static str,
     pub(super) data: Vec<(String, String)>,
     pub(super) before: Option<Table>,
+    pub(super) base: &'a Path,
 }
 
 impl Producer<'_> {
@@ -32,7 +34,7 @@ impl Producer<'_> {
     }
 
     fn write(&self, ledger: &Ledger, learner: &Learner) -> Result<(), TrainError> {
-        product::finish(ledger, learner, self.recipe, self.kind, self.data.clone(), self.before.clone())
+        product::finish(ledger, learner, self.recipe, self.kind, self.data.clone(), self.before.clone(), self.base)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `train sft`: learning from given trajectories.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toml::Value;
 use waymark::cli::logging;
@@ -58,12 +58,12 @@ impl Args {
         let recipe = self.asked.open()?;
         let settings = recipe.sft(&self.asked.recipe)?;
         let lessons = self.lessons(settings, recipe.seed)?;
-        let (mut learner, _) = self.machine.learner(&recipe, self.init.as_deref(), self.machine.team())?;
+        let (mut learner, base) = self.machine.learner(&recipe, self.init.as_deref(), self.machine.team())?;
         let course = Course::new(settings, recipe.seed, &lessons);
         if self.asked.dry_run {
             return plan::sft(&recipe, settings, &lessons, &course, &mut learner);
         }
-        self.train(&recipe, settings, &course, &mut learner)
+        self.train(&recipe, &base, &course, &mut learner)
     }
 
     /// What is learnt from, and what was held out.
@@ -79,7 +79,7 @@ impl Args {
         Ok(Lessons::given(&samples, &read(&self.held_out)?, settings, seed)?)
     }
 
-    fn train(&self, recipe: &Recipe, settings: &Sft, course: &Course<'_>, learner: &mut Learner) -> anyhow::Result<()> {
+    fn train(&self, recipe: &Recipe, base: &Path, course: &Course<'_>, learner: &mut Learner) -> anyhow::Result<()> {
         let data = self
             .data
             .iter()
@@ -88,10 +88,10 @@ impl Args {
             .collect::<Result<Vec<_>, _>>()?;
         let (before, init) = self.init.as_deref().map(asked::before).transpose()?.unwrap_or_default();
         let facts = asked::facts("sft", recipe, &[("data", asked::hashes(&data)), ("init", Value::String(init))])?;
-        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, settings.keep_last)?;
+        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, course.settings().keep_last)?;
         const SHOWN: &[&str] = &["loss", "validation_loss", "gradient_norm", "tokens_per_second"];
         let bar = Bar::new("sft", ledger.state().step, course.steps(), SHOWN);
-        let mut producer = Producer { bar, recipe, kind: "sft", data, before };
+        let mut producer = Producer { bar, recipe, kind: "sft", data, before, base };
         course.train(learner, &mut ledger, &mut producer)?;
         producer.finish(&ledger, learner)
     }

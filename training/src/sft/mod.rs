@@ -40,6 +40,11 @@ impl<'a> Course<'a> {
         Self { settings, seed, lessons }
     }
 
+    /// Its constants.
+    pub fn settings(&self) -> &'a Sft {
+        self.settings
+    }
+
     /// Optimizer steps it takes.
     pub fn steps(&self) -> u64 {
         let seen = self.lessons.train.len() * self.settings.epochs;

@@ -1,5 +1,7 @@
 //! What training makes: a policy directory with its adapter, which `waymark serve --policy` and PEFT read as it is.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +12,11 @@ use crate::TrainError;
 use crate::ledger::Ledger;
 use crate::recipe::Recipe;
 use crate::run::{Metrics, Row, RunError, durable, report};
+
+pub use self::whole::flaw;
+
+/// The folder of a model all of whose weights were learnt, and so its name.
+const WHOLE: &str = "model";
 
 /// How a policy was trained: what `[training]` of its file says.
 #[derive(Debug, Clone, Default)]
@@ -58,17 +65,24 @@ fn whole(value: u64) -> Value {
     Value::Integer(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// Writes the policy with the learner's values into `dir`, in place of what is there.
+/// Writes the policy with the learner's values into `dir`, in place of what is there: an adapter, or where all weights are
+/// learnt a checkpoint `model` beside `policy.toml`, which takes from the base model at `base` what is no weight.
 ///
 /// # Errors
-/// When the learner learns all weights, which a policy directory cannot hold, or the system refuses.
-pub fn write(dir: &Path, learner: &Learner, recipe: &Recipe, record: &Record) -> Result<(), TrainError> {
+/// When the system refuses, or all weights are learnt of a base that is no directory.
+pub fn write(dir: &Path, learner: &Learner, recipe: &Recipe, record: &Record, base: &Path) -> Result<(), TrainError> {
     let mut file = recipe.policy_table();
+    if recipe.adapter.is_none() {
+        file.insert("base".to_owned(), WHOLE.into());
+    }
     file.insert("training".to_owned(), Value::Table(record.table(recipe)));
     let text = toml::to_string_pretty(&file).map_err(|error| TrainError::Nothing(format!("policy.toml: {error}")))?;
     durable::folder(dir, |part| {
-        // The adapter is written as a folder of its own, which takes the place of this one.
-        learner.save_adapter(part, recipe.hub.as_deref().unwrap_or(&recipe.base))?;
+        match recipe.adapter {
+            // It is written as a folder of its own, which takes the place of this one.
+            Some(_) => learner.save_adapter(part, recipe.hub.as_deref().unwrap_or(&recipe.base))?,
+            None => whole::write(&part.join(WHOLE), learner, base)?,
+        }
         std::fs::write(part.join("policy.toml"), text).map_err(RunError::io("write", &part.join("policy.toml")))?;
         Ok(())
     })
@@ -86,6 +100,7 @@ pub fn finish(
     kind: &'static str,
     data: Vec<(String, String)>,
     before: Option<Table>,
+    base: &Path,
 ) -> Result<(), TrainError> {
     let folder = ledger.folder();
     let all = Metrics::read(&folder.metrics())?;
@@ -96,7 +111,7 @@ pub fn finish(
     }
     let rows = last.into_values().collect();
     let record = Record { kind, step, seconds: ledger.seconds(), data, before, rows };
-    write(&folder.policy(), learner, recipe, &record)?;
+    write(&folder.policy(), learner, recipe, &record, base)?;
     Ok(report(folder)?)
 }
 
@@ -121,7 +136,12 @@ pub fn fingerprint(path: &Path) -> Result<(String, String), RunError> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use waymark::agent::Policy;
+    use waymark_models::gradient::Tune;
+    use waymark_models::kernel::Team;
+    use waymark_models::weights::Weights;
 
     use super::*;
     use crate::tiny;
@@ -143,7 +163,7 @@ mod tests {
         };
         // The second takes the place of the first.
         for step in [7, 9] {
-            write(&dir, &learner, &recipe, &record(step)).unwrap();
+            write(&dir, &learner, &recipe, &record(step), temp.path()).unwrap();
         }
         let policy = Policy::open(&dir).unwrap();
         assert_eq!((policy.name.as_str(), policy.protocol.name()), ("tiny", "routerag"));
@@ -156,6 +176,25 @@ mod tests {
         other.load_adapter(&dir).unwrap();
         assert_eq!(other.values(), learner.values());
         assert_eq!((policy_dir(temp.path()), policy_dir(&dir)), (dir.clone(), dir));
+    }
+
+    #[test]
+    fn all_weights_make_a_checkpoint_that_learns_on() {
+        let temp = tempfile::tempdir().unwrap();
+        let weights = tiny::weights(temp.path(), 48);
+        assert!(flaw(temp.path()).unwrap().contains("[adapter]"));
+        std::fs::write(temp.path().join("tokenizer.json"), "{}").unwrap();
+        assert_eq!(flaw(temp.path()), None);
+        let learner = |weights: &Weights| Learner::load(weights, Arc::new(Team::new(1)), &Tune::Full).unwrap();
+        let mut first = learner(&weights);
+        first.change(|values, _| values.iter_mut().for_each(|value| *value *= 0.5));
+        let recipe = Recipe { adapter: None, ..tiny::recipe(temp.path()) };
+        let dir = temp.path().join("policy");
+        write(&dir, &first, &recipe, &Record::default(), temp.path()).unwrap();
+        assert_eq!(learner(&Weights::open(&dir.join("model")).unwrap()).values(), first.values());
+        assert!(dir.join("model/tokenizer.json").is_file());
+        let policy = Policy::open(&dir).unwrap();
+        assert_eq!((policy.base.as_deref(), policy.adapter_dir), (Some("model"), None));
     }
 
     /// Loads a policy as PEFT does, and prints the log-probabilities of the tokens it is given.
@@ -193,7 +232,7 @@ print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:]
             values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
         });
         let policy = temp.path().join("policy");
-        write(&policy, &learner, &tiny::recipe(temp.path()), &Record::default()).unwrap();
+        write(&policy, &learner, &tiny::recipe(temp.path()), &Record::default(), temp.path()).unwrap();
         let tokens: Vec<u32> = (0..40).map(|at| (at * at + 3) % 48).collect();
         let learnt = vec![true; tokens.len()];
         let packed = crate::pack::pack(&[crate::pack::Sequence { tokens: &tokens, learnt: &learnt }]);
