@@ -128,6 +128,10 @@ async fn the_reward_rises_and_rollouts_agree_with_the_learner() {
     );
     assert!(numbers(&dir, "kl").into_iter().all(|kl| kl >= 0.0));
     assert_eq!(numbers(&dir, "updates"), [2.0; 12]);
+    let rows = Metrics::read(&dir.join("metrics.jsonl")).unwrap();
+    let steps = |phase: &str| rows.iter().filter(|row| row.phase == phase).map(|row| row.step).collect::<Vec<_>>();
+    assert_eq!((steps("grpo1"), steps("grpo2")), ((1..=6).collect(), (7..=12).collect()));
+    assert_eq!(steps(VALIDATION), [0, 4, 8, 12]);
     let samples = store::read(&dir.join("samples.jsonl")).unwrap();
     assert_eq!(samples.len(), 12 * 24);
     let group: Vec<f64> = samples[..6].iter().map(|sample| sample.advantage.unwrap()).collect();

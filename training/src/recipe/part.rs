@@ -75,7 +75,7 @@ pub struct Grpo {
     pub questions: usize,
     /// Trajectories of one question.
     pub group: usize,
-    /// Trajectories of one optimizer step.
+    /// Trajectories of one optimizer step; all of the step's, where those are fewer.
     pub mini_batch: usize,
     /// Trajectories over whose tokens the loss is one mean.
     pub micro_batch: usize,
