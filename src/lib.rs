@@ -5,5 +5,7 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod evaluate;
+pub mod metric;
 pub mod remote;
 pub mod server;

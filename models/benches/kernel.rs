@@ -8,6 +8,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use waymark_models::gradient::attention::Plan;
+use waymark_models::gradient::vocabulary::{self, Head};
+use waymark_models::gradient::{Pack, Score, Slope, outer};
+use waymark_models::kernel::attention::Heads;
 use waymark_models::kernel::{GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
 
 fn main() {
@@ -24,17 +28,18 @@ fn main() {
         }
     }
     elementwise();
+    learning(&team);
 }
 
 const SHAPES: [(usize, usize); 5] = [(576, 576), (1536, 576), (576, 1536), (1536, 384), (49_152, 576)];
 
 fn products(team: &Team, kind: GgmlKind) {
-    println!("{kind:?}, (out, in): GFLOP/s at m = 1 (GB/s), 2, 4, 8, 16, 32, 128, 512");
+    println!("{kind:?}, (out, in): GFLOP/s at m = 1 (GB/s), 2, 4, 8, 16, 32, 128, 512, 2048");
     for (out, inn) in SHAPES {
         let bytes = vec![0x11; out * inn / kind.block_size() * kind.type_size()];
         let w = Packed::from_ggml(kind, &bytes, out, inn).unwrap();
         print!("  ({out:5}, {inn:4})");
-        for m in [1, 2, 4, 8, 16, 32, 128, 512] {
+        for m in [1, 2, 4, 8, 16, 32, 128, 512, 2048] {
             if out * m > 8_000_000 {
                 continue;
             }
@@ -61,6 +66,76 @@ fn elementwise() {
     report("gelu", &mut |x| gelu(x));
     report("softmax of 128", &mut |x| x.chunks_exact_mut(128).for_each(softmax));
     report("rms_norm of 576", &mut |x| x.chunks_exact_mut(576).for_each(|x| rms_norm(&up[..576], &up[..576], 1e-5, x)));
+}
+
+/// The kernels of the gradient, in the shapes of SmolLM2-135M.
+fn learning(team: &Team) {
+    attention(team, "1 × 512 tokens", &[(512, None)]);
+    attention(team, "1 × 2048 tokens", &[(2048, None)]);
+    attention(team, "6 × 700 tokens", &[(700, None); 6]);
+    let answer = (250, Some(0));
+    attention(team, "8 answers of 250 to a prompt of 500", &[[(500, None)].as_slice(), &[answer; 8]].concat());
+    for (rows, out, inn) in [(2048, 16, 576), (2048, 1536, 16), (2048, 576, 16), (2048, 576, 576), (2048, 1536, 576)] {
+        let (dy, x, mut grad) = (vec![0.5; rows * out], vec![0.5; rows * inn], vec![0.0; out * inn]);
+        let seconds = best(|| outer::add(team, rows, &dy, &x, 0.5, black_box(&mut grad)));
+        println!("outer product ({out}, {inn}) of {rows} rows: {:.0} GFLOP/s", gflops(rows * out * inn, seconds));
+    }
+    vocabulary(team);
+}
+
+/// GFLOP/s of so many multiply-adds.
+fn gflops(products: usize, seconds: f64) -> f64 {
+    2.0 * products as f64 / seconds / 1e9
+}
+
+/// Counts two products per visible pair of tokens forwards and five backwards.
+fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
+    let heads = Heads { query: 9, kv: 3, dim: 64 };
+    let mut pack = Pack::new();
+    let mut pairs = 0;
+    for &(len, parent) in segments {
+        let before = parent.map_or(0, |parent| segments[parent].0);
+        pairs += len * before + len * (len + 1) / 2;
+        pack.push(&vec![0; len], parent);
+    }
+    let plan = Plan::new(&pack, heads);
+    let vectors = |heads: usize| -> Vec<f32> {
+        (0..pack.tokens().len() * heads * 64).map(|at| (at * 7919 % 2003) as f32 / 1000.0 - 1.0).collect()
+    };
+    let (q, k, v, dout) = (vectors(9), vectors(3), vectors(3), vectors(9));
+    let (mut out, mut lse) = (vectors(9), vec![0.0; pack.tokens().len() * 9]);
+    let forward = best(|| plan.forward(team, &q, &k, &v, black_box(&mut out), &mut lse));
+    let (mut dq, mut dk, mut dv) = (vectors(9), vectors(3), vectors(3));
+    let backward = best(|| plan.backward(team, &q, &k, &v, &out, &lse, &dout, black_box(&mut dq), &mut dk, &mut dv));
+    let products = pairs * 9 * 64;
+    println!(
+        "attention, {name}: forward {:.0} GFLOP/s, backward {:.0} GFLOP/s",
+        gflops(2 * products, forward),
+        gflops(5 * products, backward)
+    );
+}
+
+/// Counts one product to score, two to learn the hidden states and three to learn the head too.
+fn vocabulary(team: &Team) {
+    const TARGETS: usize = 384;
+    let (entries, width) = (49_152, 576);
+    let weights = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; entries * width / 32 * 20], entries, width).unwrap();
+    let transposed = weights.transposed();
+    let head = Head { weights: &weights, transposed: &transposed };
+    let (hidden, ids) = (vec![0.5; TARGETS * width], vec![7; TARGETS]);
+    let products = TARGETS * entries * width;
+    let seconds = best(|| drop(black_box(vocabulary::score(team, &weights, &hidden, &ids))));
+    println!("vocabulary, scores: {:.0} GFLOP/s", gflops(products, seconds));
+    let mut dhidden = vec![0.0; hidden.len()];
+    let mut objective = |_: usize, _: Score| Slope { logprob: -1.0, entropy: 0.1 };
+    let mut learn = |grad: Option<&mut [f32]>| {
+        vocabulary::learn(team, head, &hidden, &ids, &mut objective, black_box(&mut dhidden), grad);
+    };
+    let seconds = best(|| learn(None));
+    println!("vocabulary, gradient of the hidden states: {:.0} GFLOP/s", gflops(2 * products, seconds));
+    let mut grad = vec![0.0; entries * width];
+    let seconds = best(|| learn(Some(&mut grad)));
+    println!("vocabulary, gradient of the head too: {:.0} GFLOP/s", gflops(3 * products, seconds));
 }
 
 /// The least seconds of one call, over about 150 ms and at least ten calls.

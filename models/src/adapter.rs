@@ -98,12 +98,8 @@ impl Adapter {
     /// [`ModelError::Unsupported`] names a setting or tensor that would be ignored otherwise; [`ModelError::Corrupt`] says
     /// what is missing or has the wrong shape; [`ModelError::Io`] names the file that cannot be read.
     pub(crate) fn load(dir: &Path, config: &DecoderConfig) -> Result<Self, ModelError> {
-        let settings = Settings::read(dir.join("adapter_config.json"))?;
-        let path = dir.join("adapter_model.safetensors");
-        let bytes = fs::read(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
-        let file = Source { path, settings };
-        let tensors = SafeTensors::deserialize(&bytes)
-            .map_err(|error| file.corrupt(format!("not a safetensors file: {error}")))?;
+        let (file, bytes) = Source::open(dir)?;
+        let tensors = file.tensors(&bytes)?;
         let mut found = Pairs::new();
         for (name, tensor) in tensors.iter() {
             let (key, side) = file.place(name, config.layers)?;
@@ -128,13 +124,26 @@ impl Adapter {
 type Pairs<'a> = BTreeMap<(usize, usize), [Option<TensorView<'a>>; 2]>;
 
 /// The file tensors come from, for what is said about them.
-struct Source {
-    path: PathBuf,
-    settings: Settings,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) settings: Settings,
 }
 
 impl Source {
-    fn corrupt(&self, reason: String) -> ModelError {
+    /// Reads the settings of the adapter in `dir` and the bytes of its tensors.
+    pub(crate) fn open(dir: &Path) -> Result<(Self, Vec<u8>), ModelError> {
+        let settings = Settings::read(dir.join("adapter_config.json"))?;
+        let path = dir.join("adapter_model.safetensors");
+        let bytes = fs::read(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        Ok((Self { path, settings }, bytes))
+    }
+
+    /// The tensors in the file's bytes.
+    pub(crate) fn tensors<'a>(&self, bytes: &'a [u8]) -> Result<SafeTensors<'a>, ModelError> {
+        SafeTensors::deserialize(bytes).map_err(|error| self.corrupt(format!("not a safetensors file: {error}")))
+    }
+
+    pub(crate) fn corrupt(&self, reason: String) -> ModelError {
         ModelError::Corrupt { path: self.path.clone(), reason }
     }
 
@@ -183,7 +192,13 @@ impl Source {
         Ok((!parts.is_empty()).then(|| Delta { shrink: Narrow::new(&shrink, inn), parts }))
     }
 
-    fn values(&self, name: &str, tensor: Option<&TensorView<'_>>, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+    /// A tensor's values, if it is there and has the expected shape.
+    pub(crate) fn values(
+        &self,
+        name: &str,
+        tensor: Option<&TensorView<'_>>,
+        shape: &[usize],
+    ) -> Result<Vec<f32>, ModelError> {
         let tensor = tensor.ok_or_else(|| self.corrupt(format!("{name} is missing")))?;
         if tensor.shape() != shape {
             let found = tensor.shape();
@@ -221,9 +236,10 @@ fn outputs(config: &DecoderConfig, module: &str) -> usize {
 }
 
 /// What `adapter_config.json` says.
-struct Settings {
-    rank: usize,
-    scale: f32,
+pub(crate) struct Settings {
+    pub(crate) rank: usize,
+    /// What `B A x` is multiplied by.
+    pub(crate) scale: f32,
 }
 
 impl Settings {

@@ -144,24 +144,33 @@ pub fn runtime(
     Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), vec![spec.clone(), checkpoint.name]))
 }
 
+/// The policy in `dir` with its adapter loaded, over a base model that goes by the names `base`.
+///
+/// # Errors
+/// When it cannot be read, belongs to another base model, or its adapter does not fit.
+pub async fn policy(dir: &Path, engine: &Engine, base: &[String]) -> anyhow::Result<Policy> {
+    let mut policy = Policy::open(dir)?;
+    if let Some(named) = &policy.base {
+        ensure!(
+            base.contains(named),
+            "{}: the policy {} belongs to the base model {named}, but {} is loaded: set --model",
+            dir.display(),
+            policy.name,
+            base.join(" alias ")
+        );
+    }
+    if let Some(adapter) = policy.adapter_dir.clone() {
+        let loaded = engine.load_adapter(adapter.clone()).await;
+        policy.adapter = Some(loaded.with_context(|| format!("cannot load the adapter {}", adapter.display()))?);
+    }
+    Ok(policy)
+}
+
 /// The policies in `dirs` with their adapters loaded, then the built-in ones over the bare base.
 async fn policies(dirs: &[PathBuf], engine: &Engine, base: &[String], mock: bool) -> anyhow::Result<Vec<Policy>> {
     let mut policies = Vec::new();
     for dir in dirs {
-        let mut policy = Policy::open(dir)?;
-        if let Some(named) = &policy.base {
-            ensure!(
-                base.contains(named),
-                "{}: the policy {} belongs to the base model {named}, but {} is loaded: set --model",
-                dir.display(),
-                policy.name,
-                base.join(" alias ")
-            );
-        }
-        if let Some(adapter) = policy.adapter_dir.clone() {
-            let loaded = engine.load_adapter(adapter.clone()).await;
-            policy.adapter = Some(loaded.with_context(|| format!("cannot load the adapter {}", adapter.display()))?);
-        }
+        let policy = policy(dir, engine, base).await?;
         ensure!(
             !policies.iter().any(|other: &Policy| other.name == policy.name),
             "two policies are called {}",

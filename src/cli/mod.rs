@@ -8,7 +8,7 @@ mod change;
 mod client;
 mod demo;
 pub mod embedding;
-mod eval;
+pub mod eval;
 mod explain;
 mod filter;
 mod index;
@@ -16,7 +16,6 @@ pub mod logging;
 mod openapi;
 pub mod progress;
 mod pull;
-mod quantile;
 mod search;
 mod serve;
 mod trace;
@@ -66,9 +65,8 @@ enum Command {
     Search(search::Args),
     /// Ask one question and watch the loop.
     Ask(ask::Args),
-    /// Measure how good retrieval is.
-    #[command(subcommand)]
-    Eval(eval::Command),
+    /// Measure how good policies and retrieval are.
+    Eval(eval::Args),
     /// Measure the engine or the server.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -91,7 +89,7 @@ impl Cli {
                 Command::Index(command) => command.run(self.log.as_deref()).await,
                 Command::Search(args) => args.run(self.log.as_deref()).await,
                 Command::Ask(args) => args.run(self.log.as_deref()).await,
-                Command::Eval(command) => command.run(self.log.as_deref()).await,
+                Command::Eval(args) => args.run(self.log.as_deref()).await,
                 Command::Bench(command) => command.run(self.log.as_deref()).await,
                 Command::Openapi(args) => args.run(),
             }

@@ -4,6 +4,7 @@
 #[path = "../agent_script/mod.rs"]
 mod agent_script;
 mod bounds;
+mod evaluation;
 mod guided;
 
 use std::sync::Arc;

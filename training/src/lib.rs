@@ -2,3 +2,45 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
+//! | [`cli`] | the commands |
+//! | [`data`] | trajectories for the cold start |
+//! | [`grpo`] | learning from rewards |
+//! | [`ledger`] | a run while it goes on: numbers, checkpoints, time |
+//! | [`optimizer`] | AdamW and gradient clipping |
+//! | [`order`] | seeds and shuffles |
+//! | [`pack`] | trajectories side by side in one pass |
+//! | [`product`] | the policy that training makes |
+//! | [`recipe`] | what a policy is trained by |
+//! | [`reward`] | what trajectories are worth |
+//! | [`rollout`] | questions answered by the policy as it is |
+//! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
+//! | [`sample`], [`store`] | trajectories as they are kept |
+//! | [`sft`] | learning from given trajectories |
+
+pub mod advantage;
+pub mod cli;
+pub mod data;
+mod error;
+pub mod grpo;
+pub mod ledger;
+pub mod optimizer;
+pub mod order;
+pub mod pack;
+pub mod policy_loss;
+pub mod product;
+pub mod recipe;
+pub mod reward;
+pub mod rollout;
+pub mod run;
+pub mod sample;
+pub mod schedule;
+pub mod sft;
+pub mod store;
+
+pub use error::TrainError;
+
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod tiny;

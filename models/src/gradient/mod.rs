@@ -4,10 +4,25 @@
 //! adapter or all weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once
 //! ([`Pack`]), and the vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
 
+pub mod attention;
+mod layer;
+mod learner;
+mod load;
+mod network;
+mod norm;
 mod objective;
+pub mod outer;
 mod pack;
+mod parameter;
+mod peft;
+mod projection;
+mod rotation;
+mod tape;
 mod tune;
+pub mod vocabulary;
 
+pub use learner::Learner;
 pub use objective::{Objective, Score, Slope};
 pub use pack::{Pack, Segment, Target};
+pub use parameter::Parameter;
 pub use tune::{Lora, Module, Tune};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::decoder::DecoderConfig;
+
 /// What of a decoder is learnt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tune {
@@ -43,4 +45,50 @@ pub enum Module {
     UpProj,
     /// Back to the residual stream.
     DownProj,
+}
+
+impl Lora {
+    /// What `B A x` is multiplied by.
+    pub(super) fn scale(&self) -> f32 {
+        self.alpha / self.rank as f32
+    }
+}
+
+impl Module {
+    /// How many there are.
+    pub(super) const COUNT: usize = 7;
+
+    /// All of them, in the order of the computation.
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::QProj, Self::KProj, Self::VProj, Self::OProj, Self::GateProj, Self::UpProj, Self::DownProj];
+
+    /// Its name in PEFT's `target_modules`.
+    pub fn name(self) -> &'static str {
+        self.path().rsplit('.').next().unwrap_or_default()
+    }
+
+    /// Its name inside a layer of the model hub's checkpoints.
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Self::QProj => "self_attn.q_proj",
+            Self::KProj => "self_attn.k_proj",
+            Self::VProj => "self_attn.v_proj",
+            Self::OProj => "self_attn.o_proj",
+            Self::GateProj => "mlp.gate_proj",
+            Self::UpProj => "mlp.up_proj",
+            Self::DownProj => "mlp.down_proj",
+        }
+    }
+
+    /// Shape (out, in) of its weight.
+    pub(super) fn shape(self, config: &DecoderConfig) -> [usize; 2] {
+        let (hidden, ffn, q, kv) = (config.hidden, config.ffn, config.q_width(), config.kv_width());
+        match self {
+            Self::QProj => [q, hidden],
+            Self::KProj | Self::VProj => [kv, hidden],
+            Self::OProj => [hidden, q],
+            Self::GateProj | Self::UpProj => [ffn, hidden],
+            Self::DownProj => [hidden, ffn],
+        }
+    }
 }

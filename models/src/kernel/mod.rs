@@ -6,6 +6,7 @@
 //! that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
 
 pub mod attention;
+pub(crate) mod derivative;
 pub mod elementwise;
 pub mod matmul;
 pub mod packed;
@@ -16,10 +17,11 @@ pub mod team;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod block;
 mod claims;
-mod isa;
+pub(crate) mod isa;
 pub(crate) mod lanes;
-mod layout;
+pub(crate) mod layout;
 pub(crate) mod lowrank;
 pub(crate) mod panel;
 mod portable;

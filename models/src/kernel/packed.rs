@@ -33,6 +33,27 @@ impl Packed {
         Self::from_values(bytemuck::cast_slice(w), out, inn, Form::F32)
     }
 
+    /// Packs the transpose of `f32` weights: `w` is row-major (inn, out), and the result has shape (out, inn).
+    ///
+    /// # Panics
+    /// If `w` has not `inn · out` values.
+    pub fn from_f32_transposed(w: &[f32], out: usize, inn: usize) -> Self {
+        assert_eq!(w.len(), out * inn, "transposed weights of shape ({inn}, {out})");
+        let mut packed = Self::empty(out, inn, Form::F32);
+        if w.is_empty() {
+            return packed;
+        }
+        let values = bytemuck::cast_slice_mut::<Line, f32>(&mut packed.lines);
+        for (panel, to) in values.chunks_exact_mut(inn * PANEL).enumerate() {
+            let first = panel * PANEL;
+            let width = PANEL.min(out - first);
+            for (row, to) in w.chunks_exact(out).zip(to.chunks_exact_mut(PANEL)) {
+                to[..width].copy_from_slice(&row[first..first + width]);
+            }
+        }
+        packed
+    }
+
     /// Packs a tensor of a GGUF or safetensors file: `bytes` holds `out` rows of `inn` weights in GGML's layout of
     /// `kind`, little-endian. F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 keep their size.
     ///
@@ -154,6 +175,21 @@ impl Packed {
                 }
             }
         }
+    }
+
+    /// Wᵀ, with the very values the compact form stands for, in `f32`: for gradients, `dx = dy · W`.
+    pub fn transposed(&self) -> Self {
+        let mut packed = Self::empty(self.inn, self.out, Form::F32);
+        let panel_len = self.out * PANEL;
+        let data = bytemuck::cast_slice_mut::<Line, f32>(&mut packed.lines);
+        let mut row = vec![0.0; self.inn];
+        for out in 0..self.out {
+            self.row_f32(out, &mut row);
+            for (panel, values) in data.chunks_exact_mut(panel_len).zip(row.chunks(PANEL)) {
+                panel[out * PANEL..][..values.len()].copy_from_slice(values);
+            }
+        }
+        packed
     }
 
     pub(crate) fn form(&self) -> Form {

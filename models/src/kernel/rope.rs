@@ -70,11 +70,20 @@ impl Rope {
 
     /// Rotates one head to its position, which was [`reserve`](Self::reserve)d.
     pub fn rotate(&self, head: &mut [f32], position: usize) {
+        self.turn::<false>(head, position);
+    }
+
+    /// Turns a head's gradient back: the transposed of [`rotate`](Self::rotate), by the negative angle.
+    pub fn rotate_back(&self, head: &mut [f32], position: usize) {
+        self.turn::<true>(head, position);
+    }
+
+    fn turn<const BACK: bool>(&self, head: &mut [f32], position: usize) {
         let half = self.frequencies.len();
         let (cos, sin) = self.table[position * 2 * half..(position + 1) * 2 * half].split_at(half);
         let (left, right) = head.split_at_mut(half);
         for (((left, right), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
-            let (x, y) = (*left, *right);
+            let (x, y, sin) = (*left, *right, if BACK { -*sin } else { *sin });
             *left = x * cos - y * sin;
             *right = y * cos + x * sin;
         }
@@ -113,6 +122,18 @@ mod tests {
         };
         assert!((product(5, 3) - product(257, 255)).abs() < 1e-4);
         assert!((product(5, 3) - product(5, 4)).abs() > 1e-2);
+    }
+
+    #[test]
+    fn turning_back_undoes_the_rotation() {
+        let mut rope = Rope::new(16, 10_000.0, &RopeScaling::None);
+        rope.reserve(40);
+        let head: Vec<f32> = (0..16).map(|i| (i as f32 * 0.7).sin()).collect();
+        let mut turned = head.clone();
+        rope.rotate(&mut turned, 37);
+        assert!(turned.iter().zip(&head).any(|(a, b)| (a - b).abs() > 0.1));
+        rope.rotate_back(&mut turned, 37);
+        assert!(turned.iter().zip(&head).all(|(a, b)| (a - b).abs() < 1e-6));
     }
 
     #[test]

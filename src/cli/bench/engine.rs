@@ -15,9 +15,9 @@ use waymark_models::sampler::SamplingParams;
 
 use super::llama;
 use crate::cli::assembly;
-use crate::cli::quantile::quantile;
 use crate::config::cores;
 use crate::engine::{CpuBackend, Engine, EngineConfig, Generate, KvBudget, Origin, Session, SessionOptions};
+use crate::metric::quantile;
 
 /// Measures decode and prefill rates of the engine.
 ///

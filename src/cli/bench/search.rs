@@ -14,8 +14,8 @@ use waymark_models::kernel::Team;
 use crate::agent::{Find, Search, SearchError, SearchLimits, Searcher};
 use crate::cli::assembly;
 use crate::cli::eval::{Questions, Way};
-use crate::cli::quantile::quantile;
 use crate::config::cores;
+use crate::metric::quantile;
 
 /// An index that is held up by one query.
 struct Holding {

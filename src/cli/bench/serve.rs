@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::agent::Event;
 use crate::cli::client::Client;
 use crate::cli::eval::Questions;
-use crate::cli::quantile::quantile;
+use crate::metric::quantile;
 
 /// Drives a server with concurrent questions and prints how it did.
 #[derive(Debug, clap::Args)]

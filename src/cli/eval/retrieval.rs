@@ -15,9 +15,9 @@ use super::questions::{Question, Questions};
 use super::report::{Measured, Report};
 use super::way::Way;
 use crate::agent::MAX_K;
-use crate::cli::quantile::quantile;
 use crate::cli::{assembly, progress};
 use crate::config::cores;
+use crate::metric::quantile;
 
 /// Measures how much of the supporting passages each way of searching finds.
 ///

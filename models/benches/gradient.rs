@@ -1,0 +1,89 @@
+//! Tokens per second of a learning step: forward, backward, and the values changed.
+//!
+//! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full]`
+//!
+//! The adapter is on queries, keys, values and attention's output. `--targets` says which part
+//! of each sequence, at its end, counts in the loss. Times are of the wall; those of the processor, beside them, tell on a
+//! busy machine. `scripts/bench/lora_step.py` does the same with PyTorch and `peft`.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
+use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let Some(path) = arguments.first().filter(|first| !first.starts_with("--")) else {
+        return println!("give the weights: cargo bench -p waymark-models --bench gradient -- FILE.gguf");
+    };
+    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
+    let number = |name: &str, default: usize| value(name).map_or(default, |value| value.parse().expect("a number"));
+    let targets: f64 = value("--targets").map_or(1.0, |value| value.parse().expect("a number"));
+    let (length, rounds) = (number("--length", 512), number("--rounds", 5));
+    let modules = [Module::QProj, Module::KProj, Module::VProj, Module::OProj];
+    let lora = Lora { rank: number("--rank", 16), alpha: 32.0, targets: modules.to_vec(), seed: 1 };
+    let tune = if arguments.iter().any(|a| a == "--full") { Tune::Full } else { Tune::Lora(lora) };
+    let begin = Instant::now();
+    let weights = Weights::open(path.as_ref()).expect("the weights open");
+    let team = Arc::new(Team::new(number("--threads", 2)));
+    let mut learner = Learner::load(&weights, team, &tune).expect("the weights load");
+    let limit = number("--limit", 0) << 20;
+    learner.set_limit((limit > 0).then_some(limit));
+    let learnt = learner.values().len() as f64 / 1e6;
+    println!("loaded in {:.1} s, {learnt:.2} M values are learnt", begin.elapsed().as_secs_f64());
+    let sequences = number("--sequences", 1);
+    let pack = pack(sequences, length, targets, learner.config().vocab);
+    step(&mut learner, &pack);
+    let busy = processor();
+    let mut times: Vec<f64> = (0..rounds).map(|_| step(&mut learner, &pack)).collect();
+    let busy = (processor() - busy) / rounds as f64;
+    times.sort_unstable_by(f64::total_cmp);
+    let (best, median) = (times[0], times[times.len() / 2]);
+    let (tokens, counted) = (pack.tokens().len(), pack.targets().len());
+    println!(
+        "{sequences} x {length}, {counted} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s, processor {busy:.2} s",
+        tokens as f64 / median
+    );
+    println!("memory: peak {} MB, planned {} MB", peak() >> 20, learner.bytes(tokens) >> 20);
+}
+
+fn pack(sequences: usize, length: usize, targets: f64, vocab: usize) -> Pack {
+    let mut pack = Pack::new();
+    for sequence in 0..sequences {
+        let tokens: Vec<u32> = (0..length).map(|i| ((i * 131 + sequence * 977) * 7919 % vocab) as u32).collect();
+        let segment = pack.push(&tokens, None);
+        let first = (length as f64 * (1.0 - targets)) as usize;
+        (first.max(1)..length).for_each(|index| pack.target(segment, index));
+    }
+    pack
+}
+
+/// One step of plain gradient descent, in seconds.
+fn step(learner: &mut Learner, pack: &Pack) -> f64 {
+    let begin = Instant::now();
+    let weight = -1.0 / pack.targets().len() as f32;
+    learner.zero();
+    learner.learn(pack, &mut |_, _: Score| Slope { logprob: weight, entropy: 0.0 }).expect("the pass runs");
+    learner.change(|values, gradients| {
+        values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= 1e-4 * *gradient);
+    });
+    begin.elapsed().as_secs_f64()
+}
+
+/// Seconds of processor time this process has had; 0 where the system does not say.
+fn processor() -> f64 {
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    after.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
+}
+
+/// The most memory this process has had, in bytes; 0 where the system does not say.
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()).and_then(|kb| kb.parse::<usize>().ok()).unwrap_or(0) << 10
+}

@@ -1,0 +1,174 @@
+//! A tile of queries against all keys they see, with the softmax computed online (Milakov and Gimelshein 2018).
+//!
+//! Scores are kept transposed, shape (keys, queries): a query is a lane, so maxima and sums need no work across lanes.
+
+use std::ops::Range;
+
+use super::forest::tiles;
+use super::{Part, Plan, TILE, on_lanes};
+use crate::kernel::attention::Heads;
+use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
+use crate::kernel::isa::Isa;
+use crate::kernel::lanes::{LANES, Lanes};
+use crate::kernel::team::{Base, Team};
+
+pub(super) fn run(plan: &Plan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: &mut [f32], lse: &mut [f32]) {
+    let (heads, width) = (plan.heads, plan.heads.query * plan.heads.dim);
+    let (out, lse) = (Base(out.as_mut_ptr()), Base(lse.as_mut_ptr()));
+    team.sweep(plan.queries.len() * heads.kv, &|claims| {
+        let mut tile = Tile::new(plan);
+        for item in claims {
+            let (part, head) = (&plan.queries[item / heads.kv], item % heads.kv);
+            tile.attend(part, head, qkv);
+            for (query, token) in part.tokens.clone().enumerate() {
+                for (member, state) in tile.members.iter().enumerate() {
+                    let index = head * heads.group() + member;
+                    let values = &state.sums[query * heads.dim..][..heads.dim];
+                    // SAFETY: inside the slices, whose shapes `Plan::forward` has checked; items have disjoint tokens
+                    // and heads.
+                    let (out, lse) = unsafe {
+                        let out = out.at(token * width + index * heads.dim);
+                        (std::slice::from_raw_parts_mut(out, heads.dim), &mut *lse.at(token * heads.query + index))
+                    };
+                    let total = state.totals[query];
+                    out.iter_mut().zip(values).for_each(|(out, value)| *out = value / total);
+                    *lse = state.largest[query] + total.ln();
+                }
+            }
+        }
+    });
+}
+
+/// Up to [`TILE`] queries of every head in a group, and everything that is written while their keys go by.
+struct Tile<'a> {
+    plan: &'a Plan,
+    members: Vec<Member>,
+    /// Shape (keys, [`TILE`]).
+    scores: Vec<f32>,
+    /// Values of one tile of keys, shape (keys, dim).
+    values: Vec<f32>,
+}
+
+/// One query head.
+struct Member {
+    /// Queries, scaled and transposed, shape (dim, [`TILE`]); zero beyond the last.
+    queries: Vec<f32>,
+    /// Weighted sums of values, shape ([`TILE`], dim).
+    sums: Vec<f32>,
+    largest: [f32; TILE],
+    totals: [f32; TILE],
+}
+
+impl<'a> Tile<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let vectors = || vec![0.0; TILE * plan.heads.dim];
+        let member = || Member { queries: vectors(), sums: vectors(), largest: [0.0; TILE], totals: [0.0; TILE] };
+        let members = std::iter::repeat_with(member).take(plan.heads.group()).collect();
+        Self { plan, members, scores: vec![0.0; TILE * TILE], values: vectors() }
+    }
+
+    fn attend(&mut self, part: &Part, head: usize, (q, k, v): (&[f32], &[f32], &[f32])) {
+        let Heads { query, kv, dim } = self.plan.heads;
+        for (member, state) in self.members.iter_mut().enumerate() {
+            let at = part.tokens.start * query * dim + (head * query / kv + member) * dim;
+            state.begin(part.tokens.len(), dim, &q[at..], query * dim);
+        }
+        for keys in tiles(&self.plan.forest.keys(part)) {
+            let at = keys.start * kv * dim + head * dim;
+            for (row, values) in self.values.chunks_exact_mut(dim).take(keys.len()).enumerate() {
+                values.copy_from_slice(&v[at + row * kv * dim..][..dim]);
+            }
+            let left = Left { from: &k[at..], row: kv * dim, step: 1 };
+            for state in &mut self.members {
+                state.look(self.plan.isa, left, &part.tokens, &keys, &mut self.scores, &self.values);
+            }
+        }
+    }
+}
+
+impl Member {
+    fn begin(&mut self, count: usize, dim: usize, q: &[f32], stride: usize) {
+        let scale = 1.0 / (dim as f32).sqrt();
+        if count < TILE {
+            self.queries.fill(0.0);
+        }
+        for query in 0..count {
+            let from = &q[query * stride..][..dim];
+            from.iter().enumerate().for_each(|(d, value)| self.queries[d * TILE + query] = value * scale);
+        }
+        self.sums.fill(0.0);
+        self.largest.fill(f32::NEG_INFINITY);
+        self.totals.fill(0.0);
+    }
+
+    /// Lets one tile of keys and values go by.
+    fn look(
+        &mut self,
+        isa: Isa,
+        keys: Left<'_>,
+        queries: &Range<usize>,
+        seen: &Range<usize>,
+        scores: &mut [f32],
+        values: &[f32],
+    ) {
+        let dim = self.sums.len() / TILE;
+        let columns = queries.len().next_multiple_of(LANES);
+        let extent = Extent { rows: seen.len(), inner: dim, columns };
+        multiply(isa, extent, keys, Right { from: &self.queries, stride: TILE }, (scores, TILE), Sum::Set);
+        for (row, token) in seen.clone().enumerate() {
+            // Queries before a key do not see it.
+            scores[row * TILE..][..token.saturating_sub(queries.start)].fill(f32::NEG_INFINITY);
+        }
+        // SAFETY: `isa` says what the processor has; the scores have a row per key.
+        unsafe {
+            let rows = &mut scores[..seen.len() * TILE];
+            on_lanes!(isa, weigh(scores: &mut [f32] = rows, columns: usize = columns, member: &mut Member = self));
+        }
+        let extent = Extent { rows: queries.len(), inner: seen.len(), columns: dim };
+        let left = Left { from: scores, row: 1, step: TILE };
+        multiply(isa, extent, left, Right { from: values, stride: dim }, (&mut self.sums, dim), Sum::Add);
+    }
+}
+
+/// Turns scores, shape (keys, [`TILE`]), into softmax weights relative to the largest score so far, and rescales what
+/// was summed up before.
+///
+/// # Safety
+/// The instruction set of `L` is there.
+#[inline(always)]
+unsafe fn weigh<L: Lanes>(scores: &mut [f32], columns: usize, member: &mut Member) {
+    let mut keep = [0.0; TILE];
+    for column in (0..columns).step_by(LANES) {
+        // SAFETY: whole vectors of the rows and of the arrays, which have TILE values; L as promised.
+        unsafe {
+            let before = L::load(member.largest[column..].as_ptr());
+            let mut largest = [before; 4];
+            for rows in scores.chunks(4 * TILE) {
+                for (row, largest) in rows.chunks_exact(TILE).zip(&mut largest) {
+                    *largest = largest.max(L::load(row[column..].as_ptr()));
+                }
+            }
+            let largest = largest[0].max(largest[1]).max(largest[2].max(largest[3]));
+            let negative = largest.mul(L::splat(-1.0));
+            let mut total = L::splat(0.0);
+            for row in scores.chunks_exact_mut(TILE) {
+                let at = row[column..].as_mut_ptr();
+                let weight = L::load(at).add(negative).exp();
+                weight.store(at);
+                total = total.add(weight);
+            }
+            let factor = before.add(negative).exp();
+            let totals = member.totals[column..].as_mut_ptr();
+            L::load(totals).fma(factor, total).store(totals);
+            largest.store(member.largest[column..].as_mut_ptr());
+            factor.store(keep[column..].as_mut_ptr());
+        }
+    }
+    let dim = member.sums.len() / TILE;
+    for (sums, keep) in member.sums.chunks_exact_mut(dim).zip(keep).take(columns) {
+        for vector in sums.chunks_exact_mut(LANES) {
+            // SAFETY: a whole vector; L as promised.
+            unsafe { L::load(vector.as_ptr()).mul(L::splat(keep)).store(vector.as_mut_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Causal attention over the forest of a [`Pack`], forwards and backwards.
+//!
+//! With `s = q · k / √dim` over the keys a token sees, `p = softmax(s)` and `out = p · v`. Backwards, with
+//! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = ds · k / √dim`, `dk = dsᵀ · q / √dim` (Dao et al.
+//! 2022, "FlashAttention", algorithms 2 and 4). Scores exist only as tiles of [`TILE`] × [`TILE`].
+
+mod backward;
+mod forest;
+mod forward;
+#[cfg(test)]
+mod test;
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use super::Pack;
+use crate::kernel::attention::Heads;
+use crate::kernel::isa::Isa;
+use crate::kernel::lanes::LANES;
+use crate::kernel::team::Team;
+use backward::Run;
+use forest::Forest;
+
+/// Queries and keys of a tile of scores: what a core's caches hold together with the vectors it comes from.
+const TILE: usize = 64;
+
+/// What sees what in one pack, for one shape of heads, and how that work is cut up. The cut depends on the pack and the
+/// heads alone, and so do the results, to the last bit.
+#[derive(Debug)]
+pub struct Plan {
+    heads: Heads,
+    isa: Isa,
+    tokens: usize,
+    forest: Forest,
+    /// Tiles of queries, those with the most work first.
+    queries: Vec<Part>,
+    /// Runs of tiles of keys.
+    runs: Vec<Run>,
+    /// Gradients of queries per run, used again from layer to layer.
+    partial: Mutex<Vec<f32>>,
+}
+
+/// Up to [`TILE`] consecutive tokens of a segment.
+#[derive(Debug, Clone)]
+struct Part {
+    segment: usize,
+    tokens: Range<usize>,
+}
+
+/// What a forward pass leaves for the backward pass.
+#[derive(Debug, Clone, Copy)]
+struct Pass<'a> {
+    /// Queries, shape (tokens, heads · dim).
+    q: &'a [f32],
+    /// Keys, shape (tokens, kv heads · dim).
+    k: &'a [f32],
+    /// Values, shape (tokens, kv heads · dim).
+    v: &'a [f32],
+    /// The result, shape (tokens, heads · dim).
+    out: &'a [f32],
+    /// Logarithms of the softmaxes' denominators, shape (tokens, heads).
+    lse: &'a [f32],
+}
+
+impl Plan {
+    /// The plan for `pack`; it holds for all layers.
+    ///
+    /// # Panics
+    /// If the width of a head is no multiple of 16.
+    pub fn new(pack: &Pack, heads: Heads) -> Self {
+        assert!(heads.dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
+        let forest = Forest::new(pack);
+        let parts: Vec<_> = (0..pack.segments().len()).flat_map(|segment| forest.parts(segment)).collect();
+        let mut queries = parts.clone();
+        queries.sort_by_key(|part| (std::cmp::Reverse(forest.seen(part)), part.tokens.start));
+        let runs = backward::runs(&forest, parts, heads);
+        let tokens = pack.tokens().len();
+        Self { heads, isa: Isa::best(), tokens, forest, queries, runs, partial: Mutex::default() }
+    }
+
+    /// Attention of every token: q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads · dim), rotated
+    /// where they must be; `lse` (tokens, heads) gets the logarithm of each softmax's denominator.
+    ///
+    /// # Panics
+    /// If a slice does not have its shape.
+    pub fn forward(&self, team: &Team, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32], lse: &mut [f32]) {
+        self.check(Pass { q, k, v, out, lse });
+        forward::run(self, team, (q, k, v), out, lse);
+    }
+
+    /// The gradients of q, k and v, given that of `out`; shapes as in [`forward`](Self::forward), which gave `out` and
+    /// `lse`. Overwrites dq, dk and dv.
+    ///
+    /// # Panics
+    /// If a slice does not have its shape.
+    #[allow(clippy::too_many_arguments, reason = "each is a matrix of its own")]
+    pub fn backward(
+        &self,
+        team: &Team,
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        out: &[f32],
+        lse: &[f32],
+        dout: &[f32],
+        dq: &mut [f32],
+        dk: &mut [f32],
+        dv: &mut [f32],
+    ) {
+        let pass = Pass { q, k, v, out, lse };
+        self.check(pass);
+        self.check(Pass { q: dq, k: dk, v: dv, out: dout, lse });
+        backward::run(self, team, pass, dout, [dq, dk, dv]);
+    }
+
+    fn check(&self, pass: Pass<'_>) {
+        let Heads { query, kv, dim } = self.heads;
+        assert!([pass.q.len(), pass.out.len()] == [self.tokens * query * dim; 2], "queries and outputs");
+        assert!([pass.k.len(), pass.v.len()] == [self.tokens * kv * dim; 2], "keys and values");
+        assert!(pass.lse.len() == self.tokens * query, "denominators");
+    }
+}
+
+/// Compiles a generic function over [`Lanes`](crate::kernel::lanes::Lanes) for every instruction set, and calls the one
+/// that `$isa` names.
+macro_rules! on_lanes {
+    ($isa:expr, $body:ident($($arg:ident: $type:ty = $value:expr),*)) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f")]
+        unsafe fn avx512($($arg: $type),*) {
+            // SAFETY: the caller's promise.
+            unsafe { $body::<std::arch::x86_64::__m512>($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn avx2($($arg: $type),*) {
+            // SAFETY: the caller's promise.
+            unsafe { $body::<[std::arch::x86_64::__m256; 2]>($($arg),*) }
+        }
+        match $isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512($($value),*),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2($($value),*),
+            Isa::Portable => $body::<[f32; LANES]>($($value),*),
+        }
+    }};
+}
+pub(super) use on_lanes;

@@ -1,0 +1,194 @@
+//! One layer, forward and backward.
+
+use super::Module;
+use super::attention::Plan;
+use super::norm::Vector;
+use super::projection::{Learning, Output, Projection, Rows};
+use super::rotation::{Turn, bias};
+use super::tape::{Kept, Scratch};
+use crate::decoder::DecoderConfig;
+use crate::kernel::derivative::silu_mul_back;
+use crate::kernel::rope::Rope;
+use crate::kernel::silu_mul;
+use crate::kernel::team::Base;
+
+/// Tokens per thread below which a pass over tokens is not worth a parallel region.
+const GRAIN: usize = 8;
+
+/// A layer's weights, and what of them is learnt.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) attention_norm: Vector,
+    /// By [`Module`].
+    pub(super) projections: [Projection; Module::COUNT],
+    /// Of queries, keys and values (Qwen2).
+    pub(super) biases: Option<[Vector; 3]>,
+    /// Of each head of queries and of keys (Qwen3).
+    pub(super) head_norms: Option<[Vector; 2]>,
+    pub(super) ffn_norm: Vector,
+}
+
+/// What all layers of one pass share.
+pub(super) struct Pass<'a> {
+    pub(super) config: &'a DecoderConfig,
+    pub(super) rope: &'a Rope,
+    pub(super) plan: &'a Plan,
+    /// The position of each token in its sequence.
+    pub(super) positions: &'a [usize],
+    pub(super) rows: Rows<'a>,
+}
+
+impl Layer {
+    /// Takes over changed values.
+    pub(super) fn repack(&mut self, values: &[f32]) {
+        let mut scratch = Vec::new();
+        self.projections.iter_mut().for_each(|projection| projection.repack(values, &mut scratch));
+        let vectors = [&mut self.attention_norm, &mut self.ffn_norm].into_iter();
+        let vectors = vectors.chain(self.biases.iter_mut().flatten()).chain(self.head_norms.iter_mut().flatten());
+        vectors.for_each(|vector| vector.repack(values));
+    }
+
+    /// Bytes the packed forms take.
+    pub(super) fn bytes(&self) -> usize {
+        self.projections.iter().map(Projection::bytes).sum()
+    }
+
+    fn at(&self, module: Module) -> &Projection {
+        &self.projections[module as usize]
+    }
+
+    fn turn(&self, side: usize, width: usize) -> Turn<'_> {
+        Turn {
+            bias: self.biases.as_ref().map(|biases| &biases[side]),
+            norm: self.head_norms.as_ref().map(|norms| &norms[side]),
+            width,
+        }
+    }
+
+    /// Takes `scratch.stream` through the layer, in place.
+    pub(super) fn forward(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
+        let (config, rows) = (pass.config, pass.rows);
+        kept.resize(config, rows.count);
+        let Scratch { stream, normed, activated, .. } = scratch;
+        self.attention_norm.normalise(rows.team, stream, config.rms_eps, normed);
+        for (module, y) in [(Module::QProj, &mut kept.q), (Module::KProj, &mut kept.k), (Module::VProj, &mut kept.v)] {
+            self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
+        }
+        let [raw_q, raw_k] = &mut kept.raw;
+        self.turn(0, config.q_width()).forward(pass, &mut kept.q, raw_q);
+        self.turn(1, config.kv_width()).forward(pass, &mut kept.k, raw_k);
+        bias(pass, self.biases.as_ref().map(|biases| &biases[2]), config.kv_width(), &mut kept.v);
+        pass.plan.forward(rows.team, &kept.q, &kept.k, &kept.v, &mut kept.attended, &mut kept.lse);
+        self.at(Module::OProj).forward(
+            rows,
+            &kept.attended,
+            &mut kept.small[Module::OProj as usize],
+            Output::Add(stream),
+        );
+        kept.middle.copy_from_slice(stream);
+        self.ffn_norm.normalise(rows.team, stream, config.rms_eps, normed);
+        for (module, y) in [(Module::GateProj, &mut kept.gate), (Module::UpProj, &mut kept.up)] {
+            self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
+        }
+        activate(pass, kept, activated);
+        let small = &mut kept.small[Module::DownProj as usize];
+        self.at(Module::DownProj).forward(rows, activated, small, Output::Add(stream));
+    }
+
+    /// Takes the gradient of the layer's output in `scratch.stream` to that of its input, in place, and adds what it
+    /// learns to `gradients`. Without `further` the input's gradient is not needed and left unfinished.
+    pub(super) fn backward(
+        &self,
+        pass: &Pass<'_>,
+        input: &[f32],
+        kept: &mut Kept,
+        scratch: &mut Scratch,
+        gradients: &mut [f32],
+        further: bool,
+    ) {
+        self.feed_back(pass, kept, scratch, gradients);
+        self.attend_back(pass, input, kept, scratch, gradients, further);
+    }
+
+    /// The feed-forward part of the backward pass.
+    fn feed_back(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch, gradients: &mut [f32]) {
+        let (config, rows) = (pass.config, pass.rows);
+        let Scratch { stream, normed, dnormed, activated, dactivated, dsmall, .. } = scratch;
+        let mut learning = Learning { gradients, small: dsmall };
+        let down = self.at(Module::DownProj);
+        if down.learns() {
+            activate(pass, kept, activated);
+        }
+        let small = &kept.small[Module::DownProj as usize];
+        down.backward(rows, stream, activated, small, Output::Set(dactivated), &mut learning);
+        gate_back(pass, kept, dactivated);
+        let [gate, up] = [Module::GateProj, Module::UpProj].map(|module| self.at(module));
+        if gate.learns() || up.learns() {
+            self.ffn_norm.normalise(rows.team, &kept.middle, config.rms_eps, normed);
+        }
+        let small = |module: Module| &kept.small[module as usize];
+        gate.backward(rows, &kept.gate, normed, small(Module::GateProj), Output::Set(dnormed), &mut learning);
+        up.backward(rows, &kept.up, normed, small(Module::UpProj), Output::Add(dnormed), &mut learning);
+        self.ffn_norm.back(rows.team, &kept.middle, config.rms_eps, dnormed, stream, learning.gradients);
+    }
+
+    /// The attention part of the backward pass.
+    fn attend_back(
+        &self,
+        pass: &Pass<'_>,
+        input: &[f32],
+        kept: &Kept,
+        scratch: &mut Scratch,
+        gradients: &mut [f32],
+        further: bool,
+    ) {
+        let (config, rows) = (pass.config, pass.rows);
+        let Scratch { stream, normed, dnormed, dattended, dq, dk, dv, draw, dsmall, .. } = scratch;
+        let mut learning = Learning { gradients, small: dsmall };
+        let small = |module: Module| &kept.small[module as usize];
+        let o = self.at(Module::OProj);
+        o.backward(rows, stream, &kept.attended, small(Module::OProj), Output::Set(dattended), &mut learning);
+        pass.plan.backward(rows.team, &kept.q, &kept.k, &kept.v, &kept.attended, &kept.lse, dattended, dq, dk, dv);
+        self.turn(0, config.q_width()).backward(pass, &kept.raw[0], dq, draw, learning.gradients);
+        self.turn(1, config.kv_width()).backward(pass, &kept.raw[1], dk, draw, learning.gradients);
+        if let Some(biases) = &self.biases {
+            biases[2].learn_sum(dv, learning.gradients);
+        }
+        let sides = [(Module::QProj, dq), (Module::KProj, dk), (Module::VProj, dv)];
+        if sides.iter().any(|(module, _)| self.at(*module).learns()) {
+            self.attention_norm.normalise(rows.team, input, config.rms_eps, normed);
+        }
+        for (index, (module, dy)) in sides.into_iter().enumerate() {
+            let into = match index {
+                _ if !further => Output::Nowhere,
+                0 => Output::Set(&mut *dnormed),
+                _ => Output::Add(&mut *dnormed),
+            };
+            self.at(module).backward(rows, dy, normed, small(module), into, &mut learning);
+        }
+        if further {
+            self.attention_norm.back(rows.team, input, config.rms_eps, dnormed, stream, learning.gradients);
+        }
+    }
+}
+
+/// `silu(gate) · up` of every token.
+fn activate(pass: &Pass<'_>, kept: &Kept, activated: &mut [f32]) {
+    pass.rows.team.rows(activated, pass.config.ffn, GRAIN, &|first, share| {
+        let range = first * pass.config.ffn..first * pass.config.ffn + share.len();
+        share.copy_from_slice(&kept.gate[range.clone()]);
+        silu_mul(share, &kept.up[range]);
+    });
+}
+
+/// Puts the gradients of the gate and of what it multiplies in their own places.
+fn gate_back(pass: &Pass<'_>, kept: &mut Kept, dactivated: &[f32]) {
+    assert_eq!(kept.up.len(), dactivated.len(), "a gradient for each value");
+    let up = Base(kept.up.as_mut_ptr());
+    pass.rows.team.rows(&mut kept.gate, pass.config.ffn, GRAIN, &|first, gate| {
+        let first = first * pass.config.ffn;
+        // SAFETY: `up` has the length of the gate, whose shares are disjoint and inside it.
+        let up = unsafe { std::slice::from_raw_parts_mut(up.at(first), gate.len()) };
+        silu_mul_back(gate, up, &dactivated[first..][..gate.len()]);
+    });
+}

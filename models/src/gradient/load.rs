@@ -1,0 +1,160 @@
+//! From a checkpoint to a network that learns.
+
+use std::ops::Range;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::layer::Layer;
+use super::network::{Embedding, Network};
+use super::norm::Vector;
+use super::parameter::Table;
+use super::projection::{Delta, Learnt, Projection};
+use super::{Lora, Module, Tune};
+use crate::ModelError;
+use crate::decoder::DecoderConfig;
+use crate::kernel::Packed;
+use crate::weights::{TensorView, Weights};
+
+/// What is needed to load every part.
+pub(super) struct Loader<'a> {
+    weights: &'a Weights,
+    config: &'a DecoderConfig,
+    tune: &'a Tune,
+    random: ChaCha8Rng,
+    table: Table,
+}
+
+impl<'a> Loader<'a> {
+    /// # Errors
+    /// [`ModelError::Input`] for an adapter without rank or modules, or with a scale that is no positive number.
+    pub(super) fn new(weights: &'a Weights, tune: &'a Tune) -> Result<Self, ModelError> {
+        let mut seed = 0;
+        if let Tune::Lora(lora) = tune {
+            if lora.rank == 0 || lora.targets.is_empty() {
+                return Err(ModelError::Input("an adapter needs a rank of at least 1 and a module".to_owned()));
+            }
+            if !(lora.alpha.is_finite() && lora.alpha > 0.0) {
+                return Err(ModelError::Input(format!("alpha {} is not a finite number above 0", lora.alpha)));
+            }
+            seed = lora.seed;
+        }
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        Ok(Self { weights, config: weights.config(), tune, random, table: Table::default() })
+    }
+
+    /// Loads everything; parameters come in the order of the checkpoint's layers.
+    pub(super) fn load(mut self) -> Result<(Network, Table), ModelError> {
+        let config = self.config;
+        let (vocab, hidden) = (config.vocab, config.hidden);
+        const EMBEDDING: &str = "model.embed_tokens.weight";
+        let tied = config.tied_embeddings;
+        let embedding = (!tied).then(|| self.embedding(EMBEDDING, vocab, hidden)).transpose()?;
+        let head_first = tied.then(|| self.full(EMBEDDING, vocab, hidden)).transpose()?;
+        let layers = (0..config.layers).map(|index| self.layer(index)).collect::<Result<Vec<_>, _>>()?;
+        let norm = self.vector("model.norm.weight", hidden)?;
+        let head = match head_first {
+            Some(head) => head,
+            None => self.full("lm_head.weight", vocab, hidden)?,
+        };
+        Ok((Network { embedding, layers, norm, head }, self.table))
+    }
+
+    fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
+        let config = self.config;
+        let name = |rest: &str| format!("model.layers.{index}.{rest}");
+        let attention_norm = self.vector(&name("input_layernorm.weight"), config.hidden)?;
+        let mut projections = Vec::with_capacity(Module::COUNT);
+        for module in Module::ALL {
+            projections.push(self.projection(index, module)?);
+        }
+        let Ok(projections) = projections.try_into() else { unreachable!("one projection for each module") };
+        let widths = [config.q_width(), config.kv_width(), config.kv_width()];
+        let mut biases = None;
+        if config.qkv_bias {
+            let mut bias =
+                |side: usize| self.vector(&name(&format!("{}.bias", Module::ALL[side].path())), widths[side]);
+            biases = Some([bias(0)?, bias(1)?, bias(2)?]);
+        }
+        let mut head_norms = None;
+        if config.qk_norm {
+            let mut norm = |side: &str| self.vector(&name(&format!("self_attn.{side}_norm.weight")), config.head_dim);
+            head_norms = Some([norm("q")?, norm("k")?]);
+        }
+        let ffn_norm = self.vector(&name("post_attention_layernorm.weight"), config.hidden)?;
+        Ok(Layer { attention_norm, projections, biases, head_norms, ffn_norm })
+    }
+
+    fn projection(&mut self, layer: usize, module: Module) -> Result<Projection, ModelError> {
+        let [out, inn] = module.shape(self.config);
+        let name = format!("model.layers.{layer}.{}.weight", module.path());
+        match self.tune {
+            Tune::Full => self.full(&name, out, inn),
+            Tune::Lora(lora) => {
+                let learnt = match lora.targets.contains(&module) {
+                    true => Learnt::Adapter(Box::new(self.delta(lora, layer, module, [out, inn]))),
+                    false => Learnt::Nothing,
+                };
+                Ok(Projection::new(pack(&self.view(&name, &[out, inn])?)?, learnt))
+            }
+        }
+    }
+
+    /// An adapter's pair as PEFT begins it: A uniform in ±1/√in (Kaiming with a = √5), B zero.
+    fn delta(&mut self, lora: &Lora, layer: usize, module: Module, [out, inn]: [usize; 2]) -> Delta {
+        let name = |side: &str| format!("base_model.model.model.layers.{layer}.{}.lora_{side}.weight", module.path());
+        let bound = 1.0 / (inn as f64).sqrt();
+        let random = &mut self.random;
+        let uniform = |_| ((f64::from(random.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) * bound) as f32;
+        let a = self.table.push(name("A"), &[lora.rank, inn], (0..lora.rank * inn).map(uniform));
+        let b = self.table.push(name("B"), &[out, lora.rank], std::iter::repeat_n(0.0, out * lora.rank));
+        Delta::new(lora.rank, lora.scale(), [a, b])
+    }
+
+    /// A matrix that is learnt itself when everything is.
+    fn full(&mut self, name: &str, out: usize, inn: usize) -> Result<Projection, ModelError> {
+        let view = self.view(name, &[out, inn])?;
+        let learnt = match self.learn_whole(name, &view)? {
+            Some(range) => Learnt::Weight(range),
+            None => Learnt::Nothing,
+        };
+        Ok(Projection::new(pack(&view)?, learnt))
+    }
+
+    /// A matrix whose rows are looked up.
+    fn embedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Embedding, ModelError> {
+        let view = self.view(name, &[out, inn])?;
+        Ok(Embedding { learnt: self.learn_whole(name, &view)?, rows: pack(&view)? })
+    }
+
+    fn vector(&mut self, name: &str, len: usize) -> Result<Vector, ModelError> {
+        let view = self.view(name, &[len])?;
+        Ok(Vector { learnt: self.learn_whole(name, &view)?, values: view.to_f32()? })
+    }
+
+    /// The place of a tensor among what is learnt, if everything is.
+    fn learn_whole(&mut self, name: &str, view: &TensorView<'_>) -> Result<Option<Range<usize>>, ModelError> {
+        Ok(match self.tune {
+            Tune::Full => Some(self.table.push(name.to_owned(), &view.shape, view.to_f32()?)),
+            Tune::Lora(_) => None,
+        })
+    }
+
+    fn view(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
+        let view = self.weights.tensor(name)?;
+        if view.shape != shape {
+            let reason = format!("shape {:?}, {shape:?} was expected", view.shape);
+            return Err(ModelError::Tensor { name: name.to_owned(), reason });
+        }
+        Ok(view)
+    }
+}
+
+/// A matrix in the compact form of its checkpoint where there is one for the product, as the decoder keeps it.
+fn pack(view: &TensorView<'_>) -> Result<Packed, ModelError> {
+    let (out, inn) = (view.shape[0], view.shape[1]);
+    match Packed::keeps(view.kind) {
+        true => Packed::from_ggml(view.kind, &view.bytes, out, inn),
+        false => Ok(Packed::from_f32(&view.to_f32()?, out, inn)),
+    }
+}

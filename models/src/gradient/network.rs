@@ -1,0 +1,153 @@
+//! The whole decoder, forward and backward.
+
+use std::ops::Range;
+
+use super::layer::{Layer, Pass};
+use super::norm::Vector;
+use super::projection::Projection;
+use super::tape::{Kept, Scratch, Tape};
+use super::vocabulary::{self, Head};
+use super::{Objective, Pack, Score};
+use crate::kernel::{Packed, Team, add};
+
+/// A decoder's weights for learning.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// Where tokens are looked up; none when that is the head.
+    pub(super) embedding: Option<Embedding>,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Vector,
+    /// The vocabulary projection.
+    pub(super) head: Projection,
+}
+
+/// An embedding matrix of its own.
+#[derive(Debug)]
+pub(super) struct Embedding {
+    /// Shape (vocab, hidden).
+    pub(super) rows: Packed,
+    pub(super) learnt: Option<Range<usize>>,
+}
+
+impl Network {
+    /// Takes over changed values.
+    pub(super) fn repack(&mut self, team: &Team, values: &[f32]) {
+        team.rows(&mut self.layers, 1, 1, &|_, layers| layers.iter_mut().for_each(|layer| layer.repack(values)));
+        self.norm.repack(values);
+        self.head.repack(values, &mut Vec::new());
+        if let Some(Embedding { rows, learnt: Some(range) }) = &mut self.embedding {
+            *rows = Packed::from_f32(&values[range.clone()], rows.out(), rows.inn());
+        }
+    }
+
+    /// Bytes the packed forms take.
+    pub(super) fn bytes(&self) -> usize {
+        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
+        layers + self.head.bytes() + self.embedding.as_ref().map_or(0, |embedding| embedding.rows.bytes())
+    }
+
+    /// Scores of all targets.
+    pub(super) fn score(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Score> {
+        self.begin(pass, pack, scratch);
+        self.layers.iter().for_each(|layer| layer.forward(pass, kept, scratch));
+        let tokens = self.finish(pass, pack, scratch);
+        vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
+    }
+
+    /// Forward and backward; `whole` layers keep their activations, the others compute them again.
+    pub(super) fn learn(
+        &self,
+        pass: &Pass<'_>,
+        pack: &Pack,
+        (tape, whole): (&mut Tape, usize),
+        scratch: &mut Scratch,
+        objective: &mut dyn Objective,
+        gradients: &mut [f32],
+    ) {
+        tape.inputs.resize_with(self.layers.len(), Vec::new);
+        tape.kept.resize_with(self.layers.len().min(whole + 1), Kept::default);
+        self.begin(pass, pack, scratch);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let input = &mut tape.inputs[index];
+            input.clear();
+            input.extend_from_slice(&scratch.stream);
+            layer.forward(pass, &mut tape.kept[index.min(whole)], scratch);
+        }
+        let tokens = self.finish(pass, pack, scratch);
+        scratch.resize_back(pass.config, pass.rows.count);
+        self.end_back(pass, pack, &tokens, scratch, objective, gradients);
+        let embedded = self.embedded();
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            let (input, kept) = (&tape.inputs[index], &mut tape.kept[index.min(whole)]);
+            // The last layer's activations are there still.
+            if index >= whole && index + 1 < self.layers.len() {
+                std::mem::swap(&mut scratch.stream, &mut scratch.dstream);
+                scratch.stream.clear();
+                scratch.stream.extend_from_slice(input);
+                layer.forward(pass, kept, scratch);
+                std::mem::swap(&mut scratch.stream, &mut scratch.dstream);
+            }
+            layer.backward(pass, input, kept, scratch, gradients, index > 0 || embedded.is_some());
+        }
+        if let Some(range) = embedded {
+            let gradient = &mut gradients[range];
+            for (&token, d) in pack.tokens().iter().zip(scratch.stream.chunks_exact(pass.config.hidden)) {
+                add(&mut gradient[token as usize * pass.config.hidden..][..pass.config.hidden], d);
+            }
+        }
+    }
+
+    /// The place of the embedding's gradient, if it is learnt.
+    fn embedded(&self) -> Option<Range<usize>> {
+        match &self.embedding {
+            Some(embedding) => embedding.learnt.clone(),
+            None => self.head.range(),
+        }
+    }
+
+    /// Looks up the tokens.
+    fn begin(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) {
+        scratch.resize(pass.config, pass.rows.count);
+        let rows = self.embedding.as_ref().map_or(self.head.weight(), |embedding| &embedding.rows);
+        for (row, &token) in scratch.stream.chunks_exact_mut(pass.config.hidden).zip(pack.tokens()) {
+            rows.row_f32(token as usize, row);
+        }
+    }
+
+    /// The final norm of the rows that predict a target, and the targets' tokens.
+    fn finish(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) -> Vec<u32> {
+        let hidden = pass.config.hidden;
+        scratch.last.clear();
+        for target in pack.targets() {
+            scratch.last.extend_from_slice(&scratch.stream[target.at * hidden..][..hidden]);
+        }
+        scratch.hidden.resize(scratch.last.len(), 0.0);
+        self.norm.normalise(pass.rows.team, &scratch.last, pass.config.rms_eps, &mut scratch.hidden);
+        pack.targets().iter().map(|target| target.token).collect()
+    }
+
+    /// The loss and its gradient down to the stream, which replaces the stream.
+    fn end_back(
+        &self,
+        pass: &Pass<'_>,
+        pack: &Pack,
+        tokens: &[u32],
+        scratch: &mut Scratch,
+        objective: &mut dyn Objective,
+        gradients: &mut [f32],
+    ) {
+        let (config, team) = (pass.config, pass.rows.team);
+        let Scratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
+        dhidden.resize(hidden.len(), 0.0);
+        let learnt = self.head.range().map(|range| &mut gradients[range]);
+        let head = Head { weights: self.head.weight(), transposed: self.head.transposed() };
+        vocabulary::learn(team, head, hidden, tokens, objective, dhidden, learnt);
+        dlast.clear();
+        dlast.resize(hidden.len(), 0.0);
+        self.norm.back(team, last, config.rms_eps, dhidden, dlast, gradients);
+        stream.fill(0.0);
+        for (target, d) in pack.targets().iter().zip(dlast.chunks_exact(config.hidden)) {
+            add(&mut stream[target.at * config.hidden..][..config.hidden], d);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Between a projection and attention: bias, norm per head, rotation; and the way back.
+
+use super::layer::Pass;
+use super::norm::Vector;
+use crate::kernel::add_bias;
+use crate::kernel::derivative::{rms_norm_back, rms_weight_back};
+
+/// Tokens per thread below which a pass over tokens is not worth a parallel region.
+const GRAIN: usize = 8;
+
+/// What queries, or keys, go through.
+pub(super) struct Turn<'a> {
+    pub(super) bias: Option<&'a Vector>,
+    pub(super) norm: Option<&'a Vector>,
+    /// Width of all heads.
+    pub(super) width: usize,
+}
+
+impl Turn<'_> {
+    /// From the projection to what attention sees, in place; `raw` gets what the norm started from.
+    pub(super) fn forward(&self, pass: &Pass<'_>, x: &mut [f32], raw: &mut [f32]) {
+        let dim = pass.config.head_dim;
+        bias(pass, self.bias, self.width, x);
+        if let Some(norm) = self.norm {
+            raw.copy_from_slice(x);
+            norm.normalise(pass.rows.team, raw, pass.config.rms_eps, x);
+        }
+        pass.rows.team.rows(x, self.width, GRAIN, &|first, share| {
+            for (token, heads) in share.chunks_exact_mut(self.width).enumerate() {
+                let position = pass.positions[first + token];
+                heads.chunks_exact_mut(dim).for_each(|head| pass.rope.rotate(head, position));
+            }
+        });
+    }
+
+    /// From the gradient of what attention saw to that of the projection, in place.
+    pub(super) fn backward(
+        &self,
+        pass: &Pass<'_>,
+        raw: &[f32],
+        dx: &mut [f32],
+        draw: &mut [f32],
+        gradients: &mut [f32],
+    ) {
+        let (team, dim, eps) = (pass.rows.team, pass.config.head_dim, pass.config.rms_eps);
+        team.rows(dx, self.width, GRAIN, &|first, share| {
+            for (token, heads) in share.chunks_exact_mut(self.width).enumerate() {
+                let position = pass.positions[first + token];
+                heads.chunks_exact_mut(dim).for_each(|head| pass.rope.rotate_back(head, position));
+            }
+        });
+        if let Some(norm) = self.norm {
+            let draw = &mut draw[..dx.len()];
+            draw.copy_from_slice(dx);
+            team.rows(dx, self.width, GRAIN, &|first, share| {
+                let rows = first * self.width..first * self.width + share.len();
+                share.fill(0.0);
+                rms_norm_back(&raw[rows.clone()], &norm.values, eps, &draw[rows], share);
+            });
+            if let Some(range) = &norm.learnt {
+                rms_weight_back(raw, eps, draw, &mut gradients[range.clone()]);
+            }
+        }
+        if let Some(bias) = self.bias {
+            bias.learn_sum(dx, gradients);
+        }
+    }
+}
+
+/// Adds a bias to every row.
+pub(super) fn bias(pass: &Pass<'_>, bias: Option<&Vector>, width: usize, x: &mut [f32]) {
+    if let Some(bias) = bias {
+        pass.rows.team.rows(x, width, GRAIN, &|_, share| add_bias(share, &bias.values));
+    }
+}

@@ -1,0 +1,138 @@
+//! From the slopes of some targets to the gradients of their hidden states and of the head.
+
+use super::distribution::{Slopes, differentiate};
+use super::{ROWS, Row};
+use crate::kernel::Packed;
+use crate::kernel::add;
+use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
+use crate::kernel::isa::Isa;
+use crate::kernel::lanes::LANES;
+use crate::kernel::layout::PANEL;
+use crate::kernel::team::{Base, Team, share};
+
+/// Vocabulary entries of a tile: with a panel of the head they stay in the first-level cache.
+const ENTRIES: usize = 192;
+/// Values from one row of a tile to the next; not a power of two, so that rows do not fall on each other in the cache.
+const STRIDE: usize = ENTRIES + LANES;
+/// Shares of the vocabulary with sums of their own. Fixed, so that results do not depend on the number of threads.
+const SHARES: usize = 16;
+
+/// Overwrites `dhidden`, adds to `grad`.
+pub(super) fn run(
+    isa: Isa,
+    team: &Team,
+    transposed: &Packed,
+    (rows, logits): (&[Row], &[f32]),
+    hidden: &[f32],
+    dhidden: &mut [f32],
+    grad: Option<&mut [f32]>,
+) {
+    let (vocabulary, width) = (transposed.inn(), transposed.out());
+    assert!(grad.as_ref().is_none_or(|grad| grad.len() == vocabulary * width), "gradient of the head");
+    assert!(logits.len() == rows.len() * vocabulary && hidden.len() == rows.len() * width, "logits and hidden states");
+    let tiles = vocabulary.div_ceil(ENTRIES);
+    let shares = SHARES.min(tiles);
+    let padded = width.next_multiple_of(PANEL);
+    let mut partial = vec![0.0; shares * rows.len() * padded];
+    let (sums, grad) = (Base(partial.as_mut_ptr()), grad.map(|grad| Base(grad.as_mut_ptr())));
+    let task = Task { isa, transposed, rows, logits, hidden: aligned(hidden, width) };
+    let len = rows.len() * padded;
+    team.sweep(shares, &|claims| {
+        let mut slopes = vec![0.0; ROWS * STRIDE];
+        let mut row = vec![0.0; padded];
+        for index in claims {
+            // SAFETY: each share has its own part of the partial sums.
+            let sums = unsafe { std::slice::from_raw_parts_mut(sums.at(index * len), len) };
+            for tile in share(tiles, index, shares) {
+                let entries = tile * ENTRIES..((tile + 1) * ENTRIES).min(vocabulary);
+                task.slopes(entries.start, entries.len(), &mut slopes);
+                task.states(entries.start, entries.len(), &slopes, sums);
+                if let Some(grad) = &grad {
+                    let at = entries.start * width;
+                    // SAFETY: inside the gradient, whose shape was asserted; tiles have disjoint rows of it.
+                    let grad = unsafe { std::slice::from_raw_parts_mut(grad.at(at), entries.len() * width) };
+                    task.weights(&slopes, &mut row, grad);
+                }
+            }
+        }
+    });
+    let partial = &partial;
+    team.rows(dhidden, width, 1, &|first, part| {
+        part.fill(0.0);
+        for (row, dhidden) in part.chunks_exact_mut(width).enumerate() {
+            for sums in partial.chunks_exact(len) {
+                add(dhidden, &sums[(first + row) * padded..][..width]);
+            }
+        }
+    });
+}
+
+/// Rows of `width` values, filled up to whole vectors with zeros.
+fn aligned(rows: &[f32], width: usize) -> Vec<f32> {
+    let padded = width.next_multiple_of(LANES);
+    let mut to = vec![0.0; rows.len() / width * padded];
+    for (to, row) in to.chunks_exact_mut(padded).zip(rows.chunks_exact(width)) {
+        to[..width].copy_from_slice(row);
+    }
+    to
+}
+
+struct Task<'a> {
+    isa: Isa,
+    /// Shape (hidden, vocabulary).
+    transposed: &'a Packed,
+    rows: &'a [Row],
+    logits: &'a [f32],
+    /// Shape (rows, hidden rounded up to 16).
+    hidden: Vec<f32>,
+}
+
+impl Task<'_> {
+    /// The slopes of `count` logits of each row, shape (rows, [`STRIDE`]).
+    fn slopes(&self, first: usize, count: usize, to: &mut [f32]) {
+        let vocabulary = self.transposed.inn();
+        for (index, (row, to)) in self.rows.iter().zip(to.chunks_exact_mut(STRIDE)).enumerate() {
+            let logits = &self.logits[index * vocabulary + first..][..count];
+            let (a, b) = (-row.slope.logprob - row.slope.entropy * row.score.entropy, -row.slope.entropy);
+            let slopes = Slopes { normaliser: row.normaliser, a, b };
+            differentiate(self.isa, logits, slopes, &mut to[..count / LANES * LANES]);
+            for (to, logit) in to[..count].iter_mut().zip(logits).skip(count / LANES * LANES) {
+                let log = logit - row.normaliser;
+                *to = log.exp() * (a + b * log);
+            }
+            if (first..first + count).contains(&row.id) {
+                to[row.id - first] += row.slope.logprob;
+            }
+        }
+    }
+
+    /// `sums += slopes · W` for the entries' rows of W.
+    fn states(&self, first: usize, count: usize, slopes: &[f32], sums: &mut [f32]) {
+        let padded = self.transposed.panels() * PANEL;
+        for panel in 0..self.transposed.panels() {
+            let weights = &bytemuck::cast_slice::<u8, f32>(self.transposed.panel(panel))[first * PANEL..];
+            let extent = Extent { rows: self.rows.len(), inner: count, columns: PANEL };
+            let left = Left { from: slopes, row: STRIDE, step: 1 };
+            let right = Right { from: weights, stride: PANEL };
+            multiply(self.isa, extent, left, right, (&mut sums[panel * PANEL..], padded), Sum::Add);
+        }
+    }
+
+    /// `grad += slopesᵀ · hidden` for the rows of the head's gradient that are the tile's entries.
+    fn weights(&self, slopes: &[f32], row: &mut [f32], grad: &mut [f32]) {
+        let width = self.transposed.out();
+        let padded = width.next_multiple_of(LANES);
+        let right = Right { from: &self.hidden, stride: padded };
+        if width == padded {
+            let extent = Extent { rows: grad.len() / width, inner: self.rows.len(), columns: width };
+            let left = Left { from: slopes, row: 1, step: STRIDE };
+            return multiply(self.isa, extent, left, right, (grad, width), Sum::Add);
+        }
+        for (entry, grad) in grad.chunks_exact_mut(width).enumerate() {
+            let extent = Extent { rows: 1, inner: self.rows.len(), columns: padded };
+            let left = Left { from: &slopes[entry..], row: 1, step: STRIDE };
+            multiply(self.isa, extent, left, right, (row, padded), Sum::Set);
+            add(grad, &row[..width]);
+        }
+    }
+}

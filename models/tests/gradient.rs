@@ -1,0 +1,259 @@
+//! The learner against finite differences of an `f64` reference, and against the decoder that serves.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+mod reference;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fixture::path;
+use reference::{Reference, fixed, slopes};
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Tune};
+use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
+
+const SHAPES: [&str; 3] = ["llama", "qwen2", "qwen3"];
+const SCALE: f64 = 2.0;
+
+fn lora() -> Tune {
+    Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: Module::ALL.to_vec(), seed: 5 })
+}
+
+fn tokens(count: usize, seed: usize) -> Vec<u32> {
+    (0..count).map(|i| ((i * i * 31 + i * 7 + seed * 101) % 256) as u32).collect()
+}
+
+/// Segments: how many tokens, parent, which of them are targets. Two answers to one prompt, one of which goes on in two
+/// ways, and a sequence of its own.
+const FOREST: [(usize, Option<usize>, Range<usize>); 6] =
+    [(6, None, 4..6), (4, Some(0), 0..4), (5, None, 2..5), (3, Some(0), 0..3), (2, Some(1), 1..2), (4, Some(1), 0..4)];
+
+fn forest() -> Pack {
+    let mut pack = Pack::new();
+    for (number, (count, parent, _)) in FOREST.into_iter().enumerate() {
+        pack.push(&tokens(count, number), parent);
+    }
+    for (number, (.., targets)) in FOREST.into_iter().enumerate() {
+        targets.for_each(|index| pack.target(number, index));
+    }
+    pack
+}
+
+/// A learner whose adapter, if it has one, is not zero anywhere.
+fn learner(name: &str, tune: &Tune, threads: usize) -> (Weights, Learner) {
+    let weights = Weights::open(&path(name)).unwrap();
+    let mut learner = Learner::load(&weights, Arc::new(Team::new(threads)), tune).unwrap();
+    if matches!(tune, Tune::Lora(_)) {
+        stir(&mut learner);
+    }
+    (weights, learner)
+}
+
+fn stir(learner: &mut Learner) {
+    let values: Vec<f32> = (0..learner.values().len()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 400.0).collect();
+    learner.set_values(&values).unwrap();
+}
+
+/// The gradients of the forest's loss, and the scores seen on the way.
+fn gradients(learner: &mut Learner, pack: &Pack) -> (Vec<f32>, Vec<Score>) {
+    let mut scores = Vec::new();
+    learner.zero();
+    learner.learn(pack, &mut fixed(&slopes(pack), &mut scores)).unwrap();
+    (learner.gradients().to_vec(), scores)
+}
+
+/// A tensor's largest gradients and a few others.
+fn places(gradient: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..gradient.len()).collect();
+    order.sort_by(|&a, &b| gradient[b].abs().total_cmp(&gradient[a].abs()));
+    let others = (1..4).map(|i| i * 7919 % gradient.len());
+    order.into_iter().take(3).chain(others).collect()
+}
+
+fn agrees_with_differences(name: &str, tune: &Tune) {
+    const STEP: f64 = 1e-5;
+    let (weights, mut learner) = learner(name, tune, 2);
+    let pack = forest();
+    let (found, scores) = gradients(&mut learner, &pack);
+    let mut reference = Reference::new(&weights, &learner, SCALE);
+    for (score, (logprob, entropy)) in scores.iter().zip(reference.scores(&pack)) {
+        assert!((f64::from(score.logprob) - logprob).abs() < 2e-4, "{name}: {score:?}, {logprob}");
+        assert!((f64::from(score.entropy) - entropy).abs() < 2e-4, "{name}: {score:?}, {entropy}");
+    }
+    let slopes = slopes(&pack);
+    for parameter in learner.parameters() {
+        let gradient = &found[parameter.range.clone()];
+        let places = places(gradient);
+        let most = gradient[places[0]].abs();
+        assert!(most > 1e-4, "{name} {}: no gradient", parameter.name);
+        for at in places {
+            let mut shifted = |shift: f64| {
+                *reference.value(&parameter.name, at) += shift;
+                let loss = reference.loss(&pack, &slopes);
+                *reference.value(&parameter.name, at) -= shift;
+                loss
+            };
+            let expected = (shifted(STEP) - shifted(-STEP)) / (2.0 * STEP);
+            let error = (f64::from(gradient[at]) - expected).abs();
+            let found = gradient[at];
+            assert!(error < 1e-3 * f64::from(most), "{name} {} {at}: {found}, not {expected}", parameter.name);
+        }
+    }
+}
+
+#[test]
+fn adapters_gradients_agree_with_differences() {
+    SHAPES.iter().for_each(|name| agrees_with_differences(name, &lora()));
+}
+
+#[test]
+fn all_weights_gradients_agree_with_differences() {
+    SHAPES.iter().for_each(|name| agrees_with_differences(name, &Tune::Full));
+}
+
+#[test]
+fn a_shared_prompt_counts_as_if_it_were_written_out() {
+    for (name, tune) in SHAPES.into_iter().flat_map(|name| [(name, lora()), (name, Tune::Full)]) {
+        let (_, mut learner) = learner(name, &tune, 2);
+        let pack = forest();
+        let (shared, scores) = gradients(&mut learner, &pack);
+        let slopes = slopes(&pack);
+        let mut alone = Vec::new();
+        learner.zero();
+        for (number, (_, parent, targets)) in FOREST.into_iter().enumerate() {
+            let above = std::iter::successors(parent, |&above| FOREST[above].1);
+            let mut path = tokens(FOREST[number].0, number);
+            above.for_each(|above| drop(path.splice(0..0, tokens(FOREST[above].0, above))));
+            let mut sequence = Pack::new();
+            sequence.push(&path, None);
+            targets.for_each(|index| sequence.target(0, path.len() - FOREST[number].0 + index));
+            let first = alone.len();
+            let slopes = &slopes[first..];
+            let mut objective = |target: usize, score: Score| {
+                alone.push(score);
+                slopes[target]
+            };
+            learner.learn(&sequence, &mut objective).unwrap();
+        }
+        for (score, alone) in scores.iter().zip(&alone) {
+            assert!((score.logprob - alone.logprob).abs() < 1e-4, "{name}: {score:?}, alone {alone:?}");
+        }
+        let most = shared.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        for (shared, alone) in shared.iter().zip(learner.gradients()) {
+            assert!((shared - alone).abs() < 1e-4 * most, "{name}: {shared}, alone {alone}");
+        }
+    }
+}
+
+#[test]
+fn threads_memory_and_what_came_before_change_no_bit() {
+    for (name, tune) in [("llama", lora()), ("qwen2", Tune::Full), ("qwen3", lora()), ("qwen3", Tune::Full)] {
+        let pack = forest();
+        let (_, mut first) = learner(name, &tune, 1);
+        let expected = gradients(&mut first, &pack);
+        for threads in [1, 2, 3] {
+            let (_, mut other) = learner(name, &tune, threads);
+            let mut before = Pack::new();
+            let segment = before.push(&tokens(33, 8), None);
+            (1..33).for_each(|index| before.target(segment, index));
+            gradients(&mut other, &before);
+            assert!(gradients(&mut other, &pack) == expected, "{name}, {threads} threads");
+            other.set_limit(Some(0));
+            assert!(gradients(&mut other, &pack) == expected, "{name}, {threads} threads, computed again");
+            let scores = other.score(&pack, false).unwrap();
+            assert!(scores == expected.1, "{name}, {threads} threads, scores");
+            assert!(other.bytes(1000) < first.bytes(1000), "{name}: less memory");
+        }
+    }
+}
+
+#[test]
+fn a_change_counts_in_the_next_pass_and_the_base_stays() {
+    let pack = forest();
+    for tune in [lora(), Tune::Full] {
+        let (_, mut learner) = learner("qwen3", &tune, 2);
+        let (gradient, before) = gradients(&mut learner, &pack);
+        let base = learner.score(&pack, true);
+        let slopes = slopes(&pack);
+        let loss = |scores: &[Score]| -> f64 {
+            let term = |(score, slope): (&Score, &waymark_models::gradient::Slope)| {
+                f64::from(score.logprob * slope.logprob + score.entropy * slope.entropy)
+            };
+            scores.iter().zip(&slopes).map(term).sum()
+        };
+        let norm: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
+        let rate = 0.05 / norm.sqrt();
+        learner.change(|values, gradients| {
+            values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate as f32 * *gradient);
+        });
+        let after = learner.score(&pack, false).unwrap();
+        let (found, expected) = (loss(&before) - loss(&after), rate * norm);
+        assert!((found - expected).abs() < 0.1 * expected, "{tune:?}: the loss fell by {found}, not {expected}");
+        match tune {
+            Tune::Lora(_) => assert_eq!(learner.score(&pack, true).unwrap(), base.unwrap()),
+            Tune::Full => assert!(base.is_err()),
+        }
+    }
+}
+
+#[test]
+fn a_new_adapter_changes_nothing_and_depends_on_its_seed() {
+    let weights = Weights::open(&path("llama")).unwrap();
+    let load = |seed| {
+        let tune = Tune::Lora(Lora { rank: 2, alpha: 4.0, targets: vec![Module::QProj, Module::DownProj], seed });
+        Learner::load(&weights, Arc::new(Team::new(1)), &tune).unwrap()
+    };
+    let (mut one, same, other) = (load(1), load(1), load(2));
+    assert_eq!(one.values(), same.values());
+    assert_ne!(one.values(), other.values());
+    assert_eq!(one.score(&forest(), false).unwrap(), one.score(&forest(), true).unwrap());
+    let names: Vec<_> = one.parameters().iter().map(|parameter| parameter.name.as_str()).collect();
+    assert_eq!(names[0], "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+    assert_eq!(names[7], "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight");
+    for parameter in one.parameters() {
+        let values = &one.values()[parameter.range.clone()];
+        let bound = match parameter.name.contains("lora_A") {
+            true => 1.0 / (parameter.shape[1] as f32).sqrt(),
+            false => 0.0,
+        };
+        let most = values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        assert!(most <= bound && most >= 0.9 * bound, "{}: {most}, bound {bound}", parameter.name);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (weights, mut learner) = learner("llama", &lora(), 1);
+    let mut pack = Pack::new();
+    pack.push(&[1, 256], None);
+    pack.target(0, 1);
+    let error = learner.score(&pack, false).unwrap_err().to_string();
+    assert!(error.contains("token 256"), "{error}");
+    pack.clear();
+    let prompt = pack.push(&tokens(100, 1), None);
+    pack.push(&tokens(29, 1), Some(prompt));
+    let error = learner.learn(&pack, &mut |_, _| Default::default()).unwrap_err().to_string();
+    assert!(error.contains("129 tokens, the context is 128"), "{error}");
+    assert!(learner.set_values(&[0.0]).is_err());
+    let refused = |rank, alpha, targets| {
+        Learner::load(&weights, Arc::new(Team::new(1)), &Tune::Lora(Lora { rank, alpha, targets, seed: 0 })).is_err()
+    };
+    assert!(
+        refused(0, 1.0, vec![Module::QProj]) && refused(1, 1.0, vec![]) && refused(1, f32::NAN, vec![Module::QProj])
+    );
+    assert!(!refused(1, 1.0, vec![Module::QProj]));
+}
+
+#[test]
+fn a_pack_without_targets_learns_nothing() {
+    let (_, mut learner) = learner("llama", &lora(), 1);
+    for pack in [Pack::new(), {
+        let mut pack = Pack::new();
+        pack.push(&[1, 2], None);
+        pack
+    }] {
+        assert_eq!(learner.score(&pack, false).unwrap(), []);
+        assert!(gradients(&mut learner, &pack).0.iter().all(|&gradient| gradient == 0.0));
+    }
+}

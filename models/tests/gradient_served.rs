@@ -1,0 +1,125 @@
+//! What the learner scores is what the decoder serves, with and without an adapter, which travels by file.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod fixture;
+mod pulled;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fixture::{decoder, path, whole};
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Tune};
+use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
+
+fn learner(from: &Path, targets: &[Module], alpha: f32) -> Learner {
+    let tune = Tune::Lora(Lora { rank: 4, alpha, targets: targets.to_vec(), seed: 1 });
+    let mut learner = Learner::load(&Weights::open(from).unwrap(), Arc::new(Team::new(2)), &tune).unwrap();
+    let values: Vec<f32> = (0..learner.values().len()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 900.0).collect();
+    learner.set_values(&values).unwrap();
+    learner
+}
+
+fn sequence(tokens: &[u32]) -> Pack {
+    let mut pack = Pack::new();
+    pack.push(tokens, None);
+    (1..tokens.len()).for_each(|index| pack.target(0, index));
+    pack
+}
+
+/// Scores by the decoder's logits, in `f64`.
+fn served(logits: &[Vec<f32>], tokens: &[u32]) -> Vec<(f64, f64)> {
+    let score = |(logits, &token): (&Vec<f32>, &u32)| {
+        let total = logits.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
+        let logprobs: Vec<f64> = logits.iter().map(|&l| f64::from(l) - total).collect();
+        (logprobs[token as usize], -logprobs.iter().map(|l| l.exp() * l).sum::<f64>())
+    };
+    logits.iter().zip(&tokens[1..]).map(score).collect()
+}
+
+/// The largest difference of log-probabilities and entropies.
+fn difference(scores: &[Score], served: &[(f64, f64)]) -> f64 {
+    assert_eq!(scores.len(), served.len());
+    let one = |(score, (logprob, entropy)): (&Score, &(f64, f64))| {
+        (f64::from(score.logprob) - logprob).abs().max((f64::from(score.entropy) - entropy).abs())
+    };
+    scores.iter().zip(served).map(one).fold(0.0, |most, d| if d.is_nan() { d } else { most.max(d) })
+}
+
+/// Compares the learner with the decoder, both with an adapter that the learner saved and without.
+fn agree(from: &Path, tokens: &[u32], targets: &[Module]) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("adapter");
+    let mut learner = learner(from, targets, 6.0);
+    learner.save_adapter(&dir, "a base").unwrap();
+    let mut decoder = decoder(from);
+    let slot = decoder.load_adapter(&dir).unwrap();
+    let pack = sequence(tokens);
+    let mut apart = 0.0f64;
+    let mut seen = Vec::new();
+    for (base, slot) in [(true, None), (false, Some(slot))] {
+        let scores = learner.score(&pack, base).unwrap();
+        apart = apart.max(difference(&scores, &served(&whole(&mut decoder, tokens, slot), tokens)));
+        seen.push(scores);
+    }
+    assert!(seen[0] != seen[1], "the adapter does nothing");
+    apart
+}
+
+#[test]
+fn tiny_models_score_as_they_are_served() {
+    let tokens: Vec<u32> = (0..90u32).map(|i| i * i % 251).collect();
+    for name in ["llama", "qwen2", "qwen3"] {
+        for targets in [&Module::ALL[..], &[Module::OProj, Module::UpProj]] {
+            let apart = agree(&path(name), &tokens, targets);
+            assert!(apart < 1e-4, "{name}: {apart}");
+        }
+    }
+}
+
+#[test]
+fn smollm2_scores_as_it_is_served() {
+    let tokens: Vec<u32> = (0..70u32).map(|i| (i * i * 31 + 7) % 49_152).collect();
+    let apart = agree(&pulled::policy(), &tokens, &Module::ALL[..4]);
+    println!("smollm2: max difference {apart:.1e}");
+    assert!(apart < 1e-4, "{apart}");
+}
+
+#[test]
+fn an_adapter_comes_back_as_it_was_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("runs/adapter");
+    std::fs::create_dir(folder.path().join("runs")).unwrap();
+    let from = path("qwen3");
+    let first = learner(&from, &[Module::VProj, Module::GateProj], 8.0);
+    let mut again = learner(&from, &[Module::VProj, Module::GateProj], 8.0);
+    again.set_values(&vec![0.25; first.values().len()]).unwrap();
+    again.save_adapter(&dir, "a base").unwrap();
+    first.save_adapter(&dir, "a base").unwrap();
+    let left: Vec<_> =
+        std::fs::read_dir(dir.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["adapter"], "nothing else is left");
+    again.load_adapter(&dir).unwrap();
+    assert_eq!(again.values(), first.values());
+    let config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join("adapter_config.json")).unwrap()).unwrap();
+    for (key, value) in [
+        ("peft_type", serde_json::json!("LORA")),
+        ("task_type", serde_json::json!("CAUSAL_LM")),
+        ("r", serde_json::json!(4)),
+        ("lora_alpha", serde_json::json!(8)),
+        ("bias", serde_json::json!("none")),
+        ("base_model_name_or_path", serde_json::json!("a base")),
+        ("target_modules", serde_json::json!(["v_proj", "gate_proj"])),
+    ] {
+        assert_eq!(config[key], value, "{key}");
+    }
+    let mut scaled = learner(&from, &[Module::VProj, Module::GateProj], 4.0);
+    assert!(scaled.load_adapter(&dir).unwrap_err().to_string().contains("scale 2"));
+    for other in [&Module::ALL[..], &[Module::VProj]] {
+        let mut other = learner(&from, other, 8.0);
+        let before = other.values().to_vec();
+        assert!(other.load_adapter(&dir).is_err());
+        assert_eq!(other.values(), before);
+    }
+}

@@ -1,0 +1,198 @@
+//! The loss of a pack in `f64`, computed in the plainest way and without any code of the learner: what gradients are
+//! measured by.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+
+use waymark_models::decoder::DecoderConfig;
+use waymark_models::gradient::{Learner, Pack, Score, Slope};
+use waymark_models::kernel::rope::Rope;
+use waymark_models::weights::Weights;
+
+/// A decoder in `f64`.
+pub struct Reference {
+    config: DecoderConfig,
+    tensors: BTreeMap<String, Vec<f64>>,
+    scale: f64,
+    rope: Rope,
+}
+
+impl Reference {
+    /// The checkpoint with a learner's values in it; `scale` is what its adapter's product is multiplied by.
+    pub fn new(weights: &Weights, learner: &Learner, scale: f64) -> Self {
+        let config = weights.config().clone();
+        let mut names = vec!["model.embed_tokens.weight".to_owned(), "model.norm.weight".to_owned()];
+        if !config.tied_embeddings {
+            names.push("lm_head.weight".to_owned());
+        }
+        for layer in 0..config.layers {
+            let parts =
+                ["q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"].map(|part| format!("self_attn.{part}"));
+            let parts = parts.into_iter().chain(["gate", "up", "down"].map(|part| format!("mlp.{part}_proj")));
+            let norms = ["input_layernorm", "post_attention_layernorm"].map(str::to_owned);
+            for part in parts.chain(norms) {
+                names.extend(["weight", "bias"].map(|kind| format!("model.layers.{layer}.{part}.{kind}")));
+            }
+        }
+        names.retain(|name| weights.has(name));
+        let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
+        let mut tensors: BTreeMap<_, _> = names
+            .into_iter()
+            .map(|name| (name.clone(), wide(&weights.tensor(&name).unwrap().to_f32().unwrap())))
+            .collect();
+        for parameter in learner.parameters() {
+            tensors.insert(parameter.name.clone(), wide(&learner.values()[parameter.range.clone()]));
+        }
+        let mut rope = Rope::new(config.head_dim, config.rope_base, &config.rope_scaling);
+        rope.reserve(64);
+        Self { config, tensors, scale, rope }
+    }
+
+    /// One value of a tensor.
+    pub fn value(&mut self, name: &str, at: usize) -> &mut f64 {
+        &mut self.tensors.get_mut(name).unwrap()[at]
+    }
+
+    /// `Σ slope.logprob · logprob + slope.entropy · entropy` over the targets.
+    pub fn loss(&self, pack: &Pack, slopes: &[Slope]) -> f64 {
+        let scores = self.scores(pack);
+        let terms = scores
+            .iter()
+            .zip(slopes)
+            .map(|((logprob, entropy), slope)| f64::from(slope.logprob) * logprob + f64::from(slope.entropy) * entropy);
+        terms.sum()
+    }
+
+    /// Log-probability and entropy of every target.
+    pub fn scores(&self, pack: &Pack) -> Vec<(f64, f64)> {
+        let mut scores = vec![(0.0, 0.0); pack.targets().len()];
+        for segment in pack.segments() {
+            let mut path = pack.tokens()[segment.tokens.clone()].to_vec();
+            let mut parent = segment.parent;
+            while let Some(index) = parent {
+                path.splice(0..0, pack.tokens()[pack.segments()[index].tokens.clone()].iter().copied());
+                parent = pack.segments()[index].parent;
+            }
+            let mut wanted =
+                pack.targets().iter().enumerate().filter(|(_, target)| segment.tokens.contains(&target.at)).peekable();
+            if wanted.peek().is_none() {
+                continue;
+            }
+            let logprobs = self.logprobs(&path);
+            for (index, target) in wanted {
+                let row = &logprobs[segment.start + target.at - segment.tokens.start];
+                scores[index] = (row[target.token as usize], -row.iter().map(|l| l.exp() * l).sum::<f64>());
+            }
+        }
+        scores
+    }
+
+    fn logprobs(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
+        let config = &self.config;
+        let embedding = &self.tensors["model.embed_tokens.weight"];
+        let mut stream: Vec<Vec<f64>> =
+            tokens.iter().map(|&token| embedding[token as usize * config.hidden..][..config.hidden].to_vec()).collect();
+        for layer in 0..config.layers {
+            self.layer(layer, &mut stream);
+        }
+        let head = if config.tied_embeddings { "model.embed_tokens" } else { "lm_head" };
+        let rows = stream.iter().map(|x| {
+            let logits = self.linear(head, &self.norm("model.norm", x));
+            let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
+            logits.iter().map(|l| l - total).collect()
+        });
+        rows.collect()
+    }
+
+    fn layer(&self, layer: usize, stream: &mut [Vec<f64>]) {
+        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let dim = self.config.head_dim;
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for (position, x) in stream.iter_mut().enumerate() {
+            let normed = self.norm(&name("input_layernorm"), x);
+            let q = self.heads(&name("self_attn.q"), &normed, position);
+            keys.push(self.heads(&name("self_attn.k"), &normed, position));
+            values.push(self.linear(&name("self_attn.v_proj"), &normed));
+            let mut attended = Vec::new();
+            for (head, q) in q.chunks_exact(dim).enumerate() {
+                let at = head / self.config.group() * dim;
+                let scores = keys.iter().map(|k| dot(q, &k[at..at + dim]) / (dim as f64).sqrt());
+                let weights: Vec<f64> = scores.map(f64::exp).collect();
+                let total: f64 = weights.iter().sum();
+                let value = |d: usize| weights.iter().zip(&values).map(|(w, v)| w * v[at + d]).sum::<f64>() / total;
+                attended.extend((0..dim).map(value));
+            }
+            add(x, &self.linear(&name("self_attn.o_proj"), &attended));
+            let normed = self.norm(&name("post_attention_layernorm"), x);
+            let (gate, up) = (self.linear(&name("mlp.gate_proj"), &normed), self.linear(&name("mlp.up_proj"), &normed));
+            let inner: Vec<f64> = gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+            add(x, &self.linear(&name("mlp.down_proj"), &inner));
+        }
+    }
+
+    /// Queries or keys: projected, normalised where the model does so, rotated.
+    fn heads(&self, name: &str, x: &[f64], position: usize) -> Vec<f64> {
+        let mut all = self.linear(&format!("{name}_proj"), x);
+        let dim = self.config.head_dim;
+        for head in all.chunks_exact_mut(dim) {
+            if self.tensors.contains_key(&format!("{name}_norm.weight")) {
+                let normed = self.norm(&format!("{name}_norm"), head);
+                head.copy_from_slice(&normed);
+            }
+            // The table's own cosines and sines: what (1, …, 1, 0, …, 0) turns into.
+            let mut turned: Vec<f32> = (0..dim).map(|d| f32::from(d < dim / 2)).collect();
+            self.rope.rotate(&mut turned, position);
+            let (left, right) = head.split_at_mut(dim / 2);
+            for (d, (left, right)) in left.iter_mut().zip(right).enumerate() {
+                let (cos, sin) = (f64::from(turned[d]), f64::from(turned[d + dim / 2]));
+                (*left, *right) = (*left * cos - *right * sin, *right * cos + *left * sin);
+            }
+        }
+        all
+    }
+
+    fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let factor = 1.0 / (dot(x, x) / x.len() as f64 + f64::from(self.config.rms_eps)).sqrt();
+        x.iter().zip(&self.tensors[&format!("{name}.weight")]).map(|(x, weight)| x * factor * weight).collect()
+    }
+
+    fn linear(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let mut y = product(&self.tensors[&format!("{name}.weight")], x);
+        if let Some(bias) = self.tensors.get(&format!("{name}.bias")) {
+            add(&mut y, bias);
+        }
+        let side = |side: &str| self.tensors.get(&format!("base_model.model.{name}.lora_{side}.weight"));
+        if let (Some(a), Some(b)) = (side("A"), side("B")) {
+            let small: Vec<f64> = product(a, x).iter().map(|h| h * self.scale).collect();
+            add(&mut y, &product(b, &small));
+        }
+        y
+    }
+}
+
+/// Slopes that give every target its own weight.
+pub fn slopes(pack: &Pack) -> Vec<Slope> {
+    let slope = |i: usize| Slope { logprob: -0.5 - 0.1 * (i % 7) as f32, entropy: 0.3 - 0.2 * (i % 4) as f32 };
+    (0..pack.targets().len()).map(slope).collect()
+}
+
+/// An objective with fixed slopes, which notes the scores.
+pub fn fixed<'a>(slopes: &'a [Slope], scores: &'a mut Vec<Score>) -> impl FnMut(usize, Score) -> Slope + 'a {
+    move |target, score| {
+        assert_eq!(target, scores.len(), "asked in order");
+        scores.push(score);
+        slopes[target]
+    }
+}
+
+fn product(matrix: &[f64], x: &[f64]) -> Vec<f64> {
+    matrix.chunks_exact(x.len()).map(|row| dot(row, x)).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn add(y: &mut [f64], x: &[f64]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
+}

@@ -1,0 +1,52 @@
+"""Tokens per second of a LoRA step with PyTorch and peft, beside `cargo bench -p waymark-models --bench gradient`.
+
+    pip install torch transformers peft gguf
+    python3 scripts/bench/lora_step.py FILE.gguf [--sequences 1] [--length 512] [--rank 16] [--threads 2] [--rounds 5]
+
+Forward, backward and an optimizer's step over sequences of equal length, every token a target, in float32. One shape per
+process, so that the peak memory is that of the shape. Processor time, beside the wall's, tells on a busy machine.
+"""
+
+import argparse
+import pathlib
+import resource
+import statistics
+import time
+
+import peft
+import torch
+import transformers
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("weights", type=pathlib.Path)
+    for name, default in [("sequences", 1), ("length", 512), ("rank", 16), ("threads", 2), ("rounds", 5)]:
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    base = transformers.AutoModelForCausalLM.from_pretrained(
+        options.weights.parent, gguf_file=options.weights.name, dtype=torch.float32)
+    modules = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    model = peft.get_peft_model(base, peft.LoraConfig(
+        r=options.rank, lora_alpha=32, target_modules=modules, task_type="CAUSAL_LM"))
+    model.config.use_cache = False
+    model.train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    tokens = torch.randint(0, base.config.vocab_size, (options.sequences, options.length))
+    times, busy = [], 0.0
+    for _ in range(options.rounds + 1):
+        begin, before = time.perf_counter(), time.process_time()
+        optimizer.zero_grad()
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        times.append(time.perf_counter() - begin)
+        busy = busy + time.process_time() - before if len(times) > 1 else 0.0
+    median = statistics.median(times[1:])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(f"{options.sequences} x {options.length}: {tokens.numel() / median:.0f} tok/s   median {median:.2f} s, "
+          f"best {min(times[1:]):.2f} s, processor {busy / options.rounds:.2f} s   peak {peak} MB   torch {torch.__version__}, peft {peft.__version__}")
+
+
+if __name__ == "__main__":
+    main()

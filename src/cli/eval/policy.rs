@@ -1,0 +1,291 @@
+//! `waymark eval --policy`: episodes over questions whose answers are known.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+use waymark_index::{LiveIndex, Manifest};
+use waymark_models::kernel::Team;
+
+use crate::agent::{Policy, Runtime, Sampling};
+use crate::cli::{assembly, progress};
+use crate::config::{ModelConfig, RetrievalConfig, Size, cores};
+use crate::evaluate::{Duel, Outcome, Plan, Question, Summary, evaluate, print};
+use crate::metric::{Cost, Prices};
+
+/// How long a search may take: the figures are to be those of the policy, not of a loaded machine.
+const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What `waymark eval` measures policies by.
+#[derive(Debug, clap::Args)]
+pub struct Episodes {
+    /// Policy: a directory, or a protocol over the bare base model (`routerag`, `search-r1`, `plain`), guided where it
+    /// searches. Several are compared.
+    #[arg(long = "policy", value_name = "DIR|NAME", required = true)]
+    policies: Vec<String>,
+
+    /// The index to search.
+    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR", required = true)]
+    index: Option<PathBuf>,
+
+    /// Questions: JSON lines with `question`, `answers`, and maybe `id`, `supporting` (ids) and `supporting_complete`.
+    #[arg(long, value_name = "FILE", required = true)]
+    questions: Option<PathBuf>,
+
+    /// Ask only so many, from the first on.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+
+    /// Also write the report to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Also write one JSON line per policy and question to this file.
+    #[arg(long, value_name = "FILE")]
+    rows: Option<PathBuf>,
+
+    /// Whether generation is guided; as each policy has it when not given.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    guided: Option<bool>,
+
+    /// Where sampling starts.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+
+    /// Sampling temperature; as each policy has it when not given, which for the built-in ones is 0.
+    #[arg(long)]
+    temperature: Option<f32>,
+
+    /// Episodes at a time.
+    #[arg(long, default_value_t = 32)]
+    concurrency: usize,
+
+    /// How searches are priced: by the work they take, or by the clock.
+    #[arg(long, value_enum, default_value_t = Pricing::Model)]
+    cost: Pricing,
+
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
+    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
+    model: String,
+
+    /// Embedding model: must be the one the index was built with.
+    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
+    embedder: String,
+
+    /// Threads that compute; 0 takes one per core.
+    #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
+    threads: usize,
+
+    /// Memory for the KV cache, such as `512MiB` or `2GiB`.
+    #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "2GiB")]
+    kv_bytes: Size,
+
+    /// Evaluate a scripted mock instead of a model.
+    #[arg(long)]
+    mock: bool,
+
+    /// Where downloaded weights are kept; the user's cache directory when not given.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+/// How searches are priced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Pricing {
+    /// A model of the work: mode, passages shown, nodes of the graph.
+    Model,
+    /// Seconds.
+    WallTime,
+}
+
+/// What was measured, and on what.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    corpus: &'a str,
+    passages: u64,
+    snapshot: u64,
+    questions: String,
+    model: &'a str,
+    seed: u64,
+    temperature: Option<f32>,
+    guided: Option<bool>,
+    concurrency: usize,
+    cost: Cost,
+    policies: &'a [Summary],
+    compared: &'a [Duel],
+}
+
+impl Episodes {
+    /// Measures, prints the table and writes the files that were asked for.
+    ///
+    /// # Errors
+    /// Whatever stopped it, with its causes.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let (Some(index), Some(file)) = (&self.index, &self.questions) else {
+            anyhow::bail!("--index and --questions are needed");
+        };
+        let mut questions = Question::read(file)?;
+        questions.truncate(self.limit.unwrap_or(usize::MAX));
+        ensure!(!questions.is_empty(), "{} holds no questions", file.display());
+        let (live, runtime, base) = tokio::task::block_in_place(|| self.open(index))?;
+        let current = live.current();
+        let text = |id: &str| current.passage(id).ok().flatten().map(|found| format!("{} {}", found.title, found.text));
+        questions.iter_mut().for_each(|question| question.support(text));
+        let mut policies = Vec::new();
+        for spec in &self.policies {
+            policies.push(self.policy(spec, &runtime, &base).await?);
+        }
+        let names = names(&self.policies, &policies);
+        let plan = self.plan(current.manifest());
+        let mut outcomes = Vec::new();
+        for (name, policy) in names.iter().zip(&policies) {
+            outcomes.push(measure(name, policy, &runtime, &questions, &plan).await);
+        }
+        self.tell(current.manifest(), file, &names, &outcomes, plan.cost)
+    }
+
+    /// The index, the engine, and the names of the base model.
+    fn open(&self, index: &Path) -> anyhow::Result<(Arc<LiveIndex>, Runtime, Vec<String>)> {
+        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let retrieval = RetrievalConfig {
+            index: Some(index.to_owned()),
+            writable: false,
+            embedder: self.embedder.clone(),
+            threads,
+            deadline: SEARCH_DEADLINE,
+            fact_filter: None,
+        };
+        let model = ModelConfig {
+            weights: (!self.mock).then(|| self.model.clone()),
+            cache: self.cache.clone(),
+            threads,
+            kv_bytes: self.kv_bytes.0,
+            max_batch: self.concurrency,
+            step_tokens: 512,
+            max_waiting: self.concurrency,
+            context: None,
+        };
+        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
+        let live = assembly::live(index, Arc::new(embedder), &retrieval)?;
+        let searcher = assembly::searcher(&live, &retrieval)?;
+        let (runtime, base) = assembly::runtime(&model, Arc::new(Team::new(threads)), Some(searcher))?;
+        Ok((live, runtime, base))
+    }
+
+    /// The policy that `spec` names: a directory before a built-in one.
+    async fn policy(&self, spec: &str, runtime: &Runtime, base: &[String]) -> anyhow::Result<Policy> {
+        if Path::new(spec).is_dir() {
+            return assembly::policy(Path::new(spec), &runtime.engine, base).await;
+        }
+        let known = Policy::BUILTIN.join(", ");
+        let policy = Policy::builtin(spec).with_context(|| format!("{spec} is no directory, and none of {known}"))?;
+        // As it is served: a base that was never trained in the loop stays in its form only when it is guided.
+        Ok(Policy { guided: !self.mock && policy.searches(), ..policy })
+    }
+
+    fn plan(&self, manifest: &Manifest) -> Plan {
+        let nodes = manifest.graph.as_ref().map_or(0, |graph| graph.phrases + manifest.passages);
+        Plan {
+            seed: self.seed,
+            sampling: Sampling { temperature: self.temperature, ..Sampling::default() },
+            guided: self.guided,
+            concurrency: self.concurrency,
+            seconds: Plan::default().seconds,
+            cost: match self.cost {
+                Pricing::Model => Cost::Model(Prices { nodes, ..Prices::default() }),
+                Pricing::WallTime => Cost::WallTime,
+            },
+        }
+    }
+
+    /// Prints the table and writes the files that were asked for.
+    fn tell(
+        &self,
+        manifest: &Manifest,
+        file: &Path,
+        names: &[String],
+        outcomes: &[Outcome],
+        cost: Cost,
+    ) -> anyhow::Result<()> {
+        let pairs = || names.iter().map(String::as_str).zip(outcomes);
+        let policies: Vec<Summary> = pairs().map(|(name, outcome)| Summary::of(name, outcome)).collect();
+        let first = pairs().next().map(|(name, outcome)| (name, outcome.rows.as_slice())).unwrap_or_default();
+        let compared: Vec<Duel> =
+            pairs().skip(1).map(|(name, outcome)| Duel::of((name, &outcome.rows), first)).collect();
+        if let Some(path) = &self.rows {
+            write_rows(path, pairs()).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let questions = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let report = Report {
+            corpus: &manifest.corpus,
+            passages: manifest.passages,
+            snapshot: manifest.snapshot,
+            questions,
+            model: if self.mock { "mock" } else { &self.model },
+            seed: self.seed,
+            temperature: self.temperature,
+            guided: self.guided,
+            concurrency: self.concurrency,
+            cost,
+            policies: &policies,
+            compared: &compared,
+        };
+        if let Some(path) = &self.json {
+            let json = serde_json::to_vec_pretty(&report)?;
+            std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let mut out = std::io::stdout().lock();
+        let Report { corpus, passages, snapshot, .. } = &report;
+        let asked = outcomes.first().map_or(0, |outcome| outcome.rows.len());
+        writeln!(out, "{corpus}: {passages} passages, snapshot {snapshot}, {asked} questions")?;
+        print(&policies, &compared, &mut out)?;
+        Ok(())
+    }
+}
+
+/// Evaluates one policy behind a progress bar.
+async fn measure(name: &str, policy: &Policy, runtime: &Runtime, questions: &[Question], plan: &Plan) -> Outcome {
+    let bar = progress::things();
+    bar.set_length(questions.len() as u64);
+    bar.set_message(name.to_owned());
+    let (mut right, mut overlap) = (0.0, 0.0);
+    let outcome = evaluate(runtime, policy, questions, plan, |row| {
+        right += row.em;
+        overlap += row.f1;
+        bar.inc(1);
+        let done = bar.position() as f64 / 100.0;
+        bar.set_message(format!("{name} EM {:.1} F1 {:.1}", right / done, overlap / done));
+    })
+    .await;
+    bar.finish_and_clear();
+    outcome
+}
+
+/// What each policy is called: its own name, or where two have the same, as it was typed.
+fn names(specs: &[String], policies: &[Policy]) -> Vec<String> {
+    let shared = |name: &str| policies.iter().filter(|policy| policy.name == name).count() > 1;
+    let name = |(spec, policy): (&String, &Policy)| if shared(&policy.name) { spec } else { &policy.name }.clone();
+    specs.iter().zip(policies).map(name).collect()
+}
+
+fn write_rows<'a>(path: &Path, outcomes: impl Iterator<Item = (&'a str, &'a Outcome)>) -> anyhow::Result<()> {
+    /// A row with the policy that it is of.
+    #[derive(Serialize)]
+    struct Of<'a, T> {
+        policy: &'a str,
+        #[serde(flatten)]
+        row: T,
+    }
+    let mut file = BufWriter::new(File::create(path)?);
+    for (policy, outcome) in outcomes {
+        for row in &outcome.rows {
+            serde_json::to_writer(&mut file, &Of { policy, row })?;
+            file.write_all(b"\n")?;
+        }
+    }
+    Ok(file.flush()?)
+}

@@ -1,0 +1,113 @@
+//! Policies over questions whose answers are known.
+
+use waymark::evaluate::{Duel, Outcome, Plan, Question, Row, Summary, evaluate, print};
+use waymark::metric::Cost;
+
+use super::*;
+
+fn question(id: &str, text: &str, answer: &str) -> Question {
+    Question {
+        id: id.to_owned(),
+        question: text.to_owned(),
+        answers: vec![answer.to_owned()],
+        support: vec!["France Paris is the capital of France.".to_owned()],
+        ..Question::default()
+    }
+}
+
+fn questions() -> Vec<Question> {
+    vec![
+        question("right", "Capital of France?", "paris"),
+        question("graph", "What is the GRAPH?", "Paris in France"),
+        question("invalid", "Something ODD?", "Paris"),
+        question("open", "An OPEN end?", "Paris"),
+        question("silent", "Who is SILENT?", "Paris"),
+    ]
+}
+
+fn lines() -> Lines {
+    Lines::new([SEARCH, ANSWER])
+        .rule("GRAPH", ["<search> [graph] x </search>", "<search> [graph][passage] x </search>", ANSWER])
+        .rule("ODD", ["I do not know.", ANSWER])
+        .rule("OPEN", [SEARCH, "<answer> Paris"])
+        .rule("SILENT", ["<search> y </search>"; 5])
+        .terminator("</information>\n\n")
+        .terminator("try again.\n")
+}
+
+async fn run_all(concurrency: usize) -> Outcome {
+    let (runtime, _) = mock(MockBackend::script(&Tokenizer::bytes(), &lines()).unwrap(), france());
+    let plan = Plan { concurrency, ..Plan::default() };
+    let mut done = 0;
+    let outcome = evaluate(&runtime, &policy("routerag"), &questions(), &plan, |_| done += 1).await;
+    assert_eq!(done, outcome.rows.len());
+    outcome
+}
+
+#[tokio::test]
+async fn rows_say_what_each_episode_was_worth() {
+    let Outcome { rows, .. } = run_all(3).await;
+    let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    assert_eq!(ids, ["right", "graph", "invalid", "open", "silent"]);
+    let valid: Vec<bool> = rows.iter().map(|row| row.valid).collect();
+    assert_eq!(valid, [true, true, false, false, false], "{rows:#?}");
+    let [right, graph, invalid, open, silent] = &rows[..] else { panic!("{}", rows.len()) };
+    assert_eq!((right.em, right.f1, right.turns, right.unsupported), (1.0, 1.0, 2, Some(0.0)));
+    // Both passages were found: seven words, of which all but four are of the gold passage, which has six of them.
+    let found = right.support_f1.unwrap();
+    assert!(found > 0.5 && found < 1.0, "{found}");
+    assert_eq!((graph.em, graph.searches.graph, graph.searches.hybrid, graph.turns), (0.0, 1, 1, 3));
+    assert!((graph.f1 - 0.5).abs() < 1e-12 && graph.cost > right.cost, "{graph:?}");
+    assert_eq!((invalid.em, invalid.searches.passage, invalid.support_f1), (1.0, 0, Some(0.0)));
+    assert_eq!((open.answer.as_deref(), open.em), (Some("Paris"), 1.0));
+    // A repeated search is made once, and the budget of four rounds leads to a forced answer.
+    assert_eq!((silent.searches.passage, silent.turns), (4, 5));
+    assert!(silent.tokens.forced > 0 && right.tokens.forced == 0);
+    let all = right.tokens;
+    assert_eq!(all.sampled, right.text.len() - all.environment, "a byte is a token here");
+}
+
+#[tokio::test]
+async fn how_many_run_at_a_time_changes_nothing_but_time() {
+    let timeless = |outcome: Outcome| -> Vec<Row> {
+        let still = |row: Row| {
+            let evidence = row.evidence.into_iter().map(|found| waymark::evaluate::Lookup { seconds: 0.0, ..found });
+            let evidence = evidence.collect();
+            Row { seconds: 0.0, first_token: None, retrieval_seconds: 0.0, evidence, ..row }
+        };
+        outcome.rows.into_iter().map(still).collect()
+    };
+    assert_eq!(timeless(run_all(1).await), timeless(run_all(8).await));
+}
+
+#[tokio::test]
+async fn summaries_are_means_and_duels_go_question_by_question() {
+    let outcome = run_all(2).await;
+    let summary = Summary::of("mine", &outcome);
+    assert_eq!((summary.questions, summary.failed), (5, 0));
+    let right = outcome.rows.iter().filter(|row| row.em == 1.0).count();
+    assert!((summary.em.mean - right as f64 / 5.0).abs() < 1e-12 && summary.em.error > 0.0);
+    assert!((summary.valid - 0.4).abs() < 1e-12 && summary.answered >= 0.8);
+    assert!((summary.mean.turns - 14.0 / 5.0).abs() < 1e-12, "{:?}", summary.mean);
+    let mut worse = outcome.rows.clone();
+    worse[0].em = 0.0;
+    let duel = Duel::of(("worse", &worse), ("mine", &outcome.rows));
+    assert_eq!((duel.won, duel.lost), (0, 1));
+    assert!((duel.em.mean + 0.2).abs() < 1e-12);
+    let mut out = Vec::new();
+    print(&[summary], &[duel], &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("mine") && text.contains("40.0") && text.contains("EM -20.0 ± "), "{text}");
+}
+
+#[tokio::test]
+async fn episodes_that_fail_count_as_wrong_and_say_why() {
+    let (runtime, _) = saying(&[SEARCH, ANSWER], france());
+    let tight =
+        Policy { budget: waymark::agent::Budget { context_tokens: 64, ..Default::default() }, ..policy("routerag") };
+    let plan = Plan { cost: Cost::WallTime, ..Plan::default() };
+    let outcome = evaluate(&runtime, &tight, &questions()[..2], &plan, |_| {}).await;
+    assert!(outcome.rows.iter().all(|row| row.error.is_some() && row.em == 0.0 && !row.valid));
+    let summary = Summary::of("tight", &outcome);
+    assert_eq!((summary.failed, summary.em.mean, summary.mean.turns), (2, 0.0, 0.0));
+}

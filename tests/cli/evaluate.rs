@@ -1,0 +1,55 @@
+//! Policies are evaluated from the command line.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::program::waymark;
+use super::{CORPUS, index};
+
+const QUESTIONS: &str = r#"{"id": "1", "question": "Which river flows through Paris?", "answers": ["Seine"], "supporting": ["seine"]}
+{"id": "2", "question": "What is it?", "answers": ["The mock."], "supporting": ["absent"]}
+{"id": "3", "question": "And this?", "answers": ["No model behind this mock"]}
+"#;
+
+#[test]
+fn policies_are_evaluated_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(dir.path(), CORPUS);
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (questions, report, rows) = (place("questions.jsonl"), place("report.json"), place("rows.jsonl"));
+    fs::write(&questions, QUESTIONS).unwrap();
+    fs::create_dir(place("mine")).unwrap();
+    let policy = "name = \"mine\"\nprotocol = \"search-r1\"\n[budget]\ncontext_tokens = 16384\n";
+    fs::write(place("mine/policy.toml"), policy).unwrap();
+    let wide = policy.replace("mine", "wide").replace("search-r1", "routerag");
+    fs::create_dir(place("wide")).unwrap();
+    fs::write(place("wide/policy.toml"), wide).unwrap();
+
+    let (mine, wide) = (place("mine"), place("wide"));
+    let basic = ["eval", "--mock", "--index", &index, "--questions", &questions];
+    let files = ["--limit", "2", "--json", &report, "--rows", &rows];
+    let run = waymark(&[&basic[..], &files, &["--policy", &wide, "--policy", &mine]].concat());
+    assert!(run.ok(), "{}", run.stderr);
+    for part in
+        ["3 passages, snapshot 1, 2 questions", "SF-F1", "\nwide ", "\nmine ", "mine beside wide: EM +0.0 ± 0.0"]
+    {
+        assert!(run.stdout.contains(part), "{part:?} is missing in {}", run.stdout);
+    }
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let policies = report["policies"].as_array().unwrap();
+    assert_eq!((policies.len(), &policies[0]["questions"], &policies[0]["failed"]), (2, &2.into(), &0.into()));
+    assert_eq!((&policies[0]["valid"], &policies[0]["support_f1"]["count"]), (&1.0.into(), &1.into()));
+    assert_eq!(policies[0]["mean"]["turns"], 2.0);
+    let rows: Vec<Value> =
+        fs::read_to_string(rows).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let who: Vec<_> = rows.iter().map(|row| (row["policy"].as_str().unwrap(), row["id"].as_str().unwrap())).collect();
+    assert_eq!(who, [("wide", "1"), ("wide", "2"), ("mine", "1"), ("mine", "2")]);
+    assert!(rows[0]["answer"].as_str().unwrap().starts_with("This is the mock"), "{}", rows[0]);
+    assert!(rows[0]["f1"].as_f64().unwrap() < rows[1]["f1"].as_f64().unwrap());
+
+    let refused = waymark(&[&basic[..], &["--policy", "nobody"]].concat());
+    assert!(!refused.ok() && refused.stderr.contains("routerag, search-r1, plain"), "{}", refused.stderr);
+    let missing = waymark(&["eval", "--mock", "--policy", "routerag"]);
+    assert!(!missing.ok() && missing.stderr.contains("--index"), "{}", missing.stderr);
+}

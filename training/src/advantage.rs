@@ -1,0 +1,161 @@
+//! Advantages: how much better a trajectory is than the others of its group.
+
+use serde::{Deserialize, Serialize};
+
+/// How rewards of a group become advantages. `r` is the reward, `mean` and `std` are those of its group; `std` is the
+/// unbiased one (n − 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Advantage {
+    /// `(r − mean) / (std + 1e-6)`, and a group of one has mean 0 and std 1: verl's `compute_grpo_outcome_advantage`, which
+    /// Search-R1, RouteRAG and Graph-R1 train with.
+    #[default]
+    Grpo,
+    /// `(r − mean) / (std + 1e-4)`: TRL 0.16's `GRPOTrainer`, which GraphRAG-R1 pins.
+    Trl,
+    /// `(r − mean) / (std + 1e-9)`: OpenRLHF's `group_norm`.
+    GroupNorm,
+    /// `r − mean`: OpenRLHF's `reinforce_baseline`, which R1-Searcher trains with.
+    Baseline,
+}
+
+impl Advantage {
+    /// Advantages of `rewards`, where `groups` tells the group of each: trajectories of one question have the same number,
+    /// in any order. All rewards of a group being equal gives zeros, up to what rounding of the mean leaves.
+    ///
+    /// A group of one is worth its reward in [`Advantage::Grpo`], as in the reference, and nothing in the others, whose
+    /// references do not know it.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn group(self, rewards: &[f64], groups: &[usize]) -> Vec<f64> {
+        assert_eq!(rewards.len(), groups.len(), "a group for each reward");
+        let mut order: Vec<usize> = (0..rewards.len()).collect();
+        order.sort_by_key(|&place| groups[place]);
+        let mut advantages = vec![0.0; rewards.len()];
+        for members in order.chunk_by(|&a, &b| groups[a] == groups[b]) {
+            let of: Vec<f64> = members.iter().map(|&place| rewards[place]).collect();
+            let (mean, scale) = self.center(&of);
+            for (&place, reward) in members.iter().zip(of) {
+                advantages[place] = (reward - mean) / scale;
+            }
+        }
+        advantages
+    }
+
+    /// What is subtracted from the rewards of a group, and what they are divided by then.
+    fn center(self, rewards: &[f64]) -> (f64, f64) {
+        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+        let one = rewards.len() < 2;
+        let epsilon = match self {
+            Advantage::Grpo if one => return (0.0, 1.0 + 1e-6),
+            Advantage::Baseline => return (mean, 1.0),
+            _ if one => return (mean, 1.0),
+            Advantage::Grpo => 1e-6,
+            Advantage::Trl => 1e-4,
+            Advantage::GroupNorm => 1e-9,
+        };
+        let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+        (mean, (squares / (rewards.len() - 1) as f64).sqrt() + epsilon)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::golden;
+
+    #[derive(Deserialize)]
+    struct Vectors {
+        verl: Vec<Verl>,
+        trl: Vec<Trl>,
+    }
+
+    #[derive(Deserialize)]
+    struct Verl {
+        name: String,
+        rewards: Vec<f64>,
+        group_ids: Vec<String>,
+        advantage_per_sequence: Vec<f64>,
+    }
+
+    #[derive(Deserialize)]
+    struct Trl {
+        name: String,
+        rewards: Vec<f64>,
+        advantages: Vec<f64>,
+    }
+
+    fn close(name: &str, rewards: &[f64], found: &[f64], expected: &[f64]) {
+        // The references compute in f32. Where a group's rewards lie within its rounding error, so do their answers.
+        let most = rewards.iter().fold(0.0f64, |most, reward| most.max(reward.abs()));
+        let spread = rewards.iter().fold(0.0f64, |spread, reward| spread.max((reward - rewards[0]).abs()));
+        if spread > 0.0 && spread < 1e-4 * most {
+            println!("{name}: left out, its rewards are one number in f32");
+            return;
+        }
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-5, "{name}: {found} {expected}");
+        }
+    }
+
+    #[test]
+    fn grpo_advantages() {
+        let Some(Vectors { verl, trl }) = golden::read("grpo_advantages.json") else { return };
+        assert!(!verl.is_empty() && !trl.is_empty());
+        for case in verl {
+            let mut numbers = BTreeMap::new();
+            let groups: Vec<usize> = (case.group_ids.iter())
+                .map(|id| {
+                    let next = numbers.len();
+                    *numbers.entry(id).or_insert(next)
+                })
+                .collect();
+            let found = Advantage::Grpo.group(&case.rewards, &groups);
+            close(&case.name, &case.rewards, &found, &case.advantage_per_sequence);
+        }
+        for case in trl {
+            let found = Advantage::Trl.group(&case.rewards, &vec![0; case.rewards.len()]);
+            close(&case.name, &case.rewards, &found, &case.advantages);
+        }
+    }
+
+    #[test]
+    fn groups_of_one_and_equal_rewards() {
+        assert!((Advantage::Grpo.group(&[0.5], &[3])[0] - 0.5).abs() < 1e-6);
+        for kind in [Advantage::Trl, Advantage::GroupNorm, Advantage::Baseline] {
+            assert_eq!(kind.group(&[0.5, 1.0, 1.0], &[3, 1, 1]), [0.0; 3]);
+        }
+        assert_eq!(Advantage::Baseline.group(&[1.0, 5.0, 0.0, 7.0], &[0, 1, 0, 1]), [0.5, -1.0, -0.5, 1.0]);
+        assert!(Advantage::Grpo.group(&[], &[]).is_empty());
+    }
+
+    proptest! {
+        /// The advantages of a group sum to zero, keep the order of its rewards, and do not depend on other groups.
+        #[test]
+        fn a_group_is_centred(
+            rewards in prop::collection::vec(-2.0f64..2.0, 2..12),
+            other in prop::collection::vec(-2.0f64..2.0, 0..6),
+        ) {
+            for kind in [Advantage::Grpo, Advantage::Trl, Advantage::GroupNorm, Advantage::Baseline] {
+                let alone = kind.group(&rewards, &vec![0; rewards.len()]);
+                prop_assert!(alone.iter().sum::<f64>().abs() < 1e-3);
+                for (i, a) in alone.iter().enumerate() {
+                    for (j, b) in alone.iter().enumerate() {
+                        prop_assert!(rewards[i] < rewards[j] || a >= b);
+                    }
+                }
+                let all: Vec<f64> = other.iter().chain(&rewards).copied().collect();
+                let groups: Vec<usize> = (0..all.len()).map(|place| usize::from(place < other.len())).collect();
+                prop_assert_eq!(&kind.group(&all, &groups)[other.len()..], &alone[..]);
+            }
+        }
+    }
+}

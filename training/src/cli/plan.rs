@@ -1,0 +1,126 @@
+//! `--dry-run`: what a run would do, how long it would take and how much memory.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use waymark_models::gradient::{Learner, Score, Slope};
+
+use super::bar::duration;
+use crate::grpo::Campaign;
+use crate::pack::{Sequence, pack, split};
+use crate::recipe::{Recipe, Sft};
+use crate::sft::{Course, Lesson, Lessons};
+
+const GIB: f64 = (1u64 << 30) as f64;
+/// A frozen forward pass beside one with its backward pass: one part of three.
+const FORWARD: f64 = 1.0 / 3.0;
+
+/// Says what supervised training would do. The time is that of one pass that is made and forgotten.
+pub(super) fn sft(
+    recipe: &Recipe,
+    settings: &Sft,
+    lessons: &Lessons,
+    course: &Course<'_>,
+    learner: &mut Learner,
+) -> anyhow::Result<()> {
+    let steps = course.steps();
+    // A look at eight steps is enough.
+    let looked: Vec<u64> = (1..=steps).step_by((steps as usize).div_ceil(8).max(1)).collect();
+    let (mut plain, mut computed, mut targets) = (0, 0, 0);
+    for &step in &looked {
+        let batch = course.batch(step);
+        plain += batch.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
+        targets += batch.iter().map(Sequence::targets).sum::<usize>();
+        let passes = split(&batch, settings.pack_tokens);
+        computed += passes.into_iter().map(|pass| pack(&batch[pass]).pack.tokens().len()).sum::<usize>();
+    }
+    let [plain, computed, targets] = [plain, computed, targets].map(|sum| sum / looked.len().max(1));
+    let longest = lessons.train.iter().map(|lesson: &Lesson| lesson.sequence().tokens.len()).max().unwrap_or(0);
+    let mut out = io::stdout().lock();
+    head(&mut out, recipe, learner)?;
+    let (train, held_out, dropped) = (lessons.train.len(), lessons.held_out.len(), lessons.dropped);
+    writeln!(
+        out,
+        "data       {train} trajectories of at most {longest} tokens, {held_out} held out, {dropped} left out"
+    )?;
+    writeln!(out, "steps      {steps} of {} trajectories, {} epochs", settings.batch, settings.epochs)?;
+    writeln!(out, "per step   {plain} tokens, {computed} computed with prompts shared, {targets} learnt")?;
+    memory(&mut out, learner, settings.pack_tokens)?;
+    out.flush()?;
+    let speed = measure(learner, &course.batch(1), settings.pack_tokens)?;
+    let seconds = steps as f64 * computed as f64 / speed;
+    writeln!(out, "time       about {} at {speed:.0} tokens/s, as measured on one pass", duration(seconds))?;
+    Ok(())
+}
+
+/// Says what training by rewards would do. The time is that of the rollouts of a few questions and of a pass over them.
+pub(super) async fn grpo(
+    recipe: &Recipe,
+    campaign: &Campaign<'_>,
+    learner: &mut Learner,
+    kv_bytes: usize,
+) -> anyhow::Result<()> {
+    let settings = campaign.settings;
+    let began = Instant::now();
+    let tried = campaign.try_out(learner).await?;
+    let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
+    let lessons: Vec<Lesson> = tried.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
+    let sequences: Vec<Sequence<'_>> = lessons.iter().map(Lesson::sequence).collect();
+    let computed: usize = split(&sequences, settings.pack_tokens)
+        .into_iter()
+        .map(|pass| pack(&sequences[pass]).pack.tokens().len())
+        .sum();
+    let speed = measure(learner, &sequences, settings.pack_tokens)?;
+    let rollouts = settings.questions * settings.group;
+    let each = computed as f64 / tried.len().max(1) as f64;
+    let passes =
+        1.0 + FORWARD * (f64::from(u8::from(settings.recompute)) + f64::from(u8::from(settings.loss.kl > 0.0)));
+    let (rolling, learning) = (rolled * rollouts as f64, each * rollouts as f64 * passes / speed);
+    let mut out = io::stdout().lock();
+    head(&mut out, recipe, learner)?;
+    for field in campaign.fields {
+        let (questions, validation) = (field.questions.len(), field.validation.len());
+        writeln!(out, "questions  {}: {questions} to learn from, {validation} to measure with", field.name)?;
+    }
+    for goal in campaign.goals {
+        writeln!(out, "stage      {}: {} steps, {:?}", goal.phase, goal.steps, goal.reward)?;
+    }
+    let updates = rollouts.div_ceil(settings.mini_batch);
+    writeln!(out, "per step   {rollouts} rollouts of about {each:.0} tokens once shared, {updates} optimizer steps")?;
+    memory(&mut out, learner, settings.pack_tokens)?;
+    writeln!(
+        out,
+        "           and {:.1} GiB for the KV of the rollouts, and the engine's weights",
+        kv_bytes as f64 / GIB
+    )?;
+    let all = duration(campaign.steps() as f64 * (rolling + learning));
+    writeln!(out, "time       about {all}: {rolling:.0} s of rollouts and {learning:.0} s of learning per step,")?;
+    writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;
+    Ok(())
+}
+
+fn head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<()> {
+    let config = learner.config();
+    writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
+    writeln!(out, "learnt     {} values in {} tensors", learner.values().len(), learner.parameters().len())
+}
+
+fn memory(out: &mut impl Write, learner: &Learner, tokens: usize) -> io::Result<()> {
+    let optimizer = 2 * size_of::<f32>() * learner.values().len();
+    let gib = (learner.bytes(tokens) + optimizer) as f64 / GIB;
+    writeln!(out, "memory     {gib:.1} GiB with passes of {tokens} tokens")
+}
+
+/// Tokens per second, forward and backward, of the first pass over `sequences`; the gradient is left at zero.
+fn measure(learner: &mut Learner, sequences: &[Sequence<'_>], budget: usize) -> anyhow::Result<f64> {
+    /// Enough to be of the same kind, and short.
+    const TRIED: usize = 2048;
+    let pass = split(sequences, budget.min(TRIED)).into_iter().next().unwrap_or(0..0);
+    let packed = pack(&sequences[pass]).pack;
+    // Once for the memory, once for the clock.
+    learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
+    let began = Instant::now();
+    learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
+    learner.zero();
+    Ok(packed.tokens().len() as f64 / began.elapsed().as_secs_f64())
+}

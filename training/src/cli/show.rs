@@ -1,0 +1,169 @@
+//! `train show`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use owo_colors::{OwoColorize, Style};
+use waymark::agent::{Kind, Policy, Reason};
+use waymark::cli::{assembly, logging};
+use waymark::config::LogFormat;
+use waymark::engine::Origin;
+use waymark_models::tokenizer::Tokenizer;
+
+use crate::sample::{Sample, Span};
+use crate::store::Samples;
+
+/// Prints trajectories for people.
+///
+/// The prompt is dim, thoughts are italic, queries blue, answers green, and what the environment put in is yellow.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  train show samples.jsonl                        the first one
+  train show samples.jsonl --n 5 --failed         the first five without reward
+  train show samples.jsonl --id 2wiki_train-93402dbc0bdb11eba7f7acde48001122-0")]
+pub(crate) struct Args {
+    /// A file of samples.
+    file: PathBuf,
+
+    /// How many to print.
+    #[arg(long, short, default_value_t = 1)]
+    n: usize,
+
+    /// Only those whose id, or question's id, begins so.
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+
+    /// Only those of this data set.
+    #[arg(long, value_name = "NAME")]
+    dataset: Option<String>,
+
+    /// Only those of this step.
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+
+    /// Only those without an answer, or with no reward above 0.
+    #[arg(long)]
+    failed: bool,
+
+    /// Leaves the prompt out.
+    #[arg(long)]
+    no_prompt: bool,
+
+    /// The base model whose tokenizer wrote the tokens.
+    #[arg(long, default_value = "smollm2-135m-instruct", value_name = "NAME")]
+    model: String,
+
+    /// Where downloaded weights are kept; the user's cache directory when not given.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
+        logging::start(log, "warn", LogFormat::Text)?;
+        let tokenizer = assembly::checkpoint(&self.model, self.cache.clone())?.0.tokenizer;
+        let mut shown = 0;
+        for sample in Samples::open(&self.file)? {
+            let sample = sample?;
+            if shown == self.n {
+                break;
+            }
+            if self.wants(&sample) {
+                print(&sample, &tokenizer, !self.no_prompt, &mut anstream::stdout())?;
+                shown += 1;
+            }
+        }
+        anyhow::ensure!(shown > 0, "{}: no sample like this", self.file.display());
+        Ok(())
+    }
+
+    fn wants(&self, sample: &Sample) -> bool {
+        let named = |id: &String| sample.id.starts_with(id) || sample.question_id.starts_with(id);
+        let lost = sample.answer.is_none() || sample.reward.as_ref().is_some_and(|reward| reward.total <= 0.0);
+        self.id.as_ref().is_none_or(named)
+            && self.dataset.as_ref().is_none_or(|name| sample.dataset == *name)
+            && self.step.is_none_or(|step| sample.step == step)
+            && (lost || !self.failed)
+    }
+}
+
+/// Writes one sample.
+fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let step = if sample.step > 0 { format!(" · step {}", sample.step) } else { String::new() };
+    writeln!(out, "{} {}", sample.id.bold(), format!("{}{step}", sample.dataset).dimmed())?;
+    writeln!(out, "{} {}", "question".bold(), sample.question)?;
+    writeln!(out, "{}    {}\n", "golds".bold(), sample.golds.join(" | "))?;
+    let mut at = 0;
+    for &Span(origin, length) in &sample.origins {
+        let text = tokenizer.decode(&sample.tokens[at..at + length]);
+        at += length;
+        match origin {
+            Origin::Prompt if prompt => write!(out, "{}", text.dimmed())?,
+            Origin::Prompt => {}
+            Origin::Environment => write!(out, "{}", text.yellow())?,
+            Origin::Policy => turn(sample, &text, out)?,
+        }
+    }
+    writeln!(out, "\n")?;
+    evidence(sample, out)?;
+    verdict(sample, out)?;
+    Ok(writeln!(out, "{}\n", "─".repeat(80).dimmed())?)
+}
+
+/// What the policy wrote, coloured by what it is.
+fn turn(sample: &Sample, text: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    let Some(policy) = Policy::builtin(&sample.protocol) else { return Ok(write!(out, "{text}")?) };
+    let mut at = 0;
+    for span in policy.protocol.spans(text) {
+        let style = match span.kind {
+            Kind::Think => Style::new().italic(),
+            Kind::Query => Style::new().blue().bold(),
+            Kind::Answer => Style::new().green().bold(),
+            Kind::Text => Style::new().magenta(),
+        };
+        let (tag, inside) = (&text[at..span.range.start], &text[span.range.clone()]);
+        write!(out, "{}{}", tag.cyan(), inside.style(style))?;
+        at = span.range.end;
+    }
+    let rest = &text[at..];
+    Ok(write!(out, "{}", rest.cyan())?)
+}
+
+fn evidence(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
+    for found in &sample.evidence {
+        let cached = if found.cached { " (again)" } else { "" };
+        let cost = format!("{:.1} ms{cached}", found.seconds * 1e3);
+        writeln!(out, "{} {} {}", found.mode.to_string().blue(), found.query, cost.dimmed())?;
+        for (id, score) in &found.passages {
+            let gold = sample.supporting.contains(id);
+            let mark = if gold { "✓".green().to_string() } else { " ".to_owned() };
+            writeln!(out, "  {mark} {id} {}", format!("{score:.4}").dimmed())?;
+        }
+        if let Some(error) = &found.error {
+            writeln!(out, "  {}", error.red())?;
+        }
+    }
+    Ok(())
+}
+
+fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
+    let ended = match sample.finish {
+        Reason::Stop => "stop",
+        Reason::Length => "out of tokens",
+        Reason::Turns => "out of turns",
+        Reason::Time => "out of time",
+    };
+    let (policy, environment) = (sample.count(Origin::Policy), sample.count(Origin::Environment));
+    let tokens = format!("{} prompt, {policy} policy, {environment} environment", sample.prompt_tokens);
+    writeln!(out, "{} {}", "answer".bold(), sample.answer.as_deref().unwrap_or("none").green())?;
+    writeln!(out, "{} {ended}; {} turns; tokens: {tokens}", "ended".bold(), sample.actions.len())?;
+    if let Some(reward) = &sample.reward {
+        let parts: Vec<String> = reward.parts.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+        writeln!(out, "{} {:.3} {}", "reward".bold(), reward.total, parts.join(", ").dimmed())?;
+    }
+    if let Some(advantage) = sample.advantage {
+        writeln!(out, "{} {advantage:+.3}", "advantage".bold())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The lessons of a source, in the order in which they are played.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::chain;
+use super::corpus::Corpus;
+use super::guard::Guard;
+use super::lesson::Lesson;
+use super::question::{Question, RowError, rows};
+use super::recipe::{Form, Source};
+use super::single::{self, Known};
+use super::text::plain;
+
+/// What can be taught from a source.
+#[derive(Debug, Default)]
+pub struct Course {
+    /// Lessons, each with how often its question was played before.
+    pub lessons: Vec<(Lesson, usize)>,
+    /// Of how many questions no lesson could be made, by why.
+    pub refused: BTreeMap<&'static str, usize>,
+}
+
+impl Course {
+    /// Reads a source in the folder `data`. The order is shuffled by `seed`; the variants of a question come after the
+    /// first play of all questions, but for single-hop questions, whose relations take turns.
+    ///
+    /// # Errors
+    /// [`RowError`] where a file of it cannot be read.
+    pub fn open(source: &Source, data: &Path, guard: &Guard, seed: u64) -> Result<Course, RowError> {
+        let corpus = Corpus::new(rows(&data.join(&source.corpus))?);
+        let questions: Vec<Question> =
+            source.questions.as_ref().map_or(Ok(Vec::new()), |path| rows(&data.join(path)))?;
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        if source.form == Form::Single {
+            let mut known = single::people(&corpus);
+            known.extend(single::evidences(&questions, &corpus));
+            if let Some(path) = &source.triples {
+                known.extend(single::extracted(&rows(&data.join(path))?, &corpus));
+            }
+            return Ok(Course::of_known(known, &source.dataset, source.variants, guard, &mut rng));
+        }
+        let mut course = Course::default();
+        let mut lessons = Vec::new();
+        for question in &questions {
+            let made = if guard.knows(&question.question) || question.evidences.iter().any(|fact| guard.holds(fact)) {
+                Err("kept out: measured")
+            } else {
+                match source.form {
+                    Form::Triples | Form::Single => chain::from_triples(question, &corpus),
+                    Form::Parts => chain::from_parts(question, &corpus),
+                    Form::Passages => chain::from_passages(question, &corpus),
+                }
+            };
+            match made {
+                Ok(lesson) => lessons.push(lesson),
+                Err(why) => *course.refused.entry(why).or_default() += 1,
+            }
+        }
+        lessons.shuffle(&mut rng);
+        for variant in 0..source.variants {
+            course.lessons.extend(lessons.iter().map(|lesson| (lesson.clone(), variant)));
+        }
+        Ok(course)
+    }
+
+    /// Single-hop lessons. Birthplaces, occupations and all else take turns, so that no relation crowds out the others.
+    fn of_known(mut known: Vec<Known>, dataset: &str, variants: usize, guard: &Guard, rng: &mut ChaCha8Rng) -> Course {
+        let mut course = Course::default();
+        // Where one subject has two values for a relation, a question has no one answer.
+        let mut values: HashMap<_, HashSet<String>> = HashMap::new();
+        for one in &known {
+            let object = one.objects.first().map(|object| plain(object)).unwrap_or_default();
+            values.entry((plain(&one.subject), one.relation)).or_default().insert(object);
+        }
+        let mut taken = HashSet::new();
+        known.retain(|one| {
+            let key = (plain(&one.subject), one.relation);
+            let single = values.get(&key).is_some_and(|objects| objects.len() == 1);
+            single && taken.insert(key)
+        });
+        known.shuffle(rng);
+        let group = |one: &Known| match one.relation {
+            "place of birth" => 0,
+            "occupation" => 1,
+            _ => 2,
+        };
+        let mut groups: [Vec<(usize, &Known)>; 3] = Default::default();
+        for (number, one) in known.iter().enumerate() {
+            groups[group(one)].push((number, one));
+        }
+        let longest = groups.iter().map(|group| group.len() * variants).max().unwrap_or(0);
+        for turn in 0..longest {
+            for group in groups.iter().filter(|group| turn < group.len() * variants) {
+                let (number, one) = group[turn % group.len()];
+                match single::ask(one, guard, format!("{dataset}-{number:05}"), rng) {
+                    Some(lesson) => course.lessons.push((lesson, turn / group.len())),
+                    None => *course.refused.entry("kept out: measured").or_default() += 1,
+                }
+            }
+        }
+        course
+    }
+}

@@ -1,0 +1,84 @@
+//! What a file of samples holds, in numbers.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+use waymark::agent::Action;
+use waymark::engine::Origin;
+use waymark_index::Mode;
+
+use crate::sample::Sample;
+
+/// The numbers of one data set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Trajectories.
+    pub samples: usize,
+    /// Turns, the answers included.
+    pub turns: usize,
+    /// Searches by passage, graph and both.
+    pub modes: [usize; 3],
+    /// Trajectories with more than one search.
+    pub several: usize,
+    /// Tokens of prompts.
+    pub prompt: usize,
+    /// Tokens of the policy.
+    pub policy: usize,
+    /// Tokens of the environment.
+    pub environment: usize,
+}
+
+/// What was made, and what was not.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// By data set.
+    pub rows: BTreeMap<String, Row>,
+    /// Lessons that were not made or not kept, by data set and why.
+    pub dropped: BTreeMap<String, BTreeMap<&'static str, usize>>,
+}
+
+impl Report {
+    /// Counts a sample.
+    pub fn add(&mut self, sample: &Sample) {
+        let row = self.rows.entry(sample.dataset.clone()).or_default();
+        row.samples += 1;
+        row.turns += sample.actions.len();
+        row.several += usize::from(sample.evidence.len() > 1);
+        row.prompt += sample.count(Origin::Prompt);
+        row.policy += sample.count(Origin::Policy);
+        row.environment += sample.count(Origin::Environment);
+        for act in &sample.actions {
+            let Action::Search(request) = &act.action else { continue };
+            let place = [Mode::Passage, Mode::Graph, Mode::Hybrid].iter().position(|mode| request.mode == Some(*mode));
+            row.modes[place.unwrap_or(0)] += 1;
+        }
+    }
+
+    /// Counts a lesson that was not kept.
+    pub fn drop(&mut self, dataset: &str, why: &'static str, count: usize) {
+        *self.dropped.entry(dataset.to_owned()).or_default().entry(why).or_default() += count;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["samples", "turns", "passage", "graph", "hybrid", "several", "prompt", "policy", "environment"];
+        writeln!(f, "{:<16}{}", "", head.map(|name| format!("{name:>12}")).concat())?;
+        for (name, row) in &self.rows {
+            let per = |count: usize| format!("{:.1}", count as f64 / row.samples.max(1) as f64);
+            let [passage, graph, hybrid] = row.modes.map(|count| count.to_string());
+            let cells = [row.samples.to_string(), per(row.turns), passage, graph, hybrid, row.several.to_string()];
+            let tokens = [per(row.prompt), per(row.policy), per(row.environment)];
+            let line = cells.iter().chain(&tokens).fold(String::new(), |mut line, cell| {
+                let _ = write!(line, "{cell:>12}");
+                line
+            });
+            writeln!(f, "{name:<16}{line}")?;
+        }
+        for (name, reasons) in &self.dropped {
+            let told: Vec<String> = reasons.iter().map(|(why, count)| format!("{count} {why}")).collect();
+            writeln!(f, "{name:<16}not taught: {}", told.join("; "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,353 @@
+//! Learning from rewards by GRPO: groups of trajectories of the same question, each worth what it is above its group.
+//!
+//! A step: the engine gets the adapter as it is, rollouts are made and rewarded, the reference and the policy itself say
+//! how probable they find the tokens, and a few optimizer steps follow.
+
+mod likelihood;
+mod numbers;
+#[cfg(test)]
+mod tests;
+mod update;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use waymark::agent::Policy;
+use waymark::engine::Engine;
+use waymark::evaluate::{self, Question};
+use waymark_models::gradient::Learner;
+
+use crate::TrainError;
+use crate::ledger::{Ledger, Watch};
+use crate::optimizer::AdamW;
+use crate::order;
+use crate::recipe::{Grpo, Reference};
+use crate::reward::Reward;
+use crate::rollout::{Field, Plan, Rollout, rollouts};
+use crate::run::Row;
+use crate::schedule::Schedule;
+use crate::sft::{Lesson, VALIDATION};
+use crate::store::Writer;
+
+pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
+pub use self::update::{Course, Updated, update};
+
+/// Steps under one reward.
+#[derive(Debug)]
+pub struct Goal {
+    /// What their numbers are filed under.
+    pub phase: String,
+    /// How many.
+    pub steps: usize,
+    /// What is rewarded.
+    pub reward: Box<dyn Reward>,
+}
+
+/// The whole of training by rewards.
+#[derive(Debug)]
+pub struct Campaign<'a> {
+    /// Its constants.
+    pub settings: &'a Grpo,
+    /// Where everything random starts.
+    pub seed: u64,
+    /// What is rewarded, in order.
+    pub goals: &'a [Goal],
+    /// What is asked.
+    pub fields: &'a [Field],
+    /// The loop that is learnt.
+    pub policy: &'a Policy,
+    /// What makes the rollouts: the engine of all fields.
+    pub engine: &'a Engine,
+    /// The values that the divergence is measured from, if it is not the base model.
+    pub reference: &'a [f32],
+    /// A folder through which adapters get into the engine.
+    pub exchange: PathBuf,
+}
+
+impl Campaign<'_> {
+    /// Steps in all.
+    pub fn steps(&self) -> u64 {
+        self.goals.iter().map(|goal| goal.steps as u64).sum()
+    }
+
+    /// The goal of a step, counted from 1.
+    fn goal(&self, step: u64) -> &Goal {
+        let mut left = step;
+        let reached = |goal: &&Goal| {
+            let within = left <= goal.steps as u64;
+            left = left.saturating_sub(goal.steps as u64);
+            within
+        };
+        self.goals.iter().find(reached).unwrap_or(&self.goals[self.goals.len() - 1])
+    }
+
+    /// The questions of a step: each epoch asks all of all fields in an order of its own.
+    fn questions(&self, step: u64) -> Vec<(&Field, &Question)> {
+        let all: Vec<_> =
+            self.fields.iter().flat_map(|field| field.questions.iter().map(move |q| (field, q))).collect();
+        let seed = |epoch| order::seed(self.seed, "questions", epoch);
+        order::batch(all.len(), self.settings.questions, step - 1, seed).into_iter().map(|place| all[place]).collect()
+    }
+
+    /// The learning rate of a step: the schedule goes by steps, not by optimizer steps, as the reference's.
+    fn rate(&self, step: u64) -> f64 {
+        let total = self.steps() as usize;
+        let warmup = (total as f64 * self.settings.warmup).round() as usize;
+        let schedule = Schedule { shape: self.settings.schedule, warmup, total };
+        self.settings.learning_rate * schedule.factor(step as usize - 1)
+    }
+
+    /// Trains from where `ledger` stands to the end. `watch` looks on.
+    ///
+    /// # Errors
+    /// When there is nothing to ask, the gradient is no number any more, or engine, model or file system refuse.
+    pub async fn train(
+        &self,
+        learner: &mut Learner,
+        ledger: &mut Ledger,
+        watch: &mut dyn Watch,
+    ) -> Result<(), TrainError> {
+        if self.fields.iter().all(|field| field.questions.is_empty()) || self.goals.is_empty() {
+            return Err(TrainError::Nothing("there is no question to learn from, or no stage".into()));
+        }
+        let mut optimizer = ledger.restore(learner)?;
+        ledger.trim_samples()?;
+        let mut kept = Writer::open(&ledger.folder().samples())?;
+        let total = self.steps();
+        if ledger.state().step == 0 && self.validate(learner, ledger, watch).await?.is_break() {
+            return Ok(());
+        }
+        for step in ledger.state().step + 1..=total {
+            let row = self.step(step, learner, &mut optimizer, ledger, &mut kept).await?;
+            ledger.note(&row)?;
+            ledger.advance(step);
+            let due = |every: usize| step == total || (every > 0 && step.is_multiple_of(every as u64));
+            let mut go_on = watch.row(&row);
+            let mut keep = due(self.settings.save_every);
+            if due(self.settings.validate_every) && go_on.is_continue() {
+                let best = ledger.state().best;
+                go_on = self.validate(learner, ledger, watch).await?;
+                keep |= ledger.state().best != best;
+            }
+            if go_on.is_break() {
+                return Ok(());
+            }
+            if keep {
+                kept.sync()?;
+                ledger.save(learner, &optimizer)?;
+                watch.saved(ledger, learner)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(
+        &self,
+        step: u64,
+        learner: &mut Learner,
+        optimizer: &mut AdamW,
+        ledger: &Ledger,
+        kept: &mut Writer,
+    ) -> Result<Row, TrainError> {
+        let (goal, began) = (self.goal(step), Instant::now());
+        let mut batch = self.roll(step, learner).await?;
+        let rolled = began.elapsed().as_secs_f64();
+        let samples: Vec<_> = batch.iter().map(|rollout| rollout.sample.clone()).collect();
+        let worth = goal.reward.score(&samples);
+        let rewards: Vec<f64> = worth.iter().map(|reward| reward.total).collect();
+        let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
+        let advantages = self.settings.advantage.group(&rewards, &groups);
+        for ((rollout, reward), &advantage) in batch.iter_mut().zip(worth).zip(&advantages) {
+            rollout.sample.reward = Some(reward);
+            rollout.sample.advantage = Some(advantage);
+            kept.append(&rollout.sample)?;
+        }
+        let row = numbers::rollouts(ledger.row(step, &goal.phase), &batch);
+        let row = numbers::groups(row, &groups, &rewards);
+        let began = Instant::now();
+        let (row, updated) = self.learn(row, &batch, learner, optimizer)?;
+        let learnt = began.elapsed().as_secs_f64();
+        let sampled: usize = batch.iter().map(|rollout| rollout.row.tokens.sampled).sum();
+        Ok(row
+            .with("learning_rate", self.rate(step))
+            .with("rollout_seconds", rolled)
+            .with("rollout_tokens_per_second", sampled as f64 / rolled)
+            .with("update_seconds", learnt)
+            .with("step_seconds", rolled + learnt)
+            .with("tokens_per_second", updated.tokens as f64 / learnt))
+    }
+
+    /// The rollouts of a few questions, for an estimate.
+    ///
+    /// # Errors
+    /// When engine or file system refuse.
+    pub async fn try_out(&self, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
+        let settings = Grpo { questions: self.settings.questions.min(4), ..self.settings.clone() };
+        let Self { seed, goals, fields, policy, engine, reference, ref exchange, .. } = *self;
+        let few = Campaign {
+            settings: &settings,
+            seed,
+            goals,
+            fields,
+            policy,
+            engine,
+            reference,
+            exchange: exchange.clone(),
+        };
+        few.roll(1, learner).await
+    }
+
+    /// The rollouts of a step by the policy as it is now.
+    async fn roll(&self, step: u64, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
+        let policy = self.serve(learner).await?;
+        let settings = self.settings;
+        let plan = Plan {
+            sampling: &settings.sampling,
+            group: settings.group,
+            concurrent: settings.concurrent,
+            seed: self.seed,
+            step,
+            cost: settings.cost,
+        };
+        let made = rollouts(&policy, &self.questions(step), &plan).await;
+        self.retire(&policy);
+        made
+    }
+
+    /// The policy with the learner's values: an adapter of a new generation, so that no cached KV of another is used.
+    async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
+        learner.save_adapter(&self.exchange, "rollout")?;
+        let adapter = self.engine.load_adapter(self.exchange.clone()).await?;
+        let mut policy = Policy { adapter: Some(adapter), guided: false, ..self.policy.clone() };
+        // Bounded by tokens alone: many episodes share the machine, and a clock would make them differ.
+        policy.budget.seconds = 86_400.0;
+        Ok(policy)
+    }
+
+    fn retire(&self, policy: &Policy) {
+        if let Some(adapter) = policy.adapter {
+            self.engine.unload_adapter(adapter);
+        }
+    }
+
+    /// Scores and updates; the row with what that tells.
+    fn learn(
+        &self,
+        row: Row,
+        batch: &[Rollout],
+        learner: &mut Learner,
+        optimizer: &mut AdamW,
+    ) -> Result<(Row, Updated), TrainError> {
+        let settings = self.settings;
+        let step = row.step;
+        let flat = |group: usize| {
+            let members = batch.iter().filter(|rollout| rollout.group == group);
+            numbers::is_flat(members.map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)))
+        };
+        let active: Vec<bool> = batch.iter().map(|rollout| !(settings.skip_flat && flat(rollout.group))).collect();
+        let lessons: Vec<Lesson> = batch.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
+        let taking: Vec<usize> = (0..batch.len()).filter(|&place| active[place]).collect();
+        let (old, reference, row) = self.before(row, batch, &lessons, &taking, learner)?;
+        let mut at = vec![usize::MAX; batch.len()];
+        taking.iter().enumerate().for_each(|(place, &member)| at[member] = place);
+        let course = |member: usize| Course {
+            sequence: lessons[member].sequence(),
+            old: old.get(at[member]).map_or(&[], Vec::as_slice),
+            reference: reference.get(at[member]).map_or(&[], Vec::as_slice),
+            advantage: batch[member].sample.advantage.unwrap_or(0.0) as f32,
+            active: active[member],
+        };
+        let courses: Vec<Course<'_>> = (0..batch.len()).map(course).collect();
+        let updated = update(learner, optimizer, &courses, settings, self.rate(step))?;
+        let norm = updated.norm();
+        if !norm.is_finite() {
+            return Err(TrainError::Diverged { step, what: "gradient's norm", value: norm });
+        }
+        let means = updated.sums.means(&settings.loss);
+        let row = row
+            .with("loss", means.loss)
+            .with("policy_loss", means.policy)
+            .with("kl", means.kl)
+            .with("entropy", means.entropy)
+            .with("clip_fraction", means.clip_fraction)
+            .with("policy_drift", means.drift)
+            .with("gradient_norm", norm)
+            .with("updates", updated.updates as f64);
+        Ok((row, updated))
+    }
+
+    /// The log-probabilities of the tokens of those that take part, before the update and under the reference.
+    fn before(
+        &self,
+        row: Row,
+        batch: &[Rollout],
+        lessons: &[Lesson],
+        taking: &[usize],
+        learner: &mut Learner,
+    ) -> Result<(Logprobs, Logprobs, Row), TrainError> {
+        let sequences: Vec<_> = taking.iter().map(|&member| lessons[member].sequence()).collect();
+        let tokens = self.settings.pack_tokens;
+        let (old, row) = if self.settings.recompute {
+            let old = logprobs(learner, &sequences, tokens, false)?;
+            let taken: Vec<&Rollout> = taking.iter().map(|&member| &batch[member]).collect();
+            let row = numbers::drift(row, &taken, &old);
+            (old, row)
+        } else {
+            let sampled = |&member: &usize| {
+                let all = batch[member].sample.sampled_logprobs();
+                all.into_iter().map(|logprob| logprob.unwrap_or(0.0)).collect()
+            };
+            (taking.iter().map(sampled).collect(), row)
+        };
+        let reference = match self.settings.reference {
+            _ if self.settings.loss.kl == 0.0 => old.clone(),
+            Reference::Base => logprobs(learner, &sequences, tokens, true)?,
+            Reference::Initial => logprobs_under(learner, self.reference, &sequences, tokens)?,
+        };
+        Ok((old, reference, row))
+    }
+
+    /// Measures the policy as it is served, on questions it does not learn from. The best has the highest EM.
+    async fn validate(
+        &self,
+        learner: &Learner,
+        ledger: &mut Ledger,
+        watch: &mut dyn Watch,
+    ) -> Result<ControlFlow<()>, TrainError> {
+        if self.fields.iter().all(|field| field.validation.is_empty()) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let policy = self.serve(learner).await?;
+        let step = ledger.state().step;
+        let mut row = ledger.row(step, VALIDATION);
+        let (mut right, mut asked) = (0.0, 0usize);
+        for field in self.fields.iter().filter(|field| !field.validation.is_empty()) {
+            let plan = evaluate::Plan {
+                concurrency: self.settings.concurrent,
+                cost: self.settings.cost,
+                ..Default::default()
+            };
+            let outcome = evaluate::evaluate(&field.runtime, &policy, &field.validation, &plan, |_| ()).await;
+            let summary = evaluate::Summary::of(&policy.name, &outcome);
+            let name = &field.name;
+            row = row
+                .with(format!("{name}/em"), summary.em.mean)
+                .with(format!("{name}/f1"), summary.f1.mean)
+                .with(format!("{name}/format_valid"), summary.valid)
+                .with(format!("{name}/turns"), summary.mean.turns)
+                .with(format!("{name}/searches_passage"), summary.mean.passage)
+                .with(format!("{name}/searches_graph"), summary.mean.graph)
+                .with(format!("{name}/searches_hybrid"), summary.mean.hybrid)
+                .with(format!("{name}/retrieval_cost"), summary.mean.cost);
+            right += summary.em.mean * outcome.rows.len() as f64;
+            asked += outcome.rows.len();
+        }
+        self.retire(&policy);
+        if step > 0 {
+            ledger.measured(right / asked as f64);
+        }
+        ledger.note(&row)?;
+        Ok(watch.row(&row))
+    }
+}

@@ -1,0 +1,195 @@
+//! A run while it goes on: its numbers, its checkpoints and its time.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use waymark_models::gradient::Learner;
+
+use crate::TrainError;
+use crate::optimizer::AdamW;
+use crate::recipe::Optimizer;
+use crate::run::{Board, Checkpoints, Folder, Metrics, Row, RunError, State, report};
+
+/// Looks on while a run goes on. A closure that takes rows is one.
+pub trait Watch: Send {
+    /// A row was noted. Breaks training off, if it wants to; what was done since the last checkpoint is then lost, as when
+    /// the process is killed.
+    fn row(&mut self, row: &Row) -> ControlFlow<()>;
+
+    /// A checkpoint was written.
+    ///
+    /// # Errors
+    /// Whatever is to end training.
+    fn saved(&mut self, _ledger: &Ledger, _learner: &Learner) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+impl<F: FnMut(&Row) -> ControlFlow<()> + Send> Watch for F {
+    fn row(&mut self, row: &Row) -> ControlFlow<()> {
+        self(row)
+    }
+}
+
+/// A run while it goes on.
+#[derive(Debug)]
+pub struct Ledger {
+    folder: Folder,
+    metrics: Metrics,
+    board: Board,
+    checkpoints: Checkpoints,
+    state: State,
+    optimizer: Optimizer,
+    began: Instant,
+    before: f64,
+}
+
+impl Ledger {
+    /// Begins the run in `dir`, or takes it up where its latest checkpoint stands. `facts` is what was asked for: a run
+    /// goes on only under the same.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or holds a run that was begun with other facts.
+    pub fn open(dir: &Path, facts: &str, optimizer: Optimizer, keep_last: usize) -> Result<Self, TrainError> {
+        let folder = if Folder::is_run(dir) { taken_up(dir, facts)? } else { Folder::create(dir, facts)? };
+        let checkpoints = Checkpoints::new(folder.checkpoints(), keep_last);
+        let state = checkpoints.latest(optimizer)?.map(|checkpoint| checkpoint.state).unwrap_or_default();
+        let metrics = Metrics::resume(&folder.metrics(), state.step)?;
+        let board = Board::resume(&folder.events(), state.step)?;
+        let before = state.seconds;
+        Ok(Self { folder, metrics, board, checkpoints, state, optimizer, began: Instant::now(), before })
+    }
+
+    /// Sets `learner` to the latest checkpoint and returns the optimizer to go on with; a new one for a new run.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be read, or is of another adapter.
+    pub fn restore(&self, learner: &mut Learner) -> Result<AdamW, TrainError> {
+        match self.checkpoints.latest(self.optimizer)? {
+            None => Ok(AdamW::new(self.optimizer, learner.values().len())),
+            Some(checkpoint) => {
+                learner.set_values(&checkpoint.values)?;
+                Ok(checkpoint.optimizer)
+            }
+        }
+    }
+
+    /// Sets `learner` to the best checkpoint, where anything was measured.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn restore_best(&self, learner: &mut Learner) -> Result<(), TrainError> {
+        if let Some((step, _)) = self.state.best {
+            learner.set_values(&self.checkpoints.load(step, self.optimizer)?.values)?;
+        }
+        Ok(())
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// How far it has come.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Seconds trained so far, over all processes.
+    pub fn seconds(&self) -> f64 {
+        self.before + self.began.elapsed().as_secs_f64()
+    }
+
+    /// A row for the numbers of `step`.
+    pub fn row(&self, step: u64, phase: &str) -> Row {
+        Row::new(step, phase, self.seconds())
+    }
+
+    /// Writes a row down.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn note(&mut self, row: &Row) -> Result<(), TrainError> {
+        self.metrics.append(row)?;
+        Ok(self.board.append(row)?)
+    }
+
+    /// Counts a step as made.
+    pub fn advance(&mut self, step: u64) {
+        self.state.step = step;
+    }
+
+    /// Cuts samples of steps behind the current one off `samples.jsonl`: what a killed process left.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn trim_samples(&self) -> Result<(), TrainError> {
+        #[derive(serde::Deserialize)]
+        struct Line {
+            step: u64,
+        }
+        let path = self.folder.samples();
+        let file = match File::options().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(RunError::io("open", &path))?,
+        };
+        let (mut lines, mut text, mut length) = (BufReader::new(&file), Vec::new(), 0);
+        loop {
+            text.clear();
+            lines.read_until(b'\n', &mut text).map_err(RunError::io("read", &path))?;
+            // What does not end in a newline was torn off, or is the end.
+            let whole = text.ends_with(b"\n").then(|| serde_json::from_slice::<Line>(&text));
+            match whole {
+                Some(Ok(line)) if line.step <= self.state.step => length += text.len() as u64,
+                _ => break,
+            }
+        }
+        Ok(file.set_len(length).map_err(RunError::io("cut", &path))?)
+    }
+
+    /// Remembers a measurement after the current step, of which more is better; whether it is the best so far.
+    pub fn measured(&mut self, value: f64) -> bool {
+        let better = self.state.best.is_none_or(|(_, best)| value > best);
+        if better {
+            self.state.best = Some((self.state.step, value));
+        }
+        better
+    }
+
+    /// Writes a checkpoint of the current step, and the report anew.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn save(&mut self, learner: &Learner, optimizer: &AdamW) -> Result<(), TrainError> {
+        self.state.seconds = self.seconds();
+        self.metrics.sync()?;
+        self.checkpoints.save(&self.state, learner.values(), optimizer)?;
+        Ok(report(&self.folder)?)
+    }
+}
+
+/// Opens a run that is there, if it was begun with the same facts.
+fn taken_up(dir: &Path, facts: &str) -> Result<Folder, TrainError> {
+    let folder = Folder::resume(dir)?;
+    let path = folder.facts();
+    let before = std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?;
+    if before == facts {
+        return Ok(folder);
+    }
+    let (mut old, mut new) = (before.lines(), facts.lines());
+    let (before, now) = loop {
+        let pair = (old.next(), new.next());
+        if pair.0 != pair.1 {
+            let line = |side: Option<&str>| side.unwrap_or("nothing").to_owned();
+            break (line(pair.0), line(pair.1));
+        }
+        // Equal to the last line, and yet not the same: white space at the end.
+        if pair.0.is_none() {
+            return Ok(folder);
+        }
+    };
+    Err(TrainError::Changed { dir: dir.to_owned(), before, now })
+}

@@ -1,0 +1,188 @@
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+use crate::golden;
+
+type Rows = Vec<Vec<f64>>;
+
+#[derive(Deserialize)]
+struct Vectors {
+    verl: Vec<Verl>,
+    low_var_kl_clamp: Clamped,
+    trl_v0_16: Vec<Trl>,
+}
+
+#[derive(Deserialize)]
+struct Verl {
+    old_log_probs: Rows,
+    log_probs: Rows,
+    ref_log_probs: Rows,
+    entropy_per_token: Rows,
+    advantages: Rows,
+    loss_mask: Rows,
+    clip: f64,
+    pg_loss: f64,
+    pg_clipfrac: f64,
+    ppo_kl: f64,
+    kl_per_token: BTreeMap<String, Rows>,
+    kl_masked_mean: BTreeMap<String, f64>,
+    entropy_loss: f64,
+    #[serde(rename = "total_loss_entropy0.001_kl0.001")]
+    total: f64,
+}
+
+#[derive(Deserialize)]
+struct Clamped {
+    log_probs: Vec<f64>,
+    ref_log_probs: Vec<f64>,
+    value: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Trl {
+    beta: f64,
+    loss: f64,
+    mean_kl: f64,
+}
+
+impl Verl {
+    /// What `rows` hold where the mask is set.
+    fn masked(&self, rows: &Rows) -> Vec<f32> {
+        let cells = rows.iter().flatten().zip(self.loss_mask.iter().flatten());
+        cells.filter(|(_, mask)| **mask != 0.0).map(|(value, _)| *value as f32).collect()
+    }
+
+    fn means(&self, terms: Terms) -> Means {
+        let [old, new, reference, entropy, advantage] =
+            [&self.old_log_probs, &self.log_probs, &self.ref_log_probs, &self.entropy_per_token, &self.advantages]
+                .map(|rows| self.masked(rows));
+        let stakes: Vec<Stake> =
+            (0..old.len()).map(|i| Stake { old: old[i], reference: reference[i], advantage: advantage[i] }).collect();
+        let mut loss = PolicyLoss::new(terms, &stakes, 1.0 / stakes.len() as f64);
+        for (target, (&logprob, &entropy)) in new.iter().zip(&entropy).enumerate() {
+            loss.slope(target, Score { logprob, entropy });
+        }
+        loss.sums().means(&terms)
+    }
+}
+
+fn kind(name: &str) -> Divergence {
+    match name {
+        "kl" => Divergence::K1,
+        "abs" => Divergence::Absolute,
+        "mse" => Divergence::K2,
+        "low_var_kl" => Divergence::K3,
+        other => panic!("no divergence is called {other}"),
+    }
+}
+
+#[track_caller]
+fn close(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+}
+
+#[test]
+fn policy_loss() {
+    let Some(Vectors { verl, low_var_kl_clamp, trl_v0_16 }) = golden::read("policy_loss.json") else { return };
+    assert!(!verl.is_empty() && trl_v0_16.len() == verl.len());
+    for case in &verl {
+        let terms = Terms { clip: case.clip, ..Terms::default() };
+        let means = case.means(terms);
+        close(means.policy, case.pg_loss);
+        close(means.clip_fraction, case.pg_clipfrac);
+        close(means.drift, case.ppo_kl);
+        close(means.entropy, case.entropy_loss);
+        close(means.loss, case.total);
+        for (name, expected) in &case.kl_masked_mean {
+            close(case.means(Terms { divergence: kind(name), ..terms }).kl, *expected);
+        }
+        for (name, expected) in &case.kl_per_token {
+            let cells = case.log_probs.iter().flatten().zip(case.ref_log_probs.iter().flatten());
+            for ((new, reference), expected) in cells.zip(expected.iter().flatten()) {
+                close(kind(name).of(*new, *reference).0, *expected);
+            }
+        }
+    }
+    for (case, trl) in verl.iter().zip(trl_v0_16) {
+        let terms = Terms { clip: case.clip, kl: trl.beta, divergence: Divergence::K3Unbounded, entropy: 0.0 };
+        let means = case.means(terms);
+        close(means.loss, trl.loss);
+        close(means.kl, trl.mean_kl);
+    }
+    let Clamped { log_probs, ref_log_probs, value } = low_var_kl_clamp;
+    for ((new, reference), expected) in log_probs.iter().zip(&ref_log_probs).zip(value) {
+        close(Divergence::K3.of(*new, *reference).0, expected);
+    }
+}
+
+/// Scale times the sum, of one target.
+fn value(terms: Terms, stake: Stake, scale: f64, score: Score) -> f64 {
+    let stakes = [stake];
+    let mut loss = PolicyLoss::new(terms, &stakes, scale);
+    loss.slope(0, score);
+    scale * loss.sums().means(&terms).loss
+}
+
+proptest! {
+    /// The slopes are what differences of the loss say, but for the corners of clip and bound.
+    #[test]
+    fn slopes_are_those_of_the_loss(
+        logprob in -6.0f32..-0.01,
+        entropy in 0.0f32..5.0,
+        old in -1.0f32..1.0,
+        reference in -4.0f32..4.0,
+        advantage in -2.0f32..2.0,
+        clip in 0.1f64..0.4,
+        kl in 0.0f64..0.5,
+        beta in 0.0f64..0.1,
+        scale in 0.01f64..1.0,
+        kind in prop::sample::select(vec![
+            Divergence::K1, Divergence::Absolute, Divergence::K2, Divergence::K3, Divergence::K3Unbounded,
+        ]),
+    ) {
+        const STEP: f32 = 1.0 / 256.0;
+        let terms = Terms { clip, kl, divergence: kind, entropy: beta };
+        let stake = Stake { old: logprob + old, reference: logprob + reference, advantage };
+        let ratio = f64::from(-old).exp();
+        let room = 2.0 * f64::from(STEP);
+        prop_assume!((ratio.ln() - (1.0 - clip).ln()).abs() > room && (ratio.ln() - (1.0 + clip).ln()).abs() > room);
+        prop_assume!(reference.abs() > 2.0 * STEP);
+        let bound = kind.of(f64::from(logprob) + room, f64::from(logprob + reference)).1 == 0.0;
+        prop_assume!(kind != Divergence::K3 || bound == (kind.of(f64::from(logprob) - room, f64::from(logprob + reference)).1 == 0.0));
+        let at = |d: f32, e: f32| value(terms, stake, scale, Score { logprob: logprob + d, entropy: entropy + e });
+        // The steps that were really made: sums of f32 are rounded.
+        let (up, down) = (logprob + STEP, logprob - STEP);
+        let by_logprob = (at(STEP, 0.0) - at(-STEP, 0.0)) / f64::from(up - down);
+        let (more, less) = (entropy + STEP, entropy - STEP);
+        let by_entropy = (at(0.0, STEP) - at(0.0, -STEP)) / f64::from(more - less);
+        let stakes = [stake];
+        let slope = PolicyLoss::new(terms, &stakes, scale).slope(0, Score { logprob, entropy });
+        let near = |found: f32, expected: f64| (f64::from(found) - expected).abs() < 1e-3 * (1.0 + expected.abs());
+        prop_assert!(near(slope.logprob, by_logprob), "{} {by_logprob}", slope.logprob);
+        prop_assert!(near(slope.entropy, by_entropy), "{} {by_entropy}", slope.entropy);
+    }
+
+    /// Packs of one micro-batch add up to the micro-batch.
+    #[test]
+    fn sums_of_parts_are_the_sum(values in prop::collection::vec((-3.0f32..0.0, -3.0f32..0.0, -1.0f32..1.0), 1..20), cut in 0usize..20) {
+        let terms = Terms::default();
+        let stakes: Vec<Stake> = values.iter().map(|&(old, _, advantage)| Stake { old, reference: old, advantage }).collect();
+        let ask = |range: std::ops::Range<usize>| {
+            let mut loss = PolicyLoss::new(terms, &stakes[range.clone()], 0.5);
+            for (target, (_, logprob, _)) in values[range].iter().enumerate() {
+                loss.slope(target, Score { logprob: *logprob, entropy: 1.0 });
+            }
+            loss.sums()
+        };
+        let cut = cut.min(values.len());
+        let (all, mut parts) = (ask(0..values.len()), ask(0..cut));
+        parts.add(&ask(cut..values.len()));
+        prop_assert_eq!(all.targets, parts.targets);
+        prop_assert!((all.policy - parts.policy).abs() < 1e-9 && (all.kl - parts.kl).abs() < 1e-9);
+    }
+}

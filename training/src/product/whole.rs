@@ -1,0 +1,65 @@
+//! A model all of whose weights were learnt, as a checkpoint directory that serves and trains like any other.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::Value;
+use waymark_models::gradient::Learner;
+
+use crate::TrainError;
+use crate::run::RunError;
+
+/// What is wrong with `base` as a model all of whose weights are learnt, if anything: the files beside the weights are
+/// taken over from it.
+pub fn flaw(base: &Path) -> Option<String> {
+    let whole = base.join("config.json").is_file() && base.join("tokenizer.json").is_file();
+    let path = base.display();
+    (!whole).then(|| {
+        format!(
+            "{path}: all weights can be learnt only of a directory with config.json, safetensors and tokenizer.json, \
+             where they can be written back: take such a base, or give the recipe an [adapter]"
+        )
+    })
+}
+
+/// Writes the learner's values and the other files of `base` into the new folder `dir`.
+pub(super) fn write(dir: &Path, learner: &Learner, base: &Path) -> Result<(), TrainError> {
+    fs::create_dir_all(dir).map_err(RunError::io("create", dir))?;
+    for entry in fs::read_dir(base).map_err(RunError::io("read", base))? {
+        let entry = entry.map_err(RunError::io("read", base))?;
+        let (from, name) = (entry.path(), entry.file_name());
+        let text = name.to_string_lossy();
+        // The weights with their index are what is replaced.
+        if from.is_file() && !text.contains(".safetensors") && !text.starts_with('.') {
+            fs::copy(&from, dir.join(&name)).map_err(RunError::io("copy", &from))?;
+        }
+    }
+    let config = dir.join("config.json");
+    let text = fs::read(&config).map_err(RunError::io("read", &config))?;
+    fs::write(&config, in_f32(&text)).map_err(RunError::io("write", &config))?;
+    let bytes: Vec<u8> = learner.values().iter().flat_map(|value| value.to_le_bytes()).collect();
+    let path = dir.join("model.safetensors");
+    let refuse =
+        |error: safetensors::SafeTensorError| RunError::Checkpoint { path: path.clone(), reason: error.to_string() };
+    let views = learner.parameters().iter().map(|parameter| {
+        let range = parameter.range.start * size_of::<f32>()..parameter.range.end * size_of::<f32>();
+        let view = TensorView::new(Dtype::F32, parameter.shape.clone(), &bytes[range])?;
+        Ok((parameter.name.as_str(), view))
+    });
+    let views = views.collect::<Result<Vec<_>, _>>().map_err(refuse)?;
+    let format = [("format".to_owned(), "pt".to_owned())].into();
+    let file = safetensors::serialize(views, Some(format)).map_err(refuse)?;
+    Ok(fs::write(&path, file).map_err(RunError::io("write", &path))?)
+}
+
+/// The configuration, naming the form of the weights that are beside it now; as it is where that cannot be said.
+fn in_f32(text: &[u8]) -> Vec<u8> {
+    let Ok(Value::Object(mut config)) = serde_json::from_slice(text) else { return text.to_vec() };
+    for name in ["torch_dtype", "dtype"] {
+        if let Some(form) = config.get_mut(name) {
+            *form = "float32".into();
+        }
+    }
+    serde_json::to_vec_pretty(&config).unwrap_or_else(|_| text.to_vec())
+}

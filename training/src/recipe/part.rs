@@ -1,0 +1,143 @@
+//! The sections of a recipe.
+
+use serde::{Deserialize, Serialize};
+use waymark::agent::Sampling;
+use waymark::metric::Cost;
+
+use crate::advantage::Advantage;
+use crate::policy_loss::Terms;
+use crate::reward::Choice;
+use crate::schedule::Shape;
+
+/// AdamW (Loshchilov & Hutter 2019, algorithm 2) with gradient clipping. The defaults are `torch.optim.AdamW`'s in the
+/// reference: betas 0.9 and 0.999, weight decay 0.01, norm at most 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Optimizer {
+    /// Decay of the first and of the second moment.
+    pub betas: (f64, f64),
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// Share of a value, times the learning rate, that each step takes away.
+    pub weight_decay: f64,
+    /// Largest norm of all gradients together; larger ones are scaled down to it. 0 leaves them as they are.
+    pub clip: f64,
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self { betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: 0.01, clip: 1.0 }
+    }
+}
+
+/// Learning from given trajectories.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sft {
+    /// The largest learning rate.
+    pub learning_rate: f64,
+    /// How it changes.
+    pub schedule: Shape,
+    /// Share of all steps in which it rises from zero.
+    pub warmup: f64,
+    /// How often each trajectory is seen.
+    pub epochs: usize,
+    /// Trajectories of one optimizer step.
+    pub batch: usize,
+    /// Tokens of one pass, shared prefixes counted once: what memory allows.
+    pub pack_tokens: usize,
+    /// How many trajectories are taken, the same ones for the same seed; all where nothing is said.
+    #[serde(default)]
+    pub limit: Option<usize>,
+    /// Longer trajectories are left out, in tokens.
+    pub longest: usize,
+    /// Share of the questions whose trajectories are kept aside to measure the loss on.
+    pub held_out: f64,
+    /// Steps from one measurement to the next; 0 measures at the end only.
+    pub validate_every: usize,
+    /// Steps from one checkpoint to the next; 0 writes the last only.
+    pub save_every: usize,
+    /// How many of the latest checkpoints are kept besides the best.
+    pub keep_last: usize,
+}
+
+/// Learning from rewards by GRPO (Shao et al. 2024, §4.1).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grpo {
+    /// The largest learning rate.
+    pub learning_rate: f64,
+    /// How it changes.
+    pub schedule: Shape,
+    /// Share of all steps in which it rises from zero.
+    pub warmup: f64,
+    /// Questions of one step.
+    pub questions: usize,
+    /// Trajectories of one question.
+    pub group: usize,
+    /// Trajectories of one optimizer step; all of the step's, where those are fewer.
+    pub mini_batch: usize,
+    /// Trajectories over whose tokens the loss is one mean.
+    pub micro_batch: usize,
+    /// Tokens of one pass, shared prefixes counted once: what memory allows.
+    pub pack_tokens: usize,
+    /// What the loss is made of.
+    #[serde(default)]
+    pub loss: Terms,
+    /// How rewards become advantages.
+    #[serde(default)]
+    pub advantage: Advantage,
+    /// What the divergence is measured from.
+    #[serde(default)]
+    pub reference: Reference,
+    /// How rollouts are sampled.
+    pub sampling: Sampling,
+    /// Rollouts that run at the same time.
+    pub concurrent: usize,
+    /// Leaves trajectories whose whole group earned the same out of the update. They carry only divergence and entropy;
+    /// the weights of all others stay as they are.
+    #[serde(default)]
+    pub skip_flat: bool,
+    /// Takes the log-probabilities before the update from the learner, as the reference does. Otherwise those of sampling
+    /// count, which saves a pass and differs by rounding.
+    #[serde(default = "yes")]
+    pub recompute: bool,
+    /// How searches are priced where they are reported; the reward says for itself.
+    #[serde(default)]
+    pub cost: Cost,
+    /// Questions of each file that are asked to measure the policy: the last ones, which are not trained on.
+    pub validation: usize,
+    /// Steps from one measurement to the next; 0 measures at the end only.
+    pub validate_every: usize,
+    /// Steps from one checkpoint to the next; 0 writes the last only.
+    pub save_every: usize,
+    /// How many of the latest checkpoints are kept besides the best.
+    pub keep_last: usize,
+    /// What is rewarded first, and for how long, and what after that.
+    pub stages: Vec<Stage>,
+}
+
+/// Steps under one reward.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// Steps it lasts.
+    pub steps: usize,
+    /// What is rewarded.
+    pub reward: Choice,
+}
+
+/// What the divergence is measured from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reference {
+    /// The policy that the run began with.
+    #[default]
+    Initial,
+    /// The base model without any adapter.
+    Base,
+}
+
+fn yes() -> bool {
+    true
+}

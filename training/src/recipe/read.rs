@@ -1,0 +1,248 @@
+//! From a file and what overrides it to a recipe that is checked.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::{Grpo, Recipe, RecipeError, Sft};
+
+impl Recipe {
+    /// Reads a recipe; each of `overrides` is `section.field=value` and counts more than the file.
+    ///
+    /// # Errors
+    /// [`RecipeError`] names the file, the field and what would be right.
+    pub fn open(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
+        let text = std::fs::read_to_string(path).map_err(|source| RecipeError::Io { path: path.into(), source })?;
+        Self::parse(&text, path, overrides)
+    }
+
+    /// Reads the text of a recipe; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn parse(text: &str, path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
+        let syntax = |error: toml::de::Error| RecipeError::Syntax { path: path.into(), reason: error.to_string() };
+        let mut table: Table = text.parse().map_err(syntax)?;
+        for text in overrides {
+            replace(&mut table, text)?;
+        }
+        let recipe: Recipe = serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
+            let reason = error.inner().to_string().trim().to_owned();
+            RecipeError::Field { path: path.into(), field: error.path().to_string(), reason }
+        })?;
+        match recipe.flaw() {
+            None => Ok(recipe),
+            Some((field, reason)) => Err(RecipeError::Field { path: path.into(), field: field.into(), reason }),
+        }
+    }
+
+    /// The section for supervised learning.
+    ///
+    /// # Errors
+    /// When the recipe has none.
+    pub fn sft(&self, path: &Path) -> Result<&Sft, RecipeError> {
+        self.sft.as_ref().ok_or_else(|| missing(path, "sft"))
+    }
+
+    /// The section for reinforcement.
+    ///
+    /// # Errors
+    /// When the recipe has none.
+    pub fn grpo(&self, path: &Path) -> Result<&Grpo, RecipeError> {
+        self.grpo.as_ref().ok_or_else(|| missing(path, "grpo"))
+    }
+
+    /// The first field whose value makes no sense, and why.
+    fn flaw(&self) -> Option<(&'static str, String)> {
+        let (one, two) = self.optimizer.betas;
+        let own = [
+            ("name", !self.name.is_empty(), "must not be empty"),
+            ("optimizer.betas", (0.0..1.0).contains(&one) && (0.0..1.0).contains(&two), "must be from 0 to below 1"),
+            ("optimizer.epsilon", self.optimizer.epsilon > 0.0, "must be above 0"),
+            ("optimizer.weight_decay", self.optimizer.weight_decay >= 0.0, "must not be below 0"),
+            ("optimizer.clip", self.optimizer.clip >= 0.0, "must not be below 0; 0 does not clip"),
+        ];
+        let adapter = self.adapter.iter().flat_map(|adapter| {
+            [
+                ("adapter.rank", adapter.rank > 0, "must be at least 1"),
+                ("adapter.alpha", adapter.alpha > 0.0, "must be above 0"),
+                ("adapter.targets", !adapter.targets.is_empty(), "name at least one projection, such as \"q_proj\""),
+            ]
+        });
+        let checks = own.into_iter().chain(adapter);
+        let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
+        let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
+        wrong.or_else(|| Some(("policy", self.policy().err()?.to_string())))
+    }
+}
+
+/// A field, whether its value makes sense, and what would.
+type Check = (&'static str, bool, &'static str);
+
+const RATE: &str = "must be above 0 and at most 1";
+const SHARE: &str = "must be from 0 to 1";
+const COUNT: &str = "must be at least 1";
+
+impl Sft {
+    fn checks(&self) -> Vec<Check> {
+        vec![
+            ("sft.learning_rate", rate(self.learning_rate), RATE),
+            ("sft.warmup", share(self.warmup), SHARE),
+            ("sft.epochs", self.epochs > 0, COUNT),
+            ("sft.batch", self.batch > 0, COUNT),
+            ("sft.longest", self.longest > 0, COUNT),
+            (
+                "sft.pack_tokens",
+                self.pack_tokens >= self.longest,
+                "must be at least sft.longest: a trajectory is never cut",
+            ),
+            ("sft.held_out", (0.0..1.0).contains(&self.held_out), "must be from 0 to below 1"),
+            ("sft.keep_last", self.keep_last > 0, COUNT),
+        ]
+    }
+}
+
+impl Grpo {
+    fn checks(&self) -> Vec<Check> {
+        vec![
+            ("grpo.learning_rate", rate(self.learning_rate), RATE),
+            ("grpo.warmup", share(self.warmup), SHARE),
+            ("grpo.questions", self.questions > 0, COUNT),
+            ("grpo.group", self.group > 0, COUNT),
+            ("grpo.mini_batch", self.mini_batch > 0, COUNT),
+            (
+                "grpo.micro_batch",
+                self.micro_batch > 0 && self.micro_batch <= self.mini_batch,
+                "must be from 1 to grpo.mini_batch",
+            ),
+            ("grpo.pack_tokens", self.pack_tokens > 0, COUNT),
+            ("grpo.loss.clip", self.loss.clip > 0.0 && self.loss.clip < 1.0, "must be between 0 and 1"),
+            ("grpo.loss.kl", self.loss.kl >= 0.0, "must not be below 0"),
+            ("grpo.loss.entropy", self.loss.entropy >= 0.0, "must not be below 0"),
+            (
+                "grpo.sampling.temperature",
+                self.sampling.temperature != Some(0.0),
+                "must be above 0, or all rollouts of a question are the same",
+            ),
+            ("grpo.concurrent", self.concurrent > 0, COUNT),
+            ("grpo.keep_last", self.keep_last > 0, COUNT),
+            ("grpo.stages", self.stages.iter().any(|stage| stage.steps > 0), "must have a step"),
+        ]
+    }
+}
+
+fn rate(value: f64) -> bool {
+    value > 0.0 && value <= 1.0
+}
+
+fn share(value: f64) -> bool {
+    (0.0..=1.0).contains(&value)
+}
+
+fn missing(path: &Path, field: &str) -> RecipeError {
+    let reason = format!("this recipe has no section [{field}]: add one, or take a recipe that has it");
+    RecipeError::Field { path: path.into(), field: field.into(), reason }
+}
+
+/// Puts one override into the table.
+fn replace(table: &mut Table, text: &str) -> Result<(), RecipeError> {
+    let refuse = |reason| RecipeError::Override { text: text.into(), reason };
+    let (path, value) = text.split_once('=').ok_or_else(|| refuse("write section.field=value"))?;
+    let mut keys: Vec<&str> = path.trim().split('.').collect();
+    let last = keys.pop().filter(|key| !key.is_empty()).ok_or_else(|| refuse("name a field before the ="))?;
+    let mut inner = table;
+    for key in keys {
+        let entry = inner.entry(key).or_insert_with(|| Value::Table(Table::new()));
+        inner = entry.as_table_mut().ok_or_else(|| refuse("what is before a point must be a section"))?;
+    }
+    inner.insert(last.to_owned(), read(value.trim()));
+    Ok(())
+}
+
+/// A TOML value; what is none is a text, so that quotation marks can be left out.
+fn read(text: &str) -> Value {
+    let parsed = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
+    parsed.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const TEXT: &str = r#"
+        name = "tiny"
+        base = "somewhere"
+        seed = 1
+        [policy]
+        protocol = "routerag"
+        [adapter]
+        rank = 4
+        alpha = 8.0
+        targets = ["q_proj", "v_proj"]
+        seed = 1
+        [sft]
+        learning_rate = 1e-3
+        schedule = "linear"
+        warmup = 0.1
+        epochs = 1
+        batch = 2
+        pack_tokens = 100
+        longest = 50
+        held_out = 0.1
+        validate_every = 0
+        save_every = 0
+        keep_last = 1
+    "#;
+
+    fn parse(overrides: &[&str]) -> Result<Recipe, RecipeError> {
+        let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+        Recipe::parse(TEXT, Path::new("tiny.toml"), &overrides)
+    }
+
+    #[test]
+    fn overrides_count_more_than_the_file() {
+        let recipe =
+            parse(&["sft.epochs=3", "base=else/where", "adapter.targets=[\"o_proj\"]", "policy.retrieval.k=5"])
+                .unwrap();
+        assert_eq!((recipe.sft.as_ref().unwrap().epochs, recipe.base.as_str()), (3, "else/where"));
+        assert_eq!((recipe.adapter.as_ref().unwrap().targets.len(), recipe.policy().unwrap().retrieval.k), (1, 5));
+    }
+
+    #[test]
+    fn errors_name_file_field_and_fix() {
+        for (set, field, reason) in [
+            ("sft.lerning_rate=1", "sft", "unknown field `lerning_rate`, expected one of `learning_rate`"),
+            ("sft.epochs=many", "sft.epochs", "expected usize"),
+            ("sft.learning_rate=0.0", "sft.learning_rate", "above 0"),
+            ("sft.longest=1000", "sft.pack_tokens", "at least sft.longest"),
+            ("adapter.targets=[\"k_prj\"]", "adapter.targets[0]", "unknown variant `k_prj`"),
+            ("policy.protocol=routerug", "policy", "routerug"),
+            ("policy.retrieval.kk=3", "policy", "unknown field `kk`"),
+        ] {
+            let error = parse(&[set]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("tiny.toml: {field}")), "{set}: {error}");
+            assert!(error.contains(reason), "{set}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_override_is_refused() {
+        for set in ["sft.epochs", "=3", "name.first=x"] {
+            assert!(matches!(parse(&[set]).unwrap_err(), RecipeError::Override { .. }), "{set}");
+        }
+        assert!(parse(&[]).unwrap().grpo(Path::new("tiny.toml")).unwrap_err().to_string().contains("[grpo]"));
+    }
+
+    #[test]
+    fn the_recipes_of_the_project_can_be_read_and_written() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes"));
+        for name in ["routerag", "routerag-smollm2", "search_r1"] {
+            let path = folder.join(format!("{name}.toml"));
+            let recipe = Recipe::open(&path, &[]).unwrap();
+            assert!(recipe.sft(&path).is_ok() && recipe.grpo(&path).is_ok(), "{name}");
+            let text = toml::to_string(&recipe).unwrap();
+            assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
+        }
+    }
+}

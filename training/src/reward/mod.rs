@@ -1,0 +1,83 @@
+//! What trajectories are worth: one file per reward.
+//!
+//! | file | whose | what |
+//! |---|---|---|
+//! | `exact` | Search-R1; RouteRAG, stage 1 | whether the answer is a gold one |
+//! | `format` | Search-R1 | the same with a bonus for form |
+//! | `efficiency` | RouteRAG, stage 2 | the same with the price of retrieval beside that of the batch |
+//! | `balance` | verl | the order in which RouteRAG's program mixes up those prices |
+//! | `graph_r1` | Graph-R1, PathRouter's base | form, then F1 |
+//! | `searcher` | R1-Searcher | form, cover-EM or F1 |
+//! | `graphrag_r1` | GraphRAG-R1 | attenuation of searches, cost-aware F1 |
+//! | `path_router` | PathRouter | weights of advantages |
+//! | `evo_rag` | EVO-RAG | weights of step rewards over time |
+//! | `extract` | | the answer in a decoded sequence |
+
+mod balance;
+mod efficiency;
+pub mod evo_rag;
+mod exact;
+pub mod extract;
+mod format;
+pub mod graph_r1;
+pub mod graphrag_r1;
+pub mod path_router;
+pub mod searcher;
+
+pub use balance::balanced;
+pub use efficiency::{Efficiency, Pairing, efficiencies, percentile};
+pub use exact::ExactMatch;
+pub use format::{Form, FormatBonus};
+
+#[cfg(test)]
+mod others;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::{Reward as Worth, Sample};
+
+/// Values trajectories.
+pub trait Reward: std::fmt::Debug + Send + Sync {
+    /// What each sample is worth, in their order. A reward may depend on the others of the batch: `samples` are all
+    /// trajectories of one training step.
+    fn score(&self, samples: &[Sample]) -> Vec<Worth>;
+}
+
+/// A reward as a recipe names it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// [`ExactMatch`].
+    ExactMatch,
+    /// [`FormatBonus`].
+    FormatBonus(FormatBonus),
+    /// [`Efficiency`].
+    Efficiency(Efficiency),
+    /// [`graph_r1::GraphR1`].
+    GraphR1,
+    /// [`graphrag_r1::Attenuated`].
+    Attenuated(graphrag_r1::Attenuated),
+    /// [`graphrag_r1::CostAware`].
+    CostAware(graphrag_r1::CostAware),
+}
+
+impl Choice {
+    /// The reward itself.
+    pub fn reward(&self) -> Box<dyn Reward> {
+        match self.clone() {
+            Choice::ExactMatch => Box::new(ExactMatch),
+            Choice::FormatBonus(reward) => Box::new(reward),
+            Choice::Efficiency(reward) => Box::new(reward),
+            Choice::GraphR1 => Box::new(graph_r1::GraphR1),
+            Choice::Attenuated(reward) => Box::new(reward),
+            Choice::CostAware(reward) => Box::new(reward),
+        }
+    }
+}
+
+/// A total with its parts.
+fn worth<const N: usize>(total: f64, parts: [(&str, f64); N]) -> Worth {
+    Worth { total, parts: parts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
+}

@@ -1,0 +1,220 @@
+//! Rewards against vectors that were made by executing the reference programs.
+#![allow(clippy::unwrap_used)]
+
+use serde::Deserialize;
+use serde_json::Value;
+use waymark::agent::{Reason, Timings, Usage};
+use waymark::metric::{Cost, Prices, contains};
+use waymark_index::Mode;
+
+use super::*;
+use crate::golden;
+use crate::sample::{Retrieved, Sample};
+
+#[derive(Deserialize)]
+struct Cases<T> {
+    cases: Vec<T>,
+}
+
+/// A list of golds, or one alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Golds {
+    Many(Vec<String>),
+    One(String),
+}
+
+#[derive(Deserialize)]
+struct Answered {
+    name: String,
+    prompt: String,
+    response: String,
+    targets: Golds,
+    searchr1_qa_em: f64,
+    searchr1_qa_subem: f64,
+    routerag_stage1_qa_em: Value,
+    #[serde(rename = "routerag_stage2_eff_+0.125")]
+    stage2_above: Value,
+    #[serde(rename = "routerag_stage2_eff_-0.3")]
+    stage2_below: Value,
+    searchr1_extracted: Option<String>,
+    routerag_extracted: Value,
+    searchr1_format_is_valid: (bool, String),
+    #[serde(rename = "searchr1_format_score_0.2_0.1_0")]
+    form: f64,
+    #[serde(rename = "searchr1_format_score_0.2_0.1_0.1")]
+    form_and_retrieval: f64,
+}
+
+#[test]
+fn search_r1_and_route_rag() {
+    let Some(Cases { cases }) = golden::read::<Cases<Answered>>("rewards_searchr1_routerag.json") else { return };
+    assert!(!cases.is_empty());
+    for case in cases {
+        let what = &case.name;
+        let whole = format!("{}{}", case.prompt, case.response);
+        let golds = match &case.targets {
+            Golds::Many(golds) => golds.clone(),
+            Golds::One(gold) => vec![gold.clone()],
+        };
+        let searched = extract::search_r1(&whole);
+        assert_eq!(searched, case.searchr1_extracted.as_deref(), "{what}");
+        let share = |holds: bool| f64::from(u8::from(holds));
+        let em = searched.map_or(0.0, |answer| share(waymark::metric::exact_match(answer, &golds)));
+        assert_eq!(em, case.searchr1_qa_em, "{what}");
+        assert_eq!(searched.map_or(0.0, |answer| share(contains(answer, &golds))), case.searchr1_qa_subem, "{what}");
+
+        let marked = whole.split_once("<|im_start|>assistant");
+        assert_eq!(marked.is_some_and(|(_, reply)| Form::of(reply)), case.searchr1_format_is_valid.0, "{what}");
+        for (retrieval, expected) in [(0.0, case.form), (0.1, case.form_and_retrieval)] {
+            let bonus = FormatBonus { structure: 0.2, answer: 0.1, retrieval };
+            let reply = marked.map_or(whole.as_str(), |(_, reply)| reply);
+            assert!((bonus.of(reply, searched, &golds) - expected).abs() < 1e-9, "{what}");
+        }
+        route_rag(&case, &whole, &golds);
+    }
+}
+
+fn route_rag(case: &Answered, whole: &str, golds: &[String]) {
+    let what = &case.name;
+    let found = extract::route_rag(whole);
+    if case.routerag_extracted.is_object() {
+        // The reference fails here; there is nothing to agree with but that there is no answer.
+        assert_eq!(found, None, "{what}");
+        return;
+    }
+    assert_eq!(found, case.routerag_extracted.as_str(), "{what}");
+    let (_, reply) = whole.split_once("<|im_start|>assistant").unwrap();
+    let em = ExactMatch::of(reply, golds);
+    assert_eq!(Some(em), case.routerag_stage1_qa_em.as_f64(), "{what}");
+    for (efficiency, expected) in [(0.125, &case.stage2_above), (-0.3, &case.stage2_below)] {
+        let total = efficiency::paid(em, efficiency);
+        assert!((total - expected.as_f64().unwrap()).abs() < 1e-9, "{what}");
+    }
+}
+
+#[derive(Deserialize)]
+struct Batch {
+    name: String,
+    responses: Vec<String>,
+    gold: Vec<String>,
+    search_times: Vec<f64>,
+    stage_1_rewards: Vec<f64>,
+    stage_2_rewards: Vec<Value>,
+    percentile95_linear: f64,
+}
+
+#[test]
+fn route_rag_stage_2() {
+    let Some(Cases { cases }) = golden::read::<Cases<Batch>>("routerag_stage2_efficiency.json") else { return };
+    assert!(!cases.is_empty());
+    for case in cases {
+        let samples: Vec<Sample> = (case.responses.iter().zip(&case.search_times))
+            .map(|(text, &seconds)| Sample { golds: case.gold.clone(), ..searched(text, &[(Mode::Graph, seconds)]) })
+            .collect();
+        let first: Vec<f64> = ExactMatch.score(&samples).into_iter().map(|worth| worth.total).collect();
+        assert_eq!(first, case.stage_1_rewards, "{}", case.name);
+        assert!((percentile(&case.search_times, 0.95) - case.percentile95_linear).abs() < 1e-9, "{}", case.name);
+        let second = Efficiency { cost: Cost::WallTime, pairing: Pairing::Own }.score(&samples);
+        for (worth, expected) in second.iter().zip(&case.stage_2_rewards) {
+            // Where the reference divides by zero, a right answer is worth 1.
+            let expected = expected.as_f64().unwrap_or(1.0);
+            assert!((worth.total - expected).abs() < 1e-5, "{}: {} {expected}", case.name, worth.total);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Balance {
+    seqlens: Vec<usize>,
+    world_size: usize,
+    order: Vec<usize>,
+}
+
+#[test]
+fn batch_balance_order() {
+    let Some(Cases { cases }) = golden::read::<Cases<Balance>>("batch_balance_order.json") else { return };
+    assert!(!cases.is_empty());
+    for case in cases {
+        assert_eq!(balanced(&case.seqlens, case.world_size), Some(case.order), "{:?}", case.seqlens);
+    }
+    assert_eq!(balanced(&[1, 2, 3], 2), None);
+    assert_eq!(balanced(&[], 2), Some(Vec::new()));
+}
+
+#[test]
+fn the_reference_pays_one_trajectory_for_the_searches_of_another() {
+    let sample = |length: usize, seconds| {
+        let sample = searched("<answer>a</answer>", &[(Mode::Graph, seconds)]);
+        Sample { tokens: vec![0; length], golds: vec!["a".to_owned()], ..sample }
+    };
+    let batch = [sample(10, 1.0), sample(40, 2.0), sample(30, 3.0), sample(20, 4.0)];
+    let totals = |pairing| -> Vec<f64> {
+        Efficiency { cost: Cost::WallTime, pairing }.score(&batch).iter().map(|worth| worth.total).collect()
+    };
+    let own = totals(Pairing::Own);
+    assert!(own.windows(2).all(|pair| pair[0] > pair[1]), "{own:?}");
+    let order = balanced(&[10, 40, 30, 20], 2).unwrap();
+    let mixed = totals(Pairing::Balanced { gpus: 2 });
+    assert!(order.iter().enumerate().all(|(place, &trajectory)| mixed[trajectory] == own[place]));
+    assert_ne!(own, mixed);
+    let sum = |totals: &[f64]| totals.iter().sum::<f64>();
+    assert!((sum(&own) - 4.0).abs() < 1e-9 && (sum(&mixed) - 4.0).abs() < 1e-9, "the mean is right either way");
+}
+
+#[test]
+fn searches_are_paid_by_their_work() {
+    let right = |modes: &[(Mode, f64)]| Sample { golds: vec!["a".to_owned()], ..searched("<answer>a</answer>", modes) };
+    let batch = [
+        right(&[]),
+        right(&[(Mode::Passage, 9.0)]),
+        right(&[(Mode::Graph, 1.0)]),
+        right(&[(Mode::Graph, 0.0), (Mode::Hybrid, 0.0)]),
+        Sample { golds: vec!["b".to_owned()], ..right(&[(Mode::Passage, 1.0)]) },
+    ];
+    let reward = Efficiency::default();
+    let totals: Vec<f64> = reward.score(&batch).iter().map(|worth| worth.total).collect();
+    assert!(totals[..4].windows(2).all(|pair| pair[0] > pair[1]), "{totals:?}");
+    assert_eq!(totals[4], 0.0);
+    assert!(totals[..4].iter().all(|total| (0.5..=1.5).contains(total)));
+    let Cost::Model(Prices { graph, hybrid, .. }) = reward.cost else { panic!("not the default") };
+    assert!((reward.score(&batch)[3].parts["cost"] - graph - hybrid).abs() < 1e-9);
+}
+
+/// A reply after searches that found nothing, with the seconds that they took.
+pub(super) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
+    let evidence = searches.iter().zip(1..).map(|(&(mode, seconds), turn)| Retrieved {
+        turn,
+        mode,
+        query: "q".to_owned(),
+        passages: Vec::new(),
+        seconds,
+        cached: false,
+        error: None,
+    });
+    Sample {
+        id: String::new(),
+        question_id: String::new(),
+        question: String::new(),
+        golds: Vec::new(),
+        supporting: Vec::new(),
+        dataset: String::new(),
+        protocol: "routerag".to_owned(),
+        seed: 0,
+        step: 0,
+        tokens: Vec::new(),
+        origins: Vec::new(),
+        forced: Vec::new(),
+        logprobs: Vec::new(),
+        prompt_tokens: 0,
+        text: text.to_owned(),
+        actions: Vec::new(),
+        evidence: evidence.collect(),
+        answer: None,
+        finish: Reason::Stop,
+        usage: Usage::default(),
+        timings: Timings::default(),
+        reward: None,
+        advantage: None,
+    }
+}

@@ -1,0 +1,76 @@
+//! TensorBoard's `Event`, as much of it as scalars need, in protobuf's wire format.
+//!
+//! Field numbers are those of `tensorboard/compat/proto/event.proto` and `summary.proto`:
+//!
+//! | message | fields |
+//! |---|---|
+//! | `Event` | `wall_time: double = 1`, `step: int64 = 2`, `file_version: string = 3`, `summary: Summary = 5`, `session_log: SessionLog = 7` |
+//! | `Summary` | `value: repeated Value = 1` |
+//! | `Summary.Value` | `tag: string = 1`, `simple_value: float = 2` |
+//! | `SessionLog` | `status: enum = 1`, where `START` is 1 |
+
+const VARINT: u64 = 0;
+const EIGHT_BYTES: u64 = 1;
+const BYTES: u64 = 2;
+const FOUR_BYTES: u64 = 5;
+
+/// What an event says.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What<'a> {
+    /// The first event of every file.
+    Version,
+    /// Whatever was written of this step and later ones in earlier files does not count.
+    Start,
+    /// Numbers by tag.
+    Scalars(&'a [(String, f64)]),
+}
+
+/// Encodes an event.
+pub(super) fn encode(wall_time: f64, step: u64, what: What<'_>) -> Vec<u8> {
+    let mut event = Message::default();
+    event.key(1, EIGHT_BYTES).0.extend_from_slice(&wall_time.to_le_bytes());
+    event.key(2, VARINT).varint(step);
+    match what {
+        What::Version => event.bytes(3, b"brain.Event:2"),
+        What::Start => {
+            let mut log = Message::default();
+            log.key(1, VARINT).varint(1);
+            event.bytes(7, &log.0);
+        }
+        What::Scalars(scalars) => {
+            let mut summary = Message::default();
+            for (tag, value) in scalars {
+                let mut scalar = Message::default();
+                scalar.bytes(1, tag.as_bytes());
+                scalar.key(2, FOUR_BYTES).0.extend_from_slice(&(*value as f32).to_le_bytes());
+                summary.bytes(1, &scalar.0);
+            }
+            event.bytes(5, &summary.0);
+        }
+    }
+    event.0
+}
+
+#[derive(Debug, Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn key(&mut self, field: u64, wire: u64) -> &mut Message {
+        self.varint(field << 3 | wire);
+        self
+    }
+
+    /// Seven bits a byte, the lowest first; the highest bit says that more follow.
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    fn bytes(&mut self, field: u64, bytes: &[u8]) {
+        self.key(field, BYTES).varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+}

@@ -1,0 +1,118 @@
+//! An axis: a range that ends on round numbers, and ticks on round numbers.
+
+/// A range of values with its ticks.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Axis {
+    pub(super) low: f64,
+    pub(super) high: f64,
+    /// Between two ticks: 1, 2, 2.5 or 5 times a power of ten.
+    pub(super) step: f64,
+    pub(super) ticks: Vec<f64>,
+}
+
+impl Axis {
+    /// An axis for values: its ends are ticks, of which there are about `about`.
+    /// Ticks are round in units of `scale`.
+    pub(super) fn around(low: f64, high: f64, about: usize, scale: f64) -> Axis {
+        let (low, high) = spread(low, high);
+        let step = scale * round_step((high - low) / scale / about.max(1) as f64);
+        let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
+        Axis { low: first * step, high: last * step, step, ticks: ticks(first, last, step) }
+    }
+
+    /// The axis without what lies above a value, which must not be the low end.
+    pub(super) fn upto(mut self, high: f64) -> Axis {
+        self.high = self.high.min(high);
+        self.ticks.retain(|&tick| tick <= self.high + 1e-9 * self.step);
+        self
+    }
+
+    /// An axis for steps: it ends with the last one, and ticks are whole.
+    pub(super) fn within(low: u64, high: u64, about: usize) -> Axis {
+        let (low, high) = (low as f64, high.max(low + 1) as f64);
+        let mut step = round_step((high - low) / about.max(1) as f64);
+        if step.fract() != 0.0 {
+            step = step.ceil();
+        }
+        let (first, last) = ((low / step).ceil(), (high / step).floor());
+        Axis { low, high, step, ticks: ticks(first, last, step) }
+    }
+
+    /// Where a value lies: 0 at the low end, 1 at the high one.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        (value - self.low) / (self.high - self.low)
+    }
+}
+
+/// Values that are all the same get some room, and none at all a range to draw.
+fn spread(low: f64, high: f64) -> (f64, f64) {
+    if !(low.is_finite() && high.is_finite() && low <= high) {
+        return (0.0, 1.0);
+    }
+    let least = 1e-9 * low.abs().max(high.abs()).max(1e-9);
+    if high - low > least {
+        return (low, high);
+    }
+    match low {
+        0.0 => (0.0, 1.0),
+        _ => (low - low.abs() / 2.0, high + high.abs() / 2.0),
+    }
+}
+
+fn round_step(rough: f64) -> f64 {
+    let power = 10f64.powf(rough.log10().floor());
+    let factor = [1.0, 2.0, 2.5, 5.0].into_iter().find(|factor| rough <= factor * power * (1.0 + 1e-9)).unwrap_or(10.0);
+    factor * power
+}
+
+fn ticks(first: f64, last: f64, step: f64) -> Vec<f64> {
+    let count = (last - first).max(0.0) as usize;
+    (0..=count).map(|at| (first + at as f64) * step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ends_are_round() {
+        let axis = Axis::around(0.03, 0.97, 4, 1.0);
+        assert_eq!((axis.low, axis.high, axis.step), (0.0, 1.0, 0.25));
+        assert_eq!(axis.ticks, [0.0, 0.25, 0.5, 0.75, 1.0]);
+        let axis = Axis::around(0.95, 1.0, 2, 1.0);
+        assert_eq!(axis.upto(1.0).high, 1.0);
+        let axis = Axis::around(0.0, 1e-4, 4, 1.0);
+        assert_eq!(axis.ticks.len(), 5);
+        assert!((axis.high - 1e-4).abs() < 1e-12);
+        assert_eq!(Axis::around(0.0, 3000.0, 3, 1024.0).ticks, [0.0, 1024.0, 2048.0, 3072.0]);
+        let axis = Axis::around(3.0, 3.0, 4, 1.0);
+        assert!(axis.low < 3.0 && axis.high > 3.0);
+        assert_eq!(Axis::around(f64::INFINITY, f64::NEG_INFINITY, 4, 1.0).ticks.first(), Some(&0.0));
+    }
+
+    #[test]
+    fn steps_are_whole() {
+        assert_eq!(Axis::within(1, 3, 6).ticks, [1.0, 2.0, 3.0]);
+        assert_eq!(Axis::within(1, 39, 5).ticks, [10.0, 20.0, 30.0]);
+        assert_eq!(Axis::within(7, 7, 5).high, 8.0);
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_has_its_place(low in -1e6f64..1e6, width in 0f64..1e6, about in 2usize..8) {
+            let axis = Axis::around(low, low + width, about, 1.0);
+            prop_assert!(axis.place(low) >= -1e-6 && axis.place(low + width) <= 1.0 + 1e-6);
+            prop_assert!((2..=3 * about + 3).contains(&axis.ticks.len()), "{:?}", axis);
+            prop_assert!(axis.ticks.iter().all(|&tick| (-1e-6..=1.0 + 1e-6).contains(&axis.place(tick))));
+        }
+
+        #[test]
+        fn ticks_of_steps_lie_within(low in 0u64..10_000, width in 0u64..100_000, about in 2usize..8) {
+            let axis = Axis::within(low, low + width, about);
+            prop_assert!(axis.ticks.iter().all(|tick| tick.fract() == 0.0 && (axis.low..=axis.high).contains(tick)));
+            prop_assert!(axis.ticks.len() <= about + 2);
+        }
+    }
+}

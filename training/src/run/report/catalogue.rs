@@ -1,0 +1,140 @@
+//! The numbers that the trainer knows by name, and how each is drawn.
+
+use super::number::Unit;
+
+/// How values are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A line each.
+    Lines,
+    /// Shares of their sum, one upon the other.
+    Mix,
+}
+
+/// How a figure looks, whatever is in it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) title: &'static str,
+    /// What is measured, where the title does not say it.
+    pub(super) note: &'static str,
+    pub(super) unit: Unit,
+    pub(super) kind: Kind,
+    /// Whether the axis begins at zero.
+    pub(super) from_zero: bool,
+    /// Whether values are known exactly, so that a smooth line through them would be a lie.
+    pub(super) exact: bool,
+}
+
+/// A figure of known numbers: their names in `metrics.jsonl`, and what the legend calls them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    pub(super) look: Look,
+    pub(super) names: &'static [(&'static str, &'static str)],
+}
+
+impl Look {
+    /// Lines of plain numbers over zero.
+    pub(super) const fn new(title: &'static str) -> Look {
+        Look { title, note: "", unit: Unit::Plain, kind: Kind::Lines, from_zero: true, exact: false }
+    }
+
+    const fn note(self, note: &'static str) -> Look {
+        Look { note, ..self }
+    }
+
+    const fn unit(self, unit: Unit) -> Look {
+        Look { unit, ..self }
+    }
+
+    const fn exact(self) -> Look {
+        Look { exact: true, ..self }
+    }
+
+    const fn mix(self) -> Look {
+        Look { kind: Kind::Mix, ..self }
+    }
+
+    /// The axis shows where the values are, not how far from zero.
+    pub(super) const fn close(self) -> Look {
+        Look { from_zero: false, ..self }
+    }
+
+    const fn of(self, names: &'static [(&'static str, &'static str)]) -> Known {
+        Known { look: self, names }
+    }
+}
+
+pub(super) const ANSWERS: &[Known] = &[
+    Look::new("Reward")
+        .note("mean over the step's rollouts")
+        .of(&[("reward", "reward"), ("reward_std", "deviation within groups")]),
+    Look::new("Exact match").note("share of rollouts").unit(Unit::Share).of(&[("em", "EM")]),
+    Look::new("F1").note("mean over rollouts").unit(Unit::Share).of(&[("f1", "F1")]),
+    Look::new("Form")
+        .note("share of rollouts")
+        .unit(Unit::Share)
+        .close()
+        .of(&[("format_valid", "valid form"), ("answered", "answered")]),
+    Look::new("Flat groups").note("all of a group earned the same").unit(Unit::Share).of(&[("flat_groups", "flat")]),
+];
+
+pub(super) const SEARCHING: &[Known] = &[
+    Look::new("Search mix").note("share of searches by mode").unit(Unit::Share).mix().of(&[
+        ("searches_passage", "passage"),
+        ("searches_graph", "graph"),
+        ("searches_hybrid", "hybrid"),
+    ]),
+    Look::new("Searches").note("per trajectory").of(&[("searches", "searches")]),
+    Look::new("Turns").note("per trajectory").of(&[("turns", "turns")]),
+    Look::new("Retrieval cost").note("per trajectory, as rewarded").of(&[("retrieval_cost", "cost")]),
+];
+
+pub(super) const LEARNING: &[Known] = &[
+    Look::new("Loss").close().of(&[("loss", "training"), ("validation_loss", "validation")]),
+    Look::new("Accuracy")
+        .note("targets that were the likeliest token")
+        .unit(Unit::Share)
+        .close()
+        .of(&[("accuracy", "training"), ("validation_accuracy", "validation")]),
+    Look::new("Policy loss").note("clipped surrogate alone").close().of(&[("policy_loss", "policy loss")]),
+    Look::new("KL to the reference").note("k3, mean per token").of(&[("kl", "KL")]),
+    Look::new("Entropy").note("nats, mean per token").of(&[("entropy", "entropy")]),
+    Look::new("Clip fraction")
+        .note("share of tokens whose ratio is clipped")
+        .unit(Unit::Share)
+        .of(&[("clip_fraction", "clipped")]),
+    Look::new("Log-probability drift").note("nats, sampling against update").of(&[
+        ("logprob_drift", "mean"),
+        ("logprob_drift_max", "largest"),
+        ("policy_drift", "by the update"),
+    ]),
+    Look::new("Learning rate").exact().of(&[("learning_rate", "learning rate")]),
+    Look::new("Gradient norm").note("before clipping").of(&[("gradient_norm", "norm")]),
+];
+
+pub(super) const SPEED: &[Known] = &[
+    Look::new("Lengths").note("tokens per trajectory").of(&[
+        ("response_tokens", "response"),
+        ("policy_tokens", "policy"),
+        ("observation_tokens", "observations"),
+        ("prompt_tokens", "prompt"),
+    ]),
+    Look::new("Batch").note("tokens per step").of(&[("tokens", "computed"), ("targets", "learnt")]),
+    Look::new("Throughput")
+        .note("tokens per second")
+        .of(&[("tokens_per_second", "update"), ("rollout_tokens_per_second", "rollout")]),
+    Look::new("Time of a step").unit(Unit::Seconds).of(&[
+        ("step_seconds", "step"),
+        ("rollout_seconds", "rollout"),
+        ("update_seconds", "update"),
+    ]),
+    Look::new("Memory").note("peak of the process").unit(Unit::Bytes).exact().of(&[("memory_bytes", "peak")]),
+];
+
+/// What is drawn of an evaluation, a line for each question set; the table has all of it.
+pub(super) const EVALUATION: &[(&str, Look)] = &[
+    ("em", Look::new("Exact match").note("by question set").unit(Unit::Share)),
+    ("f1", Look::new("F1").note("by question set").unit(Unit::Share)),
+    ("format_valid", Look::new("Valid form").note("by question set").unit(Unit::Share).close()),
+    ("retrieval_cost", Look::new("Retrieval cost").note("by question set")),
+];

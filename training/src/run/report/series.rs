@@ -1,0 +1,183 @@
+//! A number of a run as it goes from step to step: what was measured, and a smooth line through it.
+
+use super::super::Row;
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Point {
+    pub(super) step: u64,
+    pub(super) value: f64,
+    /// The smooth line here.
+    pub(super) smooth: f64,
+    /// Whether a new phase begins with this point: lines are not drawn across.
+    pub(super) begins: bool,
+}
+
+/// The measurements of one name.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Series {
+    pub(super) label: String,
+    pub(super) points: Vec<Point>,
+    /// Measurements that are not finite: steps and what they were.
+    pub(super) broken: Vec<(u64, f64)>,
+    /// How many points the smooth line looks at; 1 if it is the line itself.
+    pub(super) span: usize,
+}
+
+impl Series {
+    /// The measurements called `name` in `rows`. Of several of the same step and phase, the last one counts: what was
+    /// done again after a kill.
+    pub(super) fn of(label: &str, name: &str, rows: &[&Row]) -> Series {
+        let mut broken = Vec::new();
+        let mut points: Vec<(Point, &str)> = Vec::new();
+        for row in rows {
+            let Some(&value) = row.values.get(name) else { continue };
+            if !value.is_finite() {
+                broken.push((row.step, value));
+                continue;
+            }
+            let point = Point { step: row.step, value, smooth: value, begins: false };
+            match points.last_mut() {
+                Some((last, phase)) if last.step == row.step && *phase == row.phase => *last = point,
+                _ => points.push((point, &row.phase)),
+            }
+        }
+        let mut before = None;
+        let points = points.into_iter().map(|(point, phase)| {
+            let begins = before.replace(phase) != Some(phase);
+            Point { begins, ..point }
+        });
+        Series { label: label.to_owned(), points: points.collect(), broken, span: 1 }
+    }
+
+    /// Draws the smooth line: at each point, a straight line is fitted to the points of its phase around it, near ones
+    /// weighing most (LOWESS, Cleveland 1979, without its robust second pass). Unlike a moving average it neither lags
+    /// behind a steep curve nor bends at its ends.
+    pub(super) fn smoothed(mut self) -> Series {
+        let reach = self.points.len() / 12;
+        if reach < 2 {
+            return self;
+        }
+        self.span = 2 * reach + 1;
+        for line in self.points.chunk_by_mut(|_, next| !next.begins) {
+            let smooth: Vec<_> = (0..line.len()).map(|at| fit(line, at, reach)).collect();
+            line.iter_mut().zip(smooth).for_each(|(point, smooth)| point.smooth = smooth);
+        }
+        self
+    }
+
+    /// The lines: the points of each phase by itself.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &[Point]> {
+        self.points.chunk_by(|_, next| !next.begins)
+    }
+
+    /// First, best and last value of the smooth line.
+    pub(super) fn summary(&self, larger_is_better: bool) -> Option<Summary> {
+        let better = |a: &&Point, b: &&Point| {
+            let order = a.smooth.total_cmp(&b.smooth);
+            let order = if larger_is_better { order } else { order.reverse() };
+            // Of equals, the earliest.
+            order.then(b.step.cmp(&a.step))
+        };
+        let best = self.points.iter().max_by(better)?;
+        let (first, last) = (self.points.first()?.smooth, self.points.last()?.smooth);
+        Some(Summary { first, best: best.smooth, best_step: best.step, last })
+    }
+}
+
+/// The weighted least squares line at `at` through as many points as lie up to `reach` places away in the middle of a
+/// line: near an end there are fewer on one side and more on the other.
+fn fit(line: &[Point], at: usize, reach: usize) -> f64 {
+    let count = line.len().min(2 * reach + 1);
+    let from = at.saturating_sub(reach).min(line.len() - count);
+    let near = &line[from..from + count];
+    let width = (at - from).max(from + count - 1 - at) + 1;
+    // Sums over weight, weight × distance, weight × distance², and the same with values.
+    let (mut w, mut wx, mut wxx, mut wy, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for (place, point) in near.iter().enumerate() {
+        let x = (from + place) as f64 - at as f64;
+        let tricube = (1.0 - (x.abs() / width as f64).powi(3)).powi(3);
+        w += tricube;
+        wx += tricube * x;
+        wxx += tricube * x * x;
+        wy += tricube * point.value;
+        wxy += tricube * x * point.value;
+    }
+    let spread = w * wxx - wx * wx;
+    let fitted = if spread > 0.0 { (wxx * wy - wx * wxy) / spread } else { wy / w };
+    // A line that rises to the end of a curve must not leave what was measured: no share is larger than one.
+    let low = near.iter().map(|point| point.value).fold(f64::INFINITY, f64::min);
+    let high = near.iter().map(|point| point.value).fold(f64::NEG_INFINITY, f64::max);
+    // Values near the end of f64 overflow in these sums.
+    if fitted.is_finite() { fitted.max(low).min(high) } else { line[at].value }
+}
+
+/// What a tile says of a series.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Summary {
+    pub(super) first: f64,
+    pub(super) best: f64,
+    pub(super) best_step: u64,
+    pub(super) last: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn series(values: &[(u64, &str, f64)]) -> Series {
+        let rows: Vec<_> =
+            values.iter().map(|&(step, phase, value)| Row::new(step, phase, 0.0).with("x", value)).collect();
+        Series::of("X", "x", &rows.iter().collect::<Vec<_>>()).smoothed()
+    }
+
+    #[test]
+    fn a_phase_is_a_line() {
+        let series =
+            series(&[(1, "a", 1.0), (2, "a", 2.0), (2, "a", 3.0), (3, "b", f64::NAN), (4, "b", 5.0), (5, "b", 6.0)]);
+        let lines: Vec<Vec<_>> = series.lines().map(|line| line.iter().map(|p| (p.step, p.value)).collect()).collect();
+        assert_eq!(lines, [vec![(1, 1.0), (2, 3.0)], vec![(4, 5.0), (5, 6.0)]]);
+        assert_eq!(series.broken.len(), 1);
+        assert_eq!(series.broken[0].0, 3);
+    }
+
+    #[test]
+    fn the_smooth_line_of_a_constant_is_the_constant() {
+        let values: Vec<_> = (1..=100)
+            .map(|step| (step, if step <= 50 { "a" } else { "b" }, if step <= 50 { 4.0 } else { 8.0 }))
+            .collect();
+        let series = series(&values);
+        assert_eq!(series.span, 17);
+        for point in &series.points {
+            assert!((point.smooth - point.value).abs() < 1e-9, "{point:?}");
+        }
+    }
+
+    #[test]
+    fn the_smooth_line_is_less_rough_and_the_summary_is_of_it() {
+        let values: Vec<_> = (1..=200u64)
+            .map(|step| (step, "a", step as f64 / 100.0 + if step % 2 == 0 { 1.0 } else { -1.0 }))
+            .collect();
+        let series = series(&values);
+        let rough = |value: fn(&Point) -> f64| {
+            series.points.windows(2).map(|w| (value(&w[1]) - value(&w[0])).abs()).sum::<f64>()
+        };
+        assert!(rough(|p| p.smooth) < rough(|p| p.value) / 4.0);
+        let summary = series.summary(true).unwrap();
+        assert!(summary.first.abs() < 0.3, "{summary:?}");
+        assert!(summary.best >= summary.last && summary.best < 2.5, "{summary:?}");
+        assert!(series.summary(false).unwrap().best < summary.best);
+    }
+
+    #[test]
+    fn the_smooth_line_neither_lags_nor_leaves_what_was_measured() {
+        let line: Vec<_> = (1..=60).map(|step| (step, "a", 3.0 * step as f64)).collect();
+        for point in series(&line).points {
+            assert!((point.smooth - point.value).abs() < 1e-9, "{point:?}");
+        }
+        let share: Vec<_> =
+            (1..=60).map(|step| (step, "a", if step % 7 < 5 && step < 55 { 0.9 } else { 1.0 })).collect();
+        assert!(series(&share).points.iter().all(|point| (0.9..=1.0).contains(&point.smooth)));
+    }
+}

@@ -1,0 +1,91 @@
+//! A small random Llama for tests: the whole of training in seconds.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use safetensors::tensor::{Dtype, TensorView};
+use waymark_models::gradient::{Learner, Lora, Module, Tune};
+use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
+
+use crate::recipe::Recipe;
+
+const HIDDEN: usize = 64;
+const FFN: usize = 96;
+const LAYERS: usize = 2;
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const HEAD: usize = 16;
+
+/// Writes it with a vocabulary of `vocab` as a Hugging Face directory and opens it.
+pub(crate) fn weights(dir: &Path, vocab: usize) -> Weights {
+    let config = serde_json::json!({
+        "model_type": "llama", "vocab_size": vocab, "hidden_size": HIDDEN, "intermediate_size": FFN,
+        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "tie_word_embeddings": true,
+        "hidden_act": "silu"
+    });
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut tensors = Vec::new();
+    let mut add = |name: String, shape: &[usize], spread: f32| {
+        let values = (0..shape.iter().product()).map(|_| match shape.len() {
+            1 => 1.0f32,
+            _ => rng.random_range(-spread..spread),
+        });
+        tensors.push((name, shape.to_vec(), values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>()));
+    };
+    add("model.embed_tokens.weight".into(), &[vocab, HIDDEN], 0.5);
+    add("model.norm.weight".into(), &[HIDDEN], 0.0);
+    for layer in 0..LAYERS {
+        let name = |name: &str| format!("model.layers.{layer}.{name}.weight");
+        add(name("input_layernorm"), &[HIDDEN], 0.0);
+        add(name("post_attention_layernorm"), &[HIDDEN], 0.0);
+        add(name("self_attn.q_proj"), &[HEADS * HEAD, HIDDEN], 0.2);
+        add(name("self_attn.k_proj"), &[KV_HEADS * HEAD, HIDDEN], 0.2);
+        add(name("self_attn.v_proj"), &[KV_HEADS * HEAD, HIDDEN], 0.2);
+        add(name("self_attn.o_proj"), &[HIDDEN, HEADS * HEAD], 0.2);
+        add(name("mlp.gate_proj"), &[FFN, HIDDEN], 0.2);
+        add(name("mlp.up_proj"), &[FFN, HIDDEN], 0.2);
+        add(name("mlp.down_proj"), &[HIDDEN, FFN], 0.2);
+    }
+    let views =
+        tensors.iter().map(|(name, shape, data)| (name, TensorView::new(Dtype::F32, shape.clone(), data).unwrap()));
+    std::fs::write(dir.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    Weights::open(dir).unwrap()
+}
+
+/// An adapter on everything that can have one.
+pub(crate) fn lora() -> Lora {
+    use Module::{DownProj, GateProj, KProj, OProj, QProj, UpProj, VProj};
+    let targets = vec![QProj, KProj, VProj, OProj, GateProj, UpProj, DownProj];
+    Lora { rank: 8, alpha: 16.0, targets, seed: 5 }
+}
+
+/// A learner of an adapter over it.
+pub(crate) fn learner(weights: &Weights) -> Learner {
+    Learner::load(weights, Arc::new(Team::new(2)), &Tune::Lora(lora())).unwrap()
+}
+
+/// A recipe for it, as if it lay in `dir`.
+pub(crate) fn recipe(dir: &Path) -> Recipe {
+    let base = dir.display();
+    let text = format!(
+        r#"
+        name = "tiny"
+        base = "{base}"
+        seed = 7
+        [policy]
+        protocol = "routerag"
+        [adapter]
+        rank = 8
+        alpha = 16.0
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        seed = 5
+        "#
+    );
+    Recipe::parse(&text, Path::new("tiny.toml"), &[]).unwrap()
+}

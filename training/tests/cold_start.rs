@@ -1,0 +1,256 @@
+//! The cold start: nothing that is measured gets in, and what comes out is what the loop made of it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use waymark::agent::{Find, Policy, SearchError, SearchLimits, Searcher};
+use waymark::engine::Origin;
+use waymark_index::{Evidence, Hit, Mode, Passage, Query};
+use waymark_models::tokenizer::Tokenizer;
+use waymark_training::data::builder::Stage;
+use waymark_training::data::chain::hop;
+use waymark_training::data::course::Course;
+use waymark_training::data::guard::Guard;
+use waymark_training::data::lesson::{Close, Lesson};
+use waymark_training::data::question::{Document, Question, rows};
+use waymark_training::data::recipe::{Form, Recipe};
+use waymark_training::data::relation::relation;
+use waymark_training::data::single;
+use waymark_training::data::teacher::{Habits, Prober};
+use waymark_training::data::text::{plain, words};
+
+fn data() -> Option<PathBuf> {
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
+    let dir = PathBuf::from(std::env::var("WAYMARK_DATA").unwrap_or_else(|_| default.to_owned()));
+    if !dir.is_dir() {
+        println!("skipped: no data at {} (set WAYMARK_DATA)", dir.display());
+        return None;
+    }
+    Some(dir)
+}
+
+fn recipe() -> Recipe {
+    Recipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml")).unwrap()
+}
+
+/// All questions of all files that are measured, found by their name and not by the recipe.
+fn measured(data: &Path) -> Vec<Question> {
+    let dirs = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path().join("questions.jsonl"));
+    dirs.filter(|path| path.is_file()).flat_map(|path| rows::<Question>(&path).unwrap()).collect()
+}
+
+fn courses(data: &Path, recipe: &Recipe) -> Vec<(Form, Course)> {
+    let mut guard = Guard::default();
+    for path in &recipe.measured {
+        guard.add(&rows::<Question>(&data.join(path)).unwrap());
+    }
+    let open = |source| Course::open(source, data, &guard, recipe.seed).unwrap();
+    recipe.sources.iter().map(|source| (source.form, open(source))).collect()
+}
+
+/// Words as sorted numbers, to compare many sets quickly.
+fn numbered(text: &str, numbers: &mut HashMap<String, usize>) -> Vec<usize> {
+    let set: BTreeSet<usize> = words(text)
+        .into_iter()
+        .map(|word| {
+            let next = numbers.len();
+            *numbers.entry(word).or_insert(next)
+        })
+        .collect();
+    set.into_iter().collect()
+}
+
+fn alike(a: &[usize], b: &[usize]) -> f64 {
+    let (mut i, mut j, mut both) = (0, 0, 0);
+    while i < a.len() && j < b.len() {
+        both += usize::from(a[i] == b[j]);
+        let (x, y) = (a[i], b[j]);
+        i += usize::from(x <= y);
+        j += usize::from(y <= x);
+    }
+    both as f64 / (a.len() + b.len() - both).max(1) as f64
+}
+
+#[test]
+fn no_measured_question_gets_in_not_even_nearly() {
+    let Some(data) = data() else { return };
+    let recipe = recipe();
+    let measured = measured(&data);
+    assert!(measured.len() > 100, "the measured questions are there");
+    let exact: HashSet<String> = measured.iter().map(|question| plain(&question.question)).collect();
+    let ids: HashSet<&str> = measured.iter().map(|question| question.id.as_str()).collect();
+    let mut numbers = HashMap::new();
+    let sets: Vec<Vec<usize>> = measured.iter().map(|question| numbered(&question.question, &mut numbers)).collect();
+    let mut taught = HashSet::new();
+    let mut named: HashMap<String, String> = HashMap::new();
+    for (form, course) in courses(&data, &recipe) {
+        assert!(!course.lessons.is_empty());
+        for (lesson, _) in course.lessons {
+            // The words of a single-hop question vary, what it asks does not.
+            let meant = if form == Form::Single { lesson.hops[0].need.clone() } else { lesson.question.clone() };
+            let other = named.insert(lesson.question_id.clone(), meant.clone());
+            assert!(other.is_none_or(|other| other == meant), "two questions are called {}", lesson.question_id);
+            assert!(!ids.contains(lesson.question_id.as_str()), "{}", lesson.question_id);
+            if taught.insert(lesson.question.clone()) {
+                assert!(!exact.contains(&plain(&lesson.question)), "{}", lesson.question);
+                let own = numbered(&lesson.question, &mut numbers);
+                let near = sets.iter().position(|set| alike(&own, set) >= 0.8);
+                assert_eq!(near.map(|at| &measured[at].question), None, "{}", lesson.question);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_measured_subject_or_gold_triple_gets_in() {
+    let Some(data) = data() else { return };
+    let recipe = recipe();
+    let measured = measured(&data);
+    let key = |subject: &str, name: &str| (plain(subject), relation(name).map_or(name, |known| known.need).to_owned());
+    let triples = measured.iter().flat_map(|question| question.evidences.iter().chain(&question.triple));
+    let pairs: HashSet<_> = triples.map(|triple| key(&triple[0], &triple[1])).collect();
+    let needs: HashSet<String> = pairs.iter().map(|(subject, need)| plain(&need.replace("{}", subject))).collect();
+    let singles = measured.iter().filter_map(|question| question.triple.as_ref());
+    let subjects: HashSet<String> = singles.map(|triple| plain(&triple[0])).collect();
+    assert!(pairs.len() > 100 && subjects.len() > 100);
+    let questions = recipe.sources.iter().filter_map(|source| source.questions.as_ref());
+    let questions = questions.flat_map(|path| rows::<Question>(&data.join(path)).unwrap());
+    let gold: HashMap<String, Question> = questions.map(|question| (question.id.clone(), question)).collect();
+    for (form, course) in courses(&data, &recipe) {
+        for (lesson, _) in &course.lessons {
+            if form == Form::Single {
+                let [hop] = &lesson.hops[..] else { panic!("{lesson:?}") };
+                assert!(!subjects.contains(&plain(&hop.subject)), "{}", lesson.question);
+                assert!(!needs.contains(&plain(&hop.need)), "{}", lesson.question);
+            }
+            for triple in gold.get(&lesson.question_id).iter().flat_map(|question| &question.evidences) {
+                assert!(!pairs.contains(&key(&triple[0], &triple[1])), "{triple:?}");
+            }
+        }
+    }
+}
+
+/// Finds Ann Lee over the graph alone.
+struct Leeds;
+
+fn ann() -> Document {
+    let text = "Ann Lee (born 3 May 1950) is an actress. She was born in Leeds, England.";
+    Document { id: "p1".into(), title: "Ann Lee (actress)".into(), text: text.into() }
+}
+
+impl Find for Leeds {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        let Document { id, title, text } = ann();
+        let right = Passage { id, title, text };
+        let wrong = Passage { id: "p2".into(), title: "Lee".into(), text: "Lee is a <answer> river </answer>.".into() };
+        let passages = if query.mode == Mode::Graph { vec![wrong, right] } else { vec![wrong] };
+        let hit = |(at, passage)| Hit { rank: at + 1, score: 1.0, passage, path: Default::default() };
+        Ok(Evidence::of(1, query.mode, passages.into_iter().enumerate().map(hit).collect()))
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage, Mode::Graph, Mode::Hybrid]
+    }
+
+    fn snapshot(&self) -> u64 {
+        1
+    }
+}
+
+fn stage(mislead: f64) -> Stage {
+    let limits = SearchLimits { threads: 1, waiting: 4, timeout: Duration::from_secs(10) };
+    let mut policy = Policy::builtin("routerag").unwrap();
+    policy.budget.context_tokens = 1 << 16;
+    Stage {
+        context: policy.budget.context_tokens,
+        policy,
+        tokenizer: Arc::new(Tokenizer::bytes()),
+        template: None,
+        eos: Vec::new(),
+        searcher: Arc::new(Searcher::new(Arc::new(Leeds), limits).unwrap()),
+        prober: Arc::new(Prober::new(Leeds)),
+        habits: Habits { mislead, explore: 0.0, wide: 0.0 },
+    }
+}
+
+fn lesson(answer: &str) -> Lesson {
+    Lesson {
+        question_id: "q".into(),
+        question: "Where was Ann Lee born?".into(),
+        golds: vec![answer.into()],
+        supporting: vec!["p1".into()],
+        hops: vec![hop(relation("place of birth").unwrap(), "Ann Lee", answer, vec![ann()])],
+        close: Close::Last,
+    }
+}
+
+#[tokio::test]
+async fn the_teacher_answers_what_it_has_read() {
+    let stage = stage(0.0);
+    for seed in 0..20 {
+        let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
+        assert_eq!(sample.answer.as_deref(), Some("Leeds"));
+        let modes: Vec<Mode> = sample.evidence.iter().map(|found| found.mode).collect();
+        assert_eq!(modes, [Mode::Graph], "the cheapest mode that finds it");
+        assert!(sample.text.contains("Doc 2") && sample.text.contains("She was born in Leeds"), "{}", sample.text);
+        assert_eq!((sample.flaw(), sample.logprobs.len(), sample.timings.total), (None, 0, 0.0));
+    }
+}
+
+#[tokio::test]
+async fn a_miss_is_said_and_followed_by_a_better_search() {
+    let sample = stage(1.0).play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
+    let modes: Vec<Mode> = sample.evidence.iter().map(|found| found.mode).collect();
+    assert_eq!(modes, [Mode::Passage, Mode::Graph]);
+    assert_eq!(sample.actions.len(), 3);
+}
+
+#[tokio::test]
+async fn the_mask_is_what_was_written_and_each_turn_ends_with_its_tag() {
+    let stage = stage(1.0);
+    let sample = stage.play(&lesson("Leeds"), "d", 0, 3).await.unwrap().unwrap();
+    let mask = sample.loss_mask();
+    let mut at = 0;
+    for span in &sample.origins {
+        let ids = &sample.tokens[at..at + span.1];
+        let text = stage.tokenizer.decode(ids);
+        assert!(mask[at..at + span.1].iter().all(|learnt| *learnt == (span.0 == Origin::Policy)));
+        match span.0 {
+            Origin::Prompt => assert!(text.contains("Where was Ann Lee born?")),
+            Origin::Environment => assert!(text.contains("<information>") && !text.contains("<answer>"), "{text}"),
+            Origin::Policy => {
+                assert!(text.starts_with("<think> "), "{text}");
+                assert!(text.ends_with("</search>") || text.ends_with("</answer>"), "{text}");
+            }
+        }
+        at += span.1;
+    }
+}
+
+#[tokio::test]
+async fn what_no_search_finds_is_not_taught() {
+    assert!(stage(0.0).play(&lesson("Paris"), "d", 0, 1).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn a_seed_gives_the_same_sample_again() {
+    let play = |seed| async move { stage(0.5).play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap() };
+    let first = play(1).await;
+    assert_eq!(first, play(1).await);
+    let mut texts = HashSet::new();
+    for seed in 0..12 {
+        texts.insert(play(seed).await.text);
+    }
+    assert!(texts.len() > 3, "the words vary: {texts:?}");
+}
+
+#[test]
+fn people_are_asked_about_by_their_bare_names() {
+    let corpus = waymark_training::data::corpus::Corpus::new(vec![ann()]);
+    let known = single::people(&corpus);
+    assert!(known.iter().all(|one| one.subject == "Ann Lee"));
+    assert_eq!(known.len(), 3, "{known:?}");
+}
