@@ -6,15 +6,19 @@
 //!
 //! In `u = D⁻¹·x` the system is symmetric and positive definite: `(D - damping·A)·u = (1 - damping)·r`, with the
 //! weights as they are stored. It is solved in place by successive over-relaxation (Young 1954), which converges for
-//! every such system. With `ω = 2 / (1 + √(1 - damping²))` and damping 0.5, a sweep over the edges leaves about 0.07 of
-//! the error, where power iteration leaves 0.5 and Chebyshev's acceleration of it 0.27. Nodes without edges only scale
-//! the solution, by a factor that is known beforehand.
+//! every such system. Before that, once for a graph and a damping, nodes of few edges are eliminated as Gauss did it, as
+//! long as the system does not grow by it: they follow from the others. With `ρ` the spectral radius of Jacobi's method
+//! and `ω = 2 / (1 + √(1 - ρ²))` (Young 1971), and damping 0.5, a sweep leaves about 0.15 of the error, where power
+//! iteration leaves 0.5 and Chebyshev's acceleration of it 0.27. Nodes without edges only scale the solution, by a factor
+//! that is known beforehand.
 //!
-//! How far the result is from the solution is known, not guessed: a sweep that moved `δ` leaves the residual
-//! `(M - A)·δ` of its splitting, whose columns have sums of at most `damping + 1 - 1/ω`, and the columns of the inverse
-//! have the sum `1 / (1 - damping)`; so what is missing is at most `Σ|δ|·(damping + 1 - 1/ω) / (1 - damping)`.
+//! How far the result is from the solution is known, not guessed. Write the system that is swept as `m[j]` on the diagonal
+//! and `-c[i][j]` beside it: a sweep that moved `δ` leaves a residual of at most `Σ|δ[j]|·((1 - 1/ω)·m[j] + Σc[i][j])`
+//! in sum, and the columns of the inverse, weighted by the nodes' degrees, have the sum `1 / (1 - damping)`, which
+//! elimination leaves as it is. What follows from the others adds no residual; so this bounds the mass that is missing of
+//! all nodes together.
 //!
-//! A [`Walker`] sweeps over nodes with equally many edges one after the other, so that the processor foresees where
+//! A [`Walker`] sweeps over nodes with equally many entries one after the other, so that the processor foresees where
 //! each row ends. Every sum is taken in a fixed order by one thread: the same graph and reset give the same bits.
 
 mod real;

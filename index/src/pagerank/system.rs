@@ -45,7 +45,12 @@ impl System {
             }
             diagonal[node] += degrees[node];
             rows[node].sort_unstable_by_key(|(target, _)| *target);
-            rows[node].dedup_by(|again, first| again.0 == first.0 && { first.1 += again.1; true });
+            rows[node].dedup_by(|again, first| {
+                again.0 == first.0 && {
+                    first.1 += again.1;
+                    true
+                }
+            });
         }
         System { diagonal, rows, degrees, eliminated: Vec::new() }
     }
