@@ -28,6 +28,10 @@ use crate::rollout::Field;
 /// How long a search may take: what is learnt is not to depend on the load of the machine.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(120);
 
+/// An engine takes a new adapter between two steps, but not new weights.
+const NO_ADAPTER: &str = "grpo learns an adapter, which the engine takes anew each step: give the recipe one, such as \
+    --set 'adapter={rank=16,alpha=32.0,seed=42,targets=[\"q_proj\",\"k_proj\",\"v_proj\",\"o_proj\"]}'";
+
 /// Learns from rewards of its own trajectories, by GRPO.
 ///
 /// Each step, the policy answers questions several times in the engine it is served by; what was better than the others of
@@ -91,7 +95,7 @@ impl Args {
         let recipe = self.asked.open()?;
         let settings = recipe.grpo(&self.asked.recipe)?;
         let goals = self.goals(settings)?;
-        ensure!(recipe.adapter.is_some(), "grpo learns adapters: give the recipe an [adapter]");
+        ensure!(recipe.adapter.is_some(), "{NO_ADAPTER}");
         let paired = self.questions.len() == self.index.len();
         ensure!(paired, "{} --questions for {} --index: give one index each", self.questions.len(), self.index.len());
         let team = self.machine.team();

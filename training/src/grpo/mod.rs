@@ -5,17 +5,17 @@
 
 mod likelihood;
 mod numbers;
+mod serve;
 #[cfg(test)]
 mod tests;
 mod update;
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use waymark::agent::Policy;
 use waymark::engine::Engine;
-use waymark::evaluate::{self, Question};
+use waymark::evaluate::Question;
 use waymark_models::gradient::Learner;
 
 use crate::TrainError;
@@ -24,10 +24,10 @@ use crate::optimizer::AdamW;
 use crate::order;
 use crate::recipe::{Grpo, Reference};
 use crate::reward::Reward;
-use crate::rollout::{Field, Plan, Rollout, rollouts};
+use crate::rollout::{Field, Rollout};
 use crate::run::Row;
 use crate::schedule::Schedule;
-use crate::sft::{Lesson, VALIDATION};
+use crate::sft::Lesson;
 use crate::store::Writer;
 
 pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
@@ -178,59 +178,6 @@ impl Campaign<'_> {
             .with("tokens_per_second", updated.tokens as f64 / learnt))
     }
 
-    /// The rollouts of a few questions, for an estimate.
-    ///
-    /// # Errors
-    /// When engine or file system refuse.
-    pub async fn try_out(&self, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
-        let settings = Grpo { questions: self.settings.questions.min(4), ..self.settings.clone() };
-        let Self { seed, goals, fields, policy, engine, reference, ref exchange, .. } = *self;
-        let few = Campaign {
-            settings: &settings,
-            seed,
-            goals,
-            fields,
-            policy,
-            engine,
-            reference,
-            exchange: exchange.clone(),
-        };
-        few.roll(1, learner).await
-    }
-
-    /// The rollouts of a step by the policy as it is now.
-    async fn roll(&self, step: u64, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
-        let policy = self.serve(learner).await?;
-        let settings = self.settings;
-        let plan = Plan {
-            sampling: &settings.sampling,
-            group: settings.group,
-            concurrent: settings.concurrent,
-            seed: self.seed,
-            step,
-            cost: settings.cost,
-        };
-        let made = rollouts(&policy, &self.questions(step), &plan).await;
-        self.retire(&policy);
-        made
-    }
-
-    /// The policy with the learner's values: an adapter of a new generation, so that no cached KV of another is used.
-    async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
-        learner.save_adapter(&self.exchange, "rollout")?;
-        let adapter = self.engine.load_adapter(self.exchange.clone()).await?;
-        let mut policy = Policy { adapter: Some(adapter), guided: false, ..self.policy.clone() };
-        // Bounded by tokens alone: many episodes share the machine, and a clock would make them differ.
-        policy.budget.seconds = 86_400.0;
-        Ok(policy)
-    }
-
-    fn retire(&self, policy: &Policy) {
-        if let Some(adapter) = policy.adapter {
-            self.engine.unload_adapter(adapter);
-        }
-    }
-
     /// Scores and updates; the row with what that tells.
     fn learn(
         &self,
@@ -306,48 +253,5 @@ impl Campaign<'_> {
             Reference::Initial => logprobs_under(learner, self.reference, &sequences, tokens)?,
         };
         Ok((old, reference, row))
-    }
-
-    /// Measures the policy as it is served, on questions it does not learn from. The best has the highest EM.
-    async fn validate(
-        &self,
-        learner: &Learner,
-        ledger: &mut Ledger,
-        watch: &mut dyn Watch,
-    ) -> Result<ControlFlow<()>, TrainError> {
-        if self.fields.iter().all(|field| field.validation.is_empty()) {
-            return Ok(ControlFlow::Continue(()));
-        }
-        let policy = self.serve(learner).await?;
-        let step = ledger.state().step;
-        let mut row = ledger.row(step, VALIDATION);
-        let (mut right, mut asked) = (0.0, 0usize);
-        for field in self.fields.iter().filter(|field| !field.validation.is_empty()) {
-            let plan = evaluate::Plan {
-                concurrency: self.settings.concurrent,
-                cost: self.settings.cost,
-                ..Default::default()
-            };
-            let outcome = evaluate::evaluate(&field.runtime, &policy, &field.validation, &plan, |_| ()).await;
-            let summary = evaluate::Summary::of(&policy.name, &outcome);
-            let name = &field.name;
-            row = row
-                .with(format!("{name}/em"), summary.em.mean)
-                .with(format!("{name}/f1"), summary.f1.mean)
-                .with(format!("{name}/format_valid"), summary.valid)
-                .with(format!("{name}/turns"), summary.mean.turns)
-                .with(format!("{name}/searches_passage"), summary.mean.passage)
-                .with(format!("{name}/searches_graph"), summary.mean.graph)
-                .with(format!("{name}/searches_hybrid"), summary.mean.hybrid)
-                .with(format!("{name}/retrieval_cost"), summary.mean.cost);
-            right += summary.em.mean * outcome.rows.len() as f64;
-            asked += outcome.rows.len();
-        }
-        self.retire(&policy);
-        if step > 0 {
-            ledger.measured(right / asked as f64);
-        }
-        ledger.note(&row)?;
-        Ok(watch.row(&row))
     }
 }

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,9 +17,11 @@ use super::*;
 use crate::advantage::Advantage;
 use crate::policy_loss::Terms;
 use crate::recipe::Optimizer;
+use crate::rollout::{Plan, rollouts};
 use crate::run::Metrics;
 use crate::sample::{Reward as Worth, Sample};
 use crate::schedule::Shape;
+use crate::sft::VALIDATION;
 use crate::{store, tiny};
 
 /// A bandit with an arm per token: the share of even ones.
