@@ -25,6 +25,11 @@ pub struct ServeArgs {
     #[arg(long = "policy", env = "WAYMARK_POLICY", value_name = "DIR", value_delimiter = ',')]
     pub policies: Vec<PathBuf>,
 
+    /// Folder whose policies may be loaded, replaced and unloaded over HTTP while serving (`/v1/policies`); without it
+    /// nobody can.
+    #[arg(long, env = "WAYMARK_POLICY_ROOT", value_name = "DIR")]
+    pub policy_root: Option<PathBuf>,
+
     /// Directory of the index to search, as `waymark index build` leaves it.
     #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
     pub index: Option<PathBuf>,
@@ -224,6 +229,8 @@ pub struct ServeConfig {
     pub model: ModelConfig,
     /// The policies to serve besides the built-in ones.
     pub policies: Vec<PathBuf>,
+    /// The folder whose policies can be loaded over HTTP.
+    pub policy_root: Option<PathBuf>,
     /// What is searched.
     pub retrieval: RetrievalConfig,
     /// How requests are taken.
@@ -328,6 +335,7 @@ impl ServeArgs {
                 context: self.context,
             },
             policies: self.policies,
+            policy_root: self.policy_root,
             retrieval: RetrievalConfig {
                 index: self.index,
                 writable: !self.read_only_index,

@@ -15,7 +15,7 @@ use super::sampling::Sampling;
 use super::search::MAX_K;
 use super::search_r1::SearchR1;
 use super::variant::Variant;
-use crate::engine::Adapter;
+use crate::engine::{Adapter, Engine, Lease};
 
 /// The name of the file in a policy's directory.
 pub(super) const FILE: &str = "policy.toml";
@@ -34,8 +34,8 @@ pub struct Policy {
     pub base: Option<String>,
     /// Where its adapter lies.
     pub adapter_dir: Option<PathBuf>,
-    /// Its adapter, once the engine has loaded it.
-    pub adapter: Option<Adapter>,
+    /// Its adapter, once the engine has loaded it; it stays loaded for as long as any clone of the policy is there.
+    pub lease: Option<Lease>,
     /// Its bounds.
     pub budget: Budget,
     /// How it searches.
@@ -129,7 +129,7 @@ impl Policy {
             name: name.to_owned(),
             base: None,
             adapter_dir: None,
-            adapter: None,
+            lease: None,
             budget: protocol.budget(),
             retrieval: Retrieval::default(),
             sampling: default_sampling(&*protocol),
@@ -162,6 +162,30 @@ impl Policy {
         }
     }
 
+    /// Reads a policy directory and loads its adapter into `engine`, whose base model goes by the names `base`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`AgentError::Policy`] when it belongs to another base model, and
+    /// [`AgentError::Engine`] when its adapter does not fit.
+    pub async fn load(dir: &Path, engine: &Engine, base: &[String]) -> Result<Policy, AgentError> {
+        let mut policy = Policy::open(dir)?;
+        if let Some(named) = policy.base.as_ref().filter(|named| !base.contains(named)) {
+            let (name, loaded) = (&policy.name, base.join(" alias "));
+            let reason =
+                format!("the policy {name} belongs to the base model {named}, but {loaded} is loaded: set --model");
+            return Err(AgentError::Policy { path: dir.join(FILE), reason });
+        }
+        if let Some(adapter) = policy.adapter_dir.clone() {
+            policy.lease = Some(engine.lease_adapter(adapter).await?);
+        }
+        Ok(policy)
+    }
+
+    /// Its adapter, if it has one that is loaded.
+    pub fn adapter(&self) -> Option<Adapter> {
+        self.lease.as_ref().map(Lease::adapter)
+    }
+
     /// Reads the text of a policy file; `path` is for messages.
     ///
     /// # Errors
@@ -181,7 +205,7 @@ impl Policy {
             name: file.name,
             base: file.base,
             adapter_dir: file.adapter,
-            adapter: None,
+            lease: None,
             budget,
             retrieval: file.retrieval,
             sampling,

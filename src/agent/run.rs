@@ -60,7 +60,7 @@ struct End {
 impl<S: Source> Run<S> {
     pub(super) fn new(episode: Episode<S>, events: mpsc::Sender<Event>) -> Run<S> {
         let Episode { runtime, policy, settings, question, prompt } = episode;
-        let session = runtime.engine.open(SessionOptions { adapter: policy.adapter, salt: settings.salt });
+        let session = runtime.engine.open(SessionOptions { adapter: policy.adapter(), salt: settings.salt });
         let began = Instant::now();
         let stops = if policy.variant.cuts() { &[][..] } else { policy.protocol.stops() };
         let mut run = Run {

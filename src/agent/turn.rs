@@ -119,7 +119,7 @@ impl<S: Source> Run<S> {
         let room = self.runtime.engine.limit().saturating_sub(self.settings.budget.turn_tokens).max(1);
         let seen = self.settings.budget.context_tokens.min(room).min(self.tokens.len());
         let ids: Vec<u32> = self.tokens[self.tokens.len() - seen..].iter().map(|token| token.id).collect();
-        let options = SessionOptions { adapter: self.policy.adapter, salt: self.settings.salt };
+        let options = SessionOptions { adapter: self.policy.adapter(), salt: self.settings.salt };
         self.session = self.runtime.engine.open(options);
         self.session.append(&ids, Origin::Prompt, false);
     }

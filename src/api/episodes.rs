@@ -43,7 +43,7 @@ pub(super) fn seed(given: Option<i64>) -> u64 {
 /// A short hash of the build, the weights and the adapter.
 pub(super) fn fingerprint(state: &AppState, policy: &Policy) -> String {
     let spec = state.runtime.engine.spec();
-    let adapter = policy.adapter.map_or(0, |adapter| adapter.generation);
+    let adapter = policy.adapter().map_or(0, |adapter| adapter.generation);
     let parts = format!("{} {} {:016x} {adapter:016x}", env!("CARGO_PKG_VERSION"), spec.name, spec.generation);
     format!("fp_{}", &blake3::hash(parts.as_bytes()).to_hex()[..12])
 }

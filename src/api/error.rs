@@ -64,6 +64,8 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// No document of the index has this id.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// The server's policies do not change while it runs.
+    FixedPolicies: FORBIDDEN, "invalid_request_error", "fixed_policies", retry: false;
     /// The server only reads its index.
     ReadOnlyIndex: FORBIDDEN, "invalid_request_error", "read_only_index", retry: false;
     /// Another process is writing to the index.

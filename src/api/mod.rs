@@ -6,6 +6,7 @@
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
+//! | `policies`, `shelf` | what is served, and changing it |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
@@ -29,10 +30,12 @@ mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
+pub mod policies;
 pub mod rag;
 mod refusal;
 mod schema;
 pub mod search;
+mod shelf;
 mod sse;
 mod state;
 pub mod trainers;
@@ -50,7 +53,8 @@ pub use error::{ApiError, Code};
 pub use library::Library;
 pub use metrics::Metrics;
 pub use openapi::{document, document_yaml};
-pub use state::{AppState, Policies, Served};
+pub use shelf::{Policies, PolicyStore, Served};
+pub use state::AppState;
 
 /// Every route, with its description.
 fn routes() -> OpenApiRouter<AppState> {
@@ -67,6 +71,8 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(embeddings::create))
         .routes(routes!(documents::upsert, documents::list))
         .routes(routes!(documents::get, documents::delete))
+        .routes(routes!(policies::load, policies::list))
+        .routes(routes!(policies::unload))
         .routes(routes!(trainers::search_r1::retrieve))
         .routes(routes!(trainers::route_rag::search))
         .routes(routes!(trainers::graph_r1::query))

@@ -35,8 +35,8 @@ pub struct ModelList {
 }
 
 /// The policies, then the embedder.
-fn models(state: &AppState) -> impl Iterator<Item = Model> {
-    let policies = state.policies.iter().map(|served| Model {
+fn models(state: &AppState) -> impl Iterator<Item = Model> + '_ {
+    let policies = state.policies.all().into_iter().map(|served| Model {
         id: served.policy.name.clone(),
         object: "model",
         created: served.created,

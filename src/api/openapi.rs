@@ -22,6 +22,7 @@ use super::error::{ApiError, Code, ErrorBody};
         (name = "trainers", description = "The retrievers of the reference systems, for their trainers"),
         (name = "documents", description = "What the index holds, and changing it"),
         (name = "models", description = "What is served"),
+        (name = "policies", description = "Loading and unloading what is served"),
         (name = "operation", description = "Health, metrics, and this document"),
     ),
 )]

@@ -8,6 +8,7 @@ use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
+use super::shelf::{Policies, PolicyStore};
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
@@ -22,6 +23,8 @@ pub struct AppState {
     pub embedder: Option<Arc<ServedEmbedder>>,
     /// The documents of the index, if there is one.
     pub library: Option<Arc<Library>>,
+    /// Where policies are loaded from while serving, if anywhere.
+    pub store: Option<Arc<PolicyStore>>,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What `/metrics` shows.
@@ -39,6 +42,7 @@ impl AppState {
             policies: Arc::new(Policies::new(policies)),
             embedder: None,
             library: None,
+            store: None,
             config,
             drain: Drain::default(),
         }
@@ -59,60 +63,16 @@ impl AppState {
         self
     }
 
+    /// The same state, with policies that come and go.
+    pub fn with_store(mut self, store: PolicyStore) -> Self {
+        self.store = Some(Arc::new(store));
+        self
+    }
+
     /// The same state, with embeddings by the embedder called `name`.
     pub fn with_embedder(mut self, name: impl Into<String>, embedder: Arc<dyn TextEmbedder>) -> Self {
         self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now() }));
         self
-    }
-}
-
-/// A policy and when it was loaded.
-#[derive(Debug)]
-pub struct Served {
-    /// The policy.
-    pub policy: Arc<Policy>,
-    /// Seconds since 1970.
-    pub created: u64,
-}
-
-/// The policies that are served, in the order they were configured; the first is the default where one is needed.
-#[derive(Debug)]
-pub struct Policies(Vec<Served>);
-
-impl Policies {
-    /// Policies loaded now.
-    pub fn new(policies: Vec<Policy>) -> Self {
-        let created = now();
-        Self(policies.into_iter().map(|policy| Served { policy: Arc::new(policy), created }).collect())
-    }
-
-    /// The policy called `name`.
-    ///
-    /// # Errors
-    /// 404 with what there is.
-    pub fn get(&self, name: &str) -> Result<&Served, ApiError> {
-        self.0.iter().find(|served| served.policy.name == name).ok_or_else(|| {
-            let known: Vec<_> = self.0.iter().map(|served| served.policy.name.as_str()).collect();
-            let message = format!("the model `{name}` does not exist: there is {}", known.join(", "));
-            ApiError::new(Code::ModelNotFound, message).with_param("model")
-        })
-    }
-
-    /// The policy called `name`, or the first one.
-    ///
-    /// # Errors
-    /// 404 when there is no such policy, or none at all.
-    pub fn get_or_first(&self, name: Option<&str>) -> Result<&Served, ApiError> {
-        match (name, self.0.first()) {
-            (Some(name), _) => self.get(name),
-            (None, Some(first)) => Ok(first),
-            (None, None) => Err(ApiError::new(Code::ModelNotFound, "no model is served").with_param("model")),
-        }
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Served> {
-        self.0.iter()
     }
 }
 

@@ -15,7 +15,7 @@ use waymark_models::tokenizer::Tokenizer;
 use super::embedding::Embedding;
 use super::{cache, filter, pull};
 use crate::agent::{Policy, Runtime, Search, SearchLimits, Searcher};
-use crate::api::{AppState, Library, TextEmbedder};
+use crate::api::{AppState, Library, PolicyStore, TextEmbedder};
 use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
 use crate::engine::mock::{Lines, MockBackend};
 use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
@@ -42,6 +42,10 @@ pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> a
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
     }
     let mut state = AppState::new(runtime, policies, config.http.clone());
+    if let Some(root) = &config.policy_root {
+        let root = root.canonicalize().with_context(|| format!("--policy-root {}", root.display()))?;
+        state = state.with_store(PolicyStore::new(root, base));
+    }
     if let Some(live) = live {
         state = state.with_library(library(live, &config.retrieval));
     }
@@ -144,33 +148,11 @@ pub fn runtime(
     Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), vec![spec.clone(), checkpoint.name]))
 }
 
-/// The policy in `dir` with its adapter loaded, over a base model that goes by the names `base`.
-///
-/// # Errors
-/// When it cannot be read, belongs to another base model, or its adapter does not fit.
-pub async fn policy(dir: &Path, engine: &Engine, base: &[String]) -> anyhow::Result<Policy> {
-    let mut policy = Policy::open(dir)?;
-    if let Some(named) = &policy.base {
-        ensure!(
-            base.contains(named),
-            "{}: the policy {} belongs to the base model {named}, but {} is loaded: set --model",
-            dir.display(),
-            policy.name,
-            base.join(" alias ")
-        );
-    }
-    if let Some(adapter) = policy.adapter_dir.clone() {
-        let loaded = engine.load_adapter(adapter.clone()).await;
-        policy.adapter = Some(loaded.with_context(|| format!("cannot load the adapter {}", adapter.display()))?);
-    }
-    Ok(policy)
-}
-
 /// The policies in `dirs` with their adapters loaded, then the built-in ones over the bare base.
 async fn policies(dirs: &[PathBuf], engine: &Engine, base: &[String], mock: bool) -> anyhow::Result<Vec<Policy>> {
     let mut policies = Vec::new();
     for dir in dirs {
-        let policy = policy(dir, engine, base).await?;
+        let policy = Policy::load(dir, engine, base).await?;
         ensure!(
             !policies.iter().any(|other: &Policy| other.name == policy.name),
             "two policies are called {}",

@@ -6,7 +6,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `handle`, `session`, `turn`, `worker` | the handles, and the thread behind them |
+//! | `handle`, `lease`, `session`, `turn`, `worker` | the handles, and the thread behind them |
 //! | `mailbox` | bounded delivery of tokens to a reader who may be slow or gone |
 //! | `core`, `schedule`, `step`, `draw`, `commit` | the synchronous heart: commands, plan, forward pass, sampling |
 //! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
@@ -26,6 +26,7 @@ mod error;
 mod handle;
 mod health;
 mod histogram;
+mod lease;
 mod lru;
 mod mailbox;
 pub mod mock;
@@ -51,6 +52,7 @@ pub use error::EngineError;
 pub use handle::Engine;
 pub use health::Health;
 pub use histogram::{Histogram, HistogramSnapshot};
+pub use lease::Lease;
 pub use mock::MockBackend;
 pub use request::{Adapter, Generate, SessionOptions};
 pub use session::Session;

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
-use waymark::api::{AppState, Library, TextEmbedder};
+use waymark::api::{AppState, Library, PolicyStore, TextEmbedder};
 use waymark::config::HttpConfig;
 use waymark::engine::mock::Lines;
 use waymark::engine::{Engine, EngineConfig, MockBackend};
@@ -32,6 +32,7 @@ pub struct Plan {
     pub searcher: Option<Arc<dyn Search>>,
     pub embedder: Option<Arc<dyn TextEmbedder>>,
     pub library: Option<Library>,
+    pub store: Option<PolicyStore>,
 }
 
 /// A running server.
@@ -69,6 +70,7 @@ impl Plan {
             searcher: Some(Arc::new(Shelf)),
             embedder: None,
             library: None,
+            store: None,
         }
     }
 
@@ -86,6 +88,9 @@ impl Plan {
         }
         if let Some(library) = self.library {
             state = state.with_library(library);
+        }
+        if let Some(store) = self.store {
+            state = state.with_store(store);
         }
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();

@@ -179,7 +179,7 @@ impl Episodes {
     /// The policy that `spec` names: a directory before a built-in one.
     async fn policy(&self, spec: &str, runtime: &Runtime, base: &[String]) -> anyhow::Result<Policy> {
         if Path::new(spec).is_dir() {
-            return assembly::policy(Path::new(spec), &runtime.engine, base).await;
+            return Ok(Policy::load(Path::new(spec), &runtime.engine, base).await?);
         }
         let known = Policy::BUILTIN.join(", ");
         let policy = Policy::builtin(spec).with_context(|| format!("{spec} is no directory, and none of {known}"))?;

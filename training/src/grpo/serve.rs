@@ -46,25 +46,18 @@ impl Campaign<'_> {
             step,
             cost: settings.cost,
         };
-        let made = rollouts(&policy, &self.questions(step), &plan).await;
-        self.retire(&policy);
-        made
+        rollouts(&policy, &self.questions(step), &plan).await
     }
 
-    /// The policy with the learner's values: an adapter of a new generation, so that no cached KV of another is used.
+    /// The policy with the learner's values: an adapter of a new generation, so that no cached KV of another is used. It
+    /// is unloaded with the policy.
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
         learner.save_adapter(&self.exchange, "rollout")?;
-        let adapter = self.engine.load_adapter(self.exchange.clone()).await?;
-        let mut policy = Policy { adapter: Some(adapter), guided: false, ..self.policy.clone() };
+        let lease = Some(self.engine.lease_adapter(self.exchange.clone()).await?);
+        let mut policy = Policy { lease, guided: false, ..self.policy.clone() };
         // Bounded by tokens alone: many episodes share the machine, and a clock would make them differ.
         policy.budget.seconds = 86_400.0;
         Ok(policy)
-    }
-
-    fn retire(&self, policy: &Policy) {
-        if let Some(adapter) = policy.adapter {
-            self.engine.unload_adapter(adapter);
-        }
     }
 
     /// Measures the policy as it is served, on questions it does not learn from. The best has the highest EM.
@@ -102,7 +95,6 @@ impl Campaign<'_> {
             right += summary.em.mean * outcome.rows.len() as f64;
             asked += outcome.rows.len();
         }
-        self.retire(&policy);
         if step > 0 {
             ledger.measured(right / asked as f64);
         }

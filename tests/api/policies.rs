@@ -1,0 +1,169 @@
+//! Policies come and go while requests run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use serde_json::{Value, json};
+use waymark::api::PolicyStore;
+use waymark::engine::mock::Lines;
+
+use crate::house::{House, Plan, says, script};
+
+/// A policy called `name` in the folder `dir`, with an adapter as far as the mock needs one.
+fn write(dir: &Path, name: &str) {
+    fs::create_dir_all(dir.join("adapter")).unwrap();
+    let text = format!("name = \"{name}\"\nprotocol = \"routerag\"\nadapter = \"adapter\"\n");
+    fs::write(dir.join("policy.toml"), text).unwrap();
+}
+
+/// A house that searches once and answers, and the root of its policies.
+async fn house() -> (tempfile::TempDir, House) {
+    let root = tempfile::tempdir().unwrap();
+    let lines = Lines::new([
+        "<think>look</think>\n<search> [passage] rivers </search>",
+        "<think>enough</think>\n<answer> Danube </answer>",
+    ]);
+    let lines = lines.terminator("</information>\n\n").terminator("Let me try again.\n");
+    let store = PolicyStore::new(root.path().canonicalize().unwrap(), vec!["mock".into()]);
+    (root, Plan { store: Some(store), ..Plan::new(script(&lines)) }.build().await)
+}
+
+async fn load(house: &House, directory: &str) -> (u16, Value) {
+    let response = house.post("/v1/policies", &json!({"directory": directory})).await;
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+async fn unload(house: &House, name: &str) -> (u16, Value) {
+    let response = house.client.delete(house.url(&format!("/v1/policies/{name}"))).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+fn question(model: &str) -> Value {
+    json!({"model": model, "messages": [{"role": "user", "content": "Which river?"}]})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_is_replaced_without_losing_a_request() {
+    let (root, house) = house().await;
+    ["old", "new"].iter().for_each(|dir| write(&root.path().join(dir), "swap"));
+    assert_eq!(load(&house, "old").await.1["replaced"], false);
+    let over = AtomicBool::new(false);
+    let clients = (0..4).map(|_| async {
+        let mut prints = BTreeSet::new();
+        while !over.load(SeqCst) {
+            let (status, answer) = house.chat(&question("swap")).await;
+            assert_eq!(status, 200, "{answer}");
+            assert_eq!(answer["choices"][0]["message"]["content"], "Danube");
+            prints.insert(answer["system_fingerprint"].as_str().unwrap().to_owned());
+        }
+        prints
+    });
+    let swaps = async {
+        let mut generations = BTreeSet::new();
+        for directory in ["new", "old"].iter().cycle().take(20) {
+            let (status, change) = load(&house, directory).await;
+            assert_eq!((status, &change["replaced"]), (200, &json!(true)), "{change}");
+            assert_eq!(change["policy"]["directory"], **directory);
+            generations.insert(change["policy"]["generation"].as_u64().unwrap());
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        over.store(true, SeqCst);
+        assert_eq!(generations.len(), 20, "a generation was used twice");
+    };
+    let (prints, ()) = tokio::join!(futures::future::join_all(clients), swaps);
+    let prints: BTreeSet<String> = prints.into_iter().flatten().collect();
+    assert!(prints.len() > 1, "every answer came from one generation");
+    assert_eq!(unload(&house, "swap").await.0, 200);
+    assert_eq!(house.chat(&question("swap")).await.0, 404);
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_request_keeps_the_policy_it_began_with() {
+    let (root, house) = house().await;
+    write(&root.path().join("p"), "p");
+    assert_eq!(load(&house, "p").await.0, 200);
+    let lease = house.state.policies.get("p").unwrap().policy.clone();
+    assert_eq!(unload(&house, "p").await.0, 200);
+    // Whoever holds the policy can still generate with its adapter, as an episode between two turns does.
+    let (conversation, options) = (
+        waymark::agent::Conversation::from_messages(vec![waymark::agent::Message::new(
+            waymark::agent::Role::User,
+            "Which river?",
+        )])
+        .unwrap(),
+        waymark::agent::EpisodeOptions::default(),
+    );
+    let episode = waymark::agent::Episode::new(&house.state.runtime, &lease, conversation, options).unwrap();
+    let (events, mut heard) = tokio::sync::mpsc::channel(1024);
+    let trajectory = episode.run(events).await.unwrap();
+    heard.close();
+    assert_eq!(trajectory.answer.as_deref(), Some("Danube"));
+    drop(lease);
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn what_is_served_is_listed() {
+    let (root, house) = house().await;
+    write(&root.path().join("deep/er"), "a/b");
+    let (status, change) = load(&house, "deep/er").await;
+    assert_eq!((status, &change["replaced"]), (200, &json!(true)), "the house has a policy of this name");
+    let list: Value = house.get("/v1/policies").await.json().await.unwrap();
+    let names: Vec<_> = list["data"].as_array().unwrap().iter().map(|policy| &policy["name"]).collect();
+    assert_eq!(names, ["plain", "routerag", "a/b"]);
+    assert_eq!(list["data"][2]["directory"], "deep/er");
+    assert!(list["data"][2]["generation"].is_u64() && list["data"][0]["generation"].is_null());
+    let models: Value = house.get("/v1/models/a/b").await.json().await.unwrap();
+    assert_eq!(models["protocol"], "routerag");
+    assert_eq!(unload(&house, "a%2Fb").await.0, 200);
+    assert_eq!(unload(&house, "a/b").await.1["error"]["code"], "model_not_found");
+}
+
+#[tokio::test]
+async fn nothing_outside_the_root_and_nothing_broken_is_loaded() {
+    let (root, house) = house().await;
+    let outside = tempfile::tempdir().unwrap();
+    write(outside.path(), "out");
+    std::os::unix::fs::symlink(outside.path(), root.path().join("link")).unwrap();
+    write(&root.path().join("other-base"), "x");
+    let path = root.path().join("other-base/policy.toml");
+    fs::write(&path, fs::read_to_string(&path).unwrap() + "base = \"another\"\n").unwrap();
+    write(&root.path().join("broken"), "x");
+    fs::write(root.path().join("broken/policy.toml"), "name = ").unwrap();
+    let up = format!("../{}", outside.path().file_name().unwrap().to_str().unwrap());
+    for (directory, words) in [
+        ("", "--policy-root"),
+        ("..", "--policy-root"),
+        (up.as_str(), "--policy-root"),
+        (outside.path().to_str().unwrap(), "--policy-root"),
+        ("link", "no folder below"),
+        ("missing", "missing"),
+        ("other-base", "another"),
+        ("broken", "line 1"),
+    ] {
+        let (status, body) = load(&house, directory).await;
+        assert_eq!((status, &body["error"]["param"]), (400, &json!("directory")), "{directory}: {body}");
+        assert!(body["error"]["message"].as_str().unwrap().contains(words), "{directory}: {body}");
+    }
+    assert_eq!(house.state.policies.all().len(), 3, "nothing was loaded");
+}
+
+#[tokio::test]
+async fn policies_are_fixed_without_a_root() {
+    let house = House::new(says("hi")).await;
+    assert_eq!(
+        load(&house, "p").await,
+        (
+            403,
+            json!({"error": {
+                "message": "the policies of this server are fixed: start it with `--policy-root`",
+                "type": "invalid_request_error", "param": null, "code": "fixed_policies",
+            }})
+        )
+    );
+    assert_eq!(unload(&house, "plain").await.0, 403);
+    assert_eq!(house.get("/v1/policies").await.status(), 200);
+}
