@@ -1,7 +1,7 @@
 //! What retrieval costs.
 
 use serde::{Deserialize, Serialize};
-use waymark_index::Mode;
+use waymark_index::{Manifest, Mode, OpenOptions};
 
 /// A search, as far as its price depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +50,8 @@ pub struct Prices {
     pub shown: f64,
     /// A thousand nodes that the walk touches.
     pub kilonode: f64,
-    /// Nodes of the graph that is walked over; 0 where they are left out of the price.
+    /// Nodes of the graph that is walked over, phrases and passages; 0 where they are left out of the price. See
+    /// [`Cost::over`].
     pub nodes: u64,
 }
 
@@ -67,6 +68,20 @@ impl Default for Cost {
 }
 
 impl Cost {
+    /// The same prices for searches of this index: where no nodes are counted yet, those of its graph. An index of more
+    /// passages than [`OpenOptions::walk_below`] is walked over only around where the walk begins, however large it is;
+    /// there none are counted.
+    #[must_use]
+    pub fn over(self, index: &Manifest) -> Cost {
+        let whole = index.passages <= OpenOptions::default().walk_below as u64;
+        match (self, &index.graph) {
+            (Cost::Model(prices), Some(graph)) if prices.nodes == 0 && whole => {
+                Cost::Model(Prices { nodes: graph.phrases + index.passages, ..prices })
+            }
+            _ => self,
+        }
+    }
+
     /// The price of one search. Reusing an earlier one costs what it shows; the clock says what it says.
     pub fn of(&self, searched: &Searched) -> f64 {
         match self {
