@@ -1,7 +1,7 @@
 //! What retrieval costs.
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{Manifest, Mode, OpenOptions};
+use waymark_index::{Manifest, Mode};
 
 /// A search, as far as its price depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,14 +68,12 @@ impl Default for Cost {
 }
 
 impl Cost {
-    /// The same prices for searches of this index: where no nodes are counted yet, those of its graph. An index of more
-    /// passages than [`OpenOptions::walk_below`] is walked over only around where the walk begins, however large it is;
-    /// there none are counted.
+    /// The same prices for searches of this index: where no number of nodes is named, those of its graph are counted,
+    /// phrases and passages. A walk of an index too large to be walked over whole touches fewer, and pays for all.
     #[must_use]
     pub fn over(self, index: &Manifest) -> Cost {
-        let whole = index.passages <= OpenOptions::default().walk_below as u64;
         match (self, &index.graph) {
-            (Cost::Model(prices), Some(graph)) if prices.nodes == 0 && whole => {
+            (Cost::Model(prices), Some(graph)) if prices.nodes == 0 => {
                 Cost::Model(Prices { nodes: graph.phrases + index.passages, ..prices })
             }
             _ => self,

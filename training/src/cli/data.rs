@@ -95,10 +95,13 @@ impl Args {
             guard.add(&rows::<Question>(&self.data.join(path))?);
         }
         let (checkpoint, base) = assembly::checkpoint(&self.model, self.cache.clone())?;
+        let mut facts = self.facts(&recipe)?;
+        let vocabulary = hash::vocabulary(&checkpoint.tokenizer);
+        facts.insert("base".into(), checkpoint.weights.id().into());
+        facts.insert("template".into(), template(&base)?.into());
+        facts.insert("tokenizer".into(), vocabulary.clone().into());
         let Checkpoint { tokenizer, template, eos, .. } = checkpoint;
-        let vocabulary = hash::vocabulary(&tokenizer);
         let voice = Voice { tokenizer: Arc::new(tokenizer), vocabulary, template: template.map(Arc::new), eos };
-        let mut facts = self.facts(&recipe, &base, &voice)?;
         let team = Arc::new(Team::new(1));
         let embedder = Arc::new(assembly::embedder(&self.embedder, self.cache.clone(), team)?);
         let mut stages = Vec::new();
@@ -127,12 +130,10 @@ impl Args {
         Ok(())
     }
 
-    /// What the samples depend on, but for the indexes.
-    fn facts(&self, recipe: &Recipe, base: &Path, voice: &Voice) -> anyhow::Result<Table> {
+    /// What the samples depend on, but for the base model and the indexes.
+    fn facts(&self, recipe: &Recipe) -> anyhow::Result<Table> {
         let mut facts = Table::new();
         facts.insert("trainer".into(), env!("CARGO_PKG_VERSION").into());
-        facts.insert("base".into(), fingerprint(base)?.into());
-        facts.insert("tokenizer".into(), voice.vocabulary.clone().into());
         facts.insert("recipe".into(), Value::try_from(recipe).context("the recipe cannot be kept")?);
         let mut files = Table::new();
         for source in &recipe.sources {
@@ -182,12 +183,10 @@ impl Args {
     }
 }
 
-/// The hash of a base model: of its file, or of what its folder says of tokens and prompts.
-fn fingerprint(base: &Path) -> anyhow::Result<String> {
-    if base.is_file() {
-        return Ok(product::fingerprint(base)?.1);
-    }
-    let names = ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json"];
+/// The hashes of what the folder of a base model says of its prompts; a single file says it in its header, by which its
+/// weights are known.
+fn template(base: &Path) -> anyhow::Result<String> {
+    let names = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json"];
     let there = names.iter().map(|name| base.join(name)).filter(|path| path.is_file());
     let hashes = there.map(|path| Ok(product::fingerprint(&path)?.1)).collect::<anyhow::Result<Vec<String>>>()?;
     Ok(hashes.join(" "))
