@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
-use waymark_index::{LiveIndex, Manifest};
+use waymark_index::{LiveIndex, Manifest, OpenOptions};
 use waymark_models::kernel::Team;
 
 use super::sheet::Sheet;
@@ -187,7 +187,9 @@ impl Episodes {
             context: None,
         };
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
-        let live = assembly::live(index, Arc::new(embedder), &retrieval)?;
+        // It stays at this snapshot: all questions are asked over one.
+        let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
+        let live = Arc::new(LiveIndex::open(index, Arc::new(embedder), options)?);
         let searcher = assembly::searcher(&live, &retrieval)?;
         let (runtime, base) = assembly::runtime(&model, Arc::new(Team::new(threads)), Some(searcher))?;
         Ok((live, runtime, base))

@@ -11,6 +11,7 @@ use waymark::agent::Policy;
 use waymark::cli::embedding::Embedding;
 use waymark::cli::{assembly, logging, progress};
 use waymark::config::{LogFormat, RetrievalConfig};
+use waymark_index::{Embed, LiveIndex, OpenOptions};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
@@ -163,7 +164,9 @@ impl Args {
             deadline: Duration::from_secs(60),
             fact_filter: None,
         };
-        let live = assembly::live(&self.indexes.join(&source.index), Arc::clone(embedder), &config)?;
+        // It stays at this snapshot, whatever is committed to the index meanwhile.
+        let (dir, embedder) = (self.indexes.join(&source.index), Arc::clone(embedder) as Arc<dyn Embed>);
+        let live = Arc::new(LiveIndex::open(&dir, embedder, OpenOptions { concurrency: 1, ..OpenOptions::default() })?);
         let current = live.current();
         let manifest = current.manifest();
         let known = format!("{}: snapshot {}, checksum {:08x}", manifest.corpus, manifest.snapshot, manifest.checksum);

@@ -31,7 +31,9 @@ impl Guard {
     pub fn add(&mut self, measured: &[Question]) {
         for question in measured {
             self.ask(&question.question);
-            self.subjects.extend(question.triple.iter().map(|triple| plain(&triple[0])));
+            for [subject, ..] in &question.triple {
+                self.subjects.extend([plain(subject), plain(bare(subject))]);
+            }
             for [subject, name, _] in question.evidences.iter().chain(&question.triple) {
                 self.tell(subject, name);
             }
@@ -84,7 +86,8 @@ impl Guard {
         let need = |subject: &str| self.needs.contains(&plain(&hop.need.replace(&hop.subject, subject)));
         // A hop that is put as a question has it in the place of the subject.
         let asked = hop.is_question() && (self.knows(&hop.subject) || self.needs.contains(&plain(&hop.subject)));
-        asked || self.is_about(&hop.subject) || need(&hop.subject) || need(bare(&hop.subject))
+        let queries = || hop.queries.iter().any(|query| self.questions.contains(&plain(query)));
+        asked || self.is_about(&hop.subject) || need(&hop.subject) || need(bare(&hop.subject)) || queries()
     }
 
     /// Whether a measured single-hop question is about this subject.
