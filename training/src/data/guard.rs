@@ -31,7 +31,7 @@ impl Guard {
     pub fn add(&mut self, measured: &[Question]) {
         for question in measured {
             self.ask(&question.question);
-            for [subject, ..] in &question.triple {
+            if let Some([subject, ..]) = &question.triple {
                 self.subjects.extend([plain(subject), plain(bare(subject))]);
             }
             for [subject, name, _] in question.evidences.iter().chain(&question.triple) {
