@@ -55,6 +55,11 @@ impl Samples {
         let file = File::open(path).map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
         Ok(Samples { path: path.to_owned(), lines: BufReader::new(file), line: 0 })
     }
+
+    /// The line of the sample that was read last, from 1.
+    pub fn line(&self) -> usize {
+        self.line
+    }
 }
 
 impl Iterator for Samples {
