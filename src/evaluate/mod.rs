@@ -67,6 +67,14 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
+impl Outcome {
+    /// Why the first episode failed, where every one did: then there is nothing to tell of the policy.
+    pub fn failure(&self) -> Option<&str> {
+        let all = self.rows.iter().all(|row| row.error.is_some());
+        self.rows.first().filter(|_| all).and_then(|row| row.error.as_deref())
+    }
+}
+
 /// Lets `policy` answer `questions`; `done` is told of each as it ends. Episodes that fail count as wrong, and say why.
 pub async fn evaluate<S: Source>(
     runtime: &Runtime<S>,
@@ -126,4 +134,21 @@ fn seed(start: u64, place: usize) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_fails_only_as_a_whole() {
+        let row = |error: Option<&str>| Row { error: error.map(str::to_owned), ..Row::default() };
+        let failure = |errors: &[Option<&str>]| {
+            let rows = errors.iter().map(|error| row(*error)).collect();
+            Outcome { rows, seconds: 1.0 }.failure().map(str::to_owned)
+        };
+        assert_eq!(failure(&[Some("first"), Some("second")]).as_deref(), Some("first"));
+        assert_eq!(failure(&[Some("first"), None]), None);
+        assert_eq!(failure(&[]), None);
+    }
 }

@@ -1,7 +1,7 @@
 //! What retrieval costs.
 
 use serde::{Deserialize, Serialize};
-use waymark_index::Mode;
+use waymark_index::{Manifest, Mode};
 
 /// A search, as far as its price depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +50,8 @@ pub struct Prices {
     pub shown: f64,
     /// A thousand nodes that the walk touches.
     pub kilonode: f64,
-    /// Nodes of the graph that is walked over; 0 where they are left out of the price.
+    /// Nodes of the graph that is walked over, phrases and passages; 0 where they are left out of the price. See
+    /// [`Cost::over`].
     pub nodes: u64,
 }
 
@@ -67,6 +68,18 @@ impl Default for Cost {
 }
 
 impl Cost {
+    /// The same prices for searches of this index: where no number of nodes is named, those of its graph are counted,
+    /// phrases and passages. A walk of an index too large to be walked over whole touches fewer, and pays for all.
+    #[must_use]
+    pub fn over(self, index: &Manifest) -> Cost {
+        match (self, &index.graph) {
+            (Cost::Model(prices), Some(graph)) if prices.nodes == 0 => {
+                Cost::Model(Prices { nodes: graph.phrases + index.passages, ..prices })
+            }
+            _ => self,
+        }
+    }
+
     /// The price of one search. Reusing an earlier one costs what it shows; the clock says what it says.
     pub fn of(&self, searched: &Searched) -> f64 {
         match self {

@@ -41,8 +41,13 @@ fn policies_are_evaluated_side_by_side() {
     assert_eq!((policies.len(), &policies[0]["questions"], &policies[0]["failed"]), (2, &2.into(), &0.into()));
     assert_eq!((&policies[0]["valid"], &policies[0]["support_f1"]["count"]), (&1.0.into(), &1.into()));
     assert_eq!(policies[0]["mean"]["turns"], 2.0);
-    let rows: Vec<Value> =
+    let graph: Value = serde_json::from_str(&waymark(&["index", "info", &index, "--json"]).stdout).unwrap();
+    let nodes = graph["graph"]["phrases"].as_u64().unwrap() + 3;
+    assert_eq!(report["cost"]["model"]["nodes"], nodes, "the price of a graph search counts the nodes of this index");
+    let mut rows: Vec<Value> =
         fs::read_to_string(rows).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // They are in the order in which they ended.
+    rows.sort_by_key(|row| (row["policy"] != "wide", row["id"].as_str().unwrap().to_owned()));
     let who: Vec<_> = rows.iter().map(|row| (row["policy"].as_str().unwrap(), row["id"].as_str().unwrap())).collect();
     assert_eq!(who, [("wide", "1"), ("wide", "2"), ("mine", "1"), ("mine", "2")]);
     assert!(rows[0]["answer"].as_str().unwrap().starts_with("This is the mock"), "{}", rows[0]);
@@ -52,4 +57,44 @@ fn policies_are_evaluated_side_by_side() {
     assert!(!refused.ok() && refused.stderr.contains("routerag, search-r1, plain"), "{}", refused.stderr);
     let missing = waymark(&["eval", "--mock", "--policy", "routerag"]);
     assert!(!missing.ok() && missing.stderr.contains("--index"), "{}", missing.stderr);
+}
+
+#[test]
+fn what_cannot_be_measured_is_an_error_and_no_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(dir.path(), CORPUS);
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (questions, report, rows) = (place("questions.jsonl"), place("report.json"), place("rows.jsonl"));
+    let long = format!(r#"{{"id": "4", "question": "{}?", "answers": ["x"]}}"#, "Who is it ".repeat(3000));
+    fs::write(&questions, format!("{QUESTIONS}{long}\n")).unwrap();
+    for (name, context) in [("wide", 16384), ("narrow", 64)] {
+        fs::create_dir(place(name)).unwrap();
+        let policy = format!("name = \"{name}\"\nprotocol = \"routerag\"\n[budget]\ncontext_tokens = {context}\n");
+        fs::write(place(name).to_owned() + "/policy.toml", policy).unwrap();
+    }
+    let (wide, narrow) = (place("wide"), place("narrow"));
+    let run = |more: &[&str]| {
+        let basic = ["eval", "--mock", "--index", &index, "--questions", &questions];
+        waymark(&[&basic[..], more].concat())
+    };
+    fs::write(&rows, "earlier\n").unwrap();
+    let refused = run(&["--policy", &wide, "--temperature", "-1", "--rows", &rows]);
+    assert!(!refused.ok() && refused.stderr.contains("temperature must be at least 0, not -1"), "{}", refused.stderr);
+    assert_eq!(fs::read_to_string(&rows).unwrap(), "earlier\n", "nothing was measured");
+    let refused = run(&["--policy", &wide, "--json", &place("none/report.json")]);
+    assert!(!refused.ok() && refused.stderr.contains("report.json"), "{}", refused.stderr);
+
+    let failed = run(&["--policy", &narrow, "--rows", &rows, "--json", &report]);
+    assert!(!failed.ok() && failed.stderr.contains("every episode of narrow failed"), "{}", failed.stderr);
+    assert!(failed.stderr.contains("leaves no room for an answer"), "{}", failed.stderr);
+    assert!(!failed.stdout.contains("0.0"), "{}", failed.stdout);
+    assert_eq!(fs::read_to_string(&rows).unwrap().lines().count(), 4, "each question says why");
+
+    let partly = run(&["--policy", &narrow, "--policy", &wide, "--json", &report]);
+    assert!(!partly.ok() && partly.stderr.contains("narrow failed") && !partly.stderr.contains("wide failed"));
+    assert!(partly.stdout.contains("\nwide ") && !partly.stdout.contains("\nnarrow "), "{}", partly.stdout);
+    assert!(partly.stdout.contains("1 of 4 episodes failed"), "{}", partly.stdout);
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!((&report["failed"][0]["policy"], &report["policies"][0]["failed"]), (&"narrow".into(), &1.into()));
+    assert!(run(&["--policy", &wide]).ok(), "some failures are told, and are no error");
 }

@@ -28,6 +28,16 @@ pub enum TrainError {
     /// An episode failed.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// An episode failed twice.
+    #[error("{field}: the question {question:?} failed twice: {source}")]
+    Rollout {
+        /// The questions it is one of.
+        field: String,
+        /// What was asked.
+        question: String,
+        /// What was wrong the second time.
+        source: Box<AgentError>,
+    },
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -122,10 +122,10 @@ impl Ledger {
         self.state.step = step;
     }
 
-    /// Cuts samples of steps behind the current one off `samples.jsonl`: what a killed process left.
+    /// Cuts samples of steps behind the current one off `samples.jsonl`, and what a killed process left of a line.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system refuses, or a line that is not torn is no sample.
     pub fn trim_samples(&self) -> Result<(), TrainError> {
         #[derive(serde::Deserialize)]
         struct Line {
@@ -137,37 +137,50 @@ impl Ledger {
             file => file.map_err(RunError::io("open", &path))?,
         };
         let (mut lines, mut text, mut length) = (BufReader::new(&file), Vec::new(), 0);
-        loop {
+        for number in 1.. {
             text.clear();
             lines.read_until(b'\n', &mut text).map_err(RunError::io("read", &path))?;
             // What does not end in a newline was torn off, or is the end.
-            let whole = text.ends_with(b"\n").then(|| serde_json::from_slice::<Line>(&text));
-            match whole {
-                Some(Ok(line)) if line.step <= self.state.step => length += text.len() as u64,
-                _ => break,
+            if !text.ends_with(b"\n") {
+                break;
             }
+            let line: Line = serde_json::from_slice(&text).map_err(|error| RunError::Line {
+                path: path.clone(),
+                line: number,
+                reason: error.to_string(),
+            })?;
+            // Samples stand in the order of their steps.
+            if line.step > self.state.step {
+                break;
+            }
+            length += text.len() as u64;
         }
         Ok(file.set_len(length).map_err(RunError::io("cut", &path))?)
     }
 
-    /// Remembers a measurement after the current step, of which more is better; whether it is the best so far.
-    pub fn measured(&mut self, value: f64) -> bool {
-        let better = self.state.best.is_none_or(|(_, best)| value > best);
+    /// Remembers a measurement after the current step, of which more is better; whether it is the best so far. One that
+    /// was made in the first `before` steps is no longer looked at: it was of something else.
+    pub fn measured(&mut self, value: f64, before: u64) -> bool {
+        let better = self.state.best.is_none_or(|(step, best)| step <= before || value > best);
         if better {
             self.state.best = Some((self.state.step, value));
         }
         better
     }
 
-    /// Writes a checkpoint of the current step, and the report anew.
+    /// Writes a checkpoint of the current step, and the report anew. A report that cannot be drawn ends nothing: what it
+    /// is drawn from is there, for `train report`.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system refuses the checkpoint.
     pub fn save(&mut self, learner: &Learner, optimizer: &AdamW) -> Result<(), TrainError> {
         self.state.seconds = self.seconds();
         self.metrics.sync()?;
         self.checkpoints.save(&self.state, learner.values(), optimizer)?;
-        Ok(report(&self.folder)?)
+        if let Err(error) = report(&self.folder) {
+            tracing::warn!(step = self.state.step, %error, "no report was drawn");
+        }
+        Ok(())
     }
 }
 
@@ -192,4 +205,68 @@ fn taken_up(dir: &Path, facts: &str) -> Result<Folder, TrainError> {
         }
     };
     Err(TrainError::Changed { dir: dir.to_owned(), before, now })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn at(step: u64, dir: &Path) -> Ledger {
+        let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), 1).unwrap();
+        ledger.advance(step);
+        ledger
+    }
+
+    #[test]
+    fn samples_of_later_steps_and_a_torn_line_are_cut_off() {
+        let temp = tempfile::tempdir().unwrap();
+        let ledger = at(2, &temp.path().join("run"));
+        ledger.trim_samples().unwrap();
+        let (path, line) = (ledger.folder().samples(), |step: u64| format!("{{\"step\": {step}, \"id\": \"x\"}}\n"));
+        let kept = [1, 1, 2].map(line).concat();
+        for rest in [String::new(), "{\"step\": 2".to_owned(), line(3), line(3) + &line(4), line(3) + "{\"st"] {
+            std::fs::write(&path, kept.clone() + &rest).unwrap();
+            ledger.trim_samples().unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), kept, "{rest:?}");
+        }
+    }
+
+    #[test]
+    fn a_finished_line_that_is_no_sample_is_not_cut_off() {
+        let temp = tempfile::tempdir().unwrap();
+        let ledger = at(2, &temp.path().join("run"));
+        let text = "{\"step\": 1}\n{\"stop\": 1}\n{\"step\": 2}\n";
+        std::fs::write(ledger.folder().samples(), text).unwrap();
+        let error = ledger.trim_samples().unwrap_err().to_string();
+        assert!(error.contains("samples.jsonl, line 2: ") && error.contains("step"), "{error}");
+        assert_eq!(std::fs::read_to_string(ledger.folder().samples()).unwrap(), text);
+    }
+
+    #[test]
+    fn the_best_is_that_of_what_is_measured_now() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut ledger = at(1, &temp.path().join("run"));
+        assert!(ledger.measured(0.5, 0));
+        ledger.advance(2);
+        assert!(!ledger.measured(0.5, 0));
+        ledger.advance(3);
+        assert!(ledger.measured(0.2, 2));
+        assert_eq!(ledger.state().best, Some((3, 0.2)));
+        ledger.advance(4);
+        assert!(!ledger.measured(0.1, 2));
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_drawn_ends_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut ledger = at(1, &temp.path().join("run"));
+        // What is no row cannot be drawn.
+        std::fs::write(ledger.folder().metrics(), "nonsense\n").unwrap();
+        let weights = crate::tiny::weights(temp.path(), 48);
+        let learner = crate::tiny::learner(&weights);
+        ledger.save(&learner, &AdamW::new(Optimizer::default(), learner.values().len())).unwrap();
+        assert!(ledger.folder().checkpoints().join("step-000001.safetensors").is_file());
+        assert!(!ledger.folder().report().exists());
+    }
 }

@@ -6,6 +6,7 @@
 //! | [`cli`] | the commands |
 //! | [`data`] | trajectories for the cold start |
 //! | [`grpo`] | learning from rewards |
+//! | [`hash`] | hashes that are the same on every machine |
 //! | [`ledger`] | a run while it goes on: numbers, checkpoints, time |
 //! | [`optimizer`] | AdamW and gradient clipping |
 //! | [`order`] | seeds and shuffles |
@@ -23,6 +24,7 @@ pub mod cli;
 pub mod data;
 mod error;
 pub mod grpo;
+pub mod hash;
 pub mod ledger;
 pub mod optimizer;
 pub mod order;

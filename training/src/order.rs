@@ -5,11 +5,11 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::hash::fnv1a;
+
 /// A seed for choice `at` of the kind `kind`, which tells choices of different kinds apart.
 pub fn seed(seed: u64, kind: &str, at: u64) -> u64 {
-    // FNV-1a over the three.
-    let bytes = seed.to_le_bytes().into_iter().chain(kind.bytes()).chain(at.to_le_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    fnv1a(seed.to_le_bytes().into_iter().chain(kind.bytes()).chain(at.to_le_bytes()))
 }
 
 /// The numbers below `count` in an order that `seed` makes.
@@ -20,8 +20,11 @@ pub fn shuffled(count: usize, seed: u64) -> Vec<usize> {
 }
 
 /// Batch `step`, counted from 0, of `size` of `count` things: each epoch goes through all of them in an order of its own,
-/// and a batch may end one epoch and begin the next.
+/// and a batch may end one epoch and begin the next. Of nothing there are only empty batches.
 pub fn batch(count: usize, size: usize, step: u64, seed_of: impl Fn(u64) -> u64) -> Vec<usize> {
+    if count == 0 {
+        return Vec::new();
+    }
     let mut epoch = None;
     let mut order = Vec::new();
     let first = step * size as u64;
@@ -50,6 +53,7 @@ mod tests {
         }
         assert_ne!(shuffled(50, of(0)), shuffled(50, of(1)));
         assert_eq!(batch(3, 8, 0, of).len(), 8);
+        assert!(batch(0, 8, 3, of).is_empty());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Rollouts: the policy answers questions in the loop and the engine it is served by.
 
 use futures::StreamExt;
-use waymark::agent::{EpisodeOptions, Policy, Runtime, Sampling};
+use waymark::agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
 use waymark::evaluate::{self, Question};
 use waymark::metric::Cost;
+use waymark_index::Manifest;
 
 use crate::TrainError;
 use crate::order;
@@ -16,16 +17,25 @@ pub struct Field {
     pub name: String,
     /// The engine with the index that its questions are asked over.
     pub runtime: Runtime,
+    /// What that index is: a walk over its graph costs as much as the graph is large.
+    pub index: Option<Manifest>,
     /// Questions to learn from.
     pub questions: Vec<Question>,
     /// Questions to measure with.
     pub validation: Vec<Question>,
 }
 
+impl Field {
+    /// How searches over this index are priced: see [`Cost::over`].
+    pub fn price(&self, cost: Cost) -> Cost {
+        self.index.as_ref().map_or(cost, |index| cost.over(index))
+    }
+}
+
 /// How rollouts are made.
 #[derive(Debug, Clone)]
 pub struct Plan<'a> {
-    /// How tokens are drawn.
+    /// How tokens are drawn, where the policy is not to sample as it does when it is served.
     pub sampling: &'a Sampling,
     /// Trajectories of a question.
     pub group: usize,
@@ -35,7 +45,7 @@ pub struct Plan<'a> {
     pub seed: u64,
     /// The step of training.
     pub step: u64,
-    /// How searches are priced in the row of a trajectory.
+    /// How searches are priced in the row of a trajectory, where the index does not say: see [`Field::price`].
     pub cost: Cost,
 }
 
@@ -50,38 +60,63 @@ pub struct Rollout {
     pub row: evaluate::Row,
 }
 
+/// What a batch of questions brought.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Batch {
+    /// The trajectories, those of a question side by side, in the order of the questions.
+    pub rollouts: Vec<Rollout>,
+    /// Episodes that failed and were played again.
+    pub failed: usize,
+}
+
 /// Lets `policy` answer each of `questions` several times. What comes back is in their order, whatever the order they
-/// ended in. An episode that fails is left out, and says so in the log.
+/// ended in. An episode that fails is played once more, with the same seed, and says so in the log.
 ///
 /// # Errors
-/// When not one episode came to its end: the last one's.
+/// [`TrainError::Rollout`] when an episode fails twice. A group without it would be another group, so there is none.
 pub async fn rollouts(
     policy: &Policy,
     questions: &[(&Field, &Question)],
     plan: &Plan<'_>,
-) -> Result<Vec<Rollout>, TrainError> {
+) -> Result<Batch, TrainError> {
     let count = questions.len() * plan.group;
     let episodes = (0..count).map(|place| async move {
         let (field, question) = questions[place / plan.group];
-        (place, one(policy, field, question, plan, place).await)
+        (place, stubborn(policy, field, question, plan, place).await)
     });
     let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrent.max(1));
-    let (mut done, mut failure) = (Vec::with_capacity(count), None);
-    while let Some((place, rollout)) = running.next().await {
-        match rollout {
-            Ok((sample, row)) => done.push((place, Rollout { group: place / plan.group, sample, row })),
-            Err(error) => {
-                let (_, question) = questions[place / plan.group];
-                tracing::warn!(step = plan.step, question = question.id, %error, "a rollout failed");
-                failure = Some(error);
-            }
-        }
+    let (mut done, mut failed) = (Vec::with_capacity(count), 0);
+    while let Some((place, played)) = running.next().await {
+        let ((sample, row), again) = played?;
+        failed += usize::from(again);
+        done.push((place, Rollout { group: place / plan.group, sample, row }));
     }
     done.sort_by_key(|(place, _)| *place);
-    match failure {
-        Some(error) if done.is_empty() => Err(error.into()),
-        _ => Ok(done.into_iter().map(|(_, rollout)| rollout).collect()),
-    }
+    Ok(Batch { rollouts: done.into_iter().map(|(_, rollout)| rollout).collect(), failed })
+}
+
+type Played = (Sample, evaluate::Row);
+
+/// An episode, and whether it took a second attempt.
+async fn stubborn(
+    policy: &Policy,
+    field: &Field,
+    question: &Question,
+    plan: &Plan<'_>,
+    place: usize,
+) -> Result<(Played, bool), TrainError> {
+    let error = match one(policy, field, question, plan, place).await {
+        Ok(played) => return Ok((played, false)),
+        Err(error) => error,
+    };
+    let (step, asked) = (plan.step, &question.question);
+    tracing::warn!(step, field = field.name, question = asked, %error, "a rollout failed and is played again");
+    let played = one(policy, field, question, plan, place).await.map_err(|source| TrainError::Rollout {
+        field: field.name.clone(),
+        question: asked.clone(),
+        source: Box::new(source),
+    })?;
+    Ok((played, true))
 }
 
 async fn one(
@@ -90,7 +125,7 @@ async fn one(
     question: &Question,
     plan: &Plan<'_>,
     place: usize,
-) -> Result<(Sample, evaluate::Row), waymark::agent::AgentError> {
+) -> Result<Played, AgentError> {
     let seed = order::seed(plan.seed ^ plan.step.rotate_left(32), "rollout", place as u64);
     let options = EpisodeOptions {
         id: Some(format!("step-{}-{}-{}", plan.step, place / plan.group, place % plan.group)),
@@ -100,7 +135,8 @@ async fn one(
         ..EpisodeOptions::default()
     };
     let trajectory = evaluate::play(&field.runtime, policy, &question.question, options).await?;
-    let row = evaluate::Row::of(&field.runtime, policy, false, question, &trajectory, &plan.cost);
+    let cost = field.price(plan.cost);
+    let row = evaluate::Row::of(&field.runtime, policy, false, question, &trajectory, &cost);
     let task = Task {
         question_id: question.id.clone(),
         question: question.question.clone(),

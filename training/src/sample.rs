@@ -52,6 +52,10 @@ pub struct Sample {
     pub seed: u64,
     /// The step of training that made it; 0 for supervised data.
     pub step: u64,
+    /// The tokenizer that its ids are of, as [`hash::vocabulary`](crate::hash::vocabulary) knows it; files written before
+    /// it was kept do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
     /// Every token id, the prompt's first.
     pub tokens: Vec<u32>,
     /// Who wrote them, as runs that cover all tokens in order: `[["prompt",380],["policy",41],…]`.
@@ -172,6 +176,7 @@ impl Sample {
             protocol: task.protocol,
             seed: task.seed,
             step: task.step,
+            tokenizer: None,
             text: trajectory.text,
             actions: trajectory.actions.into_iter().map(Act::from).collect(),
             evidence: trajectory.evidence.iter().map(Retrieved::from).collect(),
@@ -186,12 +191,14 @@ impl Sample {
 
     /// For each token, whether training learns it: written by the policy itself, after the prompt.
     pub fn loss_mask(&self) -> Vec<bool> {
-        let mut mask: Vec<bool> = Vec::with_capacity(self.tokens.len());
-        for &Span(origin, length) in &self.origins {
-            mask.resize(mask.len() + length, origin == Origin::Policy);
+        let length = self.tokens.len();
+        let mut mask: Vec<bool> = Vec::with_capacity(length);
+        for &Span(origin, run) in &self.origins {
+            mask.resize(mask.len().saturating_add(run).min(length), origin == Origin::Policy);
         }
-        for &(first, length) in &self.forced {
-            mask.iter_mut().skip(first).take(length).for_each(|learnt| *learnt = false);
+        mask.resize(length, false);
+        for &(first, run) in &self.forced {
+            mask.iter_mut().skip(first).take(run).for_each(|learnt| *learnt = false);
         }
         mask.iter_mut().take(self.prompt_tokens).for_each(|learnt| *learnt = false);
         mask
@@ -199,31 +206,36 @@ impl Sample {
 
     /// For each token, its log-probability at sampling time; `None` where it was not sampled.
     pub fn sampled_logprobs(&self) -> Vec<Option<f32>> {
+        let length = self.tokens.len();
         let mut left = self.logprobs.iter().copied();
-        let mut all = Vec::with_capacity(self.tokens.len());
-        for &Span(origin, length) in &self.origins {
-            let policy = origin == Origin::Policy;
-            all.extend((0..length).map(|_| if policy { left.next().flatten() } else { None }));
+        let mut all = Vec::with_capacity(length);
+        for &Span(origin, run) in &self.origins {
+            let (policy, run) = (origin == Origin::Policy, run.min(length - all.len()));
+            all.extend((0..run).map(|_| if policy { left.next().flatten() } else { None }));
         }
+        all.resize(length, None);
         all
     }
 
     /// How many tokens are of `origin`.
     pub fn count(&self, origin: Origin) -> usize {
-        self.origins.iter().filter(|span| span.0 == origin).map(|span| span.1).sum()
+        self.origins.iter().filter(|span| span.0 == origin).fold(0, |sum, span| sum.saturating_add(span.1))
     }
 
-    /// Says what is wrong with it, where its parts do not fit together.
+    /// Says what is wrong with it, where its parts do not fit together. What has no flaw can be taken apart by its own
+    /// numbers.
     pub fn flaw(&self) -> Option<String> {
         let length = self.tokens.len();
-        let covered: usize = self.origins.iter().map(|span| span.1).sum();
-        let policy = self.count(Origin::Policy);
-        if covered != length {
-            return Some(format!("the origins cover {covered} of {length} tokens"));
+        let within = |sum: usize, span: &Span| sum.checked_add(span.1).filter(|sum| *sum <= length);
+        match self.origins.iter().try_fold(0, within) {
+            Some(covered) if covered == length => {}
+            Some(covered) => return Some(format!("the origins cover {covered} of {length} tokens")),
+            None => return Some(format!("the origins cover more than {length} tokens")),
         }
         if self.prompt_tokens > length {
             return Some(format!("a prompt of {} in {length} tokens", self.prompt_tokens));
         }
+        let policy = self.count(Origin::Policy);
         if !self.logprobs.is_empty() && self.logprobs.len() != policy {
             return Some(format!("{} log-probabilities for {policy} tokens of the policy", self.logprobs.len()));
         }
@@ -323,7 +335,31 @@ pub(crate) mod tests {
         })
     }
 
+    /// Samples whose numbers are anything.
+    pub(crate) fn hostile() -> impl Strategy<Value = Sample> {
+        fn number() -> impl Strategy<Value = usize> {
+            prop_oneof![3 => 0usize..12, 1 => any::<usize>(), 1 => Just(usize::MAX)]
+        }
+        let origins = proptest::collection::vec((origin(), number()), 0..4);
+        let forced = proptest::collection::vec((number(), number()), 0..3);
+        let logprobs = proptest::collection::vec(proptest::option::of(-30f32..0.0), 0..4);
+        let tokens = proptest::collection::vec(token(), 0..12);
+        (tokens, origins, forced, logprobs, number()).prop_map(|(tokens, origins, forced, logprobs, prompt_tokens)| {
+            let origins = origins.into_iter().map(|(origin, run)| Span(origin, run)).collect();
+            let sound = Sample::from_trajectory(trajectory(tokens, 0, ""), Task::default());
+            Sample { origins, forced, logprobs, prompt_tokens, ..sound }
+        })
+    }
+
     proptest! {
+        #[test]
+        fn whatever_the_numbers_there_is_a_mask_for_every_token(sample in hostile()) {
+            prop_assert_eq!(sample.loss_mask().len(), sample.tokens.len());
+            prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
+            let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
+            prop_assert!(sample.flaw().is_some() || covered == sample.tokens.len() as u128);
+        }
+
         #[test]
         fn the_mask_and_the_log_probabilities_are_those_of_the_tokens(
             tokens in proptest::collection::vec(token(), 0..60), prompt in 0usize..60
@@ -363,6 +399,8 @@ pub(crate) mod tests {
         let sound = Sample::from_trajectory(trajectory(vec![token; 3], 1, ""), Task::default());
         let broken = [
             Sample { origins: vec![Span(Origin::Policy, 2)], ..sound.clone() },
+            // Together they are three, once the sum has gone round.
+            Sample { origins: vec![Span(Origin::Policy, usize::MAX), Span(Origin::Policy, 4)], ..sound.clone() },
             Sample { prompt_tokens: 4, ..sound.clone() },
             Sample { logprobs: vec![None; 2], ..sound.clone() },
             Sample { forced: vec![(2, 2)], ..sound.clone() },

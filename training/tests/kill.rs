@@ -96,6 +96,13 @@ fn samples(path: &Path) {
     fs::write(path, lines.map(|line| line + "\n").collect::<String>()).unwrap();
 }
 
+/// The latest checkpoint of a run, if there is one.
+fn latest(run: &Path) -> Option<String> {
+    let files = fs::read_dir(run.join("checkpoints")).ok()?;
+    let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("step-")).max()
+}
+
 fn train(dir: &Path, out: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     command.args(["sft", "--threads", "1", "--recipe"]).arg(dir.join("recipe.toml"));
@@ -114,17 +121,24 @@ fn killed_and_left_alone_end_in_the_same_bytes() {
     let output = train(dir, "whole").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
+    // Killed in the middle, each time some steps behind a checkpoint that it has just written.
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let mut killed = 0;
     for _ in 0..6 {
+        let before = latest(&dir.join("killed"));
         let mut running = train(dir, "killed").spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(rng.random_range(20..600)));
+        while latest(&dir.join("killed")) == before && running.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..40)));
         running.kill().unwrap();
         killed += usize::from(!running.wait().unwrap().success());
     }
+    assert!(killed > 0, "no run was killed before its end");
+    let left = latest(&dir.join("killed")).unwrap();
     let output = train(dir, "killed").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    println!("killed {killed} times");
+    println!("killed {killed} times, for the last time behind {left}");
 
     let adapter = |run: &str| fs::read(dir.join(run).join("policy/adapter_model.safetensors")).unwrap();
     assert_eq!(adapter("whole"), adapter("killed"));
@@ -155,4 +169,52 @@ fn another_recipe_does_not_go_on_with_a_run() {
     assert!(
         train(dir, "other").args(["--set", "sft.epochs=0"]).output().unwrap().stderr.ends_with(b"must be at least 1\n")
     );
+}
+
+#[test]
+fn samples_of_another_policy_are_refused_by_line() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    model(dir);
+    samples(&dir.join("samples.jsonl"));
+    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
+    let text = fs::read_to_string(dir.join("samples.jsonl")).unwrap();
+    for (from, to, told) in [
+        ("\"protocol\":\"routerag\"", "\"protocol\":\"search-r1\"", "line 3: it is of the protocol \"search-r1\""),
+        ("\"tokens\":[0,", "\"tokens\":[48,", "line 3: token 48 is outside the base model's vocabulary of 48"),
+    ] {
+        let mut lines: Vec<String> = text.lines().map(|line| line.to_owned() + "\n").collect();
+        assert!(lines[2].contains(from), "{}", lines[2]);
+        lines[2] = lines[2].replace(from, to);
+        fs::write(dir.join("samples.jsonl"), lines.concat()).unwrap();
+        let output = train(dir, "run").output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(told) && error.contains("samples.jsonl"), "{error}");
+    }
+    assert!(!dir.join("run").exists());
+}
+
+#[test]
+fn a_policy_of_another_base_or_protocol_is_not_gone_on_with() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    model(dir);
+    samples(&dir.join("samples.jsonl"));
+    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
+    let short = ["--set", "sft.limit=4", "--set", "sft.epochs=1"];
+    assert!(train(dir, "first").args(short).status().unwrap().success());
+    let policy = dir.join("first/policy/policy.toml");
+    let text = fs::read_to_string(&policy).unwrap();
+    let on = |out: &str| train(dir, out).args(short).arg("--init").arg(dir.join("first")).output().unwrap();
+    assert!(on("second").status.success());
+    for (from, to, told) in [
+        (format!("base = {:?}", dir.to_str().unwrap()), "base = \"other\"", "it belongs to the base model other"),
+        ("protocol = \"routerag\"".to_owned(), "protocol = \"search-r1\"", "its protocol is search-r1"),
+    ] {
+        assert!(text.contains(&from), "{text}");
+        fs::write(&policy, text.replacen(&from, to, 1)).unwrap();
+        let output = on("third");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains("--init") && error.contains(told), "{error}");
+    }
 }

@@ -5,6 +5,7 @@ mod policy;
 mod questions;
 mod report;
 mod retrieval;
+mod sheet;
 mod way;
 
 pub use policy::Episodes as PolicyArgs;

@@ -1,21 +1,21 @@
 //! `waymark eval --policy`: episodes over questions whose answers are known.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
-use waymark_index::{LiveIndex, Manifest};
+use waymark_index::{LiveIndex, Manifest, OpenOptions};
 use waymark_models::kernel::Team;
 
+use super::sheet::Sheet;
 use crate::agent::{Policy, Runtime, Sampling};
 use crate::cli::{assembly, progress};
 use crate::config::{ModelConfig, RetrievalConfig, Size, cores};
 use crate::evaluate::{Duel, Outcome, Plan, Question, Summary, evaluate, print};
-use crate::metric::{Cost, Prices};
+use crate::metric::Cost;
 
 /// How long a search may take: the figures are to be those of the policy, not of a loaded machine.
 const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub struct Episodes {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Also write one JSON line per policy and question to this file.
+    /// Also write one JSON line per policy and question to this file, as the questions end.
     #[arg(long, value_name = "FILE")]
     rows: Option<PathBuf>,
 
@@ -57,7 +57,7 @@ pub struct Episodes {
     seed: u64,
 
     /// Sampling temperature; as each policy has it when not given, which for the built-in ones is 0.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     temperature: Option<f32>,
 
     /// Episodes at a time.
@@ -117,6 +117,15 @@ struct Report<'a> {
     cost: Cost,
     policies: &'a [Summary],
     compared: &'a [Duel],
+    failed: &'a [Broken],
+}
+
+/// A policy none of whose episodes came to its end.
+#[derive(Debug, Serialize)]
+struct Broken {
+    policy: String,
+    /// The error of the first one.
+    error: String,
 }
 
 impl Episodes {
@@ -128,11 +137,15 @@ impl Episodes {
         let (Some(index), Some(file)) = (&self.index, &self.questions) else {
             anyhow::bail!("--index and --questions are needed");
         };
+        let plan = self.plan()?;
         let mut questions = Question::read(file)?;
         questions.truncate(self.limit.unwrap_or(usize::MAX));
         ensure!(!questions.is_empty(), "{} holds no questions", file.display());
+        let json = self.json.as_deref().map(Sheet::open).transpose()?;
+        let mut rows = self.rows.as_deref().map(Sheet::open).transpose()?;
         let (live, runtime, base) = tokio::task::block_in_place(|| self.open(index))?;
         let current = live.current();
+        let plan = Plan { cost: plan.cost.over(current.manifest()), ..plan };
         let text = |id: &str| current.passage(id).ok().flatten().map(|found| format!("{} {}", found.title, found.text));
         questions.iter_mut().for_each(|question| question.support(text));
         let mut policies = Vec::new();
@@ -140,12 +153,16 @@ impl Episodes {
             policies.push(self.policy(spec, &runtime, &base).await?);
         }
         let names = names(&self.policies, &policies);
-        let plan = self.plan(current.manifest());
-        let mut outcomes = Vec::new();
-        for (name, policy) in names.iter().zip(&policies) {
-            outcomes.push(measure(name, policy, &runtime, &questions, &plan).await);
+        if let Some(rows) = &mut rows {
+            rows.clear();
         }
-        self.tell(current.manifest(), file, &names, &outcomes, plan.cost)
+        let mut outcomes = Vec::new();
+        for (name, policy) in names.into_iter().zip(&policies) {
+            let outcome = measure(&name, policy, &runtime, &questions, &plan, rows.as_mut()).await;
+            outcomes.push((name, outcome));
+        }
+        self.tell(current.manifest(), file, &outcomes, json, plan.cost)?;
+        rows.map_or(Ok(()), Sheet::finish)
     }
 
     /// The index, the engine, and the names of the base model.
@@ -170,7 +187,9 @@ impl Episodes {
             context: None,
         };
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
-        let live = assembly::live(index, Arc::new(embedder), &retrieval)?;
+        // It stays at this snapshot: all questions are asked over one.
+        let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
+        let live = Arc::new(LiveIndex::open(index, Arc::new(embedder), options)?);
         let searcher = assembly::searcher(&live, &retrieval)?;
         let (runtime, base) = assembly::runtime(&model, Arc::new(Team::new(threads)), Some(searcher))?;
         Ok((live, runtime, base))
@@ -187,73 +206,93 @@ impl Episodes {
         Ok(Policy { guided: !self.mock && policy.searches(), ..policy })
     }
 
-    fn plan(&self, manifest: &Manifest) -> Plan {
-        let nodes = manifest.graph.as_ref().map_or(0, |graph| graph.phrases + manifest.passages);
-        Plan {
+    /// How everything is measured, whatever the index. What no policy could be asked with is refused: its own parameters
+    /// were checked where it was read.
+    fn plan(&self) -> anyhow::Result<Plan> {
+        ensure!(self.concurrency > 0, "--concurrency must be at least 1");
+        let sampling = Sampling { temperature: self.temperature, ..Sampling::default() };
+        sampling.params(self.seed, 0).check()?;
+        Ok(Plan {
             seed: self.seed,
-            sampling: Sampling { temperature: self.temperature, ..Sampling::default() },
+            sampling,
             guided: self.guided,
             concurrency: self.concurrency,
             seconds: Plan::default().seconds,
             cost: match self.cost {
-                Pricing::Model => Cost::Model(Prices { nodes, ..Prices::default() }),
+                Pricing::Model => Cost::default(),
                 Pricing::WallTime => Cost::WallTime,
             },
-        }
+        })
     }
 
-    /// Prints the table and writes the files that were asked for.
+    /// Prints the table and writes the report, of the policies that could be measured; the others are an error.
     fn tell(
         &self,
         manifest: &Manifest,
         file: &Path,
-        names: &[String],
-        outcomes: &[Outcome],
+        outcomes: &[(String, Outcome)],
+        json: Option<Sheet>,
         cost: Cost,
     ) -> anyhow::Result<()> {
-        let pairs = || names.iter().map(String::as_str).zip(outcomes);
-        let policies: Vec<Summary> = pairs().map(|(name, outcome)| Summary::of(name, outcome)).collect();
-        let first = pairs().next().map(|(name, outcome)| (name, outcome.rows.as_slice())).unwrap_or_default();
-        let compared: Vec<Duel> =
-            pairs().skip(1).map(|(name, outcome)| Duel::of((name, &outcome.rows), first)).collect();
-        if let Some(path) = &self.rows {
-            write_rows(path, pairs()).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        let questions = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let report = Report {
-            corpus: &manifest.corpus,
-            passages: manifest.passages,
-            snapshot: manifest.snapshot,
-            questions,
-            model: if self.mock { "mock" } else { &self.model },
-            seed: self.seed,
-            temperature: self.temperature,
-            guided: self.guided,
-            concurrency: self.concurrency,
-            cost,
-            policies: &policies,
-            compared: &compared,
+        let broken = |(name, outcome): &(String, Outcome)| {
+            outcome.failure().map(|error| Broken { policy: name.clone(), error: error.to_owned() })
         };
-        if let Some(path) = &self.json {
-            let json = serde_json::to_vec_pretty(&report)?;
-            std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+        let failed: Vec<Broken> = outcomes.iter().filter_map(broken).collect();
+        let ran: Vec<(&str, &Outcome)> = outcomes
+            .iter()
+            .filter(|(_, outcome)| outcome.failure().is_none())
+            .map(|(name, outcome)| (name.as_str(), outcome))
+            .collect();
+        if let Some(&(first, outcome)) = ran.first() {
+            let policies: Vec<Summary> = ran.iter().map(|&(name, outcome)| Summary::of(name, outcome)).collect();
+            let beside = |&(name, other): &(&str, &Outcome)| Duel::of((name, &other.rows), (first, &outcome.rows));
+            let compared: Vec<Duel> = ran[1..].iter().map(beside).collect();
+            let questions = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            let report = Report {
+                corpus: &manifest.corpus,
+                passages: manifest.passages,
+                snapshot: manifest.snapshot,
+                questions,
+                model: if self.mock { "mock" } else { &self.model },
+                seed: self.seed,
+                temperature: self.temperature,
+                guided: self.guided,
+                concurrency: self.concurrency,
+                cost,
+                policies: &policies,
+                compared: &compared,
+                failed: &failed,
+            };
+            let mut out = std::io::stdout().lock();
+            let Report { corpus, passages, snapshot, .. } = &report;
+            let asked = outcome.rows.len();
+            writeln!(out, "{corpus}: {passages} passages, snapshot {snapshot}, {asked} questions")?;
+            print(&policies, &compared, &mut out)?;
+            json.map_or(Ok(()), |json| json.fill(&report))?;
         }
-        let mut out = std::io::stdout().lock();
-        let Report { corpus, passages, snapshot, .. } = &report;
-        let asked = outcomes.first().map_or(0, |outcome| outcome.rows.len());
-        writeln!(out, "{corpus}: {passages} passages, snapshot {snapshot}, {asked} questions")?;
-        print(&policies, &compared, &mut out)?;
+        let told = failed.iter().map(|Broken { policy, error }| format!("every episode of {policy} failed: {error}"));
+        ensure!(failed.is_empty(), "{}", told.collect::<Vec<_>>().join("\n"));
         Ok(())
     }
 }
 
 /// Evaluates one policy behind a progress bar.
-async fn measure(name: &str, policy: &Policy, runtime: &Runtime, questions: &[Question], plan: &Plan) -> Outcome {
+async fn measure(
+    name: &str,
+    policy: &Policy,
+    runtime: &Runtime,
+    questions: &[Question],
+    plan: &Plan,
+    mut rows: Option<&mut Sheet>,
+) -> Outcome {
     let bar = progress::things();
     bar.set_length(questions.len() as u64);
     bar.set_message(name.to_owned());
     let (mut right, mut overlap) = (0.0, 0.0);
     let outcome = evaluate(runtime, policy, questions, plan, |row| {
+        if let Some(rows) = &mut rows {
+            rows.add(name, row);
+        }
         right += row.em;
         overlap += row.f1;
         bar.inc(1);
@@ -270,22 +309,4 @@ fn names(specs: &[String], policies: &[Policy]) -> Vec<String> {
     let shared = |name: &str| policies.iter().filter(|policy| policy.name == name).count() > 1;
     let name = |(spec, policy): (&String, &Policy)| if shared(&policy.name) { spec } else { &policy.name }.clone();
     specs.iter().zip(policies).map(name).collect()
-}
-
-fn write_rows<'a>(path: &Path, outcomes: impl Iterator<Item = (&'a str, &'a Outcome)>) -> anyhow::Result<()> {
-    /// A row with the policy that it is of.
-    #[derive(Serialize)]
-    struct Of<'a, T> {
-        policy: &'a str,
-        #[serde(flatten)]
-        row: T,
-    }
-    let mut file = BufWriter::new(File::create(path)?);
-    for (policy, outcome) in outcomes {
-        for row in &outcome.rows {
-            serde_json::to_writer(&mut file, &Of { policy, row })?;
-            file.write_all(b"\n")?;
-        }
-    }
-    Ok(file.flush()?)
 }

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use toml::{Table, Value};
 use waymark::agent::Policy;
+use waymark_models::gradient::Learner;
 
+use super::machine::Base;
 use crate::product;
 use crate::recipe::Recipe;
 
@@ -41,16 +43,37 @@ pub(super) fn facts(command: &str, recipe: &Recipe, more: &[(&str, Value)]) -> a
     Ok(toml::to_string_pretty(&table)?)
 }
 
+/// The hashes of files.
+pub(super) fn fingerprints(files: &[PathBuf]) -> anyhow::Result<Vec<(String, String)>> {
+    Ok(files.iter().map(|file| product::fingerprint(file)).collect::<Result<_, _>>()?)
+}
+
 /// Files with their hashes, for [`facts`].
 pub(super) fn hashes(files: &[(String, String)]) -> Value {
     Value::Array(files.iter().map(|(name, hash)| format!("{name} {hash}").into()).collect())
 }
 
-/// How the policy or run at `init` was trained, and the hash of its adapter.
-pub(super) fn before(init: &Path) -> anyhow::Result<(Option<Table>, String)> {
-    let dir = product::policy_dir(init);
-    let policy = Policy::open(&dir).with_context(|| format!("--init {}", init.display()))?;
-    let adapter = policy.adapter_dir.with_context(|| format!("--init {}: it has no adapter", init.display()))?;
+/// Sets `learner` to the policy or run at `dir`, which `flag` named. Returns the record of its training and the hash of its
+/// adapter.
+pub(super) fn take(
+    flag: &str,
+    dir: &Path,
+    recipe: &Recipe,
+    base: &Base,
+    learner: &mut Learner,
+) -> anyhow::Result<(Option<Table>, String)> {
+    ensure!(recipe.adapter.is_some(), "{flag} is an adapter: to go on with all weights, --set base=DIR/policy/model");
+    let named = || format!("{flag} {}", dir.display());
+    let dir = product::policy_dir(dir);
+    let policy = Policy::open(&dir).with_context(named)?;
+    if let Some(other) = &policy.base {
+        let same = *other == recipe.base || *other == base.name;
+        ensure!(same, "{}: it belongs to the base model {other}, the recipe has {}", named(), recipe.base);
+    }
+    let (own, wanted) = (policy.protocol.name(), recipe.policy()?.protocol.name());
+    ensure!(own == wanted, "{}: its protocol is {own}, the recipe has {wanted}", named());
+    let adapter = policy.adapter_dir.with_context(|| format!("{}: it has no adapter", named()))?;
+    learner.load_adapter(&adapter).with_context(named)?;
     let (_, hash) = product::fingerprint(&adapter.join("adapter_model.safetensors"))?;
     Ok((policy.training, hash))
 }

@@ -1,16 +1,17 @@
 //! `train data`.
 
-use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use toml::{Table, Value};
 use waymark::agent::Policy;
 use waymark::cli::embedding::Embedding;
 use waymark::cli::{assembly, logging, progress};
 use waymark::config::{LogFormat, RetrievalConfig};
+use waymark_index::{Embed, LiveIndex, OpenOptions};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
@@ -19,17 +20,26 @@ use waymark_models::tokenizer::Tokenizer;
 use crate::data::builder::{Stage, name};
 use crate::data::course::Course;
 use crate::data::guard::Guard;
+use crate::data::output::Output;
 use crate::data::question::{Question, rows};
 use crate::data::recipe::{Recipe, Source};
 use crate::data::report::Report;
+use crate::data::taught;
 use crate::data::teacher::Prober;
-use crate::store::{self, Writer};
+use crate::hash;
+use crate::product;
+use crate::store;
 
 /// Builds trajectories for the cold start.
 ///
 /// Training questions with known answers are played through the agent's own loop with real searches. The same command
-/// goes on where it was broken off; the same seed gives the same bytes.
+/// goes on where it was broken off; the same seed gives the same bytes. Beside FILE.jsonl lie FILE.facts.toml, which says
+/// what it was made by, and FILE.questions/, the questions it is about, one file for each data set.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  train data --recipe training/recipes/cold_start.toml --data data --indexes indexes \\
+             --out cold/samples.jsonl --held-out cold/held_out.jsonl")]
 pub(crate) struct Args {
     /// What to make.
     #[arg(long, value_name = "FILE")]
@@ -71,17 +81,10 @@ pub(crate) struct Args {
 /// How the base model reads and writes.
 struct Voice {
     tokenizer: Arc<Tokenizer>,
+    /// What the vocabulary is known by.
+    vocabulary: String,
     template: Option<Arc<ChatTemplate>>,
     eos: Vec<u32>,
-}
-
-/// Where samples go: those to learn from and those held out.
-struct Files {
-    out: Writer,
-    held: Writer,
-    /// Ids that were there before.
-    done: HashSet<String>,
-    report: Report,
 }
 
 impl Args {
@@ -92,37 +95,67 @@ impl Args {
         for path in &recipe.measured {
             guard.add(&rows::<Question>(&self.data.join(path))?);
         }
-        let (Checkpoint { tokenizer, template, eos, .. }, _) = assembly::checkpoint(&self.model, self.cache.clone())?;
-        let voice = Voice { tokenizer: Arc::new(tokenizer), template: template.map(Arc::new), eos };
+        let (checkpoint, base) = assembly::checkpoint(&self.model, self.cache.clone())?;
+        let mut facts = self.facts(&recipe)?;
+        let vocabulary = hash::vocabulary(&checkpoint.tokenizer);
+        facts.insert("base".into(), checkpoint.weights.id().into());
+        facts.insert("template".into(), template(&base)?.into());
+        facts.insert("tokenizer".into(), vocabulary.clone().into());
+        let Checkpoint { tokenizer, template, eos, .. } = checkpoint;
+        let voice = Voice { tokenizer: Arc::new(tokenizer), vocabulary, template: template.map(Arc::new), eos };
         let team = Arc::new(Team::new(1));
         let embedder = Arc::new(assembly::embedder(&self.embedder, self.cache.clone(), team)?);
-        let mut files = Files::open(&self.out, &self.held_out)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut stages = Vec::new();
         for source in &recipe.sources {
-            let stage = self.stage(source, &recipe, &voice, &embedder)?;
-            let course = Course::open(source, &self.data, &guard, recipe.seed)?;
-            let mut source = source.clone();
-            source.lessons = source.lessons.min(self.most.unwrap_or(usize::MAX));
-            runtime.block_on(files.teach(&source, &course, &stage, recipe.seed))?;
+            let (stage, index) = self.stage(source, &recipe, &voice, &embedder)?;
+            facts.insert(format!("index {}", source.dataset), index);
+            stages.push((stage, source));
         }
-        files.out.sync()?;
-        files.held.sync()?;
+        let mut output = Output::open(&self.out, &self.held_out, &facts)?;
+        let mut report = Report::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        for (stage, source) in &stages {
+            let course = Course::open(source, &self.data, &guard, recipe.seed)?;
+            let lessons = source.lessons.min(self.most.unwrap_or(usize::MAX));
+            let source = Source { lessons, ..(*source).clone() };
+            runtime.block_on(teach(&mut output, &mut report, &source, &course, stage, recipe.seed))?;
+        }
+        output.sync()?;
         for path in [&self.out, &self.held_out] {
+            taught::write(path)?;
             for sample in store::Samples::open(path)? {
-                files.report.add(&sample?);
+                report.add(&sample?);
             }
         }
-        write!(io::stdout(), "{}", files.report)?;
+        write!(io::stdout(), "{report}")?;
         Ok(())
     }
 
+    /// What the samples depend on, but for the base model and the indexes.
+    fn facts(&self, recipe: &Recipe) -> anyhow::Result<Table> {
+        let mut facts = Table::new();
+        facts.insert("trainer".into(), env!("CARGO_PKG_VERSION").into());
+        facts.insert("recipe".into(), Value::try_from(recipe).context("the recipe cannot be kept")?);
+        let mut files = Table::new();
+        for source in &recipe.sources {
+            let given = [Some(&source.corpus), source.questions.as_ref(), source.triples.as_ref()];
+            for path in given.into_iter().flatten().chain(&recipe.measured) {
+                let (_, hash) = product::fingerprint(&self.data.join(path))?;
+                files.insert(path.display().to_string(), hash.into());
+            }
+        }
+        facts.insert("data".into(), files.into());
+        Ok(facts)
+    }
+
+    /// What the lessons of a source are played with, and what its index is known by.
     fn stage(
         &self,
         source: &Source,
         recipe: &Recipe,
         voice: &Voice,
         embedder: &Arc<Embedding>,
-    ) -> anyhow::Result<Stage> {
+    ) -> anyhow::Result<(Stage, Value)> {
         let config = RetrievalConfig {
             index: None,
             writable: false,
@@ -131,72 +164,71 @@ impl Args {
             deadline: Duration::from_secs(60),
             fact_filter: None,
         };
-        let live = assembly::live(&self.indexes.join(&source.index), Arc::clone(embedder), &config)?;
+        // It stays at this snapshot, whatever is committed to the index meanwhile.
+        let (dir, embedder) = (self.indexes.join(&source.index), Arc::clone(embedder) as Arc<dyn Embed>);
+        let live = Arc::new(LiveIndex::open(&dir, embedder, OpenOptions { concurrency: 1, ..OpenOptions::default() })?);
+        let current = live.current();
+        let manifest = current.manifest();
+        let known = format!("{}: snapshot {}, checksum {:08x}", manifest.corpus, manifest.snapshot, manifest.checksum);
         let policy = Policy::builtin("routerag").context("RouteRAG is built in")?;
-        Ok(Stage {
+        let stage = Stage {
             context: policy.budget.context_tokens,
             policy,
             tokenizer: Arc::clone(&voice.tokenizer),
+            vocabulary: voice.vocabulary.clone(),
             template: voice.template.clone(),
             eos: voice.eos.clone(),
             searcher: assembly::searcher(&live, &config)?,
             prober: Arc::new(Prober::new(live)),
             habits: recipe.habits,
-        })
+        };
+        Ok((stage, known.into()))
     }
 }
 
-impl Files {
-    fn open(out: &Path, held: &Path) -> anyhow::Result<Files> {
-        let mut files = Files {
-            out: Writer::open(out)?,
-            held: Writer::open(held)?,
-            done: HashSet::new(),
-            report: Report::default(),
-        };
-        for path in [out, held] {
-            for sample in store::Samples::open(path)? {
-                files.done.insert(sample?.id);
-            }
-        }
-        Ok(files)
-    }
+/// The hashes of what the folder of a base model says of its prompts; a single file says it in its header, by which its
+/// weights are known.
+fn template(base: &Path) -> anyhow::Result<String> {
+    let names = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json"];
+    let there = names.iter().map(|name| base.join(name)).filter(|path| path.is_file());
+    let hashes = there.map(|path| Ok(product::fingerprint(&path)?.1)).collect::<anyhow::Result<Vec<String>>>()?;
+    Ok(hashes.join(" "))
+}
 
-    /// Plays the lessons of a source until there are enough. The first ones are held out, and their questions never
-    /// played again.
-    async fn teach(&mut self, source: &Source, course: &Course, stage: &Stage, seed: u64) -> anyhow::Result<()> {
-        for (why, count) in &course.refused {
-            self.report.drop(&source.dataset, why, *count);
+/// Plays the lessons of a source until there are enough. The first ones are held out, and their questions never played
+/// again.
+async fn teach(
+    output: &mut Output,
+    report: &mut Report,
+    source: &Source,
+    course: &Course,
+    stage: &Stage,
+    seed: u64,
+) -> anyhow::Result<()> {
+    for (why, count) in &course.refused {
+        report.drop(&source.dataset, why, *count);
+    }
+    let bar = progress::things();
+    bar.set_message(source.dataset.clone());
+    bar.set_length(source.lessons as u64);
+    let mut made = 0;
+    for (lesson, variant) in &course.lessons {
+        if made == source.lessons {
+            break;
         }
-        let bar = progress::things();
-        bar.set_message(source.dataset.clone());
-        bar.set_length(source.lessons as u64);
-        let (mut made, mut held) = (0, HashSet::new());
-        for (lesson, variant) in &course.lessons {
-            if made == source.lessons {
-                break;
-            }
-            let hold = held.len() < source.held_out;
-            if !hold && held.contains(&lesson.question_id) {
-                continue;
-            }
-            if !self.done.contains(&name(&source.dataset, lesson, *variant)) {
-                match stage.play(lesson, &source.dataset, *variant, seed).await? {
-                    Ok(sample) if hold => self.held.append(&sample)?,
-                    Ok(sample) => self.out.append(&sample)?,
-                    Err(why) => {
-                        self.report.drop(&source.dataset, why, 1);
-                        continue;
-                    }
+        if !output.has(&name(&source.dataset, lesson, *variant)) {
+            let Some(place) = output.place(&source.dataset, &lesson.question_id, source.held_out) else { continue };
+            match stage.play(lesson, &source.dataset, *variant, seed).await? {
+                Ok(sample) => output.append(&sample, place)?,
+                Err(why) => {
+                    report.drop(&source.dataset, why, 1);
+                    continue;
                 }
             }
-            if hold {
-                held.insert(lesson.question_id.clone());
-            }
-            made += 1;
-            bar.inc(1);
         }
-        bar.finish();
-        Ok(())
+        made += 1;
+        bar.inc(1);
     }
+    bar.finish();
+    Ok(())
 }

@@ -1,32 +1,26 @@
 //! `train grpo`: learning from rewards.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use toml::Value;
+use anyhow::ensure;
+use toml::{Table, Value};
 use waymark::agent::Runtime;
 use waymark::cli::embedding::Embedding;
 use waymark::cli::{assembly, logging};
-use waymark::config::{LogFormat, ModelConfig, RetrievalConfig, Size};
-use waymark::evaluate::Question;
+use waymark::config::{LogFormat, ModelConfig, Size};
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
-use super::machine::Machine;
+use super::field::Asking;
+use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
 use crate::grpo::{Campaign, Goal};
 use crate::ledger::Ledger;
-use crate::product;
-use crate::recipe::{Grpo, Recipe};
-use crate::rollout::Field;
-
-/// How long a search may take: what is learnt is not to depend on the load of the machine.
-const SEARCH_DEADLINE: Duration = Duration::from_secs(120);
+use crate::recipe::{Grpo, Recipe, Reference};
 
 /// An engine takes a new adapter between two steps, but not new weights.
 const NO_ADAPTER: &str = "grpo learns an adapter, which the engine takes anew each step: give the recipe one, such as \
@@ -35,8 +29,13 @@ const NO_ADAPTER: &str = "grpo learns an adapter, which the engine takes anew ea
 /// Learns from rewards of its own trajectories, by GRPO.
 ///
 /// Each step, the policy answers questions several times in the engine it is served by; what was better than the others of
-/// its group becomes more probable. RUN gets metrics, all trajectories, checkpoints, and in RUN/policy the policy with the
-/// highest EM on the validation questions. A run that was killed goes on when the same command is given again.
+/// its group becomes more probable. RUN gets metrics, all trajectories, checkpoints, and in RUN/policy that of the best step
+/// of the last stage: the one with the highest mean reward on the validation questions, or where the reward prices
+/// searches, with the highest EM less `grpo.thrift` times their cost. A run that was killed goes on when the same command
+/// is given again.
+///
+/// Stages that are trained one by one, each with the policy before as --init, have the learning rates and the questions
+/// that they would have in one run; the optimizer's moments begin anew.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -60,21 +59,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     stage: Option<usize>,
 
-    /// Questions with answers, as JSON lines; may be given several times.
-    #[arg(long, required = true, value_name = "FILE")]
-    questions: Vec<PathBuf>,
-
-    /// The index that the questions are asked over: one for each --questions, in the same order.
-    #[arg(long, required = true, value_name = "DIR")]
-    index: Vec<PathBuf>,
+    #[command(flatten)]
+    asking: Asking,
 
     /// The run's folder.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
-
-    /// Embedding model: must be the one the indexes were built with.
-    #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    embedder: String,
 
     /// Memory for the KV cache of the rollouts, such as `4GiB`.
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "4GiB")]
@@ -94,85 +84,91 @@ impl Args {
     async fn train(self) -> anyhow::Result<()> {
         let recipe = self.asked.open()?;
         let settings = recipe.grpo(&self.asked.recipe)?;
-        let goals = self.goals(settings)?;
+        let (goals, behind) = self.goals(settings)?;
         ensure!(recipe.adapter.is_some(), "{NO_ADAPTER}");
-        let paired = self.questions.len() == self.index.len();
-        ensure!(paired, "{} --questions for {} --index: give one index each", self.questions.len(), self.index.len());
+        self.check_reference(settings)?;
+        let sheets = self.asking.sheets(settings.validation)?;
         let team = self.machine.team();
-        let (mut learner, base) = self.machine.learner(&recipe, self.init.as_deref(), Arc::clone(&team))?;
-        let reference = self.reference_values(&mut learner)?;
-        let (fields, engine) = self.fields(&recipe, settings, &team)?;
+        let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
+        let begun = self.begin(&recipe, &base, &mut learner)?;
+        let (engine, embedder) = self.engine(&recipe, settings, &team)?;
+        let (fields, over) = self.asking.fields(sheets, &engine, embedder, team.threads())?;
         let policy = recipe.policy()?;
         let exchange = tempfile::tempdir()?;
         let campaign = Campaign {
             settings,
             seed: recipe.seed,
             goals: &goals,
+            behind,
+            whole: settings.stages.iter().map(|stage| stage.steps as u64).sum(),
             fields: &fields,
             policy: &policy,
             engine: &engine.engine,
-            reference: &reference,
+            reference: &begun.reference,
             exchange: exchange.path().join("adapter"),
         };
         if self.asked.dry_run {
             return plan::grpo(&recipe, &campaign, &mut learner, self.kv_bytes.0).await;
         }
-        self.go(&recipe, &base, &campaign, &mut learner).await
-    }
-
-    async fn go(
-        &self,
-        recipe: &Recipe,
-        base: &Path,
-        campaign: &Campaign<'_>,
-        learner: &mut Learner,
-    ) -> anyhow::Result<()> {
-        let data = self.questions.iter().map(|file| product::fingerprint(file)).collect::<Result<Vec<_>, _>>()?;
-        let (before, init) = self.init.as_deref().map(asked::before).transpose()?.unwrap_or_default();
-        let (_, reference) = self.reference.as_deref().map(asked::before).transpose()?.unwrap_or_default();
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
-        let more: [(&str, Value); 4] = [
-            ("stage", stage.into()),
-            ("questions", asked::hashes(&data)),
-            ("init", init.into()),
-            ("reference", reference.into()),
-        ];
-        let facts = asked::facts("grpo", recipe, &more)?;
-        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
-        const SHOWN: &[&str] = &["reward", "em", "f1", "format_valid", "searches", "kl", "step_seconds"];
+        let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];
+        facts.extend(over);
+        facts.extend([("init", Value::String(begun.init)), ("reference", Value::String(begun.compared))]);
+        let facts = asked::facts("grpo", &recipe, &facts)?;
+        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, settings.keep_last)?;
+        const SHOWN: &[&str] =
+            &["reward", "em", "f1", "format_valid", "searches", "kl", "step_seconds", "validation_merit"];
         let bar = Bar::new("grpo", ledger.state().step, campaign.steps(), SHOWN);
-        let mut producer = Producer { bar, recipe, kind: "grpo", data, before, base };
-        campaign.train(learner, &mut ledger, &mut producer).await?;
-        producer.finish(&ledger, learner)
+        let data = asked::fingerprints(&self.asking.questions)?;
+        let mut producer =
+            Producer { bar, recipe: &recipe, kind: "grpo", data, before: begun.before, base: &base.path };
+        campaign.train(&mut learner, &mut ledger, &mut producer).await?;
+        producer.finish(&ledger, &mut learner)
     }
 
-    /// The stages to train.
-    fn goals(&self, settings: &Grpo) -> anyhow::Result<Vec<Goal>> {
-        let count = settings.stages.len();
-        if let Some(stage) = self.stage {
-            ensure!((1..=count).contains(&stage), "--stage {stage}: the recipe has {count}");
-        }
-        let stages = settings.stages.iter().zip(1..).filter(|(_, number)| self.stage.is_none_or(|one| one == *number));
-        let goal = |(stage, number): (&crate::recipe::Stage, usize)| Goal {
-            phase: format!("grpo{number}"),
-            steps: stage.steps,
-            reward: stage.reward.reward(),
+    /// The stages to train, and the steps of those before them.
+    fn goals(&self, settings: &Grpo) -> anyhow::Result<(Vec<Goal>, u64)> {
+        let all = &settings.stages;
+        let taken = match self.stage {
+            None => 0..all.len(),
+            Some(stage) => {
+                ensure!((1..=all.len()).contains(&stage), "--stage {stage}: the recipe has {}", all.len());
+                ensure!(all[stage - 1].steps > 0, "--stage {stage}: it has no steps, see grpo.stages of the recipe");
+                stage - 1..stage
+            }
         };
-        Ok(stages.map(goal).collect())
+        let behind = all[..taken.start].iter().map(|stage| stage.steps as u64).sum();
+        Ok((taken.map(|place| Goal::of(&all[place], place + 1, settings)).collect(), behind))
     }
 
-    /// What the divergence is measured from; the learner is afterwards as it was.
-    fn reference_values(&self, learner: &mut Learner) -> anyhow::Result<Vec<f32>> {
+    /// Refuses a reference that nothing would be measured from.
+    fn check_reference(&self, settings: &Grpo) -> anyhow::Result<()> {
+        let Some(dir) = &self.reference else { return Ok(()) };
+        let named = format!("--reference {}", dir.display());
+        let initial = settings.reference == Reference::Initial;
+        ensure!(initial, "{named}: the recipe measures the divergence from the base model (grpo.reference = \"base\")");
+        ensure!(settings.loss.kl > 0.0, "{named}: the recipe does not weigh the divergence (grpo.loss.kl = 0)");
+        Ok(())
+    }
+
+    /// Sets the learner to what training begins with.
+    fn begin(&self, recipe: &Recipe, base: &Base, learner: &mut Learner) -> anyhow::Result<Begun> {
+        let (before, init) = match &self.init {
+            Some(dir) => asked::take("--init", dir, recipe, base, learner)?,
+            None => (None, String::new()),
+        };
         let own = learner.values().to_vec();
-        let Some(dir) = &self.reference else { return Ok(own) };
-        learner.load_adapter(&product::policy_dir(dir)).with_context(|| format!("--reference {}", dir.display()))?;
+        let Some(dir) = &self.reference else {
+            return Ok(Begun { before, init, reference: own, compared: String::new() });
+        };
+        let (_, compared) = asked::take("--reference", dir, recipe, base, learner)?;
         let reference = learner.values().to_vec();
         learner.set_values(&own)?;
-        Ok(reference)
+        Ok(Begun { before, init, reference, compared })
     }
 
-    /// The engine, and the questions with their indexes around it.
-    fn fields(&self, recipe: &Recipe, settings: &Grpo, team: &Arc<Team>) -> anyhow::Result<(Vec<Field>, Runtime)> {
+    /// The engine that makes the rollouts, and what embeds queries for their searches.
+    fn engine(&self, recipe: &Recipe, settings: &Grpo, team: &Arc<Team>) -> anyhow::Result<(Runtime, Embedding)> {
         let model = ModelConfig {
             weights: Some(recipe.base.clone()),
             cache: self.machine.cache.clone(),
@@ -184,45 +180,20 @@ impl Args {
             context: None,
         };
         let (runtime, _) = assembly::runtime(&model, Arc::clone(team), None)?;
-        let embedder: Arc<Embedding> = Arc::new(assembly::embedder(
-            &self.embedder,
-            self.machine.cache.clone(),
-            Arc::new(Team::new(team.threads())),
-        )?);
-        let mut fields = Vec::new();
-        for (file, index) in self.questions.iter().zip(&self.index) {
-            fields.push(self.field(file, index, settings, &runtime, &embedder)?);
-        }
-        Ok((fields, runtime))
-    }
-
-    fn field(
-        &self,
-        file: &Path,
-        index: &Path,
-        settings: &Grpo,
-        runtime: &Runtime,
-        embedder: &Arc<Embedding>,
-    ) -> anyhow::Result<Field> {
-        let mut questions = Question::read(file)?;
-        let validation = questions.split_off(questions.len().saturating_sub(settings.validation));
-        let retrieval = RetrievalConfig {
-            index: Some(index.to_owned()),
-            writable: false,
-            embedder: self.embedder.clone(),
-            threads: runtime_threads(self.machine.threads),
-            deadline: SEARCH_DEADLINE,
-            fact_filter: None,
-        };
-        let live = assembly::live(index, Arc::clone(embedder), &retrieval)?;
-        let mut runtime = runtime.clone();
-        runtime.searcher = Some(assembly::searcher(&live, &retrieval)?);
-        let name = index.file_name().map_or_else(|| "index".into(), |name| name.to_string_lossy());
-        let name = name.trim_end_matches(".index").to_owned();
-        Ok(Field { name, runtime, questions, validation })
+        let aside = Arc::new(Team::new(team.threads()));
+        let embedder = assembly::embedder(&self.asking.embedder, self.machine.cache.clone(), aside)?;
+        Ok((runtime, embedder))
     }
 }
 
-fn runtime_threads(asked: usize) -> usize {
-    if asked == 0 { waymark::config::cores() } else { asked }
+/// What training begins with.
+struct Begun {
+    /// The record of the training before.
+    before: Option<Table>,
+    /// The hash of the adapter it begins with; nothing for a new one.
+    init: String,
+    /// What the divergence is measured from.
+    reference: Vec<f32>,
+    /// The hash of the adapter that has these values, where another was named.
+    compared: String,
 }

@@ -1,14 +1,16 @@
 //! What a command computes with.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::ensure;
 use waymark::cli::assembly;
 use waymark::config::{Size, cores};
+use waymark_models::checkpoint::Checkpoint;
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 
+use crate::hash;
 use crate::product;
 use crate::recipe::Recipe;
 
@@ -35,25 +37,27 @@ impl Machine {
         Arc::new(Team::new(if self.threads == 0 { cores() } else { self.threads }))
     }
 
-    /// The recipe's base model with what is learnt of it, as the policy or run `init` left it; and where the base is.
-    pub(super) fn learner(
-        &self,
-        recipe: &Recipe,
-        init: Option<&Path>,
-        team: Arc<Team>,
-    ) -> anyhow::Result<(Learner, PathBuf)> {
+    /// The recipe's base model with what is learnt of it.
+    pub(super) fn learner(&self, recipe: &Recipe, team: Arc<Team>) -> anyhow::Result<(Learner, Base)> {
         let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.cache.clone())?;
         let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
         ensure!(flaw.is_none(), flaw.unwrap_or_default());
         let mut learner = Learner::load(&checkpoint.weights, team, &recipe.tune())?;
         learner.set_limit(self.memory.map(|size| size.0));
-        if let Some(init) = init {
-            ensure!(
-                recipe.adapter.is_some(),
-                "--init is an adapter: to go on with all weights, --set base=DIR/policy/model"
-            );
-            learner.load_adapter(&product::policy_dir(init))?;
-        }
-        Ok((learner, path))
+        let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
+        Ok((learner, Base { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }))
     }
+}
+
+/// A base model, as runs are known by it.
+#[derive(Debug)]
+pub(super) struct Base {
+    /// Where it lies.
+    pub(super) path: PathBuf,
+    /// What it calls itself.
+    pub(super) name: String,
+    /// A name for its content.
+    pub(super) id: String,
+    /// What its vocabulary is known by.
+    pub(super) vocabulary: String,
 }

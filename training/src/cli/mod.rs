@@ -4,6 +4,7 @@ mod asked;
 mod bar;
 mod data;
 mod eval;
+mod field;
 mod grpo;
 mod machine;
 mod plan;

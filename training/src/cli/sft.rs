@@ -2,22 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use toml::Value;
+use toml::{Table, Value};
 use waymark::cli::logging;
 use waymark::config::LogFormat;
 use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
-use super::machine::Machine;
+use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
 use crate::ledger::Ledger;
-use crate::product;
 use crate::recipe::{Recipe, Sft};
 use crate::sample::Sample;
 use crate::sft::{Course, Lessons};
-use crate::store;
+use crate::store::{self, StoreError};
 
 /// Learns from given trajectories: of each, the tokens that the policy wrote itself.
 ///
@@ -57,42 +56,90 @@ impl Args {
         logging::start(log, "info", LogFormat::Text)?;
         let recipe = self.asked.open()?;
         let settings = recipe.sft(&self.asked.recipe)?;
-        let lessons = self.lessons(settings, recipe.seed)?;
-        let (mut learner, base) = self.machine.learner(&recipe, self.init.as_deref(), self.machine.team())?;
+        let (mut learner, base) = self.machine.learner(&recipe, self.machine.team())?;
+        let protocol = recipe.policy()?.protocol.name();
+        let fit = Fit { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
+        let lessons = self.lessons(&recipe, settings, &fit)?;
+        let take = |dir: &PathBuf| asked::take("--init", dir, &recipe, &base, &mut learner);
+        let init = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
         let course = Course::new(settings, recipe.seed, &lessons);
         if self.asked.dry_run {
             return plan::sft(&recipe, settings, &lessons, &course, &mut learner);
         }
-        self.train(&recipe, &base, &course, &mut learner)
+        self.train(&recipe, &base, init, &course, &mut learner)
     }
 
     /// What is learnt from, and what was held out.
-    fn lessons(&self, settings: &Sft, seed: u64) -> anyhow::Result<Lessons> {
+    fn lessons(&self, recipe: &Recipe, settings: &Sft, fit: &Fit<'_>) -> anyhow::Result<Lessons> {
         let read = |files: &[PathBuf]| -> anyhow::Result<Vec<Sample>> {
-            let files = files.iter().map(|file| store::read(file)).collect::<Result<Vec<_>, _>>()?;
+            let files = files.iter().map(|file| fit.read(file)).collect::<Result<Vec<_>, _>>()?;
             Ok(files.into_iter().flatten().collect())
         };
         let samples = read(&self.data)?;
         if self.held_out.is_empty() {
-            return Ok(Lessons::new(&samples, settings, seed)?);
+            return Ok(Lessons::new(&samples, settings, recipe.seed)?);
         }
-        Ok(Lessons::given(&samples, &read(&self.held_out)?, settings, seed)?)
+        Ok(Lessons::given(&samples, &read(&self.held_out)?, settings, recipe.seed)?)
     }
 
-    fn train(&self, recipe: &Recipe, base: &Path, course: &Course<'_>, learner: &mut Learner) -> anyhow::Result<()> {
-        let data = self
-            .data
-            .iter()
-            .chain(&self.held_out)
-            .map(|file| product::fingerprint(file))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (before, init) = self.init.as_deref().map(asked::before).transpose()?.unwrap_or_default();
-        let facts = asked::facts("sft", recipe, &[("data", asked::hashes(&data)), ("init", Value::String(init))])?;
+    fn train(
+        &self,
+        recipe: &Recipe,
+        base: &Base,
+        (before, init): (Option<Table>, String),
+        course: &Course<'_>,
+        learner: &mut Learner,
+    ) -> anyhow::Result<()> {
+        let (data, held_out) = (asked::fingerprints(&self.data)?, asked::fingerprints(&self.held_out)?);
+        let more: [(&str, Value); 4] = [
+            ("weights", base.id.clone().into()),
+            ("data", asked::hashes(&data)),
+            ("held_out", asked::hashes(&held_out)),
+            ("init", init.into()),
+        ];
+        let facts = asked::facts("sft", recipe, &more)?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, course.settings().keep_last)?;
         const SHOWN: &[&str] = &["loss", "validation_loss", "gradient_norm", "tokens_per_second"];
         let bar = Bar::new("sft", ledger.state().step, course.steps(), SHOWN);
-        let mut producer = Producer { bar, recipe, kind: "sft", data, before, base };
+        let mut producer = Producer { bar, recipe, kind: "sft", data, before, base: &base.path };
         course.train(learner, &mut ledger, &mut producer)?;
         producer.finish(&ledger, learner)
+    }
+}
+
+/// What samples have to be of, so that the recipe's policy could have written them.
+struct Fit<'a> {
+    protocol: &'static str,
+    /// Tokens of the base model.
+    vocab: usize,
+    /// What its vocabulary is known by.
+    vocabulary: &'a str,
+}
+
+impl Fit<'_> {
+    /// The samples of a file; the first that does not fit is named by its line.
+    fn read(&self, file: &Path) -> Result<Vec<Sample>, StoreError> {
+        let mut lines = store::Samples::open(file)?;
+        let mut samples = Vec::new();
+        while let Some(sample) = lines.next() {
+            let sample = sample?;
+            if let Some(reason) = self.flaw(&sample) {
+                return Err(StoreError::Line { path: file.to_owned(), line: lines.line(), reason });
+            }
+            samples.push(sample);
+        }
+        Ok(samples)
+    }
+
+    fn flaw(&self, sample: &Sample) -> Option<String> {
+        let Fit { protocol, vocab, vocabulary } = *self;
+        if sample.protocol != protocol {
+            return Some(format!("it is of the protocol {:?}, the recipe's is {protocol:?}", sample.protocol));
+        }
+        if sample.tokenizer.as_ref().is_some_and(|own| own != vocabulary) {
+            return Some("its tokens are not of the base model's vocabulary: build the samples with this one".into());
+        }
+        let beyond = sample.tokens.iter().find(|&&token| token as usize >= vocab)?;
+        Some(format!("token {beyond} is outside the base model's vocabulary of {vocab}"))
     }
 }

@@ -10,6 +10,7 @@ use waymark::config::LogFormat;
 use waymark::engine::Origin;
 use waymark_models::tokenizer::Tokenizer;
 
+use crate::hash;
 use crate::sample::{Sample, Span};
 use crate::store::Samples;
 
@@ -63,6 +64,7 @@ impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
         let tokenizer = assembly::checkpoint(&self.model, self.cache.clone())?.0.tokenizer;
+        let vocabulary = hash::vocabulary(&tokenizer);
         let mut shown = 0;
         for sample in Samples::open(&self.file)? {
             let sample = sample?;
@@ -70,6 +72,9 @@ impl Args {
                 break;
             }
             if self.wants(&sample) {
+                let same = sample.tokenizer.as_ref().is_none_or(|own| *own == vocabulary);
+                let (id, model) = (&sample.id, &self.model);
+                anyhow::ensure!(same, "{id} is of another tokenizer than that of {model}: give its own --model");
                 print(&sample, &tokenizer, !self.no_prompt, &mut anstream::stdout())?;
                 shown += 1;
             }

@@ -11,6 +11,7 @@ use super::lesson::Lesson;
 use super::script::Script;
 use super::teacher::{Failure, Habits, Prober, Teacher};
 use super::text::plain;
+use crate::hash::fnv1a;
 use crate::sample::{Sample, Task};
 
 /// What every lesson over one index is played with.
@@ -20,6 +21,8 @@ pub struct Stage {
     pub policy: Policy,
     /// Text to tokens.
     pub tokenizer: Arc<Tokenizer>,
+    /// What its vocabulary is known by.
+    pub vocabulary: String,
     /// The chat template.
     pub template: Option<Arc<ChatTemplate>>,
     /// Tokens that end a turn.
@@ -47,7 +50,7 @@ impl Stage {
         seed: u64,
     ) -> Result<Result<Sample, Failure>, AgentError> {
         let id = name(dataset, lesson, variant);
-        let seed = seed ^ fingerprint(&id);
+        let seed = seed ^ fnv1a(id.bytes());
         let teacher = Teacher::new(lesson.clone(), Arc::clone(&self.prober), self.habits, seed);
         let teacher = Arc::new(Mutex::new(teacher));
         let script = Script::new(Arc::clone(&self.tokenizer), teacher.clone(), self.context);
@@ -72,7 +75,8 @@ impl Stage {
         trajectory.timings = Timings::default();
         trajectory.tokens.iter_mut().for_each(|token| token.logprob = None);
         trajectory.evidence.iter_mut().for_each(|found| found.seconds = 0.0);
-        Ok(Ok(Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed))))
+        let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
+        Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), ..sample }))
     }
 
     fn task(&self, lesson: &Lesson, dataset: &str, seed: u64) -> Task {
@@ -93,9 +97,4 @@ impl Stage {
 pub fn name(dataset: &str, lesson: &Lesson, variant: usize) -> String {
     let id = &lesson.question_id;
     if id.starts_with(dataset) { format!("{id}-{variant}") } else { format!("{dataset}-{id}-{variant}") }
-}
-
-/// FNV-1a, 64 bits: the same on every machine.
-fn fingerprint(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -90,12 +90,7 @@ fn named(question: &str, subject: &str, sources: &[Document]) -> Option<String> 
 pub fn from_parts(question: &Question, corpus: &Corpus) -> Result<Lesson, Refusal> {
     let sources = corpus.all(&question.supporting);
     let mut hops = Vec::new();
-    for part in &question.decomposition {
-        let mut text = part.question.clone();
-        for (at, earlier) in question.decomposition.iter().enumerate().rev() {
-            text = text.replace(&format!("#{}", at + 1), &earlier.answer);
-        }
-        let answer = part.answer.trim();
+    for (text, answer) in question.parts() {
         let hop = match text.split_once(">>") {
             Some((subject, name)) => match relation(name) {
                 Some(known) => hop(known, subject.trim(), answer, sources.clone()),

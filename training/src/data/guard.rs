@@ -2,10 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::lesson::{Hop, Lesson};
 use super::question::{Question, Triple};
+use super::relation::{Relation, relation};
 use super::text::{bare, plain, words};
 
-/// What must not be learnt: the questions, subjects and gold triples of files that are measured.
+/// What must not be learnt: the questions, subjects and gold triples of files that are measured, and the smaller questions
+/// that theirs are made of.
 #[derive(Debug, Default)]
 pub struct Guard {
     questions: HashSet<String>,
@@ -16,6 +19,8 @@ pub struct Guard {
     subjects: HashSet<String>,
     /// Subject and relation of gold triples.
     pairs: HashSet<(String, String)>,
+    /// The same as hops put it.
+    needs: HashSet<String>,
 }
 
 /// Questions that share so much of their words are nearly equal (Jaccard index).
@@ -25,16 +30,40 @@ impl Guard {
     /// Keeps these questions out.
     pub fn add(&mut self, measured: &[Question]) {
         for question in measured {
-            self.questions.insert(plain(&question.question));
-            let set: HashSet<String> = words(&question.question).into_iter().collect();
-            for word in &set {
-                self.by_word.entry(word.clone()).or_default().push(self.sets.len());
+            self.ask(&question.question);
+            if let Some([subject, ..]) = &question.triple {
+                self.subjects.extend([plain(subject), plain(bare(subject))]);
             }
-            self.sets.push(set);
-            self.subjects.extend(question.triple.iter().map(|triple| plain(&triple[0])));
-            for triple in question.evidences.iter().chain(&question.triple) {
-                self.pairs.insert((plain(bare(&triple[0])), triple[1].clone()));
+            for [subject, name, _] in question.evidences.iter().chain(&question.triple) {
+                self.tell(subject, name);
             }
+            for (text, _) in question.parts() {
+                match text.split_once(">>") {
+                    Some((subject, name)) => self.tell(subject.trim(), name),
+                    None => self.ask(&text),
+                }
+            }
+        }
+    }
+
+    /// Keeps a question out.
+    fn ask(&mut self, question: &str) {
+        self.questions.insert(plain(question));
+        let set: HashSet<String> = words(question).into_iter().collect();
+        for word in &set {
+            self.by_word.entry(word.clone()).or_default().push(self.sets.len());
+        }
+        self.sets.push(set);
+    }
+
+    /// Keeps what is said of a subject in a relation out.
+    fn tell(&mut self, subject: &str, name: &str) {
+        self.pairs.insert(pair(subject, name));
+        for subject in [subject, bare(subject)] {
+            self.needs.insert(match relation(name) {
+                Some(Relation { need, .. }) => plain(&need.replace("{}", subject)),
+                None => plain(&format!("the {name} of {subject}")),
+            });
         }
     }
 
@@ -44,8 +73,21 @@ impl Guard {
     }
 
     /// Whether a triple, or one of the same subject and relation, is a measured one.
-    pub fn holds(&self, triple: &Triple) -> bool {
-        self.pairs.contains(&(plain(bare(&triple[0])), triple[1].clone()))
+    pub fn holds(&self, [subject, name, _]: &Triple) -> bool {
+        self.pairs.contains(&pair(subject, name))
+    }
+
+    /// Whether a lesson is a measured question, or a step of it is one, part of one, or about the subject of one.
+    pub fn takes(&self, lesson: &Lesson) -> bool {
+        self.knows(&lesson.question) || lesson.hops.iter().any(|hop| self.takes_hop(hop))
+    }
+
+    fn takes_hop(&self, hop: &Hop) -> bool {
+        let need = |subject: &str| self.needs.contains(&plain(&hop.need.replace(&hop.subject, subject)));
+        // A hop that is put as a question has it in the place of the subject.
+        let asked = hop.is_question() && (self.knows(&hop.subject) || self.needs.contains(&plain(&hop.subject)));
+        let queries = || hop.queries.iter().any(|query| self.questions.contains(&plain(query)));
+        asked || self.is_about(&hop.subject) || need(&hop.subject) || need(bare(&hop.subject)) || queries()
     }
 
     /// Whether a measured single-hop question is about this subject.
@@ -69,11 +111,20 @@ impl Guard {
     }
 }
 
+/// A subject and a relation as they are compared.
+fn pair(subject: &str, name: &str) -> (String, String) {
+    let name = relation(name).map_or(name.trim(), |known| known.name);
+    (plain(bare(subject)), name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::data::chain::from_parts;
+    use crate::data::corpus::Corpus;
+    use crate::data::question::{Document, Part};
 
     fn guard() -> Guard {
         let mut guard = Guard::default();
@@ -125,5 +176,50 @@ mod tests {
         assert!(guard.holds(&triple("Low Tide", "director")) && !guard.holds(&triple("Low Tide", "composer")));
         assert!(guard.holds(&triple("ann lee", "place of birth")));
         assert!(guard.is_about("Ann Lee (actress)") && !guard.is_about("Low Tide"));
+    }
+
+    fn parts(question: &str, parts: &[(&str, &str)]) -> Question {
+        let part = |(question, answer): &(&str, &str)| Part { question: (*question).into(), answer: (*answer).into() };
+        Question {
+            question: question.into(),
+            answers: parts.last().map(|part| part.1.to_owned()).into_iter().collect(),
+            decomposition: parts.iter().map(part).collect(),
+            ..Question::default()
+        }
+    }
+
+    #[test]
+    fn no_hop_of_a_measured_decomposition_is_taken() {
+        let mut guard = Guard::default();
+        let measured = [("Hill Street >> performer", "Ann Lee"), ("#1 >> place of birth", "Leeds")];
+        guard.add(&[parts("Where was the performer of Hill Street born?", &measured)]);
+        guard.add(&[parts(
+            "How many bridges has the town of the mill?",
+            &[("Old Mill >> townland", "Ely"), ("How many bridges are there in #1 ?", "three")],
+        )]);
+        let corpus = Corpus::new(Vec::<Document>::new());
+        let takes = |hops: &[(&str, &str)]| {
+            let asked = parts("What might this be about, after all is said?", hops);
+            from_parts(&asked, &corpus).map(|lesson| guard.takes(&lesson))
+        };
+        // The second hop of the first one, by its answer and in other words.
+        assert_eq!(takes(&[("High Tide >> director", "Ann Lee"), ("#1 >> born in", "Leeds")]), Ok(true));
+        assert_eq!(takes(&[("Hill Street (song) >> performer", "Ann Lee")]), Ok(true));
+        assert_eq!(takes(&[("How many bridges are in Ely?", "three")]), Ok(true));
+        assert_eq!(takes(&[("Old Mill >> townland", "Ely")]), Ok(true));
+        // What is measured of one relation does not take the others.
+        assert_eq!(takes(&[("High Tide >> director", "Ann Lee"), ("#1 >> spouse", "Bob Ray")]), Ok(false));
+        assert_eq!(takes(&[("How many people live in Ely?", "three")]), Ok(false));
+        let single = |relation: &str| guard.holds(&["Ann Lee".into(), relation.into(), "x".into()]);
+        assert!(single("was born in") && !single("occupation"));
+    }
+
+    #[test]
+    fn no_hop_is_about_the_subject_of_a_measured_question() {
+        let corpus = Corpus::new(Vec::<Document>::new());
+        let asked = parts("Who is it then?", &[("High Tide >> director", "Ann Lee"), ("#1 >> spouse", "Bob Ray")]);
+        let lesson = from_parts(&asked, &corpus);
+        assert_eq!(lesson.as_ref().map(|lesson| guard().takes(lesson)), Ok(true), "Ann Lee's birthplace is measured");
+        assert_eq!(lesson.map(|lesson| Guard::default().takes(&lesson)), Ok(false));
     }
 }

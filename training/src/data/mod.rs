@@ -9,7 +9,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`recipe`], [`course`], [`builder`], [`report`] | from a recipe to a file of samples |
+//! | [`recipe`], [`course`], [`builder`], [`report`] | from a recipe to samples |
+//! | [`output`], [`facts`], [`taught`] | where they are kept, what they were made by, and the questions they are about |
 //! | [`question`], [`corpus`], [`guard`] | the rows that are read, and what is kept out |
 //! | [`lesson`], [`chain`], [`compare`], [`single`], [`person`], [`relation`] | from rows to lessons |
 //! | [`teacher`], [`reading`], [`phrase`], [`text`] | from lessons to turns |
@@ -20,8 +21,10 @@ pub mod chain;
 pub mod compare;
 pub mod corpus;
 pub mod course;
+pub mod facts;
 pub mod guard;
 pub mod lesson;
+pub mod output;
 pub mod person;
 pub mod phrase;
 pub mod question;
@@ -31,5 +34,6 @@ pub mod relation;
 pub mod report;
 pub mod script;
 pub mod single;
+pub mod taught;
 pub mod teacher;
 pub mod text;

@@ -35,6 +35,20 @@ pub struct Question {
     pub triple: Option<Triple>,
 }
 
+impl Question {
+    /// The smaller questions with the answers of earlier ones in them, each with its own answer.
+    pub fn parts(&self) -> impl Iterator<Item = (String, &str)> {
+        self.decomposition.iter().map(move |part| {
+            let mut text = part.question.clone();
+            // From the last one on, for `#1` is the beginning of `#10`.
+            for (at, earlier) in self.decomposition.iter().enumerate().rev() {
+                text = text.replace(&format!("#{}", at + 1), &earlier.answer);
+            }
+            (text, part.answer.trim())
+        })
+    }
+}
+
 /// One smaller question.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Part {

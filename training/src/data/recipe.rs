@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::teacher::Habits;
 
 /// A recipe. Paths are relative to the folder of the data.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     /// Where everything random starts.
@@ -22,7 +22,7 @@ pub struct Recipe {
 }
 
 /// One source of lessons.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// The name that its samples bear.
@@ -46,7 +46,7 @@ pub struct Source {
 }
 
 /// What is known about a question.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// Nothing: single-hop questions are made of the corpus, of extracted triples, and of gold triples.
@@ -75,6 +75,48 @@ impl Recipe {
     pub fn read(path: &Path) -> Result<Recipe, RecipeError> {
         let fail = |reason: String| RecipeError { path: path.to_owned(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-        toml::from_str(&text).map_err(|error| fail(error.to_string()))
+        let recipe: Recipe = toml::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        recipe.flaw().map_or(Ok(recipe), |flaw| Err(fail(flaw)))
+    }
+
+    /// What is wrong with the names of its sources: samples are told apart by them, and files are called so.
+    fn flaw(&self) -> Option<String> {
+        let names: Vec<&str> = self.sources.iter().map(|source| source.dataset.as_str()).collect();
+        for (at, name) in names.iter().enumerate() {
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+            if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+                return Some(format!("dataset {name:?}: letters, digits, `_`, `-` and `.` make a name"));
+            }
+            if names[..at].contains(name) {
+                return Some(format!("dataset {name:?}: two sources have this name"));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const SOURCE: &str = "form = \"single\"\ncorpus = \"c\"\nindex = \"i\"\nlessons = 3\nheld_out = 1\nvariants = 1\n";
+
+    fn read(names: &[&str]) -> Result<Recipe, RecipeError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("recipe.toml");
+        let sources = names.iter().map(|name| format!("[[source]]\ndataset = \"{name}\"\n{SOURCE}"));
+        let head = "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\n".to_owned();
+        std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
+        Recipe::read(&path)
+    }
+
+    #[test]
+    fn sources_have_names_of_their_own() {
+        assert_eq!(read(&["a", "b-1"]).unwrap().sources.len(), 2);
+        for names in [&["a", "b", "a"][..], &["../a"], &[""], &["a b"]] {
+            let message = read(names).unwrap_err().to_string();
+            assert!(message.contains("recipe.toml") && message.contains("dataset"), "{message}");
+        }
     }
 }

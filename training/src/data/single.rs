@@ -87,7 +87,9 @@ pub fn ask(known: &Known, guard: &Guard, id: String, rng: &mut impl Rng) -> Opti
     let question = relation.asks.choose(rng)?.replace("{}", &known.subject);
     let object = known.objects.first()?;
     let triple = [known.subject.clone(), relation.name.to_owned(), object.clone()];
-    if guard.is_about(&known.subject) || guard.holds(&triple) || guard.knows(&question) {
+    // In none of its forms may it be a measured one.
+    let asks = relation.asks.iter().any(|ask| guard.knows(&ask.replace("{}", &known.subject)));
+    if guard.is_about(&known.subject) || guard.holds(&triple) || asks {
         return None;
     }
     Some(Lesson {

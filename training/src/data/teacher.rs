@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use waymark::agent::Find;
 use waymark_index::{Mode, Query};
 
@@ -26,7 +26,7 @@ const SEEN: usize = 1900;
 const MODES: [Mode; 3] = [Mode::Passage, Mode::Graph, Mode::Hybrid];
 
 /// How often the teacher does what it could leave.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Habits {
     /// Share of hops that begin with a search that is known to miss, where there is a cheap one.

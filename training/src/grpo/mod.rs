@@ -3,6 +3,7 @@
 //! A step: the engine gets the adapter as it is, rollouts are made and rewarded, the reference and the policy itself say
 //! how probable they find the tokens, and a few optimizer steps follow.
 
+mod goal;
 mod likelihood;
 mod numbers;
 mod serve;
@@ -23,26 +24,15 @@ use crate::ledger::{Ledger, Watch};
 use crate::optimizer::AdamW;
 use crate::order;
 use crate::recipe::{Grpo, Reference};
-use crate::reward::Reward;
-use crate::rollout::{Field, Rollout};
+use crate::rollout::{Batch, Field, Rollout};
 use crate::run::Row;
 use crate::schedule::Schedule;
 use crate::sft::Lesson;
 use crate::store::Writer;
 
+pub use self::goal::Goal;
 pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
 pub use self::update::{Course, Updated, update};
-
-/// Steps under one reward.
-#[derive(Debug)]
-pub struct Goal {
-    /// What their numbers are filed under.
-    pub phase: String,
-    /// How many.
-    pub steps: usize,
-    /// What is rewarded.
-    pub reward: Box<dyn Reward>,
-}
 
 /// The whole of training by rewards.
 #[derive(Debug)]
@@ -53,6 +43,11 @@ pub struct Campaign<'a> {
     pub seed: u64,
     /// What is rewarded, in order.
     pub goals: &'a [Goal],
+    /// Steps of the recipe's stages before these, which another run has made: the learning rate, the order of the
+    /// questions and the seeds of the rollouts go on from there.
+    pub behind: u64,
+    /// Steps of all stages of the recipe, over which the learning rate goes.
+    pub whole: u64,
     /// What is asked.
     pub fields: &'a [Field],
     /// The loop that is learnt.
@@ -71,15 +66,16 @@ impl Campaign<'_> {
         self.goals.iter().map(|goal| goal.steps as u64).sum()
     }
 
-    /// The goal of a step, counted from 1.
-    fn goal(&self, step: u64) -> &Goal {
-        let mut left = step;
-        let reached = |goal: &&Goal| {
-            let within = left <= goal.steps as u64;
-            left = left.saturating_sub(goal.steps as u64);
-            within
-        };
-        self.goals.iter().find(reached).unwrap_or(&self.goals[self.goals.len() - 1])
+    /// The goal of a step, counted from 1, and how many steps are made before it.
+    fn goal(&self, step: u64) -> (&Goal, u64) {
+        let mut before = 0;
+        for goal in self.goals {
+            if step <= before + goal.steps as u64 {
+                return (goal, before);
+            }
+            before += goal.steps as u64;
+        }
+        (&self.goals[self.goals.len() - 1], before)
     }
 
     /// The questions of a step: each epoch asks all of all fields in an order of its own.
@@ -87,15 +83,17 @@ impl Campaign<'_> {
         let all: Vec<_> =
             self.fields.iter().flat_map(|field| field.questions.iter().map(move |q| (field, q))).collect();
         let seed = |epoch| order::seed(self.seed, "questions", epoch);
-        order::batch(all.len(), self.settings.questions, step - 1, seed).into_iter().map(|place| all[place]).collect()
+        let batch = order::batch(all.len(), self.settings.questions, self.behind + step - 1, seed);
+        batch.into_iter().map(|place| all[place]).collect()
     }
 
-    /// The learning rate of a step: the schedule goes by steps, not by optimizer steps, as the reference's.
+    /// The learning rate of a step: the schedule goes by steps, not by optimizer steps, as the reference's; and by those of
+    /// the whole recipe, so that stages that are trained one by one have the rates they would have in one run.
     fn rate(&self, step: u64) -> f64 {
-        let total = self.steps() as usize;
+        let total = self.whole as usize;
         let warmup = (total as f64 * self.settings.warmup).round() as usize;
         let schedule = Schedule { shape: self.settings.schedule, warmup, total };
-        self.settings.learning_rate * schedule.factor(step as usize - 1)
+        self.settings.learning_rate * schedule.factor((self.behind + step) as usize - 1)
     }
 
     /// Trains from where `ledger` stands to the end. `watch` looks on.
@@ -122,7 +120,10 @@ impl Campaign<'_> {
             let row = self.step(step, learner, &mut optimizer, ledger, &mut kept).await?;
             ledger.note(&row)?;
             ledger.advance(step);
-            let due = |every: usize| step == total || (every > 0 && step.is_multiple_of(every as u64));
+            // A stage ends with a measurement of its own: the next one goes by another reward.
+            let (goal, before) = self.goal(step);
+            let ends = step == before + goal.steps as u64;
+            let due = |every: usize| ends || (every > 0 && step.is_multiple_of(every as u64));
             let mut go_on = watch.row(&row);
             let mut keep = due(self.settings.save_every);
             if due(self.settings.validate_every) && go_on.is_continue() {
@@ -150,11 +151,10 @@ impl Campaign<'_> {
         ledger: &Ledger,
         kept: &mut Writer,
     ) -> Result<Row, TrainError> {
-        let (goal, began) = (self.goal(step), Instant::now());
-        let mut batch = self.roll(step, learner).await?;
+        let ((goal, _), began) = (self.goal(step), Instant::now());
+        let Batch { rollouts: mut batch, failed } = self.roll(step, learner).await?;
         let rolled = began.elapsed().as_secs_f64();
-        let samples: Vec<_> = batch.iter().map(|rollout| rollout.sample.clone()).collect();
-        let worth = goal.reward.score(&samples);
+        let worth = goal.score(&batch);
         let rewards: Vec<f64> = worth.iter().map(|reward| reward.total).collect();
         let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
         let advantages = self.settings.advantage.group(&rewards, &groups);
@@ -170,6 +170,7 @@ impl Campaign<'_> {
         let learnt = began.elapsed().as_secs_f64();
         let sampled: usize = batch.iter().map(|rollout| rollout.row.tokens.sampled).sum();
         Ok(row
+            .with("failed", failed as f64)
             .with("learning_rate", self.rate(step))
             .with("rollout_seconds", rolled)
             .with("rollout_tokens_per_second", sampled as f64 / rolled)

@@ -34,6 +34,20 @@ pub(super) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
         .with("response_tokens", policy + observed)
 }
 
+/// Adds what the questions of `field` say of the policy as it is served, named `field/…`.
+pub(super) fn measured(row: Row, field: &str, rollouts: &[Rollout]) -> Row {
+    let mean =
+        |value: &dyn Fn(&Rollout) -> f64| rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64 + 0.0;
+    row.with(format!("{field}/em"), mean(&|rollout| rollout.row.em))
+        .with(format!("{field}/f1"), mean(&|rollout| rollout.row.f1))
+        .with(format!("{field}/format_valid"), mean(&|rollout| f64::from(u8::from(rollout.row.valid))))
+        .with(format!("{field}/turns"), mean(&|rollout| rollout.row.turns as f64))
+        .with(format!("{field}/searches_passage"), mean(&|rollout| rollout.row.searches.passage as f64))
+        .with(format!("{field}/searches_graph"), mean(&|rollout| rollout.row.searches.graph as f64))
+        .with(format!("{field}/searches_hybrid"), mean(&|rollout| rollout.row.searches.hybrid as f64))
+        .with(format!("{field}/retrieval_cost"), mean(&|rollout| rollout.row.cost))
+}
+
 /// Adds how far rewards differ within groups, and how many groups have nothing to teach.
 pub(super) fn groups(row: Row, groups: &[usize], rewards: &[f64]) -> Row {
     let mut order: Vec<usize> = (0..groups.len()).collect();

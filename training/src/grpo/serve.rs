@@ -2,15 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use waymark::agent::Policy;
-use waymark::evaluate;
+use waymark::agent::{Policy, Sampling};
+use waymark::evaluate::Question;
 use waymark_models::gradient::Learner;
 
-use super::Campaign;
+use super::{Campaign, numbers};
 use crate::TrainError;
 use crate::ledger::{Ledger, Watch};
+use crate::order;
 use crate::recipe::Grpo;
-use crate::rollout::{Plan, Rollout, rollouts};
+use crate::rollout::{Batch, Field, Plan, Rollout, rollouts};
 use crate::sft::VALIDATION;
 
 impl Campaign<'_> {
@@ -20,31 +21,33 @@ impl Campaign<'_> {
     /// When engine or file system refuse.
     pub async fn try_out(&self, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
         let settings = Grpo { questions: self.settings.questions.min(4), ..self.settings.clone() };
-        let Self { seed, goals, fields, policy, engine, reference, ref exchange, .. } = *self;
+        let Self { seed, goals, behind, whole, fields, policy, engine, reference, ref exchange, .. } = *self;
         let few = Campaign {
             settings: &settings,
             seed,
             goals,
+            behind,
+            whole,
             fields,
             policy,
             engine,
             reference,
             exchange: exchange.clone(),
         };
-        few.roll(1, learner).await
+        Ok(few.roll(1, learner).await?.rollouts)
     }
 
     /// The rollouts of a step by the policy as it is now.
-    pub(super) async fn roll(&self, step: u64, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
+    pub(super) async fn roll(&self, step: u64, learner: &Learner) -> Result<Batch, TrainError> {
         let policy = self.serve(learner).await?;
         let settings = self.settings;
         let plan = Plan {
             sampling: &settings.sampling,
             group: settings.group,
             concurrent: settings.concurrent,
-            seed: self.seed,
+            seed: order::seed(self.seed, "stage", self.behind),
             step,
-            cost: settings.cost,
+            cost: self.goal(step).0.cost,
         };
         rollouts(&policy, &self.questions(step), &plan).await
     }
@@ -60,43 +63,39 @@ impl Campaign<'_> {
         Ok(policy)
     }
 
-    /// Measures the policy as it is served, on questions it does not learn from. The best has the highest EM.
+    /// Measures the policy as it is served, on questions it does not learn from. The best step of a stage is the one at
+    /// which the [`Goal`](super::Goal) of the stage says most of these answers.
     pub(super) async fn validate(
         &self,
         learner: &Learner,
         ledger: &mut Ledger,
         watch: &mut dyn Watch,
     ) -> Result<ControlFlow<()>, TrainError> {
-        if self.fields.iter().all(|field| field.validation.is_empty()) {
+        let measured = || self.fields.iter().filter(|field| !field.validation.is_empty());
+        let asked: Vec<(&Field, &Question)> =
+            measured().flat_map(|field| field.validation.iter().map(move |question| (field, question))).collect();
+        if asked.is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
-        let policy = self.serve(learner).await?;
         let step = ledger.state().step;
-        let mut row = ledger.row(step, VALIDATION);
-        let (mut right, mut asked) = (0.0, 0usize);
-        for field in self.fields.iter().filter(|field| !field.validation.is_empty()) {
-            let plan = evaluate::Plan {
-                concurrency: self.settings.concurrent,
-                cost: self.settings.cost,
-                ..Default::default()
-            };
-            let outcome = evaluate::evaluate(&field.runtime, &policy, &field.validation, &plan, |_| ()).await;
-            let summary = evaluate::Summary::of(&policy.name, &outcome);
-            let name = &field.name;
-            row = row
-                .with(format!("{name}/em"), summary.em.mean)
-                .with(format!("{name}/f1"), summary.f1.mean)
-                .with(format!("{name}/format_valid"), summary.valid)
-                .with(format!("{name}/turns"), summary.mean.turns)
-                .with(format!("{name}/searches_passage"), summary.mean.passage)
-                .with(format!("{name}/searches_graph"), summary.mean.graph)
-                .with(format!("{name}/searches_hybrid"), summary.mean.hybrid)
-                .with(format!("{name}/retrieval_cost"), summary.mean.cost);
-            right += summary.em.mean * outcome.rows.len() as f64;
-            asked += outcome.rows.len();
+        let (goal, before) = self.goal(step);
+        let (served, seed) = (Sampling::default(), order::seed(self.seed, "validation", 0));
+        let concurrent = self.settings.concurrent;
+        // Always the same seeds: what differs from one measurement to the next is the policy.
+        let plan = Plan { sampling: &served, group: 1, concurrent, seed, step: 0, cost: goal.cost };
+        let policy = self.serve(learner).await?;
+        let made = rollouts(&policy, &asked, &plan).await;
+        let made = made?.rollouts;
+        let merit = goal.merit(&made);
+        let mut row = ledger.row(step, VALIDATION).with("validation_merit", merit);
+        let mut rest = made.as_slice();
+        for field in measured() {
+            let (own, others) = rest.split_at(field.validation.len());
+            row = numbers::measured(row, &field.name, own);
+            rest = others;
         }
         if step > 0 {
-            ledger.measured(right / asked as f64);
+            ledger.measured(merit, before);
         }
         ledger.note(&row)?;
         Ok(watch.row(&row))

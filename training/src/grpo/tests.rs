@@ -3,11 +3,13 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use waymark::agent::{Runtime, Sampling, Search, SearchError, SearchQuery};
 use waymark::engine::{CpuBackend, EngineConfig, KvBudget, Origin};
-use waymark_index::{Evidence, Mode};
+use waymark::metric::{Cost, Prices, Searched};
+use waymark_index::{Evidence, GraphInfo, Manifest, Mode};
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
@@ -16,7 +18,8 @@ use waymark_models::weights::Weights;
 use super::*;
 use crate::advantage::Advantage;
 use crate::policy_loss::Terms;
-use crate::recipe::Optimizer;
+use crate::recipe::{Optimizer, Stage};
+use crate::reward::{Choice, Efficiency, Reward};
 use crate::rollout::{Plan, rollouts};
 use crate::run::Metrics;
 use crate::sample::{Reward as Worth, Sample};
@@ -55,13 +58,18 @@ fn settings() -> Grpo {
         concurrent: 16,
         skip_flat: false,
         recompute: true,
-        cost: waymark::metric::Cost::default(),
+        cost: Cost::default(),
+        thrift: 0.03,
         validation: 0,
         validate_every: 4,
         save_every: 3,
         keep_last: 2,
         stages: Vec::new(),
     }
+}
+
+fn goal(phase: &str) -> Goal {
+    Goal { phase: phase.into(), steps: 6, reward: Box::new(Even), cost: Cost::default(), thrift: None }
 }
 
 fn engine(weights: &Weights) -> Runtime {
@@ -79,6 +87,7 @@ async fn run(weights: &Weights, dir: &Path, settings: &Grpo, mut stop: impl FnMu
     let field = Field {
         name: "bandit".into(),
         runtime: runtime.clone(),
+        index: None,
         questions: ["which arm?", "which arm now?", "and now, which arm?", "this one?", "that one?"]
             .map(question)
             .to_vec(),
@@ -92,10 +101,9 @@ async fn run(weights: &Weights, dir: &Path, settings: &Grpo, mut stop: impl FnMu
     let campaign = Campaign {
         settings,
         seed: 11,
-        goals: &[
-            Goal { phase: "grpo1".into(), steps: 6, reward: Box::new(Even) },
-            Goal { phase: "grpo2".into(), steps: 6, reward: Box::new(Even) },
-        ],
+        goals: &["grpo1", "grpo2"].map(goal),
+        behind: 0,
+        whole: 12,
         fields: &[field],
         policy: &policy,
         engine: &runtime.engine,
@@ -134,7 +142,17 @@ async fn the_reward_rises_and_rollouts_agree_with_the_learner() {
     let rows = Metrics::read(&dir.join("metrics.jsonl")).unwrap();
     let steps = |phase: &str| rows.iter().filter(|row| row.phase == phase).map(|row| row.step).collect::<Vec<_>>();
     assert_eq!((steps("grpo1"), steps("grpo2")), ((1..=6).collect(), (7..=12).collect()));
-    assert_eq!(steps(VALIDATION), [0, 4, 8, 12]);
+    // Every four steps, and at the end of a stage.
+    assert_eq!(steps(VALIDATION), [0, 4, 6, 8, 12]);
+    assert_eq!(numbers(&dir, "failed"), [0.0; 12]);
+    let merits = numbers(&dir, "validation_merit");
+    let best = Ledger::open(&dir, "test = 1\n", Optimizer::default(), 2).unwrap().state().best;
+    // Of the second stage alone, and the first of equals.
+    let wanted = if merits[4] > merits[3] { (12, merits[4]) } else { (8, merits[3]) };
+    assert!(
+        best.is_some_and(|(step, merit)| step == wanted.0 && (merit - wanted.1).abs() < 1e-12),
+        "{best:?} {merits:?}"
+    );
     let samples = store::read(&dir.join("samples.jsonl")).unwrap();
     assert_eq!(samples.len(), 12 * 24);
     let group: Vec<f64> = samples[..6].iter().map(|sample| sample.advantage.unwrap()).collect();
@@ -212,6 +230,24 @@ impl Search for Nothing {
     }
 }
 
+fn searching() -> Policy {
+    let text = "name = \"turns\"\nprotocol = \"routerag\"\n[budget]\nturns = 2\nturn_tokens = 24\n";
+    Policy::parse(text, Path::new("policy.toml")).unwrap()
+}
+
+fn field(runtime: Runtime) -> Field {
+    Field { name: "turns".into(), runtime, index: None, questions: Vec::new(), validation: Vec::new() }
+}
+
+/// An index whose graph has so many nodes.
+fn index(nodes: u64) -> Manifest {
+    let embedder = waymark_index::Embedder { id: "none".into(), dims: 1 };
+    let graph = GraphInfo { source: "corpus".into(), triples: 1, phrases: nodes - 10, facts: 1, edges: 1 };
+    let build = waymark_index::Build { version: "0".into(), analyzer: "none".into(), connectivity: 1, expansion: 1 };
+    let (corpus, files) = ("large".into(), std::collections::BTreeMap::new());
+    Manifest { format: 2, snapshot: 1, corpus, passages: 10, embedder, graph: Some(graph), build, files, checksum: 0 }
+}
+
 /// The engine decodes token by token over cached KV, with observations in between; the learner sees the whole at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_probabilities_agree_after_observations_too() {
@@ -220,13 +256,12 @@ async fn log_probabilities_agree_after_observations_too() {
     let weights = tiny::weights(temp.path(), 259);
     let mut runtime = engine(&weights);
     runtime.searcher = Some(Arc::new(Nothing));
-    let text = "name = \"turns\"\nprotocol = \"routerag\"\n[budget]\nturns = 2\nturn_tokens = 24\n";
-    let policy = Policy::parse(text, Path::new("policy.toml")).unwrap();
-    let field = Field { name: "turns".into(), runtime, questions: Vec::new(), validation: Vec::new() };
+    let policy = searching();
+    let field = field(runtime);
     let question = Question { question: "who?".into(), ..Question::default() };
-    let (settings, cost) = (settings(), waymark::metric::Cost::default());
+    let (settings, cost) = (settings(), Cost::default());
     let plan = Plan { sampling: &settings.sampling, group: 3, concurrent: 3, seed: 2, step: 1, cost };
-    let made = rollouts(&policy, &[(&field, &question)], &plan).await.unwrap();
+    let made = rollouts(&policy, &[(&field, &question)], &plan).await.unwrap().rollouts;
     let lessons: Vec<Lesson> = made.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
     let sequences: Vec<_> = lessons.iter().map(Lesson::sequence).collect();
     let own = logprobs(&mut tiny::learner(&weights), &sequences, 8192, false).unwrap();
@@ -242,4 +277,113 @@ async fn log_probabilities_agree_after_observations_too() {
         }
     }
     assert!(after > 0, "nothing was sampled after an observation");
+}
+
+/// Offers no search the first few times, and no episode can begin then.
+#[derive(Debug)]
+struct Late(AtomicUsize);
+
+impl Search for Late {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Nothing.search(query)
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_ok() { Vec::new() } else { Nothing.modes() }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollout_that_fails_is_played_again_and_one_that_fails_twice_ends_the_step() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let (policy, runtime) = (searching(), engine(&weights));
+    let question = Question { question: "who?".into(), ..Question::default() };
+    let settings = settings();
+    // One at a time, so that it is known who is late.
+    let plan = Plan { sampling: &settings.sampling, group: 2, concurrent: 1, seed: 2, step: 1, cost: Cost::default() };
+    let play = async |late: usize| {
+        let mut runtime = runtime.clone();
+        runtime.searcher = Some(Arc::new(Late(AtomicUsize::new(late))));
+        rollouts(&policy, &[(&field(runtime), &question)], &plan).await
+    };
+    let tokens = |batch: &Batch| batch.rollouts.iter().map(|one| one.sample.tokens.clone()).collect::<Vec<_>>();
+    let wanted = play(0).await.unwrap();
+    let again = play(1).await.unwrap();
+    assert_eq!((wanted.failed, again.failed), (0, 1));
+    assert_eq!(tokens(&wanted), tokens(&again));
+    let error = play(2).await.unwrap_err().to_string();
+    assert!(error.contains("turns") && error.contains("\"who?\"") && error.contains("twice"), "{error}");
+}
+
+/// What a search costs is the same in the reward, in the numbers and in the choice of the best step, and grows with the
+/// graph of the index that it is made in.
+#[tokio::test(flavor = "multi_thread")]
+async fn there_is_one_price_for_a_search() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let runtime = engine(&weights);
+    let (small, large) = (field(runtime.clone()), Field { index: Some(index(200_000)), ..field(runtime) });
+    let stated = Cost::Model(Prices { nodes: 7, ..Prices::default() });
+    assert_eq!(large.price(stated), stated);
+    assert_eq!(large.price(Cost::WallTime), Cost::WallTime);
+    let policy = Policy::parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nsampled_tokens = 4\n", Path::new("p"));
+    let question = Question { question: "who?".into(), ..Question::default() };
+    let stage = |reward| Goal::of(&Stage { steps: 1, reward }, 2, &settings());
+    let goal = stage(Choice::Efficiency(Efficiency::default()));
+    let settings = settings();
+    let plan = Plan { sampling: &settings.sampling, group: 2, concurrent: 2, seed: 2, step: 1, cost: goal.cost };
+    let made = rollouts(&policy.unwrap(), &[(&small, &question), (&large, &question)], &plan).await;
+    let mut made = made.unwrap().rollouts;
+    for (rollout, field) in made.iter_mut().zip([&small, &small, &large, &large]) {
+        let searched = Searched { mode: Mode::Graph, passages: 3, seconds: 9.0, cached: false };
+        rollout.row.cost = field.price(goal.cost).of(&searched);
+        rollout.sample.text = "<answer>a</answer>".into();
+        rollout.sample.golds = vec!["a".into()];
+    }
+    assert!((made[2].row.cost - made[0].row.cost - 1.0).abs() < 1e-12, "200 kilonodes at 0.005");
+    let worth = goal.score(&made);
+    assert!(worth.iter().zip(&made).all(|(worth, rollout)| worth.parts["cost"] == rollout.row.cost));
+    assert!(worth[0].total > worth[2].total);
+    // All are right: the mean reward does not tell cheap from dear, the merit does.
+    let of = |rollouts: &[Rollout]| goal.merit(rollouts);
+    assert!((of(&made[..2]) - (1.0 - 0.03 * made[0].row.cost)).abs() < 1e-12 && of(&made[..2]) > of(&made[2..]));
+    assert_eq!(stage(Choice::ExactMatch).merit(&made), 1.0);
+}
+
+#[tokio::test]
+async fn stages_one_by_one_go_on_with_rate_and_questions() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let (runtime, settings) = (engine(&weights), settings());
+    let question = |at: usize| Question { question: format!("question {at}?"), ..Question::default() };
+    let fields = [Field { questions: (0..9).map(question).collect(), ..field(runtime.clone()) }];
+    let policy = searching();
+    let goals = ["grpo1", "grpo2"].map(goal);
+    let of = |part: std::ops::Range<usize>, behind: u64| Campaign {
+        settings: &settings,
+        seed: 11,
+        goals: &goals[part],
+        behind,
+        whole: 12,
+        fields: &fields,
+        policy: &policy,
+        engine: &runtime.engine,
+        reference: &[],
+        exchange: PathBuf::new(),
+    };
+    let (all, second) = (of(0..2, 0), of(1..2, 6));
+    assert_eq!((all.steps(), second.steps()), (12, 6));
+    for step in 1..=6 {
+        assert_eq!(second.rate(step), all.rate(6 + step));
+        let asked = |campaign: &Campaign<'_>, step| -> Vec<String> {
+            campaign.questions(step).into_iter().map(|(_, question)| question.question.clone()).collect()
+        };
+        assert_eq!(asked(&second, step), asked(&all, 6 + step));
+        assert_eq!((all.goal(6 + step).0.phase.as_str(), all.goal(6 + step).1), ("grpo2", 6));
+        assert_eq!((second.goal(step).0.phase.as_str(), second.goal(step).1), ("grpo2", 0));
+    }
+    assert!(all.rate(12) > 0.0 && all.rate(12) < second.rate(1));
+    assert_eq!(all.goal(0).0.phase, "grpo1");
 }

@@ -99,3 +99,137 @@ fn backward(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::advantage::Advantage;
+    use crate::policy_loss::Terms;
+    use crate::recipe::{Optimizer, Reference};
+    use crate::schedule::Shape;
+    use crate::tiny;
+
+    const VOCAB: usize = 48;
+
+    /// Five trajectories of which two make a micro-batch and two a pass at most: the last micro-batch has one, and none has
+    /// as many targets as another.
+    fn settings() -> Grpo {
+        Grpo {
+            learning_rate: 1e-3,
+            schedule: Shape::Constant,
+            warmup: 0.0,
+            questions: 1,
+            group: 5,
+            mini_batch: 5,
+            micro_batch: 2,
+            pack_tokens: 40,
+            loss: Terms { kl: 0.3, entropy: 0.2, ..Terms::default() },
+            advantage: Advantage::Grpo,
+            reference: Reference::Initial,
+            sampling: waymark::agent::Sampling::default(),
+            concurrent: 1,
+            skip_flat: false,
+            recompute: true,
+            cost: waymark::metric::Cost::default(),
+            thrift: 0.0,
+            validation: 0,
+            validate_every: 0,
+            save_every: 0,
+            keep_last: 1,
+            stages: Vec::new(),
+        }
+    }
+
+    type Known = (Vec<Vec<f32>>, Vec<Vec<f32>>);
+
+    /// The loss as `update` states it, one token at a time, in f64.
+    fn loss(learner: &mut Learner, sequences: &[Sequence<'_>], known: &Known, settings: &Grpo) -> f64 {
+        let Terms { clip, kl, entropy, .. } = settings.loss;
+        let micros = sequences.len().div_ceil(settings.micro_batch);
+        let mut total = 0.0;
+        for first in (0..sequences.len()).step_by(settings.micro_batch) {
+            let (mut sum, mut targets) = (0.0, 0u32);
+            for at in first..(first + settings.micro_batch).min(sequences.len()) {
+                let packed = pack(&sequences[at..=at]);
+                let scores = learner.score(&packed.pack, false).unwrap();
+                for (place, score) in packed.places.iter().zip(scores) {
+                    let logprob = f64::from(score.logprob);
+                    let (old, reference) = (f64::from(known.0[at][place.token]), f64::from(known.1[at][place.token]));
+                    let (advantage, ratio) = (f64::from(advantage(at)), (logprob - old).exp());
+                    let surrogate = (-advantage * ratio).max(-advantage * ratio.clamp(1.0 - clip, 1.0 + clip));
+                    let apart = reference - logprob;
+                    sum += surrogate + kl * (apart.exp() - apart - 1.0) - entropy * f64::from(score.entropy);
+                    targets += 1;
+                }
+            }
+            total += sum / f64::from(targets) / micros as f64;
+        }
+        total
+    }
+
+    fn advantage(at: usize) -> f32 {
+        [1.5, -0.5, 0.75, -1.25, -0.5][at]
+    }
+
+    #[test]
+    fn the_gradient_is_that_of_the_stated_loss_whatever_the_micro_batches() {
+        let temp = tempfile::tempdir().unwrap();
+        let weights = tiny::weights(temp.path(), VOCAB);
+        let mut learner = tiny::learner(&weights);
+        // Away from the beginning, where half of an adapter is zero.
+        learner.change(|values, _| {
+            values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
+        });
+        let tokens: Vec<Vec<u32>> = (0..5u32)
+            .map(|own| (0..24 + 3 * own).map(|at| (at * (1 + at / 18 * own) + 5) % VOCAB as u32).collect())
+            .collect();
+        let learnt: Vec<Vec<bool>> =
+            tokens.iter().map(|own| (0..own.len()).map(|at| at >= 18 && at % 4 != 3).collect()).collect();
+        let sequences: Vec<Sequence<'_>> =
+            tokens.iter().zip(&learnt).map(|(tokens, learnt)| Sequence { tokens, learnt }).collect();
+        let settings = settings();
+        // Ratios within the bounds and beyond them on both sides, none near a bound.
+        let now = super::super::logprobs(&mut learner, &sequences, 1000, false).unwrap();
+        let moved = |by: [f32; 3]| -> Vec<Vec<f32>> {
+            now.iter().map(|own| own.iter().enumerate().map(|(at, logprob)| logprob + by[at % 3]).collect()).collect()
+        };
+        let known: Known = (moved([0.05, -0.5, 0.5]), moved([0.2, -0.3, 0.1]));
+        let course = |at: usize| Course {
+            sequence: sequences[at],
+            old: &known.0[at],
+            reference: &known.1[at],
+            advantage: advantage(at),
+            active: true,
+        };
+        let courses: Vec<Course<'_>> = (0..5).map(course).collect();
+        let before = learner.values().to_vec();
+        // The first moment of its first step is the gradient itself.
+        let plain = Optimizer { betas: (0.0, 0.0), weight_decay: 0.0, clip: 0.0, ..Optimizer::default() };
+        let mut optimizer = AdamW::new(plain, before.len());
+        let updated = update(&mut learner, &mut optimizer, &courses, &settings, 0.0).unwrap();
+        assert_eq!((updated.updates, learner.values()), (1, before.as_slice()));
+        assert!(updated.sums.clipped > 0 && updated.sums.clipped < updated.sums.targets);
+        let gradient = optimizer.moments().0.to_vec();
+        let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+        assert!((norm - updated.norm()).abs() < 1e-6 * norm);
+
+        // Along the gradient, and in directions that have nothing to do with it.
+        let along: Vec<f32> = gradient.iter().map(|&g| (f64::from(g) / norm) as f32).collect();
+        let across = |kind: usize| -> Vec<f32> {
+            let sign = |at: usize| if (at * (2 * kind + 3) / 7).is_multiple_of(2) { 1.0 } else { -1.0 };
+            (0..before.len()).map(|at| sign(at) / (before.len() as f32).sqrt()).collect()
+        };
+        for direction in [along, across(1), across(2)] {
+            let slope: f64 = gradient.iter().zip(&direction).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum();
+            let mut at = |step: f32| {
+                let values: Vec<f32> = before.iter().zip(&direction).map(|(value, d)| value + step * d).collect();
+                learner.set_values(&values).unwrap();
+                loss(&mut learner, &sequences, &known, &settings)
+            };
+            const STEP: f32 = 5e-3;
+            let measured = (at(STEP) - at(-STEP)) / f64::from(2.0 * STEP);
+            assert!((measured - slope).abs() < 0.01 * norm, "{measured} measured, {slope} computed, norm {norm}");
+        }
+    }
+}

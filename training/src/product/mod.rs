@@ -11,7 +11,7 @@ use waymark_models::gradient::Learner;
 use crate::TrainError;
 use crate::ledger::Ledger;
 use crate::recipe::Recipe;
-use crate::run::{Metrics, Row, RunError, durable, report};
+use crate::run::{Metrics, Row, RunError, durable};
 
 pub use self::whole::flaw;
 
@@ -43,8 +43,12 @@ impl Record {
         add("step", whole(self.step));
         add("seconds", Value::Float(self.seconds.round()));
         add("trainer", concat!("waymark-training ", env!("CARGO_PKG_VERSION")).into());
-        let data = self.data.iter().map(|(name, hash)| (name.clone(), Value::String(hash.clone())));
-        add("data", Value::Table(data.collect()));
+        // A list: two files may have the same name.
+        let file = |(name, hash): &(String, String)| {
+            let entries = [("file", name), ("blake3", hash)];
+            Value::Table(entries.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text.clone()))).collect())
+        };
+        add("data", Value::Array(self.data.iter().map(file).collect()));
         let mut numbers = Table::new();
         for row in &self.rows {
             let values = row.values.iter().map(|(name, &value)| (name.clone(), Value::Float(value)));
@@ -88,8 +92,7 @@ pub fn write(dir: &Path, learner: &Learner, recipe: &Recipe, record: &Record, ba
     })
 }
 
-/// Writes the policy of a run that has come to its end, with the learner's values, which are those of its best step; and
-/// its report.
+/// Writes the policy of a run with the learner's values, which are those of its best step.
 ///
 /// # Errors
 /// As [`write`].
@@ -111,8 +114,7 @@ pub fn finish(
     }
     let rows = last.into_values().collect();
     let record = Record { kind, step, seconds: ledger.seconds(), data, before, rows };
-    write(&folder.policy(), learner, recipe, &record, base)?;
-    Ok(report(folder)?)
+    write(&folder.policy(), learner, recipe, &record, base)
 }
 
 /// The policy directory that `path` means: itself, or that of the run it is.
@@ -157,7 +159,7 @@ mod tests {
         let record = |step| Record {
             kind: "sft",
             step,
-            data: vec![("samples.jsonl".to_owned(), "00ff".to_owned())],
+            data: ["00ff", "ff00"].map(|hash| ("samples.jsonl".to_owned(), hash.to_owned())).to_vec(),
             rows: vec![Row::new(step, "sft", 2.0).with("loss", 0.25)],
             ..Record::default()
         };
@@ -171,6 +173,9 @@ mod tests {
         let training = policy.training.unwrap();
         assert_eq!(training["step"].as_integer(), Some(9));
         assert_eq!(training["numbers"]["sft"]["loss"].as_float(), Some(0.25));
+        let data = training["data"].as_array().unwrap();
+        assert!(data.len() == 2 && data.iter().all(|file| file["file"].as_str() == Some("samples.jsonl")));
+        assert_eq!(data[1]["blake3"].as_str(), Some("ff00"));
         assert_eq!(training["recipe"].clone().try_into::<Recipe>().unwrap(), recipe);
         let mut other = tiny::learner(&weights);
         other.load_adapter(&dir).unwrap();
@@ -189,10 +194,11 @@ mod tests {
         let mut first = learner(&weights);
         first.change(|values, _| values.iter_mut().for_each(|value| *value *= 0.5));
         let recipe = Recipe { adapter: None, ..tiny::recipe(temp.path()) };
+        std::fs::write(temp.path().join("optimizer.bin"), "not of a model").unwrap();
         let dir = temp.path().join("policy");
         write(&dir, &first, &recipe, &Record::default(), temp.path()).unwrap();
         assert_eq!(learner(&Weights::open(&dir.join("model")).unwrap()).values(), first.values());
-        assert!(dir.join("model/tokenizer.json").is_file());
+        assert!(dir.join("model/tokenizer.json").is_file() && !dir.join("model/optimizer.bin").exists());
         let policy = Policy::open(&dir).unwrap();
         assert_eq!((policy.base.as_deref(), policy.adapter_dir), (Some("model"), None));
     }

@@ -10,6 +10,25 @@ use waymark_models::gradient::Learner;
 use crate::TrainError;
 use crate::run::RunError;
 
+/// What is taken over from a base model: what says how its weights are used, and under which terms.
+const TAKEN: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "NOTICE",
+];
+
 /// What is wrong with `base` as a model all of whose weights are learnt, if anything: the files beside the weights are
 /// taken over from it.
 pub fn flaw(base: &Path) -> Option<String> {
@@ -23,17 +42,12 @@ pub fn flaw(base: &Path) -> Option<String> {
     })
 }
 
-/// Writes the learner's values and the other files of `base` into the new folder `dir`.
+/// Writes the learner's values and the files of `base` that belong to any weights into the new folder `dir`.
 pub(super) fn write(dir: &Path, learner: &Learner, base: &Path) -> Result<(), TrainError> {
     fs::create_dir_all(dir).map_err(RunError::io("create", dir))?;
-    for entry in fs::read_dir(base).map_err(RunError::io("read", base))? {
-        let entry = entry.map_err(RunError::io("read", base))?;
-        let (from, name) = (entry.path(), entry.file_name());
-        let text = name.to_string_lossy();
-        // The weights with their index are what is replaced.
-        if from.is_file() && !text.contains(".safetensors") && !text.starts_with('.') {
-            fs::copy(&from, dir.join(&name)).map_err(RunError::io("copy", &from))?;
-        }
+    for from in TAKEN.iter().map(|name| base.join(name)).filter(|from| from.is_file()) {
+        let name = from.file_name().unwrap_or_default();
+        fs::copy(&from, dir.join(name)).map_err(RunError::io("copy", &from))?;
     }
     let config = dir.join("config.json");
     let text = fs::read(&config).map_err(RunError::io("read", &config))?;

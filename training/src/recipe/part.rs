@@ -67,7 +67,7 @@ pub struct Sft {
 pub struct Grpo {
     /// The largest learning rate.
     pub learning_rate: f64,
-    /// How it changes.
+    /// How it changes, over the steps of all stages, also where they are trained one by one.
     pub schedule: Shape,
     /// Share of all steps in which it rises from zero.
     pub warmup: f64,
@@ -102,10 +102,22 @@ pub struct Grpo {
     /// count, which saves a pass and differs by rounding.
     #[serde(default = "yes")]
     pub recompute: bool,
-    /// How searches are priced where they are reported; the reward says for itself.
+    /// How searches are priced where they are reported, in stages whose reward does not price them: those that do are
+    /// reported by their own price.
+    ///
+    /// A model of the cost that names no `nodes` takes those of each index, passages and phrases of its graph. The wall
+    /// time is that from the moment an episode asks for a search to the moment it has the evidence: the wait for one of
+    /// the threads that search (as many as cores, while `concurrent` episodes ask), the embedding of the query, the
+    /// search. It is the paper's measure only where no more episodes run than there are threads.
     #[serde(default)]
     pub cost: Cost,
-    /// Questions of each file that are asked to measure the policy: the last ones, which are not trained on.
+    /// What a unit of that cost weighs against EM when the best step of a stage that rewards cheap retrieval is chosen, by
+    /// `EM − thrift · cost`: the mean of such a reward is the same for cheap policies and for dear ones. It is in no
+    /// reward. This project's own: with the default, a tenth off three dense searches is worth one point of EM.
+    #[serde(default = "thrift")]
+    pub thrift: f64,
+    /// Questions of each file that are asked to measure the policy: the last ones, which GRPO does not train on, though
+    /// SFT may have seen them; or the first ones of a file of their own (`--validation`).
     pub validation: usize,
     /// Steps from one measurement to the next; 0 measures at the end only.
     pub validate_every: usize,
@@ -140,4 +152,8 @@ pub enum Reference {
 
 fn yes() -> bool {
     true
+}
+
+fn thrift() -> f64 {
+    0.03
 }

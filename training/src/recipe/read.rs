@@ -72,13 +72,39 @@ impl Recipe {
         let checks = own.into_iter().chain(adapter);
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
-        wrong.or_else(|| Some(("policy", self.policy().err()?.to_string())))
+        wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw())
+    }
+
+    /// What is wrong with `[policy]`.
+    fn policy_flaw(&self) -> Option<(&'static str, String)> {
+        let stated = OWN.iter().find(|(name, _)| self.policy.contains_key(*name));
+        if let Some(&(name, field)) = stated {
+            return Some((field, format!("must not be stated: what is trained decides the policy's {name}")));
+        }
+        Some(("policy", self.policy().err()?.to_string()))
+    }
+
+    /// What is wrong with the sampling of rollouts, which takes what it does not state from `[policy.sampling]`.
+    fn sampling_flaw(&self) -> Option<(&'static str, String)> {
+        let (grpo, policy) = (self.grpo.as_ref()?, self.policy().ok()?);
+        let params = grpo.sampling.or(&policy.sampling).params(0, 0);
+        if let Err(error) = params.check() {
+            return Some(("grpo.sampling", error.to_string()));
+        }
+        let greedy = params.is_greedy() || params.top_k == 1;
+        greedy.then(|| ("grpo.sampling", GREEDY.to_owned()))
     }
 }
 
 /// A field, whether its value makes sense, and what would.
 type Check = (&'static str, bool, &'static str);
 
+/// What of a policy's file is not the recipe's to say under `[policy]`.
+const OWN: &[(&str, &str)] =
+    &[("name", "policy.name"), ("base", "policy.base"), ("adapter", "policy.adapter"), ("training", "policy.training")];
+
+const GREEDY: &str = "rollouts are greedy and all of a question are the same: state a temperature above 0 \
+    (what is not stated here is taken from [policy.sampling]) and no top_k of 1";
 const RATE: &str = "must be above 0 and at most 1";
 const SHARE: &str = "must be from 0 to 1";
 const COUNT: &str = "must be at least 1";
@@ -108,7 +134,7 @@ impl Grpo {
             ("grpo.learning_rate", rate(self.learning_rate), RATE),
             ("grpo.warmup", share(self.warmup), SHARE),
             ("grpo.questions", self.questions > 0, COUNT),
-            ("grpo.group", self.group > 0, COUNT),
+            ("grpo.group", self.group > 1, "must be at least 2: a trajectory is compared with others of its question"),
             ("grpo.mini_batch", self.mini_batch > 0, COUNT),
             (
                 "grpo.micro_batch",
@@ -119,11 +145,7 @@ impl Grpo {
             ("grpo.loss.clip", self.loss.clip > 0.0 && self.loss.clip < 1.0, "must be between 0 and 1"),
             ("grpo.loss.kl", self.loss.kl >= 0.0, "must not be below 0"),
             ("grpo.loss.entropy", self.loss.entropy >= 0.0, "must not be below 0"),
-            (
-                "grpo.sampling.temperature",
-                self.sampling.temperature != Some(0.0),
-                "must be above 0, or all rollouts of a question are the same",
-            ),
+            ("grpo.thrift", self.thrift >= 0.0, "must not be below 0"),
             ("grpo.concurrent", self.concurrent > 0, COUNT),
             ("grpo.keep_last", self.keep_last > 0, COUNT),
             ("grpo.stages", self.stages.iter().any(|stage| stage.steps > 0), "must have a step"),
@@ -224,6 +246,26 @@ mod tests {
             assert!(error.starts_with(&format!("tiny.toml: {field}")), "{set}: {error}");
             assert!(error.contains(reason), "{set}: {error}");
         }
+    }
+
+    #[test]
+    fn rollouts_are_sampled_and_the_policy_is_what_is_trained() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/routerag-smollm2.toml"));
+        for (set, field, reason) in [
+            ("grpo.sampling={}", "grpo.sampling", "greedy"),
+            ("grpo.sampling={temperature=0.000001}", "grpo.sampling", "[policy.sampling]"),
+            ("grpo.sampling={temperature=1.0,top_k=1}", "grpo.sampling", "top_k of 1"),
+            ("grpo.sampling={temperature=1.0,top_p=7.0}", "grpo.sampling", "top_p must be"),
+            ("grpo.group=1", "grpo.group", "at least 2"),
+            ("policy.name=other", "policy.name", "must not be stated"),
+            ("policy.adapter=somewhere", "policy.adapter", "must not be stated"),
+            ("policy.training={}", "policy.training", "must not be stated"),
+        ] {
+            let error = Recipe::open(path, &[set.to_owned()]).unwrap_err().to_string();
+            assert!(error.contains(&format!(": {field}: ")) && error.contains(reason), "{set}: {error}");
+        }
+        let warm = ["policy.sampling.temperature=0.7".to_owned(), "grpo.sampling={}".to_owned()];
+        assert!(Recipe::open(path, &warm).is_ok());
     }
 
     #[test]

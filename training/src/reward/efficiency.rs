@@ -14,7 +14,8 @@ use crate::sample::{Reward as Worth, Sample};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Efficiency {
-    /// How searches are priced.
+    /// How searches are priced. A model of the cost that names no number of nodes takes that of each index where the
+    /// index is known, as it is in training.
     pub cost: Cost,
     /// Which cost goes with which trajectory.
     pub pairing: Pairing,
@@ -38,9 +39,13 @@ pub enum Pairing {
 impl Reward for Efficiency {
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
         let costs: Vec<f64> = samples.iter().map(|sample| self.cost_of(sample)).collect();
+        self.score_at(samples, &costs)
+    }
+
+    fn score_at(&self, samples: &[Sample], costs: &[f64]) -> Vec<Worth> {
         let lengths: Vec<usize> = samples.iter().map(|sample| sample.tokens.len()).collect();
-        let efficiencies = efficiencies(&self.pairing.assign(&costs, &lengths));
-        let score = |((sample, efficiency), cost): ((&Sample, f64), f64)| {
+        let efficiencies = efficiencies(&self.pairing.assign(costs, &lengths));
+        let score = |((sample, efficiency), &cost): ((&Sample, f64), &f64)| {
             let em = ExactMatch::of(&sample.text, &sample.golds);
             worth(
                 paid(em, efficiency),

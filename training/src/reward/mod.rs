@@ -35,6 +35,7 @@ mod others;
 mod tests;
 
 use serde::{Deserialize, Serialize};
+use waymark::metric::Cost;
 
 use crate::sample::{Reward as Worth, Sample};
 
@@ -43,6 +44,13 @@ pub trait Reward: std::fmt::Debug + Send + Sync {
     /// What each sample is worth, in their order. A reward may depend on the others of the batch: `samples` are all
     /// trajectories of one training step.
     fn score(&self, samples: &[Sample]) -> Vec<Worth>;
+
+    /// As [`score`](Self::score), where it is known already what the searches of each sample cost. A reward that does not
+    /// look at that is the same.
+    fn score_at(&self, samples: &[Sample], costs: &[f64]) -> Vec<Worth> {
+        let _ = costs;
+        self.score(samples)
+    }
 }
 
 /// A reward as a recipe names it.
@@ -73,6 +81,14 @@ impl Choice {
             Choice::GraphR1 => Box::new(graph_r1::GraphR1),
             Choice::Attenuated(reward) => Box::new(reward),
             Choice::CostAware(reward) => Box::new(reward),
+        }
+    }
+
+    /// How it prices searches; none where their price is not rewarded.
+    pub fn cost(&self) -> Option<Cost> {
+        match self {
+            Choice::Efficiency(reward) => Some(reward.cost),
+            _ => None,
         }
     }
 }

@@ -202,6 +202,7 @@ pub(super) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         protocol: "routerag".to_owned(),
         seed: 0,
         step: 0,
+        tokenizer: None,
         tokens: Vec::new(),
         origins: Vec::new(),
         forced: Vec::new(),

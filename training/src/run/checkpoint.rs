@@ -21,7 +21,25 @@ pub struct State {
     /// Seconds trained, over all processes.
     pub seconds: f64,
     /// The best measurement so far, and after which step it was made.
+    #[serde(with = "bits")]
     pub best: Option<(u64, f64)>,
+}
+
+/// A measurement by its bits: decimal digits may be read back as a neighbour, and a run that is resumed would then find
+/// another step to be the best.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    type Best = Option<(u64, f64)>;
+
+    pub(super) fn serialize<S: Serializer>(best: &Best, serializer: S) -> Result<S::Ok, S::Error> {
+        best.map(|(step, value)| (step, value.to_bits())).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Best, D::Error> {
+        let best: Option<(u64, u64)> = Option::deserialize(deserializer)?;
+        Ok(best.map(|(step, bits)| (step, f64::from_bits(bits))))
+    }
 }
 
 /// What a run resumes from.
@@ -157,6 +175,8 @@ fn file_name(step: u64) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
     use super::*;
 
     fn made(step: u64, best: Option<(u64, f64)>) -> Checkpoint {
@@ -181,6 +201,15 @@ mod tests {
         save(&checkpoints, &made(12, Some((12, 0.25))));
         assert_eq!(checkpoints.latest(Optimizer::default()).unwrap(), Some(made(12, Some((12, 0.25)))));
         assert_eq!(checkpoints.load(3, Optimizer::default()).unwrap(), made(3, None));
+    }
+
+    proptest! {
+        #[test]
+        fn the_best_is_read_back_to_the_bit(step in any::<u64>(), value in any::<f64>().prop_filter("a number", |v| !v.is_nan())) {
+            let state = State { step, seconds: 0.5, best: Some((step, value)) };
+            let text = serde_json::to_string(&state).unwrap();
+            prop_assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+        }
     }
 
     #[test]

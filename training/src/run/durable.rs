@@ -1,7 +1,8 @@
 //! Files that are there whole or not at all, whatever ends the process or the machine.
 //!
-//! Written beside the target as `.<name>.part`, synced, renamed, and then the folder is synced: the order in which POSIX
-//! promises that after a crash the name leads either to the old content or to the new one.
+//! Written beside the target, synced, renamed, and then the folder is synced: the order in which POSIX promises that after a
+//! crash the name leads either to the old content or to the new one. The part of a file is `.<name>.<process>.part`: a
+//! trainer and `train report` may write the same file at the same time.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -25,13 +26,17 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
 ///
 /// As [`write`], or when `fill` fails.
 pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
-    let part = beside(path, ".part");
+    let part = beside(path, &format!(".{}.part", std::process::id()));
     let filled = File::create(&part).and_then(|file| {
         let mut file = BufWriter::new(file);
         fill(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     });
-    filled.map_err(RunError::io("write", &part))?;
+    if let Err(error) = filled {
+        // Of no use to anybody, and nobody else's.
+        drop(fs::remove_file(&part));
+        return Err(RunError::io("write", &part)(error));
+    }
     fs::rename(&part, path).map_err(RunError::io("replace", path))?;
     sync_parent(path)
 }
@@ -70,6 +75,39 @@ pub fn remove_folder(path: &Path) -> Result<(), RunError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RunError::io("remove", path)(error)),
         _ => Ok(()),
     }
+}
+
+/// Removes the parts of files that killed processes left in `dir`, which need not be there. For a folder that no other
+/// process writes to.
+///
+/// # Errors
+///
+/// When the system refuses.
+pub fn sweep(dir: &Path) -> Result<(), RunError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(RunError::io("read", dir))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(RunError::io("read", dir))?;
+        let path = entry.path();
+        if !is_part(&entry.file_name().to_string_lossy()) || path.is_dir() {
+            continue;
+        }
+        match fs::remove_file(&path) {
+            // A `train report` may have come to its end just now.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(RunError::io("remove", &path)(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name is that of the part of a file.
+pub(super) fn is_part(name: &str) -> bool {
+    let stem = name.strip_prefix('.').and_then(|name| name.strip_suffix(".part"));
+    let process = stem.and_then(|stem| stem.rsplit_once('.')).map(|(_, process)| process);
+    process.is_some_and(|process| !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Makes the name of a file or folder durable.
@@ -135,6 +173,7 @@ mod tests {
         });
         assert!(error.unwrap_err().to_string().contains("the disk is full"));
         assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(temp.path()), ["a"]);
     }
 
     #[test]
@@ -160,5 +199,18 @@ mod tests {
             assert_eq!(names(&path), ["sub"]);
         }
         assert_eq!(names(temp.path()), ["step-1"]);
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_swept_away_and_nothing_else() {
+        let temp = tempfile::tempdir().unwrap();
+        sweep(&temp.path().join("missing")).unwrap();
+        let mut others = [".lock", ".part", ".a.part", "a.1.part", ".policy.old", "step-1"].map(str::to_owned);
+        for name in others.iter().map(String::as_str).chain([".a.17.part", ".run.toml.8.part"]) {
+            fs::write(temp.path().join(name), "x").unwrap();
+        }
+        sweep(temp.path()).unwrap();
+        others.sort();
+        assert_eq!(names(temp.path()), others);
     }
 }

@@ -29,6 +29,7 @@ impl Folder {
         Folder::refuse_taken(dir)?;
         let lock = lock(dir)?;
         Folder::refuse_taken(dir)?;
+        durable::sweep(dir)?;
         durable::write(&dir.join(FACTS), facts.as_bytes())?;
         Ok(Folder { dir: dir.to_owned(), _lock: Some(lock) })
     }
@@ -40,8 +41,10 @@ impl Folder {
     /// When the folder holds no run, when another trainer is at work there, or when the system refuses.
     pub fn resume(dir: &Path) -> Result<Folder, RunError> {
         let Folder { dir, .. } = Folder::open(dir)?;
-        let lock = lock(&dir)?;
-        Ok(Folder { dir, _lock: Some(lock) })
+        let folder = Folder { _lock: Some(lock(&dir)?), dir };
+        durable::sweep(&folder.dir)?;
+        durable::sweep(&folder.checkpoints())?;
+        Ok(folder)
     }
 
     /// Opens a run to be looked at, also while it goes on.
@@ -109,7 +112,7 @@ impl Folder {
                 return Err(RunError::Exists { dir: dir.to_owned() });
             }
             // What a process that was killed between lock and `run.toml` leaves is as good as empty.
-            foreign |= name != LOCK && name != ".run.toml.part";
+            foreign |= name != LOCK && !durable::is_part(&name.to_string_lossy());
         }
         if foreign { Err(RunError::Foreign { dir: dir.to_owned() }) } else { Ok(()) }
     }
@@ -175,9 +178,9 @@ mod tests {
     fn a_killed_beginning_does_not_take_the_folder() {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join(LOCK), "").unwrap();
-        fs::write(temp.path().join(".run.toml.part"), "se").unwrap();
+        fs::write(temp.path().join(".run.toml.7.part"), "se").unwrap();
         Folder::create(temp.path(), "seed = 1").unwrap();
         assert!(Folder::is_run(temp.path()));
-        assert!(!temp.path().join(".run.toml.part").exists());
+        assert!(!temp.path().join(".run.toml.7.part").exists());
     }
 }

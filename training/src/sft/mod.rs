@@ -152,7 +152,7 @@ impl<'a> Course<'a> {
         let loss = finite(step, "validation loss", loss / targets as f64)?;
         // Of measurements more is better; the beginning is none that could be kept.
         if step > 0 {
-            ledger.measured(-loss);
+            ledger.measured(-loss, 0);
         }
         let row = ledger.row(step, VALIDATION).with("validation_loss", loss);
         ledger.note(&row)?;

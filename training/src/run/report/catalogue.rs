@@ -76,6 +76,11 @@ pub(super) const ANSWERS: &[Known] = &[
         .close()
         .of(&[("format_valid", "valid form"), ("answered", "answered")]),
     Look::new("Flat groups").note("all of a group earned the same").unit(Unit::Share).of(&[("flat_groups", "flat")]),
+    Look::new("Merit")
+        .note("of questions kept aside; the highest is the best step of a stage")
+        .close()
+        .of(&[("validation_merit", "merit")]),
+    Look::new("Failures").note("rollouts that failed and were played again").of(&[("failed", "failed")]),
 ];
 
 pub(super) const SEARCHING: &[Known] = &[
