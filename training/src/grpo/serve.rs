@@ -84,8 +84,7 @@ impl Campaign<'_> {
         // Always the same seeds: what differs from one measurement to the next is the policy.
         let plan = Plan { sampling: &served, group: 1, concurrent, seed, step: 0, cost: goal.cost };
         let policy = self.serve(learner).await?;
-        let made = rollouts(&policy, &asked, &plan).await;
-        let made = made?.rollouts;
+        let made = rollouts(&policy, &asked, &plan).await?.rollouts;
         let merit = goal.merit(&made);
         let mut row = ledger.row(step, VALIDATION).with("validation_merit", merit);
         let mut rest = made.as_slice();
