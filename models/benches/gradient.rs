@@ -1,10 +1,10 @@
-//! Tokens per second of a learning step: forward, backward, and the values changed.
+//! Tokens per second of a learning step: forward, backward, and a step of AdamW.
 //!
 //! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full]`
 //!
 //! The adapter is on queries, keys, values and attention's output. `--targets` says which part
 //! of each sequence, at its end, counts in the loss. Times are of the wall; those of the processor, beside them, tell on a
-//! busy machine. `scripts/bench/lora_step.py` does the same with PyTorch and `peft`.
+//! busy machine. `scripts/bench/lora_step.py` does the same step with PyTorch and `peft`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
@@ -23,6 +23,9 @@ fn main() {
     let number = |name: &str, default: usize| value(name).map_or(default, |value| value.parse().expect("a number"));
     let targets: f64 = value("--targets").map_or(1.0, |value| value.parse().expect("a number"));
     let (length, rounds) = (number("--length", 512), number("--rounds", 5));
+    if rounds == 0 {
+        return println!("--rounds must be at least 1");
+    }
     let modules = [Module::QProj, Module::KProj, Module::VProj, Module::OProj];
     let lora = Lora { rank: number("--rank", 16), alpha: 32.0, targets: modules.to_vec(), seed: 1 };
     let tune = if arguments.iter().any(|a| a == "--full") { Tune::Full } else { Tune::Lora(lora) };
@@ -36,9 +39,10 @@ fn main() {
     println!("loaded in {:.1} s, {learnt:.2} M values are learnt", begin.elapsed().as_secs_f64());
     let sequences = number("--sequences", 1);
     let pack = pack(sequences, length, targets, learner.config().vocab);
-    step(&mut learner, &pack);
+    let mut moments = vec![[0.0; 2]; learner.values().len()];
+    step(&mut learner, &pack, &mut moments, 1);
     let busy = processor();
-    let mut times: Vec<f64> = (0..rounds).map(|_| step(&mut learner, &pack)).collect();
+    let mut times: Vec<f64> = (0..rounds).map(|round| step(&mut learner, &pack, &mut moments, round + 2)).collect();
     let busy = (processor() - busy) / rounds as f64;
     times.sort_unstable_by(f64::total_cmp);
     let (best, median) = (times[0], times[times.len() / 2]);
@@ -47,7 +51,11 @@ fn main() {
         "{sequences} x {length}, {counted} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s, processor {busy:.2} s",
         tokens as f64 / median
     );
-    println!("memory: peak {} MB, planned {} MB", peak() >> 20, learner.bytes(tokens) >> 20);
+    println!(
+        "memory: peak {} MB, planned {} MB",
+        peak() >> 20,
+        (learner.bytes_of(&pack) + size_of_val(&*moments)) >> 20
+    );
 }
 
 fn pack(sequences: usize, length: usize, targets: f64, vocab: usize) -> Pack {
@@ -61,14 +69,20 @@ fn pack(sequences: usize, length: usize, targets: f64, vocab: usize) -> Pack {
     pack
 }
 
-/// One step of plain gradient descent, in seconds.
-fn step(learner: &mut Learner, pack: &Pack) -> f64 {
+/// One step of AdamW (Loshchilov and Hutter 2019, algorithm 2) as PyTorch sets it by default, in seconds.
+fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: usize) -> f64 {
+    const RATE: f32 = 1e-4;
     let begin = Instant::now();
     let weight = -1.0 / pack.targets().len() as f32;
     learner.zero();
     learner.learn(pack, &mut |_, _: Score| Slope { logprob: weight, entropy: 0.0 }).expect("the pass runs");
     learner.change(|values, gradients| {
-        values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= 1e-4 * *gradient);
+        let [first, second] = [0.9f32, 0.999].map(|rate| 1.0 - rate.powi(number as i32));
+        for ((value, gradient), [mean, square]) in values.iter_mut().zip(gradients).zip(moments) {
+            *mean += 0.1 * (*gradient - *mean);
+            *square += 0.001 * (*gradient * *gradient - *square);
+            *value -= RATE * (0.01 * *value + *mean / first / ((*square / second).sqrt() + 1e-8));
+        }
     });
     begin.elapsed().as_secs_f64()
 }

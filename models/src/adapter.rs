@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
+use crate::gradient::Module;
 use crate::kernel::lowrank::{Narrow, Wide};
 
 /// Places in a layer where projections share their input, in the order of the computation.
@@ -30,15 +31,15 @@ pub(crate) enum Site {
 /// Sites in a layer.
 const SITES: usize = 4;
 
-/// The projections an adapter may change: name in the checkpoint, site, and place within the site's output.
-const TARGETS: [(&str, Site, usize); 7] = [
-    ("self_attn.q_proj", Site::Qkv, 0),
-    ("self_attn.k_proj", Site::Qkv, 1),
-    ("self_attn.v_proj", Site::Qkv, 2),
-    ("self_attn.o_proj", Site::O, 0),
-    ("mlp.gate_proj", Site::GateUp, 0),
-    ("mlp.up_proj", Site::GateUp, 1),
-    ("mlp.down_proj", Site::Down, 0),
+/// The projections an adapter may change, with the site of each and its place within the site's output.
+const TARGETS: [(Module, Site, usize); 7] = [
+    (Module::QProj, Site::Qkv, 0),
+    (Module::KProj, Site::Qkv, 1),
+    (Module::VProj, Site::Qkv, 2),
+    (Module::OProj, Site::O, 0),
+    (Module::GateProj, Site::GateUp, 0),
+    (Module::UpProj, Site::GateUp, 1),
+    (Module::DownProj, Site::Down, 0),
 ];
 
 /// Settings that change what an adapter computes in ways this crate does not follow; each must be absent, null, false
@@ -134,7 +135,7 @@ impl Source {
     pub(crate) fn open(dir: &Path) -> Result<(Self, Vec<u8>), ModelError> {
         let settings = Settings::read(dir.join("adapter_config.json"))?;
         let path = dir.join("adapter_model.safetensors");
-        let bytes = fs::read(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let bytes = fs::read(&path).map_err(ModelError::io("read", &path))?;
         Ok((Self { path, settings }, bytes))
     }
 
@@ -153,8 +154,8 @@ impl Source {
         let parse = || {
             let rest = name.strip_prefix("base_model.model.model.layers.")?;
             let (layer, rest) = rest.split_once('.')?;
-            let target = TARGETS.iter().position(|(target, ..)| rest.starts_with(target))?;
-            let side = match rest.strip_prefix(TARGETS[target].0)? {
+            let target = TARGETS.iter().position(|(module, ..)| rest.starts_with(module.path()))?;
+            let side = match rest.strip_prefix(TARGETS[target].0.path())? {
                 ".lora_A.weight" => 0,
                 ".lora_B.weight" => 1,
                 _ => return None,
@@ -178,21 +179,22 @@ impl Source {
         config: &DecoderConfig,
     ) -> Result<Option<Delta>, ModelError> {
         let rank = self.settings.rank;
-        let inn = inputs(config, site);
-        let (mut shrink, mut parts) = (Vec::new(), Vec::new());
+        let (mut shrink, mut parts, mut width) = (Vec::new(), Vec::new(), 0);
         for (target, &(module, at, projection)) in TARGETS.iter().enumerate() {
             let Some([a, b]) = found.get(&(layer, target)).filter(|_| at == site) else { continue };
-            let name = format!("layer {layer} {module}");
-            let out = outputs(config, module);
+            let name = format!("layer {layer} {}", module.path());
+            let [out, inn] = module.shape(config);
+            // The same for all of a site.
+            width = inn;
             shrink.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
             let b = self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?;
             let expand = Wide::new(&b, rank, self.settings.scale);
             parts.push(Part { projection, first: parts.len() * rank, expand });
         }
-        Ok((!parts.is_empty()).then(|| Delta { shrink: Narrow::new(&shrink, inn), parts }))
+        Ok((!parts.is_empty()).then(|| Delta { shrink: Narrow::new(&shrink, width), parts }))
     }
 
-    /// A tensor's values, if it is there and has the expected shape.
+    /// A tensor's values, if it is there, has the expected shape, and holds numbers.
     pub(crate) fn values(
         &self,
         name: &str,
@@ -205,33 +207,19 @@ impl Source {
             return Err(self.corrupt(format!("{name}: shape {found:?}, {shape:?} was expected of this base model")));
         }
         let data = tensor.data();
-        match tensor.dtype() {
-            Dtype::F32 => Ok(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
-            Dtype::F16 => Ok(data.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()),
-            Dtype::BF16 => Ok(data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()),
+        let values: Vec<f32> = match tensor.dtype() {
+            Dtype::F32 => data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            Dtype::F16 => data.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+            Dtype::BF16 => data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
             other => {
-                Err(ModelError::Unsupported { path: self.path.clone(), what: format!("{name} of type {other:?}") })
+                let what = format!("{name} of type {other:?}");
+                return Err(ModelError::Unsupported { path: self.path.clone(), what });
             }
+        };
+        match values.iter().position(|value| !value.is_finite()) {
+            Some(at) => Err(self.corrupt(format!("{name}: value {at} is {}; train it anew", values[at]))),
+            None => Ok(values),
         }
-    }
-}
-
-/// Width of what goes into a site.
-fn inputs(config: &DecoderConfig, site: Site) -> usize {
-    match site {
-        Site::Qkv | Site::GateUp => config.hidden,
-        Site::O => config.q_width(),
-        Site::Down => config.ffn,
-    }
-}
-
-/// Width of what comes out of a projection.
-fn outputs(config: &DecoderConfig, module: &str) -> usize {
-    match module {
-        "self_attn.q_proj" => config.q_width(),
-        "self_attn.k_proj" | "self_attn.v_proj" => config.kv_width(),
-        "mlp.gate_proj" | "mlp.up_proj" => config.ffn,
-        _ => config.hidden,
     }
 }
 
@@ -244,7 +232,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     fn read(path: PathBuf) -> Result<Self, ModelError> {
-        let text = fs::read_to_string(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+        let text = fs::read_to_string(&path).map_err(ModelError::io("read", &path))?;
         let json: Value = serde_json::from_str(&text)
             .map_err(|error| ModelError::Corrupt { path: path.clone(), reason: format!("not valid json: {error}") })?;
         if let Some(what) = refusal(&json) {

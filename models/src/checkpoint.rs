@@ -139,7 +139,7 @@ fn read_text(folder: &Path, file: &str) -> Result<Option<String>, ModelError> {
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(ModelError::Io { path, source }),
+        Err(source) => Err(ModelError::Io { action: "read", path, source }),
     }
 }
 

@@ -1,17 +1,20 @@
 //! The one error type of this crate.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// What can go wrong between a file of weights and a row of logits.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// A file could not be read.
-    #[error("cannot read {path}: {source}")]
+    /// The system refused something.
+    #[error("cannot {action} {path}: {source}")]
     Io {
-        /// The file in question.
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file or folder in question.
         path: PathBuf,
         /// What the operating system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A file is not what it claims to be: truncated, damaged or inconsistent.
     #[error("{path}: {reason}")]
@@ -46,4 +49,12 @@ pub enum ModelError {
     /// A caller's argument does not fit the loaded model.
     #[error("{0}")]
     Input(String),
+}
+
+impl ModelError {
+    /// For `map_err`: names what was tried, and on what.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
 }

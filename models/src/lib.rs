@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod decoder;
 pub mod embedder;
 pub mod error;
+pub mod folder;
 pub mod gradient;
 pub mod kernel;
 pub mod pull;

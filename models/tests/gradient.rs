@@ -71,18 +71,31 @@ fn places(gradient: &[f32]) -> Vec<usize> {
     order.into_iter().take(3).chain(others).collect()
 }
 
-fn agrees_with_differences(name: &str, tune: &Tune) {
+/// More tokens than a tile of attention has, a prompt of more than one, and more targets than have logits at once.
+fn large() -> Pack {
+    let mut pack = Pack::new();
+    let prompt = pack.push(&tokens(120, 1), None);
+    let answers = [2, 3].map(|seed| pack.push(&tokens(8, seed), Some(prompt)));
+    let other = pack.push(&tokens(100, 4), None);
+    (1..120).for_each(|index| pack.target(prompt, index));
+    answers.into_iter().for_each(|answer| (0..8).for_each(|index| pack.target(answer, index)));
+    (50..100).for_each(|index| pack.target(other, index));
+    assert!(pack.tokens().len() > 130 && pack.targets().len() > 96);
+    pack
+}
+
+/// Checks one of `every` parameters.
+fn agrees_with_differences(name: &str, tune: &Tune, pack: &Pack, every: usize) {
     const STEP: f64 = 1e-5;
     let (weights, mut learner) = learner(name, tune, 2);
-    let pack = forest();
-    let (found, scores) = gradients(&mut learner, &pack);
+    let (found, scores) = gradients(&mut learner, pack);
     let mut reference = Reference::new(&weights, &learner, SCALE);
-    for (score, (logprob, entropy)) in scores.iter().zip(reference.scores(&pack)) {
+    for (score, (logprob, entropy)) in scores.iter().zip(reference.scores(pack)) {
         assert!((f64::from(score.logprob) - logprob).abs() < 2e-4, "{name}: {score:?}, {logprob}");
         assert!((f64::from(score.entropy) - entropy).abs() < 2e-4, "{name}: {score:?}, {entropy}");
     }
-    let slopes = slopes(&pack);
-    for parameter in learner.parameters() {
+    let slopes = slopes(pack);
+    for parameter in learner.parameters().iter().step_by(every) {
         let gradient = &found[parameter.range.clone()];
         let places = places(gradient);
         let most = gradient[places[0]].abs();
@@ -90,7 +103,7 @@ fn agrees_with_differences(name: &str, tune: &Tune) {
         for at in places {
             let mut shifted = |shift: f64| {
                 *reference.value(&parameter.name, at) += shift;
-                let loss = reference.loss(&pack, &slopes);
+                let loss = reference.loss(pack, &slopes);
                 *reference.value(&parameter.name, at) -= shift;
                 loss
             };
@@ -104,12 +117,18 @@ fn agrees_with_differences(name: &str, tune: &Tune) {
 
 #[test]
 fn adapters_gradients_agree_with_differences() {
-    SHAPES.iter().for_each(|name| agrees_with_differences(name, &lora()));
+    SHAPES.iter().for_each(|name| agrees_with_differences(name, &lora(), &forest(), 1));
 }
 
 #[test]
 fn all_weights_gradients_agree_with_differences() {
-    SHAPES.iter().for_each(|name| agrees_with_differences(name, &Tune::Full));
+    SHAPES.iter().for_each(|name| agrees_with_differences(name, &Tune::Full, &forest(), 1));
+}
+
+#[test]
+fn a_large_packs_gradients_agree_with_differences() {
+    agrees_with_differences("llama", &lora(), &large(), 5);
+    agrees_with_differences("qwen3", &Tune::Full, &large(), 5);
 }
 
 #[test]
@@ -160,6 +179,7 @@ fn threads_memory_and_what_came_before_change_no_bit() {
             gradients(&mut other, &before);
             assert!(gradients(&mut other, &pack) == expected, "{name}, {threads} threads");
             other.set_limit(Some(0));
+            other.set_limit(Some(other.bytes_of(&pack)));
             assert!(gradients(&mut other, &pack) == expected, "{name}, {threads} threads, computed again");
             let scores = other.score(&pack, false).unwrap();
             assert!(scores == expected.1, "{name}, {threads} threads, scores");
@@ -229,20 +249,26 @@ fn what_does_not_fit_is_refused() {
     pack.push(&[1, 256], None);
     pack.target(0, 1);
     let error = learner.score(&pack, false).unwrap_err().to_string();
-    assert!(error.contains("token 256"), "{error}");
+    assert!(error.contains("segment 0, position 1: token 256"), "{error}");
     pack.clear();
     let prompt = pack.push(&tokens(100, 1), None);
     pack.push(&tokens(29, 1), Some(prompt));
     let error = learner.learn(&pack, &mut |_, _| Default::default()).unwrap_err().to_string();
-    assert!(error.contains("129 tokens, the context is 128"), "{error}");
+    assert!(error.contains("segment 1 ends a sequence of 129 tokens, the context is 128"), "{error}");
     assert!(learner.set_values(&[0.0]).is_err());
-    let refused = |rank, alpha, targets| {
-        Learner::load(&weights, Arc::new(Team::new(1)), &Tune::Lora(Lora { rank, alpha, targets, seed: 0 })).is_err()
+    let load = |rank, alpha, targets: &[Module]| {
+        let tune = Tune::Lora(Lora { rank, alpha, targets: targets.to_vec(), seed: 0 });
+        Learner::load(&weights, Arc::new(Team::new(1)), &tune).map_err(|error| error.to_string())
     };
-    assert!(
-        refused(0, 1.0, vec![Module::QProj]) && refused(1, 1.0, vec![]) && refused(1, f32::NAN, vec![Module::QProj])
-    );
-    assert!(!refused(1, 1.0, vec![Module::QProj]));
+    let refused = |rank, alpha, targets: &[Module]| load(rank, alpha, targets).unwrap_err();
+    assert!(refused(0, 1.0, &[Module::QProj]).contains("rank is 0"));
+    assert!(refused(1, 1.0, &[]).contains("targets are empty: name at least one of q_proj, "));
+    assert!(refused(1, f32::NAN, &[Module::QProj]).contains("alpha NaN"));
+    assert!(refused(2, 1.0, &[Module::VProj, Module::UpProj, Module::VProj]).contains("v_proj twice"));
+    // Keys have one head of 16 values, queries three.
+    assert!(load(16, 1.0, &[Module::QProj, Module::KProj]).is_ok());
+    let error = refused(17, 1.0, &[Module::QProj, Module::KProj]);
+    assert!(error.contains("rank 17 on k_proj") && error.contains("16 at most"), "{error}");
 }
 
 #[test]

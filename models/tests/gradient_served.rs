@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fixture::{decoder, path, whole};
-use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Tune};
+use waymark_models::ModelError;
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Precision, Score, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
@@ -37,13 +38,15 @@ fn served(logits: &[Vec<f32>], tokens: &[u32]) -> Vec<(f64, f64)> {
     logits.iter().zip(&tokens[1..]).map(score).collect()
 }
 
-/// The largest difference of log-probabilities and entropies.
+/// The largest difference of log-probabilities and entropies; infinite if there is one that is no number.
 fn difference(scores: &[Score], served: &[(f64, f64)]) -> f64 {
     assert_eq!(scores.len(), served.len());
-    let one = |(score, (logprob, entropy)): (&Score, &(f64, f64))| {
-        (f64::from(score.logprob) - logprob).abs().max((f64::from(score.entropy) - entropy).abs())
+    let both = |(score, &(logprob, entropy)): (&Score, &(f64, f64))| {
+        [f64::from(score.logprob) - logprob, f64::from(score.entropy) - entropy]
     };
-    scores.iter().zip(served).map(one).fold(0.0, |most, d| if d.is_nan() { d } else { most.max(d) })
+    let differences = scores.iter().zip(served).flat_map(both);
+    // Taking the maximum would forget what is no number.
+    differences.fold(0.0, |most, d| if d.is_nan() { f64::INFINITY } else { most.max(d.abs()) })
 }
 
 /// Compares the learner with the decoder, both with an adapter that the learner saved and without.
@@ -80,7 +83,8 @@ fn tiny_models_score_as_they_are_served() {
 #[test]
 fn smollm2_scores_as_it_is_served() {
     let tokens: Vec<u32> = (0..70u32).map(|i| (i * i * 31 + 7) % 49_152).collect();
-    let apart = agree(&pulled::policy(), &tokens, &Module::ALL[..4]);
+    let Some(policy) = pulled::policy_if_reachable() else { return };
+    let apart = agree(&policy, &tokens, &Module::ALL[..4]);
     println!("smollm2: max difference {apart:.1e}");
     assert!(apart < 1e-4, "{apart}");
 }
@@ -122,4 +126,88 @@ fn an_adapter_comes_back_as_it_was_saved() {
         assert!(other.load_adapter(&dir).is_err());
         assert_eq!(other.values(), before);
     }
+}
+
+#[test]
+fn half_precision_rounds_every_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = path("llama");
+    let size = |dir: &Path| -> usize {
+        let bytes = std::fs::read(dir.join("adapter_model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        file.iter().map(|(_, tensor)| tensor.data().len()).sum()
+    };
+    let first = learner(&from, &Module::ALL, 8.0);
+    let whole = folder.path().join("whole");
+    first.save_adapter(&whole, "a base").unwrap();
+    assert_eq!(size(&whole), 4 * first.values().len());
+    for precision in [Precision::F16, Precision::Bf16] {
+        let round = |value: f32| match precision {
+            Precision::F32 => value,
+            Precision::F16 => half::f16::from_f32(value).to_f32(),
+            Precision::Bf16 => half::bf16::from_f32(value).to_f32(),
+        };
+        let dir = folder.path().join(format!("{precision:?}"));
+        first.save_adapter_as(&dir, "a base", precision).unwrap();
+        assert_eq!(size(&dir), 2 * first.values().len(), "{precision:?}");
+        let mut again = learner(&from, &Module::ALL, 8.0);
+        again.load_adapter(&dir).unwrap();
+        let expected: Vec<f32> = first.values().iter().map(|&value| round(value)).collect();
+        assert_eq!(again.values(), expected, "{precision:?}");
+        assert_ne!(again.values(), first.values(), "{precision:?}");
+        decoder(&from).load_adapter(&dir).unwrap();
+    }
+    let mut large = learner(&from, &[Module::QProj], 8.0);
+    large.change(|values, _| values[3] = 1e5);
+    let dir = folder.path().join("large");
+    let error = large.save_adapter_as(&dir, "a base", Precision::F16).unwrap_err().to_string();
+    assert!(error.contains("q_proj.lora_A") && error.contains("100000"), "{error}");
+    assert!(!dir.exists());
+    large.save_adapter_as(&dir, "a base", Precision::Bf16).unwrap();
+}
+
+#[test]
+fn nothing_but_an_adapter_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("adapter");
+    let learner = learner(&path("llama"), &[Module::QProj], 8.0);
+    learner.save_adapter(&dir, "first").unwrap();
+    std::fs::write(dir.join("README.md"), "notes").unwrap();
+    learner.save_adapter(&dir, "second").unwrap();
+    assert_eq!(std::fs::read_to_string(dir.join("README.md")).unwrap(), "notes");
+    std::fs::write(dir.join("thesis.tex"), "").unwrap();
+    let error = learner.save_adapter(&dir, "third").unwrap_err().to_string();
+    assert!(error.contains("holds thesis.tex"), "{error}");
+    let config = || std::fs::read_to_string(dir.join("adapter_config.json")).unwrap();
+    assert!(dir.join("thesis.tex").exists() && config().contains("second"));
+    std::fs::remove_file(dir.join("thesis.tex")).unwrap();
+    // As a process leaves it that was killed between the two renames.
+    let old = folder.path().join(".adapter.old");
+    std::fs::rename(&dir, &old).unwrap();
+    std::fs::write(old.join("thesis.tex"), "").unwrap();
+    assert!(learner.save_adapter(&dir, "third").is_err());
+    assert!(config().contains("second"), "it has its name back");
+    assert!(!old.exists());
+}
+
+#[test]
+fn values_that_are_no_numbers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("adapter");
+    let from = path("llama");
+    let mut learner = learner(&from, &[Module::QProj], 8.0);
+    learner.save_adapter(&dir, "a base").unwrap();
+    let file = dir.join("adapter_model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    let error = learner.load_adapter(&dir).unwrap_err();
+    assert!(matches!(error, ModelError::Corrupt { .. }));
+    let error = error.to_string();
+    assert!(error.contains("layers.") && error.contains("q_proj.lora_") && error.contains("NaN"), "{error}");
+    assert!(learner.values().iter().all(|value| value.is_finite()));
+    assert!(decoder(&from).load_adapter(&dir).is_err());
+    learner.change(|values, _| values[0] = f32::INFINITY);
+    assert!(learner.save_adapter(&dir, "a base").unwrap_err().to_string().contains("inf"));
 }

@@ -1,11 +1,11 @@
 //! Projections of the same input, computed by one matrix product where their storage allows it.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
+use super::tensor::{pack, view};
 use crate::ModelError;
 use crate::kernel::{Packed, Team, matmul};
-use crate::weights::{TensorView, Weights};
+use crate::weights::Weights;
 
 /// Several projections whose outputs lie side by side.
 ///
@@ -51,7 +51,7 @@ impl Fused {
             let bytes: Vec<u8> = views.iter().flat_map(|view| view.bytes.iter().copied()).collect();
             vec![Packed::from_ggml(views[0].kind, &bytes, widths.iter().sum(), inn)?]
         } else {
-            views.iter().map(|view| pack(view, inn)).collect::<Result<_, _>>()?
+            views.iter().map(|view| pack(view)).collect::<Result<_, _>>()?
         };
         Ok(Self { parts, widths })
     }
@@ -85,33 +85,4 @@ impl Fused {
             _ => Columns { start: before * m, stride: width, width },
         }
     }
-}
-
-/// A tensor of the expected shape.
-pub(crate) fn view<'a>(weights: &'a Weights, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
-    let view = weights.tensor(name)?;
-    if view.shape != shape {
-        let reason = format!("shape {:?}, {shape:?} was expected", view.shape);
-        return Err(ModelError::Tensor { name: name.to_owned(), reason });
-    }
-    Ok(view)
-}
-
-/// A matrix of the expected shape, kept compact where its kind allows it.
-pub(crate) fn matrix(weights: &Weights, name: &str, out: usize, inn: usize) -> Result<Packed, ModelError> {
-    pack(&view(weights, name, &[out, inn])?, inn)
-}
-
-/// A vector of the expected length.
-pub(crate) fn vector(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-    view(weights, name, &[len])?.to_f32()
-}
-
-fn pack(view: &TensorView<'_>, inn: usize) -> Result<Packed, ModelError> {
-    let out = view.shape[0];
-    if Packed::keeps(view.kind) {
-        let bytes: &Cow<'_, [u8]> = &view.bytes;
-        return Packed::from_ggml(view.kind, bytes, out, inn);
-    }
-    Ok(Packed::from_f32(&view.to_f32()?, out, inn))
 }

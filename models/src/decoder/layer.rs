@@ -1,7 +1,8 @@
 //! One layer's weights.
 
 use super::DecoderConfig;
-use super::fused::{Fused, matrix, vector};
+use super::fused::Fused;
+use super::tensor::{matrix, vector};
 use crate::ModelError;
 use crate::kernel::Packed;
 use crate::weights::Weights;

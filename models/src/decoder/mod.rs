@@ -11,6 +11,7 @@ mod layer;
 mod lora;
 mod rotation;
 mod step;
+pub(crate) mod tensor;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,10 +27,10 @@ use crate::kernel::attention::{Attention, Heads};
 use crate::kernel::rope::Rope;
 use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
-use fused::{matrix, vector};
 use layer::Layer;
 use lora::Slots;
 use step::Scratch;
+use tensor::{matrix, vector};
 
 /// A loaded decoder: weights, adapters, and the memory a step works in.
 #[derive(Debug)]

@@ -176,12 +176,11 @@ fn open_pipeline(path: &Path) -> Result<Pipeline, ModelError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
-    fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })
+    fs::read(path).map_err(ModelError::io("read", path))
 }
 
 fn map(path: &Path) -> Result<memmap2::Mmap, ModelError> {
-    let failed = |source| ModelError::Io { path: path.to_owned(), source };
-    let file = fs::File::open(path).map_err(failed)?;
+    let file = fs::File::open(path).map_err(ModelError::io("read", path))?;
     // SAFETY: the map is read once, while loading; weights files are not changed in place while a server starts.
-    unsafe { memmap2::Mmap::map(&file) }.map_err(failed)
+    unsafe { memmap2::Mmap::map(&file) }.map_err(ModelError::io("read", path))
 }

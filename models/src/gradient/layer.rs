@@ -48,6 +48,11 @@ impl Layer {
         vectors.for_each(|vector| vector.repack(values));
     }
 
+    /// The rank of each module's adapter; 0 without one.
+    pub(super) fn ranks(&self) -> [usize; Module::COUNT] {
+        self.projections.each_ref().map(Projection::rank)
+    }
+
     /// Bytes the packed forms take.
     pub(super) fn bytes(&self) -> usize {
         self.projections.iter().map(Projection::bytes).sum()
@@ -65,11 +70,30 @@ impl Layer {
         }
     }
 
-    /// Takes `scratch.stream` through the layer, in place.
+    /// Takes `scratch.stream` through the layer, in place. `kept` has its size.
     pub(super) fn forward(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
+        self.ascend(pass, kept, scratch);
+        let Scratch { stream, activated, .. } = scratch;
+        activate(pass, kept, activated);
+        let small = &mut kept.small[Module::DownProj as usize];
+        self.at(Module::DownProj).forward(pass.rows, activated, small, Output::Add(stream));
+    }
+
+    /// Computes again what the forward pass kept, from the layer's input in `scratch.stream`, which it leaves somewhere
+    /// inside the layer.
+    pub(super) fn forward_again(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
+        self.ascend(pass, kept, scratch);
+        let down = self.at(Module::DownProj);
+        if down.rank() > 0 {
+            activate(pass, kept, &mut scratch.activated);
+            down.shrink(pass.rows, &scratch.activated, &mut kept.small[Module::DownProj as usize]);
+        }
+    }
+
+    /// The forward pass up to the gate and what it multiplies.
+    fn ascend(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
         let (config, rows) = (pass.config, pass.rows);
-        kept.resize(config, rows.count);
-        let Scratch { stream, normed, activated, .. } = scratch;
+        let Scratch { stream, normed, .. } = scratch;
         self.attention_norm.normalise(rows.team, stream, config.rms_eps, normed);
         for (module, y) in [(Module::QProj, &mut kept.q), (Module::KProj, &mut kept.k), (Module::VProj, &mut kept.v)] {
             self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
@@ -90,9 +114,6 @@ impl Layer {
         for (module, y) in [(Module::GateProj, &mut kept.gate), (Module::UpProj, &mut kept.up)] {
             self.at(module).forward(rows, normed, &mut kept.small[module as usize], Output::Set(y));
         }
-        activate(pass, kept, activated);
-        let small = &mut kept.small[Module::DownProj as usize];
-        self.at(Module::DownProj).forward(rows, activated, small, Output::Add(stream));
     }
 
     /// Takes the gradient of the layer's output in `scratch.stream` to that of its input, in place, and adds what it
@@ -184,10 +205,11 @@ fn activate(pass: &Pass<'_>, kept: &Kept, activated: &mut [f32]) {
 /// Puts the gradients of the gate and of what it multiplies in their own places.
 fn gate_back(pass: &Pass<'_>, kept: &mut Kept, dactivated: &[f32]) {
     assert_eq!(kept.up.len(), dactivated.len(), "a gradient for each value");
+    assert_eq!(kept.gate.len(), kept.up.len(), "a gate for each value");
     let up = Base(kept.up.as_mut_ptr());
     pass.rows.team.rows(&mut kept.gate, pass.config.ffn, GRAIN, &|first, gate| {
         let first = first * pass.config.ffn;
-        // SAFETY: `up` has the length of the gate, whose shares are disjoint and inside it.
+        // SAFETY: `up` has the length of the gate, as asserted; the shares of that are disjoint and inside it.
         let up = unsafe { std::slice::from_raw_parts_mut(up.at(first), gate.len()) };
         silu_mul_back(gate, up, &dactivated[first..][..gate.len()]);
     });

@@ -8,7 +8,7 @@ use super::layer::Pass;
 use super::load::Loader;
 use super::network::Network;
 use super::projection::Rows;
-use super::tape::{Kept, Scratch, Tape};
+use super::tape::{Scratch, Tape};
 use super::{Objective, Pack, Parameter, Score, Tune};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
@@ -19,21 +19,22 @@ use crate::weights::Weights;
 
 /// A decoder that learns: its values and gradients are one flat vector each, in `f32`.
 ///
-/// Results are the same to the last bit whatever the number of threads, and whether layers keep their activations or
-/// compute them again. All memory of a pass is used again by the next.
+/// On one kind of processor results are the same to the last bit whatever the number of threads, and whether layers keep
+/// their activations or compute them again. The next pass uses the memory of activations and their gradients again; that
+/// of logits and of partial sums is given back after each.
 pub struct Learner {
     pub(super) config: DecoderConfig,
     team: Arc<Team>,
     pub(super) tune: Tune,
-    network: Network,
+    pub(super) network: Network,
     rope: Rope,
     pub(super) parameters: Vec<Parameter>,
     values: Vec<f32>,
     gradients: Vec<f32>,
-    tape: Tape,
-    scratch: Scratch,
+    pub(super) tape: Tape,
+    pub(super) scratch: Scratch,
     positions: Vec<usize>,
-    limit: Option<usize>,
+    pub(super) limit: Option<usize>,
 }
 
 impl Learner {
@@ -107,18 +108,11 @@ impl Learner {
         Ok(())
     }
 
-    /// Bounds the memory of a pass, in bytes as [`bytes`](Self::bytes) counts them: as many layers as fit keep their
-    /// activations, the others keep their input and are computed again in the backward pass. The result is the same to
-    /// the last bit. `None` keeps everything.
-    pub fn set_limit(&mut self, limit: Option<usize>) {
-        self.limit = limit;
-    }
-
     /// Scores of all targets, in the order of the pack, without gradients. `base` leaves the adapter out.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence longer than the context, or `base` is
-    /// asked of a learner without adapter.
+    /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence longer than the context, `base` is asked of
+    /// a learner without adapter, or the pass does not fit into the [limit](Self::set_limit).
     pub fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
         if base && self.tune == Tune::Full {
             return Err(ModelError::Input("all weights are learnt: there is no base without the adapter".to_owned()));
@@ -128,25 +122,25 @@ impl Learner {
             return Ok(Vec::new());
         }
         let plan = self.plan(pack);
+        self.ready_to_score(pack)?;
         let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
         let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
         let pass = Pass { config, rope, plan: &plan, positions, rows };
-        if tape.kept.is_empty() {
-            tape.kept.push(Kept::default());
-        }
         Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
     }
 
     /// Forward and backward: adds ∂loss/∂value to the gradients.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when a token is outside the vocabulary or a sequence longer than the context.
+    /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence longer than the context, or the pass does
+    /// not fit into the [limit](Self::set_limit).
     pub fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective) -> Result<(), ModelError> {
         self.check(pack)?;
         if pack.targets().is_empty() {
             return Ok(());
         }
-        let (plan, whole) = (self.plan(pack), self.whole(pack.tokens().len()));
+        let plan = self.plan(pack);
+        let whole = self.ready(pack, &plan)?;
         let Self { config, team, network, rope, tape, scratch, positions, gradients, .. } = self;
         let rows = Rows { team, count: pack.tokens().len(), adapted: true };
         let pass = Pass { config, rope, plan: &plan, positions, rows };
@@ -154,52 +148,36 @@ impl Learner {
         Ok(())
     }
 
-    /// Bytes of memory with weights, values, gradients and the activations of a pass over `tokens` tokens, for planning.
-    pub fn bytes(&self, tokens: usize) -> usize {
-        let whole = self.whole(tokens);
-        self.fixed(tokens) + whole * self.each(tokens)
-    }
-
-    /// Bytes without the layers' own activations, but for one.
-    fn fixed(&self, tokens: usize) -> usize {
-        let stack = self.config.layers * self.config.hidden + Scratch::width(&self.config) + Kept::width(&self.config);
-        // A few values per target: its stream, normalised, and the gradients of both.
-        let targets = 4 * self.config.hidden;
-        self.network.bytes() + size_of::<f32>() * (2 * self.values.len() + tokens * (stack + targets))
-    }
-
-    /// Bytes of one layer's activations.
-    fn each(&self, tokens: usize) -> usize {
-        size_of::<f32>() * tokens * Kept::width(&self.config)
-    }
-
-    /// How many layers keep their activations.
-    fn whole(&self, tokens: usize) -> usize {
-        let most = self.config.layers - 1;
-        match self.limit {
-            Some(limit) => (limit.saturating_sub(self.fixed(tokens)) / self.each(tokens).max(1)).min(most),
-            None => most,
-        }
-    }
-
     fn check(&self, pack: &Pack) -> Result<(), ModelError> {
-        let vocab = self.config.vocab;
-        if let Some(token) = pack.tokens().iter().find(|&&token| token as usize >= vocab) {
-            return Err(ModelError::Input(format!("token {token} is outside the vocabulary of {vocab}")));
-        }
-        let longest = pack.segments().iter().map(super::Segment::end).max().unwrap_or(0);
-        if longest > self.config.context {
-            return Err(ModelError::Input(format!("{longest} tokens, the context is {}", self.config.context)));
+        let DecoderConfig { vocab, context, .. } = self.config;
+        for (number, segment) in pack.segments().iter().enumerate() {
+            let tokens = &pack.tokens()[segment.tokens.clone()];
+            if let Some(index) = tokens.iter().position(|&token| token as usize >= vocab) {
+                let (token, position) = (tokens[index], segment.start + index);
+                return Err(ModelError::Input(format!(
+                    "segment {number}, position {position}: token {token} is outside the vocabulary of {vocab}; take \
+                     this model's tokenizer"
+                )));
+            }
+            if segment.end() > context {
+                let end = segment.end();
+                return Err(ModelError::Input(format!(
+                    "segment {number} ends a sequence of {end} tokens, the context is {context}; shorten the sequence"
+                )));
+            }
         }
         Ok(())
+    }
+
+    pub(super) fn heads(&self) -> Heads {
+        Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
     }
 
     fn plan(&mut self, pack: &Pack) -> Plan {
         self.positions.clear();
         self.positions.extend(pack.segments().iter().flat_map(|segment| segment.start..segment.end()));
         self.rope.reserve(pack.segments().iter().map(super::Segment::end).max().unwrap_or(0));
-        let heads = Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim };
-        Plan::new(pack, heads)
+        Plan::new(pack, self.heads())
     }
 }
 

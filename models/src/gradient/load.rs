@@ -13,7 +13,7 @@ use super::projection::{Delta, Learnt, Projection};
 use super::{Lora, Module, Tune};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
-use crate::kernel::Packed;
+use crate::decoder::tensor::{pack, view};
 use crate::weights::{TensorView, Weights};
 
 /// What is needed to load every part.
@@ -27,16 +27,11 @@ pub(super) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     /// # Errors
-    /// [`ModelError::Input`] for an adapter without rank or modules, or with a scale that is no positive number.
+    /// [`ModelError::Input`] for an adapter that does not fit the decoder: see [`Lora::check`].
     pub(super) fn new(weights: &'a Weights, tune: &'a Tune) -> Result<Self, ModelError> {
         let mut seed = 0;
         if let Tune::Lora(lora) = tune {
-            if lora.rank == 0 || lora.targets.is_empty() {
-                return Err(ModelError::Input("an adapter needs a rank of at least 1 and a module".to_owned()));
-            }
-            if !(lora.alpha.is_finite() && lora.alpha > 0.0) {
-                return Err(ModelError::Input(format!("alpha {} is not a finite number above 0", lora.alpha)));
-            }
+            lora.check(weights.config())?;
             seed = lora.seed;
         }
         let random = ChaCha8Rng::seed_from_u64(seed);
@@ -95,7 +90,7 @@ impl<'a> Loader<'a> {
                     true => Learnt::Adapter(Box::new(self.delta(lora, layer, module, [out, inn]))),
                     false => Learnt::Nothing,
                 };
-                Ok(Projection::new(pack(&self.view(&name, &[out, inn])?)?, learnt))
+                Ok(Projection::new(pack(&view(self.weights, &name, &[out, inn])?)?, learnt))
             }
         }
     }
@@ -113,7 +108,7 @@ impl<'a> Loader<'a> {
 
     /// A matrix that is learnt itself when everything is.
     fn full(&mut self, name: &str, out: usize, inn: usize) -> Result<Projection, ModelError> {
-        let view = self.view(name, &[out, inn])?;
+        let view = view(self.weights, name, &[out, inn])?;
         let learnt = match self.learn_whole(name, &view)? {
             Some(range) => Learnt::Weight(range),
             None => Learnt::Nothing,
@@ -123,12 +118,12 @@ impl<'a> Loader<'a> {
 
     /// A matrix whose rows are looked up.
     fn embedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Embedding, ModelError> {
-        let view = self.view(name, &[out, inn])?;
+        let view = view(self.weights, name, &[out, inn])?;
         Ok(Embedding { learnt: self.learn_whole(name, &view)?, rows: pack(&view)? })
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Vector, ModelError> {
-        let view = self.view(name, &[len])?;
+        let view = view(self.weights, name, &[len])?;
         Ok(Vector { learnt: self.learn_whole(name, &view)?, values: view.to_f32()? })
     }
 
@@ -138,23 +133,5 @@ impl<'a> Loader<'a> {
             Tune::Full => Some(self.table.push(name.to_owned(), &view.shape, view.to_f32()?)),
             Tune::Lora(_) => None,
         })
-    }
-
-    fn view(&self, name: &str, shape: &[usize]) -> Result<TensorView<'a>, ModelError> {
-        let view = self.weights.tensor(name)?;
-        if view.shape != shape {
-            let reason = format!("shape {:?}, {shape:?} was expected", view.shape);
-            return Err(ModelError::Tensor { name: name.to_owned(), reason });
-        }
-        Ok(view)
-    }
-}
-
-/// A matrix in the compact form of its checkpoint where there is one for the product, as the decoder keeps it.
-fn pack(view: &TensorView<'_>) -> Result<Packed, ModelError> {
-    let (out, inn) = (view.shape[0], view.shape[1]);
-    match Packed::keeps(view.kind) {
-        true => Packed::from_ggml(view.kind, &view.bytes, out, inn),
-        false => Ok(Packed::from_f32(&view.to_f32()?, out, inn)),
     }
 }

@@ -1,13 +1,14 @@
 //! Learning: the decoder's forward pass with everything its backward pass needs, and the backward pass.
 //!
-//! Frozen weights stay in the form the checkpoint has them in and get no gradient; what is tuned ([`Tune`]) is a LoRA
-//! adapter or all weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once
+//! Frozen weights stay in the form the checkpoint has them in, where the product knows that, beside their transposes in
+//! `f32`, and get no gradient; what is tuned ([`Tune`]) is a LoRA adapter or all weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once
 //! ([`Pack`]), and the vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
 
 pub mod attention;
 mod layer;
 mod learner;
 mod load;
+mod memory;
 mod network;
 mod norm;
 mod objective;
@@ -25,4 +26,5 @@ pub use learner::Learner;
 pub use objective::{Objective, Score, Slope};
 pub use pack::{Pack, Segment, Target};
 pub use parameter::Parameter;
+pub use peft::Precision;
 pub use tune::{Lora, Module, Tune};

@@ -7,7 +7,7 @@ use super::norm::Vector;
 use super::projection::Projection;
 use super::tape::{Kept, Scratch, Tape};
 use super::vocabulary::{self, Head};
-use super::{Objective, Pack, Score};
+use super::{Module, Objective, Pack, Score};
 use crate::kernel::{Packed, Team, add};
 
 /// A decoder's weights for learning.
@@ -46,7 +46,12 @@ impl Network {
         layers + self.head.bytes() + self.embedding.as_ref().map_or(0, |embedding| embedding.rows.bytes())
     }
 
-    /// Scores of all targets.
+    /// The rank of each module's adapter; 0 without one.
+    pub(super) fn ranks(&self) -> [usize; Module::COUNT] {
+        self.layers.first().map_or([0; Module::COUNT], Layer::ranks)
+    }
+
+    /// Scores of all targets. `kept` and `scratch` have their size.
     pub(super) fn score(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Score> {
         self.begin(pass, pack, scratch);
         self.layers.iter().for_each(|layer| layer.forward(pass, kept, scratch));
@@ -54,7 +59,8 @@ impl Network {
         vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
     }
 
-    /// Forward and backward; `whole` layers keep their activations, the others compute them again.
+    /// Forward and backward; `whole` layers keep their activations, the others compute them again. `tape` and `scratch`
+    /// have their size.
     pub(super) fn learn(
         &self,
         pass: &Pass<'_>,
@@ -64,17 +70,12 @@ impl Network {
         objective: &mut dyn Objective,
         gradients: &mut [f32],
     ) {
-        tape.inputs.resize_with(self.layers.len(), Vec::new);
-        tape.kept.resize_with(self.layers.len().min(whole + 1), Kept::default);
         self.begin(pass, pack, scratch);
         for (index, layer) in self.layers.iter().enumerate() {
-            let input = &mut tape.inputs[index];
-            input.clear();
-            input.extend_from_slice(&scratch.stream);
+            tape.inputs[index].copy_from_slice(&scratch.stream);
             layer.forward(pass, &mut tape.kept[index.min(whole)], scratch);
         }
         let tokens = self.finish(pass, pack, scratch);
-        scratch.resize_back(pass.config, pass.rows.count);
         self.end_back(pass, pack, &tokens, scratch, objective, gradients);
         let embedded = self.embedded();
         for (index, layer) in self.layers.iter().enumerate().rev() {
@@ -82,9 +83,8 @@ impl Network {
             // The last layer's activations are there still.
             if index >= whole && index + 1 < self.layers.len() {
                 std::mem::swap(&mut scratch.stream, &mut scratch.dstream);
-                scratch.stream.clear();
-                scratch.stream.extend_from_slice(input);
-                layer.forward(pass, kept, scratch);
+                scratch.stream.copy_from_slice(input);
+                layer.forward_again(pass, kept, scratch);
                 std::mem::swap(&mut scratch.stream, &mut scratch.dstream);
             }
             layer.backward(pass, input, kept, scratch, gradients, index > 0 || embedded.is_some());
@@ -107,7 +107,6 @@ impl Network {
 
     /// Looks up the tokens.
     fn begin(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) {
-        scratch.resize(pass.config, pass.rows.count);
         let rows = self.embedding.as_ref().map_or(self.head.weight(), |embedding| &embedding.rows);
         for (row, &token) in scratch.stream.chunks_exact_mut(pass.config.hidden).zip(pack.tokens()) {
             rows.row_f32(token as usize, row);
@@ -117,11 +116,9 @@ impl Network {
     /// The final norm of the rows that predict a target, and the targets' tokens.
     fn finish(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) -> Vec<u32> {
         let hidden = pass.config.hidden;
-        scratch.last.clear();
-        for target in pack.targets() {
-            scratch.last.extend_from_slice(&scratch.stream[target.at * hidden..][..hidden]);
+        for (target, last) in pack.targets().iter().zip(scratch.last.chunks_exact_mut(hidden)) {
+            last.copy_from_slice(&scratch.stream[target.at * hidden..][..hidden]);
         }
-        scratch.hidden.resize(scratch.last.len(), 0.0);
         self.norm.normalise(pass.rows.team, &scratch.last, pass.config.rms_eps, &mut scratch.hidden);
         pack.targets().iter().map(|target| target.token).collect()
     }
@@ -138,12 +135,10 @@ impl Network {
     ) {
         let (config, team) = (pass.config, pass.rows.team);
         let Scratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
-        dhidden.resize(hidden.len(), 0.0);
         let learnt = self.head.range().map(|range| &mut gradients[range]);
         let head = Head { weights: self.head.weight(), transposed: self.head.transposed() };
         vocabulary::learn(team, head, hidden, tokens, objective, dhidden, learnt);
-        dlast.clear();
-        dlast.resize(hidden.len(), 0.0);
+        dlast.fill(0.0);
         self.norm.back(team, last, config.rms_eps, dhidden, dlast, gradients);
         stream.fill(0.0);
         for (target, d) in pack.targets().iter().zip(dlast.chunks_exact(config.hidden)) {

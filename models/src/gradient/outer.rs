@@ -28,7 +28,9 @@ fn add_with(isa: Isa, team: &Team, rows: usize, dy: &[f32], x: &[f32], scale: f3
         return;
     }
     let (out, inn) = (dy.len() / rows, x.len() / rows);
-    assert!(dy.len() == rows * out && x.len() == rows * inn && grad.len() == out * inn, "shapes of an outer product");
+    assert!(dy.len() == rows * out, "dy: {} values, not a multiple of {rows} rows", dy.len());
+    assert!(x.len() == rows * inn, "x: {} values, not a multiple of {rows} rows", x.len());
+    assert!(grad.len() == out * inn, "grad: {} values, its shape is ({out}, {inn})", grad.len());
     // Narrow matrices, as adapters have them, would not make enough units for all threads.
     let inputs = if out <= OUTPUTS { INPUTS / 3 } else { INPUTS };
     let across = inn.div_ceil(inputs);

@@ -52,7 +52,10 @@ impl Pack {
     /// If `parent` is not the number of an earlier segment, or either of the two has no token.
     pub fn push(&mut self, tokens: &[u32], parent: Option<usize>) -> usize {
         assert!(!tokens.is_empty(), "a segment without tokens");
-        let start = parent.map_or(0, |parent| self.segments[parent].end());
+        let start = parent.map_or(0, |parent| {
+            assert!(parent < self.segments.len(), "parent {parent} of a pack of {} segments", self.segments.len());
+            self.segments[parent].end()
+        });
         let first = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
         self.segments.push(Segment { tokens: first..self.tokens.len(), parent, start });
@@ -64,11 +67,12 @@ impl Pack {
     /// # Panics
     /// If there is no such token, or none before it.
     pub fn target(&mut self, segment: usize, index: usize) {
+        assert!(segment < self.segments.len(), "segment {segment} of a pack of {}", self.segments.len());
         let Segment { tokens, parent, .. } = &self.segments[segment];
-        assert!(index < tokens.len(), "token {index} of a segment of {}", tokens.len());
+        assert!(index < tokens.len(), "token {index} of segment {segment}, which has {}", tokens.len());
         let at = match (index, parent) {
             (0, Some(parent)) => self.segments[*parent].tokens.end - 1,
-            (0, None) => panic!("nothing predicts the first token of a sequence"),
+            (0, None) => panic!("segment {segment} begins a sequence: nothing predicts its first token"),
             _ => tokens.start + index - 1,
         };
         self.targets.push(Target { at, token: self.tokens[tokens.start + index] });
@@ -99,6 +103,7 @@ impl Segment {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -114,5 +119,22 @@ mod tests {
         assert_eq!(targets, [(2, 8), (3, 9), (2, 3)]);
         pack.clear();
         assert_eq!(pack, Pack::new());
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let said = |wrong: fn(&mut Pack)| {
+            let mut pack = Pack::new();
+            pack.push(&[5, 6], None);
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wrong(&mut pack)));
+            result.unwrap_err().downcast_ref::<String>().cloned().unwrap_or_default()
+        };
+        let unknown = said(|pack| {
+            pack.push(&[1], Some(1));
+        });
+        assert!(unknown.contains("parent 1 of a pack of 1 segments"), "{unknown}");
+        assert!(said(|pack| pack.target(1, 0)).contains("segment 1 of a pack of 1"));
+        assert!(said(|pack| pack.target(0, 2)).contains("token 2 of segment 0, which has 2"));
+        assert!(said(|pack| pack.target(0, 0)).contains("segment 0 begins a sequence"));
     }
 }

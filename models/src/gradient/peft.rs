@@ -1,39 +1,88 @@
 //! Adapters on disk, in the layout PEFT saves and [`crate::adapter`] serves.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 
+use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Value, json};
 
-use super::{Learner, Lora, Tune};
+use super::{Learner, Lora, Parameter, Tune};
 use crate::ModelError;
 use crate::adapter::Source;
+use crate::folder::Draft;
+
+/// The files of an adapter.
+const CONFIG: &str = "adapter_config.json";
+const TENSORS: &str = "adapter_model.safetensors";
+/// What may lie beside them, and stays.
+const README: &str = "README.md";
+
+/// The form that an adapter's values are saved in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// As they are learnt.
+    #[default]
+    F32,
+    /// IEEE 754 half precision: 11 significant bits, up to 65504.
+    F16,
+    /// bfloat16: 8 significant bits, the range of `f32`.
+    Bf16,
+}
 
 impl Learner {
-    /// Saves the adapter as a PEFT directory: `adapter_config.json`, naming `base` as its base model, and
-    /// `adapter_model.safetensors`. The directory is built beside `dir`, reaches the disk, and then takes its place.
+    /// Saves the adapter as [`save_adapter_as`](Self::save_adapter_as) does, in `f32`.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when all weights are learnt, [`ModelError::Io`] naming the file that cannot be written.
+    /// As [`save_adapter_as`](Self::save_adapter_as).
     pub fn save_adapter(&self, dir: &Path, base: &str) -> Result<(), ModelError> {
-        let lora = self.lora()?;
-        let views: Result<Vec<_>, _> = self
-            .parameters
+        self.save_adapter_as(dir, base, Precision::F32)
+    }
+
+    /// Saves the adapter as a PEFT directory: `adapter_config.json`, naming `base` as its base model, and
+    /// `adapter_model.safetensors`. The directory is built beside `dir`, reaches the disk, and then takes its place: see
+    /// [`Draft`]. A `README.md` stays.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] when all weights are learnt, when `dir` holds files of other names, or when a value is no
+    /// number in this precision; [`ModelError::Io`] naming the file that cannot be written.
+    pub fn save_adapter_as(&self, dir: &Path, base: &str, precision: Precision) -> Result<(), ModelError> {
+        let config = format!("{:#}\n", config(self.lora()?, base));
+        let tensors = self.tensors(precision)?;
+        let draft = Draft::begin(dir)?;
+        // After `begin`, which may have given the directory its name back.
+        let readme = own(dir)?;
+        for (name, bytes) in [(CONFIG, config.as_bytes()), (TENSORS, tensors.as_slice())] {
+            let path = draft.part().join(name);
+            fs::write(&path, bytes).map_err(ModelError::io("write", &path))?;
+        }
+        if readme {
+            let path = draft.part().join(README);
+            fs::copy(dir.join(README), &path).map_err(ModelError::io("write", &path))?;
+        }
+        draft.finish()
+    }
+
+    /// The content of the tensors' file.
+    fn tensors(&self, precision: Precision) -> Result<Vec<u8>, ModelError> {
+        let mut rounded = Vec::with_capacity(self.parameters.len());
+        for Parameter { name, shape, range } in &self.parameters {
+            let values = &self.values()[range.clone()];
+            let (kind, bytes) = round(values, precision).map_err(|value| {
+                let remedy = if value.is_finite() { "save it in f32" } else { "train it anew" };
+                ModelError::Input(format!("{name}: {value} is no finite number in {precision:?}; {remedy}"))
+            })?;
+            rounded.push((name.as_str(), kind, shape.clone(), bytes));
+        }
+        let views: Result<Vec<_>, _> = rounded
             .iter()
-            .map(|parameter| {
-                let bytes: &[u8] = bytemuck::cast_slice(&self.values()[parameter.range.clone()]);
-                TensorView::new(Dtype::F32, parameter.shape.clone(), bytes).map(|view| (parameter.name.as_str(), view))
-            })
+            .map(|(name, kind, shape, bytes)| TensorView::new(*kind, shape.clone(), bytes).map(|view| (*name, view)))
             .collect();
         let format = [("format".to_owned(), "pt".to_owned())].into();
         let tensors = views.and_then(|views| serialize(views, Some(format)));
-        let tensors = tensors.map_err(|error| ModelError::Input(format!("adapter: {error}")))?;
-        let config = format!("{:#}\n", config(lora, base));
-        replace(dir, &[("adapter_config.json", config.as_bytes()), ("adapter_model.safetensors", &tensors)])
-            .map_err(|(path, source)| ModelError::Io { path, source })
+        tensors.map_err(|error| ModelError::Input(format!("adapter: {error}")))
     }
 
     /// Takes over the values of a saved adapter of the same rank, scale and modules.
@@ -96,49 +145,45 @@ fn config(lora: &Lora, base: &str) -> Value {
     })
 }
 
-/// Puts a directory with these files at `dir`. One that is there already moves aside for the moment between two renames.
-fn replace(dir: &Path, files: &[(&str, &[u8])]) -> Result<(), (PathBuf, io::Error)> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |error| (path, error)
+/// Values in the bytes of a precision; the first that is no finite number in it, if there is one.
+fn round(values: &[f32], precision: Precision) -> Result<(Dtype, Cow<'_, [u8]>), f32> {
+    fn narrow<const N: usize>(values: &[f32], one: impl Fn(f32) -> [u8; N]) -> Cow<'_, [u8]> {
+        Cow::Owned(values.iter().flat_map(|&value| one(value)).collect())
+    }
+    let lost = |&&value: &&f32| match precision {
+        Precision::F32 => !value.is_finite(),
+        Precision::F16 => !f16::from_f32(value).is_finite(),
+        Precision::Bf16 => !bf16::from_f32(value).is_finite(),
     };
-    let (fresh, old) = (beside(dir, "new"), beside(dir, "old"));
-    for left in [&fresh, &old] {
-        match fs::remove_dir_all(left) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err((left.clone(), error)),
-            _ => {}
+    if let Some(value) = values.iter().find(lost) {
+        return Err(*value);
+    }
+    Ok(match precision {
+        Precision::F32 => (Dtype::F32, Cow::Borrowed(bytemuck::cast_slice(values))),
+        Precision::F16 => (Dtype::F16, narrow(values, |value| f16::from_f32(value).to_le_bytes())),
+        Precision::Bf16 => (Dtype::BF16, narrow(values, |value| bf16::from_f32(value).to_le_bytes())),
+    })
+}
+
+/// Whether `dir` has a [`README`] that stays.
+///
+/// # Errors
+/// [`ModelError::Input`] when there is anything else that is no adapter's, which would be lost.
+fn own(dir: &Path) -> Result<bool, ModelError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        entries => entries.map_err(ModelError::io("read", dir))?,
+    };
+    let mut readme = false;
+    for entry in entries {
+        let name = entry.map_err(ModelError::io("read", dir))?.file_name();
+        readme |= name == README;
+        if ![CONFIG, TENSORS, README].iter().any(|own| name == *own) {
+            let (dir, name) = (dir.display(), name.display());
+            return Err(ModelError::Input(format!(
+                "{dir} holds {name}, which is no part of an adapter and would be lost: give another directory"
+            )));
         }
     }
-    fs::create_dir_all(&fresh).map_err(at(&fresh))?;
-    for (name, bytes) in files {
-        let path = fresh.join(name);
-        let write = || {
-            let mut file = File::create(&path)?;
-            file.write_all(bytes)?;
-            file.sync_all()
-        };
-        write().map_err(at(&path))?;
-    }
-    sync(&fresh).map_err(at(&fresh))?;
-    let there = dir.exists();
-    if there {
-        fs::rename(dir, &old).map_err(at(dir))?;
-    }
-    fs::rename(&fresh, dir).map_err(at(dir))?;
-    if let Some(parent) = dir.parent() {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        sync(parent).map_err(at(parent))?;
-    }
-    if there { fs::remove_dir_all(&old).map_err(at(&old)) } else { Ok(()) }
-}
-
-/// A hidden name next to a directory.
-fn beside(dir: &Path, end: &str) -> PathBuf {
-    let name = dir.file_name().map_or(Cow::Borrowed("adapter"), |name| name.to_string_lossy());
-    dir.with_file_name(format!(".{name}.{end}"))
-}
-
-/// Makes a directory's entries reach the disk, where the system can.
-fn sync(dir: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+    Ok(readme)
 }

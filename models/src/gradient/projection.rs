@@ -61,8 +61,8 @@ pub(super) enum Output<'a> {
 pub(super) struct Learning<'a> {
     /// The flat gradients.
     pub(super) gradients: &'a mut [f32],
-    /// Gradients inside adapters, (rows, rank).
-    pub(super) small: &'a mut Vec<f32>,
+    /// Gradients inside adapters: room for (rows, rank).
+    pub(super) small: &'a mut [f32],
 }
 
 impl Delta {
@@ -122,6 +122,14 @@ impl Projection {
         }
     }
 
+    /// The rank of the adapter; 0 without one.
+    pub(super) fn rank(&self) -> usize {
+        match &self.learnt {
+            Learnt::Adapter(delta) => delta.rank,
+            _ => 0,
+        }
+    }
+
     /// Bytes the packed forms take.
     pub(super) fn bytes(&self) -> usize {
         let delta = match &self.learnt {
@@ -131,8 +139,8 @@ impl Projection {
         self.weight.bytes() + self.transposed.bytes() + delta
     }
 
-    /// The product with `x` (rows, in). `small` keeps `A x` for [`backward`](Self::backward).
-    pub(super) fn forward(&self, rows: Rows<'_>, x: &[f32], small: &mut Vec<f32>, into: Output<'_>) {
+    /// The product with `x` (rows, in). `small`, of shape (rows, rank), keeps `A x` for [`backward`](Self::backward).
+    pub(super) fn forward(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
         let Rows { team, count, adapted } = rows;
         let y = match into {
             Output::Set(y) => {
@@ -145,10 +153,16 @@ impl Projection {
             }
             Output::Nowhere => return,
         };
+        self.shrink(rows, x, small);
         if let (Learnt::Adapter(delta), true) = (&self.learnt, adapted) {
-            small.resize(count * delta.rank, 0.0);
-            matmul(team, x, count, &delta.shrink[0], small);
             matmul_add(team, small, count, &delta.expand[0], y);
+        }
+    }
+
+    /// `A x` alone, where there is an adapter that takes part.
+    pub(super) fn shrink(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32]) {
+        if let (Learnt::Adapter(delta), true) = (&self.learnt, rows.adapted) {
+            matmul(rows.team, x, rows.count, &delta.shrink[0], small);
         }
     }
 
@@ -182,7 +196,7 @@ impl Projection {
             Learnt::Nothing => {}
             Learnt::Weight(range) => outer::add(team, count, dy, x, 1.0, &mut gradients[range.clone()]),
             Learnt::Adapter(delta) => {
-                dsmall.resize(count * delta.rank, 0.0);
+                let dsmall = &mut dsmall[..count * delta.rank];
                 matmul(team, dy, count, &delta.expand[1], dsmall);
                 outer::add(team, count, dy, small, delta.scale, &mut gradients[delta.b.clone()]);
                 outer::add(team, count, dsmall, x, 1.0, &mut gradients[delta.a.clone()]);

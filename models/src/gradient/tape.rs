@@ -1,8 +1,22 @@
-//! What a forward pass keeps for the backward pass, and the memory both work in. Matrices are (tokens, width); all of it
-//! is used again by the next pass.
+//! What a forward pass keeps for the backward pass, and the memory both work in. Matrices are (tokens, width) or (targets,
+//! width). The next pass uses it again.
 
 use super::Module;
 use crate::decoder::DecoderConfig;
+
+/// What the memory of a pass depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size<'a> {
+    pub(super) config: &'a DecoderConfig,
+    /// The rank of each module's adapter; 0 without one.
+    pub(super) ranks: [usize; Module::COUNT],
+    pub(super) tokens: usize,
+    pub(super) targets: usize,
+    /// Layers that keep their activations for the backward pass; the others compute them again.
+    pub(super) whole: usize,
+    /// Whether buffers that an earlier pass made larger give back what this one does not need.
+    pub(super) exact: bool,
+}
 
 /// Activations of one pass.
 #[derive(Debug, Default)]
@@ -61,61 +75,136 @@ pub(super) struct Scratch {
     pub(super) dlast: Vec<f32>,
 }
 
-impl Kept {
-    pub(super) fn resize(&mut self, config: &DecoderConfig, tokens: usize) {
-        let (q, kv) = (config.q_width(), config.kv_width());
-        let raw = usize::from(config.qk_norm);
-        let [raw_q, raw_k] = &mut self.raw;
-        for (buffer, width) in [
-            (&mut self.q, q),
-            (&mut self.k, kv),
-            (&mut self.v, kv),
-            (raw_q, raw * q),
-            (raw_k, raw * kv),
-            (&mut self.attended, q),
-            (&mut self.lse, config.heads),
-            (&mut self.middle, config.hidden),
-            (&mut self.gate, config.ffn),
-            (&mut self.up, config.ffn),
-        ] {
-            buffer.resize(tokens * width, 0.0);
+impl Size<'_> {
+    /// Whether any layer computes its activations again: all do but the whole ones and the last, whose are there still.
+    pub(super) fn again(&self) -> bool {
+        self.whole + 1 < self.config.layers
+    }
+
+    /// Shortens a buffer to `len`; if exact, gives back what it has beyond.
+    fn trim(&self, buffer: &mut Vec<f32>, len: usize) {
+        buffer.truncate(len);
+        if self.exact {
+            buffer.shrink_to(len);
         }
     }
 
-    /// Values per token.
-    pub(super) fn width(config: &DecoderConfig) -> usize {
-        let qk = (1 + usize::from(config.qk_norm)) * (config.q_width() + config.kv_width());
-        qk + config.kv_width() + config.q_width() + config.heads + config.hidden + 2 * config.ffn
+    /// Lengthens a buffer to `len`, with no more memory than that takes.
+    fn grow(&self, buffer: &mut Vec<f32>, len: usize) {
+        buffer.reserve_exact(len - buffer.len());
+        buffer.resize(len, 0.0);
+    }
+
+    fn apply<const N: usize>(&self, fit: Fit, buffers: [&mut Vec<f32>; N], lens: [usize; N]) {
+        buffers.into_iter().zip(lens).for_each(|(buffer, len)| fit(self, buffer, len));
+    }
+}
+
+/// A step towards giving a buffer its length.
+pub(super) type Fit = fn(&Size<'_>, &mut Vec<f32>, usize);
+
+/// The steps that give buffers their lengths. All shrink before any grows, or both together would pass a limit that each
+/// of two passes keeps to.
+pub(super) const STEPS: [Fit; 2] =
+    [|size, buffer, len| size.trim(buffer, len), |size, buffer, len| size.grow(buffer, len)];
+
+impl Tape {
+    /// One of [`STEPS`] for a forward pass that a backward pass follows.
+    pub(super) fn fit(&mut self, size: &Size<'_>, step: Fit) {
+        let (layers, stream) = (size.config.layers, size.tokens * size.config.hidden);
+        self.inputs.resize_with(layers, Vec::new);
+        self.inputs.iter_mut().for_each(|input| step(size, input, stream));
+        self.kept.resize_with(layers.min(size.whole + 1), Kept::default);
+        self.kept.iter_mut().for_each(|kept| kept.fit(size, step));
+    }
+
+    /// Values it then has.
+    pub(super) fn len(size: &Size<'_>) -> usize {
+        let layers = size.config.layers;
+        layers * size.tokens * size.config.hidden + layers.min(size.whole + 1) * Kept::len(size)
+    }
+
+    /// Values there is room for.
+    pub(super) fn held(&mut self) -> usize {
+        let inputs: usize = self.inputs.iter().map(Vec::capacity).sum();
+        inputs + self.kept.iter_mut().map(|kept| held(&kept.buffers())).sum::<usize>()
+    }
+}
+
+impl Kept {
+    const BUFFERS: usize = 10 + Module::COUNT;
+
+    /// One of [`STEPS`].
+    pub(super) fn fit(&mut self, size: &Size<'_>, step: Fit) {
+        size.apply(step, self.buffers(), Self::lens(size));
+    }
+
+    /// Values of all of it.
+    pub(super) fn len(size: &Size<'_>) -> usize {
+        Self::lens(size).into_iter().sum()
+    }
+
+    fn buffers(&mut self) -> [&mut Vec<f32>; Self::BUFFERS] {
+        let Self { q, k, v, raw: [raw_q, raw_k], attended, lse, middle, gate, up, small } = self;
+        let [a, b, c, d, e, f, g] = small;
+        [q, k, v, raw_q, raw_k, attended, lse, middle, gate, up, a, b, c, d, e, f, g]
+    }
+
+    /// The length of each, in the same order.
+    fn lens(size: &Size<'_>) -> [usize; Self::BUFFERS] {
+        let config = size.config;
+        let (q, kv, raw) = (config.q_width(), config.kv_width(), usize::from(config.qk_norm));
+        let [a, b, c, d, e, f, g] = size.ranks;
+        [q, kv, kv, raw * q, raw * kv, q, config.heads, config.hidden, config.ffn, config.ffn, a, b, c, d, e, f, g]
+            .map(|width| width * size.tokens)
     }
 }
 
 impl Scratch {
-    /// For a forward pass.
-    pub(super) fn resize(&mut self, config: &DecoderConfig, tokens: usize) {
-        self.stream.resize(tokens * config.hidden, 0.0);
-        self.normed.resize(tokens * config.hidden, 0.0);
-        self.activated.resize(tokens * config.ffn, 0.0);
-    }
-
-    /// For a backward pass.
-    pub(super) fn resize_back(&mut self, config: &DecoderConfig, tokens: usize) {
-        let (q, kv) = (config.q_width(), config.kv_width());
-        for (buffer, width) in [
-            (&mut self.dnormed, config.hidden),
-            (&mut self.dactivated, config.ffn),
-            (&mut self.dattended, q),
-            (&mut self.dq, q),
-            (&mut self.dk, kv),
-            (&mut self.dv, kv),
-            (&mut self.draw, if config.qk_norm { q } else { 0 }),
-        ] {
-            buffer.resize(tokens * width, 0.0);
+    /// One of [`STEPS`] for a forward pass, and if `back` for a backward pass.
+    pub(super) fn fit(&mut self, size: &Size<'_>, back: bool, step: Fit) {
+        size.apply(step, self.forward(), Self::forward_lens(size));
+        if back {
+            size.apply(step, self.backward(), Self::backward_lens(size));
         }
     }
 
-    /// Values per token in both passes.
-    pub(super) fn width(config: &DecoderConfig) -> usize {
-        let (q, kv) = (config.q_width(), config.kv_width());
-        3 * config.hidden + 2 * config.ffn + 2 * q + 2 * kv + if config.qk_norm { q } else { 0 }
+    /// Values of a forward pass, and if `back` of a backward pass.
+    pub(super) fn len(size: &Size<'_>, back: bool) -> usize {
+        let forward: usize = Self::forward_lens(size).into_iter().sum();
+        let backward: usize = Self::backward_lens(size).into_iter().sum();
+        if back { forward + backward } else { forward }
     }
+
+    /// Values there is room for.
+    pub(super) fn held(&mut self) -> usize {
+        held(&self.forward()) + held(&self.backward())
+    }
+
+    fn forward(&mut self) -> [&mut Vec<f32>; 5] {
+        [&mut self.stream, &mut self.normed, &mut self.activated, &mut self.hidden, &mut self.last]
+    }
+
+    fn forward_lens(size: &Size<'_>) -> [usize; 5] {
+        let (stream, last) = (size.tokens * size.config.hidden, size.targets * size.config.hidden);
+        [stream, stream, size.tokens * size.config.ffn, last, last]
+    }
+
+    fn backward(&mut self) -> [&mut Vec<f32>; 11] {
+        let Self { dnormed, dactivated, dattended, dq, dk, dv, draw, dsmall, dstream, dhidden, dlast, .. } = self;
+        [dnormed, dactivated, dattended, dq, dk, dv, draw, dsmall, dstream, dhidden, dlast]
+    }
+
+    fn backward_lens(size: &Size<'_>) -> [usize; 11] {
+        let Size { config, tokens, targets, .. } = *size;
+        let (hidden, q, kv) = (config.hidden, tokens * config.q_width(), tokens * config.kv_width());
+        let draw = if config.qk_norm { q } else { 0 };
+        let small = tokens * size.ranks.into_iter().max().unwrap_or(0);
+        let dstream = if size.again() { tokens * hidden } else { 0 };
+        [tokens * hidden, tokens * config.ffn, q, q, kv, kv, draw, small, dstream, targets * hidden, targets * hidden]
+    }
+}
+
+fn held<const N: usize>(buffers: &[&mut Vec<f32>; N]) -> usize {
+    buffers.iter().map(|buffer| buffer.capacity()).sum()
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
 /// What of a decoder is learnt.
@@ -52,6 +53,34 @@ impl Lora {
     pub(super) fn scale(&self) -> f32 {
         self.alpha / self.rank as f32
     }
+
+    /// # Errors
+    /// [`ModelError::Input`] for an adapter that a decoder of this configuration cannot have: no rank, or one above a
+    /// module's smaller side; no modules, or one twice; a scale that is no positive number.
+    pub(super) fn check(&self, config: &DecoderConfig) -> Result<(), ModelError> {
+        let refused = |reason: String| Err(ModelError::Input(reason));
+        if self.rank == 0 {
+            return refused("an adapter's rank is 0, it must be at least 1".to_owned());
+        }
+        if self.targets.is_empty() {
+            let names = Module::ALL.map(Module::name).join(", ");
+            return refused(format!("an adapter's targets are empty: name at least one of {names}"));
+        }
+        for (index, module) in self.targets.iter().enumerate() {
+            let (name, most) = (module.name(), module.shape(config).into_iter().min().unwrap_or(0));
+            if self.targets[..index].contains(module) {
+                return refused(format!("an adapter's targets name {name} twice: name it once"));
+            }
+            if self.rank > most {
+                let rank = self.rank;
+                return refused(format!("an adapter of rank {rank} on {name}, whose shape allows {most} at most"));
+            }
+        }
+        if !(self.alpha.is_finite() && self.alpha > 0.0) {
+            return refused(format!("alpha {} is not a finite number above 0", self.alpha));
+        }
+        Ok(())
+    }
 }
 
 impl Module {
@@ -68,7 +97,7 @@ impl Module {
     }
 
     /// Its name inside a layer of the model hub's checkpoints.
-    pub(super) fn path(self) -> &'static str {
+    pub(crate) fn path(self) -> &'static str {
         match self {
             Self::QProj => "self_attn.q_proj",
             Self::KProj => "self_attn.k_proj",
@@ -81,7 +110,7 @@ impl Module {
     }
 
     /// Shape (out, in) of its weight.
-    pub(super) fn shape(self, config: &DecoderConfig) -> [usize; 2] {
+    pub(crate) fn shape(self, config: &DecoderConfig) -> [usize; 2] {
         let (hidden, ffn, q, kv) = (config.hidden, config.ffn, config.q_width(), config.kv_width());
         match self {
             Self::QProj => [q, hidden],

@@ -48,7 +48,7 @@ impl Tokenizer {
     /// # Errors
     /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer.
     pub fn from_file(path: &Path) -> Result<Self, ModelError> {
-        let bytes = std::fs::read(path).map_err(|source| ModelError::Io { path: path.into(), source })?;
+        let bytes = std::fs::read(path).map_err(ModelError::io("read", path))?;
         let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
         let json = serde_json::from_slice(&bytes).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))?;
         merge::check_json(&json).map_err(corrupt)?;

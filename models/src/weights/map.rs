@@ -18,9 +18,8 @@ pub(super) struct Map {
 
 impl Map {
     pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
-        let io = |source| ModelError::Io { path: path.into(), source };
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
+        let file = File::open(path).map_err(ModelError::io("read", path))?;
+        let metadata = file.metadata().map_err(ModelError::io("read", path))?;
         if !metadata.is_file() {
             return Err(ModelError::Corrupt { path: path.into(), reason: "not a file".to_owned() });
         }
@@ -28,7 +27,7 @@ impl Map {
             return Err(ModelError::Corrupt { path: path.into(), reason: "the file is empty".to_owned() });
         }
         // SAFETY: the mapping is private and read-only, and the contract above rules out files that shrink under it.
-        let memory = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let memory = unsafe { Mmap::map(&file) }.map_err(ModelError::io("read", path))?;
         Ok(Self { path: path.into(), memory })
     }
 

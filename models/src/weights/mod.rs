@@ -48,7 +48,7 @@ impl Weights {
                 let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
                 let tensors = Safetensors::open(path)?;
                 let file = folder.join("config.json");
-                let bytes = std::fs::read(&file).map_err(|source| ModelError::Io { path: file.clone(), source })?;
+                let bytes = std::fs::read(&file).map_err(ModelError::io("read", &file))?;
                 let config = hf::read_config(&file, &bytes, &tensors)?;
                 tensors.identify(&mut hash);
                 hash.update(&bytes);

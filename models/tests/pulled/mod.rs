@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use waymark_models::catalog::Catalog;
-use waymark_models::pull;
+use waymark_models::pull::{self, PullError};
 
 /// Where pulled weights are kept.
 pub fn cache() -> PathBuf {
@@ -21,6 +21,21 @@ pub fn cache() -> PathBuf {
 /// The GGUF file of the default base model.
 pub fn policy() -> PathBuf {
     pull::pull(&Catalog::bundled().default_policy, &cache(), &()).unwrap()
+}
+
+/// The same where it can be had; prints one line where no source can be reached.
+pub fn policy_if_reachable() -> Option<PathBuf> {
+    match pull::pull(&Catalog::bundled().default_policy, &cache(), &()) {
+        Err(PullError::Sources { name, attempts }) if attempts.iter().all(unreachable) => {
+            println!("skipped: {name} is not in the cache, and no source can be reached");
+            None
+        }
+        pulled => Some(pulled.unwrap()),
+    }
+}
+
+fn unreachable(error: &PullError) -> bool {
+    matches!(error, PullError::Package { .. } | PullError::Hub { .. })
 }
 
 /// The directory of the default embedder.

@@ -1,5 +1,5 @@
-//! The loss of a pack in `f64`, computed in the plainest way and without any code of the learner: what gradients are
-//! measured by.
+//! The loss of a pack in `f64`, computed in the plainest way: what gradients are measured by. It takes the learner's values
+//! and the decoder's table of rotations, and no other code of either.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl Reference {
             tensors.insert(parameter.name.clone(), wide(&learner.values()[parameter.range.clone()]));
         }
         let mut rope = Rope::new(config.head_dim, config.rope_base, &config.rope_scaling);
-        rope.reserve(64);
+        rope.reserve(config.context);
         Self { config, tensors, scale, rope }
     }
 

@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use waymark_models::folder::Draft;
+
 use super::RunError;
 
 /// Puts a file in the place of whatever has that name.
@@ -44,37 +46,15 @@ pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Re
 /// Makes a folder of files: `fill` writes them into the part that it is given, and only then does the folder get its
 /// name. What a killed process left of an earlier part is removed first.
 ///
-/// A folder that has the name already is moved aside to `.<name>.old` first, and removed in the end: between two renames
-/// neither has the name, and a crash in that moment leaves them as `.<name>.old` and `.<name>.part`.
+/// A folder that has the name already is replaced as [`Draft`] says.
 ///
 /// # Errors
 ///
 /// When the system refuses, or when `fill` fails.
 pub fn folder<E: From<RunError>>(path: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
-    let (part, old) = (beside(path, ".part"), beside(path, ".old"));
-    remove_folder(&part)?;
-    fs::create_dir_all(&part).map_err(RunError::io("create", &part))?;
-    fill(&part)?;
-    sync_tree(&part)?;
-    remove_folder(&old)?;
-    if path.exists() {
-        fs::rename(path, &old).map_err(RunError::io("move", path))?;
-    }
-    fs::rename(&part, path).map_err(RunError::io("rename", &part))?;
-    sync_parent(path)?;
-    Ok(remove_folder(&old)?)
-}
-
-/// Removes a folder with everything in it. That it is not there is fine.
-///
-/// # Errors
-///
-/// When the system refuses.
-pub fn remove_folder(path: &Path) -> Result<(), RunError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RunError::io("remove", path)(error)),
-        _ => Ok(()),
-    }
+    let draft = Draft::begin(path).map_err(RunError::from)?;
+    fill(draft.part())?;
+    Ok(draft.finish().map_err(RunError::from)?)
 }
 
 /// Removes the parts of files that killed processes left in `dir`, which need not be there. For a folder that no other
@@ -118,14 +98,6 @@ pub(super) fn is_part(name: &str) -> bool {
 pub(crate) fn sync_parent(path: &Path) -> Result<(), RunError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     sync(parent)
-}
-
-fn sync_tree(dir: &Path) -> Result<(), RunError> {
-    for entry in fs::read_dir(dir).map_err(RunError::io("read", dir))? {
-        let path = entry.map_err(RunError::io("read", dir))?.path();
-        if path.is_dir() { sync_tree(&path)? } else { sync(&path)? }
-    }
-    sync(dir)
 }
 
 /// A folder is synced through a handle on it, as a file is.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use waymark_models::ModelError;
+
 /// Why the directory of a run cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -16,6 +18,9 @@ pub enum RunError {
         /// What the system said.
         source: io::Error,
     },
+    /// The system refused something about a folder that is to be there whole or not at all.
+    #[error(transparent)]
+    Folder(#[from] ModelError),
     /// A new run was asked for where there is one already.
     #[error("{} holds a run already: resume it, or give another folder", dir.display())]
     Exists {

@@ -55,6 +55,17 @@ pub(super) fn runs(forest: &Forest, parts: Vec<Part>, heads: Heads) -> Vec<Run> 
     runs
 }
 
+/// Tokens of all heads in the memory for partial sums.
+pub(super) fn partial(runs: &[Run]) -> usize {
+    runs.last().map_or(0, |run| run.start + run.queries.len())
+}
+
+/// The most runs that a pack of `tokens` tokens is cut into: rounding the share of work down makes one more than aimed at.
+/// Packs of a few tokens, where the share is a few products, may have more.
+pub(super) fn most_runs(tokens: usize, kv: usize) -> usize {
+    (UNITS.div_ceil(kv) + 1).min(tokens)
+}
+
 pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradients: [&mut [f32]; 3]) {
     let Heads { query, kv, dim } = plan.heads;
     let [dq, dk, dv] = gradients;
@@ -65,9 +76,9 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
             *offset = dot(&dout[at.clone()], &pass.out[at]);
         }
     });
-    let tokens = plan.runs.last().map_or(0, |run| run.start + run.queries.len());
     let mut partial = plan.partial.lock().unwrap_or_else(PoisonError::into_inner);
-    partial.resize(tokens * query * dim, 0.0);
+    partial.resize(self::partial(&plan.runs) * query * dim, 0.0);
+    debug_assert_eq!(partial.len() + offsets.len(), plan.room(), "room");
     let sums = Base(partial.as_mut_ptr());
     let (to_dk, to_dv) = (Base(dk.as_mut_ptr()), Base(dv.as_mut_ptr()));
     team.sweep(plan.runs.len() * kv, &|claims| {
@@ -106,7 +117,7 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
     });
 }
 
-/// Up to [`TILE`] keys of one head, and everything that is written while the queries that see them go by.
+/// Up to `TILE` keys of one head, and everything that is written while the queries that see them go by.
 struct Tile<'a> {
     plan: &'a Plan,
     pass: Pass<'a>,
@@ -115,11 +126,11 @@ struct Tile<'a> {
     offsets: &'a [f32],
     /// Keys, scaled, shape (keys, dim).
     keys: Vec<f32>,
-    /// The same transposed, shape (dim, [`TILE`]), with zeros beyond the last.
+    /// The same transposed, shape (dim, `TILE`), with zeros beyond the last.
     keys_across: Vec<f32>,
     /// Values, likewise.
     values_across: Vec<f32>,
-    /// Softmax weights and their gradients, shape (queries, [`TILE`]).
+    /// Softmax weights and their gradients, shape (queries, `TILE`).
     weights: Vec<f32>,
     slopes: Vec<f32>,
     /// Gradients of keys and values, shape (keys, dim).

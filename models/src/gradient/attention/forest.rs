@@ -39,7 +39,7 @@ impl Forest {
         Self { nodes }
     }
 
-    /// A segment's tokens, [`TILE`] at a time.
+    /// A segment's tokens, `TILE` at a time.
     pub(super) fn parts(&self, segment: usize) -> impl Iterator<Item = Part> {
         let all = self.nodes[segment].tokens.clone();
         all.clone().step_by(TILE).map(move |first| Part { segment, tokens: first..(first + TILE).min(all.end) })
@@ -76,7 +76,7 @@ fn join(ranges: &mut Vec<Range<usize>>, next: Range<usize>) {
     }
 }
 
-/// Cuts ranges into pieces of at most [`TILE`].
+/// Cuts ranges into pieces of at most `TILE`.
 pub(super) fn tiles(ranges: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> {
     ranges.iter().flat_map(|range| {
         let end = range.end;

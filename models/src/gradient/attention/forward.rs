@@ -39,11 +39,11 @@ pub(super) fn run(plan: &Plan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: 
     });
 }
 
-/// Up to [`TILE`] queries of every head in a group, and everything that is written while their keys go by.
+/// Up to `TILE` queries of every head in a group, and everything that is written while their keys go by.
 struct Tile<'a> {
     plan: &'a Plan,
     members: Vec<Member>,
-    /// Shape (keys, [`TILE`]).
+    /// Shape (keys, `TILE`).
     scores: Vec<f32>,
     /// Values of one tile of keys, shape (keys, dim).
     values: Vec<f32>,
@@ -51,9 +51,9 @@ struct Tile<'a> {
 
 /// One query head.
 struct Member {
-    /// Queries, scaled and transposed, shape (dim, [`TILE`]); zero beyond the last.
+    /// Queries, scaled and transposed, shape (dim, `TILE`); zero beyond the last.
     queries: Vec<f32>,
-    /// Weighted sums of values, shape ([`TILE`], dim).
+    /// Weighted sums of values, shape (`TILE`, dim).
     sums: Vec<f32>,
     largest: [f32; TILE],
     totals: [f32; TILE],
@@ -130,7 +130,7 @@ impl Member {
     }
 }
 
-/// Turns scores, shape (keys, [`TILE`]), into softmax weights relative to the largest score so far, and rescales what
+/// Turns scores, shape (keys, `TILE`), into softmax weights relative to the largest score so far, and rescales what
 /// was summed up before.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 //!
 //! With `s = q · k / √dim` over the keys a token sees, `p = softmax(s)` and `out = p · v`. Backwards, with
 //! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = ds · k / √dim`, `dk = dsᵀ · q / √dim` (Dao et al.
-//! 2022, "FlashAttention", algorithms 2 and 4). Scores exist only as tiles of [`TILE`] × [`TILE`].
+//! 2022, "FlashAttention", algorithms 2 and 4). Scores exist only as tiles of `TILE` × `TILE`.
 
 mod backward;
 mod forest;
@@ -40,7 +40,7 @@ pub struct Plan {
     partial: Mutex<Vec<f32>>,
 }
 
-/// Up to [`TILE`] consecutive tokens of a segment.
+/// Up to `TILE` consecutive tokens of a segment.
 #[derive(Debug, Clone)]
 struct Part {
     segment: usize,
@@ -66,9 +66,11 @@ impl Plan {
     /// The plan for `pack`; it holds for all layers.
     ///
     /// # Panics
-    /// If the width of a head is no multiple of 16.
+    /// If the width of a head is no multiple of 16, or the number of query heads none of that of key and value heads.
     pub fn new(pack: &Pack, heads: Heads) -> Self {
-        assert!(heads.dim.is_multiple_of(LANES), "head size is no multiple of {LANES}");
+        let Heads { query, kv, dim } = heads;
+        assert!(dim > 0 && dim.is_multiple_of(LANES), "heads of {dim} values: it must be a multiple of {LANES}");
+        assert!(query > 0 && kv > 0 && query.is_multiple_of(kv), "{query} query heads for {kv} key and value heads");
         let forest = Forest::new(pack);
         let parts: Vec<_> = (0..pack.segments().len()).flat_map(|segment| forest.parts(segment)).collect();
         let mut queries = parts.clone();
@@ -111,6 +113,18 @@ impl Plan {
         self.check(pass);
         self.check(Pass { q: dq, k: dk, v: dv, out: dout, lse });
         backward::run(self, team, pass, dout, [dq, dk, dv]);
+    }
+
+    /// Values that [`backward`](Self::backward) works in: partial gradients of queries, and `D`.
+    pub(crate) fn room(&self) -> usize {
+        let Heads { query, dim, .. } = self.heads;
+        backward::partial(&self.runs) * query * dim + self.tokens * query
+    }
+
+    /// The most that a pack of `tokens` tokens makes of these.
+    pub(crate) fn most_room(tokens: usize, heads: Heads) -> usize {
+        let Heads { query, kv, dim } = heads;
+        backward::most_runs(tokens, kv) * tokens * query * dim + tokens * query
     }
 
     fn check(&self, pass: Pass<'_>) {

@@ -17,6 +17,12 @@ const STRIDE: usize = ENTRIES + LANES;
 /// Shares of the vocabulary with sums of their own. Fixed, so that results do not depend on the number of threads.
 const SHARES: usize = 16;
 
+/// Values that [`run`] works in for so many rows.
+pub(super) fn room(vocabulary: usize, width: usize, rows: usize) -> usize {
+    let shares = SHARES.min(vocabulary.div_ceil(ENTRIES));
+    shares * rows * width.next_multiple_of(PANEL) + rows * width.next_multiple_of(LANES)
+}
+
 /// Overwrites `dhidden`, adds to `grad`.
 pub(super) fn run(
     isa: Isa,
@@ -36,6 +42,7 @@ pub(super) fn run(
     let mut partial = vec![0.0; shares * rows.len() * padded];
     let (sums, grad) = (Base(partial.as_mut_ptr()), grad.map(|grad| Base(grad.as_mut_ptr())));
     let task = Task { isa, transposed, rows, logits, hidden: aligned(hidden, width) };
+    debug_assert_eq!(partial.len() + task.hidden.len(), room(vocabulary, width, rows.len()), "room");
     let len = rows.len() * padded;
     team.sweep(shares, &|claims| {
         let mut slopes = vec![0.0; ROWS * STRIDE];
@@ -88,7 +95,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The slopes of `count` logits of each row, shape (rows, [`STRIDE`]).
+    /// The slopes of `count` logits of each row, shape (rows, `STRIDE`).
     fn slopes(&self, first: usize, count: usize, to: &mut [f32]) {
         let vocabulary = self.transposed.inn();
         for (index, (row, to)) in self.rows.iter().zip(to.chunks_exact_mut(STRIDE)).enumerate() {

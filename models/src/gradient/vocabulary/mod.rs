@@ -1,7 +1,7 @@
 //! The vocabulary's part of a loss: logits, log-probabilities, entropies and their gradients, a few targets at a time.
 //!
 //! With p the distribution and H its entropy, `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`.
-//! Logits exist for [`ROWS`] targets at once, their gradients only for a tile of these, from which both products that
+//! Logits exist for `ROWS` targets at once, their gradients only for a tile of these, from which both products that
 //! need them are taken at once.
 
 mod backward;
@@ -31,7 +31,7 @@ pub struct Head<'a> {
 /// # Panics
 /// If `hidden` does not have its shape, or an id is not below the vocabulary.
 pub fn score(team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32]) -> Vec<Score> {
-    assert!(hidden.len() == ids.len() * weights.inn(), "hidden states of the targets");
+    check(weights, hidden, ids);
     let mut scores = Vec::with_capacity(ids.len());
     let mut logits = vec![0.0; ROWS.min(ids.len()) * weights.out()];
     for (ids, hidden) in ids.chunks(ROWS).zip(hidden.chunks(ROWS * weights.inn())) {
@@ -71,7 +71,10 @@ fn learn_with(
     mut grad: Option<&mut [f32]>,
 ) {
     let (vocabulary, width) = (head.weights.out(), head.weights.inn());
-    assert!(hidden.len() == ids.len() * width && dhidden.len() == hidden.len(), "hidden states of the targets");
+    check(head.weights, hidden, ids);
+    let shape = (head.transposed.inn(), head.transposed.out());
+    assert!(shape == (vocabulary, width), "a head of shape ({vocabulary}, {width}), transposed one of {shape:?}");
+    assert!(dhidden.len() == hidden.len(), "{} gradients of {} hidden values", dhidden.len(), hidden.len());
     let mut logits = vec![0.0; ROWS.min(ids.len()) * vocabulary];
     let chunks = ids.chunks(ROWS).zip(hidden.chunks(ROWS * width)).zip(dhidden.chunks_mut(ROWS * width));
     for (index, ((ids, hidden), dhidden)) in chunks.enumerate() {
@@ -82,6 +85,19 @@ fn learn_with(
         }
         backward::run(isa, team, head.transposed, (&rows, logits), hidden, dhidden, grad.as_deref_mut());
     }
+}
+
+fn check(weights: &Packed, hidden: &[f32], ids: &[u32]) {
+    let (vocabulary, width) = (weights.out(), weights.inn());
+    assert!(hidden.len() == ids.len() * width, "{} hidden values for {} targets of {width}", hidden.len(), ids.len());
+    let wrong = ids.iter().find(|&&id| id as usize >= vocabulary);
+    assert!(wrong.is_none(), "target {} of a vocabulary of {vocabulary}", wrong.unwrap_or(&0));
+}
+
+/// Values that [`learn`] works in for so many targets: a few rows of logits, and the partial sums for their hidden states.
+pub(super) fn room(vocabulary: usize, width: usize, targets: usize) -> usize {
+    let rows = ROWS.min(targets);
+    rows * vocabulary + backward::room(vocabulary, width, rows)
 }
 
 /// What one target's logits say, and what is to be done about it.

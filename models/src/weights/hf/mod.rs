@@ -50,7 +50,7 @@ impl Safetensors {
 
     fn sharded(folder: &Path, index: &Path) -> Result<Self, ModelError> {
         let corrupt = |reason: String| ModelError::Corrupt { path: index.into(), reason };
-        let bytes = std::fs::read(index).map_err(|source| ModelError::Io { path: index.into(), source })?;
+        let bytes = std::fs::read(index).map_err(ModelError::io("read", index))?;
         let Index { weight_map } = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
         let mut files: Vec<&String> = weight_map.values().collect();
         files.sort_unstable();

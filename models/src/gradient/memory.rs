@@ -1,0 +1,209 @@
+//! How much memory a pass takes, and how it keeps to a limit.
+
+use super::attention::Plan;
+use super::tape::{Kept, STEPS, Scratch, Size, Tape};
+use super::{Learner, Pack, vocabulary};
+use crate::ModelError;
+
+const MIB: f64 = (1 << 20) as f64;
+
+impl Learner {
+    /// Bounds the memory of a pass, in bytes as [`bytes_of`](Self::bytes_of) counts them: as many layers as fit keep their
+    /// activations, the others keep their input and are computed again in the backward pass. The result is the same to
+    /// the last bit. A pass that does not fit even so is refused. `None` keeps everything.
+    pub fn set_limit(&mut self, limit: Option<usize>) {
+        self.limit = limit;
+    }
+
+    /// Bytes of memory to plan with for passes over up to `tokens` tokens, all of them targets: as
+    /// [`bytes_of`](Self::bytes_of), with the most partial sums that attention takes for a pack of that size.
+    pub fn bytes(&self, tokens: usize) -> usize {
+        let (size, room) = (self.size(tokens, tokens), Plan::most_room(tokens, self.heads()));
+        self.learning(&self.fitted(size, room), room)
+    }
+
+    /// Bytes of memory while learning from `pack`: weights, values, gradients, activations and what the pass works in,
+    /// under the limit where that can be kept, and else as little as can be. Without a limit an earlier, larger pass may
+    /// have left more. The pack, positions and their rotations, norms, and what each thread has for a tile of its work are
+    /// not counted.
+    pub fn bytes_of(&self, pack: &Pack) -> usize {
+        let (size, room) = (self.size(pack.tokens().len(), pack.targets().len()), Plan::new(pack, self.heads()).room());
+        self.learning(&self.fitted(size, room), room)
+    }
+
+    /// Gives all memory its size for learning from `pack`, and says how many layers keep their activations.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] when it cannot keep to the limit.
+    pub(super) fn ready(&mut self, pack: &Pack, plan: &Plan) -> Result<usize, ModelError> {
+        let size = self.fitted(self.size(pack.tokens().len(), pack.targets().len()), plan.room());
+        self.afford(self.learning(&size, plan.room()), &size)?;
+        let Size { ranks, tokens, targets, whole, exact, .. } = size;
+        let Self { config, tape, scratch, .. } = self;
+        let size = Size { config, ranks, tokens, targets, whole, exact };
+        for step in STEPS {
+            tape.fit(&size, step);
+            scratch.fit(&size, true, step);
+        }
+        Ok(whole)
+    }
+
+    /// Gives the memory its size that scoring `pack` takes.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] when it cannot keep to the limit.
+    pub(super) fn ready_to_score(&mut self, pack: &Pack) -> Result<(), ModelError> {
+        let size = self.size(pack.tokens().len(), pack.targets().len());
+        let need = self.scoring(&size);
+        self.afford(need, &size)?;
+        let Size { ranks, tokens, targets, whole, exact, .. } = size;
+        let Self { config, tape, scratch, limit, .. } = self;
+        let size = Size { config, ranks, tokens, targets, whole, exact };
+        // What learning left has no use here.
+        let left = size_of::<f32>() * (tape.held() + scratch.held());
+        if limit.is_some_and(|limit| need + left > limit) {
+            (*tape, *scratch) = (Tape::default(), Scratch::default());
+        }
+        if tape.kept.is_empty() {
+            tape.kept.push(Kept::default());
+        }
+        for step in STEPS {
+            tape.kept[0].fit(&size, step);
+            scratch.fit(&size, false, step);
+        }
+        Ok(())
+    }
+
+    /// The size of a pass in which all layers keep their activations.
+    fn size(&self, tokens: usize, targets: usize) -> Size<'_> {
+        let (ranks, whole) = (self.network.ranks(), self.config.layers - 1);
+        Size { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
+    }
+
+    /// The same with as many whole layers as the limit allows; without any if it allows none.
+    fn fitted<'a>(&self, mut size: Size<'a>, room: usize) -> Size<'a> {
+        while size.whole > 0 && self.limit.is_some_and(|limit| self.learning(&size, room) > limit) {
+            size.whole -= 1;
+        }
+        size
+    }
+
+    /// Bytes while learning; attention works in `room` values.
+    fn learning(&self, size: &Size<'_>, room: usize) -> usize {
+        self.resting() + size_of::<f32>() * (Tape::len(size) + Scratch::len(size, true) + room + self.ending(size))
+    }
+
+    /// Bytes while scoring.
+    fn scoring(&self, size: &Size<'_>) -> usize {
+        self.resting() + size_of::<f32>() * (Kept::len(size) + Scratch::len(size, false) + self.ending(size))
+    }
+
+    /// Bytes between passes.
+    fn resting(&self) -> usize {
+        self.network.bytes() + size_of::<f32>() * (self.values().len() + self.gradients().len())
+    }
+
+    /// Values that the vocabulary's part works in.
+    fn ending(&self, size: &Size<'_>) -> usize {
+        vocabulary::room(self.config.vocab, self.config.hidden, size.targets)
+    }
+
+    fn afford(&self, need: usize, size: &Size<'_>) -> Result<(), ModelError> {
+        match self.limit {
+            Some(limit) if need > limit => Err(ModelError::Input(format!(
+                "a pass over {} tokens with {} targets needs {:.2} MiB of memory, the limit is {:.2} MiB; raise the limit \
+                 or make packs smaller",
+                size.tokens,
+                size.targets,
+                need as f64 / MIB,
+                limit as f64 / MIB
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::gradient::{Lora, Module, Score, Slope, Tune};
+    use crate::kernel::Team;
+    use crate::weights::Weights;
+
+    fn learner(name: &str, tune: &Tune) -> Learner {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/decoder"));
+        Learner::load(&Weights::open(&folder.join(name)).unwrap(), Arc::new(Team::new(2)), tune).unwrap()
+    }
+
+    fn pack(lengths: &[usize]) -> Pack {
+        let mut pack = Pack::new();
+        for &length in lengths {
+            let segment = pack.push(&(0..length as u32).collect::<Vec<_>>(), None);
+            (1..length).for_each(|index| pack.target(segment, index));
+        }
+        pack
+    }
+
+    fn slope(_: usize, _: Score) -> Slope {
+        Slope { logprob: -1.0, entropy: 0.1 }
+    }
+
+    /// What there is after learning from `pack`, with what the pass gave back already.
+    fn found(learner: &mut Learner, pack: &Pack) -> usize {
+        learner.learn(pack, &mut slope).unwrap();
+        let config = learner.config();
+        let passing = Plan::new(pack, learner.heads()).room()
+            + vocabulary::room(config.vocab, config.hidden, pack.targets().len());
+        let held = learner.tape.held() + learner.scratch.held();
+        learner.network.bytes() + size_of::<f32>() * (2 * learner.values().len() + held + passing)
+    }
+
+    #[test]
+    fn a_pass_takes_what_was_said_whatever_came_before() {
+        let lora = Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: Module::ALL.to_vec(), seed: 5 });
+        for (name, tune) in [("llama", &lora), ("qwen2", &Tune::Full), ("qwen3", &lora), ("qwen3", &Tune::Full)] {
+            let (long, short) = (pack(&[100, 60, 9]), pack(&[30, 7]));
+            let mut learner = learner(name, tune);
+            assert_eq!(found(&mut learner, &short), learner.bytes_of(&short), "{name}");
+            assert_eq!(found(&mut learner, &long), learner.bytes_of(&long), "{name}");
+            let all = learner.bytes_of(&long);
+            for pack in [&long, &short] {
+                assert!(learner.bytes_of(pack) <= learner.bytes(pack.tokens().len()), "{name}");
+            }
+            learner.set_limit(Some(0));
+            let least = learner.bytes_of(&long);
+            for limit in [least, (least + all) / 2, all] {
+                learner.set_limit(Some(limit));
+                for pack in [&long, &short, &long, &short, &short] {
+                    assert_eq!(found(&mut learner, pack), learner.bytes_of(pack), "{name}");
+                    assert!(learner.bytes_of(pack) <= limit, "{name}");
+                }
+                learner.score(&long, false).unwrap();
+                let held = learner.tape.held() + learner.scratch.held();
+                let size = learner.size(long.tokens().len(), long.targets().len());
+                let after = learner.resting() + size_of::<f32>() * (held + learner.ending(&size));
+                assert!(after <= limit, "{name}: {after} bytes, the limit is {limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_kept_is_refused() {
+        let mut learner = learner("llama", &Tune::Full);
+        let pack = pack(&[50]);
+        learner.set_limit(Some(0));
+        learner.set_limit(Some(learner.bytes_of(&pack) - 1));
+        let error = learner.learn(&pack, &mut slope).unwrap_err().to_string();
+        for part in ["50 tokens with 49 targets", "MiB", "limit", "smaller"] {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(learner.score(&pack, false).is_ok());
+        learner.set_limit(Some(1));
+        assert!(learner.score(&pack, false).unwrap_err().to_string().contains("limit"));
+    }
+}
