@@ -109,7 +109,7 @@ fn groups(sequences: &[Sequence<'_>], members: &[usize], depth: usize) -> Vec<Ve
 }
 
 /// Splits sequences, in their order, into passes of about `budget` tokens, what is shared counted once: exact to
-/// [`LEAST`] tokens per sequence. A sequence that is longer gets a pass of its own.
+/// `LEAST` tokens per sequence. A sequence that is longer gets a pass of its own.
 pub fn split(sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
     let mut passes = Vec::new();
     let (mut start, mut tokens) = (0, 0);

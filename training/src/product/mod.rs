@@ -95,7 +95,7 @@ pub fn write(dir: &Path, learner: &Learner, recipe: &Recipe, record: &Record, ba
 /// Writes the policy of a run with the learner's values, which are those of its best step.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn finish(
     ledger: &Ledger,
     learner: &Learner,

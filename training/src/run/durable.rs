@@ -22,11 +22,11 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
     write_with(path, |file| file.write_all(bytes))
 }
 
-/// As [`write`], for what is too large to have in memory twice.
+/// As [`write()`], for what is too large to have in memory twice.
 ///
 /// # Errors
 ///
-/// As [`write`], or when `fill` fails.
+/// As [`write()`], or when `fill` fails.
 pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
     let part = beside(path, &format!(".{}.part", std::process::id()));
     let filled = File::create(&part).and_then(|file| {

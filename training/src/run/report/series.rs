@@ -2,6 +2,9 @@
 
 use super::super::Row;
 
+/// What can be drawn: squares and sums of such numbers are finite.
+const LARGEST: f64 = 1e100;
+
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
@@ -18,7 +21,8 @@ pub(super) struct Point {
 pub(super) struct Series {
     pub(super) label: String,
     pub(super) points: Vec<Point>,
-    /// Measurements that are not finite: steps and what they were.
+    /// Measurements that cannot be drawn, because they are not finite or too large for arithmetic with them: steps and
+    /// what they were.
     pub(super) broken: Vec<(u64, f64)>,
     /// How many points the smooth line looks at; 1 if it is the line itself.
     pub(super) span: usize,
@@ -32,7 +36,7 @@ impl Series {
         let mut points: Vec<(Point, &str)> = Vec::new();
         for row in rows {
             let Some(&value) = row.values.get(name) else { continue };
-            if !value.is_finite() {
+            if !value.is_finite() || value.abs() > LARGEST {
                 broken.push((row.step, value));
                 continue;
             }
