@@ -8,6 +8,7 @@ mod change;
 mod client;
 mod demo;
 pub mod embedding;
+mod end;
 pub mod eval;
 mod explain;
 mod filter;
@@ -24,6 +25,7 @@ mod triples;
 use clap::{Parser, Subcommand};
 
 pub use self::client::Client;
+pub use self::end::end;
 pub use self::trace::Printer;
 
 /// An inference server for trained agentic RAG policies.

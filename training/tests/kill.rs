@@ -96,6 +96,16 @@ fn samples(path: &Path) {
     fs::write(path, lines.map(|line| line + "\n").collect::<String>()).unwrap();
 }
 
+/// A folder with all that a run begins with: a base model, trajectories and a recipe.
+fn ready() -> tempfile::TempDir {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    model(dir);
+    samples(&dir.join("samples.jsonl"));
+    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
+    temp
+}
+
 /// The latest checkpoint of a run, if there is one.
 fn latest(run: &Path) -> Option<String> {
     let files = fs::read_dir(run.join("checkpoints")).ok()?;
@@ -113,11 +123,8 @@ fn train(dir: &Path, out: &str) -> Command {
 
 #[test]
 fn killed_and_left_alone_end_in_the_same_bytes() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = ready();
     let dir = temp.path();
-    model(dir);
-    samples(&dir.join("samples.jsonl"));
-    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
     let output = train(dir, "whole").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
@@ -156,11 +163,8 @@ fn killed_and_left_alone_end_in_the_same_bytes() {
 
 #[test]
 fn another_recipe_does_not_go_on_with_a_run() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = ready();
     let dir = temp.path();
-    model(dir);
-    samples(&dir.join("samples.jsonl"));
-    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
     let short = ["--set", "sft.limit=4", "--set", "sft.epochs=1"];
     assert!(train(dir, "run").args(short).status().unwrap().success());
     let output = train(dir, "run").args(short).args(["--set", "sft.batch=2"]).output().unwrap();
@@ -173,11 +177,8 @@ fn another_recipe_does_not_go_on_with_a_run() {
 
 #[test]
 fn samples_of_another_policy_are_refused_by_line() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = ready();
     let dir = temp.path();
-    model(dir);
-    samples(&dir.join("samples.jsonl"));
-    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
     let text = fs::read_to_string(dir.join("samples.jsonl")).unwrap();
     for (from, to, told) in [
         ("\"protocol\":\"routerag\"", "\"protocol\":\"search-r1\"", "line 3: it is of the protocol \"search-r1\""),
@@ -196,11 +197,8 @@ fn samples_of_another_policy_are_refused_by_line() {
 
 #[test]
 fn a_policy_of_another_base_or_protocol_is_not_gone_on_with() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = ready();
     let dir = temp.path();
-    model(dir);
-    samples(&dir.join("samples.jsonl"));
-    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
     let short = ["--set", "sft.limit=4", "--set", "sft.epochs=1"];
     assert!(train(dir, "first").args(short).status().unwrap().success());
     let policy = dir.join("first/policy/policy.toml");
