@@ -419,7 +419,7 @@ async fn an_adapter_that_is_replaced_leaves_no_cache_behind() {
     let dir = tempfile::tempdir().unwrap();
     let old = engine.load_adapter(dir.path().into()).await.unwrap();
     let with = |adapter| {
-        let mut session = engine.session(SessionOptions { adapter: Some(adapter), salt: 0 });
+        let mut session = engine.session(SessionOptions { adapter: Some(adapter), ..SessionOptions::default() });
         session.append(&prompt(1, 50), Origin::Prompt, false);
         session
     };

@@ -73,7 +73,7 @@ fn prompt(family: u32, tokens: u32, vocab: u32) -> Vec<u32> {
 
 /// Two turns with an observation between them; returns the session and what it should have become.
 async fn episode(engine: &Engine, prompt: Vec<u32>, adapter: Option<Adapter>) -> Session {
-    let mut session = engine.session(SessionOptions { adapter, salt: 0 });
+    let mut session = engine.session(SessionOptions { adapter, ..SessionOptions::default() });
     session.append(&prompt, Origin::Prompt, false);
     run(&mut session, 12).await;
     session.append(&prompt[..9], Origin::Environment, false);

@@ -19,7 +19,7 @@ use super::runtime::Runtime;
 use super::sampling::Sampling;
 use super::trajectory::Trajectory;
 use super::variant::Variant;
-use crate::engine::Engine;
+use crate::engine::{Engine, RequestId, SessionOptions};
 
 /// Tokens that the reference keeps of a first prompt in training, counted from its end.
 const MAX_START: usize = 2048;
@@ -48,10 +48,19 @@ pub(super) struct Settings {
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) salt: u64,
+    /// The request it is run for.
+    pub(super) request: Option<RequestId>,
     /// The longest sequence, in tokens.
     pub(super) context: usize,
     /// How much of it is kept for the end.
     pub(super) aside: usize,
+}
+
+impl Settings {
+    /// What a sequence of such an episode is opened with.
+    pub(super) fn session(&self, policy: &Policy) -> SessionOptions {
+        SessionOptions { adapter: policy.adapter(), salt: self.salt, request: self.request }
+    }
 }
 
 impl<S: Source> Episode<S> {
@@ -93,6 +102,7 @@ impl<S: Source> Episode<S> {
             guided,
             logprobs: options.logprobs,
             salt: options.salt,
+            request: options.request,
             context,
             aside,
         };

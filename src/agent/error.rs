@@ -64,6 +64,9 @@ pub enum AgentError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The loop ran into a bug. The panic hook has printed where and why.
+    #[error("this request ran into a bug in the server")]
+    Panicked,
     /// Nobody listens to the events any more.
     #[error("the client has gone")]
     Gone,
@@ -82,6 +85,7 @@ impl AgentError {
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",
             AgentError::Engine(_) => "engine_error",
+            AgentError::Panicked => "internal_error",
             AgentError::Gone => "client_gone",
         }
     }

@@ -1,6 +1,7 @@
 //! What an episode does about a search.
 
 use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument, Span, debug_span, field::Empty};
 use waymark_index::{Evidence, Hit, Mode, Passage};
 
 use super::AgentError;
@@ -24,11 +25,13 @@ impl<S: Source> Run<S> {
         let (turn, query) = (self.turn, request.query.clone());
         self.tell(Event::SearchStarted { turn, query: query.clone(), mode, k: retrieval.k }).await?;
         let began = Instant::now();
-        let (result, cached) = self.search(request, mode).await;
+        let span = debug_span!("search", turn, %mode, k = retrieval.k, cached = Empty, hits = Empty, error = Empty);
+        let (result, cached) = self.search(request, mode).instrument(span.clone()).await;
         let seconds = began.elapsed().as_secs_f64();
         self.timings.search += seconds;
 
         let error = result.as_ref().err().map(SearchError::to_string);
+        note(&span, &result, cached);
         let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
             (evidence.hits, evidence.triples, Some(evidence.snapshot))
         });
@@ -79,5 +82,17 @@ impl<S: Source> Run<S> {
         let shown: Vec<(Passage, usize)> = hits.iter().map(|hit| neutral::passage(&hit.passage, names)).collect();
         let count = shown.iter().map(|(_, count)| count).sum();
         (shown.into_iter().map(|(passage, _)| passage).collect(), count)
+    }
+}
+
+/// What came of a search, for its span and the log.
+fn note(span: &Span, result: &Result<Evidence, SearchError>, cached: bool) {
+    span.record("cached", cached);
+    match result {
+        Ok(evidence) => drop(span.record("hits", evidence.hits.len())),
+        Err(error) => {
+            span.record("error", tracing::field::display(error));
+            tracing::warn!(%error, "a search gave nothing");
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::budget::Budget;
 use super::policy::{Policy, Retrieval};
 use super::sampling::Sampling;
 use super::search::MAX_K;
+use crate::engine::RequestId;
 
 /// What one episode wants otherwise than its policy has it. Bounds can be tightened, never widened.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -39,6 +40,8 @@ pub struct EpisodeOptions {
     pub logprobs: Option<usize>,
     /// Keeps the prefix caches of tenants apart.
     pub salt: u64,
+    /// The request it is run for, for whoever looks at the engine's state.
+    pub request: Option<RequestId>,
 }
 
 impl EpisodeOptions {

@@ -20,7 +20,7 @@ use super::reader::Reader;
 use super::runtime::Runtime;
 use super::trajectory::{Acted, Found, Timings, Trajectory};
 use super::turn::{Ended, Want};
-use crate::engine::{Origin, SessionOptions, StopSet, Token};
+use crate::engine::{Origin, StopSet, Token};
 
 /// An episode while it runs.
 pub(super) struct Run<S: Source> {
@@ -60,7 +60,7 @@ struct End {
 impl<S: Source> Run<S> {
     pub(super) fn new(episode: Episode<S>, events: mpsc::Sender<Event>) -> Run<S> {
         let Episode { runtime, policy, settings, question, prompt } = episode;
-        let session = runtime.engine.open(SessionOptions { adapter: policy.adapter(), salt: settings.salt });
+        let session = runtime.engine.open(settings.session(&policy));
         let began = Instant::now();
         let stops = if policy.variant.cuts() { &[][..] } else { policy.protocol.stops() };
         let mut run = Run {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tracing::{Instrument, Span};
 use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query};
 
 use super::pool::{Pool, Ticket};
@@ -192,11 +193,12 @@ impl Searcher {
             let gone = || SearchError::Failed("the searcher has stopped".to_owned());
             let permit = self.0.pool.thread().await.ok_or_else(gone)?;
             let (reply, answer) = oneshot::channel();
-            let shared = self.0.clone();
+            let (shared, span) = (self.0.clone(), Span::current());
             let work = move || -> Box<dyn FnOnce()> {
                 // What nobody waits for any more is not begun.
                 let late = reply.is_closed() || Instant::now() >= deadline;
-                let found = if late { Err(SearchError::Timeout) } else { shared.guarded(&wanted) };
+                let search = || shared.guarded(&wanted);
+                let found = if late { Err(SearchError::Timeout) } else { span.in_scope(search) };
                 Box::new(move || drop(reply.send(found)))
             };
             let ticket = self.0.pool.run(permit, Box::new(work));
@@ -222,10 +224,11 @@ impl Drop for GiveUp {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (shared, ticket, deadline) = (self.shared.clone(), self.ticket.clone(), self.deadline);
-            runtime.spawn(async move {
+            let wait = async move {
                 sleep_until(deadline).await;
                 shared.pool.give_up(&ticket);
-            });
+            };
+            runtime.spawn(wait.in_current_span());
         }
     }
 }

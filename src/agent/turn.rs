@@ -8,7 +8,7 @@ use super::AgentError;
 use super::generator::{Generator, Source, Steps};
 use super::reader::Reader;
 use super::run::Run;
-use crate::engine::{Finish, Generate, Origin, SessionOptions, StopSet, Token};
+use crate::engine::{Finish, Generate, Origin, StopSet, Token};
 
 /// What one generation may do.
 pub(super) struct Want {
@@ -119,7 +119,7 @@ impl<S: Source> Run<S> {
         let room = self.runtime.engine.limit().saturating_sub(self.settings.budget.turn_tokens).max(1);
         let seen = self.settings.budget.context_tokens.min(room).min(self.tokens.len());
         let ids: Vec<u32> = self.tokens[self.tokens.len() - seen..].iter().map(|token| token.id).collect();
-        let options = SessionOptions { adapter: self.policy.adapter(), salt: self.settings.salt };
+        let options = self.settings.session(&self.policy);
         self.session = self.runtime.engine.open(options);
         self.session.append(&ids, Origin::Prompt, false);
     }

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
+use super::request_id;
 use super::state::AppState;
 use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
 
@@ -18,9 +19,13 @@ pub(super) async fn start(
     options: EpisodeOptions,
     n: usize,
 ) -> Result<Events, ApiError> {
-    let (runtime, owned) = (state.runtime.clone(), policy.clone());
+    let (runtime, owned, request) = (state.runtime.clone(), policy.clone(), request_id::current());
     let build = move || -> Result<Vec<Episode>, ApiError> {
-        let seeded = |index: usize| EpisodeOptions { seed: options.seed.wrapping_add(index as u64), ..options.clone() };
+        let seeded = |index: usize| EpisodeOptions {
+            seed: options.seed.wrapping_add(index as u64),
+            request,
+            ..options.clone()
+        };
         (0..n).map(|index| Ok(Episode::new(&runtime, &owned, conversation.clone(), seeded(index))?)).collect()
     };
     // A prompt may be megabytes of text: it is encoded where that holds nobody up.

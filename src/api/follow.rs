@@ -1,16 +1,17 @@
 //! Episodes as streams of events, driven by whoever reads them.
 
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
 
 use super::error::ApiError;
 use super::metrics::{EpisodeLabels, Metrics, PolicyLabels};
-use crate::agent::{Episode, Event, Policy, Reason};
+use crate::agent::{AgentError, Episode, Event, Policy, Reason};
 
 /// Events that may lie between an episode and its reader; a full queue makes the episode wait.
 const QUEUED: usize = 64;
@@ -27,11 +28,11 @@ pub(crate) fn follow(episodes: Vec<Episode>, policy: &Arc<Policy>, metrics: &Met
     stream::select_all(each).boxed()
 }
 
-/// One episode's events: those it sends, and the error it may end with.
+/// One episode's events: those it sends, and the error it may end with. A panic in it is such an error.
 fn events(episode: Episode, mut record: Record) -> impl Stream<Item = Result<Event, ApiError>> + Send {
     async_stream::stream! {
         let (sender, mut receiver) = mpsc::channel(QUEUED);
-        let mut run = pin!(episode.run(sender));
+        let mut run = pin!(AssertUnwindSafe(episode.run(sender)).catch_unwind());
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -48,9 +49,10 @@ fn events(episode: Episode, mut record: Record) -> impl Stream<Item = Result<Eve
                 yield Ok(event);
             }
         }
-        if let Err(error) = outcome {
+        if let Err(error) = outcome.unwrap_or_else(|_| Err(AgentError::Panicked)) {
             let error = ApiError::from(error);
             record.end(error.code.name());
+            tracing::warn!(code = error.code.name(), error = error.message, "episode failed");
             yield Err(error);
         }
     }
@@ -86,8 +88,9 @@ impl Record {
                 let seconds = self.begun.elapsed().as_secs_f64();
                 self.metrics.first_text_seconds.get_or_create(&self.labels()).observe(seconds);
             }
-            Event::SearchFinished { milliseconds, cached, .. } => {
-                self.metrics.searched(Duration::from_secs_f64(milliseconds.max(0.0) / 1e3), *cached);
+            Event::SearchFinished { milliseconds, cached, error, .. } => {
+                let time = Duration::from_secs_f64(milliseconds.max(0.0) / 1e3);
+                self.metrics.searched(time, *cached, error.is_some());
             }
             Event::Finished { reason, .. } => {
                 self.end(match reason {

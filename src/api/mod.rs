@@ -11,13 +11,15 @@
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
-//! | `observe`, `metrics`, `drain` | what happens around every request |
+//! | `observe`, `request_id`, `traceparent`, `within`, `metrics`, `drain` | what happens around every request |
+//! | `debug` | what the server is doing now, for its operator |
 //! | `schema` | the shapes of the index's types |
 //! | `state` | what every handler can reach |
 
 pub mod agent;
 mod body;
 pub mod chat;
+pub mod debug;
 pub mod documents;
 pub mod drain;
 pub mod embeddings;
@@ -33,13 +35,16 @@ mod openapi;
 pub mod policies;
 pub mod rag;
 mod refusal;
+mod request_id;
 mod schema;
 pub mod search;
 mod shelf;
 mod sse;
 mod state;
+mod traceparent;
 pub mod trainers;
 pub mod usage;
+mod within;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -86,6 +91,7 @@ fn information() -> OpenApiRouter<AppState> {
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
+        .routes(routes!(debug::state))
         .routes(routes!(health::front))
         .routes(routes!(openapi::yaml))
         .routes(routes!(openapi::json))

@@ -2,38 +2,47 @@
 
 use std::time::Instant;
 
-use axum::body::{Body, HttpBody};
+use axum::body::HttpBody;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures::StreamExt;
-use tracing::Instrument;
-use uuid::Uuid;
+use tracing::{Instrument, Span, field::Empty};
 
 use super::drain::Phase;
 use super::error::{ApiError, Code};
 use super::metrics::{Metrics, RequestLabels, RouteLabels};
+use super::request_id;
 use super::state::AppState;
+use super::traceparent;
+use super::within::within;
 
 /// On every response, errors included.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Gives a request its id, and logs and counts its answer once the body has been sent or given up.
 pub(crate) async fn observe(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let id = format!("req_{}", Uuid::now_v7().simple());
+    let id = request_id::new();
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
-    let span = tracing::info_span!("request", %id, method = %request.method(), path = request.uri().path());
+    let span = tracing::info_span!(
+        "request",
+        %id,
+        method = %request.method(),
+        path = request.uri().path(),
+        status = Empty,
+        otel.kind = "server",
+    );
+    traceparent::join(&span, request.headers());
     state.metrics.in_flight.inc();
     let mut record =
         Record { metrics: state.metrics, route, status: 0, error: None, begun: Instant::now(), span: span.clone() };
-    let mut response = next.run(request).instrument(span).await;
+    let mut response = request_id::scope(id, next.run(request)).instrument(span.clone()).await;
     record.status = response.status().as_u16();
     record.error = response.extensions().get::<Code>().copied();
-    if let Ok(value) = HeaderValue::from_str(&id) {
+    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    hold_until_sent(response, record)
+    hold_until_sent(response, span, record)
 }
 
 /// Admits work while the server is not draining, counts it until its answer is sent, and ends it when the drain's
@@ -51,19 +60,16 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
             ApiError::new(Code::Draining, "the server shut down before this request was finished").into_response()
         }
     };
-    hold_until_sent(response, running)
+    hold_until_sent(response, Span::none(), running)
 }
 
-/// Keeps `kept` alive for as long as a streamed body is; a body that is complete already does not need it.
-fn hold_until_sent<T: Send + 'static>(response: Response, kept: T) -> Response {
+/// Keeps `kept` alive for as long as a streamed body is, and works on it inside `span`; a body that is complete already
+/// needs neither.
+fn hold_until_sent<T: Send + 'static>(response: Response, span: Span, kept: T) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
     }
-    response.map(|body| {
-        Body::from_stream(body.into_data_stream().inspect(move |_| {
-            let _ = &kept;
-        }))
-    })
+    response.map(|body| within(body, span, kept))
 }
 
 /// What is known about a request; written down when dropped, which a client that goes away cannot prevent.
@@ -86,6 +92,7 @@ impl Drop for Record {
         self.metrics.requests.get_or_create(&RequestLabels { route: self.route.clone(), status }).inc();
         let labels = RouteLabels { route: std::mem::take(&mut self.route) };
         self.metrics.request_seconds.get_or_create(&labels).observe(seconds);
+        self.span.record("status", status);
         self.span.in_scope(|| {
             tracing::info!(status, seconds, error = self.error.map(Code::name), "answered");
         });

@@ -28,7 +28,9 @@ impl From<AgentError> for ApiError {
             AgentError::Text(ModelError::Template(_)) => Self::invalid("messages", message),
             // What the policy's own settings and the request's say together about sampling.
             AgentError::Text(ModelError::Input(_)) => Self::new(Code::InvalidValue, message),
-            AgentError::Text(_) | AgentError::Policy { .. } | AgentError::Gone => Self::new(Code::Internal, message),
+            AgentError::Text(_) | AgentError::Policy { .. } | AgentError::Panicked | AgentError::Gone => {
+                Self::new(Code::Internal, message)
+            }
             AgentError::Engine(error) => error.into(),
         }
     }

@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 use super::error::EngineError;
 use super::mailbox::Outbox;
 use super::request::{Adapter, Generate, SessionOptions};
+use super::snapshot::EngineSnapshot;
+use super::stage::Stage;
 
 /// A place in the waiting queue, given back when the session is admitted or gone.
 #[derive(Debug)]
@@ -44,6 +46,7 @@ pub(super) struct Submission {
     pub(super) generate: Generate,
     pub(super) outbox: Outbox,
     pub(super) submitted: Instant,
+    pub(super) stage: Stage,
     /// Held by the first turn of a session while it waits.
     pub(super) permit: Option<Permit>,
 }
@@ -62,6 +65,8 @@ pub(super) enum Command {
         reply: oneshot::Sender<Result<Adapter, EngineError>>,
     },
     UnloadAdapter(Adapter),
+    /// Asks what the engine is doing.
+    Snapshot(oneshot::Sender<EngineSnapshot>),
     /// Ends the thread; the sender is dropped when it is over.
     Shutdown(oneshot::Sender<()>),
 }

@@ -63,6 +63,9 @@ impl Core {
         let sequence = self.sequences.get_mut(&draw.session).ok_or_else(missing)?;
         let turn = sequence.turn.insert(draw.turn);
         let sampled = draw.drawn.ok_or_else(missing)??;
+        if sequence.ids.len() == turn.begin {
+            turn.stage.decode();
+        }
         sequence.ids.push(sampled.id);
         self.counters.decode_tokens_total.add(1);
         let finish = turn.ends(sampled.id, sequence.ids.len(), self.limit, self.bytes.get(sampled.id));

@@ -2,6 +2,7 @@
 //! that tests can drive it operation by operation.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,11 +19,12 @@ use super::error::EngineError;
 use super::health::Pulse;
 use super::pool::Pool;
 use super::prefix::Key;
-use super::request::Adapter;
+use super::request::{Adapter, SessionOptions};
 use super::schedule::{Planned, Queues};
 use super::sequence::{Phase, Running, Sequence};
 use super::stop::Matcher;
 use super::token::Finish;
+use super::worker::message;
 
 /// Everything the engine's thread owns.
 pub(super) struct Core {
@@ -102,6 +104,7 @@ impl Core {
                 }
             }
             Command::UnloadAdapter(adapter) => self.retire(adapter),
+            Command::Snapshot(reply) => drop(reply.send(self.snapshot())),
             Command::Shutdown(_) => {}
         }
     }
@@ -116,9 +119,9 @@ impl Core {
         let ticket = self.queues.tick();
         let base = self.base;
         let sequence = self.sequences.entry(id).or_insert_with(|| {
-            let adapter = submission.options.adapter;
-            let root = Key::root(base, adapter.map(|adapter| adapter.generation), submission.options.salt);
-            Sequence::new(id, ticket, adapter, root)
+            let SessionOptions { adapter, salt, .. } = submission.options;
+            let root = Key::root(base, adapter.map(|adapter| adapter.generation), salt);
+            Sequence::new(id, ticket, submission.options, root)
         });
         sequence.extend(submission.keep, &submission.append, &mut self.pool);
         sequence.turn = Some(Running {
@@ -127,6 +130,7 @@ impl Core {
             outbox: submission.outbox,
             begin: sequence.ids.len(),
             submitted: submission.submitted,
+            stage: submission.stage,
             started: false,
             permit: submission.permit,
             generate: submission.generate,
@@ -156,8 +160,10 @@ impl Core {
 
     /// Ends a turn whose owner has lost interest; the session stays, parked.
     pub(super) fn stop(&mut self, id: u64) {
-        if let Some(sequence) = self.sequences.get_mut(&id).filter(|sequence| sequence.turn.is_some()) {
-            sequence.turn = None;
+        if let Some(sequence) = self.sequences.get_mut(&id)
+            && let Some(turn) = sequence.turn.take()
+        {
+            turn.stage.end(sequence.ids.len() - turn.begin);
             self.queues.set_aside(sequence, Phase::Parked);
             self.counters.cancellations_total.add(1);
         }
@@ -176,6 +182,7 @@ impl Core {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         self.queues.set_aside(sequence, Phase::Parked);
         if let Some(turn) = sequence.turn.take() {
+            turn.stage.end(sequence.ids.len() - turn.begin);
             turn.outbox.end(Ok(finish));
         }
     }
@@ -188,6 +195,8 @@ impl Core {
         self.queues.set_aside(sequence, Phase::Parked);
         if let Some(turn) = sequence.turn.take() {
             self.counters.turn_failures_total.add(1);
+            turn.stage.tell(|| tracing::error!(session = id, %error, "turn failed"));
+            turn.stage.end(sequence.ids.len() - turn.begin);
             turn.outbox.end(Err(error));
         }
     }
@@ -201,8 +210,20 @@ impl Core {
         }
     }
 
+    /// The adapters that are served, and those that go with their last session.
+    pub(super) fn adapters(&self) -> (&[Adapter], &[Adapter]) {
+        (&self.adapters, &self.retired)
+    }
+
+    /// A panic is the adapter's fault and concerns nobody but whoever wants it: the backend applies none that it has not
+    /// returned.
     fn load_adapter(&mut self, dir: &Path) -> Result<Adapter, EngineError> {
-        let slot = self.backend.load_adapter(dir).map_err(|error| EngineError::Adapter(error.to_string()))?;
+        let backend = &mut self.backend;
+        let loaded = catch_unwind(AssertUnwindSafe(|| backend.load_adapter(dir)));
+        let slot = match loaded {
+            Ok(result) => result.map_err(|error| EngineError::Adapter(error.to_string()))?,
+            Err(panic) => return Err(EngineError::Adapter(format!("panic: {}", message(panic.as_ref())))),
+        };
         self.last_generation += 1;
         let adapter = Adapter { slot, generation: self.last_generation };
         self.adapters.push(adapter);

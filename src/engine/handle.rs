@@ -17,6 +17,7 @@ use super::error::EngineError;
 use super::health::{Health, Pulse};
 use super::request::{Adapter, SessionOptions};
 use super::session::Session;
+use super::snapshot::EngineSnapshot;
 use super::worker;
 
 /// A handle to a running engine. Clones share it; the thread ends with the last handle and the last session.
@@ -125,6 +126,18 @@ impl Engine {
     /// Forgets an adapter when the last session that uses it is gone; new turns with it are refused at once.
     pub fn unload_adapter(&self, adapter: Adapter) {
         self.0.send(Command::UnloadAdapter(adapter));
+    }
+
+    /// What it is doing, as of the end of the step that runs now. Asking holds up no step.
+    ///
+    /// # Errors
+    /// [`EngineError::Dead`] after the engine has stopped.
+    pub async fn snapshot(&self) -> Result<EngineSnapshot, EngineError> {
+        self.0.alive()?;
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Command::Snapshot(reply));
+        let stopped = || EngineError::Dead("it stopped while its state was asked for".into());
+        answer.await.map_err(|_| self.0.alive().err().unwrap_or_else(stopped))
     }
 
     /// Stops the thread and waits for it. Sessions that are still there get an error.

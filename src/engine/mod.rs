@@ -12,7 +12,7 @@
 //! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
 //! | `stop` | where a turn ends |
 //! | `backend`, `cpu`, `mock` | what computes the logits |
-//! | `counters`, `histogram`, `health` | what can be seen from outside |
+//! | `counters`, `histogram`, `health`, `snapshot`, `stage` | what can be seen from outside |
 
 mod backend;
 mod command;
@@ -38,6 +38,8 @@ mod request;
 mod schedule;
 mod sequence;
 mod session;
+mod snapshot;
+mod stage;
 mod step;
 mod stop;
 mod token;
@@ -54,8 +56,9 @@ pub use health::Health;
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use lease::Lease;
 pub use mock::MockBackend;
-pub use request::{Adapter, Generate, SessionOptions};
+pub use request::{Adapter, Generate, RequestId, SessionOptions};
 pub use session::Session;
+pub use snapshot::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
 pub use stop::{Matcher, StopSet};
 pub use token::{Finish, Origin, Step, Token};
 pub use turn::Turn;

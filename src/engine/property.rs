@@ -20,6 +20,7 @@ use super::mailbox::{Inbox, Mail, mailbox};
 use super::mock::{MockBackend, Random};
 use super::request::{Generate, SessionOptions};
 use super::sequence::Phase;
+use super::stage::Stage;
 use super::token::Finish;
 
 const VOCAB: usize = 259;
@@ -135,6 +136,7 @@ impl House {
             generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
             outbox,
             submitted: Instant::now(),
+            stage: Stage::queue(),
             permit: None,
         };
         client.known = client.tokens.len();

@@ -1,7 +1,9 @@
 //! What a caller may ask of a session.
 
+use std::fmt;
 use std::sync::Arc;
 
+use uuid::Uuid;
 use waymark_models::AdapterSlot;
 use waymark_models::sampler::SamplingParams;
 
@@ -16,6 +18,16 @@ pub struct Adapter {
     pub generation: u64,
 }
 
+/// Names the request that a session works for. The engine only shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId(pub Uuid);
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "req_{}", self.0.simple())
+    }
+}
+
 /// What a session is for as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SessionOptions {
@@ -23,6 +35,8 @@ pub struct SessionOptions {
     pub adapter: Option<Adapter>,
     /// Sessions share cached KV only with sessions of the same salt: derive it from the tenant, never from the client.
     pub salt: u64,
+    /// The request it works for, for whoever looks at the engine's state.
+    pub request: Option<RequestId>,
 }
 
 /// One turn: how to sample and when to end.

@@ -192,6 +192,7 @@ impl Core {
         if let Some(turn) = sequence.turn.as_mut().filter(|turn| !turn.started) {
             turn.started = true;
             turn.permit = None;
+            turn.stage.prefill(sequence.ids.len() - sequence.computed, hit);
             self.counters.queue_seconds.observe(Instant::now().duration_since(turn.submitted).as_secs_f64());
             if sequence.peak == 0 {
                 turn.outbox.set_cached(hit);

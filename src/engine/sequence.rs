@@ -9,7 +9,8 @@ use super::command::Permit;
 use super::mailbox::Outbox;
 use super::pool::Pool;
 use super::prefix::Key;
-use super::request::{Adapter, Generate};
+use super::request::{Adapter, Generate, RequestId, SessionOptions};
+use super::stage::Stage;
 use super::stop::Matcher;
 
 /// Where a session stands.
@@ -35,6 +36,7 @@ pub(super) struct Running {
     /// Length of the sequence when the turn began.
     pub(super) begin: usize,
     pub(super) submitted: Instant,
+    pub(super) stage: Stage,
     /// True once it was part of a step.
     pub(super) started: bool,
     pub(super) permit: Option<Permit>,
@@ -44,6 +46,9 @@ pub(super) struct Running {
 pub(super) struct Sequence {
     pub(super) id: u64,
     pub(super) adapter: Option<Adapter>,
+    pub(super) request: Option<RequestId>,
+    /// When its first turn began.
+    pub(super) since: Instant,
     pub(super) phase: Phase,
     /// Its place in the order of service: given once, so that later turns of an old session come before new sessions.
     pub(super) ticket: u64,
@@ -66,10 +71,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(id: u64, ticket: u64, adapter: Option<Adapter>, root: Key) -> Self {
+    pub(super) fn new(id: u64, ticket: u64, options: SessionOptions, root: Key) -> Self {
         Self {
             id,
-            adapter,
+            adapter: options.adapter,
+            request: options.request,
+            since: Instant::now(),
             phase: Phase::Parked,
             ticket,
             stamp: 0,
@@ -180,7 +187,7 @@ mod tests {
     use super::*;
 
     fn computed(tokens: u32, pool: &mut Pool) -> Sequence {
-        let mut sequence = Sequence::new(1, 1, None, Key::root(0, None, 0));
+        let mut sequence = Sequence::new(1, 1, SessionOptions::default(), Key::root(0, None, 0));
         sequence.ids.extend(0..tokens);
         for _ in 0..sequence.missing() {
             sequence.table.push(pool.take().unwrap());

@@ -8,6 +8,7 @@ use super::error::EngineError;
 use super::handle::Shared;
 use super::mailbox::mailbox;
 use super::request::{Generate, SessionOptions};
+use super::stage::Stage;
 use super::token::{Origin, Token};
 use super::turn::Turn;
 
@@ -60,6 +61,7 @@ impl Session {
             generate,
             outbox,
             submitted: Instant::now(),
+            stage: Stage::queue(),
             permit,
         };
         self.shared.send(Command::Generate(Box::new(submission)));

@@ -48,14 +48,16 @@ impl Core {
             Ok(()) => self.commit(planned),
             Err(reason) => {
                 self.counters.step_failures_total.add(1);
-                tracing::error!(rows = planned.len(), reason, "forward pass failed");
                 match planned {
                     [row] => {
                         self.fail(row.session, EngineError::Backend(reason));
                         false
                     }
-                    // All of them, not only up to the first that succeeds.
-                    rows => rows.iter().filter(|row| self.execute(slice::from_ref(*row))).count() > 0,
+                    rows => {
+                        tracing::error!(rows = rows.len(), reason, "a forward pass failed: its rows are computed alone");
+                        // All of them, not only up to the first that succeeds.
+                        rows.iter().filter(|row| self.execute(slice::from_ref(*row))).count() > 0
+                    }
                 }
             }
         }

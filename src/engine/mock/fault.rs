@@ -1,6 +1,6 @@
 //! Failures on demand.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::engine::backend::BackendError;
 
@@ -15,6 +15,8 @@ pub struct Faults {
     broken_from: AtomicU64,
     panic_token: AtomicU32,
     nan_token: AtomicU32,
+    infinite_token: AtomicU32,
+    panic_on_load: AtomicBool,
 }
 
 impl Default for Faults {
@@ -25,6 +27,8 @@ impl Default for Faults {
             broken_from: AtomicU64::new(NEVER),
             panic_token: AtomicU32::new(NOTHING),
             nan_token: AtomicU32::new(NOTHING),
+            infinite_token: AtomicU32::new(NOTHING),
+            panic_on_load: AtomicBool::new(false),
         }
     }
 }
@@ -55,6 +59,16 @@ impl Faults {
         self.nan_token.store(token, Relaxed);
     }
 
+    /// All logits after a context that holds this token are infinite.
+    pub fn infinite_on(&self, token: u32) {
+        self.infinite_token.store(token, Relaxed);
+    }
+
+    /// Whether loading an adapter panics.
+    pub fn panic_on_load(&self, panics: bool) {
+        self.panic_on_load.store(panics, Relaxed);
+    }
+
     /// Fails or panics if this pass is to.
     #[allow(clippy::panic, reason = "a panic is what was asked for")]
     pub(super) fn strike(&self, step: u64, tokens: &[u32]) -> Result<(), BackendError> {
@@ -67,8 +81,19 @@ impl Faults {
         Ok(())
     }
 
-    pub(super) fn poisons(&self, context: &[u32]) -> bool {
-        let token = self.nan_token.load(Relaxed);
-        token != NOTHING && context.contains(&token)
+    /// Panics if loading an adapter is to.
+    #[allow(clippy::panic, reason = "a panic is what was asked for")]
+    pub(super) fn strike_load(&self) {
+        assert!(!self.panic_on_load.load(Relaxed), "injected panic on loading an adapter");
+    }
+
+    /// What every logit after this context is to be, where it is to be poisoned.
+    pub(super) fn poison(&self, context: &[u32]) -> Option<f32> {
+        let holds = |token: &AtomicU32| {
+            let token = token.load(Relaxed);
+            token != NOTHING && context.contains(&token)
+        };
+        let infinite = || holds(&self.infinite_token).then_some(f32::INFINITY);
+        holds(&self.nan_token).then_some(f32::NAN).or_else(infinite)
     }
 }

@@ -124,7 +124,7 @@ impl MockBackend {
             Voice::Random(random) => random.next(row.adapter, &self.context),
             Voice::Script(script) => script.next(&self.context),
         };
-        logits.fill(if self.faults.poisons(&self.context) { f32::NAN } else { 0.0 });
+        logits.fill(self.faults.poison(&self.context).unwrap_or(0.0));
         logits[id as usize] += self.confidence;
         Ok(())
     }
@@ -164,6 +164,7 @@ impl Backend for MockBackend {
     }
 
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {
+        self.faults.strike_load();
         if !dir.is_dir() {
             return Err(BackendError(format!("{} is not a directory", dir.display())));
         }

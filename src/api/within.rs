@@ -1,0 +1,82 @@
+//! A body whose work is part of its request: its log lines carry the id, and a panic in it ends nothing but the body.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Poll;
+
+use axum::body::{Body, BodyDataStream, Bytes};
+use futures::{Stream, StreamExt, stream};
+use tracing::Span;
+
+/// Polls `body` inside `span`, and keeps `kept` until it is sent or given up.
+///
+/// A panic that nothing inside has caught breaks the answer off: whoever reads it sees an incomplete body instead of one
+/// that looks whole.
+pub(super) fn within<T: Send + 'static>(body: Body, span: Span, kept: T) -> Body {
+    Body::from_stream(guarded(body.into_data_stream(), span, kept))
+}
+
+fn guarded<T: Send + 'static>(
+    body: BodyDataStream,
+    span: Span,
+    kept: T,
+) -> impl Stream<Item = Result<Bytes, axum::Error>> {
+    let mut held = Some((Inside { body: Some(body), span }, kept));
+    stream::poll_fn(move |context| {
+        let Some((inside, _)) = &mut held else { return Poll::Ready(None) };
+        let polled = catch_unwind(AssertUnwindSafe(|| inside.poll(context)));
+        let item = polled.unwrap_or_else(|_| {
+            // The panic hook has printed where and why.
+            Poll::Ready(Some(Err(axum::Error::new("this answer ran into a bug in the server"))))
+        });
+        if matches!(item, Poll::Ready(None | Some(Err(_)))) {
+            held = None;
+        }
+        item
+    })
+}
+
+/// What is dropped is dropped inside the span as well: the end of a request's work has things to say.
+struct Inside {
+    body: Option<BodyDataStream>,
+    span: Span,
+}
+
+impl Inside {
+    fn poll(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, axum::Error>>> {
+        let _entered = self.span.enter();
+        self.body.as_mut().map_or(Poll::Ready(None), |body| body.poll_next_unpin(context))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _entered = self.span.enter();
+        self.body = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_breaks_the_body_off_and_lets_go_of_what_was_kept() {
+        let kept = Arc::new(());
+        let mut chunks = 0;
+        let body = Body::from_stream(stream::poll_fn(move |_| {
+            chunks += 1;
+            assert!(chunks < 3, "on purpose");
+            Poll::Ready(Some(Ok::<_, Infallible>(Bytes::from_static(b"x"))))
+        }));
+        let mut body = within(body, Span::none(), Arc::clone(&kept)).into_data_stream();
+        assert!(body.next().await.unwrap().is_ok() && body.next().await.unwrap().is_ok());
+        assert_eq!(Arc::strong_count(&kept), 2);
+        assert!(body.next().await.unwrap().is_err());
+        assert_eq!(Arc::strong_count(&kept), 1);
+        assert!(body.next().await.is_none());
+    }
+}
