@@ -12,7 +12,7 @@ use waymark_models::embedder::Embedder;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
 
-use super::embedding::Embedding;
+use super::embedding::{self, Embedding};
 use super::{cache, filter, pull};
 use crate::agent::{Policy, Runtime, Search, SearchLimits, Searcher};
 use crate::api::{AppState, Library, PolicyStore, TextEmbedder};
@@ -68,8 +68,11 @@ pub fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding
 
 /// The embedder called `name`, pulled where it is not there yet.
 pub fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
+    if name == embedding::MOCK {
+        return Ok(Embedding::Mock);
+    }
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
-    Ok(Embedding(Embedder::open(&dir, team)?))
+    Ok(Embedding::Model(Embedder::open(&dir, team)?))
 }
 
 /// The base model that `spec` names, with its path.
@@ -128,7 +131,7 @@ pub fn runtime(
     };
     let Some(spec) = &config.weights else {
         let tokenizer = Arc::new(Tokenizer::bytes());
-        let backend = MockBackend::script(&tokenizer, &mock_lines())?;
+        let backend = MockBackend::script(&tokenizer, &mock_lines())?.with_time(config.mock_step, Duration::ZERO);
         let eos = tokenizer.id("<|im_end|>").into_iter().collect();
         let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
         return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), vec!["mock".to_owned()]));

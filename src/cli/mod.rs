@@ -19,6 +19,7 @@ pub mod progress;
 mod pull;
 mod search;
 mod serve;
+mod telemetry;
 mod trace;
 mod triples;
 

@@ -26,12 +26,15 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "info", self.serve.log_format)?;
+        let collector = self.serve.telemetry.otlp_endpoint.clone();
+        let traces = logging::start_traced(log, self.serve.log_format, collector.as_deref())?;
         let config = self.serve.resolve()?;
         let server = bind(&config, None).await?;
         let stop = stop_signal();
         writeln!(io::stdout(), "listening on http://{}", server.address())?;
-        Ok(server.run(stop).await?)
+        let ended = server.run(stop).await;
+        tokio::task::spawn_blocking(move || traces.finish()).await?;
+        Ok(ended?)
     }
 }
 

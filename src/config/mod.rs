@@ -7,6 +7,7 @@ mod log;
 mod model;
 mod retrieval;
 mod size;
+mod telemetry;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ pub use log::LogFormat;
 pub use model::{ModelArgs, ModelConfig};
 pub use retrieval::{RetrievalArgs, RetrievalConfig};
 pub use size::Size;
+pub use telemetry::TelemetryArgs;
 
 /// What `waymark serve` was asked for, flag by flag. Every flag can also be set by the environment variable its help
 /// names.
@@ -54,6 +56,10 @@ pub struct ServeArgs {
     /// How the log is written.
     #[arg(long, env = "WAYMARK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+
+    /// Who is told what requests take.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
 }
 
 /// A combination of flags that makes no sense.

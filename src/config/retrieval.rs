@@ -16,7 +16,8 @@ pub struct RetrievalArgs {
     #[arg(long, env = "WAYMARK_READ_ONLY_INDEX")]
     pub read_only_index: bool,
 
-    /// Embedding model for the index and for `/v1/embeddings`: a name in the catalog or a directory.
+    /// Embedding model for the index and for `/v1/embeddings`: a name in the catalog, a directory, or `mock`, which
+    /// needs no weights and makes little sense.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     pub embedder: String,
 

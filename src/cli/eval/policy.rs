@@ -177,6 +177,7 @@ impl Episodes {
             fact_filter: None,
         };
         let model = ModelConfig {
+            mock_step: Duration::ZERO,
             weights: (!self.mock).then(|| self.model.clone()),
             cache: self.cache.clone(),
             threads,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::ensure;
 use toml::{Table, Value};
@@ -170,6 +171,7 @@ impl Args {
     /// The engine that makes the rollouts, and what embeds queries for their searches.
     fn engine(&self, recipe: &Recipe, settings: &Grpo, team: &Arc<Team>) -> anyhow::Result<(Runtime, Embedding)> {
         let model = ModelConfig {
+            mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
             cache: self.machine.cache.clone(),
             threads: team.threads(),

@@ -1,0 +1,123 @@
+//! The memory of the server over time, and the slope of a line through it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use crate::pulse::Pulse;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// One look.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// Which life of the server.
+    pub life: usize,
+    /// Its age, in seconds.
+    pub age: f64,
+    /// Resident memory, in bytes.
+    pub resident: f64,
+}
+
+/// A line through the memory of all lives: one slope for all, and a level for each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fit {
+    /// Bytes per second.
+    pub slope: f64,
+    /// Its standard error.
+    pub error: f64,
+    /// Looks it was made of.
+    pub samples: usize,
+    /// Lives they belong to.
+    pub lives: usize,
+    /// Mean of the memory, in bytes.
+    pub mean: f64,
+    /// The longest time over which one life was looked at, in seconds.
+    pub longest: f64,
+}
+
+/// Looks at the server's memory until the task is aborted.
+pub fn watch(pulse: Arc<Pulse>, into: Arc<std::sync::Mutex<Vec<Sample>>>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            if let Some((life, pid, age)) = pulse.life()
+                && let Some(resident) = resident(pid)
+            {
+                let sample = Sample { life, age: age.as_secs_f64(), resident };
+                into.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(sample);
+            }
+        }
+    })
+}
+
+/// Resident memory of a process, in bytes, where the system tells.
+fn resident(pid: u32) -> Option<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kibibytes| kibibytes * 1024.0)
+}
+
+/// Least squares over all samples older than `warm` seconds, with an intercept of its own for each life (the "within"
+/// estimator): b = Σ (x − x̄ₗ)(y − ȳₗ) / Σ (x − x̄ₗ)², the bars being the means of the sample's life. Its standard error
+/// takes the residuals as independent, which memory's are not: it is a lower bound.
+pub fn fit(samples: &[Sample], warm: f64) -> Option<Fit> {
+    let mut lives: std::collections::BTreeMap<usize, Vec<&Sample>> = std::collections::BTreeMap::new();
+    for sample in samples.iter().filter(|sample| sample.age >= warm) {
+        lives.entry(sample.life).or_default().push(sample);
+    }
+    lives.retain(|_, samples| samples.len() > 2);
+    let mean = |samples: &[&Sample], value: fn(&Sample) -> f64| {
+        samples.iter().map(|sample| value(sample)).sum::<f64>() / samples.len() as f64
+    };
+    let (mut xx, mut xy, mut yy, mut count, mut total, mut longest) = (0.0, 0.0, 0.0, 0, 0.0, 0f64);
+    for samples in lives.values() {
+        let (x, y) = (mean(samples, |sample| sample.age), mean(samples, |sample| sample.resident));
+        for sample in samples {
+            let (dx, dy) = (sample.age - x, sample.resident - y);
+            (xx, xy, yy) = (xx + dx * dx, xy + dx * dy, yy + dy * dy);
+            total += sample.resident;
+        }
+        count += samples.len();
+        longest = longest.max(samples[samples.len() - 1].age - samples[0].age);
+    }
+    let freedom = count.checked_sub(lives.len() + 1).filter(|freedom| *freedom > 0)?;
+    let slope = xy / xx;
+    let error = ((yy - slope * xy).max(0.0) / freedom as f64 / xx).sqrt();
+    slope.is_finite().then_some(Fit {
+        slope,
+        error,
+        samples: count,
+        lives: lives.len(),
+        mean: total / count as f64,
+        longest,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn lives_of_different_size_share_one_slope() {
+        let sample = |life: usize, age: f64| {
+            let wobble = if age as usize % 2 == 0 { 5.0 } else { -5.0 };
+            Sample { life, age, resident: 1000.0 * life as f64 + 3.0 * age + wobble }
+        };
+        let samples: Vec<Sample> =
+            (1..=3).flat_map(|life| (0..40).map(move |age| sample(life, f64::from(age)))).collect();
+        let fit = fit(&samples, 10.0).unwrap();
+        assert!((fit.slope - 3.0).abs() < 0.1 && fit.error > 0.0 && fit.error < 0.2, "{fit:?}");
+        assert_eq!((fit.samples, fit.lives, fit.longest), (90, 3, 29.0));
+    }
+
+    #[test]
+    fn nothing_is_said_about_too_little() {
+        assert_eq!(fit(&[], 0.0), None);
+        let one = Sample { life: 1, age: 30.0, resident: 1.0 };
+        assert_eq!(fit(&[one, one, one], 0.0), None, "no time has passed");
+    }
+}

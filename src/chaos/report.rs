@@ -1,0 +1,101 @@
+//! What a run has shown.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use crate::memory::{self, Fit, Sample};
+use crate::plan::Plan;
+use crate::tally::{Counts, Outcome};
+
+/// Seconds of each life that do not count for the slope: caches fill, allocators take what they will keep.
+const WARM: f64 = 20.0;
+
+/// Growth over the longest life that is still called flat, as a share of the mean and in bytes.
+const FLAT: (f64, f64) = (0.02, 8e6);
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Report {
+    text: String,
+    kept: bool,
+}
+
+impl Report {
+    /// Puts it together.
+    pub fn new(plan: &Plan, counts: &Counts, samples: &[Sample], seconds: f64, panics: usize) -> Report {
+        let fit = memory::fit(samples, WARM);
+        let grown = fit.is_some_and(|fit| !flat(&fit));
+        let (lost, wrong) = (counts.of(Outcome::Lost), counts.of(Outcome::Wrong));
+        let kept = lost + wrong == 0 && counts.broken.is_empty() && panics == 0 && !grown;
+        let mut text = String::new();
+        // Writing into a string cannot fail.
+        let _ = write(&mut text, plan, counts, seconds, panics).and_then(|()| remember(&mut text, fit.as_ref()));
+        let verdict = if kept { "every promise was kept" } else { "PROMISES WERE BROKEN" };
+        let _ = writeln!(text, "* verdict: **{verdict}**");
+        for broken in &counts.broken {
+            let _ = writeln!(text, "  * {broken}");
+        }
+        Report { text, kept }
+    }
+
+    /// Whether every promise was kept.
+    pub fn kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Prints it, and writes it into `file` where one is named.
+    pub fn print(&self, file: Option<&Path>) -> anyhow::Result<()> {
+        write!(io::stdout(), "{}", self.text)?;
+        if let Some(file) = file {
+            std::fs::write(file, &self.text)?;
+        }
+        Ok(())
+    }
+}
+
+fn flat(fit: &Fit) -> bool {
+    let growth = fit.slope * fit.longest;
+    growth <= (fit.mean * FLAT.0).max(FLAT.1)
+}
+
+fn write(text: &mut String, plan: &Plan, counts: &Counts, seconds: f64, panics: usize) -> std::fmt::Result {
+    let Plan { model, seed, clients, .. } = plan;
+    writeln!(text, "* model `{model}`, seed {seed}, {clients} clients, {seconds:.0} s of load")?;
+    let total = counts.total();
+    writeln!(text, "* {total} requests, {:.0} per second; {} of them read slowly", total as f64 / seconds, counts.slow)?;
+    for outcome in [
+        Outcome::Finished,
+        Outcome::Told,
+        Outcome::Refused,
+        Outcome::Cancelled,
+        Outcome::Away,
+        Outcome::Lost,
+        Outcome::Wrong,
+    ] {
+        writeln!(text, "  * {}: {}", outcome.words(), counts.of(outcome))?;
+    }
+    let refusals: Vec<String> = counts.refusals.iter().map(|(what, count)| format!("{what}: {count}")).collect();
+    writeln!(text, "* refusals and errors told: {}", if refusals.is_empty() { "none".into() } else { refusals.join(", ") })?;
+    let Counts { swaps, commits, poisoned, terms, .. } = counts;
+    writeln!(text, "* {swaps} adapter swaps, {commits} index commits, {poisoned} poisoned passages")?;
+    writeln!(text, "* {terms} times SIGTERM, {panics} panics in the log")
+}
+
+fn remember(text: &mut String, fit: Option<&Fit>) -> std::fmt::Result {
+    let Some(fit) = fit else {
+        return writeln!(text, "* memory: no life was long enough to say anything");
+    };
+    let Fit { slope, error, samples, lives, mean, longest } = *fit;
+    writeln!(
+        text,
+        "* memory: {:.1} MiB on average, slope {:+.1} ± {:.1} KiB/s. Least squares through {samples} looks at the resident \
+         set, one each half second, of {lives} lives, each with a level of its own and without its first {WARM} s; the \
+         longest spans {longest:.0} s, over which the slope makes {:+.1} MiB ({:+.1} %)",
+        mean / f64::from(1 << 20),
+        slope / 1024.0,
+        error / 1024.0,
+        slope * longest / f64::from(1 << 20),
+        100.0 * slope * longest / mean
+    )
+}
