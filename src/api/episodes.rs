@@ -21,11 +21,8 @@ pub(super) async fn start(
 ) -> Result<Events, ApiError> {
     let (runtime, owned, request) = (state.runtime.clone(), policy.clone(), request_id::current());
     let build = move || -> Result<Vec<Episode>, ApiError> {
-        let seeded = |index: usize| EpisodeOptions {
-            seed: options.seed.wrapping_add(index as u64),
-            request,
-            ..options.clone()
-        };
+        let seeded =
+            |index: usize| EpisodeOptions { seed: options.seed.wrapping_add(index as u64), request, ..options.clone() };
         (0..n).map(|index| Ok(Episode::new(&runtime, &owned, conversation.clone(), seeded(index))?)).collect()
     };
     // A prompt may be megabytes of text: it is encoded where that holds nobody up.

@@ -36,7 +36,7 @@ struct Request {
 }
 
 /// Asks one thing after the other until the load is over.
-pub async fn live(pulse: Arc<Pulse>, number: u64) {
+pub(crate) async fn live(pulse: Arc<Pulse>, number: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(pulse.plan.seed);
     rng.set_stream(number + 1);
     while !pulse.is_over() {
@@ -152,10 +152,8 @@ fn judge(pulse: &Pulse, request: &Request, status: u16, body: &str) -> Outcome {
 }
 
 fn streamed(pulse: &Pulse, request: &Request, body: &str) -> Outcome {
-    let events: Vec<Value> = body
-        .lines()
-        .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
-        .collect();
+    let events: Vec<Value> =
+        body.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
     if let Some(error) = events.iter().find_map(|event| event.get("error").filter(|error| error.is_object())) {
         let code = error["code"].as_str().unwrap_or_default();
         let told = refused(pulse, 200, code, Outcome::Told);
@@ -180,7 +178,10 @@ fn text(part: &Value) -> String {
     let choice = &part["choices"][0];
     let said = [&choice["message"]["content"], &choice["delta"]["content"]].into_iter().find_map(Value::as_str);
     let event = (part["type"] == "answer").then(|| part["text"].as_str()).flatten();
-    said.or(event).or(part["answer"].as_str().filter(|_| part["object"] == "agent.episode")).unwrap_or_default().to_owned()
+    said.or(event)
+        .or(part["answer"].as_str().filter(|_| part["object"] == "agent.episode"))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn answered(pulse: &Pulse, request: &Request, text: &str) -> Outcome {

@@ -19,16 +19,16 @@ const PASSAGES: usize = 200;
 
 /// The folders of one run.
 #[derive(Debug)]
-pub struct House {
+pub(crate) struct House {
     /// Holds everything; gone with the run.
     root: PathBuf,
     /// Which embedder the index was built with.
-    pub embedder: &'static str,
+    pub(crate) embedder: &'static str,
 }
 
 impl House {
     /// Builds the index and writes the policies under `root`, an empty folder.
-    pub fn build(plan: &Plan, root: PathBuf) -> anyhow::Result<House> {
+    pub(crate) fn build(plan: &Plan, root: PathBuf) -> anyhow::Result<House> {
         let embedder = if plan.mock() { MOCK_EMBEDDER } else { EMBEDDER };
         let house = House { root, embedder };
         let documents = (0..PASSAGES).map(|number| passage(number, "as it was at the beginning")).collect();
@@ -43,12 +43,12 @@ impl House {
     }
 
     /// The index.
-    pub fn index(&self) -> PathBuf {
+    pub(crate) fn index(&self) -> PathBuf {
         self.root.join("index")
     }
 
     /// The folder of policies.
-    pub fn policies(&self) -> PathBuf {
+    pub(crate) fn policies(&self) -> PathBuf {
         self.root.join("policies")
     }
 
@@ -70,7 +70,7 @@ impl House {
 }
 
 /// A passage of the corpus.
-pub fn passage(number: usize, what: &str) -> Document {
+pub(crate) fn passage(number: usize, what: &str) -> Document {
     Document {
         id: format!("p{number}"),
         title: format!("Subject {number}"),

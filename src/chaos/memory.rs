@@ -12,34 +12,34 @@ const EVERY: Duration = Duration::from_millis(500);
 
 /// One look.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Which life of the server.
-    pub life: usize,
+    pub(crate) life: usize,
     /// Its age, in seconds.
-    pub age: f64,
+    pub(crate) age: f64,
     /// Resident memory, in bytes.
-    pub resident: f64,
+    pub(crate) resident: f64,
 }
 
 /// A line through the memory of all lives: one slope for all, and a level for each.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fit {
+pub(crate) struct Fit {
     /// Bytes per second.
-    pub slope: f64,
+    pub(crate) slope: f64,
     /// Its standard error.
-    pub error: f64,
+    pub(crate) error: f64,
     /// Looks it was made of.
-    pub samples: usize,
+    pub(crate) samples: usize,
     /// Lives they belong to.
-    pub lives: usize,
+    pub(crate) lives: usize,
     /// Mean of the memory, in bytes.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// The longest time over which one life was looked at, in seconds.
-    pub longest: f64,
+    pub(crate) longest: f64,
 }
 
 /// Looks at the server's memory until the task is aborted.
-pub fn watch(pulse: Arc<Pulse>, into: Arc<std::sync::Mutex<Vec<Sample>>>) -> JoinHandle<()> {
+pub(crate) fn watch(pulse: Arc<Pulse>, into: Arc<std::sync::Mutex<Vec<Sample>>>) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(EVERY).await;
@@ -63,7 +63,7 @@ fn resident(pid: u32) -> Option<f64> {
 /// Least squares over all samples older than `warm` seconds, with an intercept of its own for each life (the "within"
 /// estimator): b = Σ (x − x̄ₗ)(y − ȳₗ) / Σ (x − x̄ₗ)², the bars being the means of the sample's life. Its standard error
 /// takes the residuals as independent, which memory's are not: it is a lower bound.
-pub fn fit(samples: &[Sample], warm: f64) -> Option<Fit> {
+pub(crate) fn fit(samples: &[Sample], warm: f64) -> Option<Fit> {
     let mut lives: std::collections::BTreeMap<usize, Vec<&Sample>> = std::collections::BTreeMap::new();
     for sample in samples.iter().filter(|sample| sample.age >= warm) {
         lives.entry(sample.life).or_default().push(sample);

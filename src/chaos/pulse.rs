@@ -12,13 +12,13 @@ use crate::tally::Tally;
 
 /// One run, as its tasks see it.
 #[derive(Debug)]
-pub struct Pulse {
+pub(crate) struct Pulse {
     /// What it is to be.
-    pub plan: Plan,
+    pub(crate) plan: Plan,
     /// Where every life of the server listens.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// What was counted.
-    pub tally: Tally,
+    pub(crate) tally: Tally,
     lives: Mutex<Lives>,
     over: watch::Sender<bool>,
 }
@@ -36,7 +36,7 @@ struct Lives {
 
 impl Pulse {
     /// A run whose server is the process `pid`.
-    pub fn new(plan: Plan, address: SocketAddr, pid: u32) -> Arc<Pulse> {
+    pub(crate) fn new(plan: Plan, address: SocketAddr, pid: u32) -> Arc<Pulse> {
         let lives = Lives { now: Some((pid, Instant::now())), count: 1, away: Vec::new() };
         let (tally, over) = (Tally::default(), watch::Sender::new(false));
         Arc::new(Pulse { plan, address, tally, lives: Mutex::new(lives), over })
@@ -47,14 +47,14 @@ impl Pulse {
     }
 
     /// SIGTERM is about to be sent.
-    pub fn falls(&self) {
+    pub(crate) fn falls(&self) {
         let mut lives = self.lives();
         lives.now = None;
         lives.away.push((Instant::now(), None));
     }
 
     /// The next life is ready.
-    pub fn rises(&self, pid: u32) {
+    pub(crate) fn rises(&self, pid: u32) {
         let mut lives = self.lives();
         lives.now = Some((pid, Instant::now()));
         lives.count += 1;
@@ -64,29 +64,29 @@ impl Pulse {
     }
 
     /// The number of the life that runs, its process, and its age.
-    pub fn life(&self) -> Option<(usize, u32, Duration)> {
+    pub(crate) fn life(&self) -> Option<(usize, u32, Duration)> {
         let lives = self.lives();
         lives.now.map(|(pid, since)| (lives.count, pid, since.elapsed()))
     }
 
     /// Whether the server was away at any time since then. Connections that were made a moment before an end may wait in
     /// vain as well.
-    pub fn was_away(&self, since: Instant) -> bool {
+    pub(crate) fn was_away(&self, since: Instant) -> bool {
         self.lives().away.iter().any(|(_, end)| end.is_none_or(|end| end >= since))
     }
 
     /// Ends the load.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.over.send_replace(true);
     }
 
     /// Whether the load is over.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         *self.over.borrow()
     }
 
     /// Waits, but not beyond the end of the load; whether it goes on.
-    pub async fn pause(&self, time: Duration) -> bool {
+    pub(crate) async fn pause(&self, time: Duration) -> bool {
         let mut over = self.over.subscribe();
         tokio::time::timeout(time, over.wait_for(|over| *over)).await.is_err()
     }

@@ -16,14 +16,14 @@ const FLAT: (f64, f64) = (0.02, 8e6);
 
 /// What a run has shown.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     text: String,
     kept: bool,
 }
 
 impl Report {
     /// Puts it together.
-    pub fn new(plan: &Plan, counts: &Counts, samples: &[Sample], seconds: f64, panics: usize) -> Report {
+    pub(crate) fn new(plan: &Plan, counts: &Counts, samples: &[Sample], seconds: f64, panics: usize) -> Report {
         let fit = memory::fit(samples, WARM);
         let grown = fit.is_some_and(|fit| !flat(&fit));
         let (lost, wrong) = (counts.of(Outcome::Lost), counts.of(Outcome::Wrong));
@@ -40,12 +40,12 @@ impl Report {
     }
 
     /// Whether every promise was kept.
-    pub fn kept(&self) -> bool {
+    pub(crate) fn kept(&self) -> bool {
         self.kept
     }
 
     /// Prints it, and writes it into `file` where one is named.
-    pub fn print(&self, file: Option<&Path>) -> anyhow::Result<()> {
+    pub(crate) fn print(&self, file: Option<&Path>) -> anyhow::Result<()> {
         write!(io::stdout(), "{}", self.text)?;
         if let Some(file) = file {
             std::fs::write(file, &self.text)?;
@@ -63,7 +63,12 @@ fn write(text: &mut String, plan: &Plan, counts: &Counts, seconds: f64, panics: 
     let Plan { model, seed, clients, .. } = plan;
     writeln!(text, "* model `{model}`, seed {seed}, {clients} clients, {seconds:.0} s of load")?;
     let total = counts.total();
-    writeln!(text, "* {total} requests, {:.0} per second; {} of them read slowly", total as f64 / seconds, counts.slow)?;
+    writeln!(
+        text,
+        "* {total} requests, {:.0} per second; {} of them read slowly",
+        total as f64 / seconds,
+        counts.slow
+    )?;
     for outcome in [
         Outcome::Finished,
         Outcome::Told,
@@ -76,7 +81,11 @@ fn write(text: &mut String, plan: &Plan, counts: &Counts, seconds: f64, panics: 
         writeln!(text, "  * {}: {}", outcome.words(), counts.of(outcome))?;
     }
     let refusals: Vec<String> = counts.refusals.iter().map(|(what, count)| format!("{what}: {count}")).collect();
-    writeln!(text, "* refusals and errors told: {}", if refusals.is_empty() { "none".into() } else { refusals.join(", ") })?;
+    writeln!(
+        text,
+        "* refusals and errors told: {}",
+        if refusals.is_empty() { "none".into() } else { refusals.join(", ") }
+    )?;
     let Counts { swaps, commits, poisoned, terms, .. } = counts;
     writeln!(text, "* {swaps} adapter swaps, {commits} index commits, {poisoned} poisoned passages")?;
     writeln!(text, "* {terms} times SIGTERM, {panics} panics in the log")

@@ -19,7 +19,7 @@ const STREAM: u64 = (1 << 32) + 2;
 const CALM: f64 = 0.4;
 
 /// Ends the server again and again; gives back the one that lives when the load is over.
-pub async fn disturb(pulse: Arc<Pulse>, start: Arc<Start>, mut server: Server) -> anyhow::Result<Server> {
+pub(crate) async fn disturb(pulse: Arc<Pulse>, start: Arc<Start>, mut server: Server) -> anyhow::Result<Server> {
     let mut rng = ChaCha8Rng::seed_from_u64(pulse.plan.seed);
     rng.set_stream(STREAM);
     let whole = pulse.plan.time();
@@ -59,7 +59,7 @@ async fn succeed(pulse: &Pulse, start: &Start, server: Server) -> anyhow::Result
 }
 
 /// The accounting of the life that is about to end.
-pub async fn check(pulse: &Pulse) {
+pub(crate) async fn check(pulse: &Pulse) {
     match ask(pulse.address, "GET", "/metrics", "").await {
         Ok((200, metrics)) if !metrics.lines().any(|line| line == "waymark_invariant_violations_total 0") => {
             pulse.tally.broken("waymark_invariant_violations_total is not 0".into());

@@ -20,7 +20,7 @@ use crate::{client, commit, restart, swap};
 const REST: Duration = Duration::from_secs(20);
 
 /// Carries `plan` out.
-pub async fn run(plan: Plan) -> anyhow::Result<()> {
+pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     let folder = Folder::new()?;
     let log = plan.log.clone().unwrap_or_else(|| folder.0.join("server.log"));
     let (built, root) = (plan.clone(), folder.0.clone());
@@ -76,7 +76,8 @@ async fn held(pulse: &Pulse) -> Result<Option<String>, String> {
     let sessions = state["sessions"].as_array().map_or(usize::MAX, Vec::len);
     let (used, requests) = (&state["blocks"]["used"], &state["requests"]);
     let empty = sessions == 0 && *used == 0 && *requests == 0;
-    Ok((!empty).then(|| format!("after the load the server holds {sessions} sessions, {used} blocks, {requests} requests")))
+    Ok((!empty)
+        .then(|| format!("after the load the server holds {sessions} sessions, {used} blocks, {requests} requests")))
 }
 
 /// The last life ends as all do.

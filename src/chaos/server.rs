@@ -21,22 +21,22 @@ const START: Duration = Duration::from_secs(120);
 
 /// One life of the server.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     /// Where it listens.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 /// How servers are started.
 #[derive(Debug)]
-pub struct Start {
+pub(crate) struct Start {
     flags: Vec<String>,
     log: PathBuf,
 }
 
 impl Start {
     /// What `plan` asks for, over what `house` holds; the log goes on at the end of `log`.
-    pub fn new(plan: &Plan, house: &House, log: PathBuf) -> Start {
+    pub(crate) fn new(plan: &Plan, house: &House, log: PathBuf) -> Start {
         let path = |path: PathBuf| path.display().to_string();
         let mut flags = vec!["serve".to_owned(), "--log=info".to_owned(), "--log-format=json".to_owned()];
         flags.extend([format!("--index={}", path(house.index())), format!("--embedder={}", house.embedder)]);
@@ -45,14 +45,18 @@ impl Start {
             flags.extend(["--mock".to_owned(), format!("--mock-step-us={}", plan.step_us)]);
         } else {
             // Room for a few sequences of many: blocks are fought over.
-            flags.extend([format!("--model={}", plan.model), "--kv-bytes=512MiB".to_owned(), "--max-batch=16".to_owned()]);
+            flags.extend([
+                format!("--model={}", plan.model),
+                "--kv-bytes=512MiB".to_owned(),
+                "--max-batch=16".to_owned(),
+            ]);
             flags.extend(plan.cache.iter().map(|cache| format!("--cache={}", cache.display())));
         }
         Start { flags, log }
     }
 
     /// Starts one and waits until it listens: on `port`, or on a free one for 0.
-    pub async fn go(&self, port: u16) -> anyhow::Result<Server> {
+    pub(crate) async fn go(&self, port: u16) -> anyhow::Result<Server> {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut child = self.spawn(port, log)?;
         let stdout = child.stdout.take().context("the server has no output")?;
@@ -79,12 +83,12 @@ impl Start {
 
 impl Server {
     /// Its process.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends SIGTERM and waits for the end; tells what was wrong with it.
-    pub async fn terminate(mut self) -> anyhow::Result<Duration> {
+    pub(crate) async fn terminate(mut self) -> anyhow::Result<Duration> {
         let sent = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status()?;
         let begun = Instant::now();
         if !sent.success() {
@@ -103,7 +107,7 @@ impl Server {
     }
 
     /// Whether it is still there.
-    pub fn lives(&mut self) -> bool {
+    pub(crate) fn lives(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 }

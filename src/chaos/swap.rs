@@ -15,7 +15,7 @@ use crate::wire::ask;
 const STREAM: u64 = (1 << 32) + 1;
 
 /// Replaces the policy until the load is over.
-pub async fn disturb(pulse: Arc<Pulse>) {
+pub(crate) async fn disturb(pulse: Arc<Pulse>) {
     let mut rng = ChaCha8Rng::seed_from_u64(pulse.plan.seed);
     rng.set_stream(STREAM);
     let mut directory = ["one", "two"].into_iter().cycle();
@@ -25,7 +25,7 @@ pub async fn disturb(pulse: Arc<Pulse>) {
 }
 
 /// Loads the policy in `directory`, in the place of the one that is served.
-pub async fn load(pulse: &Pulse, directory: &str) {
+pub(crate) async fn load(pulse: &Pulse, directory: &str) {
     let since = Instant::now();
     match ask(pulse.address, "POST", "/v1/policies", &json!({"directory": directory}).to_string()).await {
         Ok((200, _)) => pulse.tally.with(|counts| counts.swaps += 1),

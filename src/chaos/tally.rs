@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// With its whole answer.
     Finished,
     /// With an error inside its stream.
@@ -24,7 +24,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// In words.
-    pub fn words(self) -> &'static str {
+    pub(crate) fn words(self) -> &'static str {
         match self {
             Outcome::Finished => "finished",
             Outcome::Told => "ended by an error they were told",
@@ -39,27 +39,27 @@ impl Outcome {
 
 /// Counts of everything that happened, by many at once.
 #[derive(Debug, Default)]
-pub struct Tally(Mutex<Counts>);
+pub(crate) struct Tally(Mutex<Counts>);
 
 /// The counts.
 #[derive(Debug, Default, Clone)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Requests of clients.
-    pub requests: BTreeMap<Outcome, u64>,
+    pub(crate) requests: BTreeMap<Outcome, u64>,
     /// Requests that were read slowly.
-    pub slow: u64,
+    pub(crate) slow: u64,
     /// Statuses and codes of what was refused or told.
-    pub refusals: BTreeMap<String, u64>,
+    pub(crate) refusals: BTreeMap<String, u64>,
     /// Adapters or policies that were replaced.
-    pub swaps: u64,
+    pub(crate) swaps: u64,
     /// Changes of the index.
-    pub commits: u64,
+    pub(crate) commits: u64,
     /// Poisoned passages that went into it.
-    pub poisoned: u64,
+    pub(crate) poisoned: u64,
     /// Times SIGTERM was sent.
-    pub terms: u64,
+    pub(crate) terms: u64,
     /// What must never be, in words.
-    pub broken: Vec<String>,
+    pub(crate) broken: Vec<String>,
 }
 
 /// Broken promises that are told in full.
@@ -67,17 +67,17 @@ const TOLD: usize = 20;
 
 impl Tally {
     /// Changes the counts.
-    pub fn with<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Counts a request.
-    pub fn end(&self, outcome: Outcome) {
+    pub(crate) fn end(&self, outcome: Outcome) {
         self.with(|counts| *counts.requests.entry(outcome).or_default() += 1);
     }
 
     /// Notes a promise that was broken.
-    pub fn broken(&self, what: String) {
+    pub(crate) fn broken(&self, what: String) {
         self.with(|counts| {
             if counts.broken.len() < TOLD {
                 counts.broken.push(what);
@@ -86,19 +86,19 @@ impl Tally {
     }
 
     /// What was counted so far.
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.with(|counts| counts.clone())
     }
 }
 
 impl Counts {
     /// Requests that ended so.
-    pub fn of(&self, outcome: Outcome) -> u64 {
+    pub(crate) fn of(&self, outcome: Outcome) -> u64 {
         self.requests.get(&outcome).copied().unwrap_or(0)
     }
 
     /// All requests.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.requests.values().sum()
     }
 }

@@ -12,17 +12,17 @@ use tokio::time::timeout;
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// One request on a connection of its own.
-pub struct Wire {
+pub(crate) struct Wire {
     socket: TcpStream,
     /// Everything that came, head included.
-    pub seen: Vec<u8>,
+    pub(crate) seen: Vec<u8>,
     /// The other side has closed the connection.
-    pub closed: bool,
+    pub(crate) closed: bool,
 }
 
 impl Wire {
     /// Connects and sends a request.
-    pub async fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<Wire> {
+    pub(crate) async fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<Wire> {
         let mut socket = TcpStream::connect(address).await?;
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: chaos\r\nconnection: close\r\ncontent-type: application/json\r\n\
@@ -34,7 +34,7 @@ impl Wire {
     }
 
     /// Reads what is there, at most `most` bytes.
-    pub async fn read(&mut self, most: usize) -> io::Result<usize> {
+    pub(crate) async fn read(&mut self, most: usize) -> io::Result<usize> {
         let start = self.seen.len();
         self.seen.resize(start + most, 0);
         let read = timeout(SILENCE, self.socket.read(&mut self.seen[start..])).await;
@@ -45,23 +45,18 @@ impl Wire {
     }
 
     /// Reads to the end of the connection.
-    pub async fn rest(&mut self) -> io::Result<()> {
+    pub(crate) async fn rest(&mut self) -> io::Result<()> {
         while self.read(1 << 14).await? > 0 {}
         Ok(())
     }
 
     /// The status, once the first line has come.
-    pub fn status(&self) -> Option<u16> {
+    pub(crate) fn status(&self) -> Option<u16> {
         std::str::from_utf8(self.seen.get(9..12)?).ok()?.parse().ok()
     }
 
-    /// Whether this text has come. Frames are sent whole, so that none is looked for across two.
-    pub fn has(&self, text: &str) -> bool {
-        memchr(&self.seen, text.as_bytes())
-    }
-
     /// The body, with the lengths of its chunks taken out.
-    pub fn body(&self) -> String {
+    pub(crate) fn body(&self) -> String {
         let text = String::from_utf8_lossy(&self.seen);
         let Some((head, body)) = text.split_once("\r\n\r\n") else { return String::new() };
         if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
@@ -70,7 +65,9 @@ impl Wire {
         let mut whole = String::new();
         let mut rest = body;
         while let Some((length, after)) = rest.split_once("\r\n") {
-            let Some(chunk) = usize::from_str_radix(length, 16).ok().and_then(|length| after.get(..length)) else { break };
+            let Some(chunk) = usize::from_str_radix(length, 16).ok().and_then(|length| after.get(..length)) else {
+                break;
+            };
             whole.push_str(chunk);
             rest = after.get(chunk.len() + 2..).unwrap_or_default();
         }
@@ -78,12 +75,8 @@ impl Wire {
     }
 }
 
-fn memchr(bytes: &[u8], text: &[u8]) -> bool {
-    bytes.windows(text.len()).any(|window| window == text)
-}
-
 /// A request whose whole answer is wanted: its status and body.
-pub async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
+pub(crate) async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
     let mut wire = Wire::send(address, method, path, body).await?;
     wire.rest().await?;
     let status = wire.status().ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "no answer"))?;

@@ -36,9 +36,8 @@ fn begin(listeners: Vec<Listener>) -> anyhow::Result<()> {
 
 fn log(filter: &str, format: LogFormat) -> anyhow::Result<Listener> {
     let filter = EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter}: not a log filter"))?;
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     Ok(match format {
         LogFormat::Text => lines.with_filter(filter).boxed(),
         LogFormat::Json => lines.json().with_filter(filter).boxed(),

@@ -99,12 +99,7 @@ impl Core {
         EngineSnapshot {
             steps: self.counters.steps_total.get(),
             sessions: sequences.into_iter().map(|sequence| sequence.snapshot(now)).collect(),
-            blocks: BlockSnapshot {
-                total: pool.total(),
-                free: pool.free(),
-                cached: pool.cached(),
-                used: pool.used(),
-            },
+            blocks: BlockSnapshot { total: pool.total(), free: pool.free(), cached: pool.cached(), used: pool.used() },
             adapters,
         }
     }

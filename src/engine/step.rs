@@ -54,7 +54,11 @@ impl Core {
                         false
                     }
                     rows => {
-                        tracing::error!(rows = rows.len(), reason, "a forward pass failed: its rows are computed alone");
+                        tracing::error!(
+                            rows = rows.len(),
+                            reason,
+                            "a forward pass failed: its rows are computed alone"
+                        );
                         // All of them, not only up to the first that succeeds.
                         rows.iter().filter(|row| self.execute(slice::from_ref(*row))).count() > 0
                     }
