@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// The base model that is served when none is named: a name in the catalog.
+pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
+
 /// What `waymark serve` was asked for, flag by flag. Every flag can also be set by the environment variable its help
 /// names.
 #[derive(Debug, Clone, clap::Args)]
@@ -18,7 +21,7 @@ pub struct ServeArgs {
     pub port: u16,
 
     /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
-    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
+    #[arg(long, env = "WAYMARK_MODEL", default_value = DEFAULT_MODEL)]
     pub model: String,
 
     /// Directory of a policy to serve (`policy.toml`, maybe an adapter); may be given several times.
