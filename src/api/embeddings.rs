@@ -7,6 +7,7 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
+use tracing::Span;
 use utoipa::ToSchema;
 use waymark_index::Embed;
 
@@ -190,7 +191,8 @@ async fn embed(embedder: Arc<dyn TextEmbedder>, mut texts: Vec<String>) -> Resul
             let tokens: usize = texts.iter().map(|text| embedder.count_tokens(text)).sum();
             embedder.embed(&texts).map(|vectors| (vectors, tokens))
         };
-        let (more, count) = tokio::task::spawn_blocking(work)
+        let span = Span::current();
+        let (more, count) = tokio::task::spawn_blocking(move || span.in_scope(work))
             .await
             .map_err(|_| ApiError::new(Code::Internal, "the embedder panicked"))?
             .map_err(|error| ApiError::new(Code::Internal, format!("the embedder failed: {error}")))?;

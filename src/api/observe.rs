@@ -8,21 +8,23 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tracing::{Instrument, Span, field::Empty};
+use uuid::Uuid;
 
 use super::drain::Phase;
 use super::error::{ApiError, Code};
 use super::metrics::{Metrics, RequestLabels, RouteLabels};
-use super::request_id;
 use super::state::AppState;
 use super::traceparent;
 use super::within::within;
+use crate::engine::RequestId;
 
 /// On every response, errors included.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Gives a request its id, and logs and counts its answer once the body has been sent or given up.
-pub(crate) async fn observe(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let id = request_id::new();
+pub(crate) async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    let id = RequestId(Uuid::now_v7());
+    request.extensions_mut().insert(id);
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
     let span = tracing::info_span!(
         "request",
@@ -30,13 +32,14 @@ pub(crate) async fn observe(State(state): State<AppState>, request: Request, nex
         method = %request.method(),
         path = request.uri().path(),
         status = Empty,
+        key = Empty,
         otel.kind = "server",
     );
     traceparent::join(&span, request.headers());
     state.metrics.in_flight.inc();
     let mut record =
         Record { metrics: state.metrics, route, status: 0, error: None, begun: Instant::now(), span: span.clone() };
-    let mut response = request_id::scope(id, next.run(request)).instrument(span.clone()).await;
+    let mut response = next.run(request).instrument(span.clone()).await;
     record.status = response.status().as_u16();
     record.error = response.extensions().get::<Code>().copied();
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
@@ -65,7 +68,7 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
 
 /// Keeps `kept` alive for as long as a streamed body is, and works on it inside `span`; a body that is complete already
 /// needs neither.
-fn hold_until_sent<T: Send + 'static>(response: Response, span: Span, kept: T) -> Response {
+pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, span: Span, kept: T) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
     }
