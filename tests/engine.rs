@@ -10,8 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use tokio::time::{sleep, timeout};
 use waymark::engine::mock::Random;
 use waymark::engine::{
-    Engine, EngineConfig, EngineError, Finish, Generate, Health, MockBackend, Origin, Session, SessionOptions, Step,
-    StopSet,
+    Engine, EngineConfig, EngineError, Finish, Generate, Health, MockBackend, Origin, Session, SessionOptions,
+    SessionState, Step, StopSet,
 };
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
@@ -208,6 +208,62 @@ async fn choices_of_one_prompt_compute_it_once() {
     futures::future::join_all(sessions.iter_mut().map(|session| run(session, greedy(5)))).await;
     assert_eq!(engine.counters().prefill_tokens_total.get(), 200 + 3 * 8);
     assert_eq!(sessions.iter().map(Session::cached_prompt_tokens).sum::<usize>(), 3 * 192);
+}
+
+/// Throughput grows with the batch: many are served by the steps that one alone would take.
+#[tokio::test]
+async fn thirty_two_clients_take_the_steps_of_one() {
+    const TOKENS: usize = 40;
+    let time = Duration::from_millis(2);
+    let config = EngineConfig { max_batch_rows: 32, step_tokens: 1024, ..EngineConfig::default() };
+    let engine = start(mock().with_time(time, Duration::ZERO), config);
+    let mut alone = session(&engine, &prompt(0, 20));
+    run(&mut alone, greedy(TOKENS)).await.unwrap();
+    let one = engine.counters().steps_total.get();
+    let mut crowd: Vec<Session> = (0..32).map(|first| session(&engine, &prompt(first, 20))).collect();
+    let ends = futures::future::join_all(crowd.iter_mut().map(|session| run(session, greedy(TOKENS)))).await;
+    assert!(ends.into_iter().all(|end| end.unwrap().0.len() == TOKENS));
+    let many = engine.counters().steps_total.get() - one;
+    assert!(many <= 2 * one, "{many} steps for 32 of them, {one} for one");
+}
+
+#[tokio::test]
+async fn a_snapshot_tells_who_holds_what() {
+    let backend = mock().with_time(Duration::from_millis(2), Duration::ZERO);
+    let engine = start(backend, EngineConfig { max_batch_rows: 1, ..EngineConfig::default() });
+    let mut first = session(&engine, &prompt(1, 40));
+    let mut second = session(&engine, &prompt(2, 40));
+    let mut turn = first.generate(greedy(500)).await.unwrap();
+    turn.next().await.unwrap().unwrap();
+    let waiting = second.generate(greedy(5)).await.unwrap();
+    let snapshot = engine.snapshot().await.unwrap();
+    let states: Vec<_> = snapshot.sessions.iter().map(|session| (session.id, session.state)).collect();
+    assert_eq!(states, [(0, SessionState::Running), (1, SessionState::Waiting)]);
+    let running = &snapshot.sessions[0];
+    assert!(running.sampled > 0 && running.tokens == 40 + running.sampled && running.blocks >= 3);
+    assert_eq!(snapshot.blocks.free + snapshot.blocks.cached + snapshot.blocks.used, snapshot.blocks.total);
+    drop((turn, waiting));
+    drop((first, second));
+    wait_free(&engine).await;
+    assert!(engine.snapshot().await.unwrap().sessions.is_empty());
+    engine.shutdown().await;
+    assert!(matches!(engine.snapshot().await.unwrap_err(), EngineError::Dead(_)));
+}
+
+#[tokio::test]
+async fn an_adapter_that_panics_when_it_is_loaded_concerns_nobody_else() {
+    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
+    let faults = backend.faults();
+    let engine = start(backend, EngineConfig::default());
+    let dir = tempfile::tempdir().unwrap();
+    faults.panic_on_load(true);
+    let mut session = session(&engine, &prompt(1, 40));
+    let (end, refused) = tokio::join!(run(&mut session, greedy(30)), engine.load_adapter(dir.path().into()));
+    assert_eq!(end.unwrap().0.len(), 30);
+    assert!(matches!(refused.unwrap_err(), EngineError::Adapter(reason) if reason.contains("panic")));
+    faults.panic_on_load(false);
+    assert!(engine.load_adapter(dir.path().into()).await.is_ok());
+    assert_eq!(engine.health(), Health::Ready);
 }
 
 #[tokio::test]

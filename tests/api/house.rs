@@ -35,6 +35,8 @@ pub struct Plan {
     pub library: Option<Library>,
     pub store: Option<PolicyStore>,
     pub keys: Keys,
+    /// Served besides those that every house has.
+    pub policies: Vec<Policy>,
 }
 
 /// A running server.
@@ -74,6 +76,7 @@ impl Plan {
             library: None,
             store: None,
             keys: Keys::default(),
+            policies: Vec::new(),
         }
     }
 
@@ -85,6 +88,7 @@ impl Plan {
         let mut policies: Vec<Policy> =
             ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
         policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
+        policies.extend(self.policies);
         let mut state = AppState::new(runtime, policies, self.http).with_keys(self.keys);
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);

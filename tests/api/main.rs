@@ -9,15 +9,20 @@
 )]
 
 mod auth;
+mod bytes;
+mod contain;
+mod debug;
 mod documents;
 mod drain;
 mod golden;
 mod gone;
 mod house;
 mod load;
+mod metrics;
 mod openapi;
 mod policies;
 mod refusals;
+mod reliability;
 mod routes;
 mod sdk;
 mod shelf;

@@ -1,0 +1,109 @@
+//! `/debug/state`: the truth about what the server is doing, told without holding it up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use waymark::agent::{Search, SearchError, SearchQuery};
+use waymark::engine::EngineConfig;
+use waymark::engine::mock::Lines;
+use waymark_index::{Evidence, Mode};
+
+use crate::house::{House, Plan, chunks, eventually, joined, says, script};
+
+async fn state(house: &House) -> Value {
+    let response = house.get("/debug/state").await;
+    assert_eq!(response.status(), 200);
+    response.json().await.unwrap()
+}
+
+/// The session of a request; the state must add up.
+fn session<'a>(state: &'a Value, request: &str) -> &'a Value {
+    let blocks = &state["blocks"];
+    let sum = ["free", "cached", "used"].iter().map(|name| blocks[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum, blocks["total"].as_u64().unwrap());
+    let sessions = state["sessions"].as_array().unwrap();
+    sessions.iter().find(|session| session["request"] == request).unwrap_or_else(|| panic!("{request}: {state}"))
+}
+
+fn request_id(response: &reqwest::Response) -> String {
+    response.headers()["x-request-id"].to_str().unwrap().to_owned()
+}
+
+fn body() -> Value {
+    json!({"model": "plain", "stream": true, "messages": [{"role": "user", "content": "hello"}]})
+}
+
+#[tokio::test]
+async fn a_running_and_a_waiting_request_are_told_apart() {
+    let engine = EngineConfig { max_batch_rows: 1, ..EngineConfig::default() };
+    let backend = says(&"word ".repeat(2000)).with_time(Duration::from_millis(3), Duration::ZERO);
+    let house = Plan { engine, ..Plan::new(backend) }.build().await;
+    let running = house.post("/v1/chat/completions", &body()).await;
+    let counters = house.state.runtime.engine.counters();
+    eventually("it decodes", || counters.decode_tokens_total.get() > 3).await;
+    let waiting = house.post("/v1/chat/completions", &body()).await;
+    eventually("one waits", || counters.sessions_waiting.get() == 1).await;
+    let state = state(&house).await;
+    let first = session(&state, &request_id(&running));
+    assert_eq!(first["state"], "running");
+    assert!(first["sampled"].as_u64().unwrap() > 3 && first["blocks"].as_u64().unwrap() > 0, "{first}");
+    assert!(first["turn_seconds"].as_f64().unwrap() <= first["age_seconds"].as_f64().unwrap());
+    let second = session(&state, &request_id(&waiting));
+    assert_eq!((&second["state"], &second["sampled"]), (&json!("waiting"), &json!(0)));
+    assert_eq!(state["queue"], json!([second["id"]]));
+    assert_eq!((&state["phase"], &state["requests"]), (&json!("serving"), &json!(2)));
+    assert!(!state.to_string().contains("hello"), "no text of any request is shown");
+    drop((running, waiting));
+    house.quiet().await;
+}
+
+/// Never finds anything.
+#[derive(Debug)]
+struct Abyss;
+
+impl Search for Abyss {
+    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_waits_for_a_search_is_parked_with_its_blocks() {
+    let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
+    let house = Plan { searcher: Some(Arc::new(Abyss)), ..Plan::new(script(&lines)) }.build().await;
+    let mut request = body();
+    request["model"] = json!("routerag");
+    let searching = house.post("/v1/chat/completions", &request).await;
+    let counters = house.state.runtime.engine.counters();
+    eventually("it searches", || counters.sessions_parked.get() == 1).await;
+    let state = state(&house).await;
+    let parked = session(&state, &request_id(&searching));
+    assert_eq!((&parked["state"], &parked["turn_seconds"]), (&json!("parked"), &Value::Null));
+    assert!(parked["blocks"].as_u64().unwrap() > 0);
+    drop(searching);
+    house.quiet().await;
+    assert_eq!(self::state(&house).await["sessions"], json!([]));
+}
+
+#[tokio::test]
+async fn asking_all_the_time_holds_nobody_up() {
+    let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(1), Duration::ZERO);
+    let house = House::new(backend).await;
+    let (stream, states) = tokio::join!(house.stream(&body()), async {
+        for _ in 0..100 {
+            state(&house).await;
+        }
+    });
+    let () = states;
+    assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(60));
+    // A look is no step: as many were made as without any.
+    let steps = house.state.runtime.engine.counters().steps_total.get();
+    assert!(steps <= 60 * 5 + 3, "{steps} steps");
+    house.quiet().await;
+}

@@ -1,0 +1,120 @@
+//! What `/metrics` shows is what `docs/metrics.md` promises, and the dashboard asks for nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use waymark::engine::mock::Lines;
+
+use crate::house::{House, Letters, Plan, script};
+
+/// What is promised of one metric.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Metric {
+    kind: String,
+    labels: BTreeSet<String>,
+    meaning: String,
+}
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// A server on which everything has happened that is counted.
+async fn exposition() -> String {
+    let lines = Lines::new(["<think>a</think><search>[passage] b</search>", "<answer> c </answer>"])
+        .terminator("</information>\n\n");
+    let house: House = Plan { embedder: Some(Arc::new(Letters)), ..Plan::new(script(&lines)) }.build().await;
+    let body = json!({"model": "routerag", "messages": [{"role": "user", "content": "hello"}]});
+    assert_eq!(house.chat(&body).await.0, 200);
+    let metrics = house.get("/metrics").await;
+    assert!(metrics.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    metrics.text().await.unwrap()
+}
+
+/// By the name under which its samples are found; a histogram's have suffixes.
+fn shown(text: &str) -> BTreeMap<String, Metric> {
+    let field = |prefix: &str| -> BTreeMap<String, String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(prefix)?.split_once(' '));
+        lines.map(|(name, rest)| (name.to_owned(), rest.trim_end_matches('.').to_owned())).collect()
+    };
+    let (kinds, helps) = (field("# TYPE "), field("# HELP "));
+    assert_eq!(kinds.len(), helps.len());
+    let named = kinds.into_iter().map(|(name, kind)| {
+        let sample = match kind.as_str() {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.clone(),
+        };
+        let suffix = if kind == "histogram" { "_bucket" } else { "" };
+        (
+            sample.clone(),
+            Metric { labels: labels(text, &format!("{sample}{suffix}")), meaning: helps[&name].clone(), kind },
+        )
+    });
+    named.collect()
+}
+
+/// The labels of a metric's samples.
+fn labels(text: &str, sample: &str) -> BTreeSet<String> {
+    let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(sample)).collect();
+    assert!(lines.iter().any(|line| line.starts_with(['{', ' '])), "nothing was counted under {sample}");
+    let pairs = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix('{')?.split_once('}'))
+        .flat_map(|(labels, _)| labels.split(','));
+    let names = pairs.filter_map(|pair| pair.split_once('=')).map(|(name, _)| name.to_owned());
+    names.filter(|name| name != "le").collect()
+}
+
+/// The rows of the document's tables: name, kind, unit, labels, meaning.
+fn promised() -> BTreeMap<String, Metric> {
+    let text = file("docs/metrics.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, unit, labels, meaning] = cells[..] else { panic!("five columns: {row}") };
+        let name = name.trim_matches('`');
+        assert!(!unit.is_empty(), "{name} has no unit");
+        for (suffix, word) in [("_seconds", "seconds"), ("_bytes", "bytes")] {
+            assert_eq!(name.ends_with(suffix), unit == word, "{name} in {unit}");
+        }
+        let labels = labels.split(',').map(|label| label.trim().trim_matches('`')).filter(|label| !label.is_empty());
+        let labels = labels.map(str::to_owned).collect();
+        (name.to_owned(), Metric { kind: kind.to_owned(), labels, meaning: meaning.to_owned() })
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn the_document_and_the_code_agree() {
+    let (promised, shown) = (promised(), shown(&exposition().await));
+    for (name, metric) in &shown {
+        assert_eq!(promised.get(name), Some(metric), "docs/metrics.md does not promise {name} as it is shown");
+    }
+    for name in promised.keys() {
+        assert!(shown.contains_key(name), "docs/metrics.md promises {name}, and nothing shows it");
+    }
+}
+
+#[tokio::test]
+async fn every_query_of_the_dashboard_finds_its_metric() {
+    let dashboard: Value = serde_json::from_str(&file("docs/grafana.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let queries: Vec<&str> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
+    assert!(queries.len() > 10);
+    let shown = shown(&exposition().await);
+    for query in queries {
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: Vec<&str> =
+            words.filter(|word| word.starts_with("waymark_") || word.starts_with("process_")).collect();
+        assert!(!names.is_empty(), "{query}");
+        for name in names {
+            let whole = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            let histogram = whole.and_then(|name| shown.get(name)).filter(|metric| metric.kind == "histogram");
+            assert!(shown.contains_key(name) || histogram.is_some(), "{name} in {query}");
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What the program tells while it serves: the log, line by line, and traces over OTLP.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use serde_json::{Value, json};
+use waymark::cli::embedding::Embedding;
+use waymark_index::{BuildOptions, BuildProgress, Corpus, Document, Phase, build};
+
+struct Quiet;
+
+impl BuildProgress for Quiet {
+    fn update(&self, _: Phase, _: u64, _: Option<u64>) {}
+}
+
+/// An index of two passages, made without weights.
+fn index(dir: &Path) {
+    let document = |id: &str, text: &str| Document {
+        id: id.into(),
+        title: id.into(),
+        text: text.into(),
+        triples: None,
+        metadata: None,
+    };
+    let documents = vec![document("a", "Goethe wrote Faust."), document("b", "The question is what is asked.")];
+    build(Corpus::from_documents("two", documents), &Embedding::Mock, dir, &BuildOptions::default(), &Quiet).unwrap();
+}
+
+/// A running server over a mock; its log is read to the end.
+struct Program {
+    child: Child,
+    address: String,
+    log: Option<JoinHandle<Vec<Value>>>,
+}
+
+impl Program {
+    fn start(index: &Path, flags: &[&str]) -> Program {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_waymark"))
+            .args([
+                "serve",
+                "--mock",
+                "--embedder",
+                "mock",
+                "--port",
+                "0",
+                "--log",
+                "waymark=debug",
+                "--log-format",
+                "json",
+            ])
+            .arg("--index")
+            .arg(index)
+            .args(flags)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let read =
+            |line: Result<String, _>| serde_json::from_str(&line.unwrap()).expect("every line of the log is JSON");
+        let log = std::thread::spawn(move || stderr.lines().map(read).collect());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").unwrap().to_owned();
+        Program { child, address, log: Some(log) }
+    }
+
+    /// Sends a request over a connection of its own.
+    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(&self.address).unwrap();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n");
+        write!(socket, "{head}{headers}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        socket
+    }
+
+    /// The answer to a request, and its id.
+    fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (String, String) {
+        let mut answer = String::new();
+        self.send(method, path, headers, body).read_to_string(&mut answer).unwrap();
+        let id = answer.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("every answer has an id");
+        (id.to_owned(), answer)
+    }
+
+    /// Ends the server as SIGTERM does, and gives its whole log.
+    fn end(mut self) -> Vec<Value> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert!(self.child.wait().unwrap().success());
+        self.log.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn chat(model: &str, stream: bool) -> String {
+    json!({"model": model, "stream": stream, "messages": [{"role": "user", "content": "what is asked?"}]}).to_string()
+}
+
+/// The id of the request whose span a line lies in.
+fn request_of(line: &Value) -> Option<&str> {
+    let spans = line["spans"].as_array()?;
+    spans.iter().find(|span| span["name"] == "request")?["id"].as_str()
+}
+
+/// What the house says about itself, and about nobody's request.
+const HOUSE: &[&str] = &["index open", "serving", "shutting down", "draining"];
+
+#[test]
+fn every_line_of_a_request_carries_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    index(&path);
+    let program = Program::start(&path, &[]);
+    let mut asked = BTreeMap::new();
+    for (method, path, body, status) in [
+        ("POST", "/v1/chat/completions", chat("routerag", true), "200"),
+        ("POST", "/v1/chat/completions", chat("routerag", false), "200"),
+        ("POST", "/v1/agent", json!({"model": "routerag", "question": "what?", "stream": true}).to_string(), "200"),
+        ("POST", "/v1/search", json!({"query": "Faust"}).to_string(), "200"),
+        ("POST", "/v1/documents", json!({"documents": [{"id": "c", "text": "Another."}]}).to_string(), "200"),
+        ("POST", "/v1/chat/completions", chat("nobody", false), "404"),
+        ("POST", "/v1/chat/completions", "{".into(), "400"),
+        ("GET", "/nowhere", String::new(), "404"),
+        ("GET", "/metrics", String::new(), "200"),
+    ] {
+        let (id, answer) = program.ask(method, path, "", &body);
+        assert_eq!(&answer[9..12], status, "{answer}");
+        asked.insert(id, path);
+    }
+    let log = program.end();
+    for line in &log {
+        let message = line["fields"]["message"].as_str().unwrap_or_default();
+        let target = line["target"].as_str().unwrap();
+        match request_of(line) {
+            Some(id) => assert!(asked.contains_key(id), "{line}"),
+            None => assert!(!target.starts_with("waymark") || HOUSE.contains(&message), "whose is it? {line}"),
+        }
+    }
+    for (id, path) in &asked {
+        let lines: Vec<&Value> = log.iter().filter(|line| request_of(line) == Some(id)).collect();
+        assert!(lines.iter().any(|line| line["fields"]["message"] == "answered"), "{path}: {lines:?}");
+        if *path == "/v1/documents" {
+            assert!(
+                lines.iter().any(|line| line["fields"]["message"] == "committed"),
+                "from another thread: {lines:?}"
+            );
+        }
+    }
+}
+
+/// Takes traces as a collector does.
+struct Collector {
+    address: String,
+    spans: Arc<Mutex<Vec<Span>>>,
+}
+
+impl Collector {
+    fn start() -> Collector {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
+        let into = Arc::clone(&spans);
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let into = Arc::clone(&into);
+                std::thread::spawn(move || while take(&socket.as_ref().unwrap(), &into).is_some() {});
+            }
+        });
+        Collector { address, spans }
+    }
+}
+
+/// Reads one request and answers it; nothing when the connection has ended.
+fn take(mut socket: &TcpStream, into: &Mutex<Vec<Span>>) -> Option<()> {
+    let mut reader = BufReader::new(socket);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        (reader.read_line(&mut head).ok()? > 0).then_some(())?;
+    }
+    assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{head}");
+    let lower = head.to_ascii_lowercase();
+    assert!(lower.contains("content-type: application/x-protobuf"), "{head}");
+    let length = lower.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    reader.read_exact(&mut body).unwrap();
+    let request = ExportTraceServiceRequest::decode(body.as_slice()).unwrap();
+    let spans = request.resource_spans.into_iter().flat_map(|resource| {
+        let named = &resource.resource.as_ref().unwrap().attributes;
+        assert!(named.iter().any(|pair| pair.key == "service.name"));
+        resource.scope_spans.into_iter().flat_map(|scope| scope.spans)
+    });
+    into.lock().unwrap().extend(spans);
+    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()
+}
+
+fn attribute<'a>(span: &'a Span, key: &str) -> &'a Attribute {
+    let pair = span.attributes.iter().find(|pair| pair.key == key).unwrap_or_else(|| panic!("{key} in {span:?}"));
+    pair.value.as_ref().unwrap().value.as_ref().unwrap()
+}
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER: &str = "b7ad6b7169203331";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_trace_tells_of_queue_prefill_decode_and_search() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    index(&path);
+    let collector = Collector::start();
+    let program = Program::start(&path, &["--otlp-endpoint", &collector.address]);
+    let parent = format!("traceparent: 00-{TRACE}-{CALLER}-01\r\n");
+    let (streamed, _) = program.ask("POST", "/v1/chat/completions", &parent, &chat("routerag", true));
+    let (whole, _) = program.ask("POST", "/v1/chat/completions", "traceparent: nonsense\r\n", &chat("routerag", false));
+    program.end();
+
+    let spans = collector.spans.lock().unwrap();
+    for (id, given) in [(&streamed, true), (&whole, false)] {
+        let wanted = Attribute::StringValue(id.clone());
+        let request = spans.iter().find(|span| span.name == "request" && *attribute(span, "id") == wanted).unwrap();
+        assert_eq!(hex(&request.trace_id) == TRACE, given, "{request:?}");
+        assert_eq!(hex(&request.parent_span_id), if given { CALLER } else { "" });
+        assert_eq!(*attribute(request, "status"), Attribute::IntValue(200));
+        let below = |name: &str| -> Vec<&Span> {
+            let own = spans.iter().filter(|span| span.name == name && span.parent_span_id == request.span_id);
+            own.inspect(|span| assert_eq!(span.trace_id, request.trace_id)).collect()
+        };
+        // Two turns, and the search between them.
+        let (queue, prefill, decode, search) = (below("queue"), below("prefill"), below("decode"), below("search"));
+        assert_eq!((queue.len(), prefill.len(), decode.len(), search.len()), (2, 2, 2, 1));
+        for turn in 0..2 {
+            let order = [queue[turn], prefill[turn], decode[turn]].map(|span| span.start_time_unix_nano);
+            assert!(order.is_sorted() && request.start_time_unix_nano <= order[0]);
+            assert!(decode[turn].end_time_unix_nano <= request.end_time_unix_nano);
+            assert!(matches!(attribute(decode[turn], "tokens"), Attribute::IntValue(tokens) if *tokens > 10));
+        }
+        assert!(matches!(attribute(search[0], "hits"), Attribute::IntValue(hits) if *hits > 0));
+        assert!(decode[0].end_time_unix_nano <= search[0].end_time_unix_nano);
+    }
+}
+
+#[test]
+fn a_collector_that_is_away_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("index");
+    index(&path);
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let program = Program::start(&path, &["--otlp-endpoint", &format!("http://{nobody}")]);
+    let (_, answer) = program.ask("POST", "/v1/chat/completions", "", &chat("routerag", false));
+    assert!(answer.starts_with("HTTP/1.1 200"));
+    program.end();
+}
