@@ -180,7 +180,7 @@ impl Collector {
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let into = Arc::clone(&into);
-                std::thread::spawn(move || while take(&socket.as_ref().unwrap(), &into).is_some() {});
+                std::thread::spawn(move || while take(socket.as_ref().unwrap(), &into).is_some() {});
             }
         });
         Collector { address, spans }

@@ -1,6 +1,7 @@
 //! Server-sent events: frames that are serialised before they are written, keep-alive comments, the end of a drain.
 
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -78,8 +79,8 @@ impl Frame {
 /// Answers with `frames` as an event stream.
 ///
 /// The work behind `frames` is driven by the body itself: a client that goes away drops the body, and with it the work.
-/// When nothing comes for `ping`, a comment is sent; when the drain expires, an error, written by `last`, takes the
-/// place of the rest.
+/// When nothing comes for `ping`, a comment is sent; when the drain expires, or the work panics, an error, written by
+/// `last`, takes the place of the rest.
 pub(crate) fn respond(
     frames: impl Stream<Item = Bytes> + Send + 'static,
     ping: Duration,
@@ -87,7 +88,7 @@ pub(crate) fn respond(
     last: fn(&mut Frame, &ApiError),
 ) -> Response {
     let body = async_stream::stream! {
-        let mut frames = pin!(frames);
+        let mut frames = pin!(AssertUnwindSafe(frames).catch_unwind());
         let mut expired = pin!(drain.reached(Phase::Expired));
         loop {
             tokio::select! {
@@ -99,7 +100,13 @@ pub(crate) fn respond(
                     break;
                 }
                 frame = tokio::time::timeout(ping, frames.next()) => match frame {
-                    Ok(Some(frame)) => yield frame,
+                    Ok(Some(Ok(frame))) => yield frame,
+                    Ok(Some(Err(_))) => {
+                        let mut frame = Frame::default();
+                        last(&mut frame, &ApiError::new(Code::Internal, "this stream ran into a bug in the server"));
+                        yield frame.take();
+                        break;
+                    }
                     Ok(None) => break,
                     Err(_) => yield Bytes::from_static(b": ping\n\n"),
                 },
@@ -140,6 +147,17 @@ mod tests {
         let text = text(response).await;
         let pings = text.strip_suffix("event: done\ndata: 1\n\n").unwrap();
         assert!(!pings.is_empty() && pings.replace(": ping\n\n", "").is_empty(), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_told_in_the_place_of_the_rest() {
+        let frames = async_stream::stream! {
+            yield Bytes::from_static(b"data: 1\n\n");
+            std::panic::panic_any("on purpose");
+        };
+        let text = text(respond(frames, Duration::from_secs(15), Drain::default(), Frame::error)).await;
+        let error = text.strip_prefix("data: 1\n\ndata: ").unwrap();
+        assert!(error.contains("internal_error") && error.ends_with("\n\n"), "{text}");
     }
 
     #[tokio::test]

@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// No answer pauses for longer: streams are kept alive by comments.
-const SILENCE: Duration = Duration::from_secs(60);
+/// No answer takes longer to begin, or pauses for longer: streams are kept alive by comments, and episodes have a bound.
+const SILENCE: Duration = Duration::from_secs(600);
 
 /// One request on a connection of its own.
 pub(crate) struct Wire {
