@@ -61,5 +61,5 @@ pub use sampling::Sampling;
 pub use scanner::{Piece, Scanner};
 pub use search::{Find, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 pub use search_r1::SearchR1;
-pub use trajectory::{Acted, Found, Timings, Trajectory};
+pub use trajectory::{Acted, Found, Fragment, Timings, Trajectory};
 pub use variant::Variant;

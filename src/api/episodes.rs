@@ -7,10 +7,12 @@ use uuid::Uuid;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
+use super::traces::{self, Recorder};
 use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
 
-/// Starts `n` episodes of one conversation, each with a seed of its own; the first has the seed of `options`. When one
-/// of them is refused, none runs.
+/// Starts `n` episodes of one conversation, each with a seed and an id of its own; the first has those of `options`, the
+/// ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. Their traces are kept, unless
+/// `options` say otherwise.
 pub(super) async fn start(
     state: &AppState,
     policy: &Arc<Policy>,
@@ -18,16 +20,30 @@ pub(super) async fn start(
     options: EpisodeOptions,
     n: usize,
 ) -> Result<Events, ApiError> {
-    let (runtime, owned) = (state.runtime.clone(), policy.clone());
-    let build = move || -> Result<Vec<Episode>, ApiError> {
-        let seeded = |index: usize| EpisodeOptions { seed: options.seed.wrapping_add(index as u64), ..options.clone() };
-        (0..n).map(|index| Ok(Episode::new(&runtime, &owned, conversation.clone(), seeded(index))?)).collect()
+    let record = traces::wanted(state, options.store)?;
+    let (owned, policy_owned) = (state.clone(), policy.clone());
+    let build = move || -> Result<Vec<(Episode, Option<Recorder>)>, ApiError> {
+        let each = (0..n).map(|index| {
+            let options = numbered(&options, index);
+            let mut episode =
+                Episode::new(&owned.runtime, &policy_owned, conversation.clone(), options.clone())?;
+            let recorder = record
+                .then(|| Recorder::new(&owned, &policy_owned, conversation.clone(), options, &mut episode));
+            Ok((episode, recorder))
+        });
+        each.collect()
     };
     // A prompt may be megabytes of text: it is encoded where that holds nobody up.
     let episodes = tokio::task::spawn_blocking(build)
         .await
         .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))??;
     admitted(follow(episodes, policy, &state.metrics)).await
+}
+
+/// The options of one of several episodes.
+fn numbered(options: &EpisodeOptions, index: usize) -> EpisodeOptions {
+    let id = options.id.as_ref().map(|id| if index == 0 { id.clone() } else { format!("{id}-{index}") });
+    EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
 }
 
 /// A new id that sorts by time, such as `chatcmpl-0193…`.

@@ -64,6 +64,10 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// No document of the index has this id.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// No trace is kept under this id.
+    TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
+    /// The policy or the adapter that a trace was made with is gone.
+    PolicyChanged: CONFLICT, "invalid_request_error", "policy_changed", retry: false;
     /// The server's policies do not change while it runs.
     FixedPolicies: FORBIDDEN, "invalid_request_error", "fixed_policies", retry: false;
     /// The server only reads its index.
@@ -148,7 +152,9 @@ impl IntoResponse for ApiError {
         if let Some(after) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
         }
-        if self.code.status().is_server_error() && !self.code.retry() {
+        // Of the statuses that the SDKs repeat by themselves.
+        let repeated = self.code.status().is_server_error() || self.code.status() == StatusCode::CONFLICT;
+        if repeated && !self.code.retry() {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         response.extensions_mut().insert(self.code);

@@ -12,7 +12,6 @@
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
 //! | `observe`, `metrics`, `drain` | what happens around every request |
-//! | `schema` | the shapes of the index's types |
 //! | `archive` | things kept for a while by their id |
 //! | `state` | what every handler can reach |
 
@@ -36,7 +35,6 @@ mod openapi;
 pub mod policies;
 pub mod rag;
 mod refusal;
-mod schema;
 pub mod search;
 mod shelf;
 mod sse;
@@ -50,6 +48,8 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+
+use crate::schema;
 
 pub use embeddings::{ServedEmbedder, TextEmbedder};
 pub use error::{ApiError, Code};
