@@ -25,19 +25,22 @@ pub(super) async fn start(
     let build = move || -> Result<Vec<(Episode, Option<Recorder>)>, ApiError> {
         let each = (0..n).map(|index| {
             let options = numbered(&options, index);
-            let mut episode =
-                Episode::new(&owned.runtime, &policy_owned, conversation.clone(), options.clone())?;
-            let recorder = record
-                .then(|| Recorder::new(&owned, &policy_owned, conversation.clone(), options, &mut episode));
+            let mut episode = Episode::new(&owned.runtime, &policy_owned, conversation.clone(), options.clone())?;
+            let recorder =
+                record.then(|| Recorder::new(&owned, &policy_owned, conversation.clone(), options, &mut episode));
             Ok((episode, recorder))
         });
         each.collect()
     };
-    // A prompt may be megabytes of text: it is encoded where that holds nobody up.
-    let episodes = tokio::task::spawn_blocking(build)
-        .await
-        .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))??;
-    admitted(follow(episodes, policy, &state.metrics)).await
+    admitted(follow(beside(build).await?, policy, &state.metrics)).await
+}
+
+/// Builds episodes. A prompt may be megabytes of text: it is encoded where that holds nobody up.
+pub(super) async fn beside<T: Send + 'static>(
+    build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let bug = |_| ApiError::new(Code::Internal, "this request ran into a bug in the server");
+    tokio::task::spawn_blocking(build).await.map_err(bug)?
 }
 
 /// The options of one of several episodes.

@@ -7,16 +7,15 @@
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
 //! | `policies`, `shelf` | what is served, and changing it |
+//! | `traces`, `archive` | what was written down about episodes, and running them again |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
 //! | `observe`, `metrics`, `drain` | what happens around every request |
-//! | `archive` | things kept for a while by their id |
 //! | `state` | what every handler can reach |
 
 pub mod agent;
-#[allow(dead_code, reason = "the routes that keep things are on their way")]
 mod archive;
 mod body;
 pub mod chat;
@@ -39,6 +38,7 @@ pub mod search;
 mod shelf;
 mod sse;
 mod state;
+pub mod traces;
 pub mod trainers;
 pub mod usage;
 
@@ -76,6 +76,7 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(documents::get, documents::delete))
         .routes(routes!(policies::load, policies::list))
         .routes(routes!(policies::unload))
+        .routes(routes!(traces::replay::create))
         .routes(routes!(trainers::search_r1::retrieve))
         .routes(routes!(trainers::route_rag::search))
         .routes(routes!(trainers::graph_r1::query))
@@ -86,6 +87,8 @@ fn information() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(models::list))
         .routes(routes!(models::get))
+        .routes(routes!(traces::list))
+        .routes(routes!(traces::get, traces::delete))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

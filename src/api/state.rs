@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::archive::Archive;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
 use super::shelf::{Policies, PolicyStore};
+use super::traces::Kept;
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
@@ -27,6 +29,8 @@ pub struct AppState {
     pub store: Option<Arc<PolicyStore>>,
     /// How requests are taken.
     pub config: HttpConfig,
+    /// What was written down about episodes that are over.
+    pub(crate) traces: Archive<Kept>,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// How the server goes down.
@@ -43,6 +47,7 @@ impl AppState {
             embedder: None,
             library: None,
             store: None,
+            traces: Archive::new(config.traces.count, config.traces.bytes),
             config,
             drain: Drain::default(),
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::size::seconds;
-use super::{ConfigError, Size, at_least_one};
+use super::{ConfigError, ResumeConfig, Size, TraceArgs, TraceConfig, at_least_one};
 
 /// How requests are taken, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,6 +19,10 @@ pub struct HttpArgs {
     /// Seconds of silence after which a stream sends a comment to keep its connection open.
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
+
+    /// What is kept of episodes.
+    #[command(flatten)]
+    pub traces: TraceArgs,
 }
 
 /// How requests are taken.
@@ -30,11 +34,21 @@ pub struct HttpConfig {
     pub ping: Duration,
     /// How long running requests get after the signal to stop.
     pub drain: Duration,
+    /// Which traces are kept.
+    pub traces: TraceConfig,
+    /// How streams may be taken up again.
+    pub resume: ResumeConfig,
 }
 
 impl Default for HttpConfig {
     fn default() -> Self {
-        Self { body_limit: 2 << 20, ping: Duration::from_secs(15), drain: Duration::from_secs(30) }
+        Self {
+            body_limit: 2 << 20,
+            ping: Duration::from_secs(15),
+            drain: Duration::from_secs(30),
+            traces: TraceConfig::default(),
+            resume: ResumeConfig::default(),
+        }
     }
 }
 
@@ -45,10 +59,13 @@ impl HttpArgs {
     /// If no body is small enough.
     pub fn resolve(self) -> Result<HttpConfig, ConfigError> {
         at_least_one(&[("body-limit", self.body_limit.0)])?;
+        let (traces, resume) = self.traces.resolve();
         Ok(HttpConfig {
             body_limit: self.body_limit.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
+            traces,
+            resume,
         })
     }
 }

@@ -7,6 +7,7 @@ mod log;
 mod model;
 mod retrieval;
 mod size;
+mod trace;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ pub use log::LogFormat;
 pub use model::{ModelArgs, ModelConfig};
 pub use retrieval::{RetrievalArgs, RetrievalConfig};
 pub use size::Size;
+pub use trace::{ResumeConfig, TraceArgs, TraceConfig};
 
 /// What `waymark serve` was asked for, flag by flag. Every flag can also be set by the environment variable its help
 /// names.

@@ -90,7 +90,8 @@ impl Kept {
 
     /// An episode that ended as it should.
     pub(super) fn finished(asked: Asked, trajectory: Trajectory) -> Kept {
-        let Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings } = trajectory;
+        let Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings } =
+            trajectory;
         let record = Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings };
         Kept::new(asked, End::Finished { reason: finish, answer }, record)
     }

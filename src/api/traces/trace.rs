@@ -239,8 +239,7 @@ impl Kept {
             End::Failed(error) => (Some(TraceError { code: error.code.name(), message: &error.message }), None, None),
             End::Cancelled => (None, None, None),
         };
-        let said = |message: &'_ Message| TraceMessage { role: message.role, content: &message.content };
-        let mut messages: Vec<_> = asked.conversation.history().iter().map(said).collect();
+        let mut messages: Vec<_> = asked.conversation.history().iter().map(TraceMessage::from).collect();
         messages.push(TraceMessage { role: Role::User, content: asked.conversation.question() });
         Trace {
             id: self.id(),
@@ -264,6 +263,12 @@ impl Kept {
             searches: record.evidence.iter().map(TraceSearch::from).collect(),
             timings: record.timings.into(),
         }
+    }
+}
+
+impl<'a> From<&'a Message> for TraceMessage<'a> {
+    fn from(message: &'a Message) -> TraceMessage<'a> {
+        TraceMessage { role: message.role, content: &message.content }
     }
 }
 
