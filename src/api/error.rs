@@ -66,6 +66,8 @@ error_table! {
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
     /// No trace is kept under this id.
     TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
+    /// The events that a client missed are not held any more.
+    EventsGone: GONE, "invalid_request_error", "events_gone", retry: false;
     /// The policy or the adapter that a trace was made with is gone.
     PolicyChanged: CONFLICT, "invalid_request_error", "policy_changed", retry: false;
     /// The server's policies do not change while it runs.

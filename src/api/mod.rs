@@ -11,7 +11,7 @@
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
-//! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
+//! | `follow`, `sse`, `resume` | episodes as streams of events, events as streams of bytes, and streams that outlive their sockets |
 //! | `observe`, `metrics`, `drain` | what happens around every request |
 //! | `state` | what every handler can reach |
 
@@ -34,6 +34,7 @@ mod openapi;
 pub mod policies;
 pub mod rag;
 mod refusal;
+mod resume;
 pub mod search;
 mod shelf;
 mod sse;
@@ -87,6 +88,7 @@ fn information() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(models::list))
         .routes(routes!(models::get))
+        .routes(routes!(agent::resume::get))
         .routes(routes!(traces::list))
         .routes(routes!(traces::get, traces::delete))
         .routes(routes!(health::health))

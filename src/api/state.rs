@@ -9,6 +9,7 @@ use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
+use super::resume::Streams;
 use super::shelf::{Policies, PolicyStore};
 use super::traces::Kept;
 use crate::agent::{Policy, Runtime, Search};
@@ -31,6 +32,8 @@ pub struct AppState {
     pub config: HttpConfig,
     /// What was written down about episodes that are over.
     pub(crate) traces: Archive<Kept>,
+    /// Streams whose clients may come back.
+    pub(crate) streams: Streams,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// How the server goes down.
@@ -48,6 +51,7 @@ impl AppState {
             library: None,
             store: None,
             traces: Archive::new(config.traces.count, config.traces.bytes),
+            streams: Streams::new(config.resume),
             config,
             drain: Drain::default(),
         }

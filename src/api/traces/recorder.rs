@@ -17,7 +17,7 @@ use crate::api::state::AppState;
 pub(crate) fn wanted(state: &AppState, store: Option<bool>) -> Result<bool, ApiError> {
     if store == Some(true) && !state.traces.keeps() {
         let message = "this server keeps no traces: start it with `--trace-count` and `--trace-bytes` above 0";
-        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("store"));
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("rag.store"));
     }
     Ok(store.unwrap_or(true) && state.traces.keeps())
 }
