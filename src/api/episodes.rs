@@ -2,37 +2,48 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::auth::Caller;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
-use super::traces::{self, Recorder};
+use super::traces::{self, Asked, Recorder};
 use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
 
-/// Starts `n` episodes of one conversation, each with a seed and an id of its own; the first has those of `options`, the
-/// ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. Their traces are kept, unless
-/// `options` say otherwise.
+/// Starts `n` episodes of one conversation for `caller`, each with a seed and an id of its own; the first has those of
+/// `options`, the ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. The request ends
+/// when their time is over and what was sent until then could have been taken. Their traces are kept, unless `options`
+/// say otherwise.
 pub(super) async fn start(
     state: &AppState,
+    caller: &Caller,
     policy: &Arc<Policy>,
     conversation: Conversation,
     options: EpisodeOptions,
     n: usize,
 ) -> Result<Events, ApiError> {
     let record = traces::wanted(state, options.store)?;
-    let (owned, policy_owned) = (state.clone(), policy.clone());
+    let options = EpisodeOptions { salt: caller.salt, ..options };
+    let (owned, policy_owned, owner) = (state.clone(), policy.clone(), caller.key.clone());
     let build = move || -> Result<Vec<(Episode, Option<Recorder>)>, ApiError> {
         let each = (0..n).map(|index| {
             let options = numbered(&options, index);
             let mut episode = Episode::new(&owned.runtime, &policy_owned, conversation.clone(), options.clone())?;
-            let recorder =
-                record.then(|| Recorder::new(&owned, &policy_owned, conversation.clone(), options, &mut episode));
+            let recorder = record.then(|| {
+                let asked = Asked::new(&owned, owner.clone(), &policy_owned, conversation.clone(), options);
+                Recorder::new(&owned, asked, &mut episode)
+            });
             Ok((episode, recorder))
         });
         each.collect()
     };
-    admitted(follow(beside(build).await?, policy, &state.metrics)).await
+    let episodes = beside(build).await?;
+    if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
+        caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
+    }
+    admitted(follow(episodes, policy, &state.metrics)).await
 }
 
 /// Builds episodes. A prompt may be megabytes of text: it is encoded where that holds nobody up.

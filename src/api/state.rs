@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::archive::Archive;
+use super::auth::Keys;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
@@ -28,6 +29,8 @@ pub struct AppState {
     pub library: Option<Arc<Library>>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
+    /// Who may do what.
+    pub keys: Keys,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What was written down about episodes that are over.
@@ -52,6 +55,7 @@ impl AppState {
             store: None,
             traces: Archive::new(config.traces.count, config.traces.bytes),
             streams: Streams::new(config.resume),
+            keys: Keys::default(),
             config,
             drain: Drain::default(),
         }
@@ -75,6 +79,12 @@ impl AppState {
     /// The same state, with policies that come and go.
     pub fn with_store(mut self, store: PolicyStore) -> Self {
         self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// The same state, for those who have one of `keys`.
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
         self
     }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::size::seconds;
-use super::{ConfigError, ResumeConfig, Size, TraceArgs, TraceConfig, at_least_one};
+use super::{
+    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResumeConfig, Size, TraceArgs, TraceConfig, at_least_one,
+};
 
 /// How requests are taken, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -23,6 +25,10 @@ pub struct HttpArgs {
     /// What is kept of episodes.
     #[command(flatten)]
     pub traces: TraceArgs,
+
+    /// What one connection may take.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
 }
 
 /// How requests are taken.
@@ -38,6 +44,14 @@ pub struct HttpConfig {
     pub traces: TraceConfig,
     /// How streams may be taken up again.
     pub resume: ResumeConfig,
+    /// Whether every key's cached prefixes are its own.
+    pub private_cache: bool,
+    /// Whether the metrics are for everybody.
+    pub open_metrics: bool,
+    /// Origins whose pages may use the server from a browser; `*` for all.
+    pub cors_origins: Vec<String>,
+    /// What one connection may take.
+    pub connection: ConnectionConfig,
 }
 
 impl Default for HttpConfig {
@@ -48,16 +62,20 @@ impl Default for HttpConfig {
             drain: Duration::from_secs(30),
             traces: TraceConfig::default(),
             resume: ResumeConfig::default(),
+            private_cache: false,
+            open_metrics: false,
+            cors_origins: Vec::new(),
+            connection: ConnectionConfig::default(),
         }
     }
 }
 
 impl HttpArgs {
-    /// What the flags mean together.
+    /// What the flags mean together with those about who may use the server.
     ///
     /// # Errors
-    /// If no body is small enough.
-    pub fn resolve(self) -> Result<HttpConfig, ConfigError> {
+    /// If no body is small enough, no connection could be opened, or an origin is none.
+    pub fn resolve(self, access: &AccessArgs) -> Result<HttpConfig, ConfigError> {
         at_least_one(&[("body-limit", self.body_limit.0)])?;
         let (traces, resume) = self.traces.resolve();
         Ok(HttpConfig {
@@ -66,6 +84,10 @@ impl HttpArgs {
             drain: Duration::from_secs_f64(self.drain_seconds),
             traces,
             resume,
+            private_cache: access.private_cache,
+            open_metrics: access.open_metrics,
+            cors_origins: access.origins()?,
+            connection: self.connection.resolve()?,
         })
     }
 }

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::auth::Caller;
 use super::body::{Json, Wire};
 use super::episodes;
 use super::error::{ApiError, Refusals};
@@ -98,6 +99,7 @@ pub struct AgentResponse {
 ))]
 pub(super) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     Json(request): Json<AgentRequest>,
 ) -> Result<Response, ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
@@ -109,14 +111,14 @@ pub(super) async fn create(
     let id = options.id.clone().unwrap_or_default();
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
-    let started = episodes::start(&state, &policy, conversation, options, 1).await;
+    let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
     // Here the messages have another name.
     let events = started.map_err(|error| match error.param.as_deref() {
         Some("messages") => error.with_param("question"),
         _ => error,
     })?;
     match (streamed, resumable) {
-        (true, true) => resume::respond(&state, &id, events),
+        (true, true) => resume::respond(&state, &caller, &id, events),
         (true, false) => Ok(stream::respond(&state, events)),
         (false, _) => Ok(axum::Json(whole::collect(events).await?).into_response()),
     }

@@ -5,9 +5,11 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use tokio::time::Instant;
 
 use super::stream::write;
 use crate::agent::Event;
+use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
 use crate::api::follow::Events;
 use crate::api::resume::{self, Reading};
@@ -35,6 +37,7 @@ use crate::api::state::AppState;
     ))]
 pub(in crate::api) async fn get(
     State(state): State<AppState>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
@@ -42,7 +45,11 @@ pub(in crate::api) async fn get(
     let absent = |message: String| ApiError::new(Code::NotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     let after = after(&headers, query.as_deref().unwrap_or_default())?;
-    let stream = state.streams.get(&id).ok_or_else(|| absent(format!("there is no stream `{id}` to take up")))?;
+    let stream =
+        state.streams.get(&id, &caller).ok_or_else(|| absent(format!("there is no stream `{id}` to take up")))?;
+    // Its episode's time, and some to take what is left.
+    let taken = Instant::now() + state.config.connection.send;
+    caller.lifetime.end_by(stream.end.map_or(taken, |end| end.max(taken)));
     match resume::read(stream, after)? {
         Some(reading) => Ok(rest(&state, reading)),
         None => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -50,8 +57,8 @@ pub(in crate::api) async fn get(
 }
 
 /// The trace as it happens, by an episode that outlives the connection.
-pub(super) fn respond(state: &AppState, id: &str, events: Events) -> Result<Response, ApiError> {
-    let stream = resume::drive(&state.streams, id, events, state.drain.clone(), write)?;
+pub(super) fn respond(state: &AppState, caller: &Caller, id: &str, events: Events) -> Result<Response, ApiError> {
+    let stream = resume::drive(&state.streams, caller, id, events, state.drain.clone(), write)?;
     let reading = resume::read(stream, 0)?;
     let ended = || ApiError::new(Code::Internal, "the episode ended without an event");
     let mut response = rest(state, reading.ok_or_else(ended)?);

@@ -9,6 +9,7 @@ use tracing::Instrument;
 use super::Streams;
 use super::stream::Stream;
 use crate::agent::Event;
+use crate::api::auth::Caller;
 use crate::api::drain::{Drain, Phase};
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
@@ -17,19 +18,20 @@ use crate::api::sse::Frame;
 /// Writes an event, or what ended the episode, as the message of this number.
 type Write = fn(&mut Frame, u64, &Result<Event, ApiError>);
 
-/// Runs the episode behind `events` as the stream called `id`, for as long as somebody reads it or may come back. A drain
+/// Runs the episode behind `events` as the caller's stream called `id`, for as long as somebody reads it or may come back. A drain
 /// waits for it. It waits while the stream has no room.
 ///
 /// # Errors
 /// 400 where the server has no such streams, 503 where there are as many as may be.
 pub(crate) fn drive(
     streams: &Streams,
+    caller: &Caller,
     id: &str,
     events: Events,
     drain: Drain,
     write: Write,
 ) -> Result<Arc<Stream>, ApiError> {
-    let opened = streams.open(id)?;
+    let opened = streams.open(id, caller)?;
     let stream = opened.stream.clone();
     let running = drain.enter();
     let task = async move {

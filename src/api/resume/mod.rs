@@ -12,6 +12,7 @@ mod stream;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::auth::Caller;
 use super::error::{ApiError, Code};
 use crate::config::ResumeConfig;
 use stream::Stream;
@@ -35,7 +36,7 @@ impl Streams {
     ///
     /// # Errors
     /// 400 where there are to be none, 503 where there are as many as may be.
-    fn open(&self, id: &str) -> Result<Opened, ApiError> {
+    fn open(&self, id: &str, caller: &Caller) -> Result<Opened, ApiError> {
         let ResumeConfig { grace, bytes, count } = self.config;
         if grace.is_zero() || bytes == 0 || count == 0 {
             let message = "this server has no resumable streams: start it with `--resume-seconds`, `--resume-bytes` and \
@@ -46,14 +47,14 @@ impl Streams {
         if open.len() >= count {
             return Err(ApiError::new(Code::QueueFull, "there are too many resumable streams already"));
         }
-        let stream = Arc::new(Stream::new(bytes));
+        let stream = Arc::new(Stream::new(caller, bytes));
         open.insert(id.to_owned(), stream.clone());
         Ok(Opened { streams: self.clone(), id: id.to_owned(), stream })
     }
 
-    /// The stream of this id, until a while after its end.
-    pub(crate) fn get(&self, id: &str) -> Option<Arc<Stream>> {
-        self.lock().get(id).cloned()
+    /// The caller's stream of this id, until a while after its end.
+    pub(crate) fn get(&self, id: &str, caller: &Caller) -> Option<Arc<Stream>> {
+        self.lock().get(id).filter(|stream| stream.owner == caller.key).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Stream>>> {

@@ -45,13 +45,13 @@ impl Reading {
     /// The next events that are there, together.
     async fn next(&mut self) -> Option<Bytes> {
         let (reader, at) = (Some(self.reader), self.at);
-        let mut states = self.stream.0.subscribe();
+        let mut states = self.stream.state.subscribe();
         let ready = states.wait_for(|state| state.reader != reader || state.log.last() > at || state.over);
         if ready.await.ok()?.reader != reader {
             return None;
         }
         let mut taken = (Vec::new(), at);
-        self.stream.0.send_modify(|state| taken = state.log.take(at, sse::READY));
+        self.stream.state.send_modify(|state| taken = state.log.take(at, sse::READY));
         self.at = taken.1;
         (!taken.0.is_empty()).then(|| Bytes::from(taken.0))
     }

@@ -7,11 +7,18 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::log::Log;
+use crate::api::auth::{Caller, KeyId};
 use crate::api::error::{ApiError, Code};
 
 /// One stream: its events, and who reads them.
 #[derive(Debug)]
-pub(crate) struct Stream(pub(super) watch::Sender<State>);
+pub(crate) struct Stream {
+    /// Whose it is: nobody else may read it.
+    pub(super) owner: Option<KeyId>,
+    /// When its episode's time is over.
+    pub(crate) end: Option<Instant>,
+    pub(super) state: watch::Sender<State>,
+}
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -28,41 +35,43 @@ pub(super) struct State {
 }
 
 impl Stream {
-    pub(super) fn new(bytes: usize) -> Stream {
-        Stream(watch::Sender::new(State {
+    /// One that `caller` has begun, with room for events of about `bytes` bytes.
+    pub(super) fn new(caller: &Caller, bytes: usize) -> Stream {
+        let state = State {
             log: Log::new(bytes),
             reader: None,
             readers: 0,
             left: Instant::now(),
             over: false,
             abandoned: false,
-        }))
+        };
+        Stream { owner: caller.key.clone(), end: caller.lifetime.end(), state: watch::Sender::new(state) }
     }
 
     /// Adds the next event.
     pub(super) fn push(&self, event: Bytes) {
-        self.0.send_modify(|state| state.log.push(event));
+        self.state.send_modify(|state| state.log.push(event));
     }
 
     /// The number of the event that comes next.
     pub(super) fn next(&self) -> u64 {
-        self.0.borrow().log.last() + 1
+        self.state.borrow().log.last() + 1
     }
 
     /// No more events come.
     pub(super) fn end(&self) {
-        self.0.send_modify(|state| state.over = true);
+        self.state.send_modify(|state| state.over = true);
     }
 
     /// Returns once another event may come.
     pub(super) async fn room(&self) {
         // The sender lives in `self`, so the wait can end only by its condition.
-        let _ = self.0.subscribe().wait_for(|state| state.log.has_room()).await;
+        let _ = self.state.subscribe().wait_for(|state| state.log.has_room()).await;
     }
 
     /// Returns once nobody has read for `grace`. Whoever comes after that finds it abandoned.
     pub(super) async fn abandoned(&self, grace: Duration) {
-        let mut states = self.0.subscribe();
+        let mut states = self.state.subscribe();
         loop {
             let Ok(left) = states.wait_for(|state| state.reader.is_none()).await.map(|state| state.left) else {
                 return;
@@ -74,7 +83,7 @@ impl Stream {
                     state.abandoned = state.reader.is_none() && state.left == left;
                     state.abandoned
                 };
-                if self.0.send_if_modified(abandon) {
+                if self.state.send_if_modified(abandon) {
                     return;
                 }
             }
@@ -89,7 +98,7 @@ impl Stream {
     /// more.
     pub(super) fn attach(&self, after: u64) -> Result<Option<u64>, ApiError> {
         let mut attached = Ok(None);
-        self.0.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             attached = state.admit(after).map(|admitted| {
                 admitted.then(|| {
                     state.readers += 1;
@@ -104,7 +113,7 @@ impl Stream {
 
     /// The reader has gone.
     pub(super) fn detach(&self, reader: u64) {
-        self.0.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             let mine = state.reader == Some(reader);
             if mine {
                 state.reader = None;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::agent::{Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
+use crate::api::auth::{Caller, KeyId};
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, now};
@@ -20,7 +21,9 @@ pub(crate) struct Kept {
 
 /// What was asked, and of whom.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
+    /// Whose it is: nobody else may see it.
+    owner: Option<KeyId>,
     /// The very policy that answered. It is not held: a trace keeps no adapter loaded.
     policy: Weak<Policy>,
     pub(super) model: String,
@@ -46,13 +49,15 @@ pub(super) enum End {
 }
 
 impl Asked {
-    pub(super) fn new(
+    pub(crate) fn new(
         state: &AppState,
+        owner: Option<KeyId>,
         policy: &Arc<Policy>,
         conversation: Conversation,
         options: EpisodeOptions,
     ) -> Asked {
         Asked {
+            owner,
             policy: Arc::downgrade(policy),
             model: policy.name.clone(),
             protocol: policy.protocol.name(),
@@ -99,6 +104,11 @@ impl Kept {
     /// The episode's id.
     pub(super) fn id(&self) -> &str {
         &self.record.id
+    }
+
+    /// Whether `caller` may see it.
+    pub(super) fn is_of(&self, caller: &Caller) -> bool {
+        self.asked.owner == caller.key
     }
 
     /// Whether it is nothing but a request that was refused.

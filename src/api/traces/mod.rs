@@ -18,11 +18,12 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::auth::Caller;
 use super::error::{ApiError, Code, ErrorBody};
 use super::state::AppState;
 use trace::{Trace, TraceSummary};
 
-pub(crate) use kept::Kept;
+pub(crate) use kept::{Asked, Kept};
 pub(super) use recorder::{Recorder, wanted};
 
 /// Traces of a list when the request does not say.
@@ -55,7 +56,8 @@ pub struct TraceDeleted {
 /// The traces that are kept, youngest first.
 ///
 /// Traces are kept in memory, as many as `--trace-count` and `--trace-bytes` allow; the oldest go first. A request keeps
-/// its own out by `store: false` or `rag.store: false`.
+/// its own out by `store: false` or `rag.store: false`. Where the server has keys, each key sees those of its own
+/// requests alone.
 #[utoipa::path(get, path = "/v1/traces", operation_id = "listTraces", tag = "traces",
     params(("limit" = Option<usize>, Query, description = "how many, from 1 to 100; 20 when not given")),
     responses(
@@ -64,11 +66,12 @@ pub struct TraceDeleted {
     ))]
 pub(super) async fn list(
     State(state): State<AppState>,
+    caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<TraceList>, ApiError> {
     let limit = limit(query.as_deref().unwrap_or_default())?;
     // One more than is shown says whether there are more.
-    let found = state.traces.youngest(limit + 1, |_| true);
+    let found = state.traces.youngest(limit + 1, |kept| kept.is_of(&caller));
     let has_more = found.len() > limit;
     let data = found.iter().take(limit).map(|kept| kept.summary()).collect();
     Ok(axum::Json(TraceList { object: "list", data, has_more }))
@@ -83,9 +86,10 @@ pub(super) async fn list(
     ))]
 pub(super) async fn get(
     State(state): State<AppState>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    let kept = find(&state, id)?;
+    let kept = find(&state, &caller, id)?;
     Ok(axum::Json(kept.trace()).into_response())
 }
 
@@ -98,18 +102,20 @@ pub(super) async fn get(
     ))]
 pub(super) async fn delete(
     State(state): State<AppState>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<TraceDeleted>, ApiError> {
-    let kept = find(&state, id)?;
+    let kept = find(&state, &caller, id)?;
     state.traces.remove(kept.id());
     Ok(axum::Json(TraceDeleted { id: kept.id().to_owned(), object: "trace.deleted", deleted: true }))
 }
 
-/// The trace of this id.
-fn find(state: &AppState, id: Result<Path<String>, PathRejection>) -> Result<Arc<Kept>, ApiError> {
+/// The trace of this id, if it is the caller's.
+fn find(state: &AppState, caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<Arc<Kept>, ApiError> {
     let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
-    state.traces.get(&id).ok_or_else(|| absent(format!("no trace `{id}` is kept")))
+    let kept = state.traces.get(&id).filter(|kept| kept.is_of(caller));
+    kept.ok_or_else(|| absent(format!("no trace `{id}` is kept")))
 }
 
 fn limit(query: &str) -> Result<usize, ApiError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::kept::{Asked, End, Kept};
-use crate::agent::{Conversation, Episode, EpisodeOptions, Fragment, Policy, Trajectory};
+use crate::agent::{Episode, Fragment, Trajectory};
 use crate::api::archive::Archive;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
@@ -31,15 +31,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder of `episode`.
-    pub(crate) fn new(
-        state: &AppState,
-        policy: &Arc<Policy>,
-        conversation: Conversation,
-        options: EpisodeOptions,
-        episode: &mut Episode,
-    ) -> Recorder {
-        let asked = Asked::new(state, policy, conversation, options);
+    /// A recorder of `episode`, which was asked for like this.
+    pub(crate) fn new(state: &AppState, asked: Asked, episode: &mut Episode) -> Recorder {
         Recorder { archive: state.traces.clone(), asked: Some(asked), remains: episode.remains() }
     }
 

@@ -6,11 +6,13 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::difference::{Divergence, LogprobDifference, SearchDifference, divergence, logprobs, searches};
 use super::kept::{End, Kept};
 use crate::agent::{AgentError, Episode, EpisodeOptions, Reason, Trajectory};
+use crate::api::auth::Caller;
 use crate::api::body::{Json, Wire};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
@@ -81,11 +83,13 @@ pub struct Replay {
     ))]
 pub(in crate::api) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
     Json(request): Json<ReplayRequest>,
 ) -> Result<axum::Json<Replay>, ApiError> {
-    let kept = super::find(&state, id)?;
+    let kept = super::find(&state, &caller, id)?;
     let episode = again(&state, &kept).await?;
+    caller.lifetime.end_by(Instant::now() + episode.time() + state.config.connection.send);
     let replay = match request.mode {
         ReplayMode::Forced => forced(&state, &kept, episode).await?,
         ReplayMode::Free => free(&state, &kept, episode).await?,
