@@ -38,7 +38,7 @@ async fn check_equal(house: &House, id: &str) {
         );
         assert_eq!((&replay["logprobs"]["tokens"], &replay["logprobs"]["max"]), (&json!(sampled), &json!(0.0)));
         assert!(replay["searches"].as_array().unwrap().iter().all(|search| search["equal"] == true), "{replay}");
-        if mode == "free" {
+        if mode == "free" && kept["status"] == "finished" {
             assert_eq!((&replay["answer"], &replay["finish_reason"]), (&kept["answer"], &kept["finish_reason"]));
         }
     }

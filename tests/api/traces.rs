@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
 use waymark::config::TraceConfig;
 use waymark::engine::mock::Lines;
 
@@ -216,4 +217,39 @@ async fn a_trace_is_there_with_the_last_event() {
         assert_eq!(trace(&house, id).await.1["status"], "finished");
     }
     eventually("nothing runs", || house.state.drain.running() == 0).await;
+}
+
+#[tokio::test]
+async fn what_one_key_did_no_other_key_sees() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let entry = |(name, secret): (&str, &Secret)| Entry {
+        id: KeyId::new(name),
+        digest: secret.digest(),
+        scopes: vec![Scope::Infer],
+        limits: Limits::default(),
+        private_cache: false,
+    };
+    let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();
+    let house = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
+    let ask = async |secret: &Secret, method: &str, path: &str, body: Value| {
+        let request = house.client.request(method.parse().unwrap(), house.url(path)).bearer_auth(secret.reveal());
+        request.json(&body).send().await.unwrap()
+    };
+    let [owner, other] = &secrets;
+    let body = json!({"question": "x", "model": "plain", "stream": true, "resumable": true});
+    let response = ask(owner, "POST", "/v1/agent", body).await;
+    let location = response.headers()["content-location"].to_str().unwrap().to_owned();
+    assert!(response.text().await.unwrap().contains("event: finished"));
+    let trace = location.replace("agent", "traces");
+    let replay = format!("{trace}/replay");
+    for (method, path) in [("GET", &location), ("GET", &trace), ("POST", &replay), ("DELETE", &trace)] {
+        let mode = json!({"mode": "forced"});
+        assert_eq!(ask(other, method, path, mode.clone()).await.status(), 404, "{method} {path}");
+        assert_eq!(ask(owner, method, path, mode).await.status(), 200, "{method} {path}");
+    }
+    ask(owner, "POST", "/v1/chat/completions", chat(json!({}))).await;
+    for (secret, count) in [(owner, 1), (other, 0)] {
+        let listed: Value = ask(secret, "GET", "/v1/traces", json!({})).await.json().await.unwrap();
+        assert_eq!(ids(&listed).len(), count);
+    }
 }
