@@ -42,6 +42,8 @@ pub struct EpisodeOptions {
     pub salt: u64,
     /// The request it is run for, for whoever looks at the engine's state.
     pub request: Option<RequestId>,
+    /// Whether its trace may be kept; as the server is set up where nothing is said. The loop itself keeps nothing.
+    pub store: Option<bool>,
 }
 
 impl EpisodeOptions {
