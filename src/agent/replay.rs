@@ -9,7 +9,7 @@ use super::episode::Episode;
 use super::generator::{Generator, Source, Steps};
 use super::search::{SearchError, SearchQuery};
 use super::trajectory::Found;
-use crate::engine::{Generate, Origin, SessionOptions, Token};
+use crate::engine::{Generate, Origin, Token};
 
 /// What came of taking a recorded episode's tokens again.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +36,7 @@ impl<S: Source> Episode<S> {
                 "cannot be `forced` for a policy of the training variant: its turns see a part of the sequence";
             return Err(AgentError::Option { field: "mode", reason });
         }
-        let options = SessionOptions { adapter: self.policy.adapter(), salt: self.settings.salt };
+        let options = self.settings.session(&self.policy);
         let mut session = self.runtime.engine.open(options);
         for run in tokens.chunk_by(|a, b| (a.origin, a.forced) == (b.origin, b.forced)) {
             let ids: Vec<u32> = run.iter().map(|token| token.id).collect();
