@@ -25,7 +25,7 @@ impl<S: Source> Run<S> {
         let (turn, query) = (self.turn, request.query.clone());
         self.tell(Event::SearchStarted { turn, query: query.clone(), mode, k: retrieval.k }).await?;
         let began = Instant::now();
-        let span = debug_span!("search", turn, %mode, k = retrieval.k, cached = Empty, hits = Empty, error = Empty);
+        let span = debug_span!("search", %mode, cached = Empty, hits = Empty, error = Empty);
         let (result, cached) = self.search(request, mode).instrument(span.clone()).await;
         let seconds = began.elapsed().as_secs_f64();
         self.timings.search += seconds;
@@ -89,7 +89,7 @@ impl<S: Source> Run<S> {
 fn note(span: &Span, result: &Result<Evidence, SearchError>, cached: bool) {
     span.record("cached", cached);
     match result {
-        Ok(evidence) => drop(span.record("hits", evidence.hits.len())),
+        Ok(evidence) => drop(span.record("hits", i64::try_from(evidence.hits.len()).unwrap_or(i64::MAX))),
         Err(error) => {
             span.record("error", tracing::field::display(error));
             tracing::warn!(%error, "a search gave nothing");

@@ -95,7 +95,7 @@ impl Drop for Record {
         self.metrics.requests.get_or_create(&RequestLabels { route: self.route.clone(), status }).inc();
         let labels = RouteLabels { route: std::mem::take(&mut self.route) };
         self.metrics.request_seconds.get_or_create(&labels).observe(seconds);
-        self.span.record("status", status);
+        self.span.record("status", i64::from(status));
         self.span.in_scope(|| {
             tracing::info!(status, seconds, error = self.error.map(Code::name), "answered");
         });

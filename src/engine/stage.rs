@@ -22,7 +22,7 @@ impl Stage {
     /// In the batch: `tokens` are to be computed before the first one can be sampled, after `cached` that were found in
     /// the prefix cache.
     pub(super) fn prefill(&mut self, tokens: usize, cached: usize) {
-        self.now = debug_span!(parent: &self.caller, "prefill", tokens, cached);
+        self.now = debug_span!(parent: &self.caller, "prefill", tokens = count(tokens), cached = count(cached));
     }
 
     /// The first token was sampled.
@@ -32,11 +32,16 @@ impl Stage {
 
     /// The turn is over, after `tokens` were sampled in it.
     pub(super) fn end(self, tokens: usize) {
-        self.now.record("tokens", tokens);
+        self.now.record("tokens", count(tokens));
     }
 
     /// Says something about this turn: the log shows whose it is.
     pub(super) fn tell(&self, what: impl FnOnce()) {
         self.caller.in_scope(what);
     }
+}
+
+/// A number as traces know numbers: those without a sign would be shown as text.
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

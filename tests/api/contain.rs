@@ -312,7 +312,8 @@ async fn a_panic_while_an_adapter_is_loaded() {
     faults.panic_on_load(true);
     let house = Plan { store: Some(store), ..Plan::new(backend) }.build().await;
     let load = async || house.post("/v1/policies", &json!({"directory": "one"})).await;
-    let (refused, stream) = tokio::join!(load(), house.stream(&body("hello", true)));
+    let request = body("hello", true);
+    let (refused, stream) = tokio::join!(load(), house.stream(&request));
     assert_eq!(refused.status(), 400);
     assert!(refused.json::<Value>().await.unwrap()["error"]["message"].as_str().unwrap().contains("panic"));
     assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(40));

@@ -95,12 +95,12 @@ async fn a_session_that_waits_for_a_search_is_parked_with_its_blocks() {
 async fn asking_all_the_time_holds_nobody_up() {
     let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(1), Duration::ZERO);
     let house = House::new(backend).await;
-    let (stream, states) = tokio::join!(house.stream(&body()), async {
+    let request = body();
+    let (stream, ()) = tokio::join!(house.stream(&request), async {
         for _ in 0..100 {
             state(&house).await;
         }
     });
-    let () = states;
     assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(60));
     // A look is no step: as many were made as without any.
     let steps = house.state.runtime.engine.counters().steps_total.get();
