@@ -88,14 +88,14 @@ async fn logits_without_bounds() {
     assert_told(&streamed, &whole, "sampling failed");
 }
 
-/// Breaks where it is told to, and is a plain protocol everywhere else.
+/// Breaks where it is told to, and is RouteRAG's protocol everywhere else.
 #[derive(Debug)]
 struct Broken(&'static str, Arc<dyn Protocol>);
 
 impl Broken {
     fn policy(place: &'static str) -> Policy {
-        let plain = Policy::builtin("plain").unwrap();
-        Policy { name: place.into(), protocol: Arc::new(Broken(place, plain.protocol.clone())), ..plain }
+        let whole = Policy::builtin("routerag").unwrap();
+        Policy { name: place.into(), protocol: Arc::new(Broken(place, whole.protocol.clone())), ..whole }
     }
 
     fn reach(&self, place: &str) {

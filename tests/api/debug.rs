@@ -49,7 +49,9 @@ async fn a_running_and_a_waiting_request_are_told_apart() {
     let first = session(&state, &request_id(&running));
     assert_eq!(first["state"], "running");
     assert!(first["sampled"].as_u64().unwrap() > 3 && first["blocks"].as_u64().unwrap() > 0, "{first}");
-    assert!(first["turn_seconds"].as_f64().unwrap() <= first["age_seconds"].as_f64().unwrap());
+    // The engine learns of a turn a moment after it was asked for.
+    let (turn, age) = (first["turn_seconds"].as_f64().unwrap(), first["age_seconds"].as_f64().unwrap());
+    assert!((turn - age).abs() < 1.0 && age > 0.0, "{first}");
     let second = session(&state, &request_id(&waiting));
     assert_eq!((&second["state"], &second["sampled"]), (&json!("waiting"), &json!(0)));
     assert_eq!(state["queue"], json!([second["id"]]));
