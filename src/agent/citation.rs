@@ -251,9 +251,13 @@ mod tests {
 
     #[test]
     fn sentences_end_where_the_rule_says() {
-        let parts = |text: &str| -> Vec<String> { sentences(text).into_iter().map(|range| text[range].into()).collect() };
+        let parts =
+            |text: &str| -> Vec<String> { sentences(text).into_iter().map(|range| text[range].into()).collect() };
         assert_eq!(parts("J. W. Goethe wrote. He (yes!) did."), ["J. W. Goethe wrote.", "He (yes!) did."]);
-        assert_eq!(parts("About ca. two. \"Three.\" Four\n5.5 six。七"), ["About ca. two.", "\"Three.\"", "Four", "5.5 six。", "七"]);
+        assert_eq!(
+            parts("About ca. two. \"Three.\" Four\n5.5 six。七"),
+            ["About ca. two.", "\"Three.\"", "Four", "5.5 six。", "七"]
+        );
         assert_eq!(parts(" \n\n. "), ["."]);
     }
 

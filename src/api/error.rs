@@ -64,6 +64,8 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// No document of the index has this id.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// No response that is kept has this id.
+    ResponseNotFound: NOT_FOUND, "invalid_request_error", "response_not_found", retry: false;
     /// The server's policies do not change while it runs.
     FixedPolicies: FORBIDDEN, "invalid_request_error", "fixed_policies", retry: false;
     /// The server only reads its index.

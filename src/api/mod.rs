@@ -3,6 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
+//! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
@@ -36,6 +37,7 @@ mod openapi;
 pub mod policies;
 pub mod rag;
 mod refusal;
+pub mod responses;
 mod schema;
 pub mod search;
 mod shelf;
@@ -56,6 +58,7 @@ pub use error::{ApiError, Code};
 pub use library::Library;
 pub use metrics::Metrics;
 pub use openapi::{document, document_yaml};
+pub use responses::{ResponseLimits, Responses};
 pub use shelf::{Policies, PolicyStore, Served};
 pub use state::AppState;
 
@@ -69,6 +72,7 @@ fn work() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(chat::create))
         .routes(routes!(chat::create_short))
+        .routes(routes!(responses::create))
         .routes(routes!(agent::create))
         .routes(routes!(search::search))
         .routes(routes!(embeddings::create))
@@ -84,6 +88,8 @@ fn work() -> OpenApiRouter<AppState> {
 /// Routes that only tell.
 fn information() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
+        .routes(routes!(responses::retrieve::retrieve, responses::delete::delete))
+        .routes(routes!(responses::cancel::cancel))
         .routes(routes!(models::list))
         .routes(routes!(models::get))
         .routes(routes!(health::health))

@@ -8,6 +8,7 @@ use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
+use super::responses::{ResponseLimits, Responses};
 use super::shelf::{Policies, PolicyStore};
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
@@ -25,6 +26,8 @@ pub struct AppState {
     pub library: Option<Arc<Library>>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
+    /// The responses that are kept or made in the background.
+    pub responses: Responses,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What `/metrics` shows.
@@ -43,6 +46,7 @@ impl AppState {
             embedder: None,
             library: None,
             store: None,
+            responses: Responses::new(ResponseLimits::default()),
             config,
             drain: Drain::default(),
         }

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
-use waymark::api::{AppState, Library, PolicyStore, TextEmbedder};
+use waymark::api::{AppState, Library, PolicyStore, ResponseLimits, Responses, TextEmbedder};
 use waymark::config::HttpConfig;
 use waymark::engine::mock::Lines;
 use waymark::engine::{Engine, EngineConfig, MockBackend};
@@ -33,6 +33,7 @@ pub struct Plan {
     pub embedder: Option<Arc<dyn TextEmbedder>>,
     pub library: Option<Library>,
     pub store: Option<PolicyStore>,
+    pub responses: ResponseLimits,
 }
 
 /// A running server.
@@ -71,6 +72,7 @@ impl Plan {
             embedder: None,
             library: None,
             store: None,
+            responses: ResponseLimits::default(),
         }
     }
 
@@ -92,6 +94,7 @@ impl Plan {
         if let Some(store) = self.store {
             state = state.with_store(store);
         }
+        state.responses = Responses::new(self.responses);
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -17,6 +17,7 @@ mod load;
 mod openapi;
 mod policies;
 mod refusals;
+mod responses;
 mod routes;
 mod sdk;
 mod shelf;

@@ -22,7 +22,8 @@ pub(crate) async fn cancel(
 ) -> Result<axum::Json<ResponseObject>, ApiError> {
     let entry = state.responses.get(&id)?;
     let Some(log) = &entry.log else {
-        let message = "only responses that are made in the background can be cancelled: of others, close the connection";
+        let message =
+            "only responses that are made in the background can be cancelled: of others, close the connection";
         return Err(ApiError::new(Code::InvalidValue, message));
     };
     entry.stop.send_if_modified(|stop| {

@@ -44,9 +44,21 @@ pub enum InputRole {
     Assistant,
 }
 
+/// A question, or messages and items of earlier responses.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ResponsesInput)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its shape is used")]
+pub(super) enum InputShape {
+    /// The question.
+    Text(String),
+    /// Messages, and items of earlier responses.
+    Items(Vec<InputItem>),
+}
+
 /// The text of a message, whole or in parts.
-#[derive(Debug, ToSchema)]
-#[schema(as = InputContent)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
 #[expect(dead_code, reason = "only its shape is used")]
 enum InputContent {
     /// The text.

@@ -91,7 +91,9 @@ mod tests {
 
     fn numbers(bytes: &[Bytes]) -> Vec<u64> {
         let text = String::from_utf8(bytes.concat()).unwrap();
-        let json = |message: &str| -> serde_json::Value { serde_json::from_str(message.split_once("data: ").unwrap().1).unwrap() };
+        let json = |message: &str| -> serde_json::Value {
+            serde_json::from_str(message.split_once("data: ").unwrap().1).unwrap()
+        };
         text.split_terminator("\n\n").map(|message| json(message)["sequence_number"].as_u64().unwrap()).collect()
     }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::input::InputItem;
+use super::input::InputShape;
 use super::tool::FileSearchTool;
 use crate::api::body::Wire;
 use crate::api::rag::RagOptions;
@@ -18,6 +18,7 @@ pub struct ResponsesRequest {
     /// The policy that answers, by its name in `/v1/models`.
     pub model: String,
     /// The question, or a conversation whose last message is the question.
+    #[schema(value_type = InputShape)]
     pub input: ResponsesInput,
     /// Instructions that precede the conversation. Those of a previous response do not carry over.
     pub instructions: Option<String>,
@@ -66,14 +67,14 @@ pub struct ResponsesRequest {
     pub safety_identifier: Option<String>,
 }
 
-/// A question, or a list of items.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+/// A question, or a list of items, each of which is read by itself so that what is wrong in it can be named.
+#[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub enum ResponsesInput {
     /// The question.
     Text(String),
     /// Messages, and items of earlier responses.
-    Items(#[schema(value_type = Vec<InputItem>)] Vec<Value>),
+    Items(Vec<Value>),
 }
 
 impl Wire for ResponsesRequest {

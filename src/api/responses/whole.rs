@@ -13,11 +13,7 @@ use crate::api::follow::Events;
 use crate::api::state::AppState;
 
 /// Waits for its end. One that fails is an error of the request, and is not kept.
-pub(super) async fn collect(
-    state: &AppState,
-    entry: &Arc<Entry>,
-    events: Events,
-) -> Result<ResponseObject, ApiError> {
+pub(super) async fn collect(state: &AppState, entry: &Arc<Entry>, events: Events) -> Result<ResponseObject, ApiError> {
     let mut play = pin!(play(entry.draft.clone(), events, state.drain.clone()));
     while play.next().await.is_some() {}
     let (failure, show) = {
