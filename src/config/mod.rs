@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use http::{HttpArgs, HttpConfig};
 pub use log::LogFormat;
-pub use model::{ModelArgs, ModelConfig};
+pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig};
 pub use retrieval::{RetrievalArgs, RetrievalConfig};
 pub use size::Size;
 
