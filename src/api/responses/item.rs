@@ -126,15 +126,6 @@ pub enum ItemStatus {
 }
 
 impl OutputItem {
-    /// Its id.
-    pub(super) fn id(&self) -> &str {
-        match self {
-            Self::Reasoning(item) => &item.id,
-            Self::FileSearchCall(item) => &item.id,
-            Self::Message(item) => &item.id,
-        }
-    }
-
     /// Its status.
     pub(super) fn status(&mut self) -> &mut ItemStatus {
         match self {

@@ -27,9 +27,6 @@ pub(super) struct Show {
 }
 
 impl Show {
-    /// All of it.
-    pub(super) const ALL: Show = Show { results: true, logprobs: true };
-
     /// What the names in `include` ask for.
     ///
     /// # Errors
@@ -63,7 +60,7 @@ mod tests {
 
     #[test]
     fn names_are_known_or_refused() {
-        assert_eq!(Show::read(&[LOGPROBS, RESULTS]).unwrap(), Show::ALL);
+        assert_eq!(Show::read(&[LOGPROBS, RESULTS]).unwrap(), Show { results: true, logprobs: true });
         assert_eq!(Show::read::<&str>(&[]).unwrap(), Show::default());
         for (name, code) in [("reasoning.encrypted_content", Code::UnsupportedParameter), ("x", Code::InvalidValue)] {
             let error = Show::read(&[RESULTS, name]).unwrap_err();

@@ -51,9 +51,8 @@ async fn its_stream_survives_its_reader() {
     let path = format!("/v1/responses/resp_{id}?stream=true");
     // One follows from the beginning, one from the middle, while it is made.
     let later = format!("{path}&starting_after=20");
-    let (all, rest) = tokio::join!(async { house.get(&path).await.text().await }, async {
-        house.get(&later).await.text().await
-    });
+    let (all, rest) =
+        tokio::join!(async { house.get(&path).await.text().await }, async { house.get(&later).await.text().await });
     let (all, rest) = (events(&all.unwrap()), events(&rest.unwrap()));
     assert_eq!(all[21..], rest[..]);
     let deltas = all.iter().filter(|event| event["type"] == "response.output_text.delta");

@@ -85,7 +85,8 @@ async fn the_oldest_responses_make_room() {
     for _ in 0..3 {
         ids.push(create(&house, &ask(json!({}))).await.1["id"].clone());
     }
-    let there = [fetch(&house, &ids[0], "").await.0, fetch(&house, &ids[1], "").await.0, fetch(&house, &ids[2], "").await.0];
+    let there =
+        [fetch(&house, &ids[0], "").await.0, fetch(&house, &ids[1], "").await.0, fetch(&house, &ids[2], "").await.0];
     assert_eq!(there, [404, 200, 200]);
     let limits = ResponseLimits { bytes: 100, ..ResponseLimits::default() };
     let house = Plan { responses: limits, ..Plan::new(says("hi")) }.build().await;

@@ -23,7 +23,8 @@ async fn bad_values_are_named() {
     let item = |item: Value| json!({"input": [item]});
     let tool = |tool: Value| json!({"model": "routerag", "tools": [tool]});
     let part = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
-    let ranking = |options: Value| json!({"model": "routerag", "tools": [{"type": "file_search", "ranking_options": options}]});
+    let ranking =
+        |options: Value| json!({"model": "routerag", "tools": [{"type": "file_search", "ranking_options": options}]});
     let pairs = (0..17).map(|at| (at.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>();
     for (change, code, param) in [
         (json!({"input": ""}), INVALID, "input"),
@@ -63,7 +64,11 @@ async fn bad_values_are_named() {
         (tool(json!({"type": "web_search"})), UNSUPPORTED, "tools[0]"),
         (tool(json!({})), INVALID, "tools[0]"),
         (tool(json!({"type": "file_search", "colour": 1})), UNKNOWN, "tools[0].colour"),
-        (tool(json!({"type": "file_search", "vector_store_ids": ["vs_1"]})), UNSUPPORTED, "tools[0].vector_store_ids[0]"),
+        (
+            tool(json!({"type": "file_search", "vector_store_ids": ["vs_1"]})),
+            UNSUPPORTED,
+            "tools[0].vector_store_ids[0]",
+        ),
         (tool(json!({"type": "file_search", "max_num_results": 51})), INVALID, "tools[0].max_num_results"),
         (tool(json!({"type": "file_search", "filters": {"type": "eq"}})), UNSUPPORTED, "tools[0].filters"),
         (ranking(json!({"ranker": "best"})), UNSUPPORTED, "tools[0].ranking_options.ranker"),
@@ -121,7 +126,8 @@ async fn null_is_the_same_as_absent() {
     for field in known.keys().filter(|field| !["model", "input"].contains(&field.as_str())) {
         body[field] = Value::Null;
     }
-    body["input"] = json!([{"type": null, "role": "user", "content": "hello", "id": null, "status": null, "phase": null}]);
+    body["input"] =
+        json!([{"type": null, "role": "user", "content": "hello", "id": null, "status": null, "phase": null}]);
     assert_eq!(create(&house, &body).await.0, 200, "{body}");
 }
 
