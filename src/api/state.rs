@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::auth::Keys;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
@@ -28,6 +29,8 @@ pub struct AppState {
     pub store: Option<Arc<PolicyStore>>,
     /// The responses that are kept or made in the background.
     pub responses: Responses,
+    /// Who may do what.
+    pub keys: Keys,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What `/metrics` shows.
@@ -47,6 +50,7 @@ impl AppState {
             library: None,
             store: None,
             responses: Responses::new(ResponseLimits::default()),
+            keys: Keys::default(),
             config,
             drain: Drain::default(),
         }
@@ -70,6 +74,12 @@ impl AppState {
     /// The same state, with policies that come and go.
     pub fn with_store(mut self, store: PolicyStore) -> Self {
         self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// The same state, for those who have one of `keys`.
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
         self
     }
 

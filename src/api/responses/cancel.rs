@@ -5,6 +5,7 @@ use axum::extract::{Path, State};
 use super::entry::Stop;
 use super::object::ResponseObject;
 use super::play::open;
+use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
 use crate::api::state::AppState;
 
@@ -18,9 +19,10 @@ use crate::api::state::AppState;
     ))]
 pub(crate) async fn cancel(
     State(state): State<AppState>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<axum::Json<ResponseObject>, ApiError> {
-    let entry = state.responses.get(&id)?;
+    let entry = state.responses.get(&id, &caller)?;
     let Some(log) = &entry.log else {
         let message =
             "only responses that are made in the background can be cancelled: of others, close the connection";

@@ -5,6 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::entry::Stop;
+use crate::api::auth::Caller;
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::state::AppState;
 
@@ -28,9 +29,10 @@ pub struct DeletedResponse {
     ))]
 pub(crate) async fn delete(
     State(state): State<AppState>,
+    caller: Caller,
     Path(id): Path<String>,
 ) -> Result<axum::Json<DeletedResponse>, ApiError> {
-    let entry = state.responses.get(&id)?;
+    let entry = state.responses.get(&id, &caller)?;
     entry.stop.send_replace(Stop::Forget);
     if let Some(log) = &entry.log {
         log.ended().await;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::draft::Draft;
 use super::log::Log;
@@ -11,11 +12,16 @@ use super::plan::Plan;
 use super::play::{Shared, open};
 use super::show::Show;
 use crate::agent::{Message, Role};
+use crate::api::auth::{Caller, KeyId};
 
 /// A response that is made, or kept.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: String,
+    /// The key that asked for it: for others it is not there.
+    pub(super) owner: Option<KeyId>,
+    /// Until when it may be made.
+    pub(super) until: Option<Instant>,
     pub(super) draft: Shared,
     /// The conversation up to the question.
     history: Vec<Message>,
@@ -37,10 +43,12 @@ pub(super) enum Stop {
 }
 
 impl Entry {
-    /// A response of which nothing was made yet.
-    pub(super) fn new(plan: &Plan) -> Arc<Entry> {
+    /// A response of which nothing was made yet, for a caller whose request knows by now how long it may take.
+    pub(super) fn new(plan: &Plan, caller: &Caller) -> Arc<Entry> {
         Arc::new(Entry {
             id: plan.object.id.clone(),
+            owner: caller.key.clone(),
+            until: caller.lifetime.end(),
             draft: Arc::new(Mutex::new(Draft::new(plan.object.clone(), plan.show))),
             history: plan.history.clone(),
             log: plan.object.background.then(Arc::default),

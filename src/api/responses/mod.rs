@@ -36,6 +36,7 @@ mod whole;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
+use super::auth::Caller;
 use super::body::Json;
 use super::episodes;
 use super::error::{ApiError, Refusals};
@@ -63,13 +64,16 @@ pub use store::{ResponseLimits, Responses};
 ))]
 pub(super) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     Json(request): Json<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
-    let previous = request.previous_response_id.as_deref().map(|id| state.responses.conversation(id)).transpose()?;
+    let continued = |id| state.responses.conversation(id, &caller);
+    let previous = request.previous_response_id.as_deref().map(continued).transpose()?;
     let plan = Plan::new(&state, request, previous.unwrap_or_default())?;
-    let entry = Entry::new(&plan);
-    let started = episodes::start(&state, &plan.policy, plan.conversation, plan.options, 1).await;
+    let (conversation, options) = (plan.conversation.clone(), plan.options.clone());
+    let started = episodes::start(&state, &caller, &plan.policy, conversation, options, 1).await;
     let events = started.map_err(of_input)?;
+    let entry = Entry::new(&plan, &caller);
     if plan.object.background {
         background::start(&state, &entry, events)?;
         return Ok(match entry.log.clone() {

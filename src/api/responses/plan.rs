@@ -13,7 +13,7 @@ use super::show::Show;
 use super::tool::{self, Tools};
 use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
 use crate::api::episodes;
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 use crate::api::rag::RagTrace;
 use crate::api::state::{AppState, now};
 
@@ -189,9 +189,4 @@ fn object(
         user: request.user.clone(),
         rag: trace.then(RagTrace::default),
     }
-}
-
-/// The error of a previous response that cannot be continued.
-pub(super) fn no_previous(message: String) -> ApiError {
-    ApiError::new(Code::InvalidValue, message).with_param("previous_response_id")
 }

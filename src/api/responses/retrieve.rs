@@ -3,10 +3,13 @@
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 
+use tokio::time::Instant;
+
 use super::event::ResponseEvent;
 use super::object::ResponseObject;
 use super::show::Show;
 use super::stream;
+use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
 use crate::api::state::AppState;
 
@@ -39,12 +42,13 @@ struct Asked {
     ))]
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
+    caller: Caller,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let asked = Asked::read(query.as_deref().unwrap_or_default())?;
     let show = Show::read(&asked.include)?;
-    let entry = state.responses.get(&id)?;
+    let entry = state.responses.get(&id, &caller)?;
     if !asked.stream {
         return Ok(axum::Json(entry.shown(show)).into_response());
     }
@@ -52,6 +56,9 @@ pub(crate) async fn retrieve(
         let message = "`stream`: only responses that are made in the background can be streamed again";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("stream"));
     };
+    // A follower may stay as long as the response takes, and then as long as taking it takes.
+    let until = entry.until.map_or_else(Instant::now, |until| until.max(Instant::now()));
+    caller.lifetime.end_by(until + state.config.connection.send);
     let from = asked.starting_after.map_or(0, |number| usize::try_from(number).unwrap_or(usize::MAX).saturating_add(1));
     Ok(stream::send(&state, log.follow(from)))
 }

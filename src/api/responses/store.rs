@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entry::Entry;
-use super::plan::no_previous;
 use super::play::open;
 use crate::agent::Message;
 use crate::api::archive::Archive;
+use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 
 /// How much is kept, and how much is made in the background.
@@ -43,18 +43,20 @@ impl Responses {
         Self { kept: Archive::new(kept, bytes), made: Arc::default(), background }
     }
 
-    /// The response called `id`.
-    pub(super) fn get(&self, id: &str) -> Result<Arc<Entry>, ApiError> {
+    /// The response called `id`, if it is the caller's.
+    pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<Entry>, ApiError> {
         let made = self.made().get(id).cloned();
-        made.or_else(|| self.kept.get(id)).ok_or_else(|| {
+        let own = |entry: &Arc<Entry>| entry.owner == caller.key;
+        made.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {
             ApiError::new(Code::ResponseNotFound, format!("there is no response `{id}`: it may have been pushed out"))
         })
     }
 
     /// The conversation of the response called `id`, with its answer.
-    pub(super) fn conversation(&self, id: &str) -> Result<Vec<Message>, ApiError> {
-        let entry = self.get(id).map_err(|error| error.with_param("previous_response_id"))?;
-        entry.conversation().ok_or_else(|| no_previous(format!("the response `{id}` is not complete yet")))
+    pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<Message>, ApiError> {
+        let param = "previous_response_id";
+        let entry = self.get(id, caller).map_err(|error| error.with_param(param))?;
+        entry.conversation().ok_or_else(|| ApiError::invalid(param, format!("the response `{id}` is not complete yet")))
     }
 
     /// Counts a response among those that are made in the background.

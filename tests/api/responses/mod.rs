@@ -3,6 +3,7 @@
 mod background;
 mod conversation;
 mod golden;
+mod owner;
 mod refusals;
 mod searches;
 
