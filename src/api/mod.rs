@@ -61,7 +61,7 @@ pub use error::{ApiError, Code};
 pub use library::Library;
 pub use metrics::Metrics;
 pub use openapi::{document, document_yaml};
-pub use responses::{ResponseLimits, Responses};
+pub use responses::Responses;
 pub use shelf::{Policies, PolicyStore, Served};
 pub use state::AppState;
 

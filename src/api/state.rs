@@ -9,7 +9,7 @@ use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
-use super::responses::{ResponseLimits, Responses};
+use super::responses::Responses;
 use super::shelf::{Policies, PolicyStore};
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
@@ -49,7 +49,7 @@ impl AppState {
             embedder: None,
             library: None,
             store: None,
-            responses: Responses::new(ResponseLimits::default()),
+            responses: Responses::new(config.responses),
             keys: Keys::default(),
             config,
             drain: Drain::default(),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::size::seconds;
-use super::{AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, Size, at_least_one};
+use super::{
+    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, Size, at_least_one,
+};
 
 /// How requests are taken, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -23,6 +25,10 @@ pub struct HttpArgs {
     /// What one connection may take.
     #[command(flatten)]
     pub connection: ConnectionArgs,
+
+    /// What `/v1/responses` keeps.
+    #[command(flatten)]
+    pub responses: ResponseArgs,
 }
 
 /// How requests are taken.
@@ -42,6 +48,8 @@ pub struct HttpConfig {
     pub cors_origins: Vec<String>,
     /// What one connection may take.
     pub connection: ConnectionConfig,
+    /// What `/v1/responses` keeps.
+    pub responses: ResponseLimits,
 }
 
 impl Default for HttpConfig {
@@ -54,6 +62,7 @@ impl Default for HttpConfig {
             open_metrics: false,
             cors_origins: Vec::new(),
             connection: ConnectionConfig::default(),
+            responses: ResponseLimits::default(),
         }
     }
 }
@@ -73,6 +82,7 @@ impl HttpArgs {
             open_metrics: access.open_metrics,
             cors_origins: access.origins()?,
             connection: self.connection.resolve()?,
+            responses: self.responses.resolve(),
         })
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
 use waymark::api::auth::Keys;
-use waymark::api::{AppState, Library, PolicyStore, ResponseLimits, Responses, TextEmbedder};
+use waymark::api::{AppState, Library, PolicyStore, TextEmbedder};
 use waymark::config::HttpConfig;
 use waymark::engine::mock::Lines;
 use waymark::engine::{Engine, EngineConfig, MockBackend};
@@ -34,7 +34,6 @@ pub struct Plan {
     pub embedder: Option<Arc<dyn TextEmbedder>>,
     pub library: Option<Library>,
     pub store: Option<PolicyStore>,
-    pub responses: ResponseLimits,
     pub keys: Keys,
 }
 
@@ -74,7 +73,6 @@ impl Plan {
             embedder: None,
             library: None,
             store: None,
-            responses: ResponseLimits::default(),
             keys: Keys::default(),
         }
     }
@@ -97,7 +95,6 @@ impl Plan {
         if let Some(store) = self.store {
             state = state.with_store(store);
         }
-        state.responses = Responses::new(self.responses);
         let server = Server::bind(([127, 0, 0, 1], 0).into(), state.clone()).await.unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -47,7 +47,7 @@ use object::ResponseObject;
 use plan::{Plan, of_input};
 use request::ResponsesRequest;
 
-pub use store::{ResponseLimits, Responses};
+pub use store::Responses;
 
 /// Answers a question, or goes on with a conversation.
 ///

@@ -9,23 +9,7 @@ use crate::agent::Message;
 use crate::api::archive::Archive;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
-
-/// How much is kept, and how much is made in the background.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResponseLimits {
-    /// Responses kept; the oldest go first.
-    pub kept: usize,
-    /// Bytes they take together.
-    pub bytes: usize,
-    /// Responses made in the background at a time; more are refused.
-    pub background: usize,
-}
-
-impl Default for ResponseLimits {
-    fn default() -> Self {
-        Self { kept: 1000, bytes: 64 << 20, background: 64 }
-    }
-}
+use crate::config::ResponseLimits;
 
 /// The responses of a server; clones share them.
 #[derive(Debug, Clone)]

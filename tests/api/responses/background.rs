@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::api::ResponseLimits;
+use waymark::config::{HttpConfig, ResponseLimits};
 use waymark::engine::MockBackend;
 
 use super::{Never, answer, ask, create, events, fetch, two_searches};
@@ -67,7 +67,8 @@ async fn its_stream_survives_its_reader() {
 #[tokio::test]
 async fn there_are_only_so_many() {
     let responses = ResponseLimits { background: 1, ..ResponseLimits::default() };
-    let plan = Plan { responses, searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
+    let http = HttpConfig { responses, ..HttpConfig::default() };
+    let plan = Plan { http, searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
     let house = plan.build().await;
     let body = ask(json!({"model": "routerag", "background": true}));
     let (_, first) = create(&house, &body).await;

@@ -1,7 +1,7 @@
 //! Responses that are kept, fetched, continued and forgotten.
 
 use serde_json::{Value, json};
-use waymark::api::ResponseLimits;
+use waymark::config::{HttpConfig, ResponseLimits};
 use waymark::engine::mock::Lines;
 
 use super::{answer, ask, create, fetch};
@@ -77,10 +77,14 @@ async fn what_is_not_stored_is_not_there() {
     assert_eq!(fetch(&house, &response["id"], "").await.0, 404);
 }
 
+fn keeping(responses: ResponseLimits) -> HttpConfig {
+    HttpConfig { responses, ..HttpConfig::default() }
+}
+
 #[tokio::test]
 async fn the_oldest_responses_make_room() {
     let limits = ResponseLimits { kept: 2, ..ResponseLimits::default() };
-    let house = Plan { responses: limits, ..Plan::new(says("hi")) }.build().await;
+    let house = Plan { http: keeping(limits), ..Plan::new(says("hi")) }.build().await;
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.push(create(&house, &ask(json!({}))).await.1["id"].clone());
@@ -89,7 +93,7 @@ async fn the_oldest_responses_make_room() {
         [fetch(&house, &ids[0], "").await.0, fetch(&house, &ids[1], "").await.0, fetch(&house, &ids[2], "").await.0];
     assert_eq!(there, [404, 200, 200]);
     let limits = ResponseLimits { bytes: 100, ..ResponseLimits::default() };
-    let house = Plan { responses: limits, ..Plan::new(says("hi")) }.build().await;
+    let house = Plan { http: keeping(limits), ..Plan::new(says("hi")) }.build().await;
     let (_, response) = create(&house, &ask(json!({}))).await;
     assert_eq!(fetch(&house, &response["id"], "").await.0, 404);
 }

@@ -122,11 +122,3 @@ async fn litellm_is_content() {
     let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
     content(python, "ask_litellm.py", Vec::new()).await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "TEMPORARY"]
-async fn hold() {
-    let house = house().await;
-    std::fs::write(root().join("target/hold.url"), house.url("")).unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(3000)).await;
-}
