@@ -147,6 +147,11 @@ impl ApiError {
         Self::new(Code::InvalidValue, message).with_param(param)
     }
 
+    /// A field, or a value of it, that OpenAI's interface has and this server does not; `what` ends in `is` or `are`.
+    pub fn unsupported(param: &str, what: &str) -> Self {
+        Self::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here")).with_param(param)
+    }
+
     /// The object that goes over the wire.
     pub fn body(&self) -> ErrorBody {
         ErrorBody {

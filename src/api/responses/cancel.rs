@@ -1,8 +1,9 @@
 //! `POST /v1/responses/{id}/cancel`.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use super::entry::Stop;
+use super::id::Id;
 use super::object::ResponseObject;
 use super::play::open;
 use crate::api::auth::Caller;
@@ -20,7 +21,7 @@ use crate::api::state::AppState;
 pub(crate) async fn cancel(
     State(state): State<AppState>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<axum::Json<ResponseObject>, ApiError> {
     let entry = state.responses.get(&id, &caller)?;
     let Some(log) = &entry.log else {

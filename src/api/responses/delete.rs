@@ -1,10 +1,11 @@
 //! `DELETE /v1/responses/{id}`.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::entry::Stop;
+use super::id::Id;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::state::AppState;
@@ -30,7 +31,7 @@ pub struct DeletedResponse {
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<axum::Json<DeletedResponse>, ApiError> {
     let entry = state.responses.get(&id, &caller)?;
     entry.stop.send_replace(Stop::Forget);

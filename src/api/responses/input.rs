@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::request::ResponsesInput;
 use crate::agent::{Message, Role};
 use crate::api::body;
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 
 /// A message, or an item of an earlier response.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -104,12 +104,12 @@ fn message(item: Value, at: &str) -> Result<Option<Message>, ApiError> {
         None | Some(Value::Null) => {}
         Some(Value::String(kind)) if kind == "message" => {}
         Some(Value::String(kind)) if kind == "reasoning" || kind == "file_search_call" => return Ok(None),
-        Some(Value::String(kind)) => return Err(unsupported(at, &format!("items of type `{kind}` are"))),
+        Some(Value::String(kind)) => return Err(ApiError::unsupported(at, &format!("items of type `{kind}` are"))),
         Some(_) => return Err(ApiError::invalid(&format!("{at}.type"), format!("`{at}.type` must be a string"))),
     }
     let item: InputItem = body::read(item, at)?;
     if item.phase.is_some_and(|phase| phase != "final_answer") {
-        return Err(unsupported(&format!("{at}.phase"), "phases other than `final_answer` are"));
+        return Err(ApiError::unsupported(&format!("{at}.phase"), "phases other than `final_answer` are"));
     }
     let role = match item.role {
         InputRole::Developer | InputRole::System => Role::System,
@@ -130,13 +130,9 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
         let at = format!("{at}[{index}]");
         match part.get("type").and_then(Value::as_str) {
             Some("input_text" | "output_text" | "text") => text += &body::read::<InputPart>(part, &at)?.text,
-            Some(kind) => return Err(unsupported(&at, &format!("parts of type `{kind}` are"))),
+            Some(kind) => return Err(ApiError::unsupported(&at, &format!("parts of type `{kind}` are"))),
             None => return Err(ApiError::invalid(&at, format!("`{at}`: a part has a `type`"))),
         }
     }
     Ok(text)
-}
-
-fn unsupported(param: &str, what: &str) -> ApiError {
-    ApiError::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here")).with_param(param)
 }

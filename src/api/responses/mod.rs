@@ -8,7 +8,7 @@
 //! | `draft`, `play` | from the trace of an episode to items and events |
 //! | `whole`, `stream`, `background` | the three ways to answer |
 //! | `entry`, `log`, `store` | what is kept |
-//! | `retrieve`, `cancel`, `delete` | the routes of one response |
+//! | `retrieve`, `cancel`, `delete`, `id` | the routes of one response |
 
 pub mod attributes;
 mod background;
@@ -17,6 +17,7 @@ pub mod delete;
 mod draft;
 mod entry;
 pub mod event;
+mod id;
 pub mod input;
 pub mod item;
 mod log;

@@ -1,11 +1,12 @@
 //! `GET /v1/responses/{id}`.
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 
 use tokio::time::Instant;
 
 use super::event::ResponseEvent;
+use super::id::Id;
 use super::object::ResponseObject;
 use super::show::Show;
 use super::stream;
@@ -43,7 +44,7 @@ struct Asked {
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let asked = Asked::read(query.as_deref().unwrap_or_default())?;

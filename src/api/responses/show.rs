@@ -1,6 +1,6 @@
 //! `include`: what is shown beyond what always is.
 
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 
 /// The passages of each search.
 const RESULTS: &str = "file_search_call.results";
@@ -39,8 +39,7 @@ impl Show {
                 RESULTS => show.results = true,
                 LOGPROBS => show.logprobs = true,
                 name if UNIMPLEMENTED.contains(&name) => {
-                    let message = format!("`{param}`: `{name}` is not supported here");
-                    return Err(ApiError::new(Code::UnsupportedParameter, message).with_param(param));
+                    return Err(ApiError::unsupported(&param, &format!("`{name}` is")));
                 }
                 name => {
                     let message = format!("`{param}`: `{name}` is not known: there is `{RESULTS}` and `{LOGPROBS}`");
@@ -57,6 +56,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::api::error::Code;
 
     #[test]
     fn names_are_known_or_refused() {

@@ -65,13 +65,16 @@ impl Tools {
         for (at, mut tool) in tools.unwrap_or_default().into_iter().enumerate() {
             let param = format!("tools[{at}]");
             match tool.get("type").and_then(Value::as_str) {
-                Some("file_search") if at > 0 => return Err(unsupported(&param, "more than one tool is")),
+                Some("file_search") if at > 0 => return Err(ApiError::unsupported(&param, "more than one tool is")),
                 Some("file_search") => {}
-                Some(kind) => return Err(unsupported(&param, &format!("tools of type `{kind}` are"))),
+                Some(kind) => return Err(ApiError::unsupported(&param, &format!("tools of type `{kind}` are"))),
                 None => return Err(ApiError::invalid(&param, format!("`{param}`: a tool has a `type`"))),
             }
             if policy.budget.turns == 0 {
-                return Err(unsupported(&param, &format!("the policy {} does not search: tools are", policy.name)));
+                return Err(ApiError::unsupported(
+                    &param,
+                    &format!("the policy {} does not search: tools are", policy.name),
+                ));
             }
             known.k = check(body::read(tool.clone(), &param)?, &param)?;
             tool["vector_store_ids"] = json!([STORE]);
@@ -91,18 +94,18 @@ fn check(tool: FileSearchTool, at: &str) -> Result<Option<usize>, ApiError> {
         }
     }
     if tool.filters.is_some() {
-        return Err(unsupported(&format!("{at}.filters"), "filters are"));
+        return Err(ApiError::unsupported(&format!("{at}.filters"), "filters are"));
     }
     if let Some(ranking) = tool.ranking_options {
         let at = format!("{at}.ranking_options");
         if ranking.ranker.is_some_and(|ranker| ranker != "auto") {
-            return Err(unsupported(&format!("{at}.ranker"), "rankers other than `auto` are"));
+            return Err(ApiError::unsupported(&format!("{at}.ranker"), "rankers other than `auto` are"));
         }
         if ranking.score_threshold.is_some_and(|threshold| threshold != 0.0) {
-            return Err(unsupported(&format!("{at}.score_threshold"), "a threshold is"));
+            return Err(ApiError::unsupported(&format!("{at}.score_threshold"), "a threshold is"));
         }
         if ranking.hybrid_search.is_some() {
-            return Err(unsupported(&format!("{at}.hybrid_search"), "weights are"));
+            return Err(ApiError::unsupported(&format!("{at}.hybrid_search"), "weights are"));
         }
     }
     match tool.max_num_results {
@@ -122,10 +125,6 @@ pub(super) fn may_search(choice: Option<&Value>) -> Result<bool, ApiError> {
     match choice.map(|choice| choice.as_str()) {
         None | Some(Some("auto")) => Ok(true),
         Some(Some("none")) => Ok(false),
-        _ => Err(unsupported("tool_choice", "choices other than `auto` and `none` are")),
+        _ => Err(ApiError::unsupported("tool_choice", "choices other than `auto` and `none` are")),
     }
-}
-
-fn unsupported(param: &str, what: &str) -> ApiError {
-    ApiError::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here")).with_param(param)
 }

@@ -141,7 +141,7 @@ async fn only_what_is_made_in_the_background_is_cancelled_or_followed() {
     let followed = house.get(&format!("/v1/responses/{id}?stream=true")).await;
     assert_eq!(followed.status(), 400);
     assert_eq!(followed.json::<Value>().await.unwrap()["error"]["param"], "stream");
-    for path in ["/v1/responses/resp_0", "/v1/responses/resp_0?stream=true"] {
+    for path in ["/v1/responses/resp_0", "/v1/responses/resp_0?stream=true", "/v1/responses/%ff"] {
         assert_eq!(house.get(path).await.status(), 404);
     }
     assert_eq!(house.post("/v1/responses/resp_0/cancel", &json!({})).await.status(), 404);

@@ -14,7 +14,8 @@ use crate::responses::Plays;
 const PYTHON: &str = "openai==3.52.0";
 const NODE: &str = "openai@7.57.0";
 const LANGCHAIN: &str = "langchain-openai==1.7.3";
-const LITELLM: &str = "litellm==1.106.2";
+/// Its Responses need the extra.
+const LITELLM: &str = "litellm[mcp]==1.106.2";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -29,6 +30,7 @@ fn python(folder: &str, package: &str) -> Option<PathBuf> {
     let folder = root().join("target").join(folder);
     let python = folder.join("bin/python");
     let (name, version) = package.split_once("==").unwrap();
+    let name = name.split('[').next().unwrap();
     let ask = format!("from importlib.metadata import version; assert version('{name}') == '{version}'");
     let has = |python: &Path| succeeds(python, &["-c", &ask]);
     if !has(&python) {
