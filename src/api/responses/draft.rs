@@ -107,7 +107,7 @@ impl Draft {
         }
         self.step(&event);
         match event {
-            Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reason(turn, text),
+            Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reason(turn, &text),
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => {}
             Event::Answer { text, tokens } => self.answer(text, tokens.into_iter().map(logprob).collect()),
             Event::SearchStarted { query, .. } => self.search(query),
@@ -182,7 +182,7 @@ impl Draft {
     }
 
     /// More reasoning. White space around that of a turn is left out.
-    fn reason(&mut self, turn: usize, text: String) {
+    fn reason(&mut self, turn: usize, text: &str) {
         let held = match &mut self.reasoning {
             Some(reasoning) if reasoning.turn == turn => std::mem::take(&mut reasoning.held),
             _ if text.trim().is_empty() => return,
@@ -195,7 +195,7 @@ impl Draft {
         let Some(reasoning) = &mut self.reasoning else { return };
         let OutputItem::Reasoning(item) = &mut self.object.output[reasoning.at] else { return };
         let Some(part) = item.content.first_mut() else { return };
-        let mut delta = held + &text;
+        let mut delta = held + text;
         if part.text.is_empty() {
             delta.drain(..delta.len() - delta.trim_start().len());
         }
