@@ -331,9 +331,9 @@ impl Draft {
             ResponseStatus::Queued => Happening::Queued { response },
             ResponseStatus::InProgress => Happening::InProgress { response },
             ResponseStatus::Completed => Happening::Completed { response },
-            ResponseStatus::Incomplete => Happening::Incomplete { response },
+            // There is no event of its own for what was cancelled, and clients refuse those that they do not know.
+            ResponseStatus::Incomplete | ResponseStatus::Cancelled => Happening::Incomplete { response },
             ResponseStatus::Failed => Happening::Failed { response },
-            ResponseStatus::Cancelled => Happening::Cancelled { response },
         });
     }
 

@@ -47,7 +47,7 @@ pub enum Happening {
         /// The response.
         response: Box<ResponseObject>,
     },
-    /// A bound was reached; nothing follows.
+    /// A bound was reached, or it was cancelled, as its `status` says; nothing follows.
     #[serde(rename = "response.incomplete")]
     Incomplete {
         /// The response.
@@ -56,12 +56,6 @@ pub enum Happening {
     /// It failed; nothing follows.
     #[serde(rename = "response.failed")]
     Failed {
-        /// The response.
-        response: Box<ResponseObject>,
-    },
-    /// It was cancelled; nothing follows. Not in OpenAI's interface.
-    #[serde(rename = "response.cancelled")]
-    Cancelled {
         /// The response.
         response: Box<ResponseObject>,
     },
@@ -195,7 +189,8 @@ pub enum Happening {
         /// Its tokens, where they are shown.
         logprobs: Vec<LogProb>,
     },
-    /// A step of the run, where `rag.trace` is set. Not in OpenAI's interface.
+    /// A step of the run, where `rag.trace` is set. Not in OpenAI's interface: its SDKs pass it on, but for the helper
+    /// `responses.stream` of the one for Node, which refuses what it does not know.
     #[serde(rename = "response.rag.step")]
     RagStep {
         /// The step.
@@ -234,7 +229,6 @@ impl Happening {
             Self::Completed { .. } => "response.completed",
             Self::Incomplete { .. } => "response.incomplete",
             Self::Failed { .. } => "response.failed",
-            Self::Cancelled { .. } => "response.cancelled",
             Self::ItemAdded { .. } => "response.output_item.added",
             Self::ItemDone { .. } => "response.output_item.done",
             Self::PartAdded { .. } => "response.content_part.added",

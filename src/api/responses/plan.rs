@@ -58,6 +58,8 @@ impl Plan {
             ..EpisodeOptions::default()
         };
         request.rag.clone().unwrap_or_default().apply(&mut options)?;
+        // What is not to be kept leaves no trace either, unless that is asked for.
+        options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
         let object = object(id, &policy, &options, &request, tools.listed);
         let mut history = previous;
