@@ -40,7 +40,6 @@ pub mod rag;
 mod refusal;
 pub mod responses;
 mod resume;
-mod schema;
 pub mod search;
 mod shelf;
 mod sse;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::size::seconds;
 use super::{
-    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, Size, TraceArgs,
-    TraceConfig, at_least_one,
+    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, Size,
+    TraceArgs, TraceConfig, at_least_one,
 };
 
 /// How requests are taken, flag by flag.
