@@ -6,6 +6,7 @@
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
+//! | `playground` | `/`, a page to try it with |
 //! | `policies`, `shelf` | what is served, and changing it |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `body` | reading requests, and refusing what is in them by name |
@@ -30,6 +31,7 @@ mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
+mod playground;
 pub mod policies;
 pub mod rag;
 mod refusal;
@@ -86,7 +88,7 @@ fn information() -> OpenApiRouter<AppState> {
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
-        .routes(routes!(health::front))
+        .routes(routes!(playground::front))
         .routes(routes!(openapi::yaml))
         .routes(routes!(openapi::json))
 }

@@ -15,6 +15,7 @@ mod gone;
 mod house;
 mod load;
 mod openapi;
+mod playground;
 mod policies;
 mod refusals;
 mod routes;
