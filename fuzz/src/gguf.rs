@@ -19,7 +19,8 @@ pub fn run(data: &[u8]) {
         let path = folder.write("fuzz.gguf", data);
         let Ok(gguf) = Gguf::open(&path) else { return };
         let _ = (gguf.architecture(), gguf.config());
-        let _ = (gguf.text("tokenizer.chat_template"), gguf.number("general.alignment"), gguf.float("general.alignment"));
+        let _ =
+            (gguf.text("tokenizer.chat_template"), gguf.number("general.alignment"), gguf.float("general.alignment"));
         let _ = (gguf.texts("tokenizer.ggml.tokens"), gguf.numbers("tokenizer.ggml.token_type"));
         for name in TENSORS {
             let _ = gguf.tensor(name);

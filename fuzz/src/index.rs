@@ -12,8 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use tempfile::TempDir;
 use waymark_index::{
-    BuildOptions, Corpus, Document, Embed, EmbedError, Index, MANIFEST, Manifest, Mode, OpenOptions,
-    Query, Sum, build,
+    BuildOptions, Corpus, Document, Embed, EmbedError, Index, MANIFEST, Manifest, Mode, OpenOptions, Query, Sum, build,
 };
 
 /// Bytes of one change.
@@ -80,7 +79,8 @@ fn reseal(dir: &Path, files: &BTreeMap<&str, Vec<u8>>) {
         manifest.files.insert((*name).to_owned(), sum);
     }
     manifest.checksum = 0;
-    let json = |manifest: &Manifest| [serde_json::to_vec_pretty(manifest).expect("plain data"), b"\n".to_vec()].concat();
+    let json =
+        |manifest: &Manifest| [serde_json::to_vec_pretty(manifest).expect("plain data"), b"\n".to_vec()].concat();
     manifest.checksum = crc32fast::hash(&json(&manifest));
     let path = dir.join(MANIFEST);
     fs::remove_file(&path).expect("it is there");

@@ -31,7 +31,11 @@ pub fn run(data: &[u8]) {
                 tolerated: u64::MAX,
                 ..EndpointOptions::default()
             };
-            extract(&Endpoint::new(Arc::new(Parrot { text, cut: *kind == b'c' }), options), "Faust", "Goethe wrote it.");
+            extract(
+                &Endpoint::new(Arc::new(Parrot { text, cut: *kind == b'c' }), options),
+                "Faust",
+                "Goethe wrote it.",
+            );
         }
         b'f' => filter(text),
         _ => {

@@ -38,7 +38,8 @@ async fn the_page_comes_with_a_policy_that_allows_nothing_from_outside() {
 #[derive(Debug)]
 struct Hostile;
 
-const MARKUP: &str = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>Goethe wrote it.";
+const MARKUP: &str =
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>Goethe wrote it.";
 
 impl Search for Hostile {
     fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
@@ -59,8 +60,8 @@ impl Search for Hostile {
 #[tokio::test]
 async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
     let program = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
-        let asked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        asked.status().is_ok_and(|status| status.success())
+        let asked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        asked.is_ok_and(|status| status.success())
     });
     let Some(program) = program else {
         eprintln!("skipped: there is no chromium here to drive");

@@ -63,7 +63,9 @@ impl Change {
                 }
             }
             Change::Insert(at, new) => drop(bytes.splice(place(*at, length)..place(*at, length), new.iter().copied())),
-            Change::Remove(at, count) => drop(bytes.drain(place(*at, length)..(place(*at, length) + count).min(length))),
+            Change::Remove(at, count) => {
+                drop(bytes.drain(place(*at, length)..(place(*at, length) + count).min(length)))
+            }
             Change::Repeat(at, count, times) => {
                 let range = place(*at, length)..(place(*at, length) + count).min(length);
                 let said = bytes[range.clone()].repeat(*times);

@@ -33,9 +33,9 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| HeaderValue::try
 
 /// What this is.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Message {
+pub(super) struct Message {
     /// A few lines of text.
-    pub message: &'static str,
+    message: &'static str,
 }
 
 /// The playground, for someone who opens this in a browser.
@@ -111,8 +111,19 @@ mod tests {
     fn nothing_that_comes_over_the_wire_becomes_markup_and_no_key_is_kept() {
         let script = inside(PAGE, "script");
         for call in [
-            "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "setHTML",
-            "createContextualFragment", "DOMParser", "localStorage", "sessionStorage", "cookie", "indexedDB",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "setHTML",
+            "createContextualFragment",
+            "DOMParser",
+            "localStorage",
+            "sessionStorage",
+            "cookie",
+            "indexedDB",
         ] {
             assert!(!script.contains(call), "{call}");
         }
