@@ -106,20 +106,22 @@ fn joined_spans(parts: &[(Kind, &str)]) -> Vec<(Kind, String)> {
 /// A turn ends at the same place and for the same reason however its bytes are cut into tokens.
 fn check_stops(protocol: &dyn Protocol, bytes: &[u8], pieces: &[&[u8]]) {
     let stops = StopSet::new(protocol.stops());
-    let first = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-        let (mut matcher, mut end) = (Matcher::default(), 0);
-        pieces.find_map(|piece| {
-            end += piece.len();
-            matcher.push(&stops, piece).map(|which| (which, end))
-        })
-    };
-    let single = first(&mut bytes.chunks(1));
-    let cut = first(&mut pieces.iter().copied());
+    let single = first_stop(&stops, bytes.chunks(1));
+    let cut = first_stop(&stops, pieces.iter().copied());
     assert_eq!(single.map(|(which, _)| which), cut.map(|(which, _)| which));
     if let (Some((which, end)), Some((_, piece_end))) = (single, cut) {
         assert!(bytes[..end].ends_with(stops.get(which).unwrap_or_default()));
         assert!(end <= piece_end && piece_end < end + 16, "the turn ends late");
     }
+}
+
+/// Which string ends the pieces, and where the piece that completes it ends.
+fn first_stop<'b>(stops: &StopSet, mut pieces: impl Iterator<Item = &'b [u8]>) -> Option<(usize, usize)> {
+    let (mut matcher, mut end) = (Matcher::default(), 0);
+    pieces.find_map(|piece| {
+        end += piece.len();
+        matcher.push(stops, piece).map(|which| (which, end))
+    })
 }
 
 /// Retrieved text says nothing to the parser once it is neutralised, and neutralising it again changes nothing.
