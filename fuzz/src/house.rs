@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures::future::BoxFuture;
-use tower::ServiceExt;
+use tower_service::Service;
 use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
 use waymark::api::{AppState, router};
 use waymark::config::HttpConfig;
@@ -61,7 +61,7 @@ impl House {
         let request = Request::builder().method(method).uri(target).header(header::HOST, "fuzz");
         let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(body.to_vec())).ok()?;
         self.runtime.block_on(async {
-            let Ok(response) = self.router.clone().oneshot(request).await;
+            let Ok(response) = self.router.clone().call(request).await;
             let (parts, body) = response.into_parts();
             let body = axum::body::to_bytes(body, usize::MAX).await.expect("a body that ends").to_vec();
             Some(Answer { status: parts.status, headers: parts.headers, body })
