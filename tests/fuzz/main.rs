@@ -82,3 +82,38 @@ targets! {
     template: 100,
     tokenizer: 100,
 }
+
+/// Seeds that a target refuses at once would lead it nowhere.
+#[test]
+fn the_made_seeds_are_good() {
+    use waymark_models::checkpoint::Checkpoint;
+    use waymark_models::decoder::Decoder;
+    use waymark_models::kernel::Team;
+    use waymark_models::tokenizer::Tokenizer;
+    use waymark_models::weights::Weights;
+
+    let seed = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(name);
+    let checkpoint = Checkpoint::open(&seed("gguf/made-llama")).unwrap();
+    Decoder::load(&checkpoint.weights, Team::new(1).into()).unwrap();
+    assert!(checkpoint.template.is_some() && checkpoint.tokenizer.is_control(6));
+    let folder = tempfile::tempdir().unwrap();
+    let halves = |name: &str| {
+        let bytes = fs::read(seed(name)).unwrap();
+        let at = bytes.iter().position(|&byte| byte == 0).unwrap();
+        (bytes[..at].to_vec(), bytes[at + 1..].to_vec())
+    };
+    for name in ["safetensors/made-checkpoint", "safetensors/made-yarn"] {
+        let (config, tensors) = halves(name);
+        fs::write(folder.path().join("config.json"), config).unwrap();
+        fs::write(folder.path().join("model.safetensors"), tensors).unwrap();
+        let mut decoder = Decoder::load(&Weights::open(folder.path()).unwrap(), Team::new(1).into()).unwrap();
+        let (config, tensors) = halves("safetensors/made-adapter");
+        fs::write(folder.path().join("adapter_config.json"), config).unwrap();
+        fs::write(folder.path().join("adapter_model.safetensors"), tensors).unwrap();
+        decoder.load_adapter(folder.path()).unwrap();
+    }
+    for name in ["tokenizer/made-bpe", "tokenizer/made-wordpiece"] {
+        fs::write(folder.path().join("tokenizer.json"), halves(name).0).unwrap();
+        assert!(Tokenizer::from_file(&folder.path().join("tokenizer.json")).unwrap().vocab() > 3, "{name}");
+    }
+}
