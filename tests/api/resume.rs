@@ -85,7 +85,10 @@ fn computed(house: &House) -> [u64; 3] {
     ]
 }
 
-fn voices() -> [(&'static str, fn() -> MockBackend); 2] {
+/// Makes a policy's voice.
+type Voice = fn() -> MockBackend;
+
+fn voices() -> [(&'static str, Voice); 2] {
     [
         ("routerag", || script(&loops()).with_time(STEP, Duration::ZERO)),
         ("plain", || {
