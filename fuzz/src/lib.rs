@@ -19,8 +19,11 @@ pub mod stream;
 pub mod template;
 pub mod tokenizer;
 
+/// Takes any bytes; panics where a promise is broken.
+pub type Target = fn(&[u8]);
+
 /// Every target with its name, which is also that of its folder of seeds.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("corpus", corpus::run),
     ("gguf", gguf::run),
     ("index", index::run),
