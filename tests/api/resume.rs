@@ -85,10 +85,10 @@ fn computed(house: &House) -> [u64; 3] {
     ]
 }
 
-/// Makes a policy's voice.
-type Voice = fn() -> MockBackend;
+/// A policy, and what speaks for it.
+type Voice = (&'static str, fn() -> MockBackend);
 
-fn voices() -> [(&'static str, Voice); 2] {
+fn voices() -> [Voice; 2] {
     [
         ("routerag", || script(&loops()).with_time(STEP, Duration::ZERO)),
         ("plain", || {
