@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `auth` | who may do what: keys, scopes, limits |
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
+//! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
+//! | `playground` | `/`, a page to try it with |
 //! | `policies`, `shelf` | what is served, and changing it |
 //! | `traces`, `archive` | what was written down about episodes, and running them again |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
@@ -36,9 +38,11 @@ mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
+mod playground;
 pub mod policies;
 pub mod rag;
 mod refusal;
+pub mod responses;
 mod resume;
 pub mod search;
 mod shelf;
@@ -63,6 +67,7 @@ pub use error::{ApiError, Code};
 pub use library::Library;
 pub use metrics::Metrics;
 pub use openapi::{document, document_yaml};
+pub use responses::Responses;
 pub use shelf::{Policies, PolicyStore, Served};
 pub use state::AppState;
 
@@ -76,6 +81,7 @@ fn work() -> Routes {
     Routes::new()
         .infer(routes!(chat::create))
         .infer(routes!(chat::create_short))
+        .infer(routes!(responses::create))
         .infer(routes!(agent::create))
         .infer(routes!(search::search))
         .infer(routes!(embeddings::create))
@@ -92,6 +98,8 @@ fn work() -> Routes {
 /// Routes that only tell.
 fn information() -> Routes {
     Routes::new()
+        .infer(routes!(responses::retrieve::retrieve, responses::delete::delete))
+        .infer(routes!(responses::cancel::cancel))
         .infer(routes!(models::list))
         .infer(routes!(models::get))
         .infer(routes!(agent::resume::get))
@@ -101,7 +109,7 @@ fn information() -> Routes {
         .open(routes!(health::ready))
         .admin(routes!(health::metrics))
         .admin(routes!(debug::state))
-        .open(routes!(health::front))
+        .open(routes!(playground::front))
         .open(routes!(openapi::yaml))
         .open(routes!(openapi::json))
 }

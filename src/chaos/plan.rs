@@ -44,9 +44,9 @@ pub(crate) struct Plan {
     #[arg(long, default_value_t = 256)]
     pub(crate) max_tokens: usize,
 
-    /// Microseconds that a step of the mock takes.
-    #[arg(long, default_value_t = 2000)]
-    pub(crate) step_us: u64,
+    /// Milliseconds that a step of the mock takes.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) step_ms: u64,
 
     /// Where the server's log goes; into a folder that is gone afterwards when not given.
     #[arg(long, value_name = "FILE")]

@@ -41,8 +41,10 @@ impl Start {
         let mut flags = vec!["serve".to_owned(), "--log=info".to_owned(), "--log-format=json".to_owned()];
         flags.extend([format!("--index={}", path(house.index())), format!("--embedder={}", house.embedder)]);
         flags.extend([format!("--policy-root={}", path(house.policies())), format!("--drain-seconds={DRAIN}")]);
+        // What is kept of the past fills up while a life is young, so that later growth would be a leak.
+        flags.extend(["--trace-count=50".to_owned(), "--kept-responses=50".to_owned()]);
         if plan.mock() {
-            flags.extend(["--mock".to_owned(), format!("--mock-step-us={}", plan.step_us)]);
+            flags.extend(["--mock".to_owned(), format!("--mock-step-ms={}", plan.step_ms)]);
         } else {
             // Room for a few sequences of many: blocks are fought over.
             flags.extend([

@@ -43,9 +43,9 @@ pub struct ModelArgs {
     #[arg(long, env = "WAYMARK_MOCK")]
     pub mock: bool,
 
-    /// Microseconds that each step of the mock takes.
-    #[arg(long, env = "WAYMARK_MOCK_STEP_US", value_name = "US", default_value_t = 0)]
-    pub mock_step_us: u64,
+    /// Milliseconds each step of the mock takes, for load tests at the pace of a model.
+    #[arg(long, env = "WAYMARK_MOCK_STEP_MS", default_value_t = 0, requires = "mock")]
+    pub mock_step_ms: u64,
 
     /// Where downloaded weights are kept; the user's cache directory when not given.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
@@ -57,7 +57,7 @@ pub struct ModelArgs {
 pub struct ModelConfig {
     /// `None` for the mock, otherwise a catalog name, a path or a hub id.
     pub weights: Option<String>,
-    /// How long a step of the mock takes.
+    /// How long each step of the mock takes.
     pub mock_step: Duration,
     /// Where downloads are kept.
     pub cache: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl ModelArgs {
         }
         Ok(ModelConfig {
             weights: (!self.mock).then_some(self.model),
-            mock_step: Duration::from_micros(self.mock_step_us),
+            mock_step: Duration::from_millis(self.mock_step_ms),
             cache: self.cache,
             threads: or_cores(self.threads),
             kv_bytes: self.kv_bytes.0,
