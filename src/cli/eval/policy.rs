@@ -179,7 +179,6 @@ impl Episodes {
         let model = ModelConfig {
             mock_step: Duration::ZERO,
             weights: (!self.mock).then(|| self.model.clone()),
-            mock_step: Duration::ZERO,
             cache: self.cache.clone(),
             threads,
             kv_bytes: self.kv_bytes.0,

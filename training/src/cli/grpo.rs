@@ -173,7 +173,6 @@ impl Args {
         let model = ModelConfig {
             mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
-            mock_step: Duration::ZERO,
             cache: self.machine.cache.clone(),
             threads: team.threads(),
             kv_bytes: self.kv_bytes.0,
