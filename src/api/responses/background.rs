@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt};
+use tracing::Instrument;
 
 use super::entry::{Entry, Stop};
 use super::event::ResponseEvent;
@@ -13,14 +14,15 @@ use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::state::AppState;
 
-/// Makes a response on a task of its own. A drain waits for it, as for a request.
+/// Makes a response on a task of its own, in the name of the request that asked for it. A drain waits for it, as for a
+/// request.
 ///
 /// # Errors
 /// 503 when as many are made already as may be.
 pub(super) fn start(state: &AppState, entry: &Arc<Entry>, events: Events) -> Result<(), ApiError> {
     state.responses.begin(entry)?;
     let (state, entry, running) = (state.clone(), entry.clone(), state.drain.enter());
-    tokio::spawn(async move {
+    let work = async move {
         let last = AssertUnwindSafe(make(&state, &entry, events)).catch_unwind().await.unwrap_or_else(|_| {
             let mut draft = open(&entry.draft);
             draft.fail(ApiError::new(Code::Internal, "this response ran into a bug in the server"));
@@ -36,7 +38,8 @@ pub(super) fn start(state: &AppState, entry: &Arc<Entry>, events: Events) -> Res
             log.end();
         }
         drop(running);
-    });
+    };
+    tokio::spawn(work.in_current_span());
     Ok(())
 }
 

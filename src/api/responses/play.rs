@@ -85,7 +85,8 @@ async fn citations(text: String, passages: Vec<Passage>) -> Result<Vec<Annotatio
         };
         cite(&text, &passages).into_iter().map(|found| annotate(&passages[found.passage], found.claim.end)).collect()
     };
-    tokio::task::spawn_blocking(look)
+    let span = tracing::Span::current();
+    tokio::task::spawn_blocking(move || span.in_scope(look))
         .await
         .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))
 }
