@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::tally::{Counts, Outcome};
 
 /// Seconds of each life that do not count for the slope: caches fill, allocators take what they will keep.
-const WARM: f64 = 20.0;
+const WARM: f64 = 45.0;
 
 /// Growth over the longest life that is still called flat, as a share of the mean and in bytes.
 const FLAT: (f64, f64) = (0.02, 8e6);

@@ -204,9 +204,11 @@ impl Find for Moody {
     }
 }
 
-/// A house whose policy searches for `query`, with one thread and 300 ms for each search.
+/// A house whose policy searches for `query`, with one thread; with 300 ms for a search that hangs, and time for a
+/// backtrace to be printed for one that panics.
 async fn moody(query: &str) -> House {
-    let limits = SearchLimits { threads: 1, waiting: 8, timeout: Duration::from_millis(300) };
+    let timeout = Duration::from_millis(if query == "hang" { 300 } else { 20_000 });
+    let limits = SearchLimits { threads: 1, waiting: 8, timeout };
     let searcher = Arc::new(Searcher::new(Moody, limits).unwrap()) as Arc<dyn Search>;
     let lines = Lines::new([
         format!("<think>a</think>\n<search>[passage] {query}</search>"),
