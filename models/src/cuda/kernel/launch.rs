@@ -134,7 +134,7 @@ kernels! {
     /// [`Embed`](super::Embed).
     Embed = "embed",
     /// [`Norm`](super::Norm).
-    Norm = "norm",
+    Norm = "rms_norm",
     /// [`Rotary`](super::Rotary).
     Rotary = "rotary",
     /// [`AttendDecode`](super::AttendDecode).
@@ -221,7 +221,8 @@ impl Arguments {
         if geometry.blocks.contains(&0) {
             return Ok(());
         }
-        let mut pointers: Vec<*mut c_void> = self.values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+        let mut pointers: Vec<*mut c_void> =
+            self.values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         // SAFETY: the caller's promise; the values outlive the call.
         unsafe { on.launch(kernel, geometry, &mut pointers) }
     }

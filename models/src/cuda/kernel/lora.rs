@@ -90,7 +90,8 @@ impl LoraShrink {
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
         let kernel = Kernel::LoraShrink;
         kernel.demand(self.inn.is_multiple_of(16), || format!("inputs of width {} are no multiple of 16", self.inn))?;
-        kernel.demand(self.stride.is_multiple_of(16), || format!("a stride of {} is no multiple of 16", self.stride))?;
+        kernel
+            .demand(self.stride.is_multiple_of(16), || format!("a stride of {} is no multiple of 16", self.stride))?;
         kernel.fits("tiles", &self.tiles, self.count as usize)?;
         let arguments = Arguments::new()
             .span(&self.factors)

@@ -27,15 +27,21 @@
 mod activation;
 mod attention;
 mod batch;
+pub mod check;
 mod embed;
+#[cfg(test)]
+mod emulator;
 mod launch;
 pub mod layout;
 mod lora;
 mod norm;
+pub mod reference;
 mod rotary;
 mod sample;
 mod score;
 pub mod source;
+#[cfg(test)]
+mod test;
 
 pub use activation::SiluMul;
 pub use attention::{AttendDecode, AttendPrefill, prefill_tiles};

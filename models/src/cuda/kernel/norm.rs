@@ -55,7 +55,7 @@ impl Norm {
             .span(&self.out)
             .int(self.width)
             .float(self.eps);
-        // SAFETY: the parameters of `norm`; sizes were checked.
+        // SAFETY: the parameters of `rms_norm`; sizes were checked.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.rows, 1, 1], threads: 256, shared: 0 }) }
     }
 }

@@ -12,7 +12,7 @@ use super::launch::Arguments;
 use super::{Geometry, Kernel, KernelError, Launch, Span};
 
 /// Threads in a block, one block per row.
-const THREADS: u32 = 1024;
+const THREADS: u32 = 512;
 
 /// Candidates that are kept in shared memory, eight bytes each.
 const CANDIDATES: u32 = 8192;

@@ -1,8 +1,9 @@
 //! The kernels' text.
 
 /// The parts of the module, in order, by file name.
-pub const PARTS: [(&str, &str); 8] = [
+pub const PARTS: [(&str, &str); 9] = [
     ("device.cu", include_str!("cu/device.cu")),
+    ("rotary.cu", include_str!("cu/rotary.cu")),
     ("embed.cu", include_str!("cu/embed.cu")),
     ("norm.cu", include_str!("cu/norm.cu")),
     ("activation.cu", include_str!("cu/activation.cu")),
@@ -11,6 +12,9 @@ pub const PARTS: [(&str, &str); 8] = [
     ("sample.cu", include_str!("cu/sample.cu")),
     ("score.cu", include_str!("cu/score.cu")),
 ];
+
+/// Parts of which there is one per width of heads.
+pub const BY_DIM: [&str; 2] = ["rotary.cu", "attention.cu"];
 
 /// What NVRTC is told beside the architecture (`--gpu-architecture=sm_XX` of the card, at least sm_80).
 pub const OPTIONS: [&str; 2] = ["--std=c++17", "--extra-device-vectorization"];
