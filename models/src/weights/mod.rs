@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 pub use gguf::Gguf;
 pub use hf::Safetensors;
+pub(crate) use view::GgmlKind;
 pub use view::TensorView;
 
 use crate::ModelError;
