@@ -1,0 +1,54 @@
+//! How requests are taken.
+
+use std::time::Duration;
+
+use super::size::seconds;
+use super::{ConfigError, Size, at_least_one};
+
+/// How requests are taken, flag by flag.
+#[derive(Debug, Clone, clap::Args)]
+pub struct HttpArgs {
+    /// Largest request body, such as `2MiB`.
+    #[arg(long, env = "WAYMARK_BODY_LIMIT", value_name = "SIZE", default_value = "2MiB")]
+    pub body_limit: Size,
+
+    /// Seconds that running requests get to finish after SIGTERM.
+    #[arg(long, env = "WAYMARK_DRAIN_SECONDS", default_value_t = 30.0, value_parser = seconds)]
+    pub drain_seconds: f64,
+
+    /// Seconds of silence after which a stream sends a comment to keep its connection open.
+    #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
+    pub ping_seconds: f64,
+}
+
+/// How requests are taken.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// Largest body, in bytes.
+    pub body_limit: usize,
+    /// Silence after which a stream sends a comment.
+    pub ping: Duration,
+    /// How long running requests get after the signal to stop.
+    pub drain: Duration,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self { body_limit: 2 << 20, ping: Duration::from_secs(15), drain: Duration::from_secs(30) }
+    }
+}
+
+impl HttpArgs {
+    /// What the flags mean together.
+    ///
+    /// # Errors
+    /// If no body is small enough.
+    pub fn resolve(self) -> Result<HttpConfig, ConfigError> {
+        at_least_one(&[("body-limit", self.body_limit.0)])?;
+        Ok(HttpConfig {
+            body_limit: self.body_limit.0,
+            ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
+            drain: Duration::from_secs_f64(self.drain_seconds),
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! Configuration in two steps: what was typed ([`ServeArgs`]) and what it means ([`ServeConfig`]). One file per group of
+//! flags.
+
+mod filter;
+mod http;
+mod log;
+mod model;
+mod retrieval;
+mod size;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+pub use filter::{FactFilterArgs, FactFilterConfig};
+pub use http::{HttpArgs, HttpConfig};
+pub use log::LogFormat;
+pub use model::{ModelArgs, ModelConfig};
+pub use retrieval::{RetrievalArgs, RetrievalConfig};
+pub use size::Size;
+
+/// What `waymark serve` was asked for, flag by flag. Every flag can also be set by the environment variable its help
+/// names.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeArgs {
+    /// Address to listen on.
+    #[arg(long, env = "WAYMARK_HOST", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+
+    /// Port to listen on; 0 takes a free one and prints it.
+    #[arg(long, env = "WAYMARK_PORT", default_value_t = 8080)]
+    pub port: u16,
+
+    /// Directory of a policy to serve (`policy.toml`, maybe an adapter); may be given several times.
+    #[arg(long = "policy", env = "WAYMARK_POLICY", value_name = "DIR", value_delimiter = ',')]
+    pub policies: Vec<PathBuf>,
+
+    /// Folder whose policies may be loaded, replaced and unloaded over HTTP while serving (`/v1/policies`); without it
+    /// nobody can.
+    #[arg(long, env = "WAYMARK_POLICY_ROOT", value_name = "DIR")]
+    pub policy_root: Option<PathBuf>,
+
+    /// What the model is computed with.
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// What is searched, and how.
+    #[command(flatten)]
+    pub retrieval: RetrievalArgs,
+
+    /// How requests are taken.
+    #[command(flatten)]
+    pub http: HttpArgs,
+
+    /// How the log is written.
+    #[arg(long, env = "WAYMARK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// A combination of flags that makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A number that must not be zero is.
+    #[error("--{0} must be at least 1")]
+    Zero(&'static str),
+    /// More tokens decode in a step than a step may compute.
+    #[error("--step-tokens {step_tokens} is smaller than --max-batch {max_batch}: raise one or lower the other")]
+    StepTooSmall {
+        /// The value of `--step-tokens`.
+        step_tokens: usize,
+        /// The value of `--max-batch`.
+        max_batch: usize,
+    },
+    /// The mock has no weights to apply an adapter to.
+    #[error("--mock does not take --policy: it serves policies of its own")]
+    MockWithPolicies,
+}
+
+/// What the flags mean.
+#[derive(Debug, Clone)]
+pub struct ServeConfig {
+    /// Where to listen.
+    pub address: SocketAddr,
+    /// What the model is computed with and where its weights come from.
+    pub model: ModelConfig,
+    /// The policies to serve besides the built-in ones.
+    pub policies: Vec<PathBuf>,
+    /// The folder whose policies can be loaded over HTTP.
+    pub policy_root: Option<PathBuf>,
+    /// What is searched.
+    pub retrieval: RetrievalConfig,
+    /// How requests are taken.
+    pub http: HttpConfig,
+}
+
+/// How many threads this machine runs at once.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn or_cores(threads: usize) -> usize {
+    if threads == 0 { cores() } else { threads }
+}
+
+fn at_least_one(numbers: &[(&'static str, usize)]) -> Result<(), ConfigError> {
+    match numbers.iter().find(|(_, number)| *number == 0) {
+        Some((name, _)) => Err(ConfigError::Zero(name)),
+        None => Ok(()),
+    }
+}
+
+impl ServeArgs {
+    /// What the flags mean together.
+    ///
+    /// # Errors
+    /// A combination that makes no sense.
+    pub fn resolve(self) -> Result<ServeConfig, ConfigError> {
+        if self.model.mock && !self.policies.is_empty() {
+            return Err(ConfigError::MockWithPolicies);
+        }
+        Ok(ServeConfig {
+            address: SocketAddr::new(self.host, self.port),
+            model: self.model.resolve()?,
+            policies: self.policies,
+            policy_root: self.policy_root,
+            retrieval: self.retrieval.resolve()?,
+            http: self.http.resolve()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    fn parse(flags: &[&str]) -> Result<ServeArgs, clap::Error> {
+        let command = ServeArgs::augment_args(Command::new("serve").no_binary_name(true));
+        ServeArgs::from_arg_matches(&command.try_get_matches_from(flags)?)
+    }
+
+    #[test]
+    fn every_flag_has_help_and_an_environment_variable() {
+        for flag in ServeArgs::augment_args(Command::new("serve")).get_arguments() {
+            let env = flag.get_env().map(|name| name.to_string_lossy().into_owned());
+            assert!(env.as_deref().is_some_and(|name| name.starts_with("WAYMARK_")), "{}", flag.get_id());
+            assert!(flag.get_help().is_some(), "{}", flag.get_id());
+        }
+    }
+
+    #[test]
+    fn defaults_resolve() {
+        let config = parse(&[]).unwrap().resolve().unwrap();
+        assert_eq!(config.address.port(), 8080);
+        assert!(config.model.weights.is_some() && config.model.threads > 0);
+        assert_eq!(config.http.body_limit, 2 << 20);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_to_change() {
+        let error = |flags: &[&str]| parse(flags).unwrap().resolve().unwrap_err().to_string();
+        assert_eq!(error(&["--max-batch", "0"]), "--max-batch must be at least 1");
+        assert!(error(&["--max-batch", "64", "--step-tokens", "32"]).contains("raise one"));
+        assert!(error(&["--mock", "--policy", "x"]).contains("--mock"));
+        assert!(parse(&["--fact-filter-url", "http://x"]).is_err());
+        let filter = ["--fact-filter-url", "http://x", "--fact-filter-model", "m", "--fact-filter-timeout-ms", "0"];
+        assert_eq!(error(&filter), "--fact-filter-timeout-ms must be at least 1");
+        assert!(parse(&["--drain-seconds", "-1"]).is_err() && parse(&["--port", "70000"]).is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! What the model is computed with.
+
+use std::path::PathBuf;
+
+use super::{ConfigError, Size, at_least_one, or_cores};
+
+/// What the model is computed with, flag by flag.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ModelArgs {
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
+    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
+    pub model: String,
+
+    /// Threads that compute; 0 takes one per core.
+    #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
+    pub threads: usize,
+
+    /// Memory for the KV cache, such as `512MiB` or `2GiB`.
+    #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "1GiB")]
+    pub kv_bytes: Size,
+
+    /// Sequences that decode in one step at most.
+    #[arg(long, env = "WAYMARK_MAX_BATCH", default_value_t = 32)]
+    pub max_batch: usize,
+
+    /// Tokens one step computes at most, decoded and prefilled together.
+    #[arg(long, env = "WAYMARK_STEP_TOKENS", default_value_t = 512)]
+    pub step_tokens: usize,
+
+    /// Generations that may wait for a place before new ones are refused with 503.
+    #[arg(long, env = "WAYMARK_MAX_WAITING", default_value_t = 256)]
+    pub max_waiting: usize,
+
+    /// Longest sequence, in tokens; what the model was trained for when not given.
+    #[arg(long, env = "WAYMARK_CONTEXT", value_name = "TOKENS")]
+    pub context: Option<usize>,
+
+    /// Serve a scripted mock instead of a model: no weights, no sense, the whole interface.
+    #[arg(long, env = "WAYMARK_MOCK")]
+    pub mock: bool,
+
+    /// Where downloaded weights are kept; the user's cache directory when not given.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+/// What the model is computed with and where its weights come from.
+#[derive(Debug, Clone)]
+pub struct ModelConfig {
+    /// `None` for the mock, otherwise a catalog name, a path or a hub id.
+    pub weights: Option<String>,
+    /// Where downloads are kept.
+    pub cache: Option<PathBuf>,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Bytes for the KV cache.
+    pub kv_bytes: usize,
+    /// Sequences in one step at most.
+    pub max_batch: usize,
+    /// Tokens in one step at most.
+    pub step_tokens: usize,
+    /// Generations that may wait.
+    pub max_waiting: usize,
+    /// Longest sequence, if not the model's own limit.
+    pub context: Option<usize>,
+}
+
+impl ModelArgs {
+    /// What the flags mean together.
+    ///
+    /// # Errors
+    /// If a number is zero, or a step cannot hold a batch.
+    pub fn resolve(self) -> Result<ModelConfig, ConfigError> {
+        at_least_one(&[
+            ("max-batch", self.max_batch),
+            ("step-tokens", self.step_tokens),
+            ("max-waiting", self.max_waiting),
+            ("kv-bytes", self.kv_bytes.0),
+            ("context", self.context.unwrap_or(1)),
+        ])?;
+        if self.step_tokens < self.max_batch {
+            return Err(ConfigError::StepTooSmall { step_tokens: self.step_tokens, max_batch: self.max_batch });
+        }
+        Ok(ModelConfig {
+            weights: (!self.mock).then_some(self.model),
+            cache: self.cache,
+            threads: or_cores(self.threads),
+            kv_bytes: self.kv_bytes.0,
+            max_batch: self.max_batch,
+            step_tokens: self.step_tokens,
+            max_waiting: self.max_waiting,
+            context: self.context,
+        })
+    }
+}
