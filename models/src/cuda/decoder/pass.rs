@@ -122,6 +122,7 @@ impl Pass<'_> {
                 stride,
                 cache,
                 out,
+                lse: None,
                 count: step.tiles as u32,
                 heads,
                 kv_heads,

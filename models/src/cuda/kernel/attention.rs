@@ -6,7 +6,7 @@ use super::launch::Arguments;
 use super::{BatchView, Geometry, Kernel, KernelError, Launch, Span, layout};
 
 /// Threads in a block.
-const THREADS: u32 = 128;
+pub(super) const THREADS: u32 = 128;
 
 /// Packed query rows (positions times heads of a group) in one tile of a chunk: sixteen for each of four warps.
 const TILE: u32 = 64;
@@ -104,6 +104,9 @@ pub struct AttendPrefill {
     pub cache: Span<bf16>,
     /// Shape (tokens, heads · dim). Written at the rows' tokens.
     pub out: Span<bf16>,
+    /// For learning: per token and head, the base-2 logarithm of the sum of `exp(q · k / √dim)` over what it sees, shape
+    /// (tokens, heads). Written at the rows' tokens.
+    pub lse: Option<Span<f32>>,
     /// Tiles in the grid.
     pub count: u32,
     /// Query heads.
@@ -140,6 +143,7 @@ impl AttendPrefill {
             .int(self.stride)
             .span(&self.cache)
             .span(&self.out)
+            .maybe(self.lse.as_ref())
             .int(self.heads);
         let geometry = Geometry { blocks: [self.count, self.kv_heads, 1], threads: THREADS, shared: 0 };
         // SAFETY: the parameters of `attend_prefill`; sizes were checked, and what indices name is promised by their spans.
@@ -147,7 +151,7 @@ impl AttendPrefill {
     }
 }
 
-fn check_heads(kernel: Kernel, heads: u32, kv_heads: u32, dim: u32) -> Result<(), KernelError> {
+pub(super) fn check_heads(kernel: Kernel, heads: u32, kv_heads: u32, dim: u32) -> Result<(), KernelError> {
     let known = layout::HEAD_DIMS.contains(&(dim as usize));
     kernel.demand(known, || format!("no kernel for heads of width {dim}"))?;
     let grouped = kv_heads > 0 && heads.is_multiple_of(kv_heads) && heads / kv_heads <= layout::LARGEST_GROUP as u32;

@@ -153,6 +153,18 @@ kernels! {
     Sample = "sample",
     /// [`Score`](super::Score).
     Score = "score",
+    /// [`NormBackward`](super::NormBackward).
+    NormBackward = "rms_norm_backward",
+    /// [`SiluMulBackward`](super::SiluMulBackward).
+    SiluMulBackward = "silu_mul_backward",
+    /// [`RotaryBackward`](super::RotaryBackward).
+    RotaryBackward = "rotary_backward",
+    /// [`AttendBackward`](super::AttendBackward): sums per token and head.
+    AttendDelta = "attend_delta",
+    /// [`AttendBackward`](super::AttendBackward): queries.
+    AttendBackwardQueries = "attend_backward_queries",
+    /// [`AttendBackward`](super::AttendBackward): keys and values.
+    AttendBackwardKeys = "attend_backward_keys",
 }
 
 impl Kernel {

@@ -26,11 +26,13 @@
 
 mod activation;
 mod attention;
+mod attention_backward;
 mod batch;
 pub mod check;
 mod embed;
 #[cfg(test)]
 mod emulator;
+mod gradient;
 mod launch;
 pub mod layout;
 mod lora;
@@ -45,8 +47,10 @@ mod test;
 
 pub use activation::SiluMul;
 pub use attention::{AttendDecode, AttendPrefill, prefill_tiles};
+pub use attention_backward::AttendBackward;
 pub use batch::{BatchView, FROM_SAMPLE, NONE};
 pub use embed::Embed;
+pub use gradient::{NormBackward, RotaryBackward, SiluMulBackward};
 pub use launch::{Geometry, Kernel, KernelError, Launch, Span};
 pub use lora::{Factors, LoraExpand, LoraOut, LoraShrink, LoraTile, lora_tiles};
 pub use norm::Norm;

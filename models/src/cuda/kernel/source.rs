@@ -1,7 +1,7 @@
 //! The kernels' text.
 
 /// The parts of the module, in order, by file name.
-pub const PARTS: [(&str, &str); 9] = [
+pub const PARTS: [(&str, &str); 12] = [
     ("device.cu", include_str!("cu/device.cu")),
     ("rotary.cu", include_str!("cu/rotary.cu")),
     ("embed.cu", include_str!("cu/embed.cu")),
@@ -11,13 +11,16 @@ pub const PARTS: [(&str, &str); 9] = [
     ("lora.cu", include_str!("cu/lora.cu")),
     ("sample.cu", include_str!("cu/sample.cu")),
     ("score.cu", include_str!("cu/score.cu")),
+    ("gradient.cu", include_str!("cu/gradient.cu")),
+    ("rotary_backward.cu", include_str!("cu/rotary_backward.cu")),
+    ("attention_backward.cu", include_str!("cu/attention_backward.cu")),
 ];
 
 /// Parts of which there is one per width of heads.
-pub const BY_DIM: [&str; 2] = ["rotary.cu", "attention.cu"];
+pub const BY_DIM: [&str; 4] = ["rotary.cu", "attention.cu", "rotary_backward.cu", "attention_backward.cu"];
 
 /// What NVRTC is told beside the architecture (`--gpu-architecture=sm_XX` of the card, at least sm_80).
-pub const OPTIONS: [&str; 2] = ["--std=c++17", "--extra-device-vectorization"];
+pub const OPTIONS: [&str; 1] = ["--std=c++17"];
 
 /// The whole module for heads of width `dim`, one of [`HEAD_DIMS`](super::layout::HEAD_DIMS): needs no headers.
 pub fn module(dim: usize) -> String {

@@ -20,7 +20,7 @@ fn judge(findings: &[Finding]) {
             continue;
         }
         let worst = of.clone().map(|finding| finding.error).fold(0.0, f64::max);
-        println!("{:20} {:3} cases, error up to {worst:.1e}", kernel.name(), of.count());
+        println!("{:24}{:3} cases, error up to {worst:.1e}", kernel.name(), of.count());
     }
 }
 
@@ -34,10 +34,8 @@ fn kernels_compute_what_they_must() {
 
 #[test]
 fn kernels_for_heads_compute_what_they_must() {
-    for dim in HEAD_DIMS {
-        for seed in SEEDS {
-            let Some(emulator) = Emulator::new(dim, seed) else { return };
-            judge(&check::heads(&emulator, dim, seed).unwrap());
-        }
+    for (dim, seed) in HEAD_DIMS.into_iter().zip(SEEDS.into_iter().cycle()) {
+        let Some(emulator) = Emulator::new(dim, seed) else { return };
+        judge(&check::heads(&emulator, dim, seed).unwrap());
     }
 }

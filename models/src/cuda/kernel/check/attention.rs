@@ -10,25 +10,25 @@ use crate::cuda::kernel::reference::{self, Sequence};
 use crate::cuda::kernel::{AttendDecode, AttendPrefill, BatchView, Kernel, NONE, Span, layout, prefill_tiles};
 
 /// Rows that have `.0` tokens in the cache and bring `.1` new ones, with their cache.
-struct Case {
-    rows: Vec<(usize, usize)>,
-    dim: usize,
-    heads: usize,
-    kv_heads: usize,
-    queries: Vec<bf16>,
-    sequences: Vec<Vec<Sequence>>,
-    batch: BatchView,
-    cache: Span<bf16>,
-    qkv: Span<bf16>,
+pub(super) struct Case {
+    pub(super) rows: Vec<(usize, usize)>,
+    pub(super) dim: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) queries: Vec<bf16>,
+    pub(super) sequences: Vec<Vec<Sequence>>,
+    pub(super) batch: BatchView,
+    pub(super) cache: Span<bf16>,
+    pub(super) qkv: Span<bf16>,
 }
 
 impl Case {
     /// Queries lie in rows of this length.
-    fn stride(&self) -> usize {
+    pub(super) fn stride(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.dim
     }
 
-    fn new(
+    pub(super) fn new(
         bench: &mut Bench<'_>,
         rows: &[(usize, usize)],
         dim: usize,
@@ -183,6 +183,7 @@ pub(super) fn prefill(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckErro
             stride: case.stride() as u32,
             cache: case.cache,
             out,
+            lse: None,
             count: tiles.len() as u32 / 2,
             heads: heads as u32,
             kv_heads: kv_heads as u32,

@@ -6,6 +6,7 @@
 mod attention;
 mod bench;
 mod elementwise;
+mod gradient;
 mod lora;
 mod random;
 mod rotary;
@@ -96,6 +97,8 @@ pub fn general(card: &dyn Card, seed: u64) -> Result<Vec<Finding>, CheckError> {
     elementwise::score(&mut bench)?;
     lora::check(&mut bench)?;
     sample::check(&mut bench)?;
+    gradient::norm(&mut bench)?;
+    gradient::silu_mul(&mut bench)?;
     bench.finish()
 }
 
@@ -108,5 +111,6 @@ pub fn heads(card: &dyn Card, dim: usize, seed: u64) -> Result<Vec<Finding>, Che
     rotary::check(&mut bench, dim)?;
     attention::decode(&mut bench, dim)?;
     attention::prefill(&mut bench, dim)?;
+    gradient::attention(&mut bench, dim)?;
     bench.finish()
 }

@@ -6,7 +6,7 @@ use super::bench::Bench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError};
 use crate::batch::BLOCK;
-use crate::cuda::kernel::{BatchView, Kernel, NONE, Rotary, layout, reference};
+use crate::cuda::kernel::{BatchView, Kernel, NONE, Rotary, RotaryBackward, layout, reference};
 
 const EPS: f32 = 1e-6;
 
@@ -41,6 +41,26 @@ impl Case {
         let (cos, sin) = angles.split_at(dim / 2);
         reference::rotate(&x, cos, sin)
     }
+
+    /// What a head of a token's projection gets of the gradient of what came out.
+    fn slope(&self, token: usize, head: usize, gradient: &[bf16]) -> Vec<f64> {
+        let (dim, all) = (self.dim, self.heads + 2 * self.kv_heads);
+        let at = (token * all + head) * dim;
+        let d = wide(&gradient[at..][..dim]);
+        if head >= self.heads + self.kv_heads || self.rows[token] == NONE {
+            return d;
+        }
+        let angles = wide32(&self.table[self.positions[token] as usize * dim..][..dim]);
+        let (cos, sin) = angles.split_at(dim / 2);
+        let d = reference::rotate_back(&d, cos, sin);
+        let Some(norms) = &self.norms else { return d };
+        let mut x = wide(&self.qkv[at..][..dim]);
+        if let Some(bias) = &self.bias {
+            x.iter_mut().zip(&bias[head * dim..]).for_each(|(x, &bias)| *x += f64::from(bias));
+        }
+        let weight = wide32(&norms[usize::from(head >= self.heads)]);
+        reference::rms_norm_backward(&x, &weight, &d, f64::from(EPS))
+    }
 }
 
 pub(super) fn check(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
@@ -48,6 +68,7 @@ pub(super) fn check(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError>
         let case = case(bench, dim, (heads, kv_heads), biased, normed);
         let name = format!("{heads} over {kv_heads} of {dim}, bias {biased}, norm {normed}");
         compare(bench, &case, &name)?;
+        backwards(bench, &case, &name)?;
         bench.clear()?;
     }
     Ok(())
@@ -94,14 +115,9 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
     };
     let cache = bench.poisoned::<bf16>(blocks * layout::block_len(kv_heads, dim))?;
     let qkv = bench.put(&case.qkv)?;
-    let bias = match &case.bias {
-        Some(bias) => Some(bench.put(bias)?),
-        None => None,
-    };
-    let head_norms = match &case.norms {
-        Some([q, k]) => Some([bench.put(q)?, bench.put(k)?]),
-        None => None,
-    };
+    let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
+    let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
+    let head_norms = norms.transpose()?;
     let table = bench.put(&case.table)?;
     let (count32, heads32, kv32) = (count as u32, heads as u32, kv_heads as u32);
     Rotary {
@@ -151,5 +167,35 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
     bench.compare(Kernel::Rotary, &format!("{name}: cache"), &written, &wanted, BF16);
     let untouched = found.iter().zip(&stored).all(|(found, stored)| stored.is_some() || found.to_bits() == 0xffff);
     bench.demand(Kernel::Rotary, &format!("{name}: the rest of the cache"), untouched);
+    Ok(())
+}
+
+fn backwards(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckError> {
+    let (dim, heads, kv_heads, count) = (case.dim, case.heads, case.kv_heads, case.rows.len());
+    let none = bench.put(&[0u32])?;
+    let (positions, rows) = (bench.put(&case.positions)?, bench.put(&case.rows)?);
+    let batch = BatchView { tokens: none, positions, rows, first: none, context: none, tables: none, stride: 1 };
+    let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
+    let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
+    let start = bench.random.halves(case.qkv.len(), 1.0);
+    let gradient = bench.put(&start)?;
+    RotaryBackward {
+        batch,
+        raw: bench.put(&case.qkv)?,
+        bias,
+        head_norms: norms.transpose()?,
+        table: bench.put(&case.table)?,
+        gradient,
+        count: count as u32,
+        heads: heads as u32,
+        kv_heads: kv_heads as u32,
+        dim: dim as u32,
+        eps: EPS,
+    }
+    .launch(bench.card)?;
+    let heads = (0..count).flat_map(|token| (0..heads + 2 * kv_heads).map(move |head| (token, head)));
+    let wanted: Vec<f64> = heads.flat_map(|(token, head)| case.slope(token, head, &start)).collect();
+    let found = wide(&bench.get(&gradient)?);
+    bench.compare(Kernel::RotaryBackward, name, &found, &wanted, BF16);
     Ok(())
 }

@@ -258,7 +258,7 @@ KERNEL(128, 2) attend_decode(
 // One tile of a row's chunk and one key and value head: four warps of sixteen packed query rows.
 KERNEL(128, 2) attend_prefill(
     const u32* positions, const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles,
-    const bf16* qkv, u32 stride, const bf16* cache, bf16* out, u32 heads) {
+    const bf16* qkv, u32 stride, const bf16* cache, bf16* out, float* lse, u32 heads) {
     const u32 row = tiles[2 * blockIdx.x];
     if (row == NONE) return;
     const u32 kv_heads = gridDim.y, group = heads / kv_heads, head = blockIdx.y * group;
@@ -282,8 +282,9 @@ KERNEL(128, 2) attend_prefill(
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const u32 at = base + g + 8 * r;
-        const float scale = 1.0f / whole(seen.total[r]);
+        const float total = whole(seen.total[r]), scale = 1.0f / total;
         if (at >= packed) continue;
+        if (lse && t == 0) lse[(u64)(token + at / group) * heads + head + at % group] = seen.most[r] + log2f(total);
         bf16* to = out + ((u64)(token + at / group) * heads + head + at % group) * DIM;
 #pragma unroll
         for (int j = 0; j < 2 * STEPS; j++) {
@@ -291,7 +292,3 @@ KERNEL(128, 2) attend_prefill(
         }
     }
 }
-
-#undef DIM
-#undef STEPS
-#undef WIDE

@@ -51,6 +51,13 @@ DEVICE void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The transposed of an 8 × 8 matrix of bf16 whose row g, columns 2t and 2t + 1 a lane holds.
+DEVICE u32 transpose(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 // Sixteen and eight bytes at once.
 DEVICE uint4 load16(const void* from) { return *(const uint4*)from; }
 DEVICE uint2 load8(const void* from) { return *(const uint2*)from; }

@@ -12,7 +12,15 @@ use crate::cuda::kernel::layout::HEAD_DIMS;
 use crate::cuda::kernel::{Kernel, source};
 
 /// Kernels that are built for a width of heads.
-const BY_DIM: [Kernel; 3] = [Kernel::Rotary, Kernel::AttendDecode, Kernel::AttendPrefill];
+const BY_DIM: [Kernel; 7] = [
+    Kernel::Rotary,
+    Kernel::AttendDecode,
+    Kernel::AttendPrefill,
+    Kernel::RotaryBackward,
+    Kernel::AttendDelta,
+    Kernel::AttendBackwardQueries,
+    Kernel::AttendBackwardKeys,
+];
 
 /// The shared library, or nothing, having said so, where it cannot be built.
 pub(super) fn library() -> Option<PathBuf> {

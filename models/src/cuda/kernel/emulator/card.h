@@ -231,6 +231,14 @@ static inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uin
     }
 }
 
+// By the definition of movmatrix.m8n8.trans: element i of row r is with lane 4 r + i / 2.
+static inline uint32_t transpose(uint32_t x) {
+    const emu::Exchange& all = emu::together(6, [&](emu::Exchange& to, uint32_t lane) { to.word[lane] = x; });
+    const uint32_t lane = emu::machine.self->lane, column = lane / 4, row = lane % 4 * 2;
+    const auto element = [&](uint32_t r) { return (uint32_t)all.word[4 * r + column / 2] >> 16 * (column % 2) & 0xffff; };
+    return element(row) | element(row + 1) << 16;
+}
+
 static inline uint4 load16(const void* from) { return emu::aligned<uint4>(from); }
 static inline uint2 load8(const void* from) { return emu::aligned<uint2>(from); }
 static inline void store16(void* to, uint4 value) { const_cast<uint4&>(emu::aligned<uint4>(to)) = value; }

@@ -1,10 +1,12 @@
 //! What the kernels must compute, in `f64` and as plainly as possible.
 
 mod attention;
+mod gradient;
 mod lora;
 mod sample;
 
 pub use attention::{Sequence, attend};
+pub use gradient::{Slopes, attend_backward, rms_norm_backward, rotate_back, silu_mul_backward};
 pub use lora::{Adapter, lora};
 pub use sample::{Choice, Verdict, log_sum, sample};
 
