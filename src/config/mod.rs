@@ -1,6 +1,7 @@
 //! Configuration in two steps: what was typed ([`ServeArgs`]) and what it means ([`ServeConfig`]). One file per group of
 //! flags.
 
+mod device;
 mod filter;
 mod http;
 mod log;
@@ -11,6 +12,7 @@ mod size;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+pub use device::{Device, DeviceArgs, DeviceConfig};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use http::{HttpArgs, HttpConfig};
 pub use log::LogFormat;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{ConfigError, Size, at_least_one, or_cores};
+use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, or_cores};
 
 /// What the model is computed with, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -10,6 +10,10 @@ pub struct ModelArgs {
     /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
     #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
     pub model: String,
+
+    /// What computes.
+    #[command(flatten)]
+    pub device: DeviceArgs,
 
     /// Threads that compute; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
@@ -51,6 +55,8 @@ pub struct ModelConfig {
     pub weights: Option<String>,
     /// Where downloads are kept.
     pub cache: Option<PathBuf>,
+    /// What computes.
+    pub device: DeviceConfig,
     /// Threads that compute.
     pub threads: usize,
     /// Bytes for the KV cache.
@@ -84,6 +90,7 @@ impl ModelArgs {
         Ok(ModelConfig {
             weights: (!self.mock).then_some(self.model),
             cache: self.cache,
+            device: self.device.resolve(),
             threads: or_cores(self.threads),
             kv_bytes: self.kv_bytes.0,
             max_batch: self.max_batch,

@@ -46,7 +46,7 @@ impl Core {
         }
         let planned = std::mem::take(&mut self.planned);
         self.counters.batch_rows.observe(planned.len() as f64);
-        let submitted = self.submit(&planned);
+        let submitted = self.begin_pass(&planned);
         self.planned = planned;
         self.flight = Some(Flight { began, submitted });
         true
@@ -103,7 +103,7 @@ impl Core {
 
     /// Runs some rows from beginning to end.
     fn execute(&mut self, planned: &[Planned]) -> bool {
-        let result = self.submit(planned).and_then(|()| self.collect());
+        let result = self.begin_pass(planned).and_then(|()| self.collect());
         self.settle_pass(planned, result)
     }
 
@@ -124,9 +124,7 @@ impl Core {
                 false
             }
             // All of them, not only up to the first that succeeds. Who was stopped meanwhile needs none.
-            rows => {
-                rows.iter().filter(|row| self.runs(row.session) && self.execute(slice::from_ref(*row))).count() > 0
-            }
+            rows => rows.iter().filter(|row| self.runs(row.session) && self.execute(slice::from_ref(*row))).count() > 0,
         }
     }
 
@@ -135,7 +133,7 @@ impl Core {
     }
 
     /// Lays out the rows and begins their pass.
-    fn submit(&mut self, planned: &[Planned]) -> Result<(), String> {
+    fn begin_pass(&mut self, planned: &[Planned]) -> Result<(), String> {
         self.counters.steps_total.add(1);
         self.batch.clear();
         self.picks.clear();

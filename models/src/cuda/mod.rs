@@ -19,6 +19,6 @@ pub mod plan;
 #[cfg(feature = "cuda")]
 pub use decoder::{CudaDecoder, CudaOptions, Source};
 #[cfg(feature = "cuda")]
-pub use device::{Card, CardInfo};
+pub use device::{Card, CardInfo, Ceilings};
 #[cfg(feature = "cuda")]
 pub use error::CudaError;

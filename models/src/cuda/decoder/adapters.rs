@@ -4,11 +4,11 @@ use std::path::Path;
 
 use half::bf16;
 
-use crate::cuda::device::{Card, Region};
 use crate::ModelError;
 use crate::adapter;
 use crate::batch::AdapterSlot;
 use crate::cuda::CudaError;
+use crate::cuda::device::{Card, Region};
 use crate::cuda::kernel::{Factors, Span};
 use crate::cuda::plan::{ADAPTERS, Carver, LARGEST_RANK, Place, SITES};
 use crate::decoder::DecoderConfig;
@@ -123,12 +123,8 @@ impl Packed {
     fn put(&self, card: &Card, region: &Region) -> Result<Factors, CudaError> {
         let a: Span<bf16> = region.span(self.a_place);
         card.upload(&self.a, a)?;
-        let mut factors = Factors {
-            a: a.address(),
-            rank: self.rank as u32,
-            stacked: self.stacked as u32,
-            ..Factors::default()
-        };
+        let mut factors =
+            Factors { a: a.address(), rank: self.rank as u32, stacked: self.stacked as u32, ..Factors::default() };
         let mut first = 0;
         for (projection, part) in self.b.iter().enumerate() {
             let Some((b, place)) = part else { continue };

@@ -10,12 +10,12 @@ use std::path::Path;
 
 pub use source::Source;
 
+use super::CudaError;
 use super::bucket::Buckets;
 use super::device::{Blas, Card, CardInfo, Event, Pinned, Region};
 use super::image::{Filler, Step};
 use super::kernel::Status;
 use super::plan::{self, Limits, Memory, Plan, WeightPlaces, WorkPlaces};
-use super::CudaError;
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
 use crate::decoder::DecoderConfig;
 use crate::sampler::{Pick, SampleError, Sampled};
@@ -194,8 +194,9 @@ impl CudaDecoder {
     /// [`CudaError::Model`], before anything is begun, when the batch names what does not exist or is too large; other
     /// errors come from the driver.
     pub fn submit(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<(), CudaError> {
-        let Self { filler, buckets, graphs, adapters, upload, .. } = self;
-        let bucket = |rows: usize| buckets.fit(rows).filter(|_| graphs.enabled());
+        let Self { filler, buckets, adapters, upload, .. } = self;
+        // Padded whether it is replayed or not: so both ways compute the same, to the last bit.
+        let bucket = |rows: usize| buckets.fit(rows);
         let bytes = bytemuck::cast_slice_mut(upload.values_mut());
         let step = filler.fill(batch, picks, |slot| adapters.holds(slot), bucket, bytes)?;
         self.chosen.clear();

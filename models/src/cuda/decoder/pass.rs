@@ -9,8 +9,8 @@ use crate::cuda::CudaError;
 use crate::cuda::device::{Blas, Card, Region, Target};
 use crate::cuda::image::{Image, Step};
 use crate::cuda::kernel::{
-    AttendDecode, AttendPrefill, BatchView, Embed, LoraExpand, LoraOut, LoraShrink, Norm, Rotary, Sample, SiluMul, Span,
-    layout,
+    AttendDecode, AttendPrefill, BatchView, Embed, LoraExpand, LoraOut, LoraShrink, Norm, Rotary, Sample, SiluMul,
+    Span, layout,
 };
 use crate::cuda::plan::{LayerPlaces, Limits, Place, WeightPlaces, WorkPlaces, splits};
 use crate::decoder::DecoderConfig;

@@ -4,9 +4,9 @@ use half::bf16;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::cuda::device::{Card, Region};
 use crate::ModelError;
 use crate::cuda::CudaError;
+use crate::cuda::device::{Card, Region};
 use crate::cuda::plan::{Place, WeightPlaces};
 use crate::decoder::DecoderConfig;
 use crate::decoder::tensor::{vector, view};

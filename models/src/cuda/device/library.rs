@@ -23,7 +23,8 @@ pub(crate) fn load() -> Result<usize, CudaError> {
     if !present(|| unsafe { driver::sys::is_culib_present() })? {
         return Err(CudaError::unavailable("there is no NVIDIA driver (libcuda) on this machine"));
     }
-    let cards = count().map_err(|error| CudaError::unavailable(format!("the driver does not start: {}", said(error))))?;
+    let cards =
+        count().map_err(|error| CudaError::unavailable(format!("the driver does not start: {}", said(error))))?;
     if cards == 0 {
         return Err(CudaError::unavailable("the driver sees no card"));
     }
@@ -54,9 +55,8 @@ fn count() -> Result<usize, DriverError> {
 
 /// Whether a library is there; one without the functions of [`VERSION`] is an error of its own.
 fn present(look: impl FnOnce() -> bool + UnwindSafe) -> Result<bool, CudaError> {
-    catch_unwind(look).map_err(|_| {
-        CudaError::unavailable(format!("the driver or one of its libraries is older than CUDA {VERSION}"))
-    })
+    catch_unwind(look)
+        .map_err(|_| CudaError::unavailable(format!("the driver or one of its libraries is older than CUDA {VERSION}")))
 }
 
 /// What the driver calls an error.

@@ -103,18 +103,14 @@ impl Card {
     pub(crate) fn upload<T: Copy>(&self, from: &[T], to: Span<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "room for what is copied");
         // SAFETY: both sides are large enough; the caller keeps `from`.
-        call("copy to the card", unsafe {
-            result::memcpy_htod_async(to.address(), from, self.stream().cu_stream())
-        })
+        call("copy to the card", unsafe { result::memcpy_htod_async(to.address(), from, self.stream().cu_stream()) })
     }
 
     /// Puts a copy from the card in line; `to` holds it after the next wait.
     pub(crate) fn download<T: Copy>(&self, from: Span<T>, to: &mut [T]) -> Result<(), CudaError> {
         assert!(to.len() <= from.len(), "something to copy from");
         // SAFETY: both sides are large enough; the caller waits before it looks.
-        call("copy from the card", unsafe {
-            result::memcpy_dtoh_async(to, from.address(), self.stream().cu_stream())
-        })
+        call("copy from the card", unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream().cu_stream()) })
     }
 
     /// Puts a copy within the card in line.

@@ -3,6 +3,8 @@
 //! All work goes to one stream, from one thread at a time: each thing begins when what was put in line before it is done.
 
 mod blas;
+mod ceiling;
+mod check;
 mod event;
 mod graph;
 mod library;
@@ -15,11 +17,12 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdevice_attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
 
-pub(crate) use blas::Blas;
+pub(crate) use blas::{Blas, Target};
+pub use ceiling::Ceilings;
 pub(crate) use event::Event;
 pub(crate) use graph::Graph;
-pub(crate) use memory::{Pinned, Region};
 use library::said;
+pub(crate) use memory::{Pinned, Region};
 use module::Module;
 
 use super::CudaError;
@@ -71,7 +74,7 @@ impl Card {
             return Err(CudaError::Unavailable(reason));
         }
         let stream = context.new_stream().map_err(opening)?;
-        let module = Module::load(info.capability, dim)?;
+        let module = Module::load(&context, info.capability, dim)?;
         Ok(Self { info, module, stream, context })
     }
 

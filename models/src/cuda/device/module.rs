@@ -1,9 +1,11 @@
 //! The kernels, compiled for one card.
 
 use std::ffi::{CStr, CString, c_char};
+use std::sync::Arc;
 
-use cudarc::driver::result::module as driver;
+use cudarc::driver::CudaContext;
 use cudarc::driver::result::function::set_function_attribute;
+use cudarc::driver::result::module as driver;
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use cudarc::nvrtc::result as compiler;
 use cudarc::nvrtc::sys as nvrtc;
@@ -17,6 +19,7 @@ const PLAIN_SHARED: u32 = 48 << 10;
 
 /// A loaded module and its entry points, by kernel.
 pub(super) struct Module {
+    context: Arc<CudaContext>,
     module: CUmodule,
     functions: Vec<CUfunction>,
 }
@@ -25,14 +28,14 @@ pub(super) struct Module {
 unsafe impl Send for Module {}
 
 impl Module {
-    /// Compiles and loads the kernels for heads of `dim` values on a card of this compute capability. Its context is the
-    /// calling thread's.
-    pub(super) fn load((major, minor): (u32, u32), dim: usize) -> Result<Self, CudaError> {
+    /// Compiles and loads the kernels for heads of `dim` values on a card of this compute capability.
+    pub(super) fn load(context: &Arc<CudaContext>, (major, minor): (u32, u32), dim: usize) -> Result<Self, CudaError> {
         let card = format!("sm_{major}{minor}");
         let image = compile(&source::module(dim), &card)?;
+        call("bind the card to this thread", context.bind_to_thread())?;
         // SAFETY: the image is a whole cubin, as the compiler gave it.
         let module = call("load the kernels", unsafe { driver::load_data(image.as_ptr().cast()) })?;
-        let mut loaded = Self { module, functions: Vec::new() };
+        let mut loaded = Self { context: Arc::clone(context), module, functions: Vec::new() };
         for kernel in Kernel::ALL {
             loaded.functions.push(loaded.find(*kernel)?);
         }
@@ -60,6 +63,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
         // SAFETY: loaded by `load`, and nothing of it is used any more. What the driver says comes too late to matter.
         let _ = unsafe { driver::unload(self.module) };
     }
@@ -76,17 +80,18 @@ impl Drop for Program {
 }
 
 /// Machine code for `card` (`sm_90`): a compiler newer than the driver could give assembly that the driver refuses.
-fn compile(source: &str, card: &str) -> Result<Vec<u8>, CudaError> {
+fn compile(text: &str, card: &str) -> Result<Vec<u8>, CudaError> {
     let failed = |log: String| CudaError::Compile { card: card.to_owned(), log };
-    let source = CString::new(source).map_err(|error| failed(error.to_string()))?;
+    let program_text = CString::new(text).map_err(|error| failed(error.to_string()))?;
     let said = |error: compiler::NvrtcError| failed(format!("{error:?}"));
-    let program = Program(compiler::create_program(&source, Some(c"waymark.cu")).map_err(said)?);
-    let options = [format!("--gpu-architecture={card}"), "--std=c++17".to_owned()];
+    let program = Program(compiler::create_program(&program_text, Some(c"waymark.cu")).map_err(said)?);
+    let options: Vec<String> =
+        std::iter::once(format!("--gpu-architecture={card}")).chain(source::OPTIONS.map(str::to_owned)).collect();
     // SAFETY: the program was just created.
     if let Err(error) = unsafe { compiler::compile_program(program.0, &options) } {
         // SAFETY: as above.
         let log = unsafe { compiler::get_program_log(program.0) }.unwrap_or_default();
-        return Err(failed(format!("{error:?}: {}", text(&log))));
+        return Err(failed(format!("{error:?}: {}", told(&log))));
     }
     let mut size = 0;
     // SAFETY: the program was compiled; the buffer is as long as it says.
@@ -99,7 +104,7 @@ fn compile(source: &str, card: &str) -> Result<Vec<u8>, CudaError> {
 }
 
 /// A log as text.
-fn text(log: &[c_char]) -> String {
+fn told(log: &[c_char]) -> String {
     let bytes: Vec<u8> = log.iter().map(|&byte| byte.to_ne_bytes()[0]).collect();
     let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy);
     text.map_or_else(|_| String::from_utf8_lossy(&bytes).into_owned(), std::borrow::Cow::into_owned)

@@ -212,9 +212,8 @@ impl Filler {
             if row.tokens.len() > 1 {
                 let count = prefill_tiles(row.tokens.len() as u32, heads, kv_heads);
                 // A tile sees what came before the row, and its share of the row.
-                let cost = |tile: u32| {
-                    row.start as u64 + row.tokens.len() as u64 * u64::from(tile + 1) / u64::from(count)
-                };
+                let cost =
+                    |tile: u32| row.start as u64 + row.tokens.len() as u64 * u64::from(tile + 1) / u64::from(count);
                 self.tiles.extend((0..count).map(|tile| (cost(tile), [place as u32, tile])));
             }
         }

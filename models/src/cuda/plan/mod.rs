@@ -78,7 +78,12 @@ impl Plan {
     ///
     /// # Errors
     /// [`Shortage`] when not one sequence of a thousand tokens (or of the context, where that is shorter) can be held.
-    pub fn new(config: &DecoderConfig, limits: &Limits, processors: u32, memory: Memory) -> Result<Self, Box<Shortage>> {
+    pub fn new(
+        config: &DecoderConfig,
+        limits: &Limits,
+        processors: u32,
+        memory: Memory,
+    ) -> Result<Self, Box<Shortage>> {
         let usable = usable(memory);
         let needed = memory.blocks.unwrap_or_else(|| limits.context.min(1000).div_ceil(BLOCK));
         let mut plan = Self::sizes(config, limits, processors);
