@@ -2,22 +2,27 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::auth::Caller;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
 use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
 
-/// Starts `n` episodes of one conversation, each with a seed of its own; the first has the seed of `options`. When one
-/// of them is refused, none runs.
+/// Starts `n` episodes of one conversation for `caller`, each with a seed of its own; the first has the seed of
+/// `options`. When one of them is refused, none runs. The request ends when their time is over and what was sent until
+/// then could have been taken.
 pub(super) async fn start(
     state: &AppState,
+    caller: &Caller,
     policy: &Arc<Policy>,
     conversation: Conversation,
     options: EpisodeOptions,
     n: usize,
 ) -> Result<Events, ApiError> {
+    let options = EpisodeOptions { salt: caller.salt, ..options };
     let (runtime, owned) = (state.runtime.clone(), policy.clone());
     let build = move || -> Result<Vec<Episode>, ApiError> {
         let seeded = |index: usize| EpisodeOptions { seed: options.seed.wrapping_add(index as u64), ..options.clone() };
@@ -27,6 +32,9 @@ pub(super) async fn start(
     let episodes = tokio::task::spawn_blocking(build)
         .await
         .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))??;
+    if let Some(time) = episodes.iter().map(Episode::time).max() {
+        caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
+    }
     admitted(follow(episodes, policy, &state.metrics)).await
 }
 

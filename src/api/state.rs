@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::auth::Keys;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
@@ -25,6 +26,8 @@ pub struct AppState {
     pub library: Option<Arc<Library>>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
+    /// Who may do what.
+    pub keys: Keys,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What `/metrics` shows.
@@ -43,6 +46,7 @@ impl AppState {
             embedder: None,
             library: None,
             store: None,
+            keys: Keys::default(),
             config,
             drain: Drain::default(),
         }
@@ -66,6 +70,12 @@ impl AppState {
     /// The same state, with policies that come and go.
     pub fn with_store(mut self, store: PolicyStore) -> Self {
         self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// The same state, for those who have one of `keys`.
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
         self
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::size::seconds;
-use super::{ConfigError, Size, at_least_one};
+use super::{AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, Size, at_least_one};
 
 /// How requests are taken, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,6 +19,10 @@ pub struct HttpArgs {
     /// Seconds of silence after which a stream sends a comment to keep its connection open.
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
+
+    /// What one connection may take.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
 }
 
 /// How requests are taken.
@@ -30,25 +34,45 @@ pub struct HttpConfig {
     pub ping: Duration,
     /// How long running requests get after the signal to stop.
     pub drain: Duration,
+    /// Whether every key's cached prefixes are its own.
+    pub private_cache: bool,
+    /// Whether the metrics are for everybody.
+    pub open_metrics: bool,
+    /// Origins whose pages may use the server from a browser; `*` for all.
+    pub cors_origins: Vec<String>,
+    /// What one connection may take.
+    pub connection: ConnectionConfig,
 }
 
 impl Default for HttpConfig {
     fn default() -> Self {
-        Self { body_limit: 2 << 20, ping: Duration::from_secs(15), drain: Duration::from_secs(30) }
+        Self {
+            body_limit: 2 << 20,
+            ping: Duration::from_secs(15),
+            drain: Duration::from_secs(30),
+            private_cache: false,
+            open_metrics: false,
+            cors_origins: Vec::new(),
+            connection: ConnectionConfig::default(),
+        }
     }
 }
 
 impl HttpArgs {
-    /// What the flags mean together.
+    /// What the flags mean together with those about who may use the server.
     ///
     /// # Errors
-    /// If no body is small enough.
-    pub fn resolve(self) -> Result<HttpConfig, ConfigError> {
+    /// If no body is small enough, no connection could be opened, or an origin is none.
+    pub fn resolve(self, access: &AccessArgs) -> Result<HttpConfig, ConfigError> {
         at_least_one(&[("body-limit", self.body_limit.0)])?;
         Ok(HttpConfig {
             body_limit: self.body_limit.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
+            private_cache: access.private_cache,
+            open_metrics: access.open_metrics,
+            cors_origins: access.origins()?,
+            connection: self.connection.resolve()?,
         })
     }
 }

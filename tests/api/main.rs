@@ -8,6 +8,7 @@
     missing_debug_implementations
 )]
 
+mod auth;
 mod documents;
 mod drain;
 mod golden;

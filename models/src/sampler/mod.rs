@@ -110,7 +110,7 @@ impl Sampler {
             };
             return best.ok_or(SampleError::NoCandidate);
         }
-        let draw = self.draw();
+        let draw = self.uniform();
         match allow {
             Some(ids) => self.shortlist.draw_among(&self.params, logits, ids, draw),
             None => Ok(self.shortlist.draw(&self.params, logits, max, draw)),
@@ -118,7 +118,7 @@ impl Sampler {
     }
 
     /// The next random number, from 0 to below 1.
-    fn draw(&mut self) -> f64 {
+    fn uniform(&mut self) -> f64 {
         // 53 random bits: every value is exact in f64 and below 1.
         self.next.take().unwrap_or_else(|| (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64)
     }

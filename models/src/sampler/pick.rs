@@ -28,7 +28,7 @@ impl Sampler {
         if self.params.adjusts() || self.params.top_logprobs > 0 {
             return None;
         }
-        let draw = if self.params.is_greedy() { 0.0 } else { self.draw() };
+        let draw = if self.params.is_greedy() { 0.0 } else { self.uniform() };
         self.next = (!self.params.is_greedy()).then_some(draw);
         let SamplingParams { temperature, top_p, min_p, .. } = self.params;
         let temperature = if self.params.is_greedy() { 0.0 } else { temperature };
