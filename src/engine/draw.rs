@@ -6,7 +6,7 @@ use std::slice;
 
 use waymark_models::Logits;
 use waymark_models::kernel::Team;
-use waymark_models::sampler::{SampleError, Sampled};
+use waymark_models::sampler::{Pick, SampleError, Sampled};
 
 use super::error::EngineError;
 use super::sequence::{Running, Sequence};
@@ -21,6 +21,15 @@ pub(super) struct Draw {
     row: usize,
     /// Filled by the backend, or by [`all`].
     pub(super) drawn: Option<Result<Sampled, EngineError>>,
+}
+
+impl Running {
+    /// How the backend may choose the next token of a sequence of `len` tokens by itself; `None` where not every token may
+    /// be chosen, or more is needed than one row of logits.
+    pub(super) fn pick(&mut self, len: usize) -> Option<Pick> {
+        let forced = len - self.begin < self.generate.force.len();
+        if forced || self.generate.allow.is_some() { None } else { self.sampler.pick() }
+    }
 }
 
 impl Draw {

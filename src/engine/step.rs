@@ -149,8 +149,8 @@ impl Core {
                 if row.samples { Want::Last } else { Want::Nothing },
             );
             if row.samples {
-                let turn = sequence.turn.as_mut().filter(|turn| picks && turn.generate.allow.is_none());
-                self.picks.push(turn.and_then(|turn| turn.sampler.pick()));
+                let (turn, len) = (sequence.turn.as_mut().filter(|_| picks), sequence.ids.len());
+                self.picks.push(turn.and_then(|turn| turn.pick(len)));
             }
         }
         self.launch()

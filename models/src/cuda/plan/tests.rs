@@ -75,7 +75,7 @@ fn what_others_hold_counts_against_the_share() {
 fn a_model_that_does_not_fit_is_refused_with_what_would() {
     let said = |gib| Plan::new(&seven(), &LIMITS, 132, memory(gib)).unwrap_err().to_string();
     let hopeless = said(12);
-    assert!(hopeless.contains("weights 14.2") && hopeless.ends_with("a larger share of the card"), "{hopeless}");
+    assert!(hopeless.contains("weights 14.19 GiB") && hopeless.ends_with("a larger share of the card"), "{hopeless}");
     let close = said(17);
     assert!(close.contains("instead of 8192 tokens would fit"), "{close}");
     let Some(tokens) = close.split("steps of ").nth(1).and_then(|rest| rest.split(' ').next()) else {
