@@ -39,3 +39,17 @@ fn kernels_for_heads_compute_what_they_must() {
         judge(&check::heads(&emulator, dim, seed).unwrap());
     }
 }
+
+#[cfg(feature = "cuda")]
+#[test]
+fn kernels_on_a_card_compute_what_they_must() {
+    use crate::cuda::{Card, CudaError};
+
+    for (dim, seed) in HEAD_DIMS.into_iter().zip(SEEDS.into_iter().cycle()) {
+        match Card::open(0, dim) {
+            Ok(card) => judge(&card.check(dim, seed).unwrap()),
+            Err(CudaError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -95,9 +95,9 @@ fn store(
         for (head, sequence) in sequences.iter_mut().enumerate() {
             let share = (table[position / BLOCK] as usize * kv_heads + head) * 2 * BLOCK * dim;
             let (key, value) = (bench.random.halves(dim, 1.0), bench.random.halves(dim, 1.0));
-            for at in 0..dim {
-                cache[share + layout::key(position % BLOCK, at, dim)] = key[at];
-                cache[share + layout::value(position % BLOCK, at, dim)] = value[at];
+            for (at, (&key, &value)) in key.iter().zip(&value).enumerate() {
+                cache[share + layout::key(position % BLOCK, at, dim)] = key;
+                cache[share + layout::value(position % BLOCK, at, dim)] = value;
             }
             sequence.keys.push(wide(&key));
             sequence.values.push(wide(&value));

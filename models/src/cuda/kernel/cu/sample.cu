@@ -121,7 +121,8 @@ DEVICE Cut best_by_weight(const Source& source, Cut cut, double wanted, const Ro
     const double above = weight_from(source, cut, rank + 1, room);
     const u32 equals = count_from(source, cut, rank, room) - count_from(source, cut, rank + 1, room);
     const double one = (double)expf(from_bits(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank));
-    u32 needed = 1;
+    const double missing = (wanted - above) / one;
+    u32 needed = missing >= (double)equals ? equals : missing > 1.0 ? (u32)missing : 1;
     while (needed < equals && above + needed * one < wanted) needed++;
     if (needed == equals) return Cut{rank, cut.rank == rank ? cut.id : NONE};
     return among_equals(source, cut, rank, needed, room);

@@ -38,7 +38,7 @@ impl Emulator {
         Some(Self { library, dim: dim as u32, seed: Cell::new(seed), memory: RefCell::default() })
     }
 
-    /// The piece of memory at an address, and the offset in it.
+    /// True while nobody has written beside any piece of memory.
     fn intact(&self) -> bool {
         let zone = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0xff);
         self.memory.borrow().iter().all(|piece| {

@@ -88,3 +88,69 @@ fn walk(list: &mut [(u32, f32)], draw: f64) -> u32 {
 fn weight(list: &[(u32, f32)]) -> f64 {
     list.iter().map(|&(_, x)| f64::from(x).exp()).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sampler::{SampleError, Sampler, SamplingParams};
+
+    /// Logits that differ little, so that much is kept, some of them equal.
+    fn logits(vocab: usize, seed: usize) -> Vec<f32> {
+        (0..vocab).map(|id| ((id * 7919 + seed * 104_729) % 613) as f32 * 0.02).collect()
+    }
+
+    #[test]
+    fn it_chooses_as_the_sampler_does() {
+        for (seed, (temperature, top_k, top_p, min_p)) in [
+            (0.0, 0, 1.0, 0.0),
+            (1.0, 0, 1.0, 0.0),
+            (0.6, 20, 0.95, 0.0),
+            (1.0, 40, 1.0, 0.0),
+            (1.0, 0, 0.8, 0.0),
+            (1.5, 0, 0.9, 0.05),
+            (0.9, 7, 0.5, 0.3),
+            (1.0, 0, 1.0, 0.2),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let params =
+                SamplingParams { temperature, top_k, top_p, min_p, seed: seed as u64, ..SamplingParams::default() };
+            let mut sampler = Sampler::new(params);
+            for step in 0..200 {
+                let logits = logits(997, seed * 200 + step);
+                let pick = sampler.pick().unwrap();
+                let (temperature, top_k) = (pick.temperature, pick.top_k);
+                let row = SampleRow {
+                    draw: pick.draw,
+                    temperature,
+                    top_p: pick.top_p,
+                    min_p: pick.min_p,
+                    top_k,
+                    kind: 1,
+                    padding: 0,
+                };
+                let chosen = sampler.sample(&logits, &[], None).unwrap();
+                let Verdict::Token(choice) = sample(&logits, &row) else { panic!("no token") };
+                assert!(choice.near.contains(&chosen.id), "{row:?}: {} instead of {choice:?}", chosen.id);
+                let wanted = f64::from(logits[chosen.id as usize]) - log_sum(&logits);
+                assert!((f64::from(chosen.logprob) - wanted).abs() < 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn broken_logits_are_broken_for_both() {
+        let row = SampleRow { temperature: 1.0, top_p: 1.0, kind: 1, ..SampleRow::default() };
+        let mut sampler = Sampler::new(SamplingParams::default());
+        for (logits, verdict, error) in [
+            ([0.0, f32::NAN], Verdict::NotFinite, SampleError::NotFinite),
+            ([f32::INFINITY, 0.0], Verdict::NotFinite, SampleError::NotFinite),
+            ([f32::NEG_INFINITY; 2], Verdict::NoCandidate, SampleError::NoCandidate),
+        ] {
+            assert_eq!(sample(&logits, &row), verdict);
+            assert_eq!(sampler.sample(&logits, &[], None), Err(error));
+        }
+    }
+}
