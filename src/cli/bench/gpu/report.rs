@@ -104,6 +104,9 @@ impl Report {
 
     /// Prints it for people.
     pub(super) fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        if self.device.is_empty() {
+            return Ok(());
+        }
         writeln!(out, "{}, waymark {}", self.device, self.version)?;
         if let Some(kernels) = &self.kernels {
             let (compared, wrong) = (kernels.compared, kernels.wrong.len());
