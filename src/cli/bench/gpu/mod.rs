@@ -3,8 +3,11 @@
 mod agentic;
 #[cfg(feature = "cuda")]
 mod card;
+#[cfg(any(feature = "cuda", test))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod compare;
 mod rates;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card fills all of it"))]
 mod report;
 mod run;
 mod shape;
