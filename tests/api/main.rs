@@ -16,6 +16,7 @@ mod gone;
 mod house;
 mod load;
 mod openapi;
+mod playground;
 mod policies;
 mod refusals;
 mod replay;

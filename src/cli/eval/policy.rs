@@ -182,6 +182,7 @@ impl Episodes {
         };
         let model = ModelConfig {
             weights: (!self.mock).then(|| self.model.clone()),
+            mock_step: Duration::ZERO,
             cache: self.cache.clone(),
             device: DeviceConfig::of(self.device),
             threads,
