@@ -11,7 +11,7 @@
 //!
 //! * **Nothing of a step is baked in.** Grids are sized by bucket; lengths, positions, tables, adapters and sampling
 //!   settings are read from device memory, so a launch captured into a CUDA graph stays right. Padding says so in memory
-//!   as well: a token of row [`NONE`], a row of context 0, a LoRA tile beyond the count, a sampling row of kind 0.
+//!   as well: a token of row [`NONE`], a row of context 0, a tile of row or adapter `NONE`, a sampling row of kind 0.
 //! * **Types.** Activations and KV are `bf16`, sums `f32`. The residual stream is `f32`: the products of the output and
 //!   down projections may add to it in place (cuBLAS, `f32` C with beta 1), and its rounding does not grow with the depth.
 //!   Logits are `f32`.
