@@ -13,6 +13,7 @@ pub struct Faults {
     panic_at: AtomicU64,
     error_at: AtomicU64,
     broken_from: AtomicU64,
+    lost_from: AtomicU64,
     panic_token: AtomicU32,
     nan_token: AtomicU32,
     infinite_token: AtomicU32,
@@ -25,6 +26,7 @@ impl Default for Faults {
             panic_at: AtomicU64::new(NEVER),
             error_at: AtomicU64::new(NEVER),
             broken_from: AtomicU64::new(NEVER),
+            lost_from: AtomicU64::new(NEVER),
             panic_token: AtomicU32::new(NOTHING),
             nan_token: AtomicU32::new(NOTHING),
             infinite_token: AtomicU32::new(NOTHING),
@@ -47,6 +49,12 @@ impl Faults {
     /// All passes from this number on fail.
     pub fn broken_from(&self, step: u64) {
         self.broken_from.store(step, Relaxed);
+    }
+
+    /// All passes from this number on fail, and the backend says that it is gone for good.
+    pub fn lost_from(&self, step: u64) {
+        self.broken_from(step);
+        self.lost_from.store(step, Relaxed);
     }
 
     /// Every pass in which this token is computed panics: one request that takes down whoever is in its batch.
@@ -95,5 +103,10 @@ impl Faults {
         };
         let infinite = || holds(&self.infinite_token).then_some(f32::INFINITY);
         holds(&self.nan_token).then_some(f32::NAN).or_else(infinite)
+    }
+
+    /// Why a backend that has made `steps` passes is gone, if it is.
+    pub(super) fn lost(&self, steps: u64) -> Option<String> {
+        (steps >= self.lost_from.load(Relaxed)).then(|| "the mock device fell off its bus".to_owned())
     }
 }
