@@ -58,6 +58,7 @@ impl Core {
             Command::Generate(submission) => submission.session,
             Command::Resume(id) | Command::Stop(id) | Command::Close(id) => *id,
             Command::LoadAdapter { .. } | Command::UnloadAdapter(_) | Command::Shutdown(_) => return true,
+            Command::Snapshot(_) => return false,
         };
         // Closing the last session of an adapter that was retired unloads it.
         matches!(command, Command::Close(_)) && self.retiring() || self.planned.iter().any(|row| row.session == session)
