@@ -53,7 +53,7 @@ fn events(
             }
         };
         // Kept before the last event is told: whoever has read that finds the trace.
-        let outcome = outcome.unwrap_or_else(|_| Err(AgentError::Panicked)).map_err(ApiError::from);
+        let outcome = outcome.unwrap_or(Err(AgentError::Panicked)).map_err(ApiError::from);
         let failure = match recorder.take() {
             Some(recorder) => recorder.end(outcome),
             None => outcome.err(),

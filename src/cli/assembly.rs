@@ -76,7 +76,7 @@ pub fn embedder(name: &str, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::
         return Ok(Embedding::Mock);
     }
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
-    Ok(Embedding::Model(Embedder::open(&dir, team)?))
+    Ok(Embedding::Model(Box::new(Embedder::open(&dir, team)?)))
 }
 
 /// The base model that `spec` names, with its path.
