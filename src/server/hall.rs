@@ -68,7 +68,7 @@ impl Hall {
             tracing::debug!(%error, "nodelay was refused");
         }
         let (permit, router, times) = if let Ok(seat) = Arc::clone(&self.seats).try_acquire_owned() {
-            (seat, self.router.clone(), self.times.clone())
+            (seat, self.router.clone(), self.times)
         } else if let Ok(place) = Arc::clone(&self.door).try_acquire_owned() {
             let times = ConnectionConfig { header: BRIEFLY, body: BRIEFLY, send: BRIEFLY, idle: BRIEFLY, ..self.times };
             (place, self.overloaded.clone(), times)

@@ -89,7 +89,7 @@ impl Server {
         let Self { listener, state, tls, .. } = self;
         let drain = state.drain.clone();
         let deadline = state.config.drain;
-        let times = state.config.connection.clone();
+        let times = state.config.connection;
         let hall = Hall::new(api::router(state.clone()), api::overloaded(state), times, tls);
         // Connections are taken in during the drain, so that `/ready` can say what is going on.
         tokio::select! {
