@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 use waymark_index::Mode;
 
@@ -19,7 +19,7 @@ use super::protocol::Kind;
 use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
-use super::trajectory::Trajectory;
+use super::trajectory::{Fragment, Trajectory};
 use super::variant::Variant;
 use crate::engine::Engine;
 
@@ -34,6 +34,8 @@ pub struct Episode<S: Source = Engine> {
     pub(super) settings: Settings,
     pub(super) question: String,
     pub(super) prompt: Vec<u32>,
+    /// Where what is left of it goes when it is broken off.
+    pub(super) remains: Option<oneshot::Sender<Fragment>>,
 }
 
 /// What the policy and the request make together.
@@ -99,7 +101,8 @@ impl<S: Source> Episode<S> {
             aside,
         };
         let question = question.into_question();
-        Ok(Episode { runtime: runtime.clone(), policy: policy.clone(), settings, question, prompt })
+        let (runtime, policy) = (runtime.clone(), policy.clone());
+        Ok(Episode { runtime, policy, settings, question, prompt, remains: None })
     }
 
     /// Its id.
@@ -115,6 +118,14 @@ impl<S: Source> Episode<S> {
     /// Length of its prompt.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt.len()
+    }
+
+    /// Hands over what it has written down when it is broken off after its beginning: when it fails, or its future is
+    /// dropped. Of an episode that ends as it should nothing comes.
+    pub fn remains(&mut self) -> oneshot::Receiver<Fragment> {
+        let (sender, receiver) = oneshot::channel();
+        self.remains = Some(sender);
+        receiver
     }
 
     /// Runs it and tells `events` what happens while it happens. Dropping the future breaks it off and frees what it

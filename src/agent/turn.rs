@@ -108,7 +108,7 @@ impl<S: Source> Run<S> {
         let mut sampling = self.settings.sampling.params(seed, self.settings.logprobs.unwrap_or(0));
         sampling.logit_bias.extend(want.bans.iter().flat_map(|bans| bans.iter()));
         let eos = self.runtime.eos.clone();
-        Generate { sampling, max_tokens: want.max, stops: want.stops, eos, allow: want.allow, ignore_eos: false }
+        Generate { sampling, max_tokens: want.max, stops: want.stops, eos, allow: want.allow, ..Generate::default() }
     }
 
     /// In the training variant every turn has a session of its own, which sees the end of the sequence.

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::archive::Archive;
 use super::auth::Keys;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
+use super::resume::Streams;
 use super::shelf::{Policies, PolicyStore};
+use super::traces::Kept;
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
@@ -30,6 +33,10 @@ pub struct AppState {
     pub keys: Keys,
     /// How requests are taken.
     pub config: HttpConfig,
+    /// What was written down about episodes that are over.
+    pub(crate) traces: Archive<Kept>,
+    /// Streams whose clients may come back.
+    pub(crate) streams: Streams,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// How the server goes down.
@@ -46,6 +53,8 @@ impl AppState {
             embedder: None,
             library: None,
             store: None,
+            traces: Archive::new(config.traces.count, config.traces.bytes),
+            streams: Streams::new(config.resume),
             keys: Keys::default(),
             config,
             drain: Drain::default(),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::size::seconds;
-use super::{AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, Size, at_least_one};
+use super::{
+    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResumeConfig, Size, TraceArgs, TraceConfig, at_least_one,
+};
 
 /// How requests are taken, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -20,6 +22,10 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
 
+    /// What is kept of episodes.
+    #[command(flatten)]
+    pub traces: TraceArgs,
+
     /// What one connection may take.
     #[command(flatten)]
     pub connection: ConnectionArgs,
@@ -34,6 +40,10 @@ pub struct HttpConfig {
     pub ping: Duration,
     /// How long running requests get after the signal to stop.
     pub drain: Duration,
+    /// Which traces are kept.
+    pub traces: TraceConfig,
+    /// How streams may be taken up again.
+    pub resume: ResumeConfig,
     /// Whether every key's cached prefixes are its own.
     pub private_cache: bool,
     /// Whether the metrics are for everybody.
@@ -50,6 +60,8 @@ impl Default for HttpConfig {
             body_limit: 2 << 20,
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
+            traces: TraceConfig::default(),
+            resume: ResumeConfig::default(),
             private_cache: false,
             open_metrics: false,
             cors_origins: Vec::new(),
@@ -65,10 +77,13 @@ impl HttpArgs {
     /// If no body is small enough, no connection could be opened, or an origin is none.
     pub fn resolve(self, access: &AccessArgs) -> Result<HttpConfig, ConfigError> {
         at_least_one(&[("body-limit", self.body_limit.0)])?;
+        let (traces, resume) = self.traces.resolve();
         Ok(HttpConfig {
             body_limit: self.body_limit.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
+            traces,
+            resume,
             private_cache: access.private_cache,
             open_metrics: access.open_metrics,
             cors_origins: access.origins()?,

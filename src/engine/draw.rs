@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 
 use waymark_models::Logits;
 use waymark_models::kernel::Team;
@@ -31,7 +32,9 @@ impl Draw {
     fn draw(&mut self, logits: &Logits, sequences: &HashMap<u64, Sequence>) {
         let Some(sequence) = sequences.get(&self.session) else { return };
         let history = &sequence.ids[self.turn.begin..];
-        let (sampler, allow) = (&mut self.turn.sampler, self.turn.generate.allow.as_deref());
+        let (sampler, generate) = (&mut self.turn.sampler, &self.turn.generate);
+        let forced = generate.force.get(history.len()).map(slice::from_ref);
+        let allow = forced.or(generate.allow.as_deref());
         let row = logits.row(self.row);
         let sampled = catch_unwind(AssertUnwindSafe(|| sampler.sample(row, history, allow)));
         self.drawn = Some(match sampled {

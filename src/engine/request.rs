@@ -38,6 +38,9 @@ pub struct Generate {
     pub eos: Vec<u32>,
     /// When given, only these ids may be sampled. Log-probabilities stay those of the full distribution.
     pub allow: Option<Vec<u32>>,
+    /// The first tokens of the turn, taken as they are instead of being chosen. They are computed, told and counted like
+    /// sampled ones, each with its log-probability: this is how a recorded sequence is scored again.
+    pub force: Vec<u32>,
     /// Samples on after an end-of-sequence token.
     pub ignore_eos: bool,
 }
@@ -50,6 +53,7 @@ impl Default for Generate {
             stops: Arc::default(),
             eos: Vec::new(),
             allow: None,
+            force: Vec::new(),
             ignore_eos: false,
         }
     }

@@ -29,6 +29,14 @@ pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiErro
     }
 }
 
+/// Whether a trace of it may be kept. What `store: true` promises at OpenAI's is not to be had here.
+pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
+    if store == Some(true) {
+        return Err(ApiError::new(Code::UnsupportedParameter, "`store` is not supported here").with_param("store"));
+    }
+    Ok(store)
+}
+
 /// How many answers.
 pub(super) fn choices(request: &ChatRequest) -> Result<usize, ApiError> {
     within("n", request.n, 1, MAX_CHOICES).map(|n| n.unwrap_or(1) as usize)

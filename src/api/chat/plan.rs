@@ -41,7 +41,9 @@ impl Plan {
         let stream = check::stream(&request)?;
         let n = check::choices(&request)?;
         let logprobs = check::top_logprobs(&request)?;
+        let id = episodes::id("chatcmpl");
         let mut options = EpisodeOptions {
+            id: Some(id.clone()),
             sampling: check::sampling(&request, state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
             max_tokens: check::max_tokens(&request)?,
@@ -51,12 +53,15 @@ impl Plan {
         options.stop = check::stops(request.stop)?;
         let rag = request.rag.unwrap_or_default();
         rag.apply(&mut options)?;
+        if check::store(request.store)? == Some(false) {
+            options.store = Some(false);
+        }
         if let Some(user) = request.safety_identifier.or(request.user) {
             tracing::info!(user, "asked by");
         }
         Ok(Self {
             head: Head {
-                id: episodes::id("chatcmpl"),
+                id,
                 created: now(),
                 model: policy.name.clone(),
                 fingerprint: episodes::fingerprint(state, &policy),

@@ -59,6 +59,9 @@ pub struct ChatRequest {
     pub top_logprobs: Option<u32>,
     /// Makes sampling repeatable.
     pub seed: Option<i64>,
+    /// False keeps no trace of it (`/v1/traces`), as `rag.store` does. Completions themselves are never stored, so true is
+    /// refused.
+    pub store: Option<bool>,
     /// The answer ends before any of these.
     pub stop: Option<Stop>,
     /// How to search, and whether to show it. Not in OpenAI's interface.
@@ -86,7 +89,6 @@ impl Wire for ChatRequest {
         ("reasoning_effort", &["\"medium\""]),
         ("response_format", &["{\"type\":\"text\"}"]),
         ("service_tier", &["\"auto\"", "\"default\""]),
-        ("store", &["false"]),
         ("stream_options.include_obfuscation", &["false"]),
         ("tool_choice", &["\"auto\"", "\"none\""]),
         ("tools", &["[]"]),
