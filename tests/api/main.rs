@@ -18,6 +18,7 @@ mod house;
 mod load;
 mod openapi;
 mod patience;
+mod playground;
 mod policies;
 mod refusals;
 mod replay;

@@ -51,7 +51,7 @@ impl Args {
         let url = server.url();
         let mut out = io::stdout();
         writeln!(out, "listening on {url}\n")?;
-        writeln!(out, "try, in another terminal:\n")?;
+        writeln!(out, "open it in a browser, or try, in another terminal:\n")?;
         writeln!(out, "  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{{")?;
         writeln!(out, "    \"model\": \"{model}\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
