@@ -11,7 +11,7 @@ use waymark::engine::mock::Lines;
 use crate::house::{House, Plan, chunks, joined, says, script};
 
 /// Compares `text` with the golden file of this name.
-fn golden(name: &str, text: &str) {
+pub fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/api/golden").join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, text).unwrap();

@@ -84,7 +84,8 @@ fn finish_reason(reason: Reason) -> FinishReason {
     }
 }
 
-fn logprob(token: TokenLogprob) -> LogProb {
+/// A token as the wire has it.
+pub(crate) fn logprob(token: TokenLogprob) -> LogProb {
     let top_logprobs = token
         .top
         .into_iter()
