@@ -7,6 +7,7 @@ pub mod cache;
 mod change;
 mod client;
 mod demo;
+pub mod device;
 pub mod embedding;
 mod end;
 pub mod eval;

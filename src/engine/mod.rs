@@ -11,7 +11,7 @@
 //! | `core`, `schedule`, `step`, `draw`, `commit` | the synchronous heart: commands, plan, forward pass, sampling |
 //! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
 //! | `stop` | where a turn ends |
-//! | `backend`, `cpu`, `mock` | what computes the logits |
+//! | `backend`, `cpu`, `cuda`, `mock` | what computes the logits |
 //! | `counters`, `histogram`, `health` | what can be seen from outside |
 
 mod backend;
@@ -21,6 +21,8 @@ mod config;
 mod core;
 mod counters;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod draw;
 mod error;
 mod handle;
@@ -44,10 +46,12 @@ mod token;
 mod turn;
 mod worker;
 
-pub use backend::{Backend, BackendError, BackendSpec};
+pub use backend::{Backend, BackendError, BackendSpec, Output};
 pub use config::EngineConfig;
 pub use counters::{Counter, Counters, Gauge};
 pub use cpu::{CpuBackend, KvBudget};
+#[cfg(feature = "cuda")]
+pub use cuda::CudaBackend;
 pub use error::EngineError;
 pub use handle::Engine;
 pub use health::Health;
