@@ -150,7 +150,9 @@ impl Protocol for Broken {
 
 #[tokio::test]
 async fn a_panic_where_prompts_are_rendered_and_encoded() {
-    let house = Plan { policies: vec![Broken::policy("prompt")], ..Plan::new(says("hi")) }.build().await;
+    let mut plan = Plan::new(says("hi"));
+    plan.policies.push(Broken::policy("prompt"));
+    let house = plan.build().await;
     for stream in [true, false] {
         let mut request = body("hello", stream);
         request["model"] = json!("prompt");
@@ -166,7 +168,9 @@ async fn a_panic_where_prompts_are_rendered_and_encoded() {
 #[tokio::test]
 async fn a_panic_in_the_loop() {
     let backend = says("word").with_time(Duration::from_millis(2), Duration::ZERO);
-    let house = Plan { policies: vec![Broken::policy("parse")], ..Plan::new(backend) }.build().await;
+    let mut plan = Plan::new(backend);
+    plan.policies.push(Broken::policy("parse"));
+    let house = plan.build().await;
     let mut request = body("hello", true);
     request["model"] = json!("parse");
     let streamed = house.stream(&request).await;

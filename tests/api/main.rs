@@ -11,6 +11,7 @@
 mod auth;
 mod bytes;
 mod contain;
+mod cors;
 mod debug;
 mod documents;
 mod drain;
@@ -20,6 +21,7 @@ mod house;
 mod load;
 mod metrics;
 mod openapi;
+mod patience;
 mod playground;
 mod policies;
 mod refusals;
