@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn lives_of_different_size_share_one_slope() {
         let sample = |life: usize, age: f64| {
-            let wobble = if age as usize % 2 == 0 { 5.0 } else { -5.0 };
+            let wobble = if (age as usize).is_multiple_of(2) { 5.0 } else { -5.0 };
             Sample { life, age, resident: 1000.0 * life as f64 + 3.0 * age + wobble }
         };
         let samples: Vec<Sample> =
