@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -29,8 +29,10 @@ const SEED: u64 = 7;
 /// One thing that may happen. Sessions are named by an index into those that are open.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
-    /// A new session with a prompt of one of three families, whose members share prefixes.
+    /// A new session with a prompt of one of three families, whose members share prefixes, of a tenant who may keep its
+    /// own.
     Submit {
+        salt: u64,
         family: u32,
         tokens: usize,
         max_tokens: usize,
@@ -62,7 +64,8 @@ enum Operation {
 fn operation() -> impl Strategy<Value = Operation> {
     let session = 0usize..8;
     prop_oneof![
-        4 => (0u32..3, 1usize..60, 1usize..40).prop_map(|(family, tokens, max_tokens)| Operation::Submit { family, tokens, max_tokens }),
+        4 => (0u64..2, 0u32..3, 1usize..60, 1usize..40)
+            .prop_map(|(salt, family, tokens, max_tokens)| Operation::Submit { salt, family, tokens, max_tokens }),
         8 => (1usize..8).prop_map(|times| Operation::Step { times }),
         4 => (session.clone(), 0usize..30, 1usize..30).prop_map(|(session, tokens, max_tokens)| Operation::Extend { session, tokens, max_tokens }),
         4 => session.clone().prop_map(|session| Operation::Read { session }),
@@ -75,6 +78,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// A session and its reader.
 struct Client {
     id: u64,
+    salt: u64,
     tokens: Vec<u32>,
     /// Which of the tokens were sampled.
     sampled: Vec<usize>,
@@ -166,7 +170,7 @@ impl House {
         let (outbox, inbox) = mailbox(self.core.config.undelivered);
         let submission = Submission {
             session: client.id,
-            options: SessionOptions::default(),
+            options: SessionOptions { salt: client.salt, ..SessionOptions::default() },
             keep: client.known,
             append: client.tokens[client.known..].to_vec(),
             generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
@@ -188,11 +192,19 @@ impl House {
     fn apply(&mut self, operation: Operation) {
         let open = self.clients.len();
         match operation {
-            Operation::Submit { family, tokens, max_tokens } => {
+            Operation::Submit { salt, family, tokens, max_tokens } => {
                 let tokens = (0..tokens as u32).map(|position| 40 + family + position % 5).collect();
                 self.sessions += 1;
                 let id = self.sessions;
-                self.clients.push(Client { id, tokens, sampled: Vec::new(), known: 0, inbox: None, finish: None });
+                self.clients.push(Client {
+                    id,
+                    salt,
+                    tokens,
+                    sampled: Vec::new(),
+                    known: 0,
+                    inbox: None,
+                    finish: None,
+                });
                 self.generate(open, max_tokens);
             }
             Operation::Step { times } => (0..times).for_each(|_| self.step()),
@@ -245,6 +257,12 @@ impl House {
             assert!(sequence.computed <= sequence.table.len() * 16 && sequence.computed <= sequence.ids.len());
             assert!(sequence.registered * 16 <= sequence.computed);
             assert!(sequence.pending() > 0, "there must always be something to compute");
+        }
+        let mut tenants = HashMap::new();
+        for client in &self.clients {
+            for block in core.sequences.get(&client.id).into_iter().flat_map(|sequence| &sequence.table) {
+                assert_eq!(*tenants.entry(block).or_insert(client.salt), client.salt, "two tenants share a block");
+            }
         }
         assert_eq!(running, core.queues.running.len());
         assert_eq!(waiting, core.queues.waiting.len());
@@ -354,7 +372,7 @@ fn a_session_that_comes_while_a_device_works_is_in_the_next_step() {
 }
 
 fn submit(family: u32, tokens: usize, max_tokens: usize) -> Operation {
-    Operation::Submit { family, tokens, max_tokens }
+    Operation::Submit { salt: 0, family, tokens, max_tokens }
 }
 
 #[test]
@@ -381,6 +399,19 @@ fn sessions_with_one_prompt_compute_it_once() {
     assert_eq!(counters.prefill_tokens_total.get(), 59 + 3 * 11);
     assert_eq!(counters.prefix_cache_hit_tokens_total.get(), 3 * 48);
     assert_eq!(counters.decode_tokens_total.get(), 20);
+}
+
+#[test]
+fn a_tenant_finds_its_own_blocks_and_nobody_elses() {
+    let mut house = House::new(64, EngineConfig::default());
+    let mut hits = |salt| {
+        let before = house.core.counters.prefix_cache_hit_tokens_total.get();
+        house.apply(Operation::Submit { salt, family: 1, tokens: 59, max_tokens: 5 });
+        house.settle();
+        house.core.counters.prefix_cache_hit_tokens_total.get() - before
+    };
+    assert_eq!([hits(1), hits(2), hits(0)], [0, 0, 0]);
+    assert_eq!([hits(1), hits(2), hits(0)], [48, 48, 48]);
 }
 
 #[test]

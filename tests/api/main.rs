@@ -9,6 +9,7 @@
 )]
 
 mod auth;
+mod cors;
 mod documents;
 mod drain;
 mod golden;
@@ -16,6 +17,7 @@ mod gone;
 mod house;
 mod load;
 mod openapi;
+mod patience;
 mod playground;
 mod policies;
 mod refusals;
