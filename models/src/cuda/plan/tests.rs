@@ -33,7 +33,8 @@ fn memory(gib: usize) -> Memory {
 #[test]
 fn places_follow_each_other_and_are_aligned() {
     let places = WeightPlaces::new(&seven(), 8192);
-    let mut all = vec![places.embedding.first()..places.embedding.end()];
+    let range = |first: usize, end: usize| first..end;
+    let mut all = vec![range(places.embedding.first(), places.embedding.end())];
     for layer in &places.layers {
         all.push(layer.attention_norm.first()..layer.attention_norm.end());
         all.push(layer.qkv.first()..layer.qkv.end());
