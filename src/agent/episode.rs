@@ -3,6 +3,7 @@
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use waymark_index::Mode;
+use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::budget::Budget;
@@ -17,6 +18,7 @@ use super::protocol::Kind;
 use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
+use super::shape::Shape;
 use super::trajectory::Trajectory;
 use super::variant::Variant;
 use crate::engine::Engine;
@@ -25,7 +27,7 @@ use crate::engine::Engine;
 const MAX_START: usize = 2048;
 
 /// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Episode<S: Source = Engine> {
     pub(super) runtime: Runtime<S>,
     pub(super) policy: Policy,
@@ -47,6 +49,7 @@ pub(super) struct Settings {
     pub(super) stop: Vec<String>,
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
+    pub(super) shape: Option<Shape>,
     pub(super) salt: u64,
     /// The longest sequence, in tokens.
     pub(super) context: usize,
@@ -60,7 +63,8 @@ impl<S: Source> Episode<S> {
     /// # Errors
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
     /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] and
-    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Text`] when template or tokenizer fail.
+    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Shape`] for a schema that cannot be followed,
+    /// [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -73,7 +77,10 @@ impl<S: Source> Episode<S> {
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
-        let mut prompt = runtime.encode(&policy.protocol.prompt(&question, guided))?;
+        let mut prompt = match options.prompt {
+            Some(ids) => ids,
+            None => runtime.encode(&policy.protocol.prompt(&question, guided))?,
+        };
         let context = budget.context_tokens.min(runtime.engine.limit());
         let aside = set_aside(runtime, policy, guided, question.question(), &budget, context);
         if policy.variant == Variant::Training {
@@ -82,8 +89,9 @@ impl<S: Source> Episode<S> {
         } else if prompt.len() + aside >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
+        let shape = options.json.as_ref().map(|json| shape(runtime, policy, json)).transpose()?;
         let settings = Settings {
-            id: options.id.unwrap_or_else(|| Uuid::now_v7().simple().to_string()),
+            id: options.id.unwrap_or_else(new_id),
             budget,
             retrieval,
             mode: options.mode,
@@ -92,12 +100,25 @@ impl<S: Source> Episode<S> {
             stop: options.stop,
             guided,
             logprobs: options.logprobs,
+            shape,
             salt: options.salt,
             context,
             aside,
         };
         let question = question.into_question();
         Ok(Episode { runtime: runtime.clone(), policy: policy.clone(), settings, question, prompt })
+    }
+
+    /// `n` episodes of one question: this one, and others that are the same but for their ids and their random sequences.
+    /// What is the same for all is done once.
+    pub fn choices(self, n: usize) -> Vec<Episode<S>> {
+        let (id, seed) = (self.settings.id.clone(), self.settings.seed);
+        let mut episodes = vec![self; n];
+        for (index, episode) in (0..).zip(&mut episodes) {
+            episode.settings.id = if index == 0 { id.clone() } else { new_id() };
+            episode.settings.seed = seed.wrapping_add(index);
+        }
+        episodes
     }
 
     /// Its id.
@@ -124,6 +145,15 @@ impl<S: Source> Episode<S> {
         }
         result
     }
+}
+
+fn new_id() -> String {
+    Uuid::now_v7().simple().to_string()
+}
+
+/// The rules for answers that must be `json`.
+fn shape<S: Source>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<Shape, AgentError> {
+    Ok(Shape::new(json, policy.protocol.tags(), runtime.vocabulary()?, runtime.tokenizer.table())?)
 }
 
 /// Whether the episode is guided. The training loop never is: it exists to be like the reference's.

@@ -6,6 +6,7 @@
 //! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
+//! | `shape`, `opening` | answers that must be JSON |
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
 //! | `event`, `trajectory` | what is told, and what is kept |
 //! | `neutral` | what retrieved text may not do |
@@ -24,6 +25,7 @@ mod guided;
 mod lookup;
 pub mod neutral;
 mod observation;
+mod opening;
 mod options;
 mod part;
 mod plain;
@@ -38,10 +40,12 @@ mod sampling;
 mod scanner;
 mod search;
 mod search_r1;
+mod shape;
 pub mod tag;
 mod trajectory;
 mod turn;
 mod variant;
+mod verbatim;
 
 pub use budget::{Bound, Budget};
 pub use conversation::{Conversation, Message, Role};
@@ -63,3 +67,4 @@ pub use search::{Find, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Se
 pub use search_r1::SearchR1;
 pub use trajectory::{Acted, Found, Timings, Trajectory};
 pub use variant::Variant;
+pub use verbatim::Verbatim;

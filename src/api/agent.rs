@@ -44,7 +44,7 @@ pub struct AgentRequest {
 }
 
 impl Wire for AgentRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[("rag.index", &[])];
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
 }
 
 /// A finished episode.
@@ -94,6 +94,7 @@ pub(super) async fn create(
     Json(request): Json<AgentRequest>,
 ) -> Result<Response, ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
+    state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.index.as_deref()))?;
     let options = options(&request)?;
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;

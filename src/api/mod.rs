@@ -3,11 +3,13 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
+//! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: texts without a conversation |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
 //! | `policies`, `shelf` | what is served, and changing it |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
+//! | `knobs` | what requests say about sampling |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
@@ -18,6 +20,7 @@
 pub mod agent;
 mod body;
 pub mod chat;
+pub mod completions;
 pub mod documents;
 pub mod drain;
 pub mod embeddings;
@@ -25,6 +28,7 @@ mod episodes;
 pub mod error;
 mod follow;
 pub mod health;
+mod knobs;
 mod library;
 mod metrics;
 pub mod models;
@@ -38,6 +42,7 @@ pub mod search;
 mod shelf;
 mod sse;
 mod state;
+pub mod tokenize;
 pub mod trainers;
 pub mod usage;
 
@@ -67,6 +72,9 @@ fn work() -> OpenApiRouter<AppState> {
         .routes(routes!(chat::create))
         .routes(routes!(chat::create_short))
         .routes(routes!(agent::create))
+        .routes(routes!(completions::create))
+        .routes(routes!(tokenize::tokenize))
+        .routes(routes!(tokenize::detokenize))
         .routes(routes!(search::search))
         .routes(routes!(embeddings::create))
         .routes(routes!(documents::upsert, documents::list))

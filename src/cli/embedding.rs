@@ -27,4 +27,9 @@ impl TextEmbedder for Embedding {
     fn count_tokens(&self, text: &str) -> usize {
         self.0.count_tokens(text)
     }
+
+    fn max_tokens(&self) -> usize {
+        // The two marks at the ends are read too.
+        self.0.max_pieces().saturating_sub(2)
+    }
 }

@@ -19,6 +19,10 @@ pub struct HttpArgs {
     /// Seconds of silence after which a stream sends a comment to keep its connection open.
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
+
+    /// Send reasoning under `reasoning` as well as under `reasoning_content`: some clients know only that name.
+    #[arg(long, env = "WAYMARK_MIRROR_REASONING")]
+    pub mirror_reasoning: bool,
 }
 
 /// How requests are taken.
@@ -30,11 +34,18 @@ pub struct HttpConfig {
     pub ping: Duration,
     /// How long running requests get after the signal to stop.
     pub drain: Duration,
+    /// Whether chats tell reasoning under its second name too.
+    pub mirror_reasoning: bool,
 }
 
 impl Default for HttpConfig {
     fn default() -> Self {
-        Self { body_limit: 2 << 20, ping: Duration::from_secs(15), drain: Duration::from_secs(30) }
+        Self {
+            body_limit: 2 << 20,
+            ping: Duration::from_secs(15),
+            drain: Duration::from_secs(30),
+            mirror_reasoning: false,
+        }
     }
 }
 
@@ -49,6 +60,7 @@ impl HttpArgs {
             body_limit: self.body_limit.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
+            mirror_reasoning: self.mirror_reasoning,
         })
     }
 }

@@ -70,6 +70,8 @@ pub struct Counters {
     pub cancellations_total: Counter,
     /// Times a reader was so slow that its session left the batch.
     pub stalls_total: Counter,
+    /// Times a constrained turn sat a step out because its mask was not there yet.
+    pub late_masks_total: Counter,
     /// Times the block accounting did not add up. Anything but 0 is a bug.
     pub invariant_violations_total: Counter,
     /// Seconds per step: plan, forward pass, sampling, delivery.
@@ -110,6 +112,7 @@ impl Counters {
             cache_evictions_total: Counter::default(),
             cancellations_total: Counter::default(),
             stalls_total: Counter::default(),
+            late_masks_total: Counter::default(),
             invariant_violations_total: Counter::default(),
             step_seconds: Histogram::new(STEP_SECONDS),
             queue_seconds: Histogram::new(QUEUE_SECONDS),

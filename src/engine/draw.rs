@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use waymark_models::Logits;
 use waymark_models::kernel::Team;
 use waymark_models::sampler::Sampled;
 
 use super::error::EngineError;
+use super::masking::{PATIENCE, Waited};
 use super::sequence::{Running, Sequence};
 use super::worker::message;
 
@@ -19,31 +21,55 @@ pub(super) struct Draw {
     /// Row of the logits.
     row: usize,
     /// Filled by [`all`].
-    pub(super) drawn: Option<Result<Sampled, EngineError>>,
+    pub(super) drawn: Drawn,
+}
+
+/// What came of a draw.
+#[derive(Debug)]
+pub(super) enum Drawn {
+    /// Nothing: it was not made.
+    Nothing,
+    /// A token.
+    Token(Sampled),
+    /// The mask was not there in time: the row sits this step out.
+    Late,
+    /// No token could be chosen.
+    Failed(EngineError),
 }
 
 impl Draw {
     pub(super) fn new(session: u64, turn: Running, row: usize) -> Self {
-        Self { session, turn, row, drawn: None }
+        Self { session, turn, row, drawn: Drawn::Nothing }
     }
 
     /// A panic concerns this row alone.
-    fn draw(&mut self, logits: &Logits, sequences: &HashMap<u64, Sequence>) {
+    fn draw(&mut self, logits: &Logits, sequences: &HashMap<u64, Sequence>, until: Instant) {
         let Some(sequence) = sequences.get(&self.session) else { return };
+        let mask = match self.turn.masking.as_mut().map(|masking| masking.wait(until)) {
+            None => None,
+            Some(Waited::Mask(mask)) => mask,
+            Some(Waited::Late) => return self.drawn = Drawn::Late,
+            Some(Waited::Failed(reason)) => return self.drawn = Drawn::Failed(EngineError::Sample(reason)),
+        };
         let history = &sequence.ids[self.turn.begin..];
         let (sampler, allow) = (&mut self.turn.sampler, self.turn.generate.allow.as_deref());
         let row = logits.row(self.row);
-        let sampled = catch_unwind(AssertUnwindSafe(|| sampler.sample(row, history, allow)));
-        self.drawn = Some(match sampled {
-            Err(panic) => Err(EngineError::Sample(format!("panic: {}", message(panic.as_ref())))),
-            Ok(result) => result.map_err(|error| EngineError::Sample(error.to_string())),
-        });
+        let sampled = catch_unwind(AssertUnwindSafe(|| match &mask {
+            Some(mask) => sampler.sample_within(row, history, mask),
+            None => sampler.sample(row, history, allow),
+        }));
+        self.drawn = match sampled {
+            Err(panic) => Drawn::Failed(EngineError::Sample(format!("panic: {}", message(panic.as_ref())))),
+            Ok(Err(error)) => Drawn::Failed(EngineError::Sample(error.to_string())),
+            Ok(Ok(sampled)) => Drawn::Token(sampled),
+        };
     }
 }
 
 /// Chooses a token for each. Which thread does it makes no difference: each turn has its own random numbers.
 pub(super) fn all(draws: &mut [Draw], logits: &Logits, sequences: &HashMap<u64, Sequence>, team: Option<&Team>) {
-    let some = |draws: &mut [Draw]| draws.iter_mut().for_each(|draw| draw.draw(logits, sequences));
+    let until = Instant::now() + PATIENCE;
+    let some = |draws: &mut [Draw]| draws.iter_mut().for_each(|draw| draw.draw(logits, sequences, until));
     match team {
         Some(team) => team.rows(draws, 1, 1, &|_, draws| some(draws)),
         None => some(draws),

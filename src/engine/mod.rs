@@ -11,6 +11,7 @@
 //! | `core`, `schedule`, `step`, `draw`, `commit` | the synchronous heart: commands, plan, forward pass, sampling |
 //! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
 //! | `stop` | where a turn ends |
+//! | `constraint`, `masking` | which tokens a turn may hold, found beside the steps |
 //! | `backend`, `cpu`, `mock` | what computes the logits |
 //! | `counters`, `histogram`, `health` | what can be seen from outside |
 
@@ -18,6 +19,7 @@ mod backend;
 mod command;
 mod commit;
 mod config;
+mod constraint;
 mod core;
 mod counters;
 mod cpu;
@@ -29,6 +31,7 @@ mod histogram;
 mod lease;
 mod lru;
 mod mailbox;
+mod masking;
 pub mod mock;
 mod pool;
 mod prefix;
@@ -46,6 +49,7 @@ mod worker;
 
 pub use backend::{Backend, BackendError, BackendSpec};
 pub use config::EngineConfig;
+pub use constraint::{Constraint, Follow};
 pub use counters::{Counter, Counters, Gauge};
 pub use cpu::{CpuBackend, KvBudget};
 pub use error::EngineError;
@@ -56,6 +60,7 @@ pub use lease::Lease;
 pub use mock::MockBackend;
 pub use request::{Adapter, Generate, SessionOptions};
 pub use session::Session;
+pub(crate) use stop::Stop;
 pub use stop::{Matcher, StopSet};
 pub use token::{Finish, Origin, Step, Token};
 pub use turn::Turn;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use waymark_models::AdapterSlot;
 use waymark_models::sampler::SamplingParams;
 
+use super::constraint::Constraint;
 use super::stop::StopSet;
 
 /// A loaded adapter: which one a backend applies, and which one the cache means.
@@ -38,6 +39,9 @@ pub struct Generate {
     pub eos: Vec<u32>,
     /// When given, only these ids may be sampled. Log-probabilities stay those of the full distribution.
     pub allow: Option<Vec<u32>>,
+    /// When given, only what it allows may be sampled; not together with `allow`. Log-probabilities stay those of the
+    /// full distribution.
+    pub constraint: Option<Arc<dyn Constraint>>,
     /// Samples on after an end-of-sequence token.
     pub ignore_eos: bool,
 }
@@ -50,6 +54,7 @@ impl Default for Generate {
             stops: Arc::default(),
             eos: Vec::new(),
             allow: None,
+            constraint: None,
             ignore_eos: false,
         }
     }

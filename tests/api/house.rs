@@ -83,6 +83,7 @@ impl Plan {
             ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
         policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
         let mut state = AppState::new(runtime, policies, self.http);
+        state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);
         }
@@ -262,5 +263,9 @@ impl Embed for Letters {
 impl TextEmbedder for Letters {
     fn count_tokens(&self, text: &str) -> usize {
         text.len()
+    }
+
+    fn max_tokens(&self) -> usize {
+        200
     }
 }

@@ -8,6 +8,8 @@
     missing_debug_implementations
 )]
 
+mod completions;
+mod conformance;
 mod documents;
 mod drain;
 mod golden;
@@ -18,6 +20,9 @@ mod openapi;
 mod policies;
 mod refusals;
 mod routes;
+mod schemathesis;
 mod sdk;
 mod shelf;
+mod structured;
+mod tokenize;
 mod trainers;
