@@ -72,7 +72,7 @@ impl Core {
         sequence.ids.push(sampled.id);
         self.counters.decode_tokens_total.add(1);
         let finish = turn.ends(sampled.id, sequence.ids.len(), self.limit, self.bytes.get(sampled.id));
-        if let Some(masking) = turn.masking.as_mut().filter(|_| finish.is_none()) {
+        if let Some(masking) = turn.masking.as_ref().filter(|_| finish.is_none()) {
             masking.advance(sampled.id);
         }
         let room = turn.outbox.push(Step { id: sampled.id, logprob: sampled.logprob, top: sampled.top });

@@ -45,7 +45,7 @@ impl Draw {
     /// A panic concerns this row alone.
     fn draw(&mut self, logits: &Logits, sequences: &HashMap<u64, Sequence>, until: Instant) {
         let Some(sequence) = sequences.get(&self.session) else { return };
-        let mask = match self.turn.masking.as_mut().map(|masking| masking.wait(until)) {
+        let mask = match self.turn.masking.as_ref().map(|masking| masking.wait(until)) {
             None => None,
             Some(Waited::Mask(mask)) => mask,
             Some(Waited::Late) => return self.drawn = Drawn::Late,

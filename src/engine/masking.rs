@@ -1,6 +1,5 @@
 //! Masks for constrained turns, found on threads of their own while the engine's thread computes logits.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,22 +20,18 @@ const THREADS: usize = 2;
 pub(super) const PATIENCE: Duration = Duration::from_millis(2);
 
 /// The threads, started with the first constrained turn.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Masks {
     jobs: Option<Sender<Job>>,
 }
 
-impl fmt::Debug for Masks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Masks").field("started", &self.jobs.is_some()).finish()
-    }
-}
-
+#[derive(Debug)]
 struct Job {
     work: Work,
     slot: Arc<Slot>,
 }
 
+#[derive(Debug)]
 enum Work {
     Begin(Arc<dyn Constraint>),
     Next(Box<dyn Follow>, u32),
@@ -54,8 +49,8 @@ enum State {
     #[default]
     Working,
     Done(Result<(Box<dyn Follow>, Option<TokenMask>), String>),
-    /// Its mask is being used.
-    Taken,
+    /// Its mask is being used; the rule waits for the token that is chosen with it.
+    Used(Option<Box<dyn Follow>>),
 }
 
 impl Slot {
@@ -75,7 +70,7 @@ impl Masks {
             Some(jobs) => jobs.clone(),
             None => self.jobs.insert(start()?).clone(),
         };
-        let masking = Masking { jobs, slot: Arc::default(), rule: None };
+        let masking = Masking { jobs, slot: Arc::default() };
         masking.send(Work::Begin(Arc::clone(constraint)));
         Ok(masking)
     }
@@ -118,17 +113,10 @@ impl Work {
 }
 
 /// One turn's masks, one after the other.
+#[derive(Debug)]
 pub(super) struct Masking {
     jobs: Sender<Job>,
     slot: Arc<Slot>,
-    /// Here while its mask is used, else with whoever finds the next one.
-    rule: Option<Box<dyn Follow>>,
-}
-
-impl fmt::Debug for Masking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Masking").field("slot", &self.slot).finish()
-    }
 }
 
 /// What came of waiting for a mask.
@@ -143,35 +131,37 @@ pub(super) enum Waited {
 
 impl Masking {
     fn send(&self, work: Work) {
-        *self.slot.lock() = State::Working;
         if self.jobs.send(Job { work, slot: Arc::clone(&self.slot) }).is_err() {
             *self.slot.lock() = State::Done(Err("the threads for grammars have ended".into()));
         }
     }
 
     /// The mask for the next token, if it comes in time.
-    pub(super) fn wait(&mut self, until: Instant) -> Waited {
+    pub(super) fn wait(&self, until: Instant) -> Waited {
         let working = |state: &mut State| matches!(state, State::Working);
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.slot.done.wait_timeout_while(self.slot.lock(), left, working);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if matches!(*state, State::Working) {
-            return Waited::Late;
-        }
-        match std::mem::replace(&mut *state, State::Taken) {
+        match std::mem::replace(&mut *state, State::Used(None)) {
+            State::Working => {
+                *state = State::Working;
+                Waited::Late
+            }
             State::Done(Ok((rule, mask))) => {
-                self.rule = Some(rule);
+                *state = State::Used(Some(rule));
                 Waited::Mask(mask)
             }
             State::Done(Err(reason)) => Waited::Failed(reason),
-            State::Working | State::Taken => Waited::Failed("its mask was used already".into()),
+            State::Used(_) => Waited::Failed("its mask was used already".into()),
         }
     }
 
     /// Has the mask after `id` found.
-    pub(super) fn advance(&mut self, id: u32) {
-        if let Some(rule) = self.rule.take() {
-            self.send(Work::Next(rule, id));
+    pub(super) fn advance(&self, id: u32) {
+        let used = std::mem::replace(&mut *self.slot.lock(), State::Working);
+        match used {
+            State::Used(Some(rule)) => self.send(Work::Next(rule, id)),
+            other => *self.slot.lock() = other,
         }
     }
 }
@@ -218,21 +208,21 @@ mod tests {
     fn masks_follow_the_tokens_and_a_panic_is_an_error() {
         let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 2, takes: Duration::ZERO });
         let mut masks = Masks::default();
-        let mut masking = masks.begin(&rule).unwrap();
+        let masking = masks.begin(&rule).unwrap();
         assert!(matches!(masking.wait(long()), Waited::Mask(Some(_))));
         assert!(matches!(masking.wait(long()), Waited::Failed(_)), "a mask is used once");
         masking.advance(0);
         assert!(matches!(masking.wait(long()), Waited::Mask(Some(_))));
         masking.advance(1);
         assert!(matches!(masking.wait(long()), Waited::Failed(reason) if reason.contains("no further")));
-        let mut other = masks.begin(&rule).unwrap();
+        let other = masks.begin(&rule).unwrap();
         assert!(matches!(other.wait(long()), Waited::Mask(Some(_))), "the thread lives on");
     }
 
     #[test]
     fn nobody_waits_for_long() {
         let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 9, takes: Duration::from_millis(50) });
-        let mut masking = Masks::default().begin(&rule).unwrap();
+        let masking = Masks::default().begin(&rule).unwrap();
         assert!(matches!(masking.wait(Instant::now()), Waited::Late));
         assert!(matches!(masking.wait(long()), Waited::Mask(Some(_))), "and it comes all the same");
     }
