@@ -1,5 +1,7 @@
 //! One run of the loop for one question.
 
+use std::time::Duration;
+
 use tokio::sync::mpsc;
 use uuid::Uuid;
 use waymark_index::Mode;
@@ -124,6 +126,11 @@ impl<S: Source> Episode<S> {
     /// Its id.
     pub fn id(&self) -> &str {
         &self.settings.id
+    }
+
+    /// The wall time it may take.
+    pub fn time(&self) -> Duration {
+        self.settings.budget.time()
     }
 
     /// Length of its prompt.

@@ -6,6 +6,7 @@ use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::auth::Caller;
 use super::body::{Json, Wire};
 use super::episodes;
 use super::error::{ApiError, Code, Refusals};
@@ -91,6 +92,7 @@ pub struct AgentResponse {
 ))]
 pub(super) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     Json(request): Json<AgentRequest>,
 ) -> Result<Response, ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
@@ -98,7 +100,7 @@ pub(super) async fn create(
     let options = options(&request)?;
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
-    let started = episodes::start(&state, &policy, conversation, options, 1).await;
+    let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
     // Here the messages have another name.
     let events = started.map_err(|error| match error.param.as_deref() {
         Some("messages") => error.with_param("question"),

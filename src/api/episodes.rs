@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use super::auth::Caller;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
@@ -14,36 +15,44 @@ use crate::agent::{AgentError, Conversation, Episode, EpisodeOptions, Policy};
 /// How long a request waits for its schema to be compiled.
 const COMPILE: Duration = Duration::from_secs(5);
 
-/// Starts `n` episodes of one conversation, each with a seed of its own; the first has the seed of `options`. When one
-/// of them is refused, none runs.
+/// Starts `n` episodes of one conversation for `caller`, each with a seed of its own; the first has the seed of
+/// `options`. When one of them is refused, none runs. The request ends when their time is over and what was sent until
+/// then could have been taken.
 pub(super) async fn start(
     state: &AppState,
+    caller: &Caller,
     policy: &Arc<Policy>,
     conversation: Conversation,
     options: EpisodeOptions,
     n: usize,
 ) -> Result<Events, ApiError> {
-    start_all(state, policy, vec![(conversation, options)], n).await
+    start_all(state, caller, policy, vec![(conversation, options)], n).await
 }
 
 /// Starts `n` episodes of each question, those of one question after those of the one before.
 pub(super) async fn start_all(
     state: &AppState,
+    caller: &Caller,
     policy: &Arc<Policy>,
     questions: Vec<(Conversation, EpisodeOptions)>,
     n: usize,
 ) -> Result<Events, ApiError> {
     let (runtime, owned) = (state.runtime.clone(), policy.clone());
+    let salt = caller.salt;
     let schema = questions.iter().any(|(_, options)| options.json.is_some());
     let work = move || -> Result<Vec<Episode>, AgentError> {
         let mut episodes = Vec::new();
         for (conversation, options) in questions {
+            let options = EpisodeOptions { salt, ..options };
             episodes.extend(Episode::new(&runtime, &owned, conversation, options)?.choices(n));
         }
         Ok(episodes)
     };
-    let made = if schema { compile(state, work).await? } else { aside(work).await? };
-    admitted(follow(made?, policy, &state.metrics)).await
+    let episodes = if schema { compile(state, work).await? } else { aside(work).await? }?;
+    if let Some(time) = episodes.iter().map(Episode::time).max() {
+        caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
+    }
+    admitted(follow(episodes, policy, &state.metrics)).await
 }
 
 /// A prompt may be megabytes of text: it is read where that holds nobody up.

@@ -10,6 +10,12 @@ use utoipa::{IntoResponses, ToSchema};
 /// Tells OpenAI's SDKs not to repeat a request that would fail again the same way.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// `Retry-After` to the millisecond, for OpenAI's SDKs.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// How a key is to be shown.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"waymark\"");
+
 macro_rules! error_table {
     ($($(#[$doc:meta])* $ident:ident: $status:ident, $kind:literal, $code:literal, retry: $retry:literal;)*) => {
         /// What went wrong, as the wire names it.
@@ -60,6 +66,14 @@ error_table! {
     ContextLengthExceeded: BAD_REQUEST, "invalid_request_error", "context_length_exceeded", retry: false;
     /// The server runs without what the request needs: an index, an embedder.
     NotConfigured: BAD_REQUEST, "invalid_request_error", "not_configured", retry: false;
+    /// The request shows no key, or one that is not known.
+    InvalidApiKey: UNAUTHORIZED, "invalid_request_error", "invalid_api_key", retry: false;
+    /// The key may not do this.
+    InsufficientScope: FORBIDDEN, "permission_error", "insufficient_scope", retry: false;
+    /// The key has asked as often as it may.
+    RateLimited: TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", retry: true;
+    /// The key has as many requests running as it may.
+    ConcurrencyLimited: TOO_MANY_REQUESTS, "rate_limit_error", "concurrency_limit_exceeded", retry: true;
     /// No policy has this name.
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// No document of the index has this id.
@@ -82,6 +96,8 @@ error_table! {
     UnsupportedMediaType: UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_media_type", retry: false;
     /// Too many requests wait already.
     QueueFull: SERVICE_UNAVAILABLE, "server_error", "queue_full", retry: true;
+    /// Too many connections are open already.
+    TooManyConnections: SERVICE_UNAVAILABLE, "server_error", "too_many_connections", retry: true;
     /// The server is shutting down.
     Draining: SERVICE_UNAVAILABLE, "server_error", "draining", retry: true;
     /// The engine thread has died.
@@ -113,7 +129,8 @@ pub struct ApiError {
 impl ApiError {
     /// An error with a message and nothing else.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let retry_after = (code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(Duration::from_secs(1));
+        let busy = matches!(code.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+        let retry_after = busy.then_some(Duration::from_secs(1));
         Self { code, message: message.into(), param: None, retry_after }
     }
 
@@ -146,7 +163,11 @@ impl IntoResponse for ApiError {
         let mut response = (self.code.status(), axum::Json(self.body())).into_response();
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_millis().div_ceil(1000).max(1) as u64));
+            headers.insert(RETRY_AFTER_MS, HeaderValue::from(after.as_millis() as u64));
+        }
+        if self.code.status() == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
         }
         if self.code.status().is_server_error() && !self.code.retry() {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));

@@ -23,7 +23,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) async fn observe(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let id = format!("req_{}", Uuid::now_v7().simple());
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
-    let span = tracing::info_span!("request", %id, method = %request.method(), path = request.uri().path());
+    let span = tracing::info_span!("request", %id, method = %request.method(), path = request.uri().path(), key = tracing::field::Empty);
     state.metrics.in_flight.inc();
     let mut record =
         Record { metrics: state.metrics, route, status: 0, error: None, begun: Instant::now(), span: span.clone() };
@@ -55,7 +55,7 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
 }
 
 /// Keeps `kept` alive for as long as a streamed body is; a body that is complete already does not need it.
-fn hold_until_sent<T: Send + 'static>(response: Response, kept: T) -> Response {
+pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, kept: T) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
     }

@@ -30,7 +30,7 @@ pub(crate) struct Head;
 
 /// The whole document.
 pub fn document() -> utoipa::openapi::OpenApi {
-    let (_, mut document) = super::routes().split_for_parts();
+    let (_, _, mut document) = super::routes().split();
     // axum writes a tail that may hold slashes as `{*id}`, OpenAPI has only `{id}`.
     document.paths.paths = std::mem::take(&mut document.paths.paths)
         .into_iter()

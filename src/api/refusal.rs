@@ -53,12 +53,6 @@ pub(crate) async fn no_route(request: Request) -> ApiError {
     ApiError::new(Code::NotFound, format!("there is no route {} {}", request.method(), request.uri().path()))
 }
 
-/// Answers a method that the route does not have.
-pub(crate) async fn no_method(request: Request) -> ApiError {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
-    ApiError::new(Code::MethodNotAllowed, message)
-}
-
 /// Turns a panic in a handler into an error for its client; the others never learn of it.
 pub(crate) async fn contain(request: Request, next: Next) -> Response {
     AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {

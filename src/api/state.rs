@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
 
+use super::auth::Keys;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
@@ -34,6 +35,8 @@ pub struct AppState {
     pub(crate) compiling: Arc<Semaphore>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
+    /// Who may do what.
+    pub keys: Keys,
     /// How requests are taken.
     pub config: HttpConfig,
     /// What `/metrics` shows.
@@ -54,6 +57,7 @@ impl AppState {
             index: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
             store: None,
+            keys: Keys::default(),
             config,
             drain: Drain::default(),
         }
@@ -97,6 +101,12 @@ impl AppState {
     /// The same state, with policies that come and go.
     pub fn with_store(mut self, store: PolicyStore) -> Self {
         self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// The same state, for those who have one of `keys`.
+    pub fn with_keys(mut self, keys: Keys) -> Self {
+        self.keys = keys;
         self
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::size::seconds;
-use super::{ConfigError, Size, at_least_one};
+use super::{AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, Size, at_least_one};
 
 /// How requests are taken, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -23,6 +23,10 @@ pub struct HttpArgs {
     /// Send reasoning under `reasoning` as well as under `reasoning_content`: some clients know only that name.
     #[arg(long, env = "WAYMARK_MIRROR_REASONING")]
     pub mirror_reasoning: bool,
+
+    /// What one connection may take.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
 }
 
 /// How requests are taken.
@@ -36,6 +40,14 @@ pub struct HttpConfig {
     pub drain: Duration,
     /// Whether chats tell reasoning under its second name too.
     pub mirror_reasoning: bool,
+    /// Whether every key's cached prefixes are its own.
+    pub private_cache: bool,
+    /// Whether the metrics are for everybody.
+    pub open_metrics: bool,
+    /// Origins whose pages may use the server from a browser; `*` for all.
+    pub cors_origins: Vec<String>,
+    /// What one connection may take.
+    pub connection: ConnectionConfig,
 }
 
 impl Default for HttpConfig {
@@ -45,22 +57,30 @@ impl Default for HttpConfig {
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             mirror_reasoning: false,
+            private_cache: false,
+            open_metrics: false,
+            cors_origins: Vec::new(),
+            connection: ConnectionConfig::default(),
         }
     }
 }
 
 impl HttpArgs {
-    /// What the flags mean together.
+    /// What the flags mean together with those about who may use the server.
     ///
     /// # Errors
-    /// If no body is small enough.
-    pub fn resolve(self) -> Result<HttpConfig, ConfigError> {
+    /// If no body is small enough, no connection could be opened, or an origin is none.
+    pub fn resolve(self, access: &AccessArgs) -> Result<HttpConfig, ConfigError> {
         at_least_one(&[("body-limit", self.body_limit.0)])?;
         Ok(HttpConfig {
             body_limit: self.body_limit.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
             mirror_reasoning: self.mirror_reasoning,
+            private_cache: access.private_cache,
+            open_metrics: access.open_metrics,
+            cors_origins: access.origins()?,
+            connection: self.connection.resolve()?,
         })
     }
 }

@@ -1,22 +1,30 @@
 //! Configuration in two steps: what was typed ([`ServeArgs`]) and what it means ([`ServeConfig`]). One file per group of
 //! flags.
 
+mod access;
+mod connection;
 mod filter;
 mod http;
 mod log;
 mod model;
 mod retrieval;
 mod size;
+mod tls;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::api::auth::SecretError;
+
+pub use access::{AccessArgs, AccessConfig, TypedKey};
+pub use connection::{ConnectionArgs, ConnectionConfig};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use http::{HttpArgs, HttpConfig};
 pub use log::LogFormat;
-pub use model::{ModelArgs, ModelConfig};
+pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig};
 pub use retrieval::{RetrievalArgs, RetrievalConfig};
 pub use size::Size;
+pub use tls::{TlsArgs, TlsConfig};
 
 /// What `waymark serve` was asked for, flag by flag. Every flag can also be set by the environment variable its help
 /// names.
@@ -51,6 +59,14 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub http: HttpArgs,
 
+    /// Who may use the server, and from where.
+    #[command(flatten)]
+    pub access: AccessArgs,
+
+    /// What the server proves itself with.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+
     /// How the log is written.
     #[arg(long, env = "WAYMARK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -73,6 +89,12 @@ pub enum ConfigError {
     /// The mock has no weights to apply an adapter to.
     #[error("--mock does not take --policy: it serves policies of its own")]
     MockWithPolicies,
+    /// What was given as a key is none.
+    #[error("--api-key: {0}")]
+    Key(SecretError),
+    /// No browser would send this as the origin of a page.
+    #[error("--cors-origin {0}: give a scheme and a host, such as `https://example.org`, without a path; or `*`")]
+    Origin(String),
 }
 
 /// What the flags mean.
@@ -90,6 +112,10 @@ pub struct ServeConfig {
     pub retrieval: RetrievalConfig,
     /// How requests are taken.
     pub http: HttpConfig,
+    /// Where API keys come from.
+    pub access: AccessConfig,
+    /// What the server proves itself with, if anything.
+    pub tls: Option<TlsConfig>,
 }
 
 /// How many threads this machine runs at once.
@@ -123,7 +149,9 @@ impl ServeArgs {
             policies: self.policies,
             policy_root: self.policy_root,
             retrieval: self.retrieval.resolve()?,
-            http: self.http.resolve()?,
+            http: self.http.resolve(&self.access)?,
+            access: self.access.resolve()?,
+            tls: self.tls.resolve(),
         })
     }
 }
@@ -158,6 +186,18 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_not_shown() {
+        let key = "wm_0123456789abcdef0123456789abcdef";
+        let args = parse(&["--api-key", key]).unwrap();
+        assert!(!format!("{args:?} {:?}", args.clone().resolve().unwrap()).contains(&key[3..]));
+        let refused = parse(&["--api-key", "short-but-secret"]).unwrap().resolve().unwrap_err().to_string();
+        assert!(refused.contains("at least 24") && !refused.contains("short-but"), "{refused}");
+        let env = ServeArgs::augment_args(Command::new("serve"));
+        let flag = env.get_arguments().find(|flag| flag.get_id() == "api_key").unwrap();
+        assert!(flag.is_hide_env_values_set());
+    }
+
+    #[test]
     fn nonsense_is_refused_with_what_to_change() {
         let error = |flags: &[&str]| parse(flags).unwrap().resolve().unwrap_err().to_string();
         assert_eq!(error(&["--max-batch", "0"]), "--max-batch must be at least 1");
@@ -166,6 +206,9 @@ mod tests {
         assert!(parse(&["--fact-filter-url", "http://x"]).is_err());
         let filter = ["--fact-filter-url", "http://x", "--fact-filter-model", "m", "--fact-filter-timeout-ms", "0"];
         assert_eq!(error(&filter), "--fact-filter-timeout-ms must be at least 1");
+        assert!(error(&["--cors-origin", "example.org/path"]).contains("--cors-origin example.org/path"));
+        assert_eq!(error(&["--max-connections", "0"]), "--max-connections must be at least 1");
+        assert!(parse(&["--tls-cert", "a.pem"]).is_err());
         assert!(parse(&["--drain-seconds", "-1"]).is_err() && parse(&["--port", "70000"]).is_err());
     }
 }

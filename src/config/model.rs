@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use super::{ConfigError, Size, at_least_one, or_cores};
 
+/// The base model that is served when none is named: a name in the catalog.
+pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
+
 /// What the model is computed with, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ModelArgs {
     /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
-    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
+    #[arg(long, env = "WAYMARK_MODEL", default_value = DEFAULT_MODEL)]
     pub model: String,
 
     /// Threads that compute; 0 takes one per core.

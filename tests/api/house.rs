@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark::api::auth::Keys;
 use waymark::api::{AppState, Library, PolicyStore, TextEmbedder};
 use waymark::config::HttpConfig;
 use waymark::engine::mock::Lines;
@@ -33,6 +34,7 @@ pub struct Plan {
     pub embedder: Option<Arc<dyn TextEmbedder>>,
     pub library: Option<Library>,
     pub store: Option<PolicyStore>,
+    pub keys: Keys,
 }
 
 /// A running server.
@@ -71,6 +73,7 @@ impl Plan {
             embedder: None,
             library: None,
             store: None,
+            keys: Keys::default(),
         }
     }
 
@@ -82,7 +85,7 @@ impl Plan {
         let mut policies: Vec<Policy> =
             ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
         policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
-        let mut state = AppState::new(runtime, policies, self.http);
+        let mut state = AppState::new(runtime, policies, self.http).with_keys(self.keys);
         state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);
@@ -141,14 +144,22 @@ impl House {
 
     /// Opens a connection and sends a POST over it by hand.
     pub async fn raw(&self, path: &str, body: &Value) -> TcpStream {
-        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        self.raw_with(path, "accept: */*", body).await
+    }
+
+    /// The same with another header.
+    pub async fn raw_with(&self, path: &str, header: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        socket.write_all(head.as_bytes()).await.unwrap();
+        let mut socket = self.raw_head(path, &format!("{header}\r\ncontent-length: {}", body.len())).await;
         socket.write_all(body.as_bytes()).await.unwrap();
+        socket
+    }
+
+    /// The same without a body: whatever the headers say, none comes.
+    pub async fn raw_head(&self, path: &str, headers: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n{headers}\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
         socket
     }
 

@@ -8,6 +8,7 @@
     missing_debug_implementations
 )]
 
+mod auth;
 mod completions;
 mod conformance;
 mod documents;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Learner, Lora, Parameter, Tune};
@@ -21,7 +22,8 @@ const TENSORS: &str = "adapter_model.safetensors";
 const README: &str = "README.md";
 
 /// The form that an adapter's values are saved in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// As they are learnt.
     #[default]

@@ -15,6 +15,7 @@ mod whole;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
+use super::auth::Caller;
 use super::body::Json;
 use super::episodes;
 use super::error::{ApiError, Refusals};
@@ -37,10 +38,12 @@ use request::ChatRequest;
 ))]
 pub(super) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     Json(request): Json<ChatRequest>,
 ) -> Result<Response, ApiError> {
     let plan = Plan::new(&state, request)?;
-    let events = episodes::start(&state, &plan.policy, plan.conversation.clone(), plan.options.clone(), plan.n).await?;
+    let (conversation, options) = (plan.conversation.clone(), plan.options.clone());
+    let events = episodes::start(&state, &caller, &plan.policy, conversation, options, plan.n).await?;
     if plan.stream {
         return Ok(stream::respond(&state, &plan, events));
     }
@@ -55,6 +58,10 @@ pub(super) async fn create(
     )),
     Refusals,
 ))]
-pub(super) async fn create_short(state: State<AppState>, request: Json<ChatRequest>) -> Result<Response, ApiError> {
-    create(state, request).await
+pub(super) async fn create_short(
+    state: State<AppState>,
+    caller: Caller,
+    request: Json<ChatRequest>,
+) -> Result<Response, ApiError> {
+    create(state, caller, request).await
 }

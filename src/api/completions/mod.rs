@@ -13,6 +13,7 @@ mod whole;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
+use super::auth::Caller;
 use super::body::Json;
 use super::episodes;
 use super::error::{ApiError, Refusals};
@@ -35,10 +36,11 @@ use request::CompletionRequest;
 ))]
 pub(super) async fn create(
     State(state): State<AppState>,
+    caller: Caller,
     Json(request): Json<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let (plan, questions) = Plan::new(&state, request)?;
-    let started = episodes::start_all(&state, &plan.policy, questions, plan.n).await;
+    let started = episodes::start_all(&state, &caller, &plan.policy, questions, plan.n).await;
     // Here the messages have another name.
     let events = started.map_err(|error| match error.param.as_deref() {
         Some("messages") => error.with_param("prompt"),

@@ -84,7 +84,10 @@ pub fn write(dir: &Path, learner: &Learner, recipe: &Recipe, record: &Record, ba
     durable::folder(dir, |part| {
         match recipe.adapter {
             // It is written as a folder of its own, which takes the place of this one.
-            Some(_) => learner.save_adapter(part, recipe.hub.as_deref().unwrap_or(&recipe.base))?,
+            Some(_) => {
+                let base = recipe.hub.as_deref().unwrap_or(&recipe.base);
+                learner.save_adapter_as(part, base, recipe.precision)?;
+            }
             None => whole::write(&part.join(WHOLE), learner, base)?,
         }
         std::fs::write(part.join("policy.toml"), text).map_err(RunError::io("write", &part.join("policy.toml")))?;
@@ -141,7 +144,7 @@ mod tests {
     use std::sync::Arc;
 
     use waymark::agent::Policy;
-    use waymark_models::gradient::Tune;
+    use waymark_models::gradient::{Precision, Tune};
     use waymark_models::kernel::Team;
     use waymark_models::weights::Weights;
 
@@ -181,6 +184,21 @@ mod tests {
         other.load_adapter(&dir).unwrap();
         assert_eq!(other.values(), learner.values());
         assert_eq!((policy_dir(temp.path()), policy_dir(&dir)), (dir.clone(), dir));
+    }
+
+    #[test]
+    fn a_recipe_says_what_values_are_rounded_to() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut learner = tiny::learner(&tiny::weights(temp.path(), 48));
+        learner.change(|values, _| values.fill(0.1));
+        let size = |precision| {
+            let recipe = Recipe { precision, ..tiny::recipe(temp.path()) };
+            let dir = temp.path().join("policy");
+            write(&dir, &learner, &recipe, &Record::default(), temp.path()).unwrap();
+            std::fs::metadata(dir.join("adapter_model.safetensors")).unwrap().len() as f64
+        };
+        let (whole, half) = (size(Precision::F32), size(Precision::F16));
+        assert!((0.45..0.75).contains(&(half / whole)), "{half} of {whole} bytes");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use waymark::agent::Policy;
-use waymark_models::gradient::{Lora, Tune};
+use waymark_models::gradient::{Lora, Precision, Tune};
 
 pub use part::{Grpo, Optimizer, Reference, Sft, Stage};
 
@@ -67,6 +67,9 @@ pub struct Recipe {
     pub policy: toml::Table,
     /// The adapter that is learnt; without it, every weight is.
     pub adapter: Option<Lora>,
+    /// What the adapter's values are rounded to in the policy that comes out; they are learnt in `f32`.
+    #[serde(default)]
+    pub precision: Precision,
     /// How gradients become steps.
     #[serde(default)]
     pub optimizer: Optimizer,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use toml::{Table, Value};
+use waymark_models::gradient::Precision;
 
 use super::{Grpo, Recipe, RecipeError, Sft};
 
@@ -62,6 +63,8 @@ impl Recipe {
             ("optimizer.weight_decay", self.optimizer.weight_decay >= 0.0, "must not be below 0"),
             ("optimizer.clip", self.optimizer.clip >= 0.0, "must not be below 0; 0 does not clip"),
         ];
+        let whole = self.adapter.is_some() || self.precision == Precision::F32;
+        let precision = [("precision", whole, "is of an adapter: all weights are saved as they are learnt, in f32")];
         let adapter = self.adapter.iter().flat_map(|adapter| {
             [
                 ("adapter.rank", adapter.rank > 0, "must be at least 1"),
@@ -69,7 +72,7 @@ impl Recipe {
                 ("adapter.targets", !adapter.targets.is_empty(), "name at least one projection, such as \"q_proj\""),
             ]
         });
-        let checks = own.into_iter().chain(adapter);
+        let checks = own.into_iter().chain(precision).chain(adapter);
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
         wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw())
@@ -241,6 +244,7 @@ mod tests {
             ("adapter.targets=[\"k_prj\"]", "adapter.targets[0]", "unknown variant `k_prj`"),
             ("policy.protocol=routerug", "policy", "routerug"),
             ("policy.retrieval.kk=3", "policy", "unknown field `kk`"),
+            ("precision=f8", "precision", "unknown variant `f8`"),
         ] {
             let error = parse(&[set]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("tiny.toml: {field}")), "{set}: {error}");
@@ -266,6 +270,16 @@ mod tests {
         }
         let warm = ["policy.sampling.temperature=0.7".to_owned(), "grpo.sampling={}".to_owned()];
         assert!(Recipe::open(path, &warm).is_ok());
+    }
+
+    #[test]
+    fn only_an_adapter_is_rounded() {
+        assert_eq!(parse(&[]).unwrap().precision, Precision::F32);
+        assert_eq!(parse(&["precision=bf16"]).unwrap().precision, Precision::Bf16);
+        let adapter = TEXT.find("[adapter]").unwrap()..TEXT.find("[sft]").unwrap();
+        let whole = TEXT.replace(&TEXT[adapter], "");
+        let error = Recipe::parse(&whole, Path::new("tiny.toml"), &["precision=f16".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("tiny.toml: precision: is of an adapter"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! `waymark demo`: small weights, a small corpus, a server.
+//! `waymark demo`: small weights, a trained policy, a small corpus, a server.
+
+mod policy;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,13 +14,14 @@ use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
 use super::embedding::Embedding;
 use super::index::Bars;
 use super::{assembly, cache, logging, serve};
-use crate::config::{ServeArgs, ServeConfig};
+use crate::agent::Policy;
+use crate::config::{DEFAULT_MODEL, ServeArgs, ServeConfig};
 use crate::server::stop_signal;
 
 /// The corpus of the demo, in the program itself so that it works from anywhere.
-const CORPUS: &str = include_str!("../../demo/corpus.jsonl");
+const CORPUS: &str = include_str!("../../../demo/corpus.jsonl");
 /// What its passages state.
-const TRIPLES: &str = include_str!("../../demo/triples.jsonl");
+const TRIPLES: &str = include_str!("../../../demo/triples.jsonl");
 
 /// A line of [`TRIPLES`].
 #[derive(Deserialize)]
@@ -27,7 +30,8 @@ struct Statements {
     triples: Vec<Triple>,
 }
 
-/// Tries everything at once: pulls the default weights, builds an index of a small corpus, and serves it.
+/// Tries everything at once: pulls the default weights, builds an index of a small corpus, and serves it to a policy that
+/// was trained to search.
 ///
 /// The first start downloads about 180 MB and embeds the corpus; later ones take seconds.
 #[derive(Debug, clap::Args)]
@@ -47,6 +51,15 @@ impl Args {
             config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
             loaded = Some(embedder);
         }
+        // The trained policy is of the default weights; who names policies or other weights gets those.
+        if config.policies.is_empty() && config.model.weights.as_deref() == Some(DEFAULT_MODEL) {
+            let cache = cache::folder(config.model.cache.clone())?;
+            config.policies.push(tokio::task::block_in_place(|| policy::unpack(&cache))?);
+        }
+        let model = match config.policies.first() {
+            Some(dir) => Policy::open(dir)?.name,
+            None => "routerag".to_owned(),
+        };
         let server = serve::bind(&config, loaded).await?;
         let stop = stop_signal();
         let url = format!("http://{}", server.address());
@@ -54,7 +67,7 @@ impl Args {
         writeln!(out, "listening on {url}\n")?;
         writeln!(out, "try, in another terminal:\n")?;
         writeln!(out, "  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{{")?;
-        writeln!(out, "    \"model\": \"routerag\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;
+        writeln!(out, "    \"model\": \"{model}\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
         writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
         writeln!(out, "Ctrl-C stops it.")?;

@@ -1,0 +1,237 @@
+//! Keys: every route without one, with the wrong one and with the right one; limits; whose cache is whose.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
+use waymark::engine::mock::Lines;
+
+use crate::house::{House, Plan, eventually, read_until, says, script};
+
+/// Everything that needs no key. Whoever adds a route to this list says that the whole world may use it.
+const OPEN: [(&str, &str); 5] =
+    [("get", "/"), ("get", "/health"), ("get", "/ready"), ("get", "/openapi.yaml"), ("get", "/openapi.json")];
+
+fn entry(name: &str, secret: &Secret, scopes: &[Scope]) -> Entry {
+    Entry {
+        id: KeyId::new(name),
+        digest: secret.digest(),
+        scopes: scopes.to_vec(),
+        limits: Limits::default(),
+        private_cache: false,
+    }
+}
+
+fn chat() -> Value {
+    json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]})
+}
+
+/// A house with one key for each scope.
+async fn guarded() -> (House, [(Scope, Secret); 3]) {
+    let secrets = Scope::ALL.map(|scope| (scope, Secret::generate()));
+    let entries = secrets.iter().map(|(scope, secret)| entry(scope.name(), secret, &[*scope])).collect();
+    let plan = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(says("hi")) };
+    (plan.build().await, secrets)
+}
+
+/// The status and the error's code of a request with an empty body, which no route takes for more than it is.
+async fn knock(house: &House, method: &str, path: &str, key: Option<&str>) -> (u16, String) {
+    let mut request = house.client.request(method.to_uppercase().parse().unwrap(), house.url(path));
+    if let Some(key) = key {
+        request = request.bearer_auth(key);
+    }
+    let response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    if status == 401 {
+        assert!(response.headers()["www-authenticate"].to_str().unwrap().starts_with("Bearer"), "{path}");
+    }
+    let body: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap_or_default();
+    (status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn every_route_without_a_key_with_a_wrong_one_and_with_the_right_one() {
+    let (house, secrets) = guarded().await;
+    let document: Value = house.get("/openapi.json").await.json().await.unwrap();
+    let mut open = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let at = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+            let at = at.collect::<Vec<_>>().join("/");
+            let needs = operation["security"][0]["key"][0].as_str();
+            let Some(needs) = needs else {
+                assert_eq!(knock(&house, method, &at, None).await.0, 200, "{method} {path}");
+                open.push((method.as_str(), path.as_str()));
+                continue;
+            };
+            for status in ["401", "403", "429"] {
+                assert!(operation["responses"][status].is_object(), "{method} {path}: {status} is not described");
+            }
+            let unknown = Secret::generate();
+            for key in [None, Some(unknown.reveal()), Some("x"), Some("é")] {
+                let refused = knock(&house, method, &at, key).await;
+                assert_eq!(refused, (401, "invalid_api_key".to_owned()), "{method} {path}");
+            }
+            for (scope, secret) in &secrets {
+                let (status, code) = knock(&house, method, &at, Some(secret.reveal())).await;
+                if scope.name() == needs {
+                    assert_ne!((status, code.as_str()), (401, "invalid_api_key"), "{method} {path}");
+                    assert_ne!(code, "insufficient_scope", "{method} {path}");
+                } else {
+                    assert_eq!((status, code.as_str()), (403, "insufficient_scope"), "{method} {path} as {scope}");
+                }
+            }
+        }
+    }
+    open.sort_unstable();
+    let mut expected = OPEN;
+    expected.sort_unstable();
+    assert_eq!(open, expected);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_told_to_known_keys_only() {
+    let (house, secrets) = guarded().await;
+    let key = Some(secrets[0].1.reveal());
+    for (method, path, status) in [
+        ("get", "/v1/nothing", 404),
+        ("get", "/v1/chat/completions", 405),
+        ("delete", "/health", 405),
+        ("get", "/v1/chat/completions/", 404),
+        ("get", "/V1/models", 404),
+        ("get", "//v1/models", 404),
+    ] {
+        assert_eq!(knock(&house, method, path, None).await.0, 401, "{method} {path}");
+        assert_eq!(knock(&house, method, path, key).await.0, status, "{method} {path}");
+    }
+    // What may be got may be asked about, and no more than that.
+    assert_eq!(knock(&house, "head", "/v1/models", None).await.0, 401);
+    assert_eq!(knock(&house, "head", "/v1/models", key).await.0, 200);
+    assert_eq!(knock(&house, "head", "/metrics", key).await.0, 403);
+}
+
+#[tokio::test]
+async fn the_metrics_can_be_opened() {
+    let secret = Secret::generate();
+    let keys = Keys::open(None, vec![entry("a", &secret, &[Scope::Infer])]).unwrap();
+    let mut plan = Plan { keys, ..Plan::new(says("hi")) };
+    plan.http.open_metrics = true;
+    let house = plan.build().await;
+    assert_eq!(house.get("/metrics").await.status(), 200);
+    assert_eq!(house.get("/v1/models").await.status(), 401);
+}
+
+#[tokio::test]
+async fn a_key_is_refused_before_its_body_is_read() {
+    let (house, _) = guarded().await;
+    let mut socket = house.raw_head("/v1/chat/completions", "content-length: 100000").await;
+    let answer = read_until(&mut socket, "invalid_api_key").await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_key_that_asks_too_often_waits() {
+    let secret = Secret::generate();
+    let limits = Limits { requests_per_minute: Some(3), concurrent: None };
+    let other = Secret::generate();
+    let entries = vec![
+        Entry { limits, ..entry("often", &secret, &[Scope::Infer]) },
+        Entry { limits, ..entry("other", &other, &[Scope::Infer]) },
+    ];
+    let house = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
+    let ask = async |secret: &Secret| {
+        let request = house.client.post(house.url("/v1/chat/completions")).bearer_auth(secret.reveal());
+        request.json(&chat()).send().await.unwrap()
+    };
+    for _ in 0..3 {
+        assert_eq!(ask(&secret).await.status(), 200);
+    }
+    let refused = ask(&secret).await;
+    assert_eq!(refused.status(), 429);
+    let header = |name: &str| refused.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
+    let (seconds, milliseconds) = (header("retry-after"), header("retry-after-ms"));
+    assert!((1..=20).contains(&seconds) && milliseconds.div_ceil(1000) == seconds, "{seconds} {milliseconds}");
+    let body: Value = refused.json().await.unwrap();
+    assert_eq!(body["error"]["type"], "rate_limit_error");
+    assert_eq!(body["error"]["code"], "rate_limit_exceeded");
+    assert_eq!(ask(&other).await.status(), 200, "another key has minutes of its own");
+}
+
+#[tokio::test]
+async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
+    let secret = Secret::generate();
+    let limits = Limits { requests_per_minute: None, concurrent: Some(1) };
+    let entries = vec![Entry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
+    let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
+    let house = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(backend) }.build().await;
+    let mut body = chat();
+    body["stream"] = json!(true);
+    let header = format!("authorization: Bearer {}", secret.reveal());
+    let mut socket = house.raw_with("/v1/chat/completions", &header, &body).await;
+    read_until(&mut socket, "\"content\":\"w\"").await;
+    let refused = knock(&house, "get", "/v1/models", Some(secret.reveal())).await;
+    assert_eq!(refused, (429, "concurrency_limit_exceeded".to_owned()));
+    drop(socket);
+    eventually("the stream was given up", || house.state.drain.running() == 0).await;
+    assert_eq!(knock(&house, "get", "/v1/models", Some(secret.reveal())).await.0, 200);
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
+    for (private, everybody) in [(false, false), (true, false), (false, true)] {
+        let secrets = [Secret::generate(), Secret::generate()];
+        let entries = secrets.iter().enumerate().map(|(index, secret)| Entry {
+            private_cache: private && index == 0,
+            ..entry(&format!("key-{index}"), secret, &[Scope::Infer])
+        });
+        let keys = Keys::open(None, entries.collect()).unwrap();
+        let mut plan = Plan { keys, ..Plan::new(script(&Lines::new(["an answer"]))) };
+        plan.http.private_cache = everybody;
+        let house = plan.build().await;
+        let mut body = chat();
+        body["messages"][0]["content"] = json!("a prompt that fills several blocks ".repeat(8));
+        let cached = async |secret: &Secret, path: &str, body: &Value| {
+            let request = house.client.post(house.url(path)).bearer_auth(secret.reveal()).json(body);
+            let answer: Value = request.send().await.unwrap().json().await.unwrap();
+            let details = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+            details.as_u64().or(answer["usage"]["cached_tokens"].as_u64()).unwrap()
+        };
+        let path = "/v1/chat/completions";
+        assert_eq!(cached(&secrets[0], path, &body).await, 0);
+        assert!(cached(&secrets[0], path, &body).await >= 256, "one's own are always found");
+        let shared = !private && !everybody;
+        assert_eq!(cached(&secrets[1], path, &body).await > 0, shared, "private {private}, everybody {everybody}");
+
+        let question = json!({"model": "plain", "question": "another prompt that fills several blocks ".repeat(8)});
+        // What the template says before the question is less than two blocks: nothing else of it may be shared.
+        let before = cached(&secrets[0], "/v1/agent", &question).await;
+        let after = cached(&secrets[1], "/v1/agent", &question).await;
+        assert_eq!(after >= before + 256, shared, "private {private}, everybody {everybody}: {before} {after}");
+        house.quiet().await;
+    }
+}
+
+#[tokio::test]
+async fn keys_are_read_again_while_requests_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.toml");
+    let (old, new) = (Secret::generate(), Secret::generate());
+    std::fs::write(&path, entry("old", &old, &[Scope::Infer]).to_string()).unwrap();
+    let keys = Keys::open(Some(&path), Vec::new()).unwrap();
+    let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(2), Duration::ZERO);
+    let house = Plan { keys: keys.clone(), ..Plan::new(backend) }.build().await;
+    let running = (0..8).map(|_| {
+        let request = house.client.post(house.url("/v1/chat/completions")).bearer_auth(old.reveal()).json(&chat());
+        tokio::spawn(async move { request.send().await.unwrap().json::<Value>().await.unwrap() })
+    });
+    let running: Vec<_> = running.collect();
+    eventually("all run", || house.state.drain.running() == 8).await;
+    std::fs::write(&path, entry("new", &new, &[Scope::Infer]).to_string()).unwrap();
+    keys.reload().unwrap();
+    assert_eq!(knock(&house, "get", "/v1/models", Some(old.reveal())).await.0, 401);
+    assert_eq!(knock(&house, "get", "/v1/models", Some(new.reveal())).await.0, 200);
+    for answer in running {
+        assert_eq!(answer.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(60));
+    }
+}
