@@ -46,7 +46,8 @@ const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 6
 pub struct Counters {
     /// Tokens whose KV was computed in prefill, those computed again included.
     pub prefill_tokens_total: Counter,
-    /// Tokens whose KV had been computed before and was given up for want of blocks.
+    /// Tokens whose KV had been computed before and was given up for want of blocks, or whose logits came before their
+    /// mask.
     pub prefill_tokens_recomputed_total: Counter,
     /// Prompt tokens found in the prefix cache instead of being computed.
     pub prefix_cache_hit_tokens_total: Counter,

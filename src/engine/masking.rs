@@ -152,7 +152,10 @@ impl Masking {
                 Waited::Mask(mask)
             }
             State::Done(Err(reason)) => Waited::Failed(reason),
-            State::Used(_) => Waited::Failed("its mask was used already".into()),
+            used @ State::Used(_) => {
+                *state = used;
+                Waited::Failed("its mask was used already".into())
+            }
         }
     }
 

@@ -51,8 +51,10 @@ async fn a_client_that_goes_during_a_search() {
     let house = Plan { searcher: Some(Arc::new(Abyss)), ..Plan::new(script(&loops())) }.build().await;
     let body = ask(json!({"model": "routerag", "stream": true, "rag": {"trace": true}}));
     let mut socket = house.raw("/v1/chat/completions", &body).await;
-    let seen = read_until(&mut socket, "search_started").await;
-    let seen = if seen.ends_with("\n\n\r\n") { seen } else { seen + &read_until(&mut socket, "\n\n").await };
+    let mut seen = read_until(&mut socket, "search_started").await;
+    if !seen.rsplit("search_started").next().is_some_and(|rest| rest.contains("\n\n")) {
+        seen += &read_until(&mut socket, "\n\n").await;
+    }
     drop(socket);
     let lines = seen.lines().filter_map(|line| line.strip_prefix("data: "));
     let told: Vec<String> = lines.map(|line| steady(serde_json::from_str(line).unwrap()).to_string() + "\n").collect();

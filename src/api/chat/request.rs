@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
 
 use crate::api::body::Wire;
 use crate::api::knobs::Stop;
@@ -161,24 +162,37 @@ pub struct ChatMessage {
     #[schema(value_type = Option<Object>)]
     pub rag: Option<Value>,
     /// A part of an earlier answer that must be null here.
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = null)]
     pub refusal: Option<Value>,
     /// A part of an earlier answer that must be empty here.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(schema_with = empty)]
     pub annotations: Option<Value>,
     /// A part of an earlier answer that must be null here.
-    #[schema(value_type = Option<Object>)]
+    #[schema(schema_with = null)]
     pub audio: Option<Value>,
     /// A part of an earlier answer that must be empty here.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(schema_with = empty)]
     pub tool_calls: Option<Value>,
     /// A part of an earlier answer that must be null here.
-    #[schema(value_type = Option<Object>)]
+    #[schema(schema_with = null)]
     pub function_call: Option<Value>,
     /// Speakers' names are not supported: must be null.
+    #[schema(schema_with = null)]
     pub name: Option<String>,
     /// Tools are not supported: must be null.
+    #[schema(schema_with = null)]
     pub tool_call_id: Option<String>,
+}
+
+/// Nothing but null.
+fn null() -> Schema {
+    ObjectBuilder::new().schema_type(Type::Null).into()
+}
+
+/// Null, or a list of nothing.
+fn empty() -> Schema {
+    let types = SchemaType::from_iter([Type::Array, Type::Null]);
+    ArrayBuilder::new().schema_type(types).max_items(Some(0)).into()
 }
 
 /// Who speaks. `tool` and `function` are known and refused.
@@ -214,6 +228,7 @@ pub enum Content {
 pub struct ContentPart {
     /// Its kind; only `text` is supported.
     #[serde(rename = "type")]
+    #[schema(pattern = "^text$")]
     pub kind: String,
     /// Its text.
     pub text: Option<String>,

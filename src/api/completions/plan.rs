@@ -101,6 +101,8 @@ pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
         prompt.iter().flatten().for_each(|usage| one.add(usage));
         all.join(&one);
     }
+    // Nothing is thought here: what is not part of an answer ends it.
+    all.completion_tokens_details.reasoning_tokens = 0;
     all
 }
 
