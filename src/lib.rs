@@ -8,4 +8,5 @@ pub mod engine;
 pub mod evaluate;
 pub mod metric;
 pub mod remote;
+mod schema;
 pub mod server;

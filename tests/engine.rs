@@ -393,6 +393,27 @@ async fn an_allow_list_binds_and_the_logprob_stays_honest() {
     assert!(session.tokens()[20..].iter().all(|token| token.origin == Origin::Policy && !token.forced));
 }
 
+#[tokio::test]
+async fn forced_tokens_are_scored_as_they_were_when_they_were_sampled() {
+    let engine = start(mock().with_confidence(2.0), EngineConfig::default());
+    let mut first = session(&engine, &prompt(1, 20));
+    let sampled = Generate { max_tokens: 30, ..Generate::default() };
+    let (steps, _) = run(&mut first, sampled).await.unwrap();
+    let force: Vec<u32> = steps.iter().map(|step| step.id).collect();
+    let mut again = session(&engine, &prompt(1, 20));
+    let (scored, finish) = run(&mut again, Generate { force: force.clone(), ..greedy(30) }).await.unwrap();
+    assert_eq!((scored, finish), (steps, Finish::Length));
+    assert_eq!(again.tokens(), first.tokens());
+    // Where they end, sampling goes on.
+    let mut longer = session(&engine, &prompt(1, 20));
+    run(&mut longer, Generate { force: force[..10].to_vec(), ..greedy(12) }).await.unwrap();
+    assert_eq!(ids(&longer)[..30], ids(&first)[..30]);
+    let random = Random { seed: 7, vocab: VOCAB };
+    assert!((30..32).all(|at| ids(&longer)[at] == random.next(None, &ids(&longer)[..at])));
+    let outside = Generate { force: vec![9999], ..greedy(5) };
+    assert!(matches!(run(&mut longer, outside).await, Err(EngineError::Request(_))));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seed_gives_the_same_tokens_alone_and_in_company() {
     let sample = |seed| Generate {

@@ -128,6 +128,26 @@ async fn adapters_mix_in_a_batch_without_touching_each_other() {
 }
 
 #[tokio::test]
+async fn what_was_sampled_is_scored_again_to_the_bit() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let run = async |config: EngineConfig, force: Vec<u32>| {
+        let engine = engine(&weights, KvBudget::Bytes(1 << 20), config);
+        let mut session = engine.session(SessionOptions::default());
+        session.append(&prompt(2, 50, 256), Origin::Prompt, false);
+        let mut turn = session.generate(Generate { force, max_tokens: 40, ..Generate::default() }).await.unwrap();
+        while let Some(step) = turn.next().await {
+            step.unwrap();
+        }
+        drop(turn);
+        session.tokens().to_vec()
+    };
+    let sampled = run(EngineConfig::default(), Vec::new()).await;
+    let force = sampled[50..].iter().map(|token| token.id).collect();
+    let scored = run(EngineConfig { step_tokens: 16, max_batch_rows: 4, ..EngineConfig::default() }, force).await;
+    assert_eq!(scored, sampled);
+}
+
+#[tokio::test]
 async fn a_budget_in_bytes_becomes_blocks_and_none_is_refused() {
     let weights = Weights::open(&fixture("qwen3")).unwrap();
     let block = decoder(&weights).kv_bytes_per_token() * BLOCK;

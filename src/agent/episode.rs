@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 use waymark_index::Mode;
 use waymark_models::grammar::Json;
@@ -21,7 +21,7 @@ use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
 use super::shape::Shape;
-use super::trajectory::Trajectory;
+use super::trajectory::{Fragment, Trajectory};
 use super::variant::Variant;
 use crate::engine::Engine;
 
@@ -29,13 +29,15 @@ use crate::engine::Engine;
 const MAX_START: usize = 2048;
 
 /// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Episode<S: Source = Engine> {
     pub(super) runtime: Runtime<S>,
     pub(super) policy: Policy,
     pub(super) settings: Settings,
     pub(super) question: String,
     pub(super) prompt: Vec<u32>,
+    /// Where what is left of it goes when it is broken off.
+    pub(super) remains: Option<oneshot::Sender<Fragment>>,
 }
 
 /// What the policy and the request make together.
@@ -108,19 +110,22 @@ impl<S: Source> Episode<S> {
             aside,
         };
         let question = question.into_question();
-        Ok(Episode { runtime: runtime.clone(), policy: policy.clone(), settings, question, prompt })
+        let (runtime, policy) = (runtime.clone(), policy.clone());
+        Ok(Episode { runtime, policy, settings, question, prompt, remains: None })
     }
 
-    /// `n` episodes of one question: this one, and others that are the same but for their ids and their random sequences.
-    /// What is the same for all is done once.
-    pub fn choices(self, n: usize) -> Vec<Episode<S>> {
-        let (id, seed) = (self.settings.id.clone(), self.settings.seed);
-        let mut episodes = vec![self; n];
-        for (index, episode) in (0..).zip(&mut episodes) {
-            episode.settings.id = if index == 0 { id.clone() } else { new_id() };
-            episode.settings.seed = seed.wrapping_add(index);
+    /// The same question once more, with an id and a random sequence of its own: what was checked, encoded and compiled
+    /// for this episode serves for both.
+    pub fn again(&self, id: Option<String>, seed: u64) -> Episode<S> {
+        let Episode { runtime, policy, settings, question, prompt, .. } = self;
+        Episode {
+            runtime: runtime.clone(),
+            policy: policy.clone(),
+            settings: Settings { id: id.unwrap_or_else(new_id), seed, ..settings.clone() },
+            question: question.clone(),
+            prompt: prompt.clone(),
+            remains: None,
         }
-        episodes
     }
 
     /// Its id.
@@ -136,6 +141,14 @@ impl<S: Source> Episode<S> {
     /// Length of its prompt.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt.len()
+    }
+
+    /// Hands over what it has written down when it is broken off after its beginning: when it fails, or its future is
+    /// dropped. Of an episode that ends as it should nothing comes.
+    pub fn remains(&mut self) -> oneshot::Receiver<Fragment> {
+        let (sender, receiver) = oneshot::channel();
+        self.remains = Some(sender);
+        receiver
     }
 
     /// Runs it and tells `events` what happens while it happens. Dropping the future breaks it off and frees what it

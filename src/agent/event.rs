@@ -1,15 +1,18 @@
 //! The trace: what an episode tells while it runs.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, TripleHit};
 
 use super::budget::Bound;
+use crate::schema;
 
 /// One thing that happened. In JSON its `type` names it.
 ///
 /// `Think`, `Query`, `Answer` and `Text` are deltas. The `Answer` deltas of an episode, joined, are its answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[schema(as = AgentEvent)]
 pub enum Event {
     /// The episode begins.
     Started {
@@ -74,6 +77,7 @@ pub enum Event {
         /// What is searched for.
         query: String,
         /// How.
+        #[schema(value_type = String)]
         mode: Mode,
         /// How many passages are wanted.
         k: usize,
@@ -85,13 +89,17 @@ pub enum Event {
         /// What was searched for.
         query: String,
         /// How.
+        #[schema(value_type = String)]
         mode: Mode,
         /// What was found, as it is stored.
+        #[schema(value_type = Vec<schema::Hit>)]
         hits: Vec<Hit>,
         /// The triples found, in the modes that return any.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schema(value_type = Option<Vec<schema::TripleHit>>)]
         triples: Vec<TripleHit>,
         /// The state of the index that was searched; none where the search failed.
+        #[schema(required)]
         snapshot: Option<u64>,
         /// Whether the episode had made the same search before and reused what it found.
         cached: bool,
@@ -131,6 +139,7 @@ pub enum Event {
         /// Why.
         reason: Reason,
         /// The answer, if there is one.
+        #[schema(required)]
         answer: Option<String>,
         /// What it took.
         usage: Usage,
@@ -149,8 +158,9 @@ pub enum Event {
 }
 
 /// Why an episode ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = EpisodeEnd)]
 pub enum Reason {
     /// With an answer that is complete, or that ran into one of the client's stop strings.
     Stop,
@@ -163,7 +173,8 @@ pub enum Reason {
 }
 
 /// What an episode took, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[schema(as = EpisodeUsage)]
 pub struct Usage {
     /// The prompt's.
     pub prompt_tokens: usize,
@@ -178,7 +189,7 @@ pub struct Usage {
 }
 
 /// A token of a delta with its log-probability.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenLogprob {
     /// Its id.
     pub id: u32,
@@ -187,13 +198,14 @@ pub struct TokenLogprob {
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// Its log-probability under the full distribution; none where it was written by force.
+    #[schema(required)]
     pub logprob: Option<f32>,
     /// The most probable tokens in its place, best first.
     pub top: Vec<TopLogprob>,
 }
 
 /// A token that might have been.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TopLogprob {
     /// Its id.
     pub id: u32,

@@ -8,7 +8,7 @@
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
 //! | `shape`, `opening` | answers that must be JSON |
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
-//! | `event`, `trajectory` | what is told, and what is kept |
+//! | `event`, `trajectory`, `replay` | what is told, what is kept, and running that again |
 //! | `neutral` | what retrieved text may not do |
 //! | `search`, `pool` | searching beside everything else |
 //! | `generator` | the seam to the engine |
@@ -33,6 +33,7 @@ mod policy;
 mod pool;
 mod protocol;
 mod reader;
+mod replay;
 pub mod routerag;
 mod run;
 mod runtime;
@@ -59,12 +60,13 @@ pub(crate) use part::Part;
 pub use plain::Plain;
 pub use policy::{Policy, Retrieval};
 pub use protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Span, Tag, Tags};
+pub use replay::Forced;
 pub use routerag::RouteRag;
 pub use runtime::Runtime;
 pub use sampling::Sampling;
 pub use scanner::{Piece, Scanner};
 pub use search::{Find, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 pub use search_r1::SearchR1;
-pub use trajectory::{Acted, Found, Timings, Trajectory};
+pub use trajectory::{Acted, Found, Fragment, Timings, Trajectory};
 pub use variant::Variant;
 pub use verbatim::Verbatim;

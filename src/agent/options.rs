@@ -44,6 +44,8 @@ pub struct EpisodeOptions {
     pub prompt: Option<Vec<u32>>,
     /// Keeps the prefix caches of tenants apart.
     pub salt: u64,
+    /// Whether its trace may be kept; as the server is set up where nothing is said. The loop itself keeps nothing.
+    pub store: Option<bool>,
 }
 
 impl EpisodeOptions {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use waymark_index::{Evidence, Mode};
 
@@ -18,7 +18,7 @@ use super::policy::Policy;
 use super::protocol::{Action, Injected, Outcome};
 use super::reader::Reader;
 use super::runtime::Runtime;
-use super::trajectory::{Acted, Found, Timings, Trajectory};
+use super::trajectory::{Acted, Found, Fragment, Timings, Trajectory};
 use super::turn::{Ended, Want};
 use crate::engine::{Origin, SessionOptions, StopSet, Token};
 
@@ -46,6 +46,8 @@ pub(super) struct Run<S: Source> {
     pub(super) deadline: Instant,
     pub(super) timings: Timings,
     turn_stops: Arc<StopSet>,
+    /// Where what is left goes when it is broken off.
+    remains: Option<oneshot::Sender<Fragment>>,
 }
 
 /// A guided turn with fewer tokens would hold nothing.
@@ -59,7 +61,7 @@ struct End {
 
 impl<S: Source> Run<S> {
     pub(super) fn new(episode: Episode<S>, events: mpsc::Sender<Event>) -> Run<S> {
-        let Episode { runtime, policy, settings, question, prompt } = episode;
+        let Episode { runtime, policy, settings, question, prompt, remains } = episode;
         let session = runtime.engine.open(SessionOptions { adapter: policy.adapter(), salt: settings.salt });
         let began = Instant::now();
         let stops = if policy.variant.cuts() { &[][..] } else { policy.protocol.stops() };
@@ -83,6 +85,7 @@ impl<S: Source> Run<S> {
             events,
             session,
             began,
+            remains,
         };
         run.append(&prompt, Origin::Prompt, false);
         run
@@ -299,36 +302,47 @@ impl<S: Source> Run<S> {
         self.sample(reader, want).await.map(Some)
     }
 
-    async fn finish(mut self, end: End) -> Result<Trajectory, AgentError> {
+    async fn finish(&mut self, end: End) -> Result<Trajectory, AgentError> {
         if self.policy.variant.cuts() {
             self.tokens.truncate(self.prompt_tokens + self.settings.budget.context_tokens);
         }
-        self.timings.total = self.began.elapsed().as_secs_f64();
+        let (usage, turns, searches) = (self.usage(), self.actions.len(), self.evidence.len());
+        let finished = Event::Finished { reason: end.reason, answer: end.answer.clone(), usage, turns, searches };
+        self.tell(finished).await?;
+        // It has ended as it should: nobody is to get what is left of it.
+        self.remains = None;
+        let Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings } = self.written();
+        let (answer, finish) = (end.answer, end.reason);
+        Ok(Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings })
+    }
+
+    fn usage(&self) -> Usage {
         let count = |origin| self.tokens[self.prompt_tokens..].iter().filter(|token| token.origin == origin).count();
         let completion_tokens = count(Origin::Policy);
-        let usage = Usage {
+        Usage {
             prompt_tokens: self.prompt_tokens,
             completion_tokens,
             reasoning_tokens: completion_tokens.saturating_sub(self.answer_tokens),
             environment_tokens: count(Origin::Environment),
             cached_tokens: self.session.cached_prompt_tokens().min(self.prompt_tokens),
-        };
-        let (turns, searches) = (self.actions.len(), self.evidence.len());
-        let finished = Event::Finished { reason: end.reason, answer: end.answer.clone(), usage, turns, searches };
-        self.tell(finished).await?;
+        }
+    }
+
+    /// Takes everything that was written down.
+    fn written(&mut self) -> Fragment {
+        let usage = self.usage();
         let ids: Vec<u32> = self.tokens[self.prompt_tokens..].iter().map(|token| token.id).collect();
-        Ok(Trajectory {
-            id: self.settings.id,
-            text: self.runtime.tokenizer.decode(&ids),
-            tokens: self.tokens,
+        self.timings.total = self.began.elapsed().as_secs_f64();
+        Fragment {
+            id: std::mem::take(&mut self.settings.id),
+            tokens: std::mem::take(&mut self.tokens),
             prompt_tokens: self.prompt_tokens,
-            actions: self.actions,
-            evidence: self.evidence,
-            answer: end.answer,
-            finish: end.reason,
+            text: self.runtime.tokenizer.decode(&ids),
+            actions: std::mem::take(&mut self.actions),
+            evidence: std::mem::take(&mut self.evidence),
             usage,
             timings: self.timings,
-        })
+        }
     }
 
     pub(super) async fn tell(&self, event: Event) -> Result<(), AgentError> {
@@ -340,5 +354,14 @@ impl<S: Source> Run<S> {
             self.tell(event).await?;
         }
         Ok(())
+    }
+}
+
+impl<S: Source> Drop for Run<S> {
+    fn drop(&mut self) {
+        if let Some(remains) = self.remains.take() {
+            // Whoever asked for it may have gone.
+            let _ = remains.send(self.written());
+        }
     }
 }

@@ -31,6 +31,27 @@ pub struct Trajectory {
     pub timings: Timings,
 }
 
+/// What an episode had written down when it was broken off: a [`Trajectory`] that lacks its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fragment {
+    /// The episode's id.
+    pub id: String,
+    /// Every token so far, the prompt's first.
+    pub tokens: Vec<Token>,
+    /// How many of them are the prompt.
+    pub prompt_tokens: usize,
+    /// The text after the prompt.
+    pub text: String,
+    /// What each turn asked for, in order.
+    pub actions: Vec<Acted>,
+    /// What each search found, in order.
+    pub evidence: Vec<Found>,
+    /// What it took.
+    pub usage: Usage,
+    /// Where its time went.
+    pub timings: Timings,
+}
+
 /// A turn's action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Acted {

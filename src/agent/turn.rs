@@ -112,7 +112,7 @@ impl<S: Source> Run<S> {
         sampling.logit_bias.extend(want.bans.iter().flat_map(|bans| bans.iter()));
         let eos = self.runtime.eos.clone();
         let Want { max, stops, allow, constraint, .. } = want;
-        Generate { sampling, max_tokens: max, stops, eos, allow, constraint, ignore_eos: false }
+        Generate { sampling, max_tokens: max, stops, eos, allow, constraint, ..Generate::default() }
     }
 
     /// In the training variant every turn has a session of its own, which sees the end of the sequence.

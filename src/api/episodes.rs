@@ -10,14 +10,19 @@ use super::auth::Caller;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
-use crate::agent::{AgentError, Conversation, Episode, EpisodeOptions, Policy};
+use super::traces::{self, Asked, Recorder};
+use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
 
 /// How long a request waits for its schema to be compiled.
 const COMPILE: Duration = Duration::from_secs(5);
 
-/// Starts `n` episodes of one conversation for `caller`, each with a seed of its own; the first has the seed of
-/// `options`. When one of them is refused, none runs. The request ends when their time is over and what was sent until
-/// then could have been taken.
+/// An episode, and who writes down what becomes of it.
+type Recorded = (Episode, Option<Recorder>);
+
+/// Starts `n` episodes of one conversation for `caller`, each with a seed and an id of its own; the first has those of
+/// `options`, the ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. The request ends
+/// when their time is over and what was sent until then could have been taken. Their traces are kept, unless `options`
+/// say otherwise.
 pub(super) async fn start(
     state: &AppState,
     caller: &Caller,
@@ -37,46 +42,80 @@ pub(super) async fn start_all(
     questions: Vec<(Conversation, EpisodeOptions)>,
     n: usize,
 ) -> Result<Events, ApiError> {
-    let (runtime, owned) = (state.runtime.clone(), policy.clone());
-    let salt = caller.salt;
+    for (_, options) in &questions {
+        traces::wanted(state, options.store)?;
+    }
     let schema = questions.iter().any(|(_, options)| options.json.is_some());
-    let work = move || -> Result<Vec<Episode>, AgentError> {
-        let mut episodes = Vec::new();
-        for (conversation, options) in questions {
-            let options = EpisodeOptions { salt, ..options };
-            episodes.extend(Episode::new(&runtime, &owned, conversation, options)?.choices(n));
-        }
-        Ok(episodes)
+    let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
+    let build = move || -> Result<Vec<Recorded>, ApiError> {
+        let each = questions.into_iter().map(|question| choices(&owned, &caller_owned, &policy_owned, question, n));
+        Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     };
-    let episodes = if schema { compile(state, work).await? } else { aside(work).await? }?;
-    if let Some(time) = episodes.iter().map(Episode::time).max() {
+    let episodes = if schema { compile(state, build).await? } else { beside(build).await? };
+    if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
     admitted(follow(episodes, policy, &state.metrics)).await
 }
 
-/// A prompt may be megabytes of text: it is read where that holds nobody up.
-pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    let bug = |_| ApiError::new(Code::Internal, "this request ran into a bug in the server");
-    tokio::task::spawn_blocking(work).await.map_err(bug)
+/// The episodes of one question: its prompt is encoded once, and its schema compiled once.
+fn choices(
+    state: &AppState,
+    caller: &Caller,
+    policy: &Arc<Policy>,
+    (conversation, options): (Conversation, EpisodeOptions),
+    n: usize,
+) -> Result<Vec<Recorded>, ApiError> {
+    let record = traces::wanted(state, options.store)?;
+    let options = EpisodeOptions { salt: caller.salt, ..options };
+    let first = Episode::new(&state.runtime, policy, conversation.clone(), options.clone())?;
+    let mut episodes: Vec<(EpisodeOptions, Episode)> = Vec::with_capacity(n);
+    for index in 1..n {
+        let options = numbered(&options, index);
+        let episode = first.again(options.id.clone(), options.seed);
+        episodes.push((options, episode));
+    }
+    episodes.insert(0, (options, first));
+    let recorded = |(options, mut episode)| {
+        let recorder = record.then(|| {
+            let asked = Asked::new(state, caller.key.clone(), policy, conversation.clone(), options);
+            Recorder::new(state, asked, &mut episode)
+        });
+        (episode, recorder)
+    };
+    Ok(episodes.into_iter().map(recorded).collect())
 }
 
-/// The same for work that compiles a schema: few at a time, and not for long.
+/// Builds episodes. A prompt may be megabytes of text: it is encoded where that holds nobody up.
+pub(super) async fn beside<T: Send + 'static>(
+    build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let bug = |_| ApiError::new(Code::Internal, "this request ran into a bug in the server");
+    tokio::task::spawn_blocking(build).await.map_err(bug)?
+}
+
+/// The same where a schema is compiled: few at a time, and not for long.
 async fn compile<T: Send + 'static>(
     state: &AppState,
-    work: impl FnOnce() -> T + Send + 'static,
+    build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let until = Instant::now() + COMPILE;
     let full = || ApiError::new(Code::QueueFull, "too many schemas are being compiled; try again later");
     let place = timeout_at(until, Arc::clone(&state.compiling).acquire_owned()).await;
     // Held by the thread, which goes on when nobody waits for it any more.
     let place = place.ok().and_then(Result::ok).ok_or_else(full)?;
-    let work = move || {
+    let build = move || {
         let _held = place;
-        work()
+        build()
     };
     let late = |_| ApiError::invalid("response_format", "`response_format`: the schema takes too long to compile");
-    timeout_at(until, aside(work)).await.map_err(late)?
+    timeout_at(until, beside(build)).await.map_err(late)?
+}
+
+/// The options of one of several episodes.
+fn numbered(options: &EpisodeOptions, index: usize) -> EpisodeOptions {
+    let id = options.id.as_ref().map(|id| format!("{id}-{index}"));
+    EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
 }
 
 /// A new id that sorts by time, such as `chatcmpl-0193…`.

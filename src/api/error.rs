@@ -78,6 +78,12 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// No document of the index has this id.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// No trace is kept under this id.
+    TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
+    /// The events that a client missed are not held any more.
+    EventsGone: GONE, "invalid_request_error", "events_gone", retry: false;
+    /// The policy or the adapter that a trace was made with is gone.
+    PolicyChanged: CONFLICT, "invalid_request_error", "policy_changed", retry: false;
     /// The server's policies do not change while it runs.
     FixedPolicies: FORBIDDEN, "invalid_request_error", "fixed_policies", retry: false;
     /// The server only reads its index.
@@ -169,7 +175,9 @@ impl IntoResponse for ApiError {
         if self.code.status() == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
         }
-        if self.code.status().is_server_error() && !self.code.retry() {
+        // Of the statuses that the SDKs repeat by themselves.
+        let repeated = self.code.status().is_server_error() || self.code.status() == StatusCode::CONFLICT;
+        if repeated && !self.code.retry() {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         response.extensions_mut().insert(self.code);

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::error::ApiError;
 use super::metrics::{EpisodeLabels, Metrics, PolicyLabels};
+use super::traces::Recorder;
 use crate::agent::{Episode, Event, Policy, Reason};
 
 /// Events that may lie between an episode and its reader; a full queue makes the episode wait.
@@ -18,18 +19,25 @@ const QUEUED: usize = 64;
 /// Events of several episodes, each with the number of its episode. Ends after an error.
 pub(crate) type Events = BoxStream<'static, (usize, Result<Event, ApiError>)>;
 
-/// Runs episodes side by side. Nothing is spawned: they move when the stream is polled and end when it is dropped.
-pub(crate) fn follow(episodes: Vec<Episode>, policy: &Arc<Policy>, metrics: &Metrics) -> Events {
-    let each = episodes.into_iter().enumerate().map(|(index, episode)| {
+/// Runs episodes side by side, and keeps the traces of those that have a recorder. Nothing is spawned: they move when
+/// the stream is polled and end when it is dropped.
+pub(crate) fn follow(episodes: Vec<(Episode, Option<Recorder>)>, policy: &Arc<Policy>, metrics: &Metrics) -> Events {
+    let each = episodes.into_iter().enumerate().map(|(index, (episode, recorder))| {
         let record = Record::new(metrics.clone(), policy.clone());
-        events(episode, record).map(move |event| (index, event)).boxed()
+        events(episode, record, recorder).map(move |event| (index, event)).boxed()
     });
     stream::select_all(each).boxed()
 }
 
 /// One episode's events: those it sends, and the error it may end with.
-fn events(episode: Episode, mut record: Record) -> impl Stream<Item = Result<Event, ApiError>> + Send {
+fn events(
+    episode: Episode,
+    mut record: Record,
+    recorder: Option<Recorder>,
+) -> impl Stream<Item = Result<Event, ApiError>> + Send {
     async_stream::stream! {
+        // Dropped after the episode, whose remains it keeps.
+        let mut recorder = recorder;
         let (sender, mut receiver) = mpsc::channel(QUEUED);
         let mut run = pin!(episode.run(sender));
         let outcome = loop {
@@ -43,13 +51,18 @@ fn events(episode: Episode, mut record: Record) -> impl Stream<Item = Result<Eve
                 outcome = &mut run => break outcome,
             }
         };
+        // Kept before the last event is told: whoever has read that finds the trace.
+        let outcome = outcome.map_err(ApiError::from);
+        let failure = match recorder.take() {
+            Some(recorder) => recorder.end(outcome),
+            None => outcome.err(),
+        };
         while let Ok(event) = receiver.try_recv() {
             if record.note(&event) {
                 yield Ok(event);
             }
         }
-        if let Err(error) = outcome {
-            let error = ApiError::from(error);
+        if let Some(error) = failure {
             record.end(error.code.name());
             yield Err(error);
         }

@@ -9,18 +9,16 @@
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
 //! | `policies`, `shelf` | what is served, and changing it |
+//! | `traces`, `archive` | what was written down about episodes, and running them again |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `knobs` | what requests say about sampling |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
-//! | `follow`, `sse` | episodes as streams of events, events as streams of bytes |
+//! | `follow`, `sse`, `resume` | episodes as streams of events, events as streams of bytes, and streams that outlive their sockets |
 //! | `observe`, `metrics`, `drain` | what happens around every request |
-//! | `schema` | the shapes of the index's types |
-//! | `archive` | things kept for a while by their id |
 //! | `state` | what every handler can reach |
 
 pub mod agent;
-#[allow(dead_code, reason = "the routes that keep things are on their way")]
 mod archive;
 pub mod auth;
 mod body;
@@ -43,12 +41,13 @@ mod openapi;
 pub mod policies;
 pub mod rag;
 mod refusal;
-mod schema;
+mod resume;
 pub mod search;
 mod shelf;
 mod sse;
 mod state;
 pub mod tokenize;
+pub mod traces;
 pub mod trainers;
 pub mod usage;
 
@@ -57,6 +56,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::routes;
 
+use crate::schema;
 use auth::{Door, Routes};
 
 pub use embeddings::{ServedEmbedder, TextEmbedder};
@@ -87,6 +87,7 @@ fn work() -> Routes {
         .index(routes!(documents::get, documents::delete))
         .admin(routes!(policies::load, policies::list))
         .admin(routes!(policies::unload))
+        .infer(routes!(traces::replay::create))
         .infer(routes!(trainers::search_r1::retrieve))
         .infer(routes!(trainers::route_rag::search))
         .infer(routes!(trainers::graph_r1::query))
@@ -97,6 +98,9 @@ fn information() -> Routes {
     Routes::new()
         .infer(routes!(models::list))
         .infer(routes!(models::get))
+        .infer(routes!(agent::resume::get))
+        .infer(routes!(traces::list))
+        .infer(routes!(traces::get, traces::delete))
         .open(routes!(health::health))
         .open(routes!(health::ready))
         .admin(routes!(health::metrics))

@@ -21,6 +21,7 @@ use super::error::{ApiError, Code, ErrorBody};
         (name = "retrieval", description = "Evidence without a model"),
         (name = "trainers", description = "The retrievers of the reference systems, for their trainers"),
         (name = "documents", description = "What the index holds, and changing it"),
+        (name = "traces", description = "What was written down about episodes, and running them again"),
         (name = "models", description = "What is served"),
         (name = "policies", description = "Loading and unloading what is served"),
         (name = "operation", description = "Health, metrics, and this document"),

@@ -31,6 +31,8 @@ pub struct RagOptions {
     pub k: Option<usize>,
     /// Tighter bounds than the policy's own.
     pub budget: Option<BudgetOptions>,
+    /// Whether a trace of the episode may be kept (`/v1/traces`); it is, if the server keeps any, when not given.
+    pub store: Option<bool>,
     /// Whether generation is guided through the protocol, for policies that were not trained for it.
     pub guided: Option<bool>,
 }
@@ -64,6 +66,7 @@ impl RagOptions {
         options.graph = self.graph;
         options.k = self.k;
         options.guided = self.guided;
+        options.store = self.store;
         options.turns = budget.turns;
         options.seconds = budget.seconds;
         Ok(())

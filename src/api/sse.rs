@@ -31,6 +31,18 @@ impl Frame {
         self.message(Some(name), value);
     }
 
+    /// Adds `id: <number>`, `event: <name>` and `data: <json>`.
+    pub(crate) fn numbered(&mut self, number: u64, name: &str, value: &impl Serialize) {
+        let start = self.0.len();
+        self.0.extend_from_slice(format!("id: {number}\n").as_bytes());
+        let before = self.0.len();
+        self.message(Some(name), value);
+        if self.0.len() == before {
+            // The message could not be written, so its number is not to name the next one.
+            self.0.truncate(start);
+        }
+    }
+
     /// Adds the mark that ends a chat completion stream.
     pub(crate) fn done(&mut self) {
         self.0.extend_from_slice(b"data: [DONE]\n\n");

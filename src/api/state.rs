@@ -5,13 +5,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Semaphore;
 
+use super::archive::Archive;
 use super::auth::Keys;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
+use super::resume::Streams;
 use super::shelf::{Policies, PolicyStore};
+use super::traces::Kept;
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
@@ -39,6 +42,10 @@ pub struct AppState {
     pub keys: Keys,
     /// How requests are taken.
     pub config: HttpConfig,
+    /// What was written down about episodes that are over.
+    pub(crate) traces: Archive<Kept>,
+    /// Streams whose clients may come back.
+    pub(crate) streams: Streams,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// How the server goes down.
@@ -57,6 +64,8 @@ impl AppState {
             index: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
             store: None,
+            traces: Archive::new(config.traces.count, config.traces.bytes),
+            streams: Streams::new(config.resume),
             keys: Keys::default(),
             config,
             drain: Drain::default(),

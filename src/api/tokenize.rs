@@ -11,7 +11,6 @@ use super::chat::request::ChatMessage;
 use super::episodes;
 use super::error::{ApiError, Code, Refusals};
 use super::state::AppState;
-use crate::agent::AgentError;
 
 /// A text or a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -88,7 +87,7 @@ pub(super) async fn tokenize(
     };
     let (runtime, text) = (state.runtime.clone(), request.prompt.unwrap_or_default());
     let named = request.return_token_strs.unwrap_or(false);
-    let work = move || -> Result<Tokens, AgentError> {
+    let work = move || -> Result<Tokens, ApiError> {
         let tokens = match chat {
             None => runtime.literal(&text)?,
             Some(chat) => runtime.encode(&policy.protocol.prompt(&chat, policy.guided))?,
@@ -97,7 +96,7 @@ pub(super) async fn tokenize(
         let token_strs = named.then(|| tokens.iter().map(name).collect());
         Ok(Tokens { count: tokens.len(), max_model_len: runtime.engine.limit(), tokens, token_strs })
     };
-    Ok(axum::Json(episodes::aside(work).await??))
+    episodes::beside(work).await.map(axum::Json)
 }
 
 /// The text that token ids spell.
@@ -118,9 +117,9 @@ pub(super) async fn detokenize(
     }
     let work = move || {
         let bytes: Vec<u8> = request.tokens.iter().flat_map(|id| spelled(&tokenizer, *id)).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        Ok(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() })
     };
-    Ok(axum::Json(Detokenized { prompt: episodes::aside(work).await? }))
+    episodes::beside(work).await.map(axum::Json)
 }
 
 /// A token's bytes; a control token, which has none, by its name.

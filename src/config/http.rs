@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::size::seconds;
-use super::{AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, Size, at_least_one};
+use super::{
+    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResumeConfig, Size, TraceArgs, TraceConfig, at_least_one,
+};
 
 /// How requests are taken, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -24,6 +26,10 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_MIRROR_REASONING")]
     pub mirror_reasoning: bool,
 
+    /// What is kept of episodes.
+    #[command(flatten)]
+    pub traces: TraceArgs,
+
     /// What one connection may take.
     #[command(flatten)]
     pub connection: ConnectionArgs,
@@ -40,6 +46,10 @@ pub struct HttpConfig {
     pub drain: Duration,
     /// Whether chats tell reasoning under its second name too.
     pub mirror_reasoning: bool,
+    /// Which traces are kept.
+    pub traces: TraceConfig,
+    /// How streams may be taken up again.
+    pub resume: ResumeConfig,
     /// Whether every key's cached prefixes are its own.
     pub private_cache: bool,
     /// Whether the metrics are for everybody.
@@ -57,6 +67,8 @@ impl Default for HttpConfig {
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             mirror_reasoning: false,
+            traces: TraceConfig::default(),
+            resume: ResumeConfig::default(),
             private_cache: false,
             open_metrics: false,
             cors_origins: Vec::new(),
@@ -72,11 +84,14 @@ impl HttpArgs {
     /// If no body is small enough, no connection could be opened, or an origin is none.
     pub fn resolve(self, access: &AccessArgs) -> Result<HttpConfig, ConfigError> {
         at_least_one(&[("body-limit", self.body_limit.0)])?;
+        let (traces, resume) = self.traces.resolve();
         Ok(HttpConfig {
             body_limit: self.body_limit.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
             mirror_reasoning: self.mirror_reasoning,
+            traces,
+            resume,
             private_cache: access.private_cache,
             open_metrics: access.open_metrics,
             cors_origins: access.origins()?,

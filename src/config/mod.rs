@@ -10,6 +10,7 @@ mod model;
 mod retrieval;
 mod size;
 mod tls;
+mod trace;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig};
 pub use retrieval::{RetrievalArgs, RetrievalConfig};
 pub use size::Size;
 pub use tls::{TlsArgs, TlsConfig};
+pub use trace::{ResumeConfig, TraceArgs, TraceConfig};
 
 /// What `waymark serve` was asked for, flag by flag. Every flag can also be set by the environment variable its help
 /// names.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 use std::time::Instant;
 
 use waymark_models::Logits;
@@ -52,9 +53,11 @@ impl Draw {
             Some(Waited::Failed(reason)) => return self.drawn = Drawn::Failed(EngineError::Sample(reason)),
         };
         let history = &sequence.ids[self.turn.begin..];
-        let (sampler, allow) = (&mut self.turn.sampler, self.turn.generate.allow.as_deref());
+        let (sampler, generate) = (&mut self.turn.sampler, &self.turn.generate);
+        let forced = generate.force.get(history.len()).map(slice::from_ref);
+        let allow = forced.or(generate.allow.as_deref());
         let row = logits.row(self.row);
-        let sampled = catch_unwind(AssertUnwindSafe(|| match &mask {
+        let sampled = catch_unwind(AssertUnwindSafe(|| match mask.as_ref().filter(|_| forced.is_none()) {
             Some(mask) => sampler.sample_within(row, history, mask),
             None => sampler.sample(row, history, allow),
         }));

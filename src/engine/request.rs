@@ -42,6 +42,9 @@ pub struct Generate {
     /// When given, only what it allows may be sampled; not together with `allow`. Log-probabilities stay those of the
     /// full distribution.
     pub constraint: Option<Arc<dyn Constraint>>,
+    /// The first tokens of the turn, taken as they are instead of being chosen. They are computed, told and counted like
+    /// sampled ones, each with its log-probability: this is how a recorded sequence is scored again.
+    pub force: Vec<u32>,
     /// Samples on after an end-of-sequence token.
     pub ignore_eos: bool,
 }
@@ -55,6 +58,7 @@ impl Default for Generate {
             eos: Vec::new(),
             allow: None,
             constraint: None,
+            force: Vec::new(),
             ignore_eos: false,
         }
     }

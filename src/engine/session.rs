@@ -75,8 +75,9 @@ impl Session {
         if self.tokens.is_empty() {
             return refuse("there is nothing to continue: the prompt has no tokens".into());
         }
-        if let Some(token) = self.tokens[self.known..].iter().find(|token| token.id as usize >= vocab) {
-            return refuse(format!("token {} is outside the vocabulary of {vocab}", token.id));
+        let mut given = self.tokens[self.known..].iter().map(|token| token.id).chain(generate.force.iter().copied());
+        if let Some(id) = given.find(|&id| id as usize >= vocab) {
+            return refuse(format!("token {id} is outside the vocabulary of {vocab}"));
         }
         if generate.max_tokens == 0 {
             return refuse("max_tokens must be at least 1".into());

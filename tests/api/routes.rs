@@ -192,8 +192,9 @@ async fn the_agent_tells_its_trace_as_events() {
     let stream = response.text().await.unwrap();
     let mut names = Vec::new();
     let mut answer = String::new();
-    for message in stream.split_terminator("\n\n") {
-        let (event, data) = message.split_once('\n').unwrap();
+    for (number, message) in (1..).zip(stream.split_terminator("\n\n")) {
+        let [id, event, data] = message.split('\n').collect::<Vec<_>>()[..] else { panic!("{message}") };
+        assert_eq!(id, format!("id: {number}"));
         let (event, data) = (event.strip_prefix("event: ").unwrap(), data.strip_prefix("data: ").unwrap());
         let data: Value = serde_json::from_str(data).unwrap();
         assert_eq!(data["type"], event);
@@ -232,6 +233,8 @@ async fn the_agent_tells_its_trace_at_once() {
         (json!({"question": "x", "logprobs": 21}), "logprobs"),
         (json!({"question": "x".repeat(40_000)}), "question"),
         (json!({"question": "x", "messages": []}), "messages"),
+        (json!({"question": "x", "rag": {"trace": false}}), "rag.trace"),
+        (json!({"question": "x", "resumable": true}), "resumable"),
     ] {
         let refused: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
         assert_eq!(refused["error"]["param"], param, "{body}");

@@ -29,6 +29,14 @@ pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiErro
     }
 }
 
+/// Whether a trace of it may be kept. What `store: true` promises at OpenAI's is not to be had here.
+pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
+    if store == Some(true) {
+        return Err(ApiError::new(Code::UnsupportedParameter, "`store` is not supported here").with_param("store"));
+    }
+    Ok(store)
+}
+
 /// How many alternatives per token are wanted; none when log-probabilities are not.
 pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
     let top = within("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)?;

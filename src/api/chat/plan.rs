@@ -44,7 +44,9 @@ impl Plan {
         let stream = knobs::streams(request.stream, request.stream_options.as_ref())?;
         let n = knobs::choices(request.n)?;
         let logprobs = check::top_logprobs(&request)?;
+        let id = episodes::id("chatcmpl");
         let mut options = EpisodeOptions {
+            id: Some(id.clone()),
             sampling: check::sampling(&request, state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
             max_tokens: check::max_tokens(&request)?,
@@ -56,12 +58,15 @@ impl Plan {
         let rag = request.rag.unwrap_or_default();
         rag.apply(&mut options)?;
         state.check_index("rag.index", rag.index.as_deref())?;
+        if check::store(request.store)? == Some(false) {
+            options.store = Some(false);
+        }
         if let Some(user) = request.safety_identifier.or(request.user) {
             tracing::info!(user, "asked by");
         }
         Ok(Self {
             head: Head {
-                id: episodes::id("chatcmpl"),
+                id,
                 created: now(),
                 model: policy.name.clone(),
                 fingerprint: episodes::fingerprint(state, &policy),

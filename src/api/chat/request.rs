@@ -61,6 +61,9 @@ pub struct ChatRequest {
     pub top_logprobs: Option<u32>,
     /// Makes sampling repeatable.
     pub seed: Option<i64>,
+    /// False keeps no trace of it (`/v1/traces`), as `rag.store` does. Completions themselves are never stored, so true is
+    /// refused.
+    pub store: Option<bool>,
     /// The answer ends before any of these.
     pub stop: Option<Stop>,
     /// What the answer must be: any text, a JSON object, or JSON after a schema.
@@ -88,7 +91,6 @@ impl Wire for ChatRequest {
         ("prompt_cache_retention", &[]),
         ("reasoning_effort", &["\"medium\""]),
         ("service_tier", &["\"auto\"", "\"default\""]),
-        ("store", &["false"]),
         ("stream_options.include_obfuscation", &["false"]),
         ("tool_choice", &["\"auto\"", "\"none\""]),
         ("tools", &["[]"]),

@@ -60,6 +60,8 @@ impl Plan {
             max_tokens: Some(max_tokens(request.max_tokens)?),
             stop: knobs::stops(request.stop)?,
             logprobs,
+            // A trace is of an episode; here is none.
+            store: Some(false),
             ..EpisodeOptions::default()
         };
         let prompts = prompts(state, request.prompt, n)?;

@@ -1,19 +1,22 @@
 //! `/v1/agent`: an episode with its typed trace.
+//!
+//! `whole`, `stream`: the two ways to answer · `resume`: taking a stream up again
+
+pub mod resume;
+mod stream;
+mod whole;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::body::{Json, Wire};
 use super::episodes;
-use super::error::{ApiError, Code, Refusals};
-use super::follow::Events;
+use super::error::{ApiError, Refusals};
 use super::rag::RagOptions;
-use super::sse::{self, Frame};
-use super::state::{AppState, now};
+use super::state::AppState;
 use crate::agent::{Conversation, EpisodeOptions, Event, Message, Reason, Sampling, Usage};
 
 /// A question for an episode.
@@ -26,6 +29,8 @@ pub struct AgentRequest {
     pub model: Option<String>,
     /// Whether to answer with server-sent events.
     pub stream: Option<bool>,
+    /// Whether the stream may be taken up again when its connection is lost; only with `stream: true`.
+    pub resumable: Option<bool>,
     /// Bounds the tokens sampled over the whole run.
     #[schema(minimum = 1)]
     pub max_tokens: Option<u32>,
@@ -40,12 +45,12 @@ pub struct AgentRequest {
     /// How many alternatives to tell for each token; tells no log-probabilities when not given.
     #[schema(minimum = 0, maximum = 20)]
     pub logprobs: Option<u32>,
-    /// How to search. `trace` has no meaning here: the trace is the answer.
+    /// How to search. The trace is the answer here, so `trace` can be nothing but true.
     pub rag: Option<RagOptions>,
 }
 
 impl Wire for AgentRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[("rag.trace", &["true"])];
 }
 
 /// A finished episode.
@@ -65,28 +70,29 @@ pub struct AgentResponse {
     #[schema(required)]
     pub answer: Option<String>,
     /// Why it ended: `stop`, `length`, `turns` or `time`.
-    #[schema(value_type = String)]
     pub finish_reason: Reason,
     /// What it took, in tokens.
-    #[schema(value_type = Object)]
     pub usage: Usage,
     /// Turns of the policy.
     pub turns: usize,
     /// Searches made.
     pub searches: usize,
     /// Everything that happened, in order; deltas of one kind that follow each other are joined.
-    #[schema(value_type = Vec<Object>)]
     pub trace: Vec<Event>,
 }
 
 /// Runs an episode and tells everything that happens.
 ///
-/// With `stream: true` each event of the trace is sent as `event: <type>` and `data: {…}` with the same `type`, the last
-/// one being `finished`; an error in the middle is sent as `event: error` and ends the stream.
+/// With `stream: true` each event of the trace is sent as `id: <number>`, `event: <type>` and `data: {…}` with the same
+/// `type`, the last one being `finished`; an error in the middle is sent as `event: error` and ends the stream.
+///
+/// The episode ends with its connection, unless it is `resumable`: then it goes on for a while (`--resume-seconds`), and
+/// `GET /v1/agent/{id}` has the rest of its events. Its id stands in the first event, and its address in the header
+/// `content-location`.
 #[utoipa::path(post, path = "/v1/agent", operation_id = "runAgent", tag = "inference", request_body = AgentRequest, responses(
     (status = 200, description = "the answer", content(
         (AgentResponse = "application/json"),
-        (String = "text/event-stream"),
+        (Event = "text/event-stream"),
     )),
     Refusals,
 ))]
@@ -98,6 +104,11 @@ pub(super) async fn create(
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.index.as_deref()))?;
     let options = options(&request)?;
+    let (streamed, resumable) = (request.stream.unwrap_or(false), request.resumable.unwrap_or(false));
+    if resumable && !streamed {
+        return Err(ApiError::invalid("resumable", "`resumable` needs `stream: true`"));
+    }
+    let id = options.id.clone().unwrap_or_default();
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
     let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
@@ -106,10 +117,11 @@ pub(super) async fn create(
         Some("messages") => error.with_param("question"),
         _ => error,
     })?;
-    if request.stream.unwrap_or(false) {
-        return Ok(respond(&state, events));
+    match (streamed, resumable) {
+        (true, true) => resume::respond(&state, &caller, &id, events),
+        (true, false) => Ok(stream::respond(&state, events)),
+        (false, _) => Ok(axum::Json(whole::collect(events).await?).into_response()),
     }
-    Ok(axum::Json(collect(events).await?).into_response())
 }
 
 fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
@@ -139,89 +151,4 @@ fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
     };
     request.rag.clone().unwrap_or_default().apply(&mut options)?;
     Ok(options)
-}
-
-/// The trace as it happens.
-fn respond(state: &AppState, events: Events) -> Response {
-    let frames = async_stream::stream! {
-        let mut frame = Frame::default();
-        let mut batches = events.ready_chunks(sse::READY);
-        while let Some(batch) = batches.next().await {
-            for (_, event) in batch {
-                match event {
-                    Ok(event) => frame.event(name(&event), &event),
-                    Err(error) => frame.named_error(&error),
-                }
-            }
-            yield frame.take();
-        }
-    };
-    sse::respond(frames, state.config.ping, state.drain.clone(), Frame::named_error)
-}
-
-/// The event's `type`, as serde writes it.
-fn name(event: &Event) -> &'static str {
-    match event {
-        Event::Started { .. } => "started",
-        Event::TurnStarted { .. } => "turn_started",
-        Event::Think { .. } => "think",
-        Event::Query { .. } => "query",
-        Event::Answer { .. } => "answer",
-        Event::Text { .. } => "text",
-        Event::SearchStarted { .. } => "search_started",
-        Event::SearchFinished { .. } => "search_finished",
-        Event::Observation { .. } => "observation",
-        Event::Invalid { .. } => "invalid",
-        Event::Budget { .. } => "budget",
-        Event::Finished { .. } => "finished",
-        Event::Failed { .. } => "failed",
-    }
-}
-
-/// The trace once it is over.
-async fn collect(mut events: Events) -> Result<AgentResponse, ApiError> {
-    let created = now();
-    let mut trace: Vec<Event> = Vec::new();
-    while let Some((_, event)) = events.next().await {
-        let event = event?;
-        if !trace.last_mut().is_some_and(|last| join(last, &event)) {
-            trace.push(event);
-        }
-    }
-    let broken = || ApiError::new(Code::Internal, "the episode ended without a result");
-    let Some(Event::Started { id, model, question, .. }) = trace.first().cloned() else { return Err(broken()) };
-    let Some(Event::Finished { reason, answer, usage, turns, searches }) = trace.last().cloned() else {
-        return Err(broken());
-    };
-    Ok(AgentResponse {
-        id,
-        object: "agent.episode",
-        created,
-        model,
-        question,
-        answer,
-        finish_reason: reason,
-        usage,
-        turns,
-        searches,
-        trace,
-    })
-}
-
-/// Appends a delta to one of its kind; false where the two do not belong together.
-fn join(last: &mut Event, next: &Event) -> bool {
-    let (text, tokens, more, more_tokens) = match (last, next) {
-        (Event::Answer { text, tokens }, Event::Answer { text: more, tokens: rest }) => (text, tokens, more, rest),
-        (Event::Think { turn, text, tokens }, Event::Think { turn: same, text: more, tokens: rest })
-        | (Event::Query { turn, text, tokens }, Event::Query { turn: same, text: more, tokens: rest })
-        | (Event::Text { turn, text, tokens }, Event::Text { turn: same, text: more, tokens: rest })
-            if turn == same =>
-        {
-            (text, tokens, more, rest)
-        }
-        _ => return false,
-    };
-    text.push_str(more);
-    tokens.extend(more_tokens.iter().cloned());
-    true
 }

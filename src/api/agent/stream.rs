@@ -1,0 +1,53 @@
+//! An episode told while it happens.
+
+use axum::response::Response;
+use futures::StreamExt;
+
+use crate::agent::Event;
+use crate::api::error::ApiError;
+use crate::api::follow::Events;
+use crate::api::sse::{self, Frame};
+use crate::api::state::AppState;
+
+/// The trace as it happens.
+pub(super) fn respond(state: &AppState, events: Events) -> Response {
+    let frames = async_stream::stream! {
+        let (mut frame, mut number) = (Frame::default(), 0);
+        let mut batches = events.ready_chunks(sse::READY);
+        while let Some(batch) = batches.next().await {
+            for (_, event) in batch {
+                number += 1;
+                write(&mut frame, number, &event);
+            }
+            yield frame.take();
+        }
+    };
+    sse::respond(frames, state.config.ping, state.drain.clone(), Frame::named_error)
+}
+
+/// Writes one message of a stream.
+pub(super) fn write(frame: &mut Frame, number: u64, event: &Result<Event, ApiError>) {
+    match event {
+        Ok(event) => frame.numbered(number, name(event), event),
+        Err(error) => frame.numbered(number, "error", &error.body()),
+    }
+}
+
+/// The event's `type`, as serde writes it.
+fn name(event: &Event) -> &'static str {
+    match event {
+        Event::Started { .. } => "started",
+        Event::TurnStarted { .. } => "turn_started",
+        Event::Think { .. } => "think",
+        Event::Query { .. } => "query",
+        Event::Answer { .. } => "answer",
+        Event::Text { .. } => "text",
+        Event::SearchStarted { .. } => "search_started",
+        Event::SearchFinished { .. } => "search_finished",
+        Event::Observation { .. } => "observation",
+        Event::Invalid { .. } => "invalid",
+        Event::Budget { .. } => "budget",
+        Event::Finished { .. } => "finished",
+        Event::Failed { .. } => "failed",
+    }
+}

@@ -1,0 +1,57 @@
+//! An episode told at once.
+
+use futures::StreamExt;
+
+use super::AgentResponse;
+use crate::agent::Event;
+use crate::api::error::{ApiError, Code};
+use crate::api::follow::Events;
+use crate::api::state::now;
+
+/// The trace once it is over.
+pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiError> {
+    let created = now();
+    let mut trace: Vec<Event> = Vec::new();
+    while let Some((_, event)) = events.next().await {
+        let event = event?;
+        if !trace.last_mut().is_some_and(|last| join(last, &event)) {
+            trace.push(event);
+        }
+    }
+    let broken = || ApiError::new(Code::Internal, "the episode ended without a result");
+    let Some(Event::Started { id, model, question, .. }) = trace.first().cloned() else { return Err(broken()) };
+    let Some(Event::Finished { reason, answer, usage, turns, searches }) = trace.last().cloned() else {
+        return Err(broken());
+    };
+    Ok(AgentResponse {
+        id,
+        object: "agent.episode",
+        created,
+        model,
+        question,
+        answer,
+        finish_reason: reason,
+        usage,
+        turns,
+        searches,
+        trace,
+    })
+}
+
+/// Appends a delta to one of its kind; false where the two do not belong together.
+fn join(last: &mut Event, next: &Event) -> bool {
+    let (text, tokens, more, more_tokens) = match (last, next) {
+        (Event::Answer { text, tokens }, Event::Answer { text: more, tokens: rest }) => (text, tokens, more, rest),
+        (Event::Think { turn, text, tokens }, Event::Think { turn: same, text: more, tokens: rest })
+        | (Event::Query { turn, text, tokens }, Event::Query { turn: same, text: more, tokens: rest })
+        | (Event::Text { turn, text, tokens }, Event::Text { turn: same, text: more, tokens: rest })
+            if turn == same =>
+        {
+            (text, tokens, more, rest)
+        }
+        _ => return false,
+    };
+    text.push_str(more);
+    tokens.extend(more_tokens.iter().cloned());
+    true
+}

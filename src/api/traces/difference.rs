@@ -1,0 +1,290 @@
+//! What is different between an episode and its replay.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use waymark_index::{Hit, Mode};
+use waymark_models::tokenizer::Tokenizer;
+
+use super::tokens::TokenOrigin;
+use crate::agent::Found;
+use crate::engine::{Origin, Token};
+
+/// The first token that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Divergence {
+    /// Its place in the sequence, from 0.
+    pub at: usize,
+    /// The token there in the trace; null where the trace ends.
+    #[schema(required)]
+    pub then: Option<TokenThere>,
+    /// The token there in the replay; null where the replay ends.
+    #[schema(required)]
+    pub now: Option<TokenThere>,
+}
+
+/// A token at a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TokenThere {
+    /// Its id.
+    pub id: u32,
+    /// Its text; broken UTF-8 reads as U+FFFD.
+    pub text: String,
+    /// Where it came from: what the environment said differs where the index does.
+    pub origin: TokenOrigin,
+}
+
+/// How the log-probabilities of sampled tokens differ, in absolute values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+pub struct LogprobDifference {
+    /// Tokens that were compared: those the policy sampled in both.
+    pub tokens: usize,
+    /// The largest difference; null where nothing was compared.
+    #[schema(required)]
+    pub max: Option<f32>,
+    /// The mean difference; null where nothing was compared.
+    #[schema(required)]
+    pub mean: Option<f64>,
+    /// Where in the sequence the largest one is, from 0.
+    #[schema(required)]
+    pub at: Option<usize>,
+}
+
+/// How what a search found differs.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct SearchDifference {
+    /// The turn that asked for it.
+    pub turn: usize,
+    /// What was searched for.
+    pub query: String,
+    /// How.
+    #[schema(value_type = String)]
+    pub mode: Mode,
+    /// The states of the index.
+    pub snapshot: Snapshots,
+    /// Whether the same passages were found in the same order.
+    pub equal: bool,
+    /// Passages that are found now and were not then.
+    pub added: Vec<PlacedPassage>,
+    /// Passages that were found then and are not now.
+    pub lost: Vec<PlacedPassage>,
+    /// Passages that have another rank.
+    pub moved: Vec<MovedPassage>,
+    /// Ids of passages whose title or text has changed.
+    pub changed: Vec<String>,
+    /// Why the search failed then, if it did.
+    #[schema(required)]
+    pub error_then: Option<String>,
+    /// Why it fails now, if it does.
+    #[schema(required)]
+    pub error_now: Option<String>,
+}
+
+/// The states of the index in which a search was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Snapshots {
+    /// In the trace; null where the search failed.
+    #[schema(required)]
+    pub then: Option<u64>,
+    /// In the replay; null where the search failed.
+    #[schema(required)]
+    pub now: Option<u64>,
+}
+
+/// A passage and its rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct PlacedPassage {
+    /// The passage's id.
+    pub id: String,
+    /// Place in the list, from 1.
+    pub rank: usize,
+}
+
+/// A passage and its two ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct MovedPassage {
+    /// The passage's id.
+    pub id: String,
+    /// Place in the list of the trace, from 1.
+    pub then: usize,
+    /// Place in the list of the replay, from 1.
+    pub now: usize,
+}
+
+/// The first place where the ids of two sequences part.
+pub(super) fn divergence(then: &[Token], now: &[Token], tokenizer: &Tokenizer) -> Option<Divergence> {
+    let at = (0..then.len().max(now.len())).find(|&at| id(then, at) != id(now, at))?;
+    let there = |tokens: &[Token]| {
+        let token = tokens.get(at)?;
+        let text = String::from_utf8_lossy(tokenizer.bytes_of(token.id)).into_owned();
+        Some(TokenThere { id: token.id, text, origin: token.origin.into() })
+    };
+    Some(Divergence { at, then: there(then), now: there(now) })
+}
+
+fn id(tokens: &[Token], at: usize) -> Option<u32> {
+    tokens.get(at).map(|token| token.id)
+}
+
+/// How the log-probabilities of two sequences of the same ids differ.
+pub(super) fn logprobs(then: &[Token], now: &[Token]) -> LogprobDifference {
+    let sampled = |token: &Token| token.logprob.filter(|_| token.origin == Origin::Policy && !token.forced);
+    let pairs = then.iter().zip(now).enumerate();
+    let differences = pairs.filter_map(|(at, (then, now))| Some((at, (sampled(then)? - sampled(now)?).abs())));
+    let (mut tokens, mut sum, mut worst) = (0, 0.0, None::<(usize, f32)>);
+    for (at, difference) in differences {
+        tokens += 1;
+        sum += f64::from(difference);
+        if worst.is_none_or(|(_, most)| difference > most) {
+            worst = Some((at, difference));
+        }
+    }
+    LogprobDifference {
+        tokens,
+        max: worst.map(|(_, most)| most),
+        mean: (tokens > 0).then(|| sum / tokens as f64),
+        at: worst.map(|(at, _)| at),
+    }
+}
+
+/// The searches that were made in both, one by one, up to the first that was for something else.
+pub(super) fn searches(then: &[Found], now: &[Found]) -> Vec<SearchDifference> {
+    fn made(found: &[Found]) -> impl Iterator<Item = &Found> {
+        found.iter().filter(|found| !found.cached)
+    }
+    let same = |(then, now): &(&Found, &Found)| (&then.query, then.mode) == (&now.query, now.mode);
+    made(then).zip(made(now)).take_while(same).map(|(then, now)| search(then, now)).collect()
+}
+
+fn search(then: &Found, now: &Found) -> SearchDifference {
+    let (old, new) = (by_id(&then.hits), by_id(&now.hits));
+    let placed = |hit: &Hit| PlacedPassage { id: hit.passage.id.clone(), rank: hit.rank };
+    let only = |hits: &[Hit], other: &HashMap<&str, &Hit>| -> Vec<PlacedPassage> {
+        hits.iter().filter(|hit| !other.contains_key(hit.passage.id.as_str())).map(placed).collect()
+    };
+    let both = || then.hits.iter().filter_map(|hit| Some((hit, *new.get(hit.passage.id.as_str())?)));
+    let moved = both().filter(|(then, now)| then.rank != now.rank);
+    let moved: Vec<_> =
+        moved.map(|(then, now)| MovedPassage { id: then.passage.id.clone(), then: then.rank, now: now.rank }).collect();
+    let changed = both().filter(|(then, now)| then.passage != now.passage);
+    let changed: Vec<_> = changed.map(|(then, _)| then.passage.id.clone()).collect();
+    let (added, lost) = (only(&now.hits, &old), only(&then.hits, &new));
+    SearchDifference {
+        turn: then.turn,
+        query: then.query.clone(),
+        mode: then.mode,
+        snapshot: Snapshots { then: then.snapshot, now: now.snapshot },
+        equal: added.is_empty() && lost.is_empty() && moved.is_empty() && changed.is_empty() && then.error == now.error,
+        added,
+        lost,
+        moved,
+        changed,
+        error_then: then.error.clone(),
+        error_now: now.error.clone(),
+    }
+}
+
+fn by_id(hits: &[Hit]) -> HashMap<&str, &Hit> {
+    hits.iter().map(|hit| (hit.passage.id.as_str(), hit)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::sample::subsequence;
+    use waymark_index::{Passage, Path};
+
+    fn found(ids: &[u8]) -> Found {
+        let passage = |id: &u8| Passage { id: id.to_string(), title: String::new(), text: format!("text {id}") };
+        let hit = |(rank, id)| Hit { rank, score: 1.0, passage: passage(id), path: Path::default() };
+        Found {
+            turn: 1,
+            query: "q".into(),
+            mode: Mode::Passage,
+            hits: (1..).zip(ids).map(hit).collect(),
+            triples: vec![],
+            snapshot: Some(1),
+            cached: false,
+            neutralised: 0,
+            seconds: 0.0,
+            error: None,
+        }
+    }
+
+    fn list() -> impl Strategy<Value = Vec<u8>> {
+        subsequence((0..8u8).collect::<Vec<_>>(), 0..8).prop_shuffle()
+    }
+
+    fn sampled(id: u32, logprob: f32) -> Token {
+        Token { id, origin: Origin::Policy, logprob: Some(logprob), forced: false }
+    }
+
+    proptest! {
+        /// What is told is enough to make the one list of the other.
+        #[test]
+        fn a_search_can_be_mended_by_its_difference(then in list(), now in list()) {
+            let difference = search(&found(&then), &found(&now));
+            let mut places: Vec<(usize, String)> = difference.added.iter().map(|hit| (hit.rank, hit.id.clone())).collect();
+            for (rank, id) in (1..).zip(&then) {
+                let id = id.to_string();
+                if difference.lost.iter().any(|hit| hit.id == id) {
+                    continue;
+                }
+                let moved = difference.moved.iter().find(|hit| hit.id == id);
+                places.push((moved.map_or(rank, |hit| hit.now), id));
+            }
+            places.sort();
+            prop_assert_eq!(places.into_iter().map(|(_, id)| id).collect::<Vec<_>>(), now.iter().map(u8::to_string).collect::<Vec<_>>());
+            prop_assert_eq!(difference.equal, then == now);
+            prop_assert!(difference.changed.is_empty());
+        }
+
+        #[test]
+        fn the_divergence_is_the_first_one(then in prop::collection::vec(0..3u32, 0..12), now in prop::collection::vec(0..3u32, 0..12)) {
+            let tokens = |ids: &[u32]| ids.iter().map(|&id| sampled(id, -1.0)).collect::<Vec<_>>();
+            match divergence(&tokens(&then), &tokens(&now), &Tokenizer::bytes()) {
+                None => prop_assert_eq!(then, now),
+                Some(found) => {
+                    prop_assert_eq!(&then[..found.at], &now[..found.at]);
+                    prop_assert_eq!(found.then.map(|token| token.id), then.get(found.at).copied());
+                    prop_assert_ne!(then.get(found.at), now.get(found.at));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_sampled_tokens_are_compared() {
+        let given = Token { logprob: None, forced: true, ..sampled(1, 0.0) };
+        let then = [given, sampled(2, -1.0), sampled(3, -2.0)];
+        let now = [given, sampled(2, -1.5), sampled(3, -1.75)];
+        let difference = logprobs(&then, &now);
+        assert_eq!(difference, LogprobDifference { tokens: 2, max: Some(0.5), mean: Some(0.375), at: Some(1) });
+        let none = LogprobDifference { tokens: 0, max: None, mean: None, at: None };
+        assert_eq!(logprobs(&then[..1], &now[..1]), none);
+    }
+
+    #[test]
+    fn a_changed_text_and_a_failure_are_differences() {
+        let mut now = found(&[1, 2]);
+        now.hits[1].passage.text.push('!');
+        let difference = search(&found(&[1, 2]), &now);
+        assert_eq!((difference.equal, difference.changed), (false, vec!["2".to_owned()]));
+        let failed = Found { error: Some("too late".into()), snapshot: None, ..found(&[]) };
+        let difference = search(&found(&[]), &failed);
+        assert_eq!((difference.equal, difference.error_now.as_deref()), (false, Some("too late")));
+    }
+
+    #[test]
+    fn searches_are_compared_until_one_is_for_something_else() {
+        let other = Found { query: "other".into(), ..found(&[1]) };
+        let memory = Found { cached: true, ..found(&[1]) };
+        let then = [found(&[1]), memory, found(&[2]), found(&[3])];
+        let now = [found(&[1]), found(&[2]), other];
+        assert_eq!(searches(&then, &now).len(), 2);
+    }
+}

@@ -1,0 +1,161 @@
+//! What is kept of an episode, and what it takes.
+
+use std::sync::{Arc, Weak};
+
+use crate::agent::{Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
+use crate::api::auth::{Caller, KeyId};
+use crate::api::episodes;
+use crate::api::error::{ApiError, Code};
+use crate::api::state::{AppState, now};
+
+/// An episode that is over: what was asked, of whom, and everything that came of it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// When it was begun, in seconds since 1970.
+    pub(super) created: u64,
+    pub(super) asked: Asked,
+    pub(super) end: End,
+    /// Everything that was written down.
+    pub(super) record: Fragment,
+}
+
+/// What was asked, and of whom.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Whose it is: nobody else may see it.
+    owner: Option<KeyId>,
+    /// The very policy that answered. It is not held: a trace keeps no adapter loaded.
+    policy: Weak<Policy>,
+    pub(super) model: String,
+    pub(super) protocol: &'static str,
+    /// Names the adapter as it was loaded.
+    pub(super) generation: Option<u64>,
+    /// Of build, weights and adapter.
+    pub(super) fingerprint: String,
+    pub(super) conversation: Conversation,
+    pub(super) options: EpisodeOptions,
+}
+
+/// How an episode ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Finished {
+        reason: Reason,
+        answer: Option<String>,
+    },
+    Failed(ApiError),
+    /// Its client went away, or nobody came back for it.
+    Cancelled,
+}
+
+impl Asked {
+    pub(crate) fn new(
+        state: &AppState,
+        owner: Option<KeyId>,
+        policy: &Arc<Policy>,
+        conversation: Conversation,
+        options: EpisodeOptions,
+    ) -> Asked {
+        Asked {
+            owner,
+            policy: Arc::downgrade(policy),
+            model: policy.name.clone(),
+            protocol: policy.protocol.name(),
+            generation: policy.adapter().map(|adapter| adapter.generation),
+            fingerprint: episodes::fingerprint(state, policy),
+            conversation,
+            options,
+        }
+    }
+
+    /// The very policy that answered, as long as it is served.
+    ///
+    /// # Errors
+    /// 409 when another took its place, or none: what it said cannot be said again.
+    pub(super) fn policy(&self, state: &AppState) -> Result<Arc<Policy>, ApiError> {
+        let gone = || {
+            let message = match self.generation {
+                Some(generation) => format!("the policy `{}` of generation {generation} is gone", self.model),
+                None => format!("the policy `{}` is not the one that answered any more", self.model),
+            };
+            ApiError::new(Code::PolicyChanged, message).with_param("id")
+        };
+        let served = state.policies.get(&self.model).map_err(|_| gone())?;
+        let same = self.policy.ptr_eq(&Arc::downgrade(&served.policy));
+        if same { Ok(served.policy.clone()) } else { Err(gone()) }
+    }
+}
+
+impl Kept {
+    pub(super) fn new(asked: Asked, end: End, record: Fragment) -> Kept {
+        let lasted = record.timings.total.max(0.0).round();
+        // Its length in whole seconds: exact in f64 for longer than any server runs.
+        Kept { created: now().saturating_sub(lasted as u64), asked, end, record }
+    }
+
+    /// An episode that ended as it should.
+    pub(super) fn finished(asked: Asked, trajectory: Trajectory) -> Kept {
+        let Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings } =
+            trajectory;
+        let record = Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings };
+        Kept::new(asked, End::Finished { reason: finish, answer }, record)
+    }
+
+    /// The episode's id.
+    pub(super) fn id(&self) -> &str {
+        &self.record.id
+    }
+
+    /// Whether `caller` may see it.
+    pub(super) fn is_of(&self, caller: &Caller) -> bool {
+        self.asked.owner == caller.key
+    }
+
+    /// Whether it is nothing but a request that was refused.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self.end, End::Failed(_)) && self.record.tokens.len() == self.record.prompt_tokens
+    }
+
+    /// About what it takes in memory: its texts, its tokens, and its own shape.
+    pub(super) fn bytes(&self) -> usize {
+        let record = &self.record;
+        let history: usize = self.asked.conversation.history().iter().map(|message| message.content.len() + 64).sum();
+        let answer = match &self.end {
+            End::Finished { answer, .. } => answer.as_ref().map_or(0, String::len),
+            End::Failed(error) => error.message.len(),
+            End::Cancelled => 0,
+        };
+        let actions: usize = record.actions.iter().map(|acted| size_of_val(acted) + words(&acted.action)).sum();
+        size_of::<Kept>()
+            + size_of_val(record.tokens.as_slice())
+            + size_of_val(self.asked.options.sampling.logit_bias.as_slice())
+            + self.asked.options.stop.iter().map(String::len).sum::<usize>()
+            + self.asked.conversation.question().len()
+            + record.text.len()
+            + history
+            + answer
+            + actions
+            + record.evidence.iter().map(found).sum::<usize>()
+    }
+}
+
+fn words(action: &Action) -> usize {
+    match action {
+        Action::Search(request) => request.written.len() + request.query.len(),
+        Action::Answer { text } => text.len(),
+        Action::Invalid => 0,
+    }
+}
+
+fn found(found: &Found) -> usize {
+    let hits = found.hits.iter().map(|hit| {
+        let via = hit.path.graph.iter().flat_map(|arrival| &arrival.via);
+        let steps: usize = via.map(|step| size_of_val(step) + step.phrase.len()).sum();
+        size_of_val(hit) + hit.passage.id.len() + hit.passage.title.len() + hit.passage.text.len() + steps
+    });
+    let triples = found.triples.iter().map(|triple| {
+        let passages: usize = triple.passages.iter().map(|id| size_of_val(id) + id.len()).sum();
+        size_of_val(triple) + triple.subject.len() + triple.relation.len() + triple.object.len() + passages
+    });
+    size_of_val(found) + found.query.len() + hits.sum::<usize>() + triples.sum::<usize>()
+}

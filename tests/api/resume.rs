@@ -1,0 +1,309 @@
+//! Streams that lose their connection and are taken up again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use waymark::agent::{Search, SearchError, SearchQuery};
+use waymark::config::ResumeConfig;
+use waymark::engine::MockBackend;
+use waymark::engine::mock::Lines;
+use waymark_index::{Evidence, Mode};
+
+use crate::house::{House, Plan, eventually, evidence, read_until, says, script, tokenizer};
+use crate::traces::{loops, trace};
+
+const STEP: Duration = Duration::from_millis(1);
+
+fn question(model: &str) -> Value {
+    json!({"question": "Who wrote Faust?", "model": model, "stream": true, "resumable": true, "seed": 1})
+}
+
+/// The whole messages at the beginning of `bytes`: id, name and data of each.
+fn messages(bytes: &[u8]) -> Vec<(u64, String, Value)> {
+    let text = String::from_utf8_lossy(bytes);
+    let whole = text.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
+    let parse = |message: &str| {
+        let [id, event, data] = message.split('\n').collect::<Vec<_>>()[..] else { panic!("{message:?}") };
+        let id = id.strip_prefix("id: ").unwrap().parse().unwrap();
+        let data = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        (id, event.strip_prefix("event: ").unwrap().to_owned(), data)
+    };
+    whole.split("\n\n").filter(|message| !message.is_empty() && !message.starts_with(':')).map(parse).collect()
+}
+
+/// All that the events say, without what differs from run to run.
+fn said(messages: &[(u64, String, Value)]) -> Vec<(u64, String, Value)> {
+    let mut messages = messages.to_vec();
+    for (_, name, data) in &mut messages {
+        for field in ["id", "milliseconds"] {
+            if let Some(value) = data.get_mut(field) {
+                *value = Value::Null;
+            }
+        }
+        // Deltas are cut where the tokens happened to come in.
+        assert_eq!(data["type"], **name);
+    }
+    messages
+}
+
+async fn get(house: &House, id: &str, after: u64) -> reqwest::Response {
+    let request = house.client.get(house.url(&format!("/v1/agent/{id}")));
+    request.header("last-event-id", after.to_string()).send().await.unwrap()
+}
+
+/// Reads about `most` bytes of a response, then drops it with its connection; also whether it ended before.
+async fn read_some(response: reqwest::Response, most: usize) -> (Vec<u8>, bool) {
+    let mut parts = response.bytes_stream();
+    let mut bytes = Vec::new();
+    while let Some(part) = parts.next().await {
+        let part = part.unwrap();
+        // What a client has not read when its socket dies was never received.
+        let rest = (most - bytes.len()).min(part.len());
+        bytes.extend_from_slice(&part[..rest]);
+        if bytes.len() >= most {
+            return (bytes, false);
+        }
+    }
+    (bytes, true)
+}
+
+/// What the engine has computed: prefilled, decoded, recomputed.
+fn computed(house: &House) -> [u64; 3] {
+    let counters = house.state.runtime.engine.counters();
+    [
+        counters.prefill_tokens_total.get(),
+        counters.decode_tokens_total.get(),
+        counters.prefill_tokens_recomputed_total.get(),
+    ]
+}
+
+fn voices() -> [(&'static str, fn() -> MockBackend); 2] {
+    [
+        ("routerag", || script(&loops()).with_time(STEP, Duration::ZERO)),
+        ("plain", || {
+            MockBackend::random(9, tokenizer().vocab()).with_confidence(3.0).with_time(STEP / 2, Duration::ZERO)
+        }),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
+    for (model, voice) in voices() {
+        let whole = House::new(voice()).await;
+        let response = whole.post("/v1/agent", &question(model)).await;
+        let uninterrupted = messages(&response.bytes().await.unwrap());
+        let length =
+            serde_json::to_string(&uninterrupted.iter().map(|(.., data)| data).collect::<Vec<_>>()).unwrap().len();
+        for seed in 0..4 {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            let house = House::new(voice()).await;
+            let mut response = house.post("/v1/agent", &question(model)).await;
+            let location = response.headers()["content-location"].to_str().unwrap().to_owned();
+            let mut seen: Vec<(u64, String, Value)> = Vec::new();
+            let mut kills = 0;
+            loop {
+                let (bytes, over) = read_some(response, random.random_range(1..length / 3)).await;
+                seen.extend(messages(&bytes));
+                if over {
+                    break;
+                }
+                kills += 1;
+                let id = location.strip_prefix("/v1/agent/").unwrap();
+                response = get(&house, id, seen.last().map_or(0, |(id, ..)| *id)).await;
+                if response.status() == 204 {
+                    break;
+                }
+                assert_eq!(response.status(), 200);
+            }
+            assert!(kills >= 2, "seed {seed}: {kills} kills");
+            assert!(seen.iter().zip(1..).all(|((id, ..), expected)| *id == expected), "an event came twice or never");
+            assert_eq!(text(&seen), text(&uninterrupted), "{model}, seed {seed}");
+            assert_eq!(said(&seen).last(), said(&uninterrupted).last());
+            assert_eq!(computed(&house), computed(&whole), "{model}, seed {seed}");
+        }
+    }
+}
+
+/// What was thought, asked, observed and answered, joined.
+fn text(messages: &[(u64, String, Value)]) -> String {
+    messages.iter().filter_map(|(.., data)| data["text"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn whoever_has_it_all_is_told_so() {
+    let house = House::new(says("hi")).await;
+    let response = house.post("/v1/agent", &question("plain")).await;
+    let seen = messages(&response.bytes().await.unwrap());
+    let (last, id) = (seen.last().unwrap().0, seen[0].2["id"].as_str().unwrap().to_owned());
+    assert_eq!(get(&house, &id, last).await.status(), 204);
+    // Without a header, by its stand-in, and from the beginning.
+    let rest = house.get(&format!("/v1/agent/{id}?after={}", last - 1)).await.bytes().await.unwrap();
+    assert_eq!(messages(&rest), seen[seen.len() - 1..]);
+    let all = house.get(&format!("/v1/agent/{id}")).await.bytes().await.unwrap();
+    assert_eq!(messages(&all), seen);
+    for (path, after, status) in [
+        (id.as_str(), (last + 1).to_string(), 400),
+        (&id, "eleven".to_owned(), 400),
+        (&id, u64::MAX.to_string(), 400),
+        ("ep-nobody", "0".to_owned(), 404),
+    ] {
+        let request = house.client.get(house.url(&format!("/v1/agent/{path}"))).header("last-event-id", &after);
+        assert_eq!(request.send().await.unwrap().status(), status, "{path} after {after}");
+    }
+    assert_eq!(house.get(&format!("/v1/agent/{id}?before=1")).await.status(), 400);
+}
+
+#[tokio::test]
+async fn a_stream_is_cancelled_when_nobody_comes_back() {
+    let mut plan = Plan::new(says(&"word ".repeat(1000)).with_time(STEP, Duration::ZERO));
+    plan.http.resume = ResumeConfig { grace: Duration::from_millis(150), ..ResumeConfig::default() };
+    let house = plan.build().await;
+    let mut socket = house.raw("/v1/agent", &question("plain")).await;
+    let begun = read_until(&mut socket, "event: answer").await;
+    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    drop(socket);
+    let counters = house.state.runtime.engine.counters();
+    let before = counters.decode_tokens_total.get();
+    eventually("it goes on alone", || counters.decode_tokens_total.get() > before + 20).await;
+    house.quiet().await;
+    assert!(counters.decode_tokens_total.get() < 1000);
+    assert_eq!(get(&house, &id, 1).await.status(), 404);
+    assert_eq!(trace(&house, &id).await.1["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn without_a_reader_it_waits_when_its_room_is_full() {
+    let mut plan = Plan::new(says(&"word ".repeat(400)));
+    plan.http.resume = ResumeConfig { bytes: 8 << 10, ..ResumeConfig::default() };
+    let house = plan.build().await;
+    let response = house.post("/v1/agent", &question("plain")).await;
+    let location = response.headers()["content-location"].to_str().unwrap().to_owned();
+    drop(response);
+    let counters = house.state.runtime.engine.counters();
+    eventually("it waits", || counters.sessions_stalled.get() == 1 && counters.sessions_running.get() == 0).await;
+    assert!(counters.decode_tokens_total.get() < 2000);
+    // Whoever comes gets all of it, unless it was sent to one who is gone and had to make way.
+    let response = house.get(&location).await;
+    match response.status().as_u16() {
+        200 => {
+            let seen = messages(&response.bytes().await.unwrap());
+            assert_eq!(text(&seen), "word ".repeat(400));
+        }
+        status => {
+            assert_eq!(status, 410);
+            assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], "events_gone");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_reader_takes_the_stream_from_the_old_one() {
+    let house = House::new(says(&"word ".repeat(100)).with_time(STEP, Duration::ZERO)).await;
+    let mut old = house.raw("/v1/agent", &question("plain")).await;
+    let begun = read_until(&mut old, "event: answer").await;
+    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let new = get(&house, &id, 0).await;
+    let seen = messages(&new.bytes().await.unwrap());
+    assert_eq!(text(&seen), "word ".repeat(100));
+    let mut rest = Vec::new();
+    while !String::from_utf8_lossy(&rest).ends_with("0\r\n\r\n") {
+        assert!(read_more(&mut old, &mut rest).await, "the old one was cut");
+    }
+    assert!(!String::from_utf8_lossy(&rest).contains("event: finished"));
+}
+
+async fn read_more(socket: &mut TcpStream, bytes: &mut Vec<u8>) -> bool {
+    let mut buffer = [0; 4096];
+    let count = tokio::time::timeout(Duration::from_secs(10), socket.read(&mut buffer)).await.unwrap().unwrap();
+    bytes.extend_from_slice(&buffer[..count]);
+    count > 0
+}
+
+#[tokio::test]
+async fn streams_are_counted_and_can_be_turned_off() {
+    let off = ResumeConfig { grace: Duration::ZERO, ..ResumeConfig::default() };
+    let one = ResumeConfig { count: 1, ..ResumeConfig::default() };
+    for (resume, status, code) in [(off, 400, "unsupported_parameter"), (one, 503, "queue_full")] {
+        let mut plan = Plan::new(says(&"word ".repeat(100)).with_time(STEP, Duration::ZERO));
+        plan.http.resume = resume;
+        let house = plan.build().await;
+        let first = house.post("/v1/agent", &question("plain")).await;
+        let second = house.post("/v1/agent", &question("plain")).await;
+        assert_eq!(second.status(), status);
+        assert_eq!(second.json::<Value>().await.unwrap()["error"]["code"], code);
+        drop(first);
+    }
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_an_episode_without_a_client_and_lets_it_come_back() {
+    let mut house = House::new(says(&"word ".repeat(60)).with_time(STEP, Duration::ZERO)).await;
+    let mut socket = house.raw("/v1/agent", &question("plain")).await;
+    let begun = read_until(&mut socket, "event: answer").await;
+    drop(socket);
+    house.terminate();
+    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let drain = house.state.drain.clone();
+    eventually("the server drains", || drain.phase() != waymark::api::drain::Phase::Serving).await;
+    let seen = messages(&get(&house, &id, 0).await.bytes().await.unwrap());
+    assert_eq!(text(&seen), "word ".repeat(60));
+    let ended = tokio::time::timeout(Duration::from_secs(10), &mut house.running).await;
+    assert!(ended.unwrap().unwrap().is_ok());
+}
+
+/// Finds something, but only when it is let.
+#[derive(Debug, Default)]
+struct Slow {
+    waiting: Arc<AtomicUsize>,
+    go: Arc<tokio::sync::Notify>,
+}
+
+impl Search for Slow {
+    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        self.waiting.fetch_add(1, SeqCst);
+        Box::pin(async move {
+            self.go.notified().await;
+            Ok(evidence("Goethe wrote Faust."))
+        })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+}
+
+#[tokio::test]
+async fn the_silence_of_a_search_is_filled_and_outlived() {
+    let lines: Lines = loops();
+    for resumable in [false, true] {
+        let searcher = Slow::default();
+        let (waiting, go) = (searcher.waiting.clone(), searcher.go.clone());
+        let mut plan = Plan { searcher: Some(Arc::new(searcher)), ..Plan::new(script(&lines)) };
+        plan.http.ping = Duration::from_millis(20);
+        let house = plan.build().await;
+        let mut body = question("routerag");
+        body["resumable"] = json!(resumable);
+        let mut socket = house.raw("/v1/agent", &body).await;
+        let begun = read_until(&mut socket, ": ping\n\n").await;
+        eventually("a search runs", || waiting.load(SeqCst) == 1).await;
+        drop(socket);
+        if !resumable {
+            house.quiet().await;
+            continue;
+        }
+        let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        let rest = get(&house, &id, 0).await;
+        go.notify_one();
+        let seen = messages(&rest.bytes().await.unwrap());
+        assert_eq!(seen.last().unwrap().2["answer"], "Goethe");
+        assert_eq!(waiting.load(SeqCst), 1, "the search was made twice");
+    }
+}

@@ -1,0 +1,255 @@
+//! What is kept of episodes.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
+use waymark::config::TraceConfig;
+use waymark::engine::mock::Lines;
+
+use crate::house::{House, Plan, eventually, read_until, says, script, tokenizer};
+
+/// One search, then an answer.
+pub fn loops() -> Lines {
+    Lines::new([
+        "<think>I must look.</think>\n<search>[passage] Faust</search>",
+        "<think>Found.</think>\n<answer> Goethe </answer>",
+    ])
+    .terminator("</information>\n\n")
+}
+
+fn question(extra: Value) -> Value {
+    let mut body = json!({"question": "Who wrote Faust?", "model": "routerag", "seed": -5});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
+}
+
+fn chat(extra: Value) -> Value {
+    let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
+}
+
+pub async fn trace(house: &House, id: &str) -> (u16, Value) {
+    let response = house.get(&format!("/v1/traces/{id}")).await;
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+async fn list(house: &House, query: &str) -> Value {
+    house.get(&format!("/v1/traces{query}")).await.json().await.unwrap()
+}
+
+fn ids(list: &Value) -> Vec<&str> {
+    list["data"].as_array().unwrap().iter().map(|trace| trace["id"].as_str().unwrap()).collect()
+}
+
+async fn bounded(count: usize, bytes: usize) -> House {
+    let mut plan = Plan::new(says("a few words"));
+    plan.http.traces = TraceConfig { count, bytes };
+    plan.build().await
+}
+
+#[tokio::test]
+async fn a_trace_holds_all_that_was_written_down() {
+    let house = House::new(script(&loops())).await;
+    let told: Value = house.post("/v1/agent", &question(json!({"logprobs": 0}))).await.json().await.unwrap();
+    let (status, kept) = trace(&house, told["id"].as_str().unwrap()).await;
+    assert_eq!(status, 200, "{kept}");
+    assert_eq!(
+        (&kept["status"], &kept["error"], &kept["protocol"]),
+        (&json!("finished"), &Value::Null, &json!("routerag"))
+    );
+    assert_eq!((&kept["seed"], &kept["generation"]), (&json!(-5), &Value::Null));
+    for field in ["id", "model", "answer", "finish_reason", "usage"] {
+        assert_eq!(kept[field], told[field], "{field}");
+    }
+    assert_eq!(kept["messages"], json!([{"role": "user", "content": "Who wrote Faust?"}]));
+    let number = |list: &Value, at: usize| list[at].as_u64().unwrap();
+    let tokens = &kept["tokens"];
+    let ids: Vec<u32> =
+        (0..tokens["ids"].as_array().unwrap().len()).map(|at| number(&tokens["ids"], at) as u32).collect();
+    let prompt = kept["usage"]["prompt_tokens"].as_u64().unwrap() as usize;
+    assert_eq!(kept["text"], tokenizer().decode(&ids[prompt..]));
+    // The runs cover the sequence, and say the same as the usage.
+    let runs = tokens["runs"].as_array().unwrap();
+    let of = |origin: &str| -> u64 {
+        runs.iter().filter(|run| run["origin"] == origin).map(|run| run["tokens"].as_u64().unwrap()).sum()
+    };
+    let usage = |name: &str| kept["usage"][name].as_u64().unwrap();
+    assert_eq!(of("prompt"), usage("prompt_tokens"));
+    assert_eq!(of("policy"), usage("completion_tokens"));
+    assert_eq!(of("environment"), usage("environment_tokens"));
+    assert_eq!(of("prompt") + of("policy") + of("environment"), ids.len() as u64);
+    // Log-probabilities are those that were told with the tokens.
+    let sampled: Vec<f64> = tokens["logprobs"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    assert_eq!(sampled.len() as u64, of("policy"));
+    let events = told["trace"].as_array().unwrap();
+    let think = events.iter().find(|event| event["type"] == "think").unwrap();
+    let first = think["tokens"].as_array().unwrap().iter().find(|token| token["text"] == "I").unwrap();
+    assert!(sampled.contains(&first["logprob"].as_f64().unwrap()));
+    // The search as it was told, and what the turns asked for.
+    let search = events.iter().find(|event| event["type"] == "search_finished").unwrap();
+    for field in ["turn", "query", "mode", "hits", "snapshot", "cached", "neutralised"] {
+        assert_eq!(kept["searches"][0][field], search[field], "{field}");
+    }
+    assert_eq!(kept["actions"][0]["action"]["type"], "search");
+    assert_eq!(
+        kept["actions"][1],
+        json!({"turn": 2, "executed": true, "action": {"type": "answer", "text": "Goethe"}})
+    );
+    let time = |name: &str| kept["timings"][name].as_f64().unwrap();
+    assert!(time("total") >= time("generation") && time("total") >= time("first_token"));
+}
+
+#[tokio::test]
+async fn every_completion_has_a_trace_of_its_own() {
+    let house = House::new(says("hi")).await;
+    let (_, whole) = house.chat(&chat(json!({"n": 3, "seed": 7, "stop": ["x"], "temperature": 0.5}))).await;
+    let id = whole["id"].as_str().unwrap();
+    for (index, name) in [id.to_owned(), format!("{id}-1"), format!("{id}-2")].iter().enumerate() {
+        let (status, kept) = trace(&house, name).await;
+        assert_eq!((status, &kept["seed"]), (200, &json!(7 + index)), "{kept}");
+        assert_eq!(
+            (&kept["options"]["stop"], &kept["options"]["sampling"]["temperature"]),
+            (&json!(["x"]), &json!(0.5))
+        );
+    }
+    let listed = list(&house, "?limit=2").await;
+    assert_eq!((ids(&listed).len(), &listed["has_more"]), (2, &json!(true)));
+    assert_eq!(listed["data"][0]["question"], "hello");
+    assert_eq!(list(&house, "").await["has_more"], false);
+}
+
+#[tokio::test]
+async fn what_fails_or_is_given_up_leaves_a_trace_too() {
+    let backend = script(&loops()).with_time(Duration::from_millis(2), Duration::ZERO);
+    let faults = backend.faults();
+    let house = House::new(backend).await;
+    // Given up while it writes.
+    let mut socket = house.raw("/v1/agent", &question(json!({"stream": true}))).await;
+    let begun = read_until(&mut socket, "event: think").await;
+    drop(socket);
+    house.quiet().await;
+    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
+    let (status, kept) = trace(&house, id).await;
+    assert_eq!((status, &kept["status"], &kept["finish_reason"]), (200, &json!("cancelled"), &Value::Null), "{kept}");
+    assert!("<think>I must look.</think>".starts_with(kept["text"].as_str().unwrap().get(..8).unwrap()));
+    // A pass fails in the middle.
+    faults.error_at(house.state.runtime.engine.counters().steps_total.get() + 30);
+    let response = house.post("/v1/agent", &question(json!({}))).await;
+    assert_eq!(response.status(), 500);
+    let listed = list(&house, "").await;
+    let (_, kept) = trace(&house, ids(&listed)[0]).await;
+    assert_eq!((&kept["status"], &kept["error"]["code"]), (&json!("failed"), &json!("internal_error")), "{kept}");
+    assert!(!kept["text"].as_str().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn whoever_wants_none_leaves_none() {
+    let house = House::new(says("hi")).await;
+    for body in [chat(json!({"store": false})), chat(json!({"rag": {"store": false}}))] {
+        assert_eq!(house.chat(&body).await.0, 200);
+    }
+    let body = json!({"question": "x", "rag": {"store": false}, "model": "plain"});
+    assert_eq!(house.post("/v1/agent", &body).await.status(), 200);
+    assert_eq!(ids(&list(&house, "").await), Vec::<&str>::new());
+    assert_eq!(house.chat(&chat(json!({"rag": {"store": true}}))).await.0, 200);
+    assert_eq!(ids(&list(&house, "").await).len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_none_refuses_to_keep_one() {
+    for (count, bytes) in [(0, 1 << 20), (10, 0)] {
+        let house = bounded(count, bytes).await;
+        assert_eq!(house.chat(&chat(json!({}))).await.0, 200);
+        let (status, refused) = house.chat(&chat(json!({"rag": {"store": true}}))).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!("rag.store")));
+        assert_eq!(list(&house, "").await["data"], json!([]));
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_go_first_by_number_and_by_size() {
+    let house = bounded(2, 1 << 20).await;
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        asked.push(house.chat(&chat(json!({}))).await.1["id"].as_str().unwrap().to_owned());
+    }
+    asked.remove(0);
+    asked.reverse();
+    let listed = list(&house, "").await;
+    assert_eq!(ids(&listed), asked);
+    let size = listed["data"][0]["bytes"].as_u64().unwrap() as usize;
+    let house = bounded(10, 3 * size + size / 2).await;
+    for _ in 0..5 {
+        house.chat(&chat(json!({}))).await;
+    }
+    assert_eq!(ids(&list(&house, "").await).len(), 3);
+}
+
+#[tokio::test]
+async fn a_trace_can_be_forgotten() {
+    let house = House::new(says("hi")).await;
+    let (_, whole) = house.chat(&chat(json!({}))).await;
+    let id = whole["id"].as_str().unwrap();
+    let forget = async || {
+        let response = house.client.delete(house.url(&format!("/v1/traces/{id}"))).send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    assert_eq!(forget().await, (200, json!({"id": id, "object": "trace.deleted", "deleted": true})));
+    assert_eq!(forget().await.0, 404);
+    let (status, refused) = trace(&house, id).await;
+    assert_eq!((status, &refused["error"]["code"]), (404, &json!("trace_not_found")));
+    for (query, param) in [("?limit=0", "limit"), ("?limit=101", "limit"), ("?after=x", "after")] {
+        assert_eq!(list(&house, query).await["error"]["param"], param);
+    }
+}
+
+/// The trace is there by the time its client knows of the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_is_there_with_the_last_event() {
+    let house = House::new(says("hi")).await;
+    for _ in 0..20 {
+        let body = json!({"question": "x", "model": "plain", "stream": true});
+        let mut socket = house.raw("/v1/agent", &body).await;
+        let text = read_until(&mut socket, "event: finished").await;
+        let id = text.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
+        assert_eq!(trace(&house, id).await.1["status"], "finished");
+    }
+    eventually("nothing runs", || house.state.drain.running() == 0).await;
+}
+
+#[tokio::test]
+async fn what_one_key_did_no_other_key_sees() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let entry = |(name, secret): (&str, &Secret)| Entry {
+        id: KeyId::new(name),
+        digest: secret.digest(),
+        scopes: vec![Scope::Infer],
+        limits: Limits::default(),
+        private_cache: false,
+    };
+    let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();
+    let house = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
+    let ask = async |secret: &Secret, method: &str, path: &str, body: Value| {
+        let request = house.client.request(method.parse().unwrap(), house.url(path)).bearer_auth(secret.reveal());
+        request.json(&body).send().await.unwrap()
+    };
+    let [owner, other] = &secrets;
+    let body = json!({"question": "x", "model": "plain", "stream": true, "resumable": true});
+    let response = ask(owner, "POST", "/v1/agent", body).await;
+    let location = response.headers()["content-location"].to_str().unwrap().to_owned();
+    assert!(response.text().await.unwrap().contains("event: finished"));
+    let trace = location.replace("agent", "traces");
+    let replay = format!("{trace}/replay");
+    for (method, path) in [("GET", &location), ("GET", &trace), ("POST", &replay), ("DELETE", &trace)] {
+        let mode = json!({"mode": "forced"});
+        assert_eq!(ask(other, method, path, mode.clone()).await.status(), 404, "{method} {path}");
+        assert_eq!(ask(owner, method, path, mode).await.status(), 200, "{method} {path}");
+    }
+    ask(owner, "POST", "/v1/chat/completions", chat(json!({}))).await;
+    for (secret, count) in [(owner, 1), (other, 0)] {
+        let listed: Value = ask(secret, "GET", "/v1/traces", json!({})).await.json().await.unwrap();
+        assert_eq!(ids(&listed).len(), count);
+    }
+}
