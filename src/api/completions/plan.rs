@@ -148,8 +148,11 @@ fn logprobs(request: &CompletionRequest) -> Result<Option<usize>, ApiError> {
     Ok(logprobs.map(|top| top as usize))
 }
 
-/// Each prompt as text, and as ids where it came so.
-fn prompts(state: &AppState, prompt: Prompt, n: usize) -> Result<Vec<(String, Option<Vec<u32>>)>, ApiError> {
+/// A prompt as text, and as ids where it came so.
+type Given = (String, Option<Vec<u32>>);
+
+/// The prompts, none of them empty.
+fn prompts(state: &AppState, prompt: Prompt, n: usize) -> Result<Vec<Given>, ApiError> {
     let vocab = state.runtime.engine.spec().vocab;
     let decoded = |ids: Vec<u32>| (state.runtime.tokenizer.decode(&ids), Some(ids));
     let prompts: Vec<_> = match prompt {
