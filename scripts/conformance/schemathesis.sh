@@ -24,7 +24,9 @@ if ! installed; then
     exit 0
 fi
 
-# Names that are made up reach nothing but a 404: those that are served take their place.
+# Three things the document cannot say: which names are served (others give nothing but a 404), that a conversation ends with
+# a user's words, and, before OpenAPI 3.2, that the schema of an event stream is that of its events' data: of those only the
+# form is checked here, their content by the golden transcripts.
 cd "$ENVIRONMENT"
 bin/python - "$URL" >openapi.json <<'PYTHON'
 import json, sys, urllib.request
@@ -41,6 +43,13 @@ for schema, shape in document["components"]["schemas"].items():
         known = names["embedding" if schema.startswith("Embedding") else "other"]
         if known:
             shape["properties"]["model"] = {"type": "string", "enum": known}
+document["components"]["schemas"]["ChatRole"]["enum"] = ["user"]
+for path in document["paths"].values():
+    for operation in path.values():
+        for response in operation["responses"].values():
+            if "text/event-stream" in response.get("content", {}):
+                event = {"type": "object", "properties": {"data": {"type": "string"}}}
+                response["content"]["text/event-stream"]["schema"] = event
 json.dump(document, sys.stdout)
 PYTHON
 
