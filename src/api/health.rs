@@ -1,7 +1,7 @@
-//! `/health`, `/ready`, `/metrics` and the front page.
+//! `/health`, `/ready` and `/metrics`.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -53,36 +53,3 @@ pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, A
     let text = state.metrics.render().map_err(|_| ApiError::new(Code::Internal, "the metrics could not be written"))?;
     Ok(([(header::CONTENT_TYPE, metrics::MEDIA_TYPE)], text).into_response())
 }
-
-/// What this is, for someone who opens it in a browser.
-///
-/// As JSON where that is accepted by name, as RouteRAG's retrieval API answers: `{"message": …}`.
-#[utoipa::path(get, path = "/", tag = "operation", responses(
-    (status = 200, description = "a few lines of text", content((String = "text/plain"), (Message = "application/json"))),
-))]
-pub(crate) async fn front(headers: HeaderMap) -> Response {
-    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if accepts.split([',', ';']).any(|kind| kind.trim() == "application/json") {
-        return axum::Json(Message { message: FRONT }).into_response();
-    }
-    FRONT.into_response()
-}
-
-/// What this is.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Message {
-    /// A few lines of text.
-    pub message: &'static str,
-}
-
-const FRONT: &str = concat!(
-    "Waymark ",
-    env!("CARGO_PKG_VERSION"),
-    ": an inference server for trained agentic RAG policies.\n\n",
-    "POST /v1/chat/completions   OpenAI's chat interface\n",
-    "POST /v1/agent              the typed trace of an episode\n",
-    "POST /v1/search             evidence without a model\n",
-    "POST /retrieve, /search     Search-R1's and RouteRAG's retrievers\n",
-    "GET  /v1/models             what is served\n",
-    "GET  /openapi.yaml          everything else\n",
-);

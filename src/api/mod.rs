@@ -8,6 +8,7 @@
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
+//! | `playground` | `/`, a page to try it with |
 //! | `policies`, `shelf` | what is served, and changing it |
 //! | `traces`, `archive` | what was written down about episodes, and running them again |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
@@ -38,6 +39,7 @@ mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
+mod playground;
 pub mod policies;
 pub mod rag;
 mod refusal;
@@ -104,7 +106,7 @@ fn information() -> Routes {
         .open(routes!(health::health))
         .open(routes!(health::ready))
         .admin(routes!(health::metrics))
-        .open(routes!(health::front))
+        .open(routes!(playground::front))
         .open(routes!(openapi::yaml))
         .open(routes!(openapi::json))
 }

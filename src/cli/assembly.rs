@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use waymark_index::{CommitOptions, Embed, LiveIndex, Manifest, OpenOptions};
+use waymark_models::BLOCK;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::Decoder;
 use waymark_models::embedder::Embedder;
@@ -135,7 +136,10 @@ pub fn runtime(
     };
     let Some(spec) = &config.weights else {
         let tokenizer = Arc::new(Tokenizer::bytes());
-        let backend = MockBackend::script(&tokenizer, &mock_lines())?;
+        // Room for a batch of a thousand tokens each.
+        let blocks = (config.max_batch * 1024 / BLOCK).max(8192);
+        let backend = MockBackend::script(&tokenizer, &mock_lines())?.with_blocks(blocks);
+        let backend = backend.with_time(config.mock_step, Duration::ZERO);
         let eos = tokenizer.id("<|im_end|>").into_iter().collect();
         let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
         return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), vec!["mock".to_owned()]));

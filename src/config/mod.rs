@@ -205,6 +205,7 @@ mod tests {
         assert_eq!(error(&["--max-batch", "0"]), "--max-batch must be at least 1");
         assert!(error(&["--max-batch", "64", "--step-tokens", "32"]).contains("raise one"));
         assert!(error(&["--mock", "--policy", "x"]).contains("--mock"));
+        assert!(parse(&["--mock-step-ms", "5"]).is_err() && parse(&["--mock", "--mock-step-ms", "5"]).is_ok());
         assert!(parse(&["--fact-filter-url", "http://x"]).is_err());
         let filter = ["--fact-filter-url", "http://x", "--fact-filter-model", "m", "--fact-filter-timeout-ms", "0"];
         assert_eq!(error(&filter), "--fact-filter-timeout-ms must be at least 1");

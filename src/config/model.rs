@@ -1,6 +1,7 @@
 //! What the model is computed with.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{ConfigError, Size, at_least_one, or_cores};
 
@@ -42,6 +43,10 @@ pub struct ModelArgs {
     #[arg(long, env = "WAYMARK_MOCK")]
     pub mock: bool,
 
+    /// Milliseconds each step of the mock takes, for load tests at the pace of a model.
+    #[arg(long, env = "WAYMARK_MOCK_STEP_MS", default_value_t = 0, requires = "mock")]
+    pub mock_step_ms: u64,
+
     /// Where downloaded weights are kept; the user's cache directory when not given.
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
@@ -52,6 +57,8 @@ pub struct ModelArgs {
 pub struct ModelConfig {
     /// `None` for the mock, otherwise a catalog name, a path or a hub id.
     pub weights: Option<String>,
+    /// How long each step of the mock takes.
+    pub mock_step: Duration,
     /// Where downloads are kept.
     pub cache: Option<PathBuf>,
     /// Threads that compute.
@@ -86,6 +93,7 @@ impl ModelArgs {
         }
         Ok(ModelConfig {
             weights: (!self.mock).then_some(self.model),
+            mock_step: Duration::from_millis(self.mock_step_ms),
             cache: self.cache,
             threads: or_cores(self.threads),
             kv_bytes: self.kv_bytes.0,

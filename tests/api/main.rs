@@ -18,6 +18,7 @@ mod gone;
 mod house;
 mod load;
 mod openapi;
+mod playground;
 mod policies;
 mod refusals;
 mod replay;

@@ -85,7 +85,10 @@ fn computed(house: &House) -> [u64; 3] {
     ]
 }
 
-fn voices() -> [(&'static str, fn() -> MockBackend); 2] {
+/// A policy, and what speaks for it.
+type Voice = (&'static str, fn() -> MockBackend);
+
+fn voices() -> [Voice; 2] {
     [
         ("routerag", || script(&loops()).with_time(STEP, Duration::ZERO)),
         ("plain", || {

@@ -65,7 +65,7 @@ impl Args {
         let url = format!("http://{}", server.address());
         let mut out = io::stdout();
         writeln!(out, "listening on {url}\n")?;
-        writeln!(out, "try, in another terminal:\n")?;
+        writeln!(out, "open it in a browser, or try, in another terminal:\n")?;
         writeln!(out, "  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{{")?;
         writeln!(out, "    \"model\": \"{model}\", \"stream\": true, \"rag\": {{\"trace\": true}},")?;
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;

@@ -178,6 +178,7 @@ impl Episodes {
         };
         let model = ModelConfig {
             weights: (!self.mock).then(|| self.model.clone()),
+            mock_step: Duration::ZERO,
             cache: self.cache.clone(),
             threads,
             kv_bytes: self.kv_bytes.0,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::ensure;
 use toml::{Table, Value};
@@ -171,6 +172,7 @@ impl Args {
     fn engine(&self, recipe: &Recipe, settings: &Grpo, team: &Arc<Team>) -> anyhow::Result<(Runtime, Embedding)> {
         let model = ModelConfig {
             weights: Some(recipe.base.clone()),
+            mock_step: Duration::ZERO,
             cache: self.machine.cache.clone(),
             threads: team.threads(),
             kv_bytes: self.kv_bytes.0,

@@ -1,0 +1,103 @@
+//! The whole interface over a mock backend, called without a socket.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode, header};
+use futures::future::BoxFuture;
+use tower_service::Service;
+use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark::api::{AppState, router};
+use waymark::config::HttpConfig;
+use waymark::engine::mock::Lines;
+use waymark::engine::{Engine, EngineConfig, MockBackend};
+use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_models::chat::ChatTemplate;
+use waymark_models::tokenizer::Tokenizer;
+
+/// The shape of most templates.
+pub(super) const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
+                                 <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// Room of a sequence, in tokens: bytes here.
+const CONTEXT: usize = 4096;
+
+/// A server without a socket.
+pub(super) struct House {
+    router: Router,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+impl House {
+    /// One whose policies say `lines` and find `passage`.
+    pub(super) fn new(lines: &Lines, passage: &str) -> House {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let backend = MockBackend::script(&tokenizer, lines).expect("bytes spell everything");
+        let backend = backend.with_blocks(1024).with_context(CONTEXT);
+        let config = EngineConfig { step_tokens: CONTEXT, ..EngineConfig::default() };
+        let engine = Engine::start(Box::new(backend), config, tokenizer.table()).expect("a thread");
+        let eos = vec![tokenizer.id("<|im_end|>").expect("it has one")];
+        let template = ChatTemplate::new(CHATML, "", "<|im_end|>").expect("a good template");
+        let searcher = Arc::new(Shelf(passage.to_owned()));
+        let runtime_of = Runtime::new(engine, tokenizer, Some(Arc::new(template)), eos, Some(searcher));
+        let policies = ["plain", "routerag", "search-r1"].map(|name| Policy::builtin(name).expect("it is built in"));
+        let state = runtime.block_on(async { AppState::new(runtime_of, policies.to_vec(), HttpConfig::default()) });
+        let router = runtime.block_on(async { router(state) });
+        House { router, runtime }
+    }
+
+    /// Sends a request and reads the answer to its end; `None` where `target` is no URI.
+    pub(super) fn send(&self, method: &Method, target: &str, body: &[u8]) -> Option<Answer> {
+        let request = Request::builder().method(method).uri(target).header(header::HOST, "fuzz");
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(body.to_vec())).ok()?;
+        self.runtime.block_on(async {
+            let Ok(response) = self.router.clone().call(request).await;
+            let (parts, body) = response.into_parts();
+            let body = axum::body::to_bytes(body, usize::MAX).await.expect("a body that ends").to_vec();
+            Some(Answer { status: parts.status, headers: parts.headers, body })
+        })
+    }
+
+    /// Posts JSON.
+    pub(super) fn post(&self, path: &str, body: &serde_json::Value) -> Answer {
+        self.send(&Method::POST, path, body.to_string().as_bytes()).expect("a path is a URI")
+    }
+}
+
+impl Answer {
+    /// Whether it is a stream of events.
+    pub(super) fn is_stream(&self) -> bool {
+        self.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+    }
+
+    /// The body as text, for what is said about it.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Finds one passage for everything.
+#[derive(Debug)]
+struct Shelf(String);
+
+impl Search for Shelf {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        let passage = Passage { id: "p1".into(), title: "A title".into(), text: self.0.clone() };
+        let hit = Hit { rank: 1, score: 0.5, passage, path: Path::default() };
+        Box::pin(async move { Ok(Evidence::of(1, query.wanted.mode, vec![hit])) })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage, Mode::Graph, Mode::Hybrid]
+    }
+}

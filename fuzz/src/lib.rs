@@ -1,0 +1,37 @@
+//! What is fuzzed: one file per target, each with a `run` that takes any bytes and panics where a promise is broken.
+//!
+//! The programs in `fuzz_targets` give these functions to libFuzzer; `tests/fuzz.rs` of the main workspace gives them
+//! the seeds, what was found before, and random changes to both, on the stable toolchain.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc, missing_docs, unreachable_pub)]
+
+pub mod corpus;
+mod file;
+pub mod gguf;
+mod house;
+pub mod index;
+pub mod openie;
+pub mod protocol;
+mod reply;
+pub mod request;
+pub mod safetensors;
+mod sse;
+pub mod stream;
+pub mod template;
+pub mod tokenizer;
+
+/// Takes any bytes; panics where a promise is broken.
+pub type Target = fn(&[u8]);
+
+/// Every target with its name, which is also that of its folder of seeds.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("corpus", corpus::run),
+    ("gguf", gguf::run),
+    ("index", index::run),
+    ("openie", openie::run),
+    ("protocol", protocol::run),
+    ("request", request::run),
+    ("safetensors", safetensors::run),
+    ("stream", stream::run),
+    ("template", template::run),
+    ("tokenizer", tokenizer::run),
+];

@@ -1,0 +1,141 @@
+//! The parsers of the protocols: total, the same whatever pieces a text comes in, and deaf to neutralised text.
+//!
+//! Input: 8 bytes that say how the text is cut into pieces, then the text.
+
+use std::sync::Arc;
+
+use waymark::agent::{Action, Kind, Piece, Policy, Protocol, Reading, Scanner, neutral};
+use waymark::engine::{Matcher, StopSet};
+use waymark_models::tokenizer::{Detokenizer, TokenBytes};
+
+pub fn run(data: &[u8]) {
+    let Some((cuts, bytes)) = data.split_first_chunk::<8>() else { return };
+    let pieces = cut(bytes, cuts);
+    let text = detokenised(&pieces);
+    assert_eq!(text, String::from_utf8_lossy(bytes), "detokenised in pieces");
+    for name in Policy::BUILTIN {
+        let protocol = Policy::builtin(name).expect("it is built in").protocol;
+        check_whole(&*protocol, &text);
+        check_pieces(&*protocol, &text, cuts);
+        check_stops(&*protocol, bytes, &pieces);
+        check_neutral(&*protocol, &text);
+    }
+}
+
+/// Pieces of 1 to 16 bytes, by turns as long as the halves of each byte of `cuts` say.
+fn cut<'b>(bytes: &'b [u8], cuts: &[u8; 8]) -> Vec<&'b [u8]> {
+    let mut lengths = cuts.iter().flat_map(|cut| [cut & 15, cut >> 4]).cycle();
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let wanted = usize::from(lengths.next().unwrap_or(0)) + 1;
+        let (piece, after) = rest.split_at(wanted.min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}
+
+fn detokenised(pieces: &[&[u8]]) -> String {
+    let mut table = TokenBytes::new();
+    pieces.iter().for_each(|piece| table.push(piece, false));
+    let mut detokenizer = Detokenizer::new(Arc::new(table));
+    let mut text = String::new();
+    for id in 0..pieces.len() as u32 {
+        text.push_str(detokenizer.push(id));
+    }
+    text + &detokenizer.finish()
+}
+
+/// What holds of a turn as a whole.
+fn check_whole(protocol: &dyn Protocol, turn: &str) {
+    for reading in [Reading::First, Reading::SearchFirst] {
+        match protocol.parse(turn, reading) {
+            Action::Search(request) => {
+                assert!(turn.contains(&request.written), "{} reads a search nobody wrote", protocol.name());
+                assert_eq!(request.query, request.query.trim());
+            }
+            Action::Answer { text } if protocol.tags().trims => {
+                assert!(turn.contains(&text), "{} reads an answer nobody wrote", protocol.name());
+            }
+            Action::Answer { .. } | Action::Invalid => {}
+        }
+    }
+    assert!(turn.starts_with(protocol.cut(turn)));
+    let mut end = 0;
+    for span in protocol.spans(turn) {
+        assert!(end <= span.range.start && span.range.start < span.range.end, "spans out of order");
+        assert!(turn.get(span.range.clone()).is_some(), "a span cuts a character");
+        end = span.range.end;
+    }
+}
+
+/// The scanner says the same of any pieces as of the whole.
+fn check_pieces(protocol: &dyn Protocol, text: &str, cuts: &[u8; 8]) {
+    let (mut scanner, mut pieces, mut rest) = (Scanner::new(protocol.tags()), Vec::new(), text);
+    let mut lengths = cuts.iter().flat_map(|cut| [cut & 15, cut >> 4]).cycle();
+    while !rest.is_empty() {
+        let wanted = usize::from(lengths.next().unwrap_or(0)) + 1;
+        let end = (wanted.min(rest.len())..=rest.len()).find(|&at| rest.is_char_boundary(at)).unwrap_or(rest.len());
+        scanner.push(&rest[..end], &mut pieces);
+        rest = &rest[end..];
+    }
+    scanner.finish(&mut pieces);
+    let whole: Vec<(Kind, &str)> =
+        protocol.spans(text).into_iter().map(|span| (span.kind, &text[span.range])).collect();
+    assert_eq!(joined(&pieces), joined_spans(&whole), "{} in pieces", protocol.name());
+    for piece in &pieces {
+        assert_eq!(text.get(piece.start..piece.end()), Some(piece.text.as_str()));
+    }
+}
+
+fn joined(pieces: &[Piece]) -> Vec<(Kind, String)> {
+    joined_spans(&pieces.iter().map(|piece| (piece.kind, piece.text.as_str())).collect::<Vec<_>>())
+}
+
+fn joined_spans(parts: &[(Kind, &str)]) -> Vec<(Kind, String)> {
+    let mut out: Vec<(Kind, String)> = Vec::new();
+    for &(kind, text) in parts {
+        match out.last_mut() {
+            Some((last, said)) if *last == kind => said.push_str(text),
+            _ => out.push((kind, text.to_owned())),
+        }
+    }
+    out
+}
+
+/// A turn ends at the same place and for the same reason however its bytes are cut into tokens.
+fn check_stops(protocol: &dyn Protocol, bytes: &[u8], pieces: &[&[u8]]) {
+    let stops = StopSet::new(protocol.stops());
+    let single = first_stop(&stops, bytes.chunks(1));
+    let cut = first_stop(&stops, pieces.iter().copied());
+    assert_eq!(single.map(|(which, _)| which), cut.map(|(which, _)| which));
+    if let (Some((which, end)), Some((_, piece_end))) = (single, cut) {
+        assert!(bytes[..end].ends_with(stops.get(which).unwrap_or_default()));
+        assert!(end <= piece_end && piece_end < end + 16, "the turn ends late");
+    }
+}
+
+/// Which string ends the pieces, and where the piece that completes it ends.
+fn first_stop<'b>(stops: &StopSet, mut pieces: impl Iterator<Item = &'b [u8]>) -> Option<(usize, usize)> {
+    let (mut matcher, mut end) = (Matcher::default(), 0);
+    pieces.find_map(|piece| {
+        end += piece.len();
+        matcher.push(stops, piece).map(|which| (which, end))
+    })
+}
+
+/// Retrieved text says nothing to the parser once it is neutralised, and neutralising it again changes nothing.
+fn check_neutral(protocol: &dyn Protocol, text: &str) {
+    let (harmless, _) = neutral::neutralise(text, protocol.tags().names);
+    assert_eq!(neutral::neutralise(&harmless, protocol.tags().names), (harmless.clone(), 0));
+    for stop in protocol.stops() {
+        assert!(!harmless.contains(stop));
+    }
+    let outside = protocol.tags().outside;
+    assert!(protocol.spans(&harmless).iter().all(|span| span.kind == outside), "{harmless:?}");
+    if outside != Kind::Answer {
+        for reading in [Reading::First, Reading::SearchFirst] {
+            assert_eq!(protocol.parse(&harmless, reading), Action::Invalid, "{harmless:?}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `/`: the playground, one page that asks a question and shows the trace while it is made.
+//!
+//! The page is a single file without anything from outside. Its policy (`Content-Security-Policy`) names the hashes of
+//! its own script and style and nothing else, so that no other script runs even where a passage should find its way
+//! into the page as markup; and it forbids the calls that would make markup of text.
+
+use std::sync::LazyLock;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
+
+const PAGE: &str = include_str!("page.html");
+
+const FRONT: &str = concat!(
+    "Waymark ",
+    env!("CARGO_PKG_VERSION"),
+    ": an inference server for trained agentic RAG policies.\n\n",
+    "POST /v1/chat/completions   OpenAI's chat interface\n",
+    "POST /v1/agent              the typed trace of an episode\n",
+    "POST /v1/search             evidence without a model\n",
+    "POST /retrieve, /search     Search-R1's and RouteRAG's retrievers\n",
+    "GET  /v1/models             what is served\n",
+    "GET  /openapi.yaml          everything else\n",
+);
+
+/// The policy of the page: computed, so that it cannot fall behind the page.
+static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| HeaderValue::try_from(policy(PAGE)).ok());
+
+/// What this is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Message {
+    /// A few lines of text.
+    message: &'static str,
+}
+
+/// The playground, for someone who opens this in a browser.
+///
+/// A page where HTML is accepted by name; JSON where that is, as RouteRAG's retrieval API answers: `{"message": …}`;
+/// a few lines of text otherwise.
+#[utoipa::path(get, path = "/", tag = "operation", responses(
+    (status = 200, description = "the playground, or what this is", content(
+        (String = "text/html"), (Message = "application/json"), (String = "text/plain"),
+    )),
+))]
+pub(super) async fn front(headers: HeaderMap) -> Response {
+    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let wants = |kind: &str| accepts.split([',', ';']).any(|accepted| accepted.trim() == kind);
+    let mut response = if wants("text/html") {
+        page()
+    } else if wants("application/json") {
+        axum::Json(Message { message: FRONT }).into_response()
+    } else {
+        FRONT.into_response()
+    };
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    response
+}
+
+fn page() -> Response {
+    let mut response = PAGE.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin"));
+    // Never without a policy: one that cannot be written allows nothing.
+    let none = HeaderValue::from_static("default-src 'none'");
+    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone().unwrap_or(none));
+    response
+}
+
+/// What `page` may do: run its own script, wear its own style, and talk to the server it came from.
+fn policy(page: &str) -> String {
+    let hash = |tag: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(inside(page, tag))));
+    format!(
+        "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+        hash("script"),
+        hash("style"),
+    )
+}
+
+/// What stands between the first pair of such tags.
+fn inside<'p>(page: &'p str, tag: &str) -> &'p str {
+    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+    page.split_once(&open).and_then(|(_, rest)| Some(rest.split_once(&close)?.0)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_whole_and_alone() {
+        assert!(inside(PAGE, "style").len() > 100 && inside(PAGE, "script").len() > 1000);
+        for tag in ["<script", "<style", "<html", "<head>", "<body>", "<main"] {
+            assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");
+        }
+        for outside in ["http:", "https:", "//www", "src=", "@import", "url(", "<base", "<iframe", "ws:"] {
+            assert!(!PAGE.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_comes_over_the_wire_becomes_markup_and_no_key_is_kept() {
+        let script = inside(PAGE, "script");
+        for call in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "setHTML",
+            "createContextualFragment",
+            "DOMParser",
+            "localStorage",
+            "sessionStorage",
+            "cookie",
+            "indexedDB",
+        ] {
+            assert!(!script.contains(call), "{call}");
+        }
+        // A style or handler in an attribute would be refused by the policy, silently.
+        let markup = PAGE.split("<script>").next().unwrap_or_default();
+        assert!(!markup.contains("style=\"") && !markup.contains(" on"), "{markup}");
+    }
+
+    #[test]
+    fn the_policy_names_what_the_page_holds_and_nothing_else() {
+        let policy = policy(PAGE);
+        assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
+        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+        let changed = PAGE.replacen("\"use strict\";", "\"use strict\"; ", 1);
+        assert_ne!(super::policy(&changed), policy);
+        // The example of the CSP specification's section on hashes.
+        let known = super::policy("<script>alert('Hello, world.');</script>");
+        assert!(known.contains("'sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng='"), "{known}");
+    }
+}

@@ -1,0 +1,110 @@
+//! `/`: the page, its policy, and what a browser makes of it.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use waymark::agent::{Search, SearchError, SearchQuery};
+use waymark::engine::mock::Lines;
+use waymark_index::{Arrival, Evidence, Hit, Mode, Passage, Path, Place, Step};
+
+use crate::house::{House, Plan, says, script};
+
+/// What browsers send.
+const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+
+#[tokio::test]
+async fn the_page_comes_with_a_policy_that_allows_nothing_from_outside() {
+    let house = House::new(says("x")).await;
+    let response = house.client.get(house.url("/")).header("accept", BROWSER).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(header("content-type"), "text/html; charset=utf-8");
+    assert_eq!(header("x-content-type-options"), "nosniff");
+    assert_eq!(header("referrer-policy"), "no-referrer");
+    assert_eq!(header("vary"), "accept");
+    let policy = header("content-security-policy");
+    for part in ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"] {
+        assert!(policy.contains(part), "{policy}");
+    }
+    assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
+    let page = response.text().await.unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    // Everybody else is told in words, as before.
+    assert!(house.get("/").await.text().await.unwrap().starts_with("Waymark"));
+}
+
+/// A passage that tries to be part of the page.
+#[derive(Debug)]
+struct Hostile;
+
+const MARKUP: &str =
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>Goethe wrote it.";
+
+impl Search for Hostile {
+    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        let passage = Passage { id: "p1".into(), title: "<b>Faust</b>".into(), text: MARKUP.into() };
+        let via = vec![Step { phrase: "<i>goethe</i>".into(), weight: 1.0 }];
+        let graph = Some(Arrival { rank: 1, mass: 0.25, reset: 0.5, via });
+        let path = Path { bm25: Some(Place { rank: 2, score: 1.5 }), graph, ..Path::default() };
+        let hit = Hit { rank: 1, score: 0.25, passage, path };
+        Box::pin(async move { Ok(Evidence::of(3, Mode::Graph, vec![hit])) })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage, Mode::Graph]
+    }
+}
+
+/// A question asked in a real browser: all that comes is shown, as text.
+#[tokio::test]
+async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
+    let program = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+        let asked = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        asked.is_ok_and(|status| status.success())
+    });
+    let Some(program) = program else {
+        eprintln!("skipped: there is no chromium here to drive");
+        return;
+    };
+    let lines = Lines::new([
+        "<think>Who <u>wrote</u> it?</think>\n<search> [graph] <em>Faust</em> author </search>",
+        "<think>Goethe.</think><answer> Goethe </answer>",
+    ]);
+    let mut plan = Plan::new(script(&lines.terminator("</information>\n\n")));
+    plan.searcher = Some(Arc::new(Hostile));
+    let house = plan.build().await;
+    let driver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/playground.py");
+    let mut command = Command::new("python3");
+    command.args([driver, program, &house.url("/")]);
+    let output = match tokio::task::spawn_blocking(move || command.output()).await.unwrap() {
+        Ok(output) => output,
+        Err(error) => return eprintln!("skipped: python3 drives the browser, and cannot be run: {error}"),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let seen: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(seen["title"], "Waymark");
+    assert_eq!(seen["foreign"], 0, "something that was found became markup");
+    assert_eq!(seen["violations"], serde_json::json!([]));
+    let text = seen["text"].as_str().unwrap();
+    for part in [
+        "Who <u>wrote</u> it?",
+        "<em>Faust</em> author",
+        "<b>Faust</b>",
+        MARKUP,
+        "bm25 #2 (1.5)",
+        "graph #1 (0.25): <i>goethe</i> \u{2192} this passage",
+        "Its words stand in",
+        "ended by stop: 2 turns, 1 searches",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert_eq!(seen["answer"], "Goethe");
+    assert_eq!(seen["policies"], serde_json::json!(["plain", "routerag", "a/b"]));
+    assert_eq!(seen["refused"], true, "a k that is too large is not told");
+}
