@@ -44,6 +44,7 @@ for schema, shape in document["components"]["schemas"].items():
         if known:
             shape["properties"]["model"] = {"type": "string", "enum": known}
 document["components"]["schemas"]["ChatRole"]["enum"] = ["user"]
+document["components"]["schemas"]["ChatMessage"]["required"] = ["role", "content"]
 for path in document["paths"].values():
     for operation in path.values():
         for response in operation["responses"].values():
