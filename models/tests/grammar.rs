@@ -34,32 +34,21 @@ fn ends(writer: &mut Writer) -> bool {
 
 #[test]
 fn an_object_is_an_object() {
-    let grammar = vocabulary().compile(&Json::Object, "").unwrap();
+    let grammar = vocabulary().compile(&Json::Object).unwrap();
     let mut writer = grammar.begin();
     assert!(!writer.complete().unwrap());
     write(&mut writer, "{\"a\": [1, {\"b\": \"\u{e9}\\n\"}], \"c\": null\n}").unwrap();
     assert!(writer.complete().unwrap() && ends(&mut writer));
-    for (text, fits) in [("[1]", ""), ("hello", ""), ("{a", "{"), ("{\"a\"}", "{\"a\""), ("{\"a\": 01", "{\"a\": 0")] {
+    for (text, fits) in [("[1]"), ("hello"), ("{a", "{"), ("{\"a\"}", "{\"a\""), ("{\"a\": 01", "{\"a\": 0")] {
         assert_eq!(write(&mut grammar.begin(), text), Err(fits.to_owned()), "{text}");
     }
 }
 
 #[test]
 fn white_space_does_not_go_on_for_ever() {
-    let grammar = vocabulary().compile(&Json::Object, "").unwrap();
+    let grammar = vocabulary().compile(&Json::Object).unwrap();
     let text = format!("{{{}\"a\": 1}}", " ".repeat(40));
     assert_eq!(write(&mut grammar.begin(), &text), Err(format!("{{{}", " ".repeat(16))));
-}
-
-#[test]
-fn what_closes_follows_at_once() {
-    let grammar = vocabulary().compile(&Json::Object, "</answer>").unwrap();
-    let mut writer = grammar.begin();
-    write(&mut writer, "{}").unwrap();
-    assert!(!writer.complete().unwrap() && !ends(&mut writer));
-    assert_eq!(write(&mut grammar.begin(), "{} x"), Err("{}".to_owned()));
-    write(&mut writer, "</answer>").unwrap();
-    assert!(ends(&mut writer));
 }
 
 fn person() -> Value {
@@ -79,7 +68,7 @@ fn person() -> Value {
 
 #[test]
 fn whatever_is_drawn_fulfils_the_schema() {
-    let (tokenizer, grammar) = (Tokenizer::bytes(), vocabulary().compile(&Json::Schema(person()), "").unwrap());
+    let (tokenizer, grammar) = (Tokenizer::bytes(), vocabulary().compile(&Json::Schema(person())).unwrap());
     for seed in 0..40 {
         let (mut rng, mut writer, mut ids) = (ChaCha8Rng::seed_from_u64(seed), grammar.begin(), Vec::new());
         loop {
@@ -117,21 +106,21 @@ fn schemas_that_cannot_be_followed_are_refused_in_time() {
         json!([]),
     ] {
         let begun = Instant::now();
-        let refused = vocabulary.compile(&Json::Schema(schema.clone()), "");
+        let refused = vocabulary.compile(&Json::Schema(schema.clone()));
         assert!(matches!(refused, Err(GrammarError::Schema(_))), "{schema} gave {refused:?}");
         let message = refused.unwrap_err().to_string();
         assert!(!message.is_empty() && !message.contains('\n') && message.len() < 400, "{message}");
         // Generous, for slow machines under load: some of these would otherwise take minutes.
         assert!(begun.elapsed() < Duration::from_secs(10), "{schema}");
     }
-    assert!(vocabulary.compile(&Json::Object, "").is_ok(), "none of this harms the next one");
+    assert!(vocabulary.compile(&Json::Object).is_ok(), "none of this harms the next one");
 }
 
 #[test]
 fn a_pattern_may_be_heavy_but_no_token_is() {
     let begun = Instant::now();
     let schema = json!({"type": "string", "pattern": "((a{1,500}){1,500}b){1,500}"});
-    let Ok(grammar) = vocabulary().compile(&Json::Schema(schema), "") else { return };
+    let Ok(grammar) = vocabulary().compile(&Json::Schema(schema)) else { return };
     let mut writer = grammar.begin();
     for byte in std::iter::once(b'"').chain([b'a'; 60]) {
         // Giving up is as good as an answer; going on for minutes is not.

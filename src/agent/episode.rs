@@ -173,7 +173,8 @@ fn new_id() -> String {
 
 /// The rules for answers that must be `json`.
 fn shape<S: Source>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<Shape, AgentError> {
-    Ok(Shape::new(json, policy.protocol.tags(), runtime.vocabulary()?, runtime.tokenizer.table())?)
+    let (tags, table) = (policy.protocol.tags(), runtime.tokenizer.table());
+    Ok(Shape::new(json, tags, runtime.vocabulary()?, table, &runtime.eos)?)
 }
 
 /// Whether the episode is guided. The training loop never is: it exists to be like the reference's.

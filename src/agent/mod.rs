@@ -6,7 +6,7 @@
 //! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
-//! | `shape`, `opening` | answers that must be JSON |
+//! | `shape`, `opening`, `closing` | answers that must be JSON |
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
 //! | `event`, `trajectory`, `replay` | what is told, what is kept, and running that again |
 //! | `neutral` | what retrieved text may not do |
@@ -15,6 +15,7 @@
 
 mod answer;
 mod budget;
+mod closing;
 mod conversation;
 mod episode;
 mod error;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use waymark_models::sampler::TokenMask;
 use waymark_models::tokenizer::TokenBytes;
 
-use super::protocol::{Kind, Tags};
+use super::protocol::{Kind, Tag, Tags};
 use crate::engine::{Constraint, Follow, Stop};
 
 /// The rule of a tagged turn: anything up to the tag that opens an answer, then what an answer must be. A query is never
@@ -26,12 +26,13 @@ struct Rule {
 }
 
 impl Opening {
-    /// Holds answers between `tags` to `answer`; nothing where `tags` know no tag that opens one.
-    pub(super) fn new(tags: &Tags, tokens: Arc<TokenBytes>, answer: Arc<dyn Constraint>) -> Option<Opening> {
-        let of = |kind| tags.pairs.iter().filter(move |tag| tag.kind == kind).map(|tag| Stop::new(tag.open.as_bytes()));
-        let opens = of(Kind::Answer).next()?;
+    /// Holds what follows the opening `tag` to `answer`.
+    pub(super) fn new(tag: &Tag, tags: &Tags, tokens: Arc<TokenBytes>, answer: Arc<dyn Constraint>) -> Opening {
+        let opens = Stop::new(tag.open.as_bytes());
+        let queries = tags.pairs.iter().filter(|tag| tag.kind == Kind::Query);
+        let frees = queries.map(|tag| Stop::new(tag.open.as_bytes())).collect();
         let masks = (0..opens.len()).map(|matched| mask(&opens, matched, &tokens)).collect();
-        Some(Opening(Arc::new(Rule { tokens, opens, frees: of(Kind::Query).collect(), masks, answer })))
+        Opening(Arc::new(Rule { tokens, opens, frees, masks, answer }))
     }
 }
 
@@ -145,7 +146,8 @@ mod tests {
     fn turn() -> Box<dyn Follow> {
         let mut table = TokenBytes::new();
         TOKENS.iter().for_each(|token| table.push(token.as_bytes(), false));
-        Opening::new(&TAGS, Arc::new(table), Arc::new(Only(TOKENS.len()))).unwrap().begin()
+        let tag = TAGS.pairs.iter().find(|tag| tag.kind == Kind::Answer).unwrap();
+        Opening::new(tag, &TAGS, Arc::new(table), Arc::new(Only(TOKENS.len()))).begin()
     }
 
     fn allowed(turn: &mut Box<dyn Follow>) -> Vec<&'static str> {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use waymark_models::grammar::{GrammarError, Json, Vocabulary};
 use waymark_models::tokenizer::TokenBytes;
 
+use super::closing::Closing;
 use super::opening::Opening;
-use super::protocol::{Kind, Tag, Tags};
+use super::protocol::{Kind, Tags};
 use crate::engine::Constraint;
 
 /// The rules for the turns of one protocol.
@@ -27,15 +28,16 @@ impl Shape {
         tags: &Tags,
         vocabulary: &Vocabulary,
         tokens: Arc<TokenBytes>,
+        eos: &[u32],
     ) -> Result<Shape, GrammarError> {
-        let tag = tags.pairs.iter().find(|tag: &&Tag| tag.kind == Kind::Answer);
-        let close = tag.map_or("", |tag| tag.close);
-        let answer: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json, close)?);
-        let turn = match Opening::new(tags, tokens, Arc::clone(&answer)) {
-            Some(opening) => Arc::new(opening),
-            None => Arc::clone(&answer),
+        let json: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json)?);
+        let Some(tag) = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer) else {
+            return Ok(Shape { turn: Arc::clone(&json), answer: json, close: "" });
         };
-        Ok(Shape { turn, answer, close })
+        let closing = Closing::new(json, tag.close, Arc::clone(&tokens), eos.to_vec());
+        let answer: Arc<dyn Constraint> = Arc::new(closing);
+        let turn: Arc<dyn Constraint> = Arc::new(Opening::new(tag, tags, tokens, Arc::clone(&answer)));
+        Ok(Shape { turn, answer, close: tag.close })
     }
 
     /// Whether what ends with `close` is an answer.

@@ -77,6 +77,19 @@ async fn of_a_loop_only_the_final_answer_is_held_to_it() {
 }
 
 #[tokio::test]
+async fn a_tag_inside_a_string_does_not_end_the_answer() {
+    let turns = ["<think>Hm.</think>\n<search>Faust</search>", "<answer>{\"who\": \"Goethe</answer>"];
+    let house = House::new(script(&Lines::new(turns).terminator("</information>\n\n"))).await;
+    let schema = json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 12}},
+                        "required": ["who"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "who", "schema": schema}});
+    let (_, whole) = house.chat(&ask(json!({"model": "routerag", "response_format": format}))).await;
+    let value: Value = serde_json::from_str(content(&whole)).unwrap_or_else(|error| panic!("{error}: {whole}"));
+    assert!(value["who"].as_str().unwrap().starts_with("Goethe"), "{value}");
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
 async fn so_is_an_answer_that_had_to_be_asked_for() {
     let lines = Lines::new([
         "<think>Hm.</think>\n<search>[passage] Faust</search>",

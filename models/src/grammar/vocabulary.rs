@@ -42,18 +42,12 @@ impl Vocabulary {
         Ok(Vocabulary(factory))
     }
 
-    /// A grammar of texts that are `json` and then `close`, which may be empty.
+    /// A grammar of texts that are `json`.
     ///
     /// # Errors
     /// [`GrammarError::Schema`] with what is wrong, too much, or cannot be enforced.
-    pub fn compile(&self, json: &Json, close: &str) -> Result<Grammar, GrammarError> {
-        let schema = json.schema()?;
-        let top = if close.is_empty() {
-            TopLevelGrammar::from_json_schema(schema)
-        } else {
-            let close = serde_json::Value::from(close);
-            TopLevelGrammar::from_lark(format!("start: json {close}\njson: %json {schema}\n"))
-        };
+    pub fn compile(&self, json: &Json) -> Result<Grammar, GrammarError> {
+        let top = TopLevelGrammar::from_json_schema(json.schema()?);
         let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(said(&error)))?;
         Grammar::new(parser)
     }

@@ -32,6 +32,30 @@ impl TokenMask {
         }
     }
 
+    /// Forbids what `other` does not allow.
+    pub fn keep(&mut self, other: &TokenMask) {
+        for (at, word) in self.words.iter_mut().enumerate() {
+            *word &= other.word(at);
+        }
+    }
+
+    /// Allows what `other` does, as far as it speaks of the same ids.
+    pub fn add(&mut self, other: &TokenMask) {
+        for (at, word) in self.words.iter_mut().enumerate() {
+            *word |= other.word(at);
+        }
+    }
+
+    /// The bits of one word, without those beyond the length.
+    fn word(&self, at: usize) -> u32 {
+        let word = self.words.get(at).copied().unwrap_or(0);
+        match self.len.saturating_sub(at * 32) {
+            0 => 0,
+            bits @ 1..32 => word & ((1 << bits) - 1),
+            _ => word,
+        }
+    }
+
     /// Number of ids it speaks of.
     pub fn len(&self) -> usize {
         self.len
@@ -75,6 +99,13 @@ mod tests {
         for (id, logit) in (0..).zip(&logits) {
             assert_eq!(*logit == 1.0, mask.allows(id), "{id}");
         }
+        let mut even = TokenMask::from_words(vec![0x5555_5555; 3], 70);
+        even.keep(&mask);
+        assert!(even.allows(32) && !even.allows(33) && !even.allows(35) && even.allows(68));
+        even.add(&TokenMask::from_words(vec![0b10], 32));
+        assert!(even.allows(1) && !even.allows(3) && even.allows(32));
+        even.keep(&TokenMask::all(40));
+        assert!(even.allows(38) && !even.allows(40) && !even.allows(68));
         let none = TokenMask::from_words(vec![0; 3], 70);
         assert!(none.is_empty() && none.len() == 70);
         let mut few = vec![1.0; 5];
