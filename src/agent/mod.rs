@@ -9,12 +9,14 @@
 //! | `shape`, `opening`, `closing` | answers that must be JSON |
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
 //! | `event`, `trajectory`, `replay` | what is told, what is kept, and running that again |
+//! | `citation` | which passages support an answer |
 //! | `neutral` | what retrieved text may not do |
 //! | `search`, `pool` | searching beside everything else |
 //! | `generator` | the seam to the engine |
 
 mod answer;
 mod budget;
+pub mod citation;
 mod closing;
 mod conversation;
 mod episode;

@@ -66,6 +66,16 @@ pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
 }
 
+/// Reads a part of a body that was kept as it came. `at` is its path, in whose name things in it are refused.
+pub(crate) fn read<T: DeserializeOwned>(part: Value, at: &str) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(part).map_err(|error| {
+        let path = error.path().to_string();
+        let join = if path.starts_with('[') { "" } else { "." };
+        let path = if path == "." { at.to_owned() } else { format!("{at}{join}{path}") };
+        refusal(&path, error.inner())
+    })
+}
+
 /// Removes the field at `path` if its value asks for nothing, and refuses it otherwise.
 fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Result<(), ApiError> {
     let (parents, name) = path.rsplit_once('.').map_or((None, path), |(parents, name)| (Some(parents), name));

@@ -78,6 +78,8 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// No document of the index has this id.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// No response that is kept has this id.
+    ResponseNotFound: NOT_FOUND, "invalid_request_error", "response_not_found", retry: false;
     /// No trace is kept under this id.
     TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
     /// The events that a client missed are not held any more.
@@ -149,6 +151,11 @@ impl ApiError {
     /// A field whose value is refused.
     pub fn invalid(param: &str, message: impl Into<String>) -> Self {
         Self::new(Code::InvalidValue, message).with_param(param)
+    }
+
+    /// A field, or a value of it, that OpenAI's interface has and this server does not; `what` ends in `is` or `are`.
+    pub fn unsupported(param: &str, what: &str) -> Self {
+        Self::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here")).with_param(param)
     }
 
     /// The object that goes over the wire.

@@ -5,6 +5,7 @@
 //! | `auth` | who may do what: keys, scopes, limits |
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
 //! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: texts without a conversation |
+//! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `documents`, `library` | what the index holds, and changing it |
@@ -43,6 +44,7 @@ mod playground;
 pub mod policies;
 pub mod rag;
 mod refusal;
+pub mod responses;
 mod resume;
 pub mod search;
 mod shelf;
@@ -66,6 +68,7 @@ pub use error::{ApiError, Code};
 pub use library::Library;
 pub use metrics::Metrics;
 pub use openapi::{document, document_yaml};
+pub use responses::Responses;
 pub use shelf::{Policies, PolicyStore, Served};
 pub use state::AppState;
 
@@ -79,6 +82,7 @@ fn work() -> Routes {
     Routes::new()
         .infer(routes!(chat::create))
         .infer(routes!(chat::create_short))
+        .infer(routes!(responses::create))
         .infer(routes!(agent::create))
         .infer(routes!(completions::create))
         .infer(routes!(tokenize::tokenize))
@@ -98,6 +102,8 @@ fn work() -> Routes {
 /// Routes that only tell.
 fn information() -> Routes {
     Routes::new()
+        .infer(routes!(responses::retrieve::retrieve, responses::delete::delete))
+        .infer(routes!(responses::cancel::cancel))
         .infer(routes!(models::list))
         .infer(routes!(models::get))
         .infer(routes!(agent::resume::get))

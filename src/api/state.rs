@@ -12,6 +12,7 @@ use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
 use super::metrics::Metrics;
+use super::responses::Responses;
 use super::resume::Streams;
 use super::shelf::{Policies, PolicyStore};
 use super::traces::Kept;
@@ -38,6 +39,8 @@ pub struct AppState {
     pub(crate) compiling: Arc<Semaphore>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
+    /// The responses that are kept or made in the background.
+    pub responses: Responses,
     /// Who may do what.
     pub keys: Keys,
     /// How requests are taken.
@@ -64,6 +67,7 @@ impl AppState {
             index: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
             store: None,
+            responses: Responses::new(config.responses),
             traces: Archive::new(config.traces.count, config.traces.bytes),
             streams: Streams::new(config.resume),
             keys: Keys::default(),

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::size::seconds;
 use super::{
-    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResumeConfig, Size, TraceArgs, TraceConfig, at_least_one,
+    AccessArgs, ConfigError, ConnectionArgs, ConnectionConfig, ResponseArgs, ResponseLimits, ResumeConfig, Size,
+    TraceArgs, TraceConfig, at_least_one,
 };
 
 /// How requests are taken, flag by flag.
@@ -33,6 +34,10 @@ pub struct HttpArgs {
     /// What one connection may take.
     #[command(flatten)]
     pub connection: ConnectionArgs,
+
+    /// What `/v1/responses` keeps.
+    #[command(flatten)]
+    pub responses: ResponseArgs,
 }
 
 /// How requests are taken.
@@ -58,6 +63,8 @@ pub struct HttpConfig {
     pub cors_origins: Vec<String>,
     /// What one connection may take.
     pub connection: ConnectionConfig,
+    /// What `/v1/responses` keeps.
+    pub responses: ResponseLimits,
 }
 
 impl Default for HttpConfig {
@@ -73,6 +80,7 @@ impl Default for HttpConfig {
             open_metrics: false,
             cors_origins: Vec::new(),
             connection: ConnectionConfig::default(),
+            responses: ResponseLimits::default(),
         }
     }
 }
@@ -96,6 +104,7 @@ impl HttpArgs {
             open_metrics: access.open_metrics,
             cors_origins: access.origins()?,
             connection: self.connection.resolve()?,
+            responses: self.responses.resolve(),
         })
     }
 }

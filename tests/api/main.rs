@@ -22,6 +22,7 @@ mod playground;
 mod policies;
 mod refusals;
 mod replay;
+mod responses;
 mod resume;
 mod routes;
 mod schemathesis;

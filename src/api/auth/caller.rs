@@ -41,7 +41,6 @@ impl fmt::Display for KeyId {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
     /// The key that was shown; none where the server has no keys.
-    #[allow(dead_code, reason = "the routes that keep things for their owner are on their way")]
     pub(crate) key: Option<KeyId>,
     /// What keeps this caller's cached prefixes apart from others'; 0 for those who share theirs.
     pub(crate) salt: u64,

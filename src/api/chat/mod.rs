@@ -21,6 +21,7 @@ use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
 use completion::{ChatCompletion, ChatStreamItem};
+pub(super) use piece::logprob;
 use plan::Plan;
 use request::ChatRequest;
 

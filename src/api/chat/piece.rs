@@ -77,7 +77,8 @@ impl Translator {
     }
 }
 
-fn logprob(token: TokenLogprob) -> LogProb {
+/// A token as the wire has it.
+pub(crate) fn logprob(token: TokenLogprob) -> LogProb {
     let top_logprobs = token
         .top
         .into_iter()

@@ -1,4 +1,4 @@
-"""Asks a running server through the official SDK: sdk.py URL. Prints `ok` at the end, or fails."""
+"""Chat, models and embeddings through the official SDK: chat.py URL. Prints `ok` at the end, or fails."""
 
 import sys
 

@@ -1,0 +1,66 @@
+//! Responses that are made without a client waiting.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::{FutureExt, StreamExt};
+
+use super::entry::{Entry, Stop};
+use super::event::ResponseEvent;
+use super::play::{open, play};
+use crate::api::error::{ApiError, Code};
+use crate::api::follow::Events;
+use crate::api::state::AppState;
+
+/// Makes a response on a task of its own. A drain waits for it, as for a request.
+///
+/// # Errors
+/// 503 when as many are made already as may be.
+pub(super) fn start(state: &AppState, entry: &Arc<Entry>, events: Events) -> Result<(), ApiError> {
+    state.responses.begin(entry)?;
+    let (state, entry, running) = (state.clone(), entry.clone(), state.drain.enter());
+    tokio::spawn(async move {
+        let last = AssertUnwindSafe(make(&state, &entry, events)).catch_unwind().await.unwrap_or_else(|_| {
+            let mut draft = open(&entry.draft);
+            draft.fail(ApiError::new(Code::Internal, "this response ran into a bug in the server"));
+            draft.told()
+        });
+        // Kept before its last event is told: who has read that can ask for it.
+        if *entry.stop.borrow() != Stop::Forget {
+            state.responses.keep(&entry);
+        }
+        state.responses.end(&entry.id);
+        if let Some(log) = &entry.log {
+            log.push(&last);
+            log.end();
+        }
+        drop(running);
+    });
+    Ok(())
+}
+
+/// Makes it, until it is over or somebody wants no more of it, and returns what is still to be told.
+async fn make(state: &AppState, entry: &Entry, events: Events) -> Vec<ResponseEvent> {
+    let mut stop = entry.stop.subscribe();
+    let mut stopped = pin!(stop.wait_for(|stop| *stop != Stop::No));
+    let mut play = pin!(play(entry.draft.clone(), events, state.drain.clone()));
+    loop {
+        let told = tokio::select! {
+            biased;
+            _ = &mut stopped => {
+                let mut draft = open(&entry.draft);
+                draft.cancel();
+                return draft.told();
+            }
+            told = play.next() => told,
+        };
+        let Some(told) = told else { return Vec::new() };
+        if open(&entry.draft).is_over() {
+            return told;
+        }
+        if let Some(log) = &entry.log {
+            log.push(&told);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The input of a request as messages.
+
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::request::ResponsesInput;
+use crate::agent::{Message, Role};
+use crate::api::body;
+use crate::api::error::ApiError;
+
+/// A message, or an item of an earlier response.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InputItem {
+    /// `message` when not given. Items of the types `reasoning` and `file_search_call`, as this server gives them, are
+    /// taken and not put before the model again; all others are refused.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Who speaks.
+    pub role: InputRole,
+    /// What is said: text, or parts of type `input_text`, `output_text` and `text`.
+    #[schema(value_type = InputContent)]
+    pub content: Value,
+    /// The id of an item of an earlier response.
+    pub id: Option<String>,
+    /// The status of an item of an earlier response.
+    pub status: Option<String>,
+    /// Must be null or `final_answer`.
+    pub phase: Option<String>,
+}
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InputRole {
+    /// The operator, under its present name.
+    Developer,
+    /// The operator.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// A question, or messages and items of earlier responses.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ResponsesInput)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its shape is used")]
+pub(super) enum InputShape {
+    /// The question.
+    Text(String),
+    /// Messages, and items of earlier responses.
+    Items(Vec<InputItem>),
+}
+
+/// The text of a message, whole or in parts.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its shape is used")]
+enum InputContent {
+    /// The text.
+    Text(String),
+    /// Its parts.
+    Parts(Vec<InputPart>),
+}
+
+/// A part of a message.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InputPart {
+    /// `input_text`, `output_text` or `text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    pub text: String,
+    /// The citations of an earlier answer; they are not put before the model again.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub annotations: Option<Value>,
+    /// The tokens of an earlier answer; they are not put before the model again.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub logprobs: Option<Value>,
+}
+
+/// The messages that `input` holds, oldest first.
+///
+/// # Errors
+/// Names the item, and the part of it, that cannot be used.
+pub(super) fn messages(input: ResponsesInput) -> Result<Vec<Message>, ApiError> {
+    match input {
+        ResponsesInput::Text(text) => Ok(vec![Message::new(Role::User, text)]),
+        ResponsesInput::Items(items) => {
+            let each = items.into_iter().enumerate().map(|(at, item)| message(item, &format!("input[{at}]")));
+            each.filter_map(Result::transpose).collect()
+        }
+    }
+}
+
+/// The message that an item is; none for what a policy did on its way to an earlier answer.
+fn message(item: Value, at: &str) -> Result<Option<Message>, ApiError> {
+    match item.get("type") {
+        None | Some(Value::Null) => {}
+        Some(Value::String(kind)) if kind == "message" => {}
+        Some(Value::String(kind)) if kind == "reasoning" || kind == "file_search_call" => return Ok(None),
+        Some(Value::String(kind)) => return Err(ApiError::unsupported(at, &format!("items of type `{kind}` are"))),
+        Some(_) => return Err(ApiError::invalid(&format!("{at}.type"), format!("`{at}.type` must be a string"))),
+    }
+    let item: InputItem = body::read(item, at)?;
+    if item.phase.is_some_and(|phase| phase != "final_answer") {
+        return Err(ApiError::unsupported(&format!("{at}.phase"), "phases other than `final_answer` are"));
+    }
+    let role = match item.role {
+        InputRole::Developer | InputRole::System => Role::System,
+        InputRole::User => Role::User,
+        InputRole::Assistant => Role::Assistant,
+    };
+    Ok(Some(Message::new(role, text(item.content, &format!("{at}.content"))?)))
+}
+
+fn text(content: Value, at: &str) -> Result<String, ApiError> {
+    let parts = match content {
+        Value::String(text) => return Ok(text),
+        Value::Array(parts) => parts,
+        _ => return Err(ApiError::invalid(at, format!("`{at}` must be a string or a list of parts"))),
+    };
+    let mut text = String::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        match part.get("type").and_then(Value::as_str) {
+            Some("input_text" | "output_text" | "text") => text += &body::read::<InputPart>(part, &at)?.text,
+            Some(kind) => return Err(ApiError::unsupported(&at, &format!("parts of type `{kind}` are"))),
+            None => return Err(ApiError::invalid(&at, format!("`{at}`: a part has a `type`"))),
+        }
+    }
+    Ok(text)
+}

@@ -1,0 +1,120 @@
+//! What the stream of a response has said, for whoever follows it, from wherever.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Bytes;
+use futures::Stream;
+use tokio::sync::watch;
+
+use super::event::ResponseEvent;
+use crate::api::sse::Frame;
+
+/// The messages of one stream, each at the place that its sequence number says.
+#[derive(Debug)]
+pub(super) struct Log {
+    messages: Mutex<Vec<Bytes>>,
+    /// Whether the last one is there; also told when there are more.
+    ended: watch::Sender<bool>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { messages: Mutex::default(), ended: watch::Sender::new(false) }
+    }
+}
+
+impl Log {
+    /// Adds what comes next.
+    pub(super) fn push(&self, events: &[ResponseEvent]) {
+        let messages = events.iter().map(|event| {
+            let mut frame = Frame::default();
+            frame.event(event.event.name(), event);
+            frame.take()
+        });
+        self.messages().extend(messages);
+        self.ended.send_modify(|_| {});
+    }
+
+    /// Says that nothing more comes.
+    pub(super) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Returns once nothing more comes.
+    pub(super) async fn ended(&self) {
+        // The sender lives in `self`, so the wait can end only by its condition.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
+    /// The messages from number `from` on, those to come included.
+    pub(super) fn follow(self: Arc<Self>, from: usize) -> impl Stream<Item = Bytes> + Send {
+        async_stream::stream! {
+            let (mut next, mut more) = (from, self.ended.subscribe());
+            loop {
+                // Looked at first: what is added later is told again.
+                let ended = *more.borrow_and_update();
+                let new = self.messages().get(next..).unwrap_or_default().to_vec();
+                next += new.len();
+                if !new.is_empty() {
+                    yield Bytes::from(new.concat());
+                }
+                if ended || more.changed().await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Bytes of all messages.
+    pub(super) fn bytes(&self) -> usize {
+        self.messages().iter().map(Bytes::len).sum()
+    }
+
+    fn messages(&self) -> MutexGuard<'_, Vec<Bytes>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use futures::StreamExt;
+
+    use super::super::event::Happening;
+    use super::*;
+
+    fn event(sequence_number: u64) -> ResponseEvent {
+        let event = Happening::Error { code: "x", message: String::new(), param: None };
+        ResponseEvent { event, sequence_number }
+    }
+
+    fn numbers(bytes: &[Bytes]) -> Vec<u64> {
+        let text = String::from_utf8(bytes.concat()).unwrap();
+        let json = |message: &str| -> serde_json::Value {
+            serde_json::from_str(message.split_once("data: ").unwrap().1).unwrap()
+        };
+        text.split_terminator("\n\n").map(|message| json(message)["sequence_number"].as_u64().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn followers_miss_and_repeat_nothing_wherever_they_begin() {
+        let log = Arc::new(Log::default());
+        log.push(&[event(0), event(1)]);
+        let early = tokio::spawn(log.clone().follow(0).collect::<Vec<_>>());
+        let late = tokio::spawn(log.clone().follow(1).collect::<Vec<_>>());
+        let beyond = tokio::spawn(log.clone().follow(9).collect::<Vec<_>>());
+        for number in 2..20 {
+            log.push(&[event(number)]);
+            tokio::task::yield_now().await;
+        }
+        log.end();
+        log.ended().await;
+        assert_eq!(numbers(&early.await.unwrap()), (0..20).collect::<Vec<_>>());
+        assert_eq!(numbers(&late.await.unwrap()), (1..20).collect::<Vec<_>>());
+        assert_eq!(numbers(&beyond.await.unwrap()), (9..20).collect::<Vec<_>>());
+        let after: Vec<Bytes> = log.clone().follow(18).collect().await;
+        assert_eq!(numbers(&after), [18, 19]);
+        assert_eq!(log.bytes(), log.follow(0).collect::<Vec<_>>().await.concat().len());
+    }
+}

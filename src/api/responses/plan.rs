@@ -1,0 +1,194 @@
+//! What a request means: which policy, which conversation, how it searches, and what is shown and kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::input;
+use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
+use super::request::ResponsesRequest;
+use super::show::Show;
+use super::tool::{self, Tools};
+use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
+use crate::api::episodes;
+use crate::api::error::ApiError;
+use crate::api::rag::RagTrace;
+use crate::api::state::{AppState, now};
+
+/// Most alternatives per token, as in OpenAI's interface.
+const MAX_TOP_LOGPROBS: u32 = 20;
+
+/// A request that makes sense.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) policy: Arc<Policy>,
+    pub(super) conversation: Conversation,
+    pub(super) options: EpisodeOptions,
+    pub(super) stream: bool,
+    pub(super) show: Show,
+    /// The response before anything has happened.
+    pub(super) object: ResponseObject,
+    /// The conversation as another response may continue it: without instructions.
+    pub(super) history: Vec<Message>,
+}
+
+impl Plan {
+    /// Checks everything about a request but what only the engine can know. `previous` is the conversation of the
+    /// response it continues.
+    pub(super) fn new(state: &AppState, request: ResponsesRequest, previous: Vec<Message>) -> Result<Self, ApiError> {
+        let policy = state.policies.get(&request.model)?.policy.clone();
+        let (store, background) = (request.store.unwrap_or(true), request.background.unwrap_or(false));
+        if background && !store {
+            return Err(ApiError::invalid("background", "`background` needs `store: true`"));
+        }
+        let show = Show::read(request.include.as_deref().unwrap_or_default())?;
+        let top_logprobs = top_logprobs(request.top_logprobs, show)?;
+        let tools = Tools::read(request.tools.clone(), &policy)?;
+        let searches = tool::may_search(request.tool_choice.as_ref())?;
+        metadata(request.metadata.as_ref())?;
+        let id = format!("resp_{}", Uuid::now_v7().simple());
+        let mut options = EpisodeOptions {
+            id: Some(id.clone()),
+            sampling: sampling(&request)?,
+            seed: episodes::seed(request.seed),
+            max_tokens: max_tokens(&request)?,
+            logprobs: show.logprobs.then_some(top_logprobs as usize),
+            ..EpisodeOptions::default()
+        };
+        request.rag.clone().unwrap_or_default().apply(&mut options)?;
+        // What is not to be kept leaves no trace either, unless that is asked for.
+        options.store = options.store.or_else(|| (!store).then_some(false));
+        restrict(&mut options, &request, &tools, searches)?;
+        let object = object(id, &policy, &options, &request, tools.listed);
+        let mut history = previous;
+        history.extend(input::messages(request.input)?);
+        let instructions = request.instructions.map(|text| Message::new(Role::System, text));
+        let messages = instructions.into_iter().chain(history.iter().cloned()).collect();
+        let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
+        if let Some(user) = request.safety_identifier.or(request.user) {
+            tracing::info!(user, "asked by");
+        }
+        Ok(Self { policy, conversation, options, stream: request.stream.unwrap_or(false), show, object, history })
+    }
+}
+
+/// Here the messages have another name.
+pub(super) fn of_input(error: ApiError) -> ApiError {
+    match error.param.as_deref() {
+        Some("messages") => error.with_param("input"),
+        _ => error,
+    }
+}
+
+/// What the tools say about searching, beside what `rag` says.
+fn restrict(
+    options: &mut EpisodeOptions,
+    request: &ResponsesRequest,
+    tools: &Tools,
+    searches: bool,
+) -> Result<(), ApiError> {
+    if let (Some(k), Some(other)) = (tools.k, options.k)
+        && k != other
+    {
+        let message = "`tools[0].max_num_results` and `rag.k` differ: give one of them";
+        return Err(ApiError::invalid("tools[0].max_num_results", message));
+    }
+    options.k = tools.k.or(options.k);
+    let rounds = if searches { request.max_tool_calls } else { Some(0) };
+    options.turns = [options.turns, rounds].into_iter().flatten().min();
+    Ok(())
+}
+
+fn top_logprobs(top: Option<u32>, show: Show) -> Result<u32, ApiError> {
+    let top = within("top_logprobs", top, 0, MAX_TOP_LOGPROBS)?.unwrap_or(0);
+    if top > 0 && !show.logprobs {
+        let message = "`top_logprobs` needs `message.output_text.logprobs` in `include`";
+        return Err(ApiError::invalid("top_logprobs", message));
+    }
+    Ok(top)
+}
+
+fn max_tokens(request: &ResponsesRequest) -> Result<Option<usize>, ApiError> {
+    match request.max_output_tokens {
+        Some(0) => Err(ApiError::invalid("max_output_tokens", "`max_output_tokens` must be at least 1")),
+        bound => Ok(bound.map(|bound| bound as usize)),
+    }
+}
+
+fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {
+    Ok(Sampling {
+        temperature: within("temperature", request.temperature, 0.0, 2.0)?,
+        top_p: within("top_p", request.top_p, 0.0, 1.0)?,
+        ..Sampling::default()
+    })
+}
+
+/// The bounds of OpenAI's interface.
+fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
+    let metadata = metadata.into_iter().flatten();
+    for (count, (name, value)) in metadata.enumerate() {
+        if count >= 16 || name.chars().count() > 64 || value.chars().count() > 512 {
+            let message = "`metadata` holds at most 16 pairs: names of 64 characters, values of 512";
+            return Err(ApiError::invalid("metadata", message));
+        }
+    }
+    Ok(())
+}
+
+fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
+where
+    T: PartialOrd + Copy + std::fmt::Display,
+{
+    match value {
+        Some(value) if !(value >= low && value <= high) => {
+            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
+        }
+        value => Ok(value),
+    }
+}
+
+fn object(
+    id: String,
+    policy: &Policy,
+    options: &EpisodeOptions,
+    request: &ResponsesRequest,
+    tools: Vec<Value>,
+) -> ResponseObject {
+    let sampling = options.sampling.or(&policy.sampling).params(0, 0);
+    let background = request.background.unwrap_or(false);
+    let trace = request.rag.as_ref().and_then(|rag| rag.trace).unwrap_or(false);
+    ResponseObject {
+        id,
+        object: "response",
+        created_at: now(),
+        status: if background { ResponseStatus::Queued } else { ResponseStatus::InProgress },
+        completed_at: None,
+        error: None,
+        incomplete_details: None,
+        background,
+        instructions: request.instructions.clone(),
+        max_output_tokens: request.max_output_tokens,
+        max_tool_calls: request.max_tool_calls,
+        metadata: request.metadata.clone().unwrap_or_default(),
+        model: policy.name.clone(),
+        output: Vec::new(),
+        parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+        previous_response_id: request.previous_response_id.clone(),
+        reasoning: ReasoningOptions::default(),
+        safety_identifier: request.safety_identifier.clone(),
+        service_tier: "default",
+        store: request.store.unwrap_or(true),
+        temperature: sampling.temperature,
+        text: TextOptions::default(),
+        tool_choice: request.tool_choice.as_ref().and_then(Value::as_str).unwrap_or("auto").to_owned(),
+        tools,
+        top_logprobs: request.top_logprobs.unwrap_or(0),
+        top_p: sampling.top_p,
+        truncation: "disabled",
+        usage: None,
+        user: request.user.clone(),
+        rag: trace.then(RagTrace::default),
+    }
+}

@@ -1,0 +1,96 @@
+//! Making a response: an episode's events into a draft, and out of it what there is to tell.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::{Stream, StreamExt};
+use waymark_index::Passage;
+
+use super::attributes::filename;
+use super::draft::Draft;
+use super::event::ResponseEvent;
+use super::item::Annotation;
+use crate::agent::Event;
+use crate::agent::citation::cite;
+use crate::api::drain::{Drain, Phase};
+use crate::api::error::{ApiError, Code};
+use crate::api::follow::Events;
+use crate::api::sse::READY;
+
+/// A draft that one task writes and others look at.
+pub(super) type Shared = Arc<Mutex<Draft>>;
+
+/// The draft. A writer that panicked has left a draft that is broken off nowhere worse than between two events.
+pub(super) fn open(draft: &Mutex<Draft>) -> MutexGuard<'_, Draft> {
+    draft.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes the response that `draft` begins. Yields what happened in the order of its numbers, some of it at a time; the
+/// last part is there only once the draft is over. Whatever happens, it ends: with the episode, with its error, or when
+/// the drain expires.
+pub(super) fn play(draft: Shared, events: Events, drain: Drain) -> impl Stream<Item = Vec<ResponseEvent>> + Send {
+    async_stream::stream! {
+        let first = {
+            let mut draft = open(&draft);
+            draft.begin();
+            draft.told()
+        };
+        yield first;
+        let mut expired = pin!(drain.reached(Phase::Expired));
+        // What is ready together is told together.
+        let mut batches = events.ready_chunks(READY);
+        while !open(&draft).is_over() {
+            let batch = tokio::select! {
+                biased;
+                () = &mut expired => vec![Err(shut_down())],
+                batch = batches.next() => match batch {
+                    Some(batch) => batch.into_iter().map(|(_, event)| event).collect(),
+                    None => vec![Err(ApiError::new(Code::Internal, "the episode ended without a result"))],
+                },
+            };
+            for event in batch {
+                take(&draft, event).await;
+            }
+            let told = open(&draft).told();
+            if !told.is_empty() {
+                yield told;
+            }
+        }
+    }
+}
+
+async fn take(draft: &Shared, event: Result<Event, ApiError>) {
+    match event {
+        Ok(Event::Finished { reason, answer, usage, .. }) => {
+            let (text, passages) = open(draft).cited();
+            match citations(text, passages).await {
+                Ok(citations) => open(draft).finish(reason, answer.is_some(), &usage, citations),
+                Err(error) => open(draft).fail(error),
+            }
+        }
+        Ok(event) => open(draft).take(event),
+        Err(error) => open(draft).fail(error),
+    }
+}
+
+/// The citations of an answer. There may be hundreds of passages to read, which is done where that holds nobody up.
+async fn citations(text: String, passages: Vec<Passage>) -> Result<Vec<Annotation>, ApiError> {
+    if passages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let look = move || {
+        let annotate = |passage: &Passage, index| {
+            let (file_id, filename) = (passage.id.clone(), filename(&passage.title, &passage.id));
+            Annotation::FileCitation { file_id, filename, index }
+        };
+        cite(&text, &passages).into_iter().map(|found| annotate(&passages[found.passage], found.claim.end)).collect()
+    };
+    tokio::task::spawn_blocking(look)
+        .await
+        .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))
+}
+
+/// What a response gets whose server shuts down.
+fn shut_down() -> ApiError {
+    ApiError::new(Code::Draining, "the server shut down before this response was finished")
+}

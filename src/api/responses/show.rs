@@ -1,0 +1,70 @@
+//! `include`: what is shown beyond what always is.
+
+use crate::api::error::ApiError;
+
+/// The passages of each search.
+const RESULTS: &str = "file_search_call.results";
+/// The answer's tokens with their log-probabilities.
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// Those that OpenAI's interface has and this server does not.
+const UNIMPLEMENTED: &[&str] = &[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+];
+
+/// What is shown beyond what always is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Show {
+    /// What each search found.
+    pub(super) results: bool,
+    /// The answer's tokens.
+    pub(super) logprobs: bool,
+}
+
+impl Show {
+    /// What the names in `include` ask for.
+    ///
+    /// # Errors
+    /// The first name that is not known, or not implemented.
+    pub(super) fn read<S: AsRef<str>>(include: &[S]) -> Result<Show, ApiError> {
+        let mut show = Show::default();
+        for (at, name) in include.iter().enumerate() {
+            let param = format!("include[{at}]");
+            match name.as_ref() {
+                RESULTS => show.results = true,
+                LOGPROBS => show.logprobs = true,
+                name if UNIMPLEMENTED.contains(&name) => {
+                    return Err(ApiError::unsupported(&param, &format!("`{name}` is")));
+                }
+                name => {
+                    let message = format!("`{param}`: `{name}` is not known: there is `{RESULTS}` and `{LOGPROBS}`");
+                    return Err(ApiError::invalid(&param, message));
+                }
+            }
+        }
+        Ok(show)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::api::error::Code;
+
+    #[test]
+    fn names_are_known_or_refused() {
+        assert_eq!(Show::read(&[LOGPROBS, RESULTS]).unwrap(), Show { results: true, logprobs: true });
+        assert_eq!(Show::read::<&str>(&[]).unwrap(), Show::default());
+        for (name, code) in [("reasoning.encrypted_content", Code::UnsupportedParameter), ("x", Code::InvalidValue)] {
+            let error = Show::read(&[RESULTS, name]).unwrap_err();
+            assert_eq!((error.code, error.param.as_deref()), (code, Some("include[1]")));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Responses that are kept, and those that are made in the background.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::entry::Entry;
+use super::play::open;
+use crate::agent::Message;
+use crate::api::archive::Archive;
+use crate::api::auth::Caller;
+use crate::api::error::{ApiError, Code};
+use crate::config::ResponseLimits;
+
+/// The responses of a server; clones share them.
+#[derive(Debug, Clone)]
+pub struct Responses {
+    kept: Archive<Entry>,
+    /// Those that are made in the background now: nothing pushes them out.
+    made: Arc<Mutex<HashMap<String, Arc<Entry>>>>,
+    background: usize,
+}
+
+impl Responses {
+    /// None yet.
+    pub fn new(limits: ResponseLimits) -> Self {
+        let ResponseLimits { kept, bytes, background } = limits;
+        Self { kept: Archive::new(kept, bytes), made: Arc::default(), background }
+    }
+
+    /// The response called `id`, if it is the caller's.
+    pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<Entry>, ApiError> {
+        let made = self.made().get(id).cloned();
+        let own = |entry: &Arc<Entry>| entry.owner == caller.key;
+        made.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {
+            ApiError::new(Code::ResponseNotFound, format!("there is no response `{id}`: it may have been pushed out"))
+        })
+    }
+
+    /// The conversation of the response called `id`, with its answer.
+    pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<Message>, ApiError> {
+        let param = "previous_response_id";
+        let entry = self.get(id, caller).map_err(|error| error.with_param(param))?;
+        entry.conversation().ok_or_else(|| ApiError::invalid(param, format!("the response `{id}` is not complete yet")))
+    }
+
+    /// Counts a response among those that are made in the background.
+    ///
+    /// # Errors
+    /// 503 when there are as many as may be.
+    pub(super) fn begin(&self, entry: &Arc<Entry>) -> Result<(), ApiError> {
+        let mut made = self.made();
+        if made.len() >= self.background {
+            let message = format!("{} responses are being made in the background already", made.len());
+            return Err(ApiError::new(Code::QueueFull, message));
+        }
+        made.insert(entry.id.clone(), Arc::clone(entry));
+        Ok(())
+    }
+
+    /// Keeps a response that is over.
+    pub(super) fn keep(&self, entry: &Arc<Entry>) {
+        let stored = open(&entry.draft).object().store;
+        if stored {
+            self.kept.insert(entry.id.clone(), Arc::clone(entry), entry.bytes());
+        }
+    }
+
+    /// Counts a response no longer among those that are made in the background.
+    pub(super) fn end(&self, id: &str) {
+        self.made().remove(id);
+    }
+
+    /// Keeps a response no longer.
+    pub(super) fn remove(&self, id: &str) {
+        self.kept.remove(id);
+    }
+
+    fn made(&self) -> MutexGuard<'_, HashMap<String, Arc<Entry>>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

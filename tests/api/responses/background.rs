@@ -1,0 +1,119 @@
+//! Responses that are made without a client waiting, and clients that go away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use waymark::config::{HttpConfig, ResponseLimits};
+use waymark::engine::MockBackend;
+
+use super::{Never, answer, ask, create, events, fetch, two_searches};
+use crate::house::{House, Plan, eventually, read_until, says, script};
+
+fn slow() -> MockBackend {
+    says(&"word ".repeat(200)).with_time(Duration::from_millis(4), Duration::ZERO)
+}
+
+/// Asks until the response is over.
+async fn finished(house: &House, id: &Value) -> Value {
+    for _ in 0..500 {
+        let (_, response) = fetch(house, id, "").await;
+        if !["queued", "in_progress"].contains(&response["status"].as_str().unwrap()) {
+            return response;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never ends");
+}
+
+#[tokio::test]
+async fn it_is_made_while_nobody_waits() {
+    let house = House::new(says("hello you")).await;
+    let (status, queued) = create(&house, &ask(json!({"background": true}))).await;
+    assert_eq!((status, &queued["status"], &queued["output"]), (200, &json!("queued"), &json!([])));
+    let response = finished(&house, &queued["id"]).await;
+    assert_eq!((answer(&response), &response["status"]), ("hello you", &json!("completed")));
+    // Cancelling what is over changes nothing.
+    let path = format!("/v1/responses/{}/cancel", queued["id"].as_str().unwrap());
+    assert_eq!(house.post(&path, &json!({})).await.json::<Value>().await.unwrap(), response);
+    let again = ask(json!({"previous_response_id": queued["id"]}));
+    assert_eq!(create(&house, &again).await.0, 200);
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn its_stream_survives_its_reader() {
+    let house = House::new(slow()).await;
+    let mut socket = house.raw("/v1/responses", &ask(json!({"background": true, "stream": true}))).await;
+    let seen = read_until(&mut socket, "output_text.delta").await;
+    drop(socket);
+    let id = seen.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap();
+    let path = format!("/v1/responses/resp_{id}?stream=true");
+    // One follows from the beginning, one from the middle, while it is made.
+    let later = format!("{path}&starting_after=20");
+    let (all, rest) =
+        tokio::join!(async { house.get(&path).await.text().await }, async { house.get(&later).await.text().await });
+    let (all, rest) = (events(&all.unwrap()), events(&rest.unwrap()));
+    assert_eq!(all[21..], rest[..]);
+    let deltas = all.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let text: String = deltas.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(text, "word ".repeat(200));
+    assert_eq!(answer(&all.last().unwrap()["response"]), text);
+    // And again, when it is over.
+    assert_eq!(events(&house.get(&later).await.text().await.unwrap()), rest);
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn there_are_only_so_many() {
+    let responses = ResponseLimits { background: 1, ..ResponseLimits::default() };
+    let http = HttpConfig { responses, ..HttpConfig::default() };
+    let plan = Plan { http, searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
+    let house = plan.build().await;
+    let body = ask(json!({"model": "routerag", "background": true}));
+    let (_, first) = create(&house, &body).await;
+    let refused = house.post("/v1/responses", &body).await;
+    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"1".parse().unwrap()));
+    assert_eq!(refused.json::<Value>().await.unwrap()["error"]["code"], "queue_full");
+    // Forgetting the first ends it, and there is room again.
+    let path = format!("/v1/responses/{}", first["id"].as_str().unwrap());
+    assert_eq!(house.client.delete(house.url(&path)).send().await.unwrap().status(), 200);
+    assert_eq!(fetch(&house, &first["id"], "").await.0, 404);
+    let (status, second) = create(&house, &body).await;
+    assert_eq!(status, 200);
+    house.post(&format!("/v1/responses/{}/cancel", second["id"].as_str().unwrap()), &json!({})).await;
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_ends_what_is_made_for_it() {
+    for stream in [true, false] {
+        let house = House::new(slow()).await;
+        let socket = house.raw("/v1/responses", &ask(json!({"stream": stream}))).await;
+        let counters = house.state.runtime.engine.counters();
+        eventually("tokens are sampled", || counters.decode_tokens_total.get() > 5).await;
+        drop(socket);
+        house.quiet().await;
+        assert!(counters.decode_tokens_total.get() < 900);
+    }
+}
+
+#[tokio::test]
+async fn a_drain_ends_every_kind_in_its_own_words() {
+    let mut plan = Plan { searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
+    plan.http.drain = Duration::from_millis(50);
+    let mut house = plan.build().await;
+    let body = ask(json!({"model": "routerag", "stream": true}));
+    let streamed = house.post("/v1/responses", &body).await;
+    let (_, queued) = create(&house, &ask(json!({"model": "routerag", "background": true}))).await;
+    let path = format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap());
+    let followed = house.get(&path).await;
+    house.terminate();
+    for stream in [streamed, followed] {
+        let last = events(&stream.text().await.unwrap()).pop().unwrap();
+        assert_eq!(last["type"], "response.failed");
+        let response = &last["response"];
+        assert_eq!((&response["status"], &response["error"]["code"]), (&json!("failed"), &json!("server_error")));
+        assert_eq!(response["output"][1]["status"], "incomplete");
+    }
+}

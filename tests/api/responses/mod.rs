@@ -1,0 +1,116 @@
+//! `/v1/responses` over the wire.
+
+mod background;
+mod conversation;
+mod golden;
+mod owner;
+mod refusals;
+mod searches;
+
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use waymark::agent::{Search, SearchError, SearchQuery};
+use waymark::engine::mock::Lines;
+use waymark_index::{Evidence, Hit, Mode, Passage, Path, Place};
+
+use crate::house::House;
+
+/// A request with a question and `extra`.
+pub fn ask(extra: Value) -> Value {
+    let mut body = json!({"model": "plain", "input": "hello"});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
+}
+
+/// Sends a request and reads its JSON answer.
+pub async fn create(house: &House, body: &Value) -> (u16, Value) {
+    let response = house.post("/v1/responses", body).await;
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// What is there under an id.
+pub async fn fetch(house: &House, id: &Value, query: &str) -> (u16, Value) {
+    let response = house.get(&format!("/v1/responses/{}{query}", id.as_str().unwrap())).await;
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// The events of a stream, after the rules that hold for every one were checked.
+pub fn events(stream: &str) -> Vec<Value> {
+    let messages = stream.split_terminator("\n\n").filter(|message| !message.starts_with(':'));
+    let events: Vec<Value> = messages
+        .map(|message| {
+            let (name, data) = message.split_once('\n').unwrap_or_else(|| panic!("no name: {message:?}"));
+            let event: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: "), event["type"].as_str());
+            event
+        })
+        .collect();
+    let numbers: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    events
+}
+
+/// The types of events, with those that repeat told once.
+pub fn kinds(events: &[Value]) -> Vec<&str> {
+    let mut kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    kinds.dedup();
+    kinds.iter().map(|kind| kind.strip_prefix("response.").unwrap_or(kind)).collect()
+}
+
+/// The text of the answer.
+pub fn answer(response: &Value) -> &str {
+    let items = response["output"].as_array().unwrap();
+    items.iter().find(|item| item["type"] == "message").map_or("", |item| item["content"][0]["text"].as_str().unwrap())
+}
+
+/// Two searches, and an answer that rests on both.
+pub fn two_searches() -> Lines {
+    Lines::new([
+        "<think>First Faust.</think>\n<search>[passage] Faust</search>",
+        "<think>Then Tell.</think>\n<search>[passage] Tell</search>",
+        "<think>Done.</think>\n<answer> Goethe wrote Faust. Schiller wrote Tell. </answer>",
+    ])
+    .terminator("</information>\n\n")
+}
+
+/// Two plays and a distraction, found by the word; remembers how many passages were wanted.
+#[derive(Debug, Default)]
+pub struct Plays(pub Arc<Mutex<Vec<usize>>>);
+
+impl Search for Plays {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        self.0.lock().unwrap().push(query.wanted.k);
+        let hit = |rank: usize, id: &str, title: &str, text: &str| {
+            let score = 0.5 / rank as f32;
+            let passage = Passage { id: id.into(), title: title.into(), text: text.into() };
+            let path = Path { dense: Some(Place { rank, score }), ..Path::default() };
+            Hit { rank, score, passage, path }
+        };
+        let play = match query.wanted.text.as_str() {
+            "Faust" => hit(1, "p1", "Faust", "Faust is a tragedy. Goethe wrote it."),
+            _ => hit(1, "p2", "Wilhelm Tell", "Schiller wrote Tell in 1804."),
+        };
+        let other = hit(2, "p3", "Weimar", "Goethe and Schiller lived in Weimar.");
+        Box::pin(async move { Ok(Evidence::of(3, Mode::Passage, vec![play, other])) })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+}
+
+/// Never finds anything.
+#[derive(Debug)]
+pub struct Never;
+
+impl Search for Never {
+    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+}

@@ -1,0 +1,126 @@
+//! Clients that no one here wrote, each in a folder of its own under `target/`, into which it is installed on first use.
+//! Where that cannot be done the test says so in a line and is over.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use waymark::engine::mock::Lines;
+
+use crate::house::{House, Letters, Plan, script};
+use crate::responses::Plays;
+
+/// The versions that are tested against.
+const PYTHON: &str = "openai==3.52.0";
+const NODE: &str = "openai@7.57.0";
+const LANGCHAIN: &str = "langchain-openai==1.7.3";
+/// Its Responses need the extra.
+const LITELLM: &str = "litellm[mcp]==1.106.2";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn succeeds(program: &Path, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+/// A Python that has `package`, given with its version. `None`, said on a line, where it cannot be had.
+fn python(folder: &str, package: &str) -> Option<PathBuf> {
+    let folder = root().join("target").join(folder);
+    let python = folder.join("bin/python");
+    let (name, version) = package.split_once("==").unwrap();
+    let name = name.split('[').next().unwrap();
+    let ask = format!("from importlib.metadata import version; assert version('{name}') == '{version}'");
+    let has = |python: &Path| succeeds(python, &["-c", &ask]);
+    if !has(&python) {
+        succeeds(Path::new("python3"), &["-m", "venv", &folder.to_string_lossy()]);
+        succeeds(&python, &["-m", "pip", "install", "--quiet", package]);
+    }
+    if has(&python) {
+        return Some(python);
+    }
+    println!("skipped: {package} cannot be installed here");
+    None
+}
+
+/// The file by which the Node SDK is imported. `None`, said on a line, where there is no Node or no SDK.
+fn node() -> Option<PathBuf> {
+    let folder = root().join("target/node-sdk");
+    let package = folder.join("node_modules/openai");
+    let manifest = package.join("package.json");
+    let version = format!("\"version\": \"{}\"", NODE.split_once('@').unwrap().1);
+    let has = || std::fs::read_to_string(&manifest).is_ok_and(|manifest| manifest.contains(&version));
+    if !succeeds(Path::new("node"), &["--version"]) {
+        println!("skipped: there is no node here");
+        return None;
+    }
+    if !has() {
+        let prefix = folder.to_string_lossy();
+        succeeds(Path::new("npm"), &["install", "--silent", "--no-audit", "--no-fund", "--prefix", &prefix, NODE]);
+    }
+    if has() {
+        return Some(package.join("index.mjs"));
+    }
+    println!("skipped: {NODE} cannot be installed here");
+    None
+}
+
+/// Searches once for one question, twice for the other, and speaks at length to whoever asks for that.
+async fn house() -> House {
+    let turns = ["<think>I must look.</think>\n<search>[passage] Faust</search>", "<answer> Goethe </answer>"];
+    let two = [
+        "<think>First Faust.</think>\n<search>[passage] Faust</search>",
+        "<think>Then Tell.</think>\n<search>[passage] Tell</search>",
+        "<think>Done.</think>\n<answer> Goethe wrote Faust. Schiller wrote Tell. </answer>",
+    ];
+    let lines = Lines::new(turns)
+        .rule("slow<|im_end|>", ["word ".repeat(2000)])
+        .rule("Who wrote Faust and Tell?", two)
+        .terminator("</information>\n\n");
+    let searcher = Some(Arc::new(Plays::default()) as Arc<dyn waymark::agent::Search>);
+    Plan { searcher, embedder: Some(Arc::new(Letters)), ..Plan::new(script(&lines)) }.build().await
+}
+
+/// Runs a script against a house; it must end with `ok`.
+async fn content(program: PathBuf, script: &'static str, extra: Vec<PathBuf>) {
+    let house = house().await;
+    let url = house.url("");
+    let run = move || {
+        let script = root().join("tests/api/sdk").join(script);
+        Command::new(program).arg(script).arg(url).args(extra).output().unwrap()
+    };
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.ends_with("ok\n"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    house.quiet().await;
+}
+
+/// Both scripts of the Python SDK, one after the other: they share its folder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_python_sdk_is_content() {
+    let install = || python("python-sdk", PYTHON);
+    let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
+    content(python.clone(), "chat.py", Vec::new()).await;
+    content(python, "responses.py", Vec::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_node_sdk_is_content() {
+    let Some(package) = tokio::task::spawn_blocking(node).await.unwrap() else { return };
+    content("node".into(), "node.mjs", vec![package]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn langchain_is_content() {
+    let install = || python("python-langchain", LANGCHAIN);
+    let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
+    content(python, "ask_langchain.py", Vec::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn litellm_is_content() {
+    let install = || python("python-litellm", LITELLM);
+    let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
+    content(python, "ask_litellm.py", Vec::new()).await;
+}
