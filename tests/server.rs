@@ -15,13 +15,12 @@ struct Program {
 
 impl Program {
     fn start(flags: &[&str]) -> Program {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_waymark"))
-            .args(["serve", "--mock", "--port", "0"])
-            .args(flags)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        Program::start_as(|command| command.args(["serve", "--mock", "--port", "0"]).args(flags))
+    }
+
+    fn start_as(setup: impl FnOnce(&mut Command) -> &mut Command) -> Program {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_waymark"));
+        let mut child = setup(command.stdout(Stdio::piped()).stderr(Stdio::null())).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("said {line:?}"));
@@ -29,8 +28,14 @@ impl Program {
     }
 
     fn get(&self, path: &str) -> String {
+        self.get_as(path, "")
+    }
+
+    fn get_as(&self, path: &str, key: &str) -> String {
         let mut socket = TcpStream::connect(&self.address).unwrap();
-        write!(socket, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n");
+        socket.write_all(head.as_bytes()).unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
         answer
@@ -45,19 +50,15 @@ impl Program {
     }
 
     fn terminate(&self) {
-        let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(status.success());
+        self.signal("-TERM");
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
 
     fn wait(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(20) {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("it does not end");
+        end_of(&mut self.child)
     }
 }
 
@@ -66,6 +67,24 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn end_of(child: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it does not end");
+}
+
+/// Makes a key called `name`, stores it in `file`, and returns it.
+fn new_key(name: &str, file: &str) -> String {
+    let made = Command::new(env!("CARGO_BIN_EXE_waymark")).args(["key", "new", name, "--file", file]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    String::from_utf8(made.stdout).unwrap().trim().to_owned()
 }
 
 fn until(what: &str, condition: impl Fn() -> bool) {
@@ -121,4 +140,100 @@ fn a_taken_port_is_told() {
         Command::new(env!("CARGO_BIN_EXE_waymark")).args(["serve", "--mock", "--port", port]).output().unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains(port));
+}
+
+#[test]
+fn a_hangup_has_it_read_its_keys_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.toml");
+    let file = path.to_str().unwrap();
+    let old = new_key("old", file);
+    let mut program = Program::start(&["--api-keys", file]);
+    assert!(program.get("/v1/models").starts_with("HTTP/1.1 401"));
+    assert!(program.get_as("/v1/models", &old).starts_with("HTTP/1.1 200"));
+
+    // A file that cannot be read changes nothing.
+    std::fs::write(&path, "nonsense").unwrap();
+    program.signal("-HUP");
+    assert!(program.get_as("/v1/models", &old).starts_with("HTTP/1.1 200"));
+
+    std::fs::remove_file(&path).unwrap();
+    let new = new_key("new", file);
+    program.signal("-HUP");
+    until("the new key is known", || program.get_as("/v1/models", &new).starts_with("HTTP/1.1 200"));
+    assert!(program.get_as("/v1/models", &old).starts_with("HTTP/1.1 401"));
+    program.terminate();
+    assert_eq!(program.wait().code(), Some(0));
+}
+
+#[test]
+fn a_key_is_made_once_and_stored_as_its_hash() {
+    let run = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_waymark")).args(args).output().unwrap();
+    let made = run(&["key", "new", "alice", "--scope", "infer,admin", "--requests-per-minute", "60"]);
+    let text = String::from_utf8(made.stdout).unwrap();
+    let key = text.lines().next().unwrap();
+    assert!(key.starts_with("wm_") && text.matches(key).count() == 1, "{text}");
+    for line in ["[[key]]", "id = \"alice\"", "scopes = [\"infer\", \"admin\"]", "requests_per_minute = 60"] {
+        assert!(text.lines().any(|it| it == line), "{line}: {text}");
+    }
+    assert!(!run(&["key", "new", "a b"]).status.success());
+}
+
+#[test]
+fn no_key_is_ever_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let file = dir.path().join("keys.toml");
+    let stored = new_key("alice", file.to_str().unwrap());
+    let (given, unknown) = ("wm_given-by-the-environment-0123456789", "wm_unknown-to-the-server-0123456789");
+    let mut program = Program::start_as(|command| {
+        command
+            .args(["--log", "trace", "serve", "--mock", "--port", "0", "--log-format", "json", "--api-keys"])
+            .arg(&file)
+            .env("WAYMARK_API_KEY", given)
+            .stderr(std::fs::File::create(&log).unwrap())
+    });
+    for key in [given, &stored, unknown] {
+        program.get_as("/v1/models", key);
+        program.get_as("/v1/policies", key);
+        program.get_as("/v1/nothing", key);
+        program.get_as(&format!("/v1/models?api_key={key}"), "");
+    }
+    program.signal("-HUP");
+    program.terminate();
+    assert_eq!(program.wait().code(), Some(0));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("\"key\":\"environment\"") && log.contains("\"key\":\"alice\""), "{log}");
+    for key in [given, &stored, unknown] {
+        assert!(!log.contains(&key[3..]), "{key} was logged");
+    }
+}
+
+#[test]
+fn a_signal_ends_it_while_it_still_fetches_its_weights() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    // Weights are fetched by a program that never comes to an end.
+    let (python, started) = (dir.path().join("python3"), dir.path().join("started"));
+    std::fs::write(&python, format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", started.display())).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_waymark"))
+        .args(["serve", "--port", "0", "--cache"])
+        .arg(dir.path().join("cache"))
+        .env("PATH", path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("it fetches", || std::fs::read_to_string(&started).is_ok_and(|pid| pid.ends_with('\n')));
+    let begun = Instant::now();
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let status = end_of(&mut child);
+    assert_eq!(status.code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let fetcher = std::fs::read_to_string(&started).unwrap();
+    until("what it started has ended as well", || {
+        !Command::new("kill").args(["-0", fetcher.trim()]).stderr(Stdio::null()).status().unwrap().success()
+    });
 }

@@ -29,7 +29,7 @@ pub(crate) enum Site {
 }
 
 /// Sites in a layer.
-const SITES: usize = 4;
+pub(crate) const SITES: usize = 4;
 
 /// The projections an adapter may change, with the site of each and its place within the site's output.
 const TARGETS: [(Module, Site, usize); 7] = [
@@ -99,6 +99,40 @@ impl Adapter {
     /// [`ModelError::Unsupported`] names a setting or tensor that would be ignored otherwise; [`ModelError::Corrupt`] says
     /// what is missing or has the wrong shape; [`ModelError::Io`] names the file that cannot be read.
     pub(crate) fn load(dir: &Path, config: &DecoderConfig) -> Result<Self, ModelError> {
+        Ok(Self { layers: Factors::read(dir, config, |factors| factors.pack())? })
+    }
+
+    /// What it adds at a site, if anything.
+    pub(crate) fn delta(&self, layer: usize, site: Site) -> Option<&Delta> {
+        self.layers[layer][site as usize].as_ref()
+    }
+}
+
+/// What an adapter adds at one site, as its file has it.
+#[derive(Debug)]
+pub(crate) struct Factors {
+    /// Columns of the A matrices.
+    pub(crate) inn: usize,
+    /// Rows of each A matrix.
+    pub(crate) rank: usize,
+    /// What `B A x` is multiplied by.
+    pub(crate) scale: f32,
+    /// The A matrices of the site's projections, stacked.
+    pub(crate) a: Vec<f32>,
+    /// Which of the site's projections each belongs to, with its B matrix.
+    pub(crate) parts: Vec<(usize, Vec<f32>)>,
+}
+
+impl Factors {
+    /// Reads an adapter and keeps what `keep` makes of each site, by layer.
+    ///
+    /// # Errors
+    /// As for [`Adapter::load`].
+    pub(crate) fn read<T>(
+        dir: &Path,
+        config: &DecoderConfig,
+        keep: impl Fn(Self) -> T,
+    ) -> Result<Vec<[Option<T>; SITES]>, ModelError> {
         let (file, bytes) = Source::open(dir)?;
         let tensors = file.tensors(&bytes)?;
         let mut found = Pairs::new();
@@ -106,18 +140,23 @@ impl Adapter {
             let (key, side) = file.place(name, config.layers)?;
             found.entry(key).or_insert([None, None])[side] = Some(tensor);
         }
-        let mut layers: Vec<[Option<Delta>; SITES]> = (0..config.layers).map(|_| Default::default()).collect();
+        let mut layers: Vec<[Option<T>; SITES]> = (0..config.layers).map(|_| Default::default()).collect();
         for (layer, sites) in layers.iter_mut().enumerate() {
             for site in [Site::Qkv, Site::O, Site::GateUp, Site::Down] {
-                sites[site as usize] = file.delta(&found, layer, site, config)?;
+                sites[site as usize] = file.factors(&found, layer, site, config)?.map(&keep);
             }
         }
-        Ok(Self { layers })
+        Ok(layers)
     }
 
-    /// What it adds at a site, if anything.
-    pub(crate) fn delta(&self, layer: usize, site: Site) -> Option<&Delta> {
-        self.layers[layer][site as usize].as_ref()
+    fn pack(self) -> Delta {
+        let Self { inn, rank, scale, a, parts } = self;
+        let part = |(index, (projection, b)): (usize, (usize, Vec<f32>))| Part {
+            projection,
+            first: index * rank,
+            expand: Wide::new(&b, rank, scale),
+        };
+        Delta { shrink: Narrow::new(&a, inn), parts: parts.into_iter().enumerate().map(part).collect() }
     }
 }
 
@@ -171,27 +210,25 @@ impl Source {
         }
     }
 
-    fn delta(
+    fn factors(
         &self,
         found: &Pairs<'_>,
         layer: usize,
         site: Site,
         config: &DecoderConfig,
-    ) -> Result<Option<Delta>, ModelError> {
-        let rank = self.settings.rank;
-        let (mut shrink, mut parts, mut width) = (Vec::new(), Vec::new(), 0);
+    ) -> Result<Option<Factors>, ModelError> {
+        let Settings { rank, scale } = self.settings;
+        let (mut stacked, mut parts, mut width) = (Vec::new(), Vec::new(), 0);
         for (target, &(module, at, projection)) in TARGETS.iter().enumerate() {
             let Some([a, b]) = found.get(&(layer, target)).filter(|_| at == site) else { continue };
             let name = format!("layer {layer} {}", module.path());
             let [out, inn] = module.shape(config);
             // The same for all of a site.
             width = inn;
-            shrink.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
-            let b = self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?;
-            let expand = Wide::new(&b, rank, self.settings.scale);
-            parts.push(Part { projection, first: parts.len() * rank, expand });
+            stacked.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
+            parts.push((projection, self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?));
         }
-        Ok((!parts.is_empty()).then(|| Delta { shrink: Narrow::new(&shrink, width), parts }))
+        Ok((!parts.is_empty()).then_some(Factors { inn: width, rank, scale, a: stacked, parts }))
     }
 
     /// A tensor's values, if it is there, has the expected shape, and holds numbers.

@@ -8,6 +8,7 @@ pub mod batch;
 pub mod catalog;
 pub mod chat;
 pub mod checkpoint;
+pub mod cuda;
 pub mod decoder;
 pub mod embedder;
 pub mod error;

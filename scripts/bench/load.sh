@@ -71,12 +71,14 @@ echo "Every stream has $tokens tokens; steps of the mock take no time, so all of
 stop
 
 echo
-echo "| connections | step of the mock | p50 per token | p99 per token | p99 above the step |"
+# The end of the sequence is a step as well.
+steps=$((tokens + 1))
+echo "| connections | step of the mock | p50 per step | p99 per step | p99 above the step |"
 echo "|---|---|---|---|---|"
 start --max-batch 512 --step-tokens 4096 --max-waiting 1024 --mock-step-ms 20
 for connections in 1 64 512; do
     drive "$connections" "$((each + 5))" /v1/chat/completions "$stream"
-    echo "| $connections | 20 ms | $(calc "round($p50/1e3/$tokens,2)") ms | $(calc "round($p99/1e3/$tokens,2)") ms | $(calc "round($p99/1e3/$tokens-20,2)") ms |"
+    echo "| $connections | 20 ms | $(calc "round($p50/1e3/$steps,2)") ms | $(calc "round($p99/1e3/$steps,2)") ms | $(calc "round($p99/1e3/$steps-20,2)") ms |"
 done
 stop
 

@@ -9,6 +9,9 @@ use serde_json::Value;
 use super::error::{ApiError, Code};
 use super::state::AppState;
 
+/// Levels of arrays and objects that a body may have. Less than the parser takes, and much more than any request needs.
+const DEEPEST: usize = 64;
+
 /// A request type of this interface.
 pub(crate) trait Wire: DeserializeOwned {
     /// Fields that the OpenAI interface has and this server does not, as dotted paths, each with the values (as compact
@@ -25,7 +28,14 @@ impl<T: Wire> FromRequest<AppState> for Json<T> {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_headers(request.headers(), state.config.body_limit)?;
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
+        let time = state.config.connection.body;
+        let read = tokio::time::timeout(time, Bytes::from_request(request, state)).await.map_err(|_| {
+            ApiError::new(
+                Code::RequestTimeout,
+                format!("the body did not arrive within {} seconds", time.as_secs_f64()),
+            )
+        })?;
+        let bytes = read.map_err(|rejection| match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => too_large(state.config.body_limit),
             _ => ApiError::new(Code::InvalidJson, "the body could not be read"),
         })?;
@@ -55,6 +65,7 @@ fn too_large(limit: usize) -> ApiError {
 pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid UTF-8: {error}")))?;
+    check_depth(text)?;
     let mut value: Value = serde_json::from_str(text)
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid JSON: {error}")))?;
     if !value.is_object() {
@@ -64,6 +75,26 @@ pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Result<T, ApiError> {
         refuse_unimplemented(&mut value, path, harmless)?;
     }
     serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
+}
+
+/// Refuses what is nested too deep before anything is made of it.
+fn check_depth(text: &str) -> Result<(), ApiError> {
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => depth += 1,
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEEPEST {
+            let message = format!("the body is nested deeper than {DEEPEST} levels");
+            return Err(ApiError::new(Code::InvalidJson, message));
+        }
+    }
+    Ok(())
 }
 
 /// Reads a part of a body that was kept as it came. `at` is its path, in whose name things in it are refused.
@@ -160,6 +191,10 @@ mod tests {
         assert_eq!(refused(r#"{"name":"a","list":[{"flag":3}]}"#), ("invalid_value", some("list[0].flag")));
         assert_eq!(refused(r#"{"name":"a""#), ("invalid_json", None));
         assert_eq!(refused("[]"), ("invalid_json", None));
+        let nested =
+            |levels: usize| format!(r#"{{"name":"[[[\"[","what":{}1{}}}"#, "[".repeat(levels), "]".repeat(levels));
+        assert_eq!(refused(&nested(63)), ("unknown_parameter", some("what")));
+        assert_eq!(refused(&nested(64)), ("invalid_json", None));
         let deep = format!(r#"{{"name":{}"#, "[".repeat(100_000));
         assert_eq!(refused(&deep), ("invalid_json", None));
         assert_eq!(parse::<Outer>(b"{\"name\":\"\xff\"}").unwrap_err().code, Code::InvalidJson);

@@ -202,6 +202,9 @@ pub(super) enum Refusals {
     /// No such model.
     #[response(status = 404)]
     NotFound(ErrorBody),
+    /// The body took too long to arrive.
+    #[response(status = 408)]
+    Slow(ErrorBody),
     /// The body is too large.
     #[response(status = 413)]
     TooLarge(ErrorBody),

@@ -14,6 +14,7 @@
 //! | `traces`, `archive` | what was written down about episodes, and running them again |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `knobs` | what requests say about sampling |
+//! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `follow`, `sse`, `resume` | episodes as streams of events, events as streams of bytes, and streams that outlive their sockets |
@@ -26,6 +27,7 @@ pub mod auth;
 mod body;
 pub mod chat;
 pub mod completions;
+mod cors;
 pub mod documents;
 pub mod drain;
 pub mod embeddings;
@@ -117,6 +119,11 @@ fn information() -> Routes {
         .open(routes!(openapi::json))
 }
 
+/// What answers where there is no room for another connection: always the same.
+pub fn overloaded(state: AppState) -> Router {
+    Router::new().fallback(refusal::overloaded).layer(from_fn_with_state(state, observe::observe))
+}
+
 /// The whole interface over `state`. A request comes through the layers from the last one to the first.
 pub fn router(state: AppState) -> Router {
     let admit = from_fn_with_state(state.clone(), observe::admit);
@@ -125,11 +132,12 @@ pub fn router(state: AppState) -> Router {
         rules.open("/metrics");
     }
     let door = Door::new(state.keys.clone(), rules, state.config.private_cache);
-    router
+    let router = router
         .fallback(refusal::no_route)
         .layer(from_fn_with_state(door, auth::open))
         .layer(from_fn(refusal::contain))
-        .layer(DefaultBodyLimit::max(state.config.body_limit))
+        .layer(DefaultBodyLimit::max(state.config.body_limit));
+    cors::allow(router, &state.config.cors_origins)
         .layer(from_fn_with_state(state.clone(), observe::observe))
         .with_state(state)
 }

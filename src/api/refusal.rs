@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use axum::extract::Request;
+use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
@@ -51,6 +52,13 @@ impl From<EngineError> for ApiError {
 /// Answers a path that no route has.
 pub(crate) async fn no_route(request: Request) -> ApiError {
     ApiError::new(Code::NotFound, format!("there is no route {} {}", request.method(), request.uri().path()))
+}
+
+/// Answers whatever is asked on a connection for which there is no room.
+pub(crate) async fn overloaded() -> Response {
+    let mut response = ApiError::new(Code::TooManyConnections, "too many connections are open").into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Turns a panic in a handler into an error for its client; the others never learn of it.

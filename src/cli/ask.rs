@@ -50,18 +50,20 @@ impl Args {
             request["model"] = json!(name);
         }
         match self.url {
-            Some(url) => show(&url, &request, self.json).await,
+            Some(url) => {
+                let client = Client::new(&url).with_key(self.serve.access.key()?);
+                show(&client, &request, self.json).await
+            }
             None => {
                 let config = self.serve.resolve()?;
-                serve::beside(config, async |url| show(&url, &request, self.json).await).await
+                serve::beside(config, async |url| show(&Client::new(&url), &request, self.json).await).await
             }
         }
     }
 }
 
-/// Runs the episode at `url` and prints its events.
-async fn show(url: &str, request: &serde_json::Value, json: bool) -> anyhow::Result<()> {
-    let client = Client::new(url);
+/// Runs the episode at the client's server and prints its events.
+async fn show(client: &Client, request: &serde_json::Value, json: bool) -> anyhow::Result<()> {
     let (mut failed, mut finished) = (None, false);
     let mut printer = Printer::new(anstream::stdout());
     client

@@ -8,18 +8,17 @@ use anyhow::{Context, ensure};
 use waymark_index::{CommitOptions, Embed, LiveIndex, Manifest, OpenOptions};
 use waymark_models::BLOCK;
 use waymark_models::checkpoint::Checkpoint;
-use waymark_models::decoder::Decoder;
 use waymark_models::embedder::Embedder;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::embedding::Embedding;
-use super::{cache, filter, pull};
+use super::{cache, device, filter, pull};
 use crate::agent::{Policy, Runtime, Search, SearchLimits, Searcher};
 use crate::api::{AppState, Library, PolicyStore, TextEmbedder};
 use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
 use crate::engine::mock::{Lines, MockBackend};
-use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget};
+use crate::engine::{Engine, EngineConfig};
 
 /// Searches that may wait for a thread.
 pub const SEARCHES_WAITING: usize = 1024;
@@ -144,17 +143,10 @@ pub fn runtime(
         let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
         return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), vec!["mock".to_owned()]));
     };
-    let (checkpoint, path) = checkpoint(spec, config.cache.clone())?;
-    let generation = checkpoint.weights.generation();
-    let decoder = Decoder::load(&checkpoint.weights, team)?;
-    let mut backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
-    if let Some(context) = config.context {
-        let own = backend.spec().context;
-        ensure!(context <= own, "--context {context}: {} was made for {own} tokens at most", path.display());
-        backend = backend.with_context(context);
-    }
+    let (checkpoint, _) = checkpoint(spec, config.cache.clone())?;
+    let backend = device::backend(config, &checkpoint, team)?;
     let tokenizer = Arc::new(checkpoint.tokenizer);
-    let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
+    let engine = Engine::start(backend, engine_config, tokenizer.table())?;
     let template = checkpoint.template.map(Arc::new);
     Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), vec![spec.clone(), checkpoint.name]))
 }

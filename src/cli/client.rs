@@ -5,12 +5,14 @@ use futures::StreamExt;
 use serde::Deserialize;
 
 use crate::agent::Event;
+use crate::api::auth::Secret;
 
 /// A server somewhere, spoken to over HTTP.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
     base: String,
+    key: Option<Secret>,
 }
 
 #[derive(Deserialize)]
@@ -26,7 +28,20 @@ struct Reason {
 impl Client {
     /// A client of the server at `base`, such as `http://127.0.0.1:8080`.
     pub fn new(base: &str) -> Self {
-        Self { http: reqwest::Client::new(), base: base.trim_end_matches('/').to_owned() }
+        Self { http: reqwest::Client::new(), base: base.trim_end_matches('/').to_owned(), key: None }
+    }
+
+    /// The same client, with the key that the server may want.
+    pub fn with_key(mut self, key: Option<Secret>) -> Self {
+        self.key = key;
+        self
+    }
+
+    fn keyed(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.key {
+            Some(key) => request.bearer_auth(key.reveal()),
+            None => request,
+        }
     }
 
     /// Fetches a text, such as `/metrics`.
@@ -35,7 +50,7 @@ impl Client {
     /// The server cannot be reached or refuses.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
         let url = format!("{}{path}", self.base);
-        let response = self.http.get(&url).send().await.with_context(|| format!("cannot reach {url}"))?;
+        let response = self.keyed(self.http.get(&url)).send().await.with_context(|| format!("cannot reach {url}"))?;
         Ok(accepted(response).await?.text().await?)
     }
 
@@ -49,7 +64,7 @@ impl Client {
         mut each: impl FnMut(Event) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let url = format!("{}/v1/agent", self.base);
-        let sent = self.http.post(&url).json(request).send().await;
+        let sent = self.keyed(self.http.post(&url)).json(request).send().await;
         let response = accepted(sent.with_context(|| format!("cannot reach {url}"))?).await?;
         let mut body = response.bytes_stream();
         let mut buffer = Vec::new();

@@ -7,18 +7,21 @@ pub mod cache;
 mod change;
 mod client;
 mod demo;
+pub mod device;
 pub mod embedding;
 mod end;
 pub mod eval;
 mod explain;
 mod filter;
 mod index;
+mod key;
 pub mod logging;
 mod openapi;
 pub mod progress;
 mod pull;
 mod search;
 mod serve;
+mod start;
 mod trace;
 mod triples;
 
@@ -72,6 +75,9 @@ enum Command {
     /// Measure the engine or the server.
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Make API keys.
+    #[command(subcommand)]
+    Key(key::Command),
     /// Print the description of the HTTP interface.
     Openapi(openapi::Args),
 }
@@ -93,6 +99,7 @@ impl Cli {
                 Command::Ask(args) => args.run(self.log.as_deref()).await,
                 Command::Eval(args) => args.run(self.log.as_deref()).await,
                 Command::Bench(command) => command.run(self.log.as_deref()).await,
+                Command::Key(command) => command.run(),
                 Command::Openapi(args) => args.run(),
             }
         })

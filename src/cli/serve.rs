@@ -8,9 +8,9 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use super::embedding::Embedding;
-use super::{assembly, logging};
-use crate::config::{ServeArgs, ServeConfig};
-use crate::server::{Server, stop_signal};
+use super::{assembly, logging, start};
+use crate::config::{AccessConfig, ServeArgs, ServeConfig};
+use crate::server::{Server, Tls, stop_signal};
 
 /// Serves policies over HTTP until SIGTERM or Ctrl-C; a second signal ends it at once.
 #[derive(Debug, clap::Args)]
@@ -28,9 +28,11 @@ impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "info", self.serve.log_format)?;
         let config = self.serve.resolve()?;
-        let server = bind(&config, None).await?;
-        let stop = stop_signal();
-        writeln!(io::stdout(), "listening on http://{}", server.address())?;
+        // Weights may have to be fetched first: the signal is caught from here on.
+        let mut stop = Box::pin(stop_signal());
+        let server = start::unless_stopped(async move { bind(&config, None).await }, stop.as_mut()).await?;
+        start::reload_on_hangup(&server);
+        writeln!(io::stdout(), "listening on {}", server.url())?;
         Ok(server.run(stop).await?)
     }
 }
@@ -38,7 +40,13 @@ impl Args {
 /// Assembles what `config` names and listens; `loaded` is the embedder, where it is loaded already.
 pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<Server> {
     let state = assembly::assemble(config, loaded).await?;
-    Server::bind(config.address, state).await.with_context(|| format!("cannot listen on {}", config.address))
+    let tls = config.tls.clone().map(Tls::open).transpose()?;
+    let server = Server::bind(config.address, state).await;
+    let server = server.with_context(|| format!("cannot listen on {}", config.address))?;
+    Ok(match tls {
+        Some(tls) => server.with_tls(tls),
+        None => server,
+    })
 }
 
 /// Runs `work` against a server of its own on a free port, and stops the server afterwards.
@@ -47,8 +55,10 @@ where
     F: Future<Output = anyhow::Result<T>>,
 {
     config.address = (Ipv4Addr::LOCALHOST, 0).into();
+    // Nobody else is to come.
+    (config.access, config.tls) = (AccessConfig::default(), None);
     let server = bind(&config, None).await?;
-    let url = format!("http://{}", server.address());
+    let url = server.url();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(server.run(async {
         // Dropping the sender stops the server as well.

@@ -16,7 +16,7 @@ pub struct AccessArgs {
     #[arg(long, env = "WAYMARK_API_KEYS", value_name = "FILE")]
     pub api_keys: Option<PathBuf>,
 
-    /// An API key that may do everything. Set it by the environment: others can read a command line.
+    /// An API key that may do everything; for `ask --url`, the key to ask with. Set it by the environment: others can read a command line.
     #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<TypedKey>,
 
@@ -38,6 +38,16 @@ pub struct AccessArgs {
 /// What was typed as a key. Taken as it is and checked later: clap would repeat what it refuses.
 #[derive(Clone)]
 pub struct TypedKey(String);
+
+impl TypedKey {
+    /// The key, checked.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn secret(&self) -> Result<Secret, ConfigError> {
+        self.0.parse().map_err(ConfigError::Key)
+    }
+}
 
 impl fmt::Debug for TypedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,10 +73,17 @@ pub struct AccessConfig {
 }
 
 impl AccessArgs {
+    /// The key that was typed, checked.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn key(&self) -> Result<Option<Secret>, ConfigError> {
+        self.api_key.as_ref().map(TypedKey::secret).transpose()
+    }
+
     /// Where keys come from.
     pub(super) fn resolve(self) -> Result<AccessConfig, ConfigError> {
-        let key = self.api_key.map(|typed| typed.0.parse()).transpose().map_err(ConfigError::Key)?;
-        Ok(AccessConfig { file: self.api_keys, key })
+        Ok(AccessConfig { key: self.key()?, file: self.api_keys })
     }
 
     /// The origins, checked.

@@ -30,7 +30,7 @@ pub struct ConnectionArgs {
 }
 
 /// What one connection may take.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct ConnectionConfig {
     /// Connections that may be open.
     pub most: usize,

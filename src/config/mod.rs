@@ -3,6 +3,7 @@
 
 mod access;
 mod connection;
+mod device;
 mod filter;
 mod http;
 mod log;
@@ -20,6 +21,7 @@ use crate::api::auth::SecretError;
 
 pub use access::{AccessArgs, AccessConfig, TypedKey};
 pub use connection::{ConnectionArgs, ConnectionConfig};
+pub use device::{Device, DeviceArgs, DeviceConfig};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use http::{HttpArgs, HttpConfig};
 pub use log::LogFormat;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{ConfigError, Size, at_least_one, or_cores};
+use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, or_cores};
 
 /// The base model that is served when none is named: a name in the catalog.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
@@ -14,6 +14,10 @@ pub struct ModelArgs {
     /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
     #[arg(long, env = "WAYMARK_MODEL", default_value = DEFAULT_MODEL)]
     pub model: String,
+
+    /// What computes.
+    #[command(flatten)]
+    pub device: DeviceArgs,
 
     /// Threads that compute; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
@@ -61,6 +65,8 @@ pub struct ModelConfig {
     pub mock_step: Duration,
     /// Where downloads are kept.
     pub cache: Option<PathBuf>,
+    /// What computes.
+    pub device: DeviceConfig,
     /// Threads that compute.
     pub threads: usize,
     /// Bytes for the KV cache.
@@ -95,6 +101,7 @@ impl ModelArgs {
             weights: (!self.mock).then_some(self.model),
             mock_step: Duration::from_millis(self.mock_step_ms),
             cache: self.cache,
+            device: self.device.resolve(),
             threads: or_cores(self.threads),
             kv_bytes: self.kv_bytes.0,
             max_batch: self.max_batch,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use waymark_models::kernel::Team;
+use waymark_models::sampler::{Pick, SampleError, Sampled};
 use waymark_models::{AdapterSlot, ForwardBatch, Logits};
 
 /// What the engine must know of a backend. Does not change while the engine runs.
@@ -38,10 +39,23 @@ impl From<waymark_models::ModelError> for BackendError {
     }
 }
 
+/// What a pass gives. Its memory is used again by the next one.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// One row for each that was asked for and not drawn, in the batch's order.
+    pub logits: Logits,
+    /// For each row of logits that the batch asks for, the token the backend drew from it; `None`, or nothing at all, where
+    /// it left that to the caller.
+    pub drawn: Vec<Option<Result<Sampled, SampleError>>>,
+}
+
 /// Computes logits over paged KV that it owns. Lives on the engine's thread.
 ///
 /// A pass that fails or panics may be repeated with fewer rows: `forward` must not rely on anything in the KV of the
 /// batch's new positions, and must write all of it again.
+///
+/// A pass has two halves, so that the caller can prepare the next one while a device works on this: [`submit`](Self::submit)
+/// and [`collect`](Self::collect). Who computes on the caller's own processor does everything in the first.
 pub trait Backend: Send {
     /// What it is. The same answer at every call.
     fn spec(&self) -> &BackendSpec;
@@ -61,6 +75,42 @@ pub trait Backend: Send {
 
     /// Forgets an adapter. No later batch names it.
     fn unload_adapter(&mut self, slot: AdapterSlot);
+
+    /// True when it works beside its caller, and draws tokens where it is told how: see [`submit`](Self::submit).
+    fn overlaps(&self) -> bool {
+        false
+    }
+
+    /// Begins a pass. `picks` has an entry for each row of logits the batch asks for: where there is one, the backend may
+    /// draw the token itself. At most one pass is under way, and nothing else is asked of the backend before it is
+    /// collected.
+    ///
+    /// # Errors
+    /// [`BackendError`] when the pass could not begin; it is not to be collected then.
+    fn submit(
+        &mut self,
+        batch: &ForwardBatch,
+        picks: &[Option<Pick>],
+        output: &mut Output,
+    ) -> Result<(), BackendError> {
+        debug_assert!(picks.len() <= batch.logit_rows(), "a pick for a row that gives no logits");
+        output.drawn.clear();
+        self.forward(batch, &mut output.logits)
+    }
+
+    /// Waits for the pass that was begun, and gives what became of it.
+    ///
+    /// # Errors
+    /// [`BackendError`] when nothing of the batch can be used.
+    fn collect(&mut self, output: &mut Output) -> Result<(), BackendError> {
+        let _ = output;
+        Ok(())
+    }
+
+    /// Why no pass can succeed any more, once that is certain: a device that is gone does not come back.
+    fn lost(&self) -> Option<String> {
+        None
+    }
 
     /// Threads that rest between two passes, for sampling. By default none: the engine's own thread samples.
     fn team(&self) -> Option<&Team> {

@@ -5,7 +5,7 @@ use super::draw::{self, Draw, Drawn};
 use super::error::EngineError;
 use super::mailbox::Room;
 use super::schedule::Planned;
-use super::sequence::{Phase, Running};
+use super::sequence::{Phase, Running, Sequence};
 use super::token::{Finish, Step};
 
 /// What becomes of a session after it has sampled.
@@ -24,11 +24,15 @@ impl Core {
         for row in planned {
             self.account(row);
         }
-        for (logits, row) in planned.iter().filter(|row| row.samples).enumerate() {
+        let mut logits = 0;
+        for (index, row) in planned.iter().filter(|row| row.samples).enumerate() {
+            let drawn = self.output.drawn.get_mut(index).and_then(Option::take);
+            let own = logits;
+            logits += usize::from(drawn.is_none());
             let turn = self.sequences.get_mut(&row.session).and_then(|sequence| sequence.turn.take());
-            draws.extend(turn.map(|turn| Draw::new(row.session, turn, logits)));
+            draws.extend(turn.map(|turn| Draw::new(row.session, turn, own, drawn)));
         }
-        draw::all(&mut draws, &self.logits, &self.sequences, self.backend.team());
+        draw::all(&mut draws, &self.output.logits, &self.sequences, self.backend.team());
         let mut any = draws.len() < planned.len();
         for draw in draws.drain(..) {
             let id = draw.session;
@@ -41,11 +45,16 @@ impl Core {
             }
         }
         self.draws = draws;
+        if !self.backend.overlaps() {
+            self.wake();
+        }
         any
     }
 
     fn account(&mut self, row: &Planned) {
-        let Some(sequence) = self.sequences.get_mut(&row.session) else { return };
+        // Who was stopped while the backend worked may have lost its blocks by now: nothing of it counts.
+        let running = |sequence: &&mut Sequence| sequence.phase == Phase::Running;
+        let Some(sequence) = self.sequences.get_mut(&row.session).filter(running) else { return };
         let before = sequence.registered;
         let again = sequence.advance(row.tokens, &mut self.pool);
         let fulfilled = sequence.registered.min(sequence.promised);
@@ -75,7 +84,8 @@ impl Core {
         if let Some(masking) = turn.masking.as_ref().filter(|_| finish.is_none()) {
             masking.advance(sampled.id);
         }
-        let room = turn.outbox.push(Step { id: sampled.id, logprob: sampled.logprob, top: sampled.top });
+        let step = Step { id: sampled.id, logprob: sampled.logprob, top: sampled.top };
+        let room = turn.outbox.push(step, &mut self.wakers);
         Ok(match (finish, room) {
             (Some(finish), _) => Outcome::Finish(finish),
             (None, Room::None) => Outcome::Stall,

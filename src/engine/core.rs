@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Waker;
 
-use waymark_models::sampler::Sampler;
+use waymark_models::sampler::{Pick, Sampler};
 use waymark_models::tokenizer::TokenBytes;
-use waymark_models::{AdapterSlot, ForwardBatch, Logits};
+use waymark_models::{AdapterSlot, ForwardBatch};
 
-use super::backend::Backend;
+use super::backend::{Backend, Output};
 use super::command::{Command, Submission};
 use super::config::EngineConfig;
 use super::counters::Counters;
@@ -22,6 +23,7 @@ use super::prefix::Key;
 use super::request::Adapter;
 use super::schedule::{Planned, Queues};
 use super::sequence::{Phase, Running, Sequence};
+use super::step::Flight;
 use super::stop::Matcher;
 use super::token::Finish;
 
@@ -49,7 +51,11 @@ pub(super) struct Core {
     pub(super) draws: Vec<Draw>,
     masks: Masks,
     pub(super) batch: ForwardBatch,
-    pub(super) logits: Logits,
+    pub(super) picks: Vec<Option<Pick>>,
+    pub(super) output: Output,
+    pub(super) flight: Option<Flight>,
+    /// Of readers to whom something was delivered.
+    pub(super) wakers: Vec<Waker>,
 }
 
 impl Core {
@@ -79,7 +85,10 @@ impl Core {
             draws: Vec::new(),
             masks: Masks::default(),
             batch: ForwardBatch::new(),
-            logits: Logits::new(),
+            picks: Vec::new(),
+            output: Output::default(),
+            flight: None,
+            wakers: Vec::new(),
             backend,
         };
         core.gauge();
@@ -189,7 +198,7 @@ impl Core {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         self.queues.set_aside(sequence, Phase::Parked);
         if let Some(turn) = sequence.turn.take() {
-            turn.outbox.end(Ok(finish));
+            turn.outbox.finish(finish, &mut self.wakers);
         }
     }
 
@@ -243,6 +252,11 @@ impl Core {
         });
     }
 
+    /// True while an adapter waits for its last session.
+    pub(super) fn retiring(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// Compares the sums of the block accounting; counts what does not add up. Takes time in proportion to the sessions.
     pub(super) fn audit(&self) {
         let held = self.sequences.values().map(|sequence| sequence.table.len()).sum();
@@ -253,7 +267,8 @@ impl Core {
     }
 
     /// Before the thread goes to sleep.
-    pub(super) fn rest(&self) {
+    pub(super) fn rest(&mut self) {
+        self.wake();
         self.audit();
         self.gauge();
     }

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use waymark_models::Logits;
 use waymark_models::kernel::Team;
-use waymark_models::sampler::Sampled;
+use waymark_models::sampler::{Pick, SampleError, Sampled};
 
 use super::error::EngineError;
 use super::masking::{PATIENCE, Waited};
+use super::request::Generate;
 use super::sequence::{Running, Sequence};
 use super::worker::message;
 
@@ -21,7 +22,7 @@ pub(super) struct Draw {
     pub(super) turn: Running,
     /// Row of the logits.
     row: usize,
-    /// Filled by [`all`].
+    /// Filled by the backend, or by [`all`].
     pub(super) drawn: Drawn,
 }
 
@@ -38,13 +39,40 @@ pub(super) enum Drawn {
     Failed(EngineError),
 }
 
+impl Running {
+    /// How the backend may choose the next token of a sequence of `len` tokens by itself; `None` where not every token may
+    /// be chosen, or more is needed than one row of logits.
+    pub(super) fn pick(&mut self, len: usize) -> Option<Pick> {
+        let forced = len - self.begin < self.generate.force.len();
+        let Generate { allow, constraint, .. } = &self.generate;
+        if forced || allow.is_some() || constraint.is_some() { None } else { self.sampler.pick() }
+    }
+}
+
 impl Draw {
-    pub(super) fn new(session: u64, turn: Running, row: usize) -> Self {
-        Self { session, turn, row, drawn: Drawn::Nothing }
+    /// `drawn` is what the backend chose, where it did.
+    pub(super) fn new(
+        session: u64,
+        mut turn: Running,
+        row: usize,
+        drawn: Option<Result<Sampled, SampleError>>,
+    ) -> Self {
+        if drawn.is_some() {
+            turn.sampler.picked();
+        }
+        let drawn = match drawn {
+            None => Drawn::Nothing,
+            Some(Ok(sampled)) => Drawn::Token(sampled),
+            Some(Err(error)) => Drawn::Failed(EngineError::Sample(error.to_string())),
+        };
+        Self { session, turn, row, drawn }
     }
 
     /// A panic concerns this row alone.
     fn draw(&mut self, logits: &Logits, sequences: &HashMap<u64, Sequence>, until: Instant) {
+        if !matches!(self.drawn, Drawn::Nothing) {
+            return;
+        }
         let Some(sequence) = sequences.get(&self.session) else { return };
         let mask = match self.turn.masking.as_ref().map(|masking| masking.wait(until)) {
             None => None,
@@ -69,7 +97,7 @@ impl Draw {
     }
 }
 
-/// Chooses a token for each. Which thread does it makes no difference: each turn has its own random numbers.
+/// Chooses a token for each that has none. Which thread does it makes no difference: each turn has its own random numbers.
 pub(super) fn all(draws: &mut [Draw], logits: &Logits, sequences: &HashMap<u64, Sequence>, team: Option<&Team>) {
     let until = Instant::now() + PATIENCE;
     let some = |draws: &mut [Draw]| draws.iter_mut().for_each(|draw| draw.draw(logits, sequences, until));

@@ -52,13 +52,22 @@ pub(super) enum Room {
 }
 
 impl Outbox {
-    pub(super) fn push(&self, step: Step) -> Room {
+    /// Delivers a step. The reader's waker, where it waits, is put to `wakers`: to wake somebody takes longer than
+    /// everything else here, and can be done while the backend works.
+    pub(super) fn push(&self, step: Step, wakers: &mut Vec<Waker>) -> Room {
         let mut state = self.0.lock();
         state.steps.push_back(step);
         state.full = state.steps.len() >= self.0.capacity;
-        let room = if state.full { Room::None } else { Room::Some };
-        wake(state);
-        room
+        wakers.extend(state.waker.take());
+        if state.full { Room::None } else { Room::Some }
+    }
+
+    /// Ends the turn as it should; the reader's waker is put to `wakers`.
+    pub(super) fn finish(self, finish: Finish, wakers: &mut Vec<Waker>) {
+        let mut state = self.0.lock();
+        state.end = Some(Ok(finish));
+        state.full = false;
+        wakers.extend(state.waker.take());
     }
 
     pub(super) fn set_cached(&self, tokens: usize) {
@@ -146,12 +155,14 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         let mut buffer = VecDeque::new();
         assert!(inbox.poll(&mut buffer, &mut context).is_pending());
-        assert_eq!(outbox.push(step(1)), Room::Some);
-        assert_eq!(outbox.push(step(2)), Room::None);
+        let mut wakers = Vec::new();
+        assert_eq!(outbox.push(step(1), &mut wakers), Room::Some);
+        assert_eq!(outbox.push(step(2), &mut wakers), Room::None);
+        assert_eq!(wakers.len(), 1, "the reader waited once");
         assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::Steps { resume: true })));
         assert_eq!(buffer.drain(..).map(|step| step.id).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(outbox.push(step(3)), Room::Some);
-        outbox.end(Ok(Finish::Eos));
+        assert_eq!(outbox.push(step(3), &mut wakers), Room::Some);
+        outbox.finish(Finish::Eos, &mut wakers);
         assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::Steps { resume: false })));
         buffer.clear();
         assert!(matches!(inbox.poll(&mut buffer, &mut context), Poll::Ready(Mail::End(Ok(Finish::Eos)))));

@@ -12,7 +12,7 @@
 //! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
 //! | `stop` | where a turn ends |
 //! | `constraint`, `masking` | which tokens a turn may hold, found beside the steps |
-//! | `backend`, `cpu`, `mock` | what computes the logits |
+//! | `backend`, `cpu`, `cuda`, `mock` | what computes the logits |
 //! | `counters`, `histogram`, `health` | what can be seen from outside |
 
 mod backend;
@@ -23,6 +23,8 @@ mod constraint;
 mod core;
 mod counters;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod draw;
 mod error;
 mod handle;
@@ -47,11 +49,13 @@ mod token;
 mod turn;
 mod worker;
 
-pub use backend::{Backend, BackendError, BackendSpec};
+pub use backend::{Backend, BackendError, BackendSpec, Output};
 pub use config::EngineConfig;
 pub use constraint::{Constraint, Follow};
 pub use counters::{Counter, Counters, Gauge};
 pub use cpu::{CpuBackend, KvBudget};
+#[cfg(feature = "cuda")]
+pub use cuda::CudaBackend;
 pub use error::EngineError;
 pub use handle::Engine;
 pub use health::Health;

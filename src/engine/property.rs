@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
 
+use super::backend::Backend;
 use super::command::{Command, Submission};
 use super::config::EngineConfig;
 use super::core::Core;
@@ -28,8 +29,10 @@ const SEED: u64 = 7;
 /// One thing that may happen. Sessions are named by an index into those that are open.
 #[derive(Debug, Clone, Copy)]
 enum Operation {
-    /// A new session with a prompt of one of three families, whose members share prefixes.
+    /// A new session with a prompt of one of three families, whose members share prefixes, of a tenant who may keep its
+    /// own.
     Submit {
+        salt: u64,
         family: u32,
         tokens: usize,
         max_tokens: usize,
@@ -61,7 +64,8 @@ enum Operation {
 fn operation() -> impl Strategy<Value = Operation> {
     let session = 0usize..8;
     prop_oneof![
-        4 => (0u32..3, 1usize..60, 1usize..40).prop_map(|(family, tokens, max_tokens)| Operation::Submit { family, tokens, max_tokens }),
+        4 => (0u64..2, 0u32..3, 1usize..60, 1usize..40)
+            .prop_map(|(salt, family, tokens, max_tokens)| Operation::Submit { salt, family, tokens, max_tokens }),
         8 => (1usize..8).prop_map(|times| Operation::Step { times }),
         4 => (session.clone(), 0usize..30, 1usize..30).prop_map(|(session, tokens, max_tokens)| Operation::Extend { session, tokens, max_tokens }),
         4 => session.clone().prop_map(|session| Operation::Read { session }),
@@ -74,6 +78,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 /// A session and its reader.
 struct Client {
     id: u64,
+    salt: u64,
     tokens: Vec<u32>,
     /// Which of the tokens were sampled.
     sampled: Vec<usize>,
@@ -111,14 +116,50 @@ struct House {
     core: Core,
     clients: Vec<Client>,
     sessions: u64,
+    /// Whether the backend works beside the core; then a step is left under way until the next one.
+    beside: bool,
+    flying: bool,
+    /// Commands that wait for the step under way, and those behind them.
+    held: VecDeque<Command>,
 }
 
 impl House {
     fn new(blocks: usize, config: EngineConfig) -> Self {
-        let backend = Box::new(MockBackend::random(SEED, VOCAB).with_blocks(blocks).with_context(blocks * 16));
+        let backend = MockBackend::random(SEED, VOCAB).with_blocks(blocks).with_context(blocks * 16);
+        Self::over(backend, config)
+    }
+
+    fn over(backend: MockBackend, config: EngineConfig) -> Self {
+        let beside = backend.overlaps();
         let bytes = Tokenizer::bytes().table();
-        let core = Core::new(backend, config, bytes, Arc::new(Counters::new()), Arc::new(Pulse::default()));
-        Self { core, clients: Vec::new(), sessions: 0 }
+        let core = Core::new(Box::new(backend), config, bytes, Arc::new(Counters::new()), Arc::new(Pulse::default()));
+        Self { core, clients: Vec::new(), sessions: 0, beside, flying: false, held: VecDeque::new() }
+    }
+
+    /// Carries out a command as the engine's thread does: at once, or after the step under way if it concerns that.
+    fn tell(&mut self, command: Command) {
+        if self.flying && (!self.held.is_empty() || self.core.concerns_flight(&command)) {
+            self.held.push_back(command);
+        } else {
+            self.core.apply(command);
+        }
+    }
+
+    /// Ends the step under way, if one is.
+    fn land(&mut self) {
+        if std::mem::take(&mut self.flying) {
+            self.core.prepare();
+            self.core.conclude();
+            self.held.drain(..).for_each(|command| self.core.apply(command));
+        }
+    }
+
+    fn step(&mut self) {
+        self.land();
+        if !self.beside {
+            return self.core.step();
+        }
+        self.flying = self.core.begin();
     }
 
     fn generate(&mut self, index: usize, max_tokens: usize) {
@@ -129,7 +170,7 @@ impl House {
         let (outbox, inbox) = mailbox(self.core.config.undelivered);
         let submission = Submission {
             session: client.id,
-            options: SessionOptions::default(),
+            options: SessionOptions { salt: client.salt, ..SessionOptions::default() },
             keep: client.known,
             append: client.tokens[client.known..].to_vec(),
             generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
@@ -139,26 +180,34 @@ impl House {
         };
         client.known = client.tokens.len();
         client.inbox = Some(inbox);
-        self.core.apply(Command::Generate(Box::new(submission)));
+        self.tell(Command::Generate(Box::new(submission)));
     }
 
     fn read(&mut self, index: usize) {
         if self.clients[index].read() {
-            self.core.apply(Command::Resume(self.clients[index].id));
+            self.tell(Command::Resume(self.clients[index].id));
         }
     }
 
     fn apply(&mut self, operation: Operation) {
         let open = self.clients.len();
         match operation {
-            Operation::Submit { family, tokens, max_tokens } => {
+            Operation::Submit { salt, family, tokens, max_tokens } => {
                 let tokens = (0..tokens as u32).map(|position| 40 + family + position % 5).collect();
                 self.sessions += 1;
                 let id = self.sessions;
-                self.clients.push(Client { id, tokens, sampled: Vec::new(), known: 0, inbox: None, finish: None });
+                self.clients.push(Client {
+                    id,
+                    salt,
+                    tokens,
+                    sampled: Vec::new(),
+                    known: 0,
+                    inbox: None,
+                    finish: None,
+                });
                 self.generate(open, max_tokens);
             }
-            Operation::Step { times } => (0..times).for_each(|_| self.core.step()),
+            Operation::Step { times } => (0..times).for_each(|_| self.step()),
             Operation::Extend { session, tokens, max_tokens } if session < open => {
                 self.read(session);
                 if self.clients[session].inbox.is_none() {
@@ -170,14 +219,17 @@ impl House {
             Operation::Read { session } if session < open => self.read(session),
             Operation::Stop { session } if session < open => {
                 self.clients[session].inbox = None;
-                self.core.apply(Command::Stop(self.clients[session].id));
+                self.tell(Command::Stop(self.clients[session].id));
             }
             Operation::Close { session } if session < open => {
                 let client = self.clients.remove(session);
                 self.check_text(&client);
-                self.core.apply(Command::Close(client.id));
+                self.tell(Command::Close(client.id));
             }
-            Operation::Preempt => drop(self.core.preempt()),
+            Operation::Preempt => {
+                self.land();
+                self.core.preempt();
+            }
             _ => {}
         }
     }
@@ -206,6 +258,12 @@ impl House {
             assert!(sequence.registered * 16 <= sequence.computed);
             assert!(sequence.pending() > 0, "there must always be something to compute");
         }
+        let mut tenants = HashMap::new();
+        for client in &self.clients {
+            for block in core.sequences.get(&client.id).into_iter().flat_map(|sequence| &sequence.table) {
+                assert_eq!(*tenants.entry(block).or_insert(client.salt), client.salt, "two tenants share a block");
+            }
+        }
         assert_eq!(running, core.queues.running.len());
         assert_eq!(waiting, core.queues.waiting.len());
         assert_eq!(stalled, core.queues.stalled);
@@ -227,12 +285,13 @@ impl House {
     fn settle(&mut self) {
         for _ in 0..20_000 {
             (0..self.clients.len()).for_each(|index| self.read(index));
-            if !self.core.busy() {
+            if !self.core.busy() && !self.flying {
                 break;
             }
-            self.core.step();
+            self.step();
             self.check();
         }
+        self.land();
         assert!(!self.core.busy(), "something never ends");
         assert!(self.clients.iter().all(|client| client.inbox.is_none()), "a reader waits for ever");
         while !self.clients.is_empty() {
@@ -245,7 +304,16 @@ impl House {
 }
 
 fn play(blocks: usize, config: EngineConfig, operations: Vec<Operation>) {
-    let mut house = House::new(blocks, config);
+    play_on(House::new(blocks, config), operations);
+}
+
+/// The same on a backend that works beside the core: everything happens while a step is under way.
+fn play_beside(blocks: usize, config: EngineConfig, operations: Vec<Operation>) {
+    let backend = MockBackend::random(SEED, VOCAB).with_blocks(blocks).with_context(blocks * 16).with_overlap();
+    play_on(House::over(backend, config), operations);
+}
+
+fn play_on(mut house: House, operations: Vec<Operation>) {
     for operation in operations {
         house.apply(operation);
         house.check();
@@ -269,10 +337,42 @@ proptest! {
         let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, undelivered: 16, ..EngineConfig::default() };
         play(64, config, operations);
     }
+
+    /// Few blocks and a backend beside: sessions come, end and lose their blocks while it computes.
+    #[test]
+    fn blocks_add_up_and_text_is_right_beside_a_device_under_pressure(
+        operations in prop::collection::vec(operation(), 1..80),
+    ) {
+        let config = EngineConfig { max_batch_rows: 4, step_tokens: 24, undelivered: 8, ..EngineConfig::default() };
+        play_beside(8, config, operations);
+    }
+
+    #[test]
+    fn blocks_add_up_and_text_is_right_beside_a_device_with_room(
+        operations in prop::collection::vec(operation(), 1..80),
+    ) {
+        let config = EngineConfig { max_batch_rows: 8, step_tokens: 40, undelivered: 16, ..EngineConfig::default() };
+        play_beside(64, config, operations);
+    }
+}
+
+#[test]
+fn a_session_that_comes_while_a_device_works_is_in_the_next_step() {
+    let backend = MockBackend::random(SEED, VOCAB).with_blocks(64).with_overlap();
+    let mut house = House::over(backend, EngineConfig::default());
+    house.apply(submit(0, 20, 30));
+    house.apply(Operation::Step { times: 2 });
+    house.apply(submit(1, 20, 30));
+    assert!(house.held.is_empty() && house.core.queues.waiting.len() == 1);
+    house.apply(Operation::Close { session: 0 });
+    assert_eq!(house.held.len(), 1, "it is in the step under way");
+    house.land();
+    assert_eq!((house.core.queues.waiting.len(), house.core.queues.running.len()), (0, 1), "admitted ahead");
+    house.settle();
 }
 
 fn submit(family: u32, tokens: usize, max_tokens: usize) -> Operation {
-    Operation::Submit { family, tokens, max_tokens }
+    Operation::Submit { salt: 0, family, tokens, max_tokens }
 }
 
 #[test]
@@ -299,6 +399,19 @@ fn sessions_with_one_prompt_compute_it_once() {
     assert_eq!(counters.prefill_tokens_total.get(), 59 + 3 * 11);
     assert_eq!(counters.prefix_cache_hit_tokens_total.get(), 3 * 48);
     assert_eq!(counters.decode_tokens_total.get(), 20);
+}
+
+#[test]
+fn a_tenant_finds_its_own_blocks_and_nobody_elses() {
+    let mut house = House::new(64, EngineConfig::default());
+    let mut hits = |salt| {
+        let before = house.core.counters.prefix_cache_hit_tokens_total.get();
+        house.apply(Operation::Submit { salt, family: 1, tokens: 59, max_tokens: 5 });
+        house.settle();
+        house.core.counters.prefix_cache_hit_tokens_total.get() - before
+    };
+    assert_eq!([hits(1), hits(2), hits(0)], [0, 0, 0]);
+    assert_eq!([hits(1), hits(2), hits(0)], [48, 48, 48]);
 }
 
 #[test]

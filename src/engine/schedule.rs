@@ -151,6 +151,27 @@ impl Core {
         }
     }
 
+    /// Moves sessions from the queue into the batch while a pass is under way, so that the next plan finds them there. No
+    /// session loses its blocks for it, and one block is left for each that is in the batch already: what the pass will
+    /// have to grow by is not known yet.
+    pub(super) fn admit_ahead(&mut self) {
+        let mut budget = self.config.step_tokens;
+        let (mut after, spare) = (0, self.queues.running.len());
+        while budget > 0 && self.queues.running.len() < self.config.max_batch_rows {
+            let Some((&ticket, &id)) = self.queues.waiting.range(after..).next() else { break };
+            after = ticket + 1;
+            let Some(sequence) = self.sequences.get(&id) else { break };
+            if self.pool.available() < sequence.missing() + spare {
+                break;
+            }
+            match self.admit(id) {
+                Admission::Admitted => budget = budget.saturating_sub(self.pending(id)),
+                Admission::Later => {}
+                Admission::Full => break,
+            }
+        }
+    }
+
     fn pending(&self, id: u64) -> usize {
         self.sequences.get(&id).map_or(0, Sequence::pending)
     }

@@ -1,4 +1,7 @@
 //! One step: plan, forward pass, and what is left when the pass fails.
+//!
+//! A step has two halves. Between them a backend that works beside this thread computes, and this thread prepares the next
+//! step: [`Core::begin`], then commands that do not concern the pass, [`Core::prepare`], [`Core::conclude`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -6,25 +9,82 @@ use std::time::Instant;
 
 use waymark_models::{BLOCK, Want};
 
+use super::backend::BackendError;
+use super::command::Command;
 use super::core::Core;
 use super::error::EngineError;
 use super::schedule::Planned;
+use super::sequence::Phase;
 use super::worker::message;
 
 /// Steps between two audits of the block accounting.
 const AUDIT: u64 = 256;
 
+/// A pass under way; its rows are [`Core::planned`].
+#[derive(Debug)]
+pub(super) struct Flight {
+    began: Instant,
+    submitted: Result<(), String>,
+}
+
 impl Core {
     /// Does one step, if there is anything to do.
+    #[cfg(test)]
     pub(super) fn step(&mut self) {
+        if self.begin() {
+            self.conclude();
+        }
+    }
+
+    /// Begins a step. False when there is nothing to do; otherwise it must be [concluded](Self::conclude).
+    pub(super) fn begin(&mut self) -> bool {
         let began = Instant::now();
         self.plan();
         if self.planned.is_empty() {
-            return self.unstick();
+            self.unstick();
+            return false;
         }
         let planned = std::mem::take(&mut self.planned);
         self.counters.batch_rows.observe(planned.len() as f64);
-        if self.execute(&planned) {
+        let submitted = self.begin_pass(&planned);
+        self.planned = planned;
+        self.flight = Some(Flight { began, submitted });
+        true
+    }
+
+    /// True when a command has to wait for the pass under way: it is about one of its sessions, or about the backend.
+    pub(super) fn concerns_flight(&self, command: &Command) -> bool {
+        let session = match command {
+            Command::Generate(submission) => submission.session,
+            Command::Resume(id) | Command::Stop(id) | Command::Close(id) => *id,
+            Command::LoadAdapter { .. } | Command::UnloadAdapter(_) | Command::Shutdown(_) => return true,
+        };
+        // Closing the last session of an adapter that was retired unloads it.
+        matches!(command, Command::Close(_)) && self.retiring() || self.planned.iter().any(|row| row.session == session)
+    }
+
+    /// While the backend works: tells the readers of the step before, and takes sessions into the batch of the next one.
+    pub(super) fn prepare(&mut self) {
+        self.wake();
+        self.admit_ahead();
+    }
+
+    /// True when the backend works beside this thread.
+    pub(super) fn overlaps(&self) -> bool {
+        self.backend.overlaps()
+    }
+
+    /// Tells the readers to whom something was delivered.
+    pub(super) fn wake(&mut self) {
+        self.wakers.drain(..).for_each(std::task::Waker::wake);
+    }
+
+    /// Ends the step that was begun.
+    pub(super) fn conclude(&mut self) {
+        let Some(Flight { began, submitted }) = self.flight.take() else { return };
+        let planned = std::mem::take(&mut self.planned);
+        let result = submitted.and_then(|()| self.collect());
+        if self.settle_pass(&planned, result) {
             self.failures = 0;
         } else {
             self.failures += 1;
@@ -41,31 +101,45 @@ impl Core {
         self.counters.step_seconds.observe(began.elapsed().as_secs_f64());
     }
 
-    /// Runs the rows together; if that fails, one by one, so that only those fail that fail alone. True when any row
-    /// succeeded.
+    /// Runs some rows from beginning to end.
     fn execute(&mut self, planned: &[Planned]) -> bool {
-        match self.forward(planned) {
-            Ok(()) => self.commit(planned),
-            Err(reason) => {
-                self.counters.step_failures_total.add(1);
-                tracing::error!(rows = planned.len(), reason, "forward pass failed");
-                match planned {
-                    [row] => {
-                        self.fail(row.session, EngineError::Backend(reason));
-                        false
-                    }
-                    // All of them, not only up to the first that succeeds.
-                    rows => rows.iter().filter(|row| self.execute(slice::from_ref(*row))).count() > 0,
-                }
+        let result = self.begin_pass(planned).and_then(|()| self.collect());
+        self.settle_pass(planned, result)
+    }
+
+    /// What becomes of a pass over some rows: their tokens; or, if it failed, each by itself, so that only those fail that
+    /// fail alone. True when any row succeeded.
+    fn settle_pass(&mut self, planned: &[Planned], result: Result<(), String>) -> bool {
+        let Err(reason) = result else { return self.commit(planned) };
+        self.counters.step_failures_total.add(1);
+        tracing::error!(rows = planned.len(), reason, "forward pass failed");
+        if let Some(reason) = self.backend.lost() {
+            self.pulse.stop(&reason);
+            self.fail_all();
+            return false;
+        }
+        match planned {
+            [row] => {
+                self.fail(row.session, EngineError::Backend(reason));
+                false
             }
+            // All of them, not only up to the first that succeeds. Who was stopped meanwhile needs none.
+            rows => rows.iter().filter(|row| self.runs(row.session) && self.execute(slice::from_ref(*row))).count() > 0,
         }
     }
 
-    fn forward(&mut self, planned: &[Planned]) -> Result<(), String> {
+    fn runs(&self, id: u64) -> bool {
+        self.sequences.get(&id).is_some_and(|sequence| sequence.phase == Phase::Running)
+    }
+
+    /// Lays out the rows and begins their pass.
+    fn begin_pass(&mut self, planned: &[Planned]) -> Result<(), String> {
         self.counters.steps_total.add(1);
         self.batch.clear();
+        self.picks.clear();
+        let picks = self.backend.overlaps();
         for row in planned {
-            let Some(sequence) = self.sequences.get(&row.session) else { continue };
+            let Some(sequence) = self.sequences.get_mut(&row.session) else { continue };
             let (start, end) = (sequence.computed, sequence.computed + row.tokens);
             self.batch.push(
                 &sequence.ids[start..end],
@@ -74,23 +148,29 @@ impl Core {
                 sequence.adapter.map(|adapter| adapter.slot),
                 if row.samples { Want::Last } else { Want::Nothing },
             );
+            if row.samples {
+                let (turn, len) = (sequence.turn.as_mut().filter(|_| picks), sequence.ids.len());
+                self.picks.push(turn.and_then(|turn| turn.pick(len)));
+            }
         }
-        self.pass()
+        self.launch()
     }
 
-    /// Runs the batch as it is.
-    fn pass(&mut self) -> Result<(), String> {
-        let (backend, batch, logits) = (&mut self.backend, &self.batch, &mut self.logits);
-        // The backend may be left in any state: its contract is to write everything again in the next pass.
-        let result = catch_unwind(AssertUnwindSafe(|| backend.forward(batch, logits)));
-        match result {
-            Err(panic) => Err(format!("panic: {}", message(panic.as_ref()))),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(())) if logits.rows() < batch.logit_rows() => {
-                Err(format!("{} rows of logits for {}", logits.rows(), batch.logit_rows()))
-            }
-            Ok(Ok(())) => Ok(()),
+    /// Begins the pass of the batch as it is.
+    fn launch(&mut self) -> Result<(), String> {
+        let Self { backend, batch, picks, output, .. } = self;
+        contain(|| backend.submit(batch, picks, output))
+    }
+
+    /// Waits for the pass that was begun.
+    fn collect(&mut self) -> Result<(), String> {
+        let Self { backend, batch, output, .. } = self;
+        contain(|| backend.collect(output))?;
+        let drawn = output.drawn.iter().flatten().count();
+        if output.logits.rows() + drawn < batch.logit_rows() {
+            return Err(format!("{} rows of logits for {}", output.logits.rows(), batch.logit_rows() - drawn));
         }
+        Ok(())
     }
 
     /// After several steps in which nothing succeeded: is it the backend, or what it was asked? Only if it cannot compute
@@ -98,13 +178,16 @@ impl Core {
     fn probe(&mut self) {
         let Some(block) = self.pool.take() else { return };
         self.batch.clear();
+        self.picks.clear();
         self.batch.push(&[0], 0, &[block], None, Want::Last);
-        let result = self.pass();
+        let result = self.launch().and_then(|()| self.collect());
         self.pool.release(block);
         let failures = std::mem::take(&mut self.failures);
         let reason = match result {
             Err(reason) => reason,
-            Ok(()) if self.logits.row(0).iter().any(|logit| logit.is_nan()) => "the model yields no numbers".into(),
+            Ok(()) if self.output.logits.row(0).iter().any(|logit| logit.is_nan()) => {
+                "the model yields no numbers".into()
+            }
             Ok(()) => return,
         };
         self.pulse.stop(&format!("{failures} steps in a row failed, the last one with: {reason}"));
@@ -119,5 +202,14 @@ impl Core {
             self.fail(id, EngineError::Backend("no KV blocks could be found for this request".into()));
         }
         self.gauge();
+    }
+}
+
+/// Runs half a pass. The backend may be left in any state by a panic: its contract is to write everything again in the next
+/// pass.
+fn contain(half: impl FnOnce() -> Result<(), BackendError>) -> Result<(), String> {
+    match catch_unwind(AssertUnwindSafe(half)) {
+        Err(panic) => Err(format!("panic: {}", message(panic.as_ref()))),
+        Ok(result) => result.map_err(|error| error.to_string()),
     }
 }

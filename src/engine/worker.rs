@@ -31,31 +31,51 @@ fn run(mut core: Core, commands: &Receiver<Command>) {
     // Ends every open turn with an error, then tells whoever waits for the end.
     let done = result.unwrap_or_default();
     core.fail_all();
+    core.wake();
     drop(core);
     drop(done);
 }
 
 /// Alternates between commands and steps; blocks while there is nothing to do.
 fn serve(core: &mut Core, commands: &Receiver<Command>) -> Option<oneshot::Sender<()>> {
+    let mut held = None;
     loop {
-        if !core.busy() {
+        if !core.busy() && held.is_none() {
             core.rest();
             match commands.recv() {
-                Ok(Command::Shutdown(done)) => return Some(done),
-                Ok(command) => core.apply(command),
+                Ok(command) => held = Some(command),
                 Err(_) => return None,
             }
         }
         loop {
-            match commands.try_recv() {
+            match held.take().map_or_else(|| commands.try_recv(), Ok) {
                 Ok(Command::Shutdown(done)) => return Some(done),
                 Ok(command) => core.apply(command),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return None,
             }
         }
-        core.step();
+        if core.begin() {
+            held = core.overlaps().then(|| meanwhile(core, commands)).flatten();
+            core.conclude();
+        }
     }
+}
+
+/// What can be done while the backend works. Returns the first command that has to wait until it is done; those behind it
+/// stay where they are, so that none overtakes another.
+fn meanwhile(core: &mut Core, commands: &Receiver<Command>) -> Option<Command> {
+    let mut held = None;
+    while held.is_none() {
+        match commands.try_recv() {
+            Ok(command) if core.concerns_flight(&command) => held = Some(command),
+            Ok(command) => core.apply(command),
+            // A channel without senders is seen again after the step.
+            Err(_) => break,
+        }
+    }
+    core.prepare();
+    held
 }
 
 /// The text of a panic, where it has one.

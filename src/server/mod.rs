@@ -1,18 +1,31 @@
 //! Listening, and going down in good order.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `hall` | taking connections in, as many as there is room for |
+//! | `connection`, `watch` | one connection, and the times it may take |
+//! | `tls` | certificates |
+//! | `signal` | what the operating system asks for |
 
+mod connection;
+mod hall;
 mod signal;
+mod tls;
+mod watch;
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 
+use crate::api::auth::Keys;
 use crate::api::drain::{Drain, Phase};
 use crate::api::{self, AppState};
+use hall::Hall;
 
-pub use signal::stop_signal;
+pub use signal::{Hangups, stop_signal};
+pub use tls::{Tls, TlsError};
 
 /// What streams get, after the drain's deadline, to send their last event.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -26,6 +39,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     state: AppState,
+    tls: Option<Tls>,
 }
 
 impl Server {
@@ -36,7 +50,23 @@ impl Server {
     pub async fn bind(address: SocketAddr, state: AppState) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, state })
+        Ok(Self { listener, address, state, tls: None })
+    }
+
+    /// The same server, over TLS.
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// The keys it asks for.
+    pub fn keys(&self) -> Keys {
+        self.state.keys.clone()
+    }
+
+    /// What it proves itself with, if anything.
+    pub fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
     /// Where it listens.
@@ -44,40 +74,34 @@ impl Server {
         self.address
     }
 
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
     /// Answers until `shutdown` completes and the drain that follows is over: readiness turns red and new work is
     /// refused at once, running work goes on until the configured deadline, what then is left gets an error.
     ///
     /// # Errors
-    /// When the listener fails.
+    /// None today; a listener that fails is logged and tried again.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
-        let Self { listener, state, .. } = self;
+        let Self { listener, state, tls, .. } = self;
         let drain = state.drain.clone();
         let deadline = state.config.drain;
-        let router = api::router(state);
-        // A token is a small write of its own: without this the kernel would hold it back for the one before it.
-        let listener = listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "nodelay was refused");
-            }
-        });
-        let (closing, closed) = tokio::sync::oneshot::channel::<()>();
-        let serve = axum::serve(listener, router).with_graceful_shutdown(async {
-            // The sender is dropped, not used: both mean that the connections may close.
-            let _ = closed.await;
-        });
-        let serve = std::pin::pin!(serve.into_future());
-        let drained = std::pin::pin!(async {
-            shutdown.await;
-            wind_down(&drain, deadline).await;
-        });
-        // The listener stays open during the drain, so that `/ready` can say what is going on.
-        match futures::future::select(serve, drained).await {
-            futures::future::Either::Left((ended, _)) => ended,
-            futures::future::Either::Right(((), serve)) => {
-                drop(closing);
-                tokio::time::timeout(CLOSING, serve).await.unwrap_or(Ok(()))
-            }
+        let times = state.config.connection;
+        let hall = Hall::new(api::router(state.clone()), api::overloaded(state), times, tls);
+        // Connections are taken in during the drain, so that `/ready` can say what is going on.
+        tokio::select! {
+            () = hall.receive(&listener) => {}
+            () = async {
+                shutdown.await;
+                wind_down(&drain, deadline).await;
+            } => {}
         }
+        drop(listener);
+        hall.close(CLOSING).await;
+        Ok(())
     }
 }
 

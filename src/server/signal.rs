@@ -1,4 +1,4 @@
-//! The signals that stop a server.
+//! The signals that stop a server, and the one that has it read its files again.
 
 use std::future::Future;
 
@@ -15,6 +15,22 @@ pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
             let second = signals.next().await;
             std::process::exit(128 + second.number);
         });
+    }
+}
+
+/// The hang-ups (SIGHUP) that have come since it was made. While there is one of these, a hang-up does not end the process.
+#[derive(Debug)]
+pub struct Hangups(Caught);
+
+impl Hangups {
+    /// Catches them from now on.
+    pub fn catch() -> Self {
+        Self(Caught::hangups())
+    }
+
+    /// Returns at the next one; never, where the system has none.
+    pub async fn next(&mut self) {
+        self.0.came().await;
     }
 }
 
@@ -52,6 +68,21 @@ mod unix {
         }
     }
 
+    /// One kind of signal.
+    #[derive(Debug)]
+    pub(super) struct Caught(Option<unix::Signal>);
+
+    impl Caught {
+        pub(super) fn hangups() -> Self {
+            let hangups = unix::signal(SignalKind::hangup());
+            Self(hangups.inspect_err(|error| tracing::error!(%error, "a signal cannot be caught")).ok())
+        }
+
+        pub(super) async fn came(&mut self) {
+            came(&mut self.0).await;
+        }
+    }
+
     async fn came(signal: &mut Option<unix::Signal>) {
         let caught = match signal {
             Some(signal) => signal.recv().await,
@@ -64,7 +95,22 @@ mod unix {
 }
 
 #[cfg(unix)]
-use unix::Signals;
+use unix::{Caught, Signals};
+
+#[cfg(not(unix))]
+#[derive(Debug)]
+struct Caught;
+
+#[cfg(not(unix))]
+impl Caught {
+    fn hangups() -> Self {
+        Self
+    }
+
+    async fn came(&mut self) {
+        std::future::pending::<()>().await;
+    }
+}
 
 #[cfg(not(unix))]
 struct Signals;

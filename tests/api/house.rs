@@ -35,6 +35,7 @@ pub struct Plan {
     pub library: Option<Library>,
     pub store: Option<PolicyStore>,
     pub keys: Keys,
+    pub policies: Vec<Policy>,
 }
 
 /// A running server.
@@ -65,6 +66,9 @@ pub fn script(lines: &Lines) -> MockBackend {
 
 impl Plan {
     pub fn new(backend: MockBackend) -> Self {
+        let mut policies: Vec<Policy> =
+            ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
+        policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
         Self {
             backend,
             engine: EngineConfig::default(),
@@ -74,6 +78,7 @@ impl Plan {
             library: None,
             store: None,
             keys: Keys::default(),
+            policies,
         }
     }
 
@@ -82,10 +87,7 @@ impl Plan {
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(template())), eos, self.searcher);
-        let mut policies: Vec<Policy> =
-            ["plain", "routerag"].iter().map(|name| Policy::builtin(name).unwrap()).collect();
-        policies.push(Policy { name: "a/b".into(), ..Policy::builtin("plain").unwrap() });
-        let mut state = AppState::new(runtime, policies, self.http).with_keys(self.keys);
+        let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys);
         state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);

@@ -11,6 +11,7 @@
 mod auth;
 mod completions;
 mod conformance;
+mod cors;
 mod documents;
 mod drain;
 mod golden;
@@ -18,6 +19,7 @@ mod gone;
 mod house;
 mod load;
 mod openapi;
+mod patience;
 mod playground;
 mod policies;
 mod refusals;

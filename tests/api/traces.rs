@@ -121,6 +121,18 @@ async fn every_completion_has_a_trace_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_response_has_a_trace_unless_it_is_not_to_be_stored() {
+    let house = House::new(script(&loops())).await;
+    for store in [true, false] {
+        let body = json!({"model": "routerag", "input": "Who wrote Faust?", "store": store});
+        let response: Value = house.post("/v1/responses", &body).await.json().await.unwrap();
+        let (status, kept) = trace(&house, response["id"].as_str().unwrap()).await;
+        assert_eq!(status, if store { 200 } else { 404 }, "{kept}");
+        assert!(!store || (kept["answer"] == "Goethe" && kept["searches"][0]["query"] == "Faust"), "{kept}");
+    }
+}
+
+#[tokio::test]
 async fn what_fails_or_is_given_up_leaves_a_trace_too() {
     let backend = script(&loops()).with_time(Duration::from_millis(2), Duration::ZERO);
     let faults = backend.faults();

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod change;
+mod device;
 mod evaluate;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]

@@ -4,6 +4,8 @@ mod clock;
 mod environment;
 mod mark;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use minijinja::{Environment, Value, context};
 
 use crate::ModelError;
@@ -90,7 +92,11 @@ impl ChatTemplate {
             eos_token => self.eos.as_str(),
             strftime_now => Value::from_function(move |format: String| clock::strftime(&format, now)),
         };
-        template.render(values).map_err(|error| template_error(&error))
+        // Templates are somebody else's, and minijinja 3.0.5 panics on some (`''[::-1]`): a
+        // panic is one more way to refuse. What it leaves behind is the rendering's own and goes with it.
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render(values)));
+        let rendered = rendered.map_err(|_| ModelError::Template("it breaks the template engine".to_owned()))?;
+        rendered.map_err(|error| template_error(&error))
     }
 
     /// The whole conversation, with what messages say kept apart from what the template says. The texts of the
@@ -164,5 +170,13 @@ mod tests {
         let harmless = [Message::new("user", "hi")];
         let whole = tokenizer.encode(&template.render(&harmless, true).unwrap(), Specials::Parse).unwrap();
         assert_eq!(tokenizer.encode_segments(&template.render_segments(&harmless, true).unwrap()).unwrap(), whole);
+    }
+
+    #[test]
+    fn what_breaks_the_engine_is_refused() {
+        let template = ChatTemplate::new("{{ messages[0].content[::-1] }}", "", "").unwrap();
+        assert_eq!(template.render(&[Message::new("user", "abc")], false).unwrap(), "cba");
+        let refused = template.render(&[Message::new("user", "")], false);
+        assert!(matches!(refused, Ok(_) | Err(ModelError::Template(_))), "{refused:?}");
     }
 }

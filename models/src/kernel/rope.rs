@@ -68,6 +68,12 @@ impl Rope {
         }
     }
 
+    /// Per position `dim / 2` cosines, then as many sines, of at least the positions that were reserved.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn table(&self) -> &[f32] {
+        &self.table
+    }
+
     /// Rotates one head to its position, which was [`reserve`](Self::reserve)d.
     pub fn rotate(&self, head: &mut [f32], position: usize) {
         self.turn::<false>(head, position);

@@ -70,7 +70,8 @@ fn download_wheel(
     let log = wheels.join("pip.log");
     let output = File::create(&log).map_err(PullError::io(&log))?;
     let errors = output.try_clone().map_err(PullError::io(&log))?;
-    let child = Command::new(&options.python)
+    let mut command = Command::new(&options.python);
+    command
         .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"])
         .args(["--disable-pip-version-check", "--progress-bar", "off", "--dest"])
         .arg(wheels)
@@ -79,8 +80,9 @@ fn download_wheel(
         .env("TMPDIR", &temporary)
         .stdin(Stdio::null())
         .stdout(output)
-        .stderr(errors)
-        .spawn();
+        .stderr(errors);
+    end_with_us(&mut command);
+    let child = command.spawn();
     let failed = |reason: String| PullError::Package { package: package.to_owned(), reason };
     let child = child.map_err(|error| failed(format!("{} cannot be run: {error}", options.python)))?;
     let message = format!("downloading {package}");
@@ -96,6 +98,25 @@ fn download_wheel(
     let reason = if lines.is_empty() { said.lines().last().unwrap_or("no output").to_owned() } else { lines.join(" ") };
     Err(failed(format!("pip failed ({status}): {reason}")))
 }
+
+/// Has a program end when this one does, however that is: a download that nobody waits for would go on, and be in the
+/// way of the next one.
+#[cfg(target_os = "linux")]
+fn end_with_us(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    let ask = || {
+        // SAFETY: sets a property of the calling process; the arguments are the ones that the option takes.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec, `ask` makes one system call and neither allocates nor locks.
+    unsafe { command.pre_exec(ask) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_us(_: &mut Command) {}
 
 fn watch(mut child: Child, look: impl Fn()) -> std::io::Result<ExitStatus> {
     loop {

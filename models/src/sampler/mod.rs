@@ -7,6 +7,7 @@ mod distribution;
 mod mask;
 mod params;
 mod penalty;
+mod pick;
 mod shortlist;
 
 use rand_chacha::ChaCha8Rng;
@@ -14,6 +15,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 pub use mask::TokenMask;
 pub use params::SamplingParams;
+pub use pick::Pick;
 
 use distribution::{Summary, argmax, highest, top};
 use penalty::Penalty;
@@ -48,6 +50,8 @@ pub enum SampleError {
 pub struct Sampler {
     params: SamplingParams,
     rng: ChaCha8Rng,
+    /// Drawn already, for a token that has not been chosen yet.
+    next: Option<f64>,
     penalty: Penalty,
     shortlist: Shortlist,
     /// Logits after penalties, bias and mask, where there are any.
@@ -58,7 +62,14 @@ impl Sampler {
     /// A sampler at the beginning of its random sequence.
     pub fn new(params: SamplingParams) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(params.seed);
-        Self { params, rng, penalty: Penalty::default(), shortlist: Shortlist::default(), adjusted: Vec::new() }
+        Self {
+            params,
+            rng,
+            next: None,
+            penalty: Penalty::default(),
+            shortlist: Shortlist::default(),
+            adjusted: Vec::new(),
+        }
     }
 
     /// What it samples with.
@@ -138,12 +149,17 @@ impl Sampler {
             };
             return best.ok_or(SampleError::NoCandidate);
         }
-        // 53 random bits: every value is exact in f64 and below 1.
-        let draw = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let draw = self.uniform();
         match allow {
             Some(ids) => self.shortlist.draw_among(&self.params, logits, ids, draw),
             None => Ok(self.shortlist.draw(&self.params, logits, max, draw)),
         }
+    }
+
+    /// The next random number, from 0 to below 1.
+    fn uniform(&mut self) -> f64 {
+        // 53 random bits: every value is exact in f64 and below 1.
+        self.next.take().unwrap_or_else(|| (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64)
     }
 }
 

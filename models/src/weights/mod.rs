@@ -3,6 +3,7 @@
 mod gguf;
 mod hf;
 mod map;
+mod random;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,9 @@ use sha2::{Digest, Sha256};
 
 pub use gguf::Gguf;
 pub use hf::Safetensors;
+pub use random::write_random;
+#[cfg(feature = "cuda")]
+pub(crate) use view::GgmlKind;
 pub use view::TensorView;
 
 use crate::ModelError;

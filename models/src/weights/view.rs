@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use crate::ModelError;
 
-pub(super) use candle_core::quantized::GgmlDType as GgmlKind;
+pub(crate) use candle_core::quantized::GgmlDType as GgmlKind;
 
 /// A tensor's raw bytes, little-endian, row after row.
 #[derive(Debug, Clone)]

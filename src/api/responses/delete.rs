@@ -21,7 +21,7 @@ pub struct DeletedResponse {
     pub deleted: bool,
 }
 
-/// Forgets a response. One that is being made in the background is cancelled first.
+/// Forgets a response and its trace. One that is being made in the background is cancelled first.
 #[utoipa::path(delete, path = "/v1/responses/{id}", operation_id = "deleteResponse", tag = "inference",
     params(("id" = String, Path, description = "the response's id")),
     responses(
@@ -40,5 +40,6 @@ pub(crate) async fn delete(
     }
     // It may have ended by itself just before, and been kept.
     state.responses.remove(&id);
+    state.traces.remove(&id);
     Ok(axum::Json(DeletedResponse { id, object: "response", deleted: true }))
 }

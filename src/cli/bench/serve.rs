@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::agent::Event;
 use crate::cli::client::Client;
 use crate::cli::eval::Questions;
+use crate::config::TypedKey;
 use crate::metric::quantile;
 
 /// Drives a server with concurrent questions and prints how it did.
@@ -44,6 +45,10 @@ pub(crate) struct Args {
     /// Tokens the policy may write per question.
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
+
+    /// The key that the server may want; it needs the scopes `infer` and `admin`.
+    #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
+    api_key: Option<TypedKey>,
 
     /// Print JSON.
     #[arg(long)]
@@ -90,7 +95,8 @@ impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         ensure!(self.clients > 0 && self.count > 0, "--clients and --count must be at least 1");
         let questions = Arc::new(self.questions()?);
-        let client = Client::new(&self.url);
+        let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
+        let client = Client::new(&self.url).with_key(key);
         let before = client.text("/metrics").await?;
         let next = Arc::new(AtomicUsize::new(0));
         let start = Instant::now();

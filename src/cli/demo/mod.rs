@@ -13,10 +13,10 @@ use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
 
 use super::embedding::Embedding;
 use super::index::Bars;
-use super::{assembly, cache, logging, serve};
+use super::{assembly, cache, logging, serve, start};
 use crate::agent::Policy;
 use crate::config::{DEFAULT_MODEL, ServeArgs, ServeConfig};
-use crate::server::stop_signal;
+use crate::server::{Server, stop_signal};
 
 /// The corpus of the demo, in the program itself so that it works from anywhere.
 const CORPUS: &str = include_str!("../../../demo/corpus.jsonl");
@@ -44,25 +44,11 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", self.serve.log_format)?;
-        let mut config = self.serve.resolve()?;
-        let mut loaded = None;
-        if config.retrieval.index.is_none() {
-            let embedder = assembly::configured_embedder(&config)?;
-            config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
-            loaded = Some(embedder);
-        }
-        // The trained policy is of the default weights; who names policies or other weights gets those.
-        if config.policies.is_empty() && config.model.weights.as_deref() == Some(DEFAULT_MODEL) {
-            let cache = cache::folder(config.model.cache.clone())?;
-            config.policies.push(tokio::task::block_in_place(|| policy::unpack(&cache))?);
-        }
-        let model = match config.policies.first() {
-            Some(dir) => Policy::open(dir)?.name,
-            None => "routerag".to_owned(),
-        };
-        let server = serve::bind(&config, loaded).await?;
-        let stop = stop_signal();
-        let url = format!("http://{}", server.address());
+        let config = self.serve.resolve()?;
+        let mut stop = Box::pin(stop_signal());
+        let (server, model) = start::unless_stopped(prepare(config), stop.as_mut()).await?;
+        start::reload_on_hangup(&server);
+        let url = server.url();
         let mut out = io::stdout();
         writeln!(out, "listening on {url}\n")?;
         writeln!(out, "open it in a browser, or try, in another terminal:\n")?;
@@ -73,6 +59,26 @@ impl Args {
         writeln!(out, "Ctrl-C stops it.")?;
         Ok(server.run(stop).await?)
     }
+}
+
+/// A server of the demo's corpus that listens, and the policy to ask.
+async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
+    let mut loaded = None;
+    if config.retrieval.index.is_none() {
+        let embedder = assembly::configured_embedder(&config)?;
+        config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
+        loaded = Some(embedder);
+    }
+    // The trained policy is of the default weights; who names policies or other weights gets those.
+    if config.policies.is_empty() && config.model.weights.as_deref() == Some(DEFAULT_MODEL) {
+        let cache = cache::folder(config.model.cache.clone())?;
+        config.policies.push(tokio::task::block_in_place(|| policy::unpack(&cache))?);
+    }
+    let model = match config.policies.first() {
+        Some(dir) => Policy::open(dir)?.name,
+        None => "routerag".to_owned(),
+    };
+    Ok((serve::bind(&config, loaded).await?, model))
 }
 
 /// The index of the demo corpus, built where it is missing or does not fit the embedder.

@@ -13,7 +13,7 @@ use waymark_models::kernel::Team;
 use super::sheet::Sheet;
 use crate::agent::{Policy, Runtime, Sampling};
 use crate::cli::{assembly, progress};
-use crate::config::{ModelConfig, RetrievalConfig, Size, cores};
+use crate::config::{Device, DeviceConfig, ModelConfig, RetrievalConfig, Size, cores};
 use crate::evaluate::{Duel, Outcome, Plan, Question, Summary, evaluate, print};
 use crate::metric::Cost;
 
@@ -75,6 +75,10 @@ pub struct Episodes {
     /// Embedding model: must be the one the index was built with.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
+
+    /// What computes: `cpu`, `cuda`, `cuda:N`, or `auto`.
+    #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
+    device: Device,
 
     /// Threads that compute; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
@@ -180,6 +184,7 @@ impl Episodes {
             weights: (!self.mock).then(|| self.model.clone()),
             mock_step: Duration::ZERO,
             cache: self.cache.clone(),
+            device: DeviceConfig::of(self.device),
             threads,
             kv_bytes: self.kv_bytes.0,
             max_batch: self.concurrency,

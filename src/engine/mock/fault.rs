@@ -13,6 +13,7 @@ pub struct Faults {
     panic_at: AtomicU64,
     error_at: AtomicU64,
     broken_from: AtomicU64,
+    lost_from: AtomicU64,
     panic_token: AtomicU32,
     nan_token: AtomicU32,
 }
@@ -23,6 +24,7 @@ impl Default for Faults {
             panic_at: AtomicU64::new(NEVER),
             error_at: AtomicU64::new(NEVER),
             broken_from: AtomicU64::new(NEVER),
+            lost_from: AtomicU64::new(NEVER),
             panic_token: AtomicU32::new(NOTHING),
             nan_token: AtomicU32::new(NOTHING),
         }
@@ -45,6 +47,12 @@ impl Faults {
         self.broken_from.store(step, Relaxed);
     }
 
+    /// All passes from this number on fail, and the backend says that it is gone for good.
+    pub fn lost_from(&self, step: u64) {
+        self.broken_from(step);
+        self.lost_from.store(step, Relaxed);
+    }
+
     /// Every pass in which this token is computed panics: one request that takes down whoever is in its batch.
     pub fn panic_on(&self, token: u32) {
         self.panic_token.store(token, Relaxed);
@@ -65,6 +73,11 @@ impl Faults {
             return Err(BackendError(format!("injected error at step {step}")));
         }
         Ok(())
+    }
+
+    /// Why a backend that has made `steps` passes is gone, if it is.
+    pub(super) fn lost(&self, steps: u64) -> Option<String> {
+        (steps >= self.lost_from.load(Relaxed)).then(|| "the mock device fell off its bus".to_owned())
     }
 
     pub(super) fn poisons(&self, context: &[u32]) -> bool {

@@ -3,6 +3,7 @@
 //! Each next token is a function of the context *as it is read back through the block table*, so that a wrong block, a
 //! stale one, or a wrong position changes what is said. Everything above the engine can be tested and loaded on it.
 
+mod beside;
 mod fault;
 mod memory;
 mod random;
@@ -14,10 +15,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use waymark_models::sampler::Pick;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, ModelError, Row, Want};
 
-use super::backend::{Backend, BackendError, BackendSpec};
+use super::backend::{Backend, BackendError, BackendSpec, Output};
+use beside::Flight;
 use memory::Memory;
 use script::Script;
 
@@ -40,6 +43,8 @@ pub struct MockBackend {
     faults: Arc<Faults>,
     steps: u64,
     adapters: BTreeMap<u32, PathBuf>,
+    overlap: bool,
+    flight: Option<Flight>,
     /// The context of the row at hand.
     context: Vec<u32>,
 }
@@ -77,6 +82,8 @@ impl MockBackend {
             faults: Arc::default(),
             steps: 0,
             adapters: BTreeMap::new(),
+            overlap: false,
+            flight: None,
             context: Vec::new(),
         };
         mock.with_blocks(8192)
@@ -112,6 +119,19 @@ impl MockBackend {
         self
     }
 
+    /// Working beside its caller, as a device does, and drawing tokens itself where it is told how.
+    #[must_use]
+    pub fn with_overlap(mut self) -> Self {
+        self.overlap = true;
+        self
+    }
+
+    /// How long a pass takes.
+    fn time(&self, batch: &ForwardBatch) -> Duration {
+        let tokens = u32::try_from(batch.tokens().len()).unwrap_or(u32::MAX);
+        self.step_time + self.token_time * tokens
+    }
+
     /// The faults to inject, to be set before or while the engine runs.
     pub fn faults(&self) -> Arc<Faults> {
         self.faults.clone()
@@ -138,9 +158,9 @@ impl Backend for MockBackend {
     fn forward(&mut self, batch: &ForwardBatch, logits: &mut Logits) -> Result<(), BackendError> {
         self.steps += 1;
         self.faults.strike(self.steps, batch.tokens())?;
-        let tokens = u32::try_from(batch.tokens().len()).unwrap_or(u32::MAX);
-        let time = self.step_time + self.token_time * tokens;
-        if !time.is_zero() {
+        let time = self.time(batch);
+        // A device works while its caller does something else, and is waited for at the end.
+        if !self.overlap && !time.is_zero() {
             thread::sleep(time);
         }
         for row in batch.rows() {
@@ -161,6 +181,35 @@ impl Backend for MockBackend {
             }
         }
         Ok(())
+    }
+
+    fn overlaps(&self) -> bool {
+        self.overlap
+    }
+
+    fn submit(
+        &mut self,
+        batch: &ForwardBatch,
+        picks: &[Option<Pick>],
+        output: &mut Output,
+    ) -> Result<(), BackendError> {
+        if !self.overlap {
+            output.drawn.clear();
+            return self.forward(batch, &mut output.logits);
+        }
+        let done = beside::after(self.time(batch));
+        let mut logits = Logits::new();
+        let result = self.forward(batch, &mut logits);
+        self.flight = Some(Flight { result, logits, picks: picks.to_vec(), done });
+        Ok(())
+    }
+
+    fn collect(&mut self, output: &mut Output) -> Result<(), BackendError> {
+        self.flight.take().map_or(Ok(()), |flight| flight.land(output))
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.faults.lost(self.steps)
     }
 
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {

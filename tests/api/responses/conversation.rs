@@ -69,12 +69,34 @@ async fn items_of_earlier_responses_can_be_sent_back() {
     assert_eq!(answer(&create(&house, &ask(json!({"input": input}))).await.1), "two");
 }
 
+/// The status of a response's trace.
+async fn trace(house: &House, response: &Value) -> u16 {
+    house.get(&format!("/v1/traces/{}", response["id"].as_str().unwrap())).await.status().as_u16()
+}
+
+#[tokio::test]
+async fn a_response_leaves_a_trace_until_it_is_forgotten() {
+    let house = House::new(says("hi")).await;
+    for background in [false, true] {
+        let (_, response) = create(&house, &ask(json!({"background": background}))).await;
+        let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+        if background {
+            // A response that is over can be cancelled without harm, and then its trace is there.
+            house.post(&format!("{path}/cancel"), &json!({})).await;
+        }
+        assert_eq!(trace(&house, &response).await, 200, "{background}");
+        assert_eq!(house.client.delete(house.url(&path)).send().await.unwrap().status(), 200);
+        assert_eq!(trace(&house, &response).await, 404, "{background}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_not_stored_is_not_there() {
     let house = House::new(says("hi")).await;
     let (status, response) = create(&house, &ask(json!({"store": false}))).await;
     assert_eq!((status, &response["store"]), (200, &json!(false)));
     assert_eq!(fetch(&house, &response["id"], "").await.0, 404);
+    assert_eq!(trace(&house, &response).await, 404);
 }
 
 fn keeping(responses: ResponseLimits) -> HttpConfig {

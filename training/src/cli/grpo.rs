@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use waymark::agent::Runtime;
 use waymark::cli::embedding::Embedding;
 use waymark::cli::{assembly, logging};
-use waymark::config::{LogFormat, ModelConfig, Size};
+use waymark::config::{Device, DeviceConfig, LogFormat, ModelConfig, Size};
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 
@@ -70,6 +70,10 @@ pub(crate) struct Args {
     /// Memory for the KV cache of the rollouts, such as `4GiB`.
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "4GiB")]
     kv_bytes: Size,
+
+    /// What makes the rollouts: `cpu`, `cuda`, `cuda:N`, or `auto`.
+    #[arg(long, env = "WAYMARK_ROLLOUT_DEVICE", value_name = "DEVICE", default_value = "cpu")]
+    rollout_device: Device,
 
     #[command(flatten)]
     machine: Machine,
@@ -174,6 +178,7 @@ impl Args {
             weights: Some(recipe.base.clone()),
             mock_step: Duration::ZERO,
             cache: self.machine.cache.clone(),
+            device: DeviceConfig::of(self.rollout_device),
             threads: team.threads(),
             kv_bytes: self.kv_bytes.0,
             max_batch: settings.concurrent,

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use waymark::cli::assembly;
-use waymark::config::{Size, cores};
+use waymark::config::{Device, Size, cores};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
@@ -17,6 +17,10 @@ use crate::recipe::Recipe;
 /// What a command computes with. None of it changes a result.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Machine {
+    /// What learns: only the processor does so far.
+    #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
+
     /// Threads that compute; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     pub(super) threads: usize,
@@ -39,6 +43,13 @@ impl Machine {
 
     /// The recipe's base model with what is learnt of it.
     pub(super) fn learner(&self, recipe: &Recipe, team: Arc<Team>) -> anyhow::Result<(Learner, Base)> {
+        if let Device::Cuda(_) = self.device {
+            bail!(
+                "--device {}: learning runs on the processor, the backward pass has no kernels for a card; rollouts of \
+                 `train grpo` take one with --rollout-device",
+                self.device
+            );
+        }
         let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.cache.clone())?;
         let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
         ensure!(flaw.is_none(), flaw.unwrap_or_default());

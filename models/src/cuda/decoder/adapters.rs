@@ -1,0 +1,190 @@
+//! Adapters on a card.
+
+use std::path::Path;
+
+use half::bf16;
+
+use crate::ModelError;
+use crate::adapter;
+use crate::batch::AdapterSlot;
+use crate::cuda::CudaError;
+use crate::cuda::device::{Card, Region};
+use crate::cuda::kernel::{Factors, Span};
+use crate::cuda::plan::{ADAPTERS, Carver, LARGEST_RANK, Place, SITES};
+use crate::decoder::DecoderConfig;
+
+/// The loaded adapters by slot, and the table by which kernels find them.
+pub(super) struct Adapters {
+    slots: Vec<Option<Loaded>>,
+    /// Of all slots: shape (layers, sites, [`ADAPTERS`]).
+    table: Span<Factors>,
+}
+
+/// One adapter's memory.
+struct Loaded {
+    #[allow(dead_code, reason = "kept for what its addresses mean")]
+    region: Region,
+    /// The most rows of stacked A matrices at any site.
+    stacked: usize,
+}
+
+/// One site's factors, rounded and padded as the kernels want them, with their places.
+struct Packed {
+    a: Vec<bf16>,
+    a_place: Place<bf16>,
+    b: [Option<(Vec<bf16>, Place<bf16>)>; 3],
+    rank: usize,
+    stacked: usize,
+}
+
+impl Adapters {
+    /// None yet; `table` is cleared.
+    pub(super) fn new(card: &Card, table: Span<Factors>) -> Result<Self, CudaError> {
+        card.upload(&vec![Factors::default(); table.len()], table)?;
+        card.synchronize()?;
+        Ok(Self { slots: Vec::new(), table })
+    }
+
+    /// Whether a slot holds one.
+    pub(super) fn holds(&self, slot: AdapterSlot) -> bool {
+        self.slots.get(slot.0 as usize).is_some_and(Option::is_some)
+    }
+
+    /// How many are loaded.
+    pub(super) fn count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// The most rows of stacked A matrices of any of them, a multiple of 16.
+    pub(super) fn stacked(&self) -> usize {
+        self.slots.iter().flatten().map(|loaded| loaded.stacked).max().unwrap_or(0)
+    }
+
+    /// The factors of all slots at one site.
+    pub(super) fn at(&self, layer: usize, site: adapter::Site) -> Option<Span<Factors>> {
+        self.table.slice((layer * SITES + site as usize) * ADAPTERS, ADAPTERS)
+    }
+
+    /// Loads the adapter in `dir` into a free slot.
+    pub(super) fn load(&mut self, card: &Card, dir: &Path, config: &DecoderConfig) -> Result<AdapterSlot, CudaError> {
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if free >= ADAPTERS {
+            return Err(ModelError::Input(format!("{ADAPTERS} adapters are loaded already")).into());
+        }
+        let mut carver = Carver::default();
+        let read = adapter::Factors::read(dir, config, |factors| factors)?;
+        let rank = read.iter().flatten().flatten().map(|factors| factors.rank).max().unwrap_or(0);
+        if rank > LARGEST_RANK {
+            let reason = format!("{}: rank {rank}, on a card {LARGEST_RANK} is the largest", dir.display());
+            return Err(ModelError::Input(reason).into());
+        }
+        let packed: Vec<_> = read.iter().flatten().map(|site| site.as_ref().map(|f| pack(f, &mut carver))).collect();
+        let region = Region::take(card, carver.bytes())?;
+        let mut rows = Vec::with_capacity(packed.len());
+        for site in &packed {
+            rows.push(match site {
+                Some(site) => site.put(card, &region)?,
+                None => Factors::default(),
+            });
+        }
+        self.enter(card, free, &rows)?;
+        let stacked = packed.iter().flatten().map(|site| site.stacked).max().unwrap_or(0);
+        if free == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[free] = Some(Loaded { region, stacked });
+        Ok(AdapterSlot(free as u32))
+    }
+
+    /// Forgets an adapter; its memory is given back.
+    pub(super) fn unload(&mut self, card: &Card, slot: AdapterSlot) -> Result<(), CudaError> {
+        let index = slot.0 as usize;
+        if !self.holds(slot) {
+            return Ok(());
+        }
+        self.enter(card, index, &vec![Factors::default(); self.table.len() / ADAPTERS])?;
+        self.slots[index] = None;
+        Ok(())
+    }
+
+    /// Writes one slot's column of the table.
+    fn enter(&self, card: &Card, slot: usize, rows: &[Factors]) -> Result<(), CudaError> {
+        for (site, factors) in rows.iter().enumerate() {
+            if let Some(to) = self.table.slice(site * ADAPTERS + slot, 1) {
+                card.upload(std::slice::from_ref(factors), to)?;
+            }
+        }
+        card.synchronize()
+    }
+}
+
+impl Packed {
+    /// Copies the factors to the card and says where they are.
+    fn put(&self, card: &Card, region: &Region) -> Result<Factors, CudaError> {
+        let a: Span<bf16> = region.span(self.a_place);
+        card.upload(&self.a, a)?;
+        let mut factors =
+            Factors { a: a.address(), rank: self.rank as u32, stacked: self.stacked as u32, ..Factors::default() };
+        let mut first = 0;
+        for (projection, part) in self.b.iter().enumerate() {
+            let Some((b, place)) = part else { continue };
+            let span: Span<bf16> = region.span(*place);
+            card.upload(b, span)?;
+            factors.b[projection] = span.address();
+            factors.first[projection] = first;
+            first += self.rank as u32;
+        }
+        card.synchronize()?;
+        Ok(factors)
+    }
+}
+
+/// Rounds a site's factors to `bf16` with the scale in B, pads the rank to a multiple of 16 with zeros, and orders the
+/// stack by projection.
+fn pack(factors: &adapter::Factors, carver: &mut Carver) -> Packed {
+    let (inn, rank) = (factors.inn, factors.rank);
+    let padded = rank.next_multiple_of(16);
+    let mut order: Vec<usize> = (0..factors.parts.len()).collect();
+    order.sort_by_key(|&index| factors.parts[index].0);
+    let mut a = vec![bf16::ZERO; order.len() * padded * inn];
+    let mut b = [const { None }; 3];
+    for (place, &index) in order.iter().enumerate() {
+        let from = &factors.a[index * rank * inn..(index + 1) * rank * inn];
+        for (to, from) in a[place * padded * inn..].iter_mut().zip(from) {
+            *to = bf16::from_f32(*from);
+        }
+        let (projection, from) = &factors.parts[index];
+        let mut values = vec![bf16::ZERO; from.len() / rank * padded];
+        for (to, from) in values.chunks_exact_mut(padded).zip(from.chunks_exact(rank)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(from * factors.scale));
+        }
+        let place = carver.place(values.len());
+        b[*projection] = Some((values, place));
+    }
+    Packed { a_place: carver.place(a.len()), stacked: order.len() * padded, a, b, rank: padded }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_padded_scaled_and_ordered_by_projection() {
+        // Rank 2, two inputs; the values' part comes before the keys' in the file.
+        let factors = adapter::Factors {
+            inn: 2,
+            rank: 2,
+            scale: 0.5,
+            a: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+            parts: vec![(2, vec![2.0, 4.0]), (1, vec![8.0, 16.0, 32.0, 64.0])],
+        };
+        let packed = pack(&factors, &mut Carver::default());
+        let values = |values: &[bf16]| values.iter().map(|value| value.to_f32()).collect::<Vec<_>>();
+        assert_eq!((packed.rank, packed.stacked, packed.a.len()), (16, 32, 64));
+        assert_eq!(values(&packed.a[..5]), [5.0, 6.0, 7.0, 8.0, 0.0], "keys first");
+        assert_eq!(values(&packed.a[32..37]), [1.0, 2.0, 3.0, 4.0, 0.0]);
+        assert!(packed.b[0].is_none());
+        let keys = packed.b[1].as_ref().map(|(b, _)| values(b)).unwrap_or_default();
+        assert_eq!((keys.len(), &keys[..3], &keys[16..18]), (32, &[4.0, 8.0, 0.0][..], &[16.0, 32.0][..]));
+    }
+}

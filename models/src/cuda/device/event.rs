@@ -1,0 +1,36 @@
+//! Points in the line of work.
+
+use cudarc::driver::CudaEvent;
+use cudarc::driver::sys::CUevent_flags;
+
+use super::{Card, call};
+use crate::cuda::CudaError;
+
+/// A point in the line of work, to be waited for; used again from step to step.
+pub(crate) struct Event(CudaEvent);
+
+impl Event {
+    /// An event nothing was recorded in.
+    pub(crate) fn new(card: &Card) -> Result<Self, CudaError> {
+        let event = card.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        call("create an event", event).map(Self)
+    }
+
+    /// Means the work that is in line now.
+    pub(crate) fn record(&self, card: &Card) -> Result<(), CudaError> {
+        call("record an event", self.0.record(card.stream()))
+    }
+
+    /// Waits until that work is done.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`] when any of it failed.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        call("wait for a step", self.0.synchronize())
+    }
+
+    /// Seconds the card took from this point to a later one, both of which are waited for.
+    pub(crate) fn seconds_to(&self, later: &Self) -> Result<f64, CudaError> {
+        call("read the card's clock", self.0.elapsed_ms(&later.0)).map(|milliseconds| f64::from(milliseconds) * 1e-3)
+    }
+}

@@ -1,0 +1,163 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::batch::{AdapterSlot, ForwardBatch, Want};
+use crate::cuda::bucket::Buckets;
+use crate::cuda::kernel::NONE;
+use crate::decoder::RopeScaling;
+use crate::sampler::Pick;
+
+const LIMITS: Limits = Limits { rows: 20, tokens: 200, context: 100 };
+const BLOCKS: usize = 140;
+
+fn config() -> DecoderConfig {
+    DecoderConfig {
+        vocab: 500,
+        hidden: 64,
+        layers: 1,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 64,
+        context: 100,
+        rope_base: 1e4,
+        rope_scaling: RopeScaling::None,
+        rms_eps: 1e-6,
+        tied_embeddings: true,
+        qkv_bias: false,
+        qk_norm: false,
+    }
+}
+
+/// An image's memory, aligned as the card's is.
+struct Memory {
+    filler: Filler,
+    words: Vec<u64>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let filler = Filler::new(&config(), LIMITS, BLOCKS);
+        // What an earlier step left.
+        let words = vec![0xabab_abab_abab_abab; filler.image().bytes / 8];
+        Self { filler, words }
+    }
+
+    fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<Step, crate::ModelError> {
+        let buckets = Buckets::up_to(LIMITS.rows);
+        let bytes = bytemuck::cast_slice_mut(&mut self.words);
+        self.filler.fill(batch, picks, |slot| slot.0 < 3, |rows| buckets.fit(rows), bytes)
+    }
+
+    fn get<T: bytemuck::Pod>(&self, place: Place<T>, len: usize) -> Vec<T> {
+        let part = place.part(0, len);
+        bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(&self.words)[part.first()..part.end()]).to_vec()
+    }
+}
+
+/// Rows of (tokens in the cache, new tokens, adapter, what is wanted), each with blocks of its own.
+fn batch(rows: &[(usize, usize, Option<u32>, Want)]) -> ForwardBatch {
+    let mut batch = ForwardBatch::new();
+    let mut block = 0;
+    for (index, &(start, count, adapter, want)) in rows.iter().enumerate() {
+        let table: Vec<u32> = (0..(start + count).div_ceil(BLOCK)).map(|_| (block, block += 1).0).collect();
+        let tokens: Vec<u32> = (0..count).map(|token| (index * 20 + token) as u32 % 500).collect();
+        batch.push(&tokens, start, &table, adapter.map(AdapterSlot), want);
+    }
+    batch
+}
+
+#[test]
+fn rows_of_one_token_come_first_and_logits_keep_their_order() {
+    let rows =
+        [(3, 2, None, Want::Last), (20, 1, None, Want::Last), (0, 3, None, Want::All), (7, 1, None, Want::Nothing)];
+    let (batch, mut memory) = (batch(&rows), Memory::new());
+    let step = memory.fill(&batch, &[]).unwrap();
+    let image = *memory.filler.image();
+    assert_eq!((step.tokens, step.singles, step.logits, step.decode), (7, 2, 5, false));
+    assert_eq!(memory.get(image.tokens, 7), [20, 60, 0, 1, 40, 41, 42]);
+    assert_eq!(memory.get(image.positions, 7), [20, 7, 3, 4, 0, 1, 2]);
+    assert_eq!(memory.get(image.rows, 7), [0, 1, 2, 2, 3, 3, 3]);
+    assert_eq!(memory.get(image.first, 4), [0, 1, 2, 4]);
+    assert_eq!(memory.get(image.context, 4), [21, 8, 5, 3]);
+    assert_eq!(memory.get(image.wanted, 5), [3, 0, 4, 5, 6]);
+    assert_eq!(memory.get(image.tables, 2), [1, 2], "the second row's table is the first of the image");
+    // One tile each; the row with the longer context first.
+    assert_eq!(step.tiles, 2);
+    assert_eq!(memory.get(image.tiles, 4), [2, 0, 3, 0]);
+}
+
+#[test]
+fn a_decode_step_is_padded_to_its_bucket() {
+    let rows: Vec<_> = (0..9).map(|row| (row, 1, (row == 4).then_some(2), Want::Last)).collect();
+    let (batch, mut memory) = (batch(&rows), Memory::new());
+    let pick = Pick { temperature: 0.5, top_k: 3, top_p: 0.9, min_p: 0.1, draw: 0.25 };
+    let step = memory.fill(&batch, &[None, Some(pick)]).unwrap();
+    let image = *memory.filler.image();
+    assert!(step.decode);
+    assert_eq!((step.tokens, step.singles, step.logits, step.tiles, step.lora), (16, 16, 16, 0, 1));
+    assert_eq!(memory.get(image.tokens, 16)[9..], [NONE; 7]);
+    assert_eq!(memory.get(image.rows, 16)[9..], [NONE; 7]);
+    assert_eq!(memory.get(image.first, 16)[9..], [NONE; 7]);
+    assert_eq!(memory.get(image.context, 16)[8..], [9, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(memory.get(image.wanted, 16)[9..], [NONE; 7]);
+    let samples = memory.get(image.samples, 16);
+    assert_eq!(samples.iter().map(|row| row.kind).sum::<u32>(), 1);
+    assert_eq!((samples[1].draw, samples[1].top_k, samples[1].temperature), (0.25, 3, 0.5));
+    let tiles = memory.get(image.lora, 16);
+    assert_eq!((tiles[0].adapter, tiles[0].count, tiles[1].adapter, tiles[15].adapter), (2, 1, NONE, NONE));
+    assert_eq!(memory.get(image.order, 1), [4]);
+    assert_eq!(step.bytes, image.tables.part(0, 16 * image.stride).end());
+}
+
+#[test]
+fn what_does_not_exist_is_refused_before_anything_is_written() {
+    let mut memory = Memory::new();
+    let before = memory.words.clone();
+    let mut refused = |batch: &ForwardBatch| memory.fill(batch, &[]).unwrap_err().to_string();
+    let with = |token: u32, start, table: &[u32], adapter| {
+        let mut batch = ForwardBatch::new();
+        batch.push(&[token], start, table, adapter, Want::Last);
+        batch
+    };
+    assert!(refused(&with(500, 0, &[0], None)).contains("token 500"));
+    assert!(refused(&with(1, 0, &[140], None)).contains("block 140"));
+    assert!(refused(&with(1, 100, &[0; 7], None)).contains("the context is 100"));
+    assert!(refused(&with(1, 0, &[0], Some(AdapterSlot(3)))).contains("slot 3"));
+    let many: Vec<_> = (0..21).map(|_| (0, 1, None, Want::Last)).collect();
+    assert!(refused(&batch(&many)).contains("21 rows"));
+    assert!(memory.words == before);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Every token of a batch is found again by its row, with its id, position and block, whatever the batch.
+    #[test]
+    fn a_batch_is_read_back_from_its_image(
+        rows in prop::collection::vec((0usize..50, 1usize..10, prop::option::of(0u32..3)), 1..20),
+    ) {
+        let rows: Vec<_> = rows.into_iter().map(|(start, count, adapter)| (start, count, adapter, Want::Last)).collect();
+        let (batch, mut memory) = (batch(&rows), Memory::new());
+        let step = memory.fill(&batch, &[]).unwrap();
+        let image = *memory.filler.image();
+        let wanted = memory.get(image.wanted, step.logits);
+        let (tokens, positions) = (memory.get(image.tokens, step.tokens), memory.get(image.positions, step.tokens));
+        let (owners, tables) = (memory.get(image.rows, step.tokens), memory.get(image.tables, LIMITS.rows * image.stride));
+        for (row, last) in batch.rows().iter().zip(wanted) {
+            let (last, count) = (last as usize, row.tokens.len());
+            let first = last + 1 - count;
+            prop_assert_eq!(&tokens[first..=last], batch.row_tokens(row));
+            prop_assert_eq!(positions[first] as usize, row.start);
+            let owner = owners[last] as usize;
+            prop_assert!(owners[first..=last].iter().all(|place| *place as usize == owner));
+            prop_assert_eq!(&tables[owner * image.stride..][..batch.table(row).len()], batch.table(row));
+        }
+        let adapted: usize = rows.iter().filter(|row| row.2.is_some()).map(|row| row.1).sum();
+        let tiles = memory.get(image.lora, step.lora);
+        prop_assert_eq!(tiles.iter().map(|tile| tile.count as usize).sum::<usize>(), adapted);
+        prop_assert!(step.singles >= rows.iter().filter(|row| row.1 == 1).count());
+    }
+}

@@ -1,0 +1,199 @@
+//! Attention over blocks in random order, with NaN wherever nothing was stored.
+
+use half::bf16;
+
+use super::bench::Bench;
+use super::random::wide;
+use super::{BF16, CheckError};
+use crate::batch::BLOCK;
+use crate::cuda::kernel::reference::{self, Sequence};
+use crate::cuda::kernel::{AttendDecode, AttendPrefill, BatchView, Kernel, NONE, Span, layout, prefill_tiles};
+
+/// Rows that have `.0` tokens in the cache and bring `.1` new ones, with their cache.
+pub(super) struct Case {
+    pub(super) rows: Vec<(usize, usize)>,
+    pub(super) dim: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) queries: Vec<bf16>,
+    pub(super) sequences: Vec<Vec<Sequence>>,
+    pub(super) batch: BatchView,
+    pub(super) cache: Span<bf16>,
+    pub(super) qkv: Span<bf16>,
+}
+
+impl Case {
+    /// Queries lie in rows of this length.
+    pub(super) fn stride(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.dim
+    }
+
+    pub(super) fn new(
+        bench: &mut Bench<'_>,
+        rows: &[(usize, usize)],
+        dim: usize,
+        heads: usize,
+        kv_heads: usize,
+    ) -> Result<Self, CheckError> {
+        let tokens: usize = rows.iter().map(|row| row.1).sum();
+        let needed = |row: &(usize, usize)| (row.0 + row.1).div_ceil(BLOCK);
+        let stride = rows.iter().map(needed).max().unwrap_or(1).max(1);
+        let order = bench.random.order(rows.iter().map(needed).sum::<usize>() + 3);
+        let mut cache = vec![bf16::from_bits(0xffff); order.len() * layout::block_len(kv_heads, dim)];
+        let (mut free, mut tables, mut sequences) = (order.iter(), Vec::new(), Vec::new());
+        let (mut first, mut positions, mut token) = (Vec::new(), Vec::new(), 0);
+        for row in rows {
+            let table: Vec<u32> = free.by_ref().take(needed(row)).copied().collect();
+            sequences.push(store(bench, &mut cache, &table, row.0 + row.1, dim, kv_heads));
+            tables.extend(table.iter().copied().chain(std::iter::repeat(NONE)).take(stride));
+            first.push(token as u32);
+            token += row.1;
+            positions.extend((row.0..row.0 + row.1).map(|position| position as u32));
+        }
+        let context: Vec<u32> = rows.iter().map(|row| (row.0 + row.1) as u32).collect();
+        let queries = bench.random.halves(tokens * (heads + 2 * kv_heads) * dim, 1.5);
+        let none = bench.put(&[0u32])?;
+        let batch = BatchView {
+            tokens: none,
+            positions: bench.put(&positions)?,
+            rows: none,
+            first: bench.put(&first)?,
+            context: bench.put(&context)?,
+            tables: bench.put(&tables)?,
+            stride: stride as u32,
+        };
+        let (cache, qkv) = (bench.put(&cache)?, bench.put(&queries)?);
+        Ok(Self { rows: rows.to_vec(), dim, heads, kv_heads, queries, sequences, batch, cache, qkv })
+    }
+
+    fn wanted(&self) -> Vec<f64> {
+        let (mut out, mut token) = (Vec::new(), 0);
+        for (row, sequences) in self.rows.iter().zip(&self.sequences) {
+            for position in row.0..row.0 + row.1 {
+                for head in 0..self.heads {
+                    let query = wide(&self.queries[token * self.stride() + head * self.dim..][..self.dim]);
+                    out.extend(reference::attend(&query, &sequences[head / (self.heads / self.kv_heads)], position));
+                }
+                token += 1;
+            }
+        }
+        out
+    }
+}
+
+/// Fills a row's blocks with keys and values, per head.
+fn store(
+    bench: &mut Bench<'_>,
+    cache: &mut [bf16],
+    table: &[u32],
+    len: usize,
+    dim: usize,
+    kv_heads: usize,
+) -> Vec<Sequence> {
+    let mut sequences = vec![Sequence::default(); kv_heads];
+    for position in 0..len {
+        for (head, sequence) in sequences.iter_mut().enumerate() {
+            let share = (table[position / BLOCK] as usize * kv_heads + head) * 2 * BLOCK * dim;
+            let (key, value) = (bench.random.halves(dim, 1.0), bench.random.halves(dim, 1.0));
+            for (at, (&key, &value)) in key.iter().zip(&value).enumerate() {
+                cache[share + layout::key(position % BLOCK, at, dim)] = key;
+                cache[share + layout::value(position % BLOCK, at, dim)] = value;
+            }
+            sequence.keys.push(wide(&key));
+            sequence.values.push(wide(&value));
+        }
+    }
+    sequences
+}
+
+pub(super) fn decode(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
+    let short = vec![(0, 1), (14, 1), (15, 1), (16, 1), (63, 1), (64, 1), (126, 1)];
+    let long = vec![(127, 1), (128, 1), (299, 1), (0, 1), (700, 1)];
+    for (heads, kv_heads, rows, splits) in [
+        (9, 3, &short, 1),
+        (7, 1, &short, 4),
+        (8, 1, &long, 1),
+        (6, 2, &long, 3),
+        (16, 1, &long, 16),
+        (2, 2, &long, 64),
+    ] {
+        let case = Case::new(bench, rows, dim, heads, kv_heads)?;
+        let count = rows.len() as u32;
+        let (heads32, kv32, dim32) = (heads as u32, kv_heads as u32, dim as u32);
+        // One row of padding behind the others, with and without a place to write zeros to.
+        let first: Vec<u32> = (0..=count).chain([NONE]).collect();
+        let context: Vec<u32> = rows.iter().map(|row| (row.0 + row.1) as u32).chain([0, 0]).collect();
+        let rows32 = count + 2;
+        let mut batch = case.batch;
+        let tables = bench.get(&batch.tables)?;
+        batch.first = bench.put(&first)?;
+        batch.context = bench.put(&context)?;
+        batch.tables = bench.put(&[tables, vec![NONE; 2 * batch.stride as usize]].concat())?;
+        let out = bench.poisoned::<bf16>((rows.len() + 1) * heads * dim)?;
+        let arrived = bench.put(&vec![0u32; rows32 as usize * kv_heads])?;
+        let launch = AttendDecode {
+            batch,
+            qkv: case.qkv,
+            stride: case.stride() as u32,
+            cache: case.cache,
+            workspace: bench.poisoned::<f32>(AttendDecode::workspace(rows32, splits, heads32, dim32))?,
+            arrived,
+            out,
+            rows: rows32,
+            splits,
+            heads: heads32,
+            kv_heads: kv32,
+            dim: dim32,
+        };
+        let mut wanted = case.wanted();
+        wanted.extend(vec![0.0; heads * dim]);
+        // Twice: what is counted must be as it was.
+        for turn in 0..2 {
+            launch.launch(bench.card)?;
+            let found = wide(&bench.get(&out)?);
+            let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {splits} parts, turn {turn}", rows.len());
+            bench.compare(Kernel::AttendDecode, &name, &found, &wanted, BF16);
+            let zero = bench.get(&arrived)?.iter().all(|&count| count == 0);
+            bench.demand(Kernel::AttendDecode, &format!("{name}: counters"), zero);
+        }
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+pub(super) fn prefill(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
+    let edges = vec![(0, 1), (0, 15), (0, 16), (0, 17), (15, 1), (15, 2), (31, 33)];
+    let chunks = vec![(0, 70), (5, 40), (600, 9), (100, 29)];
+    for (heads, kv_heads, rows) in [(9, 3, &edges), (7, 1, &chunks), (8, 1, &edges), (2, 2, &chunks), (16, 1, &edges)] {
+        let case = Case::new(bench, rows, dim, heads, kv_heads)?;
+        let mut tiles: Vec<[u32; 2]> = Vec::new();
+        for (index, row) in rows.iter().enumerate() {
+            let count = prefill_tiles(row.1 as u32, heads as u32, kv_heads as u32);
+            tiles.extend((0..count).map(|tile| [index as u32, tile]));
+        }
+        tiles.push([NONE, NONE]);
+        let order = bench.random.order(tiles.len());
+        let tiles: Vec<u32> = order.iter().flat_map(|&tile| tiles[tile as usize]).collect();
+        let tokens: usize = rows.iter().map(|row| row.1).sum();
+        let out = bench.poisoned::<bf16>(tokens * heads * dim)?;
+        AttendPrefill {
+            batch: case.batch,
+            tiles: bench.put(&tiles)?,
+            qkv: case.qkv,
+            stride: case.stride() as u32,
+            cache: case.cache,
+            out,
+            lse: None,
+            count: tiles.len() as u32 / 2,
+            heads: heads as u32,
+            kv_heads: kv_heads as u32,
+            dim: dim as u32,
+        }
+        .launch(bench.card)?;
+        let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {tokens} tokens", rows.len());
+        let found = wide(&bench.get(&out)?);
+        bench.compare(Kernel::AttendPrefill, &name, &found, &case.wanted(), BF16);
+        bench.clear()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Embedding, norm, activation, and log-probabilities.
+
+use half::bf16;
+
+use super::bench::Bench;
+use super::random::{wide, wide32};
+use super::{BF16, CheckError, F32};
+use crate::cuda::kernel::{BatchView, Embed, FROM_SAMPLE, Kernel, NONE, Norm, Score, SiluMul, reference};
+
+pub(super) fn embed(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+    for width in [8, 576, 1032] {
+        let vocab = 50;
+        let table = bench.random.halves(vocab * width, 1.0);
+        let sampled = [7u32, 49, 3];
+        let tokens = [0, 49, FROM_SAMPLE | 2, NONE, 50, FROM_SAMPLE | 1, 12];
+        let ids = [Some(0), Some(49), Some(3), None, None, Some(49), Some(12)];
+        let none = bench.put(&[0u32])?;
+        let batch = BatchView {
+            tokens: bench.put(&tokens)?,
+            positions: none,
+            rows: none,
+            first: none,
+            context: none,
+            tables: none,
+            stride: 1,
+        };
+        let stream = bench.poisoned::<f32>(tokens.len() * width)?;
+        Embed {
+            batch,
+            sampled: bench.put(&sampled)?,
+            table: bench.put(&table)?,
+            stream,
+            count: tokens.len() as u32,
+            width: width as u32,
+            vocab: vocab as u32,
+        }
+        .launch(bench.card)?;
+        let row = |id: Option<usize>| id.map_or(vec![0.0; width], |id| wide(&table[id * width..][..width]));
+        let wanted: Vec<f64> = ids.into_iter().flat_map(row).collect();
+        let found = wide32(&bench.get(&stream)?);
+        bench.compare(Kernel::Embed, &format!("width {width}"), &found, &wanted, F32);
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+    for (width, rows, adds, indexed) in
+        [(576, 5, false, false), (4, 1, true, false), (2052, 3, true, false), (896, 4, false, true)]
+    {
+        let x = bench.random.floats(rows * width, 3.0);
+        let more = bench.random.halves(rows * width, 1.0);
+        let weight = bench.random.floats(width, 1.0);
+        let index: Vec<u32> = (0..rows as u32).rev().map(|row| if row == 1 { NONE } else { row }).collect();
+        let stream = bench.put(&x)?;
+        let out = bench.poisoned::<bf16>(rows * width)?;
+        let delta = if adds { Some(bench.put(&more)?) } else { None };
+        let places = if indexed { Some(bench.put(&index)?) } else { None };
+        let (rows32, width32) = (rows as u32, width as u32);
+        let weights = bench.put(&weight)?;
+        Norm { stream, delta, index: places, weight: weights, out, rows: rows32, width: width32, eps: 1e-5 }
+            .launch(bench.card)?;
+        let sum: Vec<f32> = x.iter().zip(&more).map(|(x, more)| if adds { x + more.to_f32() } else { *x }).collect();
+        let case = format!("{rows} × {width}, delta {adds}, index {indexed}");
+        let after = wide32(&bench.get(&stream)?);
+        bench.compare(Kernel::Norm, &format!("{case}: stream"), &after, &wide32(&sum), F32);
+        let row = |row: u32| match row {
+            NONE => vec![0.0; width],
+            row => reference::rms_norm(&wide32(&sum[row as usize * width..][..width]), &wide32(&weight), 1e-5),
+        };
+        let wanted: Vec<f64> = match indexed {
+            true => index.iter().copied().flat_map(row).collect(),
+            false => (0..rows32).flat_map(row).collect(),
+        };
+        let found = wide(&bench.get(&out)?);
+        bench.compare(Kernel::Norm, &case, &found, &wanted, BF16);
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+pub(super) fn silu_mul(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+    for (width, rows) in [(8, 1), (1536, 3), (2056, 2), (4096, 2)] {
+        let input = bench.random.halves(2 * rows * width, 6.0);
+        let out = bench.poisoned::<bf16>(rows * width)?;
+        SiluMul { gate_up: bench.put(&input)?, out, rows: rows as u32, width: width as u32 }.launch(bench.card)?;
+        let row = |row: &[bf16]| reference::silu_mul(&wide(&row[..width]), &wide(&row[width..]));
+        let wanted: Vec<f64> = input.chunks_exact(2 * width).flat_map(row).collect();
+        let found = wide(&bench.get(&out)?);
+        bench.compare(Kernel::SiluMul, &format!("{rows} × {width}"), &found, &wanted, BF16);
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+pub(super) fn score(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+    for (vocab, gradient) in [(1, true), (511, true), (5003, true), (5003, false)] {
+        let rows = 4;
+        let mut logits = bench.random.floats(rows * vocab, 3.0);
+        if vocab > 1 {
+            logits[vocab - 1] = f32::NEG_INFINITY;
+        }
+        let mut targets: Vec<u32> = (0..rows).map(|_| bench.random.below(vocab.div_ceil(2)) as u32).collect();
+        targets[2] = NONE;
+        let weights = bench.random.floats(rows, 1.0);
+        let logprobs = bench.poisoned::<f32>(rows)?;
+        let slope = bench.poisoned::<bf16>(rows * vocab)?;
+        let pair = if gradient { Some((bench.put(&weights)?, slope)) } else { None };
+        let score = Score {
+            logits: bench.put(&logits)?,
+            targets: bench.put(&targets)?,
+            logprobs,
+            gradient: pair,
+            rows: rows as u32,
+            vocab: vocab as u32,
+        };
+        score.launch(bench.card)?;
+        let (mut wanted, mut wanted_slope) = (Vec::new(), Vec::new());
+        for (row, &target) in targets.iter().enumerate() {
+            let logits = &logits[row * vocab..][..vocab];
+            let sum = reference::log_sum(logits);
+            wanted.push(if target == NONE { 0.0 } else { f64::from(logits[target as usize]) - sum });
+            wanted_slope.extend((0..).zip(logits).map(|(id, &logit)| match target {
+                NONE => 0.0,
+                target => {
+                    f64::from(weights[row]) * ((f64::from(logit) - sum).exp() - f64::from(u8::from(id == target)))
+                }
+            }));
+        }
+        let case = format!("{rows} × {vocab}, gradient {gradient}");
+        let found = wide32(&bench.get(&logprobs)?);
+        bench.compare(Kernel::Score, &case, &found, &wanted, F32);
+        if gradient {
+            let found = wide(&bench.get(&slope)?);
+            bench.compare(Kernel::Score, &format!("{case}: slope"), &found, &wanted_slope, BF16);
+        }
+        bench.clear()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! Rotation and the writing of keys and values.
+
+use half::bf16;
+
+use super::bench::Bench;
+use super::random::{wide, wide32};
+use super::{BF16, CheckError};
+use crate::batch::BLOCK;
+use crate::cuda::kernel::{BatchView, Kernel, NONE, Rotary, RotaryBackward, layout, reference};
+
+const EPS: f32 = 1e-6;
+
+/// One step's tokens, and what surrounds their projection.
+struct Case {
+    dim: usize,
+    heads: usize,
+    kv_heads: usize,
+    bias: Option<Vec<f32>>,
+    norms: Option<[Vec<f32>; 2]>,
+    table: Vec<f32>,
+    qkv: Vec<bf16>,
+    rows: Vec<u32>,
+    positions: Vec<u32>,
+}
+
+impl Case {
+    /// A head of a token as it must come out.
+    fn head(&self, token: usize, head: usize) -> Vec<f64> {
+        let (dim, all) = (self.dim, self.heads + 2 * self.kv_heads);
+        let mut x = wide(&self.qkv[(token * all + head) * dim..][..dim]);
+        if let Some(bias) = &self.bias {
+            x.iter_mut().zip(&bias[head * dim..]).for_each(|(x, &bias)| *x += f64::from(bias));
+        }
+        if head >= self.heads + self.kv_heads {
+            return x;
+        }
+        if let Some(norms) = &self.norms {
+            x = reference::rms_norm(&x, &wide32(&norms[usize::from(head >= self.heads)]), f64::from(EPS));
+        }
+        let angles = wide32(&self.table[self.positions[token] as usize * dim..][..dim]);
+        let (cos, sin) = angles.split_at(dim / 2);
+        reference::rotate(&x, cos, sin)
+    }
+
+    /// What a head of a token's projection gets of the gradient of what came out.
+    fn slope(&self, token: usize, head: usize, gradient: &[bf16]) -> Vec<f64> {
+        let (dim, all) = (self.dim, self.heads + 2 * self.kv_heads);
+        let at = (token * all + head) * dim;
+        let d = wide(&gradient[at..][..dim]);
+        if head >= self.heads + self.kv_heads || self.rows[token] == NONE {
+            return d;
+        }
+        let angles = wide32(&self.table[self.positions[token] as usize * dim..][..dim]);
+        let (cos, sin) = angles.split_at(dim / 2);
+        let d = reference::rotate_back(&d, cos, sin);
+        let Some(norms) = &self.norms else { return d };
+        let mut x = wide(&self.qkv[at..][..dim]);
+        if let Some(bias) = &self.bias {
+            x.iter_mut().zip(&bias[head * dim..]).for_each(|(x, &bias)| *x += f64::from(bias));
+        }
+        let weight = wide32(&norms[usize::from(head >= self.heads)]);
+        reference::rms_norm_backward(&x, &weight, &d, f64::from(EPS))
+    }
+}
+
+pub(super) fn check(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
+    for (heads, kv_heads, biased, normed) in [(9, 3, false, false), (7, 1, true, false), (4, 2, true, true)] {
+        let case = case(bench, dim, (heads, kv_heads), biased, normed);
+        let name = format!("{heads} over {kv_heads} of {dim}, bias {biased}, norm {normed}");
+        compare(bench, &case, &name)?;
+        backwards(bench, &case, &name)?;
+        bench.clear()?;
+    }
+    Ok(())
+}
+
+/// Two rows, one new and one going on in the middle of a block, and padding between.
+fn case(bench: &mut Bench<'_>, dim: usize, (heads, kv_heads): (usize, usize), biased: bool, normed: bool) -> Case {
+    let random = &mut bench.random;
+    let width = (heads + 2 * kv_heads) * dim;
+    let rows: Vec<u32> = [vec![1; 17], vec![NONE; 2], vec![0; 6]].concat();
+    let positions: Vec<u32> = (0..17).chain([0, 0]).chain(29..35).collect();
+    let angles: Vec<f64> = (0..64 * dim / 2).map(|_| random.unit() * 6.3).collect();
+    let turn = |angles: &[f64]| {
+        [angles.iter().map(|a| a.cos() as f32).collect(), angles.iter().map(|a| a.sin() as f32).collect::<Vec<f32>>()]
+            .concat()
+    };
+    Case {
+        dim,
+        heads,
+        kv_heads,
+        bias: biased.then(|| random.floats(width, 1.0)),
+        norms: normed.then(|| [random.floats(dim, 1.0), random.floats(dim, 1.0)]),
+        table: angles.chunks_exact(dim / 2).flat_map(turn).collect(),
+        qkv: random.halves(rows.len() * width, 1.0),
+        rows,
+        positions,
+    }
+}
+
+fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckError> {
+    let (dim, heads, kv_heads) = (case.dim, case.heads, case.kv_heads);
+    let (all, count, stride, blocks) = (heads + 2 * kv_heads, case.rows.len(), 4, 9);
+    let order = bench.random.order(blocks);
+    let tables = &order[..2 * stride];
+    let none = bench.put(&[0u32])?;
+    let batch = BatchView {
+        tokens: none,
+        positions: bench.put(&case.positions)?,
+        rows: bench.put(&case.rows)?,
+        first: none,
+        context: none,
+        tables: bench.put(tables)?,
+        stride: stride as u32,
+    };
+    let cache = bench.poisoned::<bf16>(blocks * layout::block_len(kv_heads, dim))?;
+    let qkv = bench.put(&case.qkv)?;
+    let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
+    let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
+    let head_norms = norms.transpose()?;
+    let table = bench.put(&case.table)?;
+    let (count32, heads32, kv32) = (count as u32, heads as u32, kv_heads as u32);
+    Rotary {
+        batch,
+        qkv,
+        bias,
+        head_norms,
+        table,
+        cache,
+        count: count32,
+        heads: heads32,
+        kv_heads: kv32,
+        dim: dim as u32,
+        eps: EPS,
+    }
+    .launch(bench.card)?;
+
+    let mut wanted = wide(&case.qkv);
+    let mut stored: Vec<Option<f64>> = vec![None; cache.len()];
+    for token in (0..count).filter(|&token| case.rows[token] != NONE) {
+        for head in 0..all {
+            let x = case.head(token, head);
+            if head < heads {
+                wanted[(token * all + head) * dim..][..dim].copy_from_slice(&x);
+                continue;
+            }
+            let (kv, is_value) = ((head - heads) % kv_heads, head >= heads + kv_heads);
+            let position = case.positions[token] as usize;
+            let block = tables[case.rows[token] as usize * stride + position / BLOCK] as usize;
+            let share = (block * kv_heads + kv) * 2 * BLOCK * dim;
+            for (at, x) in x.into_iter().enumerate() {
+                let place = if is_value { layout::value } else { layout::key };
+                stored[share + place(position % BLOCK, at, dim)] = Some(x);
+            }
+        }
+    }
+    let found = wide(&bench.get(&qkv)?);
+    bench.compare(Kernel::Rotary, &format!("{name}: queries"), &found, &wanted, BF16);
+    let found = bench.get(&cache)?;
+    let (mut written, mut wanted) = (Vec::new(), Vec::new());
+    for (found, stored) in found.iter().zip(&stored) {
+        if let Some(stored) = stored {
+            written.push(found.to_f64());
+            wanted.push(*stored);
+        }
+    }
+    bench.compare(Kernel::Rotary, &format!("{name}: cache"), &written, &wanted, BF16);
+    let untouched = found.iter().zip(&stored).all(|(found, stored)| stored.is_some() || found.to_bits() == 0xffff);
+    bench.demand(Kernel::Rotary, &format!("{name}: the rest of the cache"), untouched);
+    Ok(())
+}
+
+fn backwards(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckError> {
+    let (dim, heads, kv_heads, count) = (case.dim, case.heads, case.kv_heads, case.rows.len());
+    let none = bench.put(&[0u32])?;
+    let (positions, rows) = (bench.put(&case.positions)?, bench.put(&case.rows)?);
+    let batch = BatchView { tokens: none, positions, rows, first: none, context: none, tables: none, stride: 1 };
+    let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
+    let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
+    let start = bench.random.halves(case.qkv.len(), 1.0);
+    let gradient = bench.put(&start)?;
+    RotaryBackward {
+        batch,
+        raw: bench.put(&case.qkv)?,
+        bias,
+        head_norms: norms.transpose()?,
+        table: bench.put(&case.table)?,
+        gradient,
+        count: count as u32,
+        heads: heads as u32,
+        kv_heads: kv_heads as u32,
+        dim: dim as u32,
+        eps: EPS,
+    }
+    .launch(bench.card)?;
+    let heads = (0..count).flat_map(|token| (0..heads + 2 * kv_heads).map(move |head| (token, head)));
+    let wanted: Vec<f64> = heads.flat_map(|(token, head)| case.slope(token, head, &start)).collect();
+    let found = wide(&bench.get(&gradient)?);
+    bench.compare(Kernel::RotaryBackward, name, &found, &wanted, BF16);
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Sampling: choices against a sorted reference, log-probabilities, and broken rows.
+
+use super::bench::Bench;
+use super::{CheckError, F32};
+use crate::cuda::kernel::reference::{self, Verdict};
+use crate::cuda::kernel::{Kernel, Sample, SampleRow, Status};
+
+/// Temperature, top-k, top-p, min-p.
+const SETTINGS: [(f32, u32, f32, f32); 14] = [
+    (0.0, 0, 1.0, 0.0),
+    (1.0, 0, 1.0, 0.0),
+    (0.7, 0, 1.0, 0.0),
+    (1.0, 1, 1.0, 0.0),
+    (1.0, 50, 1.0, 0.0),
+    (0.8, 50, 0.9, 0.0),
+    (1.0, 0, 0.9, 0.0),
+    (1.0, 0, 0.1, 0.0),
+    (1.0, 0, 0.9999, 0.0),
+    (0.6, 20, 0.95, 0.05),
+    (1.3, 0, 1.0, 0.1),
+    (1.0, 0, 0.5, 0.02),
+    (2.0, 9000, 0.99, 0.0),
+    (1.0, 1_000_000, 1.0, 0.0),
+];
+
+pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+    // One logit per token; few distinct ones, so that many tie; nearly flat, so that no list holds the candidates.
+    for (vocab, deviation, step) in
+        [(1, 1.0, 0.0), (77, 2.0, 0.0), (3001, 2.0, 0.5), (12_345, 0.05, 0.0), (20_011, 3.0, 0.0)]
+    {
+        let rows: Vec<SampleRow> = SETTINGS
+            .iter()
+            .map(|&(temperature, top_k, top_p, min_p)| SampleRow {
+                draw: bench.random.unit(),
+                temperature,
+                top_p,
+                min_p,
+                top_k,
+                kind: 1,
+                padding: 0,
+            })
+            .collect();
+        let mut logits = bench.random.floats(rows.len() * vocab, deviation);
+        if step > 0.0 {
+            logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
+        }
+        // Tokens that cannot occur.
+        logits.iter_mut().step_by(7).skip(1).for_each(|logit| *logit = f32::NEG_INFINITY);
+        if vocab == 1 {
+            logits.fill(0.5);
+        }
+        compare(
+            bench,
+            &format!("vocabulary of {vocab}, deviation {deviation}, steps of {step}"),
+            &logits,
+            &rows,
+            vocab,
+        )?;
+        bench.clear()?;
+    }
+    broken(bench)
+}
+
+fn compare(
+    bench: &mut Bench<'_>,
+    case: &str,
+    logits: &[f32],
+    rows: &[SampleRow],
+    vocab: usize,
+) -> Result<(), CheckError> {
+    let (ids, logprobs, status) = launch(bench, logits, rows, vocab)?;
+    let (mut wrong, mut found, mut wanted) = (0, Vec::new(), Vec::new());
+    for (index, row) in rows.iter().enumerate() {
+        let logits = &logits[index * vocab..][..vocab];
+        let right = match reference::sample(logits, row) {
+            Verdict::Token(choice) => status[index] == 0 && choice.near.contains(&ids[index]),
+            Verdict::NotFinite => status[index] == 1,
+            Verdict::NoCandidate => status[index] == 2,
+        };
+        wrong += usize::from(!right);
+        if status[index] == 0 && (ids[index] as usize) < vocab {
+            found.push(f64::from(logprobs[index]));
+            wanted.push(f64::from(logits[ids[index] as usize]) - reference::log_sum(logits));
+        }
+    }
+    bench.note(Kernel::Sample, case, wrong as f64 / rows.len() as f64, f64::MIN_POSITIVE);
+    bench.compare(Kernel::Sample, &format!("{case}: log-probabilities"), &found, &wanted, F32);
+    Ok(())
+}
+
+/// Rows with NaN, with infinities, with nothing to choose from, and padding.
+fn broken(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+    let vocab = 1500;
+    let row = SampleRow { draw: 0.5, temperature: 1.0, top_p: 0.9, kind: 1, ..SampleRow::default() };
+    let rows = [row, row, row, SampleRow { kind: 0, ..row }, row];
+    let mut logits = bench.random.floats(rows.len() * vocab, 1.0);
+    logits[vocab - 1] = f32::NAN;
+    logits[vocab + 700] = f32::INFINITY;
+    logits[2 * vocab..3 * vocab].fill(f32::NEG_INFINITY);
+    let (ids, _, status) = launch(bench, &logits, &rows, vocab)?;
+    let verdicts = [Status::NotFinite, Status::NotFinite, Status::NoCandidate];
+    let named = status.iter().zip(verdicts).all(|(&status, verdict)| Status::of(status) == verdict);
+    bench.demand(Kernel::Sample, "broken rows", named && ids[..3] == [0; 3]);
+    bench.demand(Kernel::Sample, "padding", ids[3] == u32::MAX && status[3] == u32::MAX);
+    bench.demand(Kernel::Sample, "a row beside broken ones", status[4] == 0);
+    bench.clear()
+}
+
+type Chosen = (Vec<u32>, Vec<f32>, Vec<u32>);
+
+fn launch(bench: &Bench<'_>, logits: &[f32], rows: &[SampleRow], vocab: usize) -> Result<Chosen, CheckError> {
+    let (ids, status) = (bench.poisoned::<u32>(rows.len())?, bench.poisoned::<u32>(rows.len())?);
+    let logprobs = bench.poisoned::<f32>(rows.len())?;
+    Sample {
+        logits: bench.put(logits)?,
+        settings: bench.put(rows)?,
+        ids,
+        logprobs,
+        status,
+        rows: rows.len() as u32,
+        vocab: vocab as u32,
+    }
+    .launch(bench.card)?;
+    Ok((bench.get(&ids)?, bench.get(&logprobs)?, bench.get(&status)?))
+}

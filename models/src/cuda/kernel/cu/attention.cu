@@ -1,0 +1,294 @@
+// Causal attention over the paged cache on the tensor cores, with a running softmax (Milakov and Gimelshein 2018,
+// arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135).
+//
+// A warp has sixteen packed query rows: the heads of a group at consecutive positions, head fastest. So one read of keys
+// and values serves the whole group, in decoding as in prefill, and one code does both: when decoding, the warps share the
+// sixteen rows and split the context; in prefill each warp has rows of its own.
+//
+// Keys and values go from memory into registers, sixteen bytes per lane, in the form the products want them in:
+//  * Scores sum over dims, and a sum does not care for order: the lane that would hold dims 2t, 2t + 1, 2t + 8, 2t + 9 of two
+//    steps takes dims 8t .. 8t + 7 instead, of queries and keys alike. (Eight bytes where the width leaves sixteen dims.)
+//  * Values lie in the cache in the order of the lanes already (`value_place` in rotary.cu).
+//  * The scores' registers are those of the probabilities in the second product as they are.
+// Keys of the next block of sixteen tokens are asked for before the softmax of this one, values before its scores.
+
+#define DIM HEAD_DIM
+#define STEPS (DIM / 16)
+#define WIDE (DIM / 32)
+
+// Sixteen rows of one operand that is summed over dims: registers 2 s and 2 s + 1 belong to step s.
+DEVICE void load_dims(const bf16* row, u32 (&to)[2 * STEPS]) {
+    const u32 t = lane() % 4;
+#pragma unroll
+    for (int c = 0; c < WIDE; c++) {
+        const uint4 x = load16(row + 32 * c + 8 * t);
+        to[4 * c] = x.x, to[4 * c + 1] = x.y, to[4 * c + 2] = x.z, to[4 * c + 3] = x.w;
+    }
+    if (DIM % 32) {
+        const uint2 x = load8(row + 32 * WIDE + 4 * t);
+        to[2 * STEPS - 2] = x.x, to[2 * STEPS - 1] = x.y;
+    }
+}
+
+struct Keys {
+    u32 x[2][2 * STEPS];  // tokens g and g + 8
+};
+
+struct Values {
+    uint4 x[STEPS];  // per sixteen dims: two products' worth
+};
+
+// What a warp has seen so far of rows g and g + 8.
+struct Seen {
+    float o[2 * STEPS][4];
+    float most[2];
+    float total[2];  // this lane's share
+};
+
+DEVICE void load_keys(const bf16* share, Keys& keys) {
+    const u32 g = lane() / 4;
+    load_dims(share + g * DIM, keys.x[0]);
+    load_dims(share + (g + 8) * DIM, keys.x[1]);
+}
+
+DEVICE void load_values(const bf16* share, Values& values) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) values.x[s] = load16(share + BLOCK * DIM + (s * 32 + lane()) * 8);
+}
+
+// Zeros for tokens from `end` on: what a block holds there may be anything, and 0 · NaN is NaN.
+DEVICE void clear_values(Values& values, u32 end) {
+    const u32 t = 2 * (lane() % 4);
+    const u32 early = (t < end ? 0xffffu : 0u) | (t + 1 < end ? 0xffff0000u : 0u);
+    const u32 late = (t + 8 < end ? 0xffffu : 0u) | (t + 9 < end ? 0xffff0000u : 0u);
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        uint4& x = values.x[s];
+        x.x &= early, x.y &= late, x.z &= early, x.w &= late;
+    }
+}
+
+// Lets the rows look at one block of sixteen tokens. `limits` count the tokens of the block, from its first, that rows g
+// and g + 8 may see (any number beyond 16 is all); `scale` is log2(e) / √dim.
+DEVICE void look(Seen& seen, const u32 (&q)[2][2 * STEPS], const Keys& keys, const Values& values, const int (&limits)[2], float scale) {
+    float s[2][4] = {};
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            mma(s[n], q[0][2 * k], q[1][2 * k], q[0][2 * k + 1], q[1][2 * k + 1], keys.x[n][2 * k], keys.x[n][2 * k + 1]);
+        }
+    }
+    const int column = 2 * (lane() % 4);
+    u32 p[2][2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = seen.most[r];
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float& x = s[n][2 * r + i];
+                x = column + 8 * n + i < limits[r] ? x * scale : -infinity();
+                most = fmaxf(most, x);
+            }
+        }
+        most = fmaxf(most, shuffle_xor(most, 1));
+        most = fmaxf(most, shuffle_xor(most, 2));
+        // A row that has seen nothing yet: any number will do in place of -∞.
+        const float base = most == -infinity() ? 0.0f : most;
+        const float shrink = exp2f(seen.most[r] - base);
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const float a = exp2f(s[n][2 * r] - base), b = exp2f(s[n][2 * r + 1] - base);
+            sum += a + b;
+            p[n][r] = pack(a, b);
+        }
+        seen.most[r] = most;
+        seen.total[r] = seen.total[r] * shrink + sum;
+#pragma unroll
+        for (int j = 0; j < 2 * STEPS; j++) {
+            seen.o[j][2 * r] *= shrink;
+            seen.o[j][2 * r + 1] *= shrink;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        mma(seen.o[2 * j], p[0][0], p[0][1], p[1][0], p[1][1], values.x[j].x, values.x[j].y);
+        mma(seen.o[2 * j + 1], p[0][0], p[0][1], p[1][0], p[1][1], values.x[j].z, values.x[j].w);
+    }
+}
+
+// Walks over the blocks `from, from + step, …` below `until` of a row's table. `limits` count from position 0; no row sees
+// beyond `end`.
+DEVICE void walk(
+    Seen& seen, const u32 (&q)[2][2 * STEPS], const bf16* cache, const u32* table, u32 kv_heads, u32 from, u32 until,
+    u32 step, const int (&limits)[2], u32 end) {
+#pragma unroll
+    for (int j = 0; j < 2 * STEPS; j++) seen.o[j][0] = seen.o[j][1] = seen.o[j][2] = seen.o[j][3] = 0.0f;
+    seen.most[0] = seen.most[1] = -infinity();
+    seen.total[0] = seen.total[1] = 0.0f;
+    if (from >= until) return;
+    const float scale = LOG2E * rsqrtf((float)DIM);
+    const u64 share = 2 * BLOCK * DIM, size = share * kv_heads;
+    // Each lane knows one of the next 32 blocks.
+    const u32 count = (until - from + step - 1) / step;
+    u32 known = table[from + smaller(lane(), count - 1) * step];
+    const bf16* head = cache + blockIdx.y * share;
+    const bf16* now = head + (u64)shuffle(known, 0) * size;
+    Keys keys;
+    load_keys(now, keys);
+    for (u32 i = 0; i < count; i++) {
+        const u32 first = (from + i * step) * BLOCK;
+        Values values;
+        load_values(now, values);
+        if (first + BLOCK > end) clear_values(values, end - first);
+        Keys next = keys;
+        if (i + 1 < count) {
+            if ((i + 1) % 32 == 0) known = table[from + smaller(i + 1 + lane(), count - 1) * step];
+            now = head + (u64)shuffle(known, (i + 1) % 32) * size;
+            load_keys(now, next);
+        }
+        const int here[2] = {limits[0] - (int)first, limits[1] - (int)first};
+        look(seen, q, keys, values, here, scale);
+        keys = next;
+    }
+}
+
+// The lanes' shares of a row's total together, in each of its four lanes.
+DEVICE float whole(float share) {
+    share += shuffle_xor(share, 1);
+    return share + shuffle_xor(share, 2);
+}
+
+// One row of the batch, one key and value head, one part of the context.
+KERNEL(128, 2) attend_decode(
+    const u32* first, const u32* context, const u32* tables, u32 table_stride, const bf16* qkv, u32 stride,
+    const bf16* cache, float* workspace, u32* arrived, bf16* out, u32 heads) {
+    const u32 PITCH = DIM + 4;
+    SHARED_ARRAY(float, parts, 4 * 16 * (DIM + 4));
+    SHARED_ARRAY(float, sums, 4 * 16 * 2);
+    SHARED_ARRAY(u32, last, 1);
+    const u32 row = blockIdx.z, kv_heads = gridDim.y, splits = gridDim.x, group = heads / kv_heads;
+    const u32 length = context[row], token = first[row], head = blockIdx.y * group;
+    if (length == 0) {
+        if (blockIdx.x == 0 && token != NONE) {
+            for (u32 i = threadIdx.x; i < group * DIM; i += blockDim.x) out[((u64)token * heads + head) * DIM + i] = 0;
+        }
+        return;
+    }
+    // No part of less than 128 tokens, and none empty: the number of parts follows from the row's length.
+    const u32 blocks = (length + BLOCK - 1) / BLOCK;
+    const u32 most = smaller(splits, (blocks + 7) / 8);
+    const u32 each = (blocks + most - 1) / most;
+    const u32 count = (blocks + each - 1) / each;
+    if (blockIdx.x >= count) return;
+
+    const u32 g = lane() / 4, t = lane() % 4;
+    u32 q[2][2 * STEPS];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        // Rows beyond the group repeat its last one; nobody reads what becomes of them.
+        load_dims(qkv + (u64)token * stride + (head + smaller(g + 8 * r, group - 1)) * DIM, q[r]);
+    }
+    const int limits[2] = {(int)length, (int)length};
+    Seen seen;
+    const u32 begin = blockIdx.x * each, until = smaller(begin + each, blocks);
+    walk(seen, q, cache, tables + (u64)row * table_stride, kv_heads, begin + warp(), until, blockDim.x / 32, limits, length);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const u32 at = warp() * 16 + g + 8 * r;
+        const float total = whole(seen.total[r]);
+        if (t == 0) sums[2 * at] = seen.most[r], sums[2 * at + 1] = total;
+#pragma unroll
+        for (int j = 0; j < 2 * STEPS; j++) {
+            *(float2*)(parts + at * PITCH + 8 * j + 2 * t) = make_float2(seen.o[j][2 * r], seen.o[j][2 * r + 1]);
+        }
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < group * DIM; i += blockDim.x) {
+        const u32 r = i / DIM, at = i % DIM;
+        float high = -infinity();
+        for (u32 w = 0; w < 4; w++) high = fmaxf(high, sums[2 * (w * 16 + r)]);
+        float sum = 0.0f, total = 0.0f;
+        for (u32 w = 0; w < 4; w++) {
+            // A warp that had no block has seen nothing, which weighs exp2(-∞).
+            const float weight = exp2f(sums[2 * (w * 16 + r)] - high);
+            sum += parts[(w * 16 + r) * PITCH + at] * weight;
+            total += sums[2 * (w * 16 + r) + 1] * weight;
+        }
+        if (count == 1) {
+            out[((u64)token * heads + head) * DIM + i] = narrow(sum / total);
+        } else {
+            float* place = workspace + (((u64)row * heads + head + r) * splits + blockIdx.x) * (DIM + 2);
+            place[at] = sum;
+            if (at == 0) place[DIM] = high, place[DIM + 1] = total;
+        }
+    }
+    if (count == 1) return;
+
+    // The last part to arrive puts all of them together, always in the same order.
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32* counter = arrived + row * kv_heads + blockIdx.y;
+        last[0] = atomicAdd(counter, 1u) + 1 == count;
+        if (last[0]) *counter = 0;
+    }
+    __syncthreads();
+    if (!last[0]) return;
+    __threadfence();
+    for (u32 i = threadIdx.x; i < group * DIM; i += blockDim.x) {
+        const u32 r = i / DIM, at = i % DIM;
+        const float* place = workspace + ((u64)row * heads + head + r) * splits * (DIM + 2);
+        float high = -infinity();
+        for (u32 part = 0; part < count; part++) high = fmaxf(high, load_shared_by_blocks(place + part * (DIM + 2) + DIM));
+        float sum = 0.0f, total = 0.0f;
+        for (u32 part = 0; part < count; part++) {
+            const float* from = place + part * (DIM + 2);
+            const float weight = exp2f(load_shared_by_blocks(from + DIM) - high);
+            sum += load_shared_by_blocks(from + at) * weight;
+            total += load_shared_by_blocks(from + DIM + 1) * weight;
+        }
+        out[((u64)token * heads + head) * DIM + i] = narrow(sum / total);
+    }
+}
+
+// One tile of a row's chunk and one key and value head: four warps of sixteen packed query rows.
+KERNEL(128, 2) attend_prefill(
+    const u32* positions, const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles,
+    const bf16* qkv, u32 stride, const bf16* cache, bf16* out, float* lse, u32 heads) {
+    const u32 row = tiles[2 * blockIdx.x];
+    if (row == NONE) return;
+    const u32 kv_heads = gridDim.y, group = heads / kv_heads, head = blockIdx.y * group;
+    const u32 token = first[row], start = positions[token];
+    const u32 packed = (context[row] - start) * group;
+    const u32 base = tiles[2 * blockIdx.x + 1] * 64 + warp() * 16;
+    if (base >= packed) return;
+    const u32 g = lane() / 4, t = lane() % 4;
+    u32 q[2][2 * STEPS];
+    int limits[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        // Rows beyond the chunk repeat its last one and are not written.
+        const u32 at = smaller(base + g + 8 * r, packed - 1);
+        load_dims(qkv + (u64)(token + at / group) * stride + (head + at % group) * DIM, q[r]);
+        limits[r] = (int)(start + at / group) + 1;
+    }
+    const u32 end = start + smaller(base + 15, packed - 1) / group + 1;
+    Seen seen;
+    walk(seen, q, cache, tables + (u64)row * table_stride, kv_heads, 0, (end + BLOCK - 1) / BLOCK, 1, limits, end);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const u32 at = base + g + 8 * r;
+        const float total = whole(seen.total[r]), scale = 1.0f / total;
+        if (at >= packed) continue;
+        if (lse && t == 0) lse[(u64)(token + at / group) * heads + head + at % group] = seen.most[r] + log2f(total);
+        bf16* to = out + ((u64)(token + at / group) * heads + head + at % group) * DIM;
+#pragma unroll
+        for (int j = 0; j < 2 * STEPS; j++) {
+            *(u32*)(to + 8 * j + 2 * t) = pack(seen.o[j][2 * r] * scale, seen.o[j][2 * r + 1] * scale);
+        }
+    }
+}

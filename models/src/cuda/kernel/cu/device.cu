@@ -1,0 +1,110 @@
+// What all kernels share: types, conversions, sums over a warp and a block, and the tensor cores' product.
+//
+// Compiled by NVRTC for a card (sm_80 and later) without any header, and by a host compiler with EMULATED set, where the
+// emulator has defined the few primitives below that are not C++.
+
+typedef unsigned short bf16;  // its bits
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define NONE 0xffffffffu
+#define FROM_SAMPLE 0x80000000u
+// Tokens per block of the cache.
+#define BLOCK 16
+#define LOG2E 1.4426950408889634f
+
+#ifndef EMULATED
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define DEVICE static __device__ __forceinline__
+#define DEVICE_METHOD __device__ __forceinline__
+#define SHARED_ARRAY(type, name, size) __shared__ __align__(16) type name[size]
+#define SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
+
+DEVICE float infinity() { return __int_as_float(0x7f800000); }
+DEVICE u32 bits(float x) { return __float_as_uint(x); }
+DEVICE float from_bits(u32 x) { return __uint_as_float(x); }
+
+template <typename T>
+DEVICE T shuffle_xor(T x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+template <typename T>
+DEVICE T shuffle_up(T x, int delta) { return __shfl_up_sync(0xffffffffu, x, delta); }
+template <typename T>
+DEVICE T shuffle(T x, int from) { return __shfl_sync(0xffffffffu, x, from); }
+DEVICE u32 votes(bool holds) { return __ballot_sync(0xffffffffu, holds); }
+
+// Two floats rounded to bf16, `low` in the low half.
+DEVICE u32 pack(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+// c += a · b for a of 16 × 16, b of 16 × 8. With g = lane / 4 and t = lane % 4, a lane holds
+//   of a: rows g, g + 8, g, g + 8 at columns 2t, 2t, 2t + 8, 2t + 8, and the next column of each;
+//   of b: rows 2t and 2t + 8, and the next row of each, at column g;
+//   of c: row g at columns 2t, 2t + 1; row g + 8 at the same.
+DEVICE void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// The transposed of an 8 × 8 matrix of bf16 whose row g, columns 2t and 2t + 1 a lane holds.
+DEVICE u32 transpose(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Sixteen and eight bytes at once.
+DEVICE uint4 load16(const void* from) { return *(const uint4*)from; }
+DEVICE uint2 load8(const void* from) { return *(const uint2*)from; }
+DEVICE void store16(void* to, uint4 value) { *(uint4*)to = value; }
+// Past the first-level cache: what other blocks of the same launch wrote.
+DEVICE float load_shared_by_blocks(const float* from) { return __ldcg(from); }
+#endif
+
+DEVICE float low(u32 both) { return from_bits(both << 16); }
+DEVICE float high(u32 both) { return from_bits(both & 0xffff0000u); }
+DEVICE float widen(bf16 x) { return from_bits((u32)x << 16); }
+DEVICE bf16 narrow(float x) { return (bf16)pack(x, 0.0f); }
+
+DEVICE u32 lane() { return threadIdx.x % 32; }
+DEVICE u32 warp() { return threadIdx.x / 32; }
+DEVICE u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+
+template <typename T>
+DEVICE T warp_sum(T x) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+    return x;
+}
+
+DEVICE float warp_max(float x) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, shuffle_xor(x, mask));
+    return x;
+}
+
+// The sum over a block, in every thread. `room` holds a value per warp; it may be used again at once.
+template <typename T>
+DEVICE T block_sum(T x, T* room) {
+    x = warp_sum(x);
+    if (lane() == 0) room[warp()] = x;
+    __syncthreads();
+    x = lane() < blockDim.x / 32 ? room[lane()] : (T)0;
+    x = warp_sum(x);
+    __syncthreads();
+    return x;
+}
+
+DEVICE float block_max(float x, float* room) {
+    x = warp_max(x);
+    if (lane() == 0) room[warp()] = x;
+    __syncthreads();
+    x = warp_max(lane() < blockDim.x / 32 ? room[lane()] : -infinity());
+    __syncthreads();
+    return x;
+}

@@ -1,0 +1,15 @@
+// Embedding lookup: one block per token.
+
+KERNEL(128, 1) embed(const u32* tokens, const u32* sampled, const bf16* table, float* stream, u32 width, u32 vocab) {
+    const u32 token = blockIdx.x;
+    u32 id = tokens[token];
+    if (id != NONE && (id & FROM_SAMPLE)) id = sampled[id & ~FROM_SAMPLE];
+    float* to = stream + (u64)token * width;
+    for (u32 i = threadIdx.x * 8; i < width; i += blockDim.x * 8) {
+        // Padding, and ids that are none.
+        uint4 from = make_uint4(0, 0, 0, 0);
+        if (id < vocab) from = load16(table + (u64)id * width + i);
+        *(float4*)(to + i) = make_float4(low(from.x), high(from.x), low(from.y), high(from.y));
+        *(float4*)(to + i + 4) = make_float4(low(from.z), high(from.z), low(from.w), high(from.w));
+    }
+}

@@ -1,0 +1,245 @@
+// A card on the processor: enough of CUDA C++ for this crate's kernels to compile with a host compiler and to run as the
+// language defines them. Every thread of a block is a fiber; fibers change at barriers and at whatever a warp does
+// together. Shared memory begins as NaN, warps and blocks run in an order that the seed says, and what cannot happen on a
+// card (part of a warp at a shuffle, a load off its alignment, too much shared memory) stops the launch with a message.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#define EMULATED 1
+#define KERNEL(threads, blocks) static void
+#define DEVICE static inline
+#define DEVICE_METHOD inline
+#define SHARED_ARRAY(type, name, size)                 \
+    static thread_local emu::Slot slot_##name;         \
+    type* name = emu::shared<type>(slot_##name, size)
+#define SHARED_BYTES(name) unsigned char* name = emu::dynamic_shared()
+
+struct uint2 { uint32_t x, y; };
+struct uint4 { uint32_t x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct dim3 { uint32_t x, y, z; };
+static inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+namespace emu {
+
+constexpr size_t SHARED = 227 * 1024, STATIC = 48 * 1024, STACK = 64 * 1024;
+
+// What lanes show each other. There are two per warp: a lane that is quick may be at the next one already.
+struct Exchange {
+    uint64_t word[32];
+    uint32_t a[32][4], b[32][2];
+};
+
+struct Warp {
+    uint32_t live = 0, arrived = 0, generation = 0, kind = 0;
+    Exchange exchange[2];
+};
+
+struct Fiber {
+    void* stack = nullptr;
+    void* saved = nullptr;
+    dim3 thread{};
+    uint32_t warp = 0, lane = 0;
+    // Waits until this is no longer that.
+    const uint32_t* waits = nullptr;
+    uint32_t until = 0;
+    bool done = false;
+};
+
+struct Slot {
+    uint64_t block = 0;
+    void* place = nullptr;
+};
+
+struct Machine {
+    dim3 grid{}, block{}, index{};
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    Fiber* self = nullptr;
+    void* scheduler = nullptr;
+    void (*body)(void**) = nullptr;
+    void** arguments = nullptr;
+    unsigned char* shared = nullptr;
+    size_t dynamic = 0, used = 0;
+    uint64_t blocks = 0;  // ever run
+    uint32_t live = 0, arrived = 0, generation = 0;
+    char trouble[256] = {};
+};
+
+extern thread_local Machine machine;
+extern "C" void emu_switch(void** save, void* load);
+
+inline void fail(const char* what) {
+    if (!machine.trouble[0]) {
+        const Fiber& f = *machine.self;
+        snprintf(machine.trouble, sizeof machine.trouble, "%s (block %u %u %u, thread %u)", what, machine.index.x,
+                 machine.index.y, machine.index.z, f.thread.x);
+    }
+    // This thread goes no further; the launch ends.
+    for (;;) emu_switch(&machine.self->saved, machine.scheduler);
+}
+
+inline void wait(const uint32_t& generation) {
+    Fiber* self = machine.self;
+    self->waits = &generation;
+    self->until = generation;
+    emu_switch(&self->saved, machine.scheduler);
+    self->waits = nullptr;
+}
+
+// All live lanes come together, for the same reason. Returns where they show each other things: call with `show` before.
+template <typename Show>
+inline const Exchange& together(uint32_t kind, Show show) {
+    Warp& warp = machine.warps[machine.self->warp];
+    if (warp.live != 32) fail("a warp without all of its lanes");
+    Exchange& exchange = warp.exchange[warp.generation % 2];
+    if (warp.arrived == 0) warp.kind = kind;
+    if (warp.kind != kind) fail("lanes of a warp at different places");
+    show(exchange, machine.self->lane);
+    if (++warp.arrived == 32) {
+        warp.arrived = 0;
+        warp.generation++;
+    } else {
+        wait(warp.generation);
+    }
+    return exchange;
+}
+
+template <typename T>
+inline T exchange(T x, uint32_t kind, uint32_t from) {
+    static_assert(sizeof(T) <= 8);
+    const Exchange& all = together(kind, [&](Exchange& to, uint32_t lane) { memcpy(&to.word[lane], &x, sizeof x); });
+    memcpy(&x, &all.word[from], sizeof x);
+    return x;
+}
+
+inline void barrier() {
+    if (machine.live != machine.block.x) fail("a barrier that some threads do not reach");
+    if (++machine.arrived == machine.live) {
+        machine.arrived = 0;
+        machine.generation++;
+    } else {
+        wait(machine.generation);
+    }
+}
+
+inline unsigned char* dynamic_shared() { return machine.shared; }
+
+template <typename T>
+inline T* shared(Slot& slot, size_t size) {
+    if (slot.block != machine.blocks) {
+        machine.used = (machine.used + 15) / 16 * 16;
+        slot = {machine.blocks, machine.shared + machine.used};
+        machine.used += size * sizeof(T);
+        if (machine.used > SHARED || machine.used - machine.dynamic > STATIC) fail("too much shared memory");
+    }
+    return (T*)slot.place;
+}
+
+template <typename T>
+inline const T& aligned(const void* at) {
+    if ((uintptr_t)at % sizeof(T)) fail("an access off its alignment");
+    return *(const T*)at;
+}
+
+template <typename... A, size_t... I>
+inline void call(void (*kernel)(A...), void** arguments, std::index_sequence<I...>) {
+    kernel(*(A*)arguments[I]...);
+}
+
+template <typename... A>
+inline void call(void (*kernel)(A...), void** arguments) {
+    call(kernel, arguments, std::index_sequence_for<A...>());
+}
+
+struct Entry {
+    const char* name;
+    uint32_t dim;  // 0: the same for all
+    void (*body)(void**);
+};
+
+}  // namespace emu
+
+#define threadIdx (emu::machine.self->thread)
+#define blockIdx (emu::machine.index)
+#define blockDim (emu::machine.block)
+#define gridDim (emu::machine.grid)
+
+static inline void __syncthreads() { emu::barrier(); }
+static inline void __threadfence() {}
+static inline int __ffs(uint32_t x) { return __builtin_ffs((int)x); }
+static inline int __clz(uint32_t x) { return x ? __builtin_clz(x) : 32; }
+static inline int __popc(uint32_t x) { return __builtin_popcount(x); }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline uint32_t atomicAdd(uint32_t* at, uint32_t x) { return (*at += x) - x; }
+
+static inline float infinity() { return INFINITY; }
+static inline uint32_t bits(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
+static inline float from_bits(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
+template <typename T>
+static inline T shuffle_xor(T x, int mask) { return emu::exchange(x, 1, emu::machine.self->lane ^ mask); }
+template <typename T>
+static inline T shuffle_up(T x, int delta) {
+    const uint32_t lane = emu::machine.self->lane;
+    return emu::exchange(x, 2, lane < (uint32_t)delta ? lane : lane - delta);
+}
+template <typename T>
+static inline T shuffle(T x, int from) { return emu::exchange(x, 3, from % 32); }
+static inline uint32_t votes(bool holds) {
+    const emu::Exchange& all = emu::together(4, [&](emu::Exchange& to, uint32_t lane) { to.word[lane] = holds; });
+    uint32_t bits = 0;
+    for (int i = 0; i < 32; i++) bits |= (uint32_t)(all.word[i] & 1) << i;
+    return bits;
+}
+
+// To the nearest, to even on ties; NaN stays NaN.
+static inline uint32_t round_bf16(float x) {
+    const uint32_t b = bits(x);
+    return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+static inline uint32_t pack(float low, float high) { return round_bf16(low) | round_bf16(high) << 16; }
+
+static inline float half_of(uint32_t both, int i) { return from_bits(i ? both & 0xffff0000u : both << 16); }
+
+// By the definition of mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"), sums in double.
+static inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    const emu::Exchange& all = emu::together(5, [&](emu::Exchange& to, uint32_t lane) {
+        to.a[lane][0] = a0, to.a[lane][1] = a1, to.a[lane][2] = a2, to.a[lane][3] = a3;
+        to.b[lane][0] = b0, to.b[lane][1] = b1;
+    });
+    const uint32_t lane = emu::machine.self->lane, g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t row = g + i / 2 * 8, column = 2 * t + i % 2;
+        double sum = c[i];
+        for (uint32_t k = 0; k < 16; k++) {
+            // Column k of `a` is with the lane of k % 8 / 2; registers 0, 1 have k < 8, odd ones the lower rows.
+            const uint32_t a = all.a[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8];
+            const uint32_t b = all.b[column * 4 + k % 8 / 2][k / 8];
+            sum += (double)half_of(a, k % 2) * half_of(b, k % 2);
+        }
+        c[i] = (float)sum;
+    }
+}
+
+// By the definition of movmatrix.m8n8.trans: element i of row r is with lane 4 r + i / 2.
+static inline uint32_t transpose(uint32_t x) {
+    const emu::Exchange& all = emu::together(6, [&](emu::Exchange& to, uint32_t lane) { to.word[lane] = x; });
+    const uint32_t lane = emu::machine.self->lane, column = lane / 4, row = lane % 4 * 2;
+    const auto element = [&](uint32_t r) { return (uint32_t)all.word[4 * r + column / 2] >> 16 * (column % 2) & 0xffff; };
+    return element(row) | element(row + 1) << 16;
+}
+
+static inline uint4 load16(const void* from) { return emu::aligned<uint4>(from); }
+static inline uint2 load8(const void* from) { return emu::aligned<uint2>(from); }
+static inline void store16(void* to, uint4 value) { const_cast<uint4&>(emu::aligned<uint4>(to)) = value; }
+static inline float load_shared_by_blocks(const float* from) { return *from; }

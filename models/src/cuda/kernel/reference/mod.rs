@@ -1,0 +1,31 @@
+//! What the kernels must compute, in `f64` and as plainly as possible.
+
+mod attention;
+mod gradient;
+mod lora;
+mod sample;
+
+pub use attention::{Sequence, attend};
+pub use gradient::{Slopes, attend_backward, rms_norm_backward, rotate_back, silu_mul_backward};
+pub use lora::{Adapter, lora};
+pub use sample::{Choice, Verdict, log_sum, sample};
+
+/// `x / √(mean(x²) + eps) · weight` of one row.
+pub fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
+    let squares: f64 = x.iter().map(|x| x * x).sum();
+    let scale = 1.0 / (squares / x.len() as f64 + eps).sqrt();
+    x.iter().zip(weight).map(|(x, weight)| x * scale * weight).collect()
+}
+
+/// `gate · sigmoid(gate) · up`, element by element.
+pub fn silu_mul(gate: &[f64], up: &[f64]) -> Vec<f64> {
+    gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect()
+}
+
+/// One head rotated: its halves against each other by the cosines and sines of its position.
+pub fn rotate(head: &[f64], cos: &[f64], sin: &[f64]) -> Vec<f64> {
+    let (x, y) = head.split_at(head.len() / 2);
+    let left = x.iter().zip(y).zip(cos.iter().zip(sin)).map(|((x, y), (cos, sin))| x * cos - y * sin);
+    let right = x.iter().zip(y).zip(cos.iter().zip(sin)).map(|((x, y), (cos, sin))| y * cos + x * sin);
+    left.chain(right).collect()
+}

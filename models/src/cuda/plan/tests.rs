@@ -1,0 +1,101 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::decoder::RopeScaling;
+
+/// The shape of Qwen2.5-7B.
+fn seven() -> DecoderConfig {
+    DecoderConfig {
+        vocab: 152_064,
+        hidden: 3584,
+        layers: 28,
+        heads: 28,
+        kv_heads: 4,
+        head_dim: 128,
+        ffn: 18_944,
+        context: 32_768,
+        rope_base: 1e6,
+        rope_scaling: RopeScaling::None,
+        rms_eps: 1e-6,
+        tied_embeddings: false,
+        qkv_bias: true,
+        qk_norm: false,
+    }
+}
+
+const LIMITS: Limits = Limits { rows: 256, tokens: 8192, context: 8192 };
+const GIB: usize = 1 << 30;
+
+fn memory(gib: usize) -> Memory {
+    Memory { free: gib * GIB, total: gib * GIB, share: 0.9, blocks: None }
+}
+
+#[test]
+fn places_follow_each_other_and_are_aligned() {
+    let places = WeightPlaces::new(&seven(), 8192);
+    let range = |first: usize, end: usize| first..end;
+    let mut all = vec![range(places.embedding.first(), places.embedding.end())];
+    for layer in &places.layers {
+        all.push(layer.attention_norm.first()..layer.attention_norm.end());
+        all.push(layer.qkv.first()..layer.qkv.end());
+        all.extend(layer.bias.map(|bias| bias.first()..bias.end()));
+        all.push(layer.o.first()..layer.o.end());
+        all.push(layer.ffn_norm.first()..layer.ffn_norm.end());
+        all.push(layer.gate_up.first()..layer.gate_up.end());
+        all.push(layer.down.first()..layer.down.end());
+    }
+    all.push(places.norm.first()..places.norm.end());
+    all.extend(places.head.map(|head| head.first()..head.end()));
+    all.push(places.rotary.first()..places.rotary.end());
+    assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    assert!(all.iter().all(|place| place.start % 256 == 0 && place.end <= places.bytes));
+    // 7.6 billion parameters of two bytes; the rotary table is 4 MiB.
+    assert!((15.2e9..15.3e9).contains(&(places.bytes as f64)), "{}", places.bytes);
+}
+
+#[test]
+fn what_weights_and_workspace_leave_is_cache() {
+    let plan = Plan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
+    assert_eq!(plan.kv_bytes_per_token(), 2 * 28 * 4 * 128 * 2, "keys and values of four heads in 28 layers, in bf16");
+    let used = plan.weights + plan.workspace + plan.blocks * plan.block;
+    let usable = (80.0 * GIB as f64 * 0.9) as usize;
+    assert!(used <= usable && used + plan.block > usable, "{used} of {usable}");
+    let few = Plan::new(&seven(), &LIMITS, 132, Memory { blocks: Some(70), ..memory(80) }).unwrap();
+    assert_eq!((few.blocks, few.weights), (70, plan.weights));
+}
+
+#[test]
+fn what_others_hold_counts_against_the_share() {
+    let alone = Plan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
+    let shared = Plan::new(&seven(), &LIMITS, 132, Memory { free: 70 * GIB, ..memory(80) }).unwrap();
+    let fewer = (alone.blocks - shared.blocks) * alone.block;
+    assert!(fewer.abs_diff(10 * GIB) <= alone.block, "{fewer}");
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_refused_with_what_would() {
+    let said = |gib| Plan::new(&seven(), &LIMITS, 132, memory(gib)).unwrap_err().to_string();
+    let hopeless = said(12);
+    assert!(hopeless.contains("weights 14.19 GiB") && hopeless.ends_with("a larger share of the card"), "{hopeless}");
+    let close = said(17);
+    assert!(close.contains("instead of 8192 tokens would fit"), "{close}");
+    let Some(tokens) = close.split("steps of ").nth(1).and_then(|rest| rest.split(' ').next()) else {
+        panic!("{close}")
+    };
+    let limits = Limits { tokens: tokens.parse().unwrap(), ..LIMITS };
+    assert!(Plan::new(&seven(), &limits, 132, memory(17)).is_ok(), "what was advised must fit");
+}
+
+#[test]
+fn shapes_without_a_kernel_are_refused_by_name() {
+    let refused = |change: fn(&mut DecoderConfig)| {
+        let mut config = seven();
+        change(&mut config);
+        check(&config, &LIMITS).unwrap_err().to_string()
+    };
+    assert!(check(&seven(), &LIMITS).is_ok());
+    assert!(refused(|config| config.head_dim = 112).contains("heads of width 112"));
+    assert!(refused(|config| (config.heads, config.kv_heads) = (34, 2)).contains("17 query heads"));
+    assert!(refused(|config| config.ffn = 1000).contains("feed-forward size 1000"));
+    assert!(check(&seven(), &Limits { tokens: 100, ..LIMITS }).is_err(), "fewer tokens than rows");
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Everything a card is asked, in one go: `waymark bench gpu`, then its peer on the same shapes and loads, then the ratios.
+# usage: gpu.sh WAYMARK OUT_DIR [arguments of `waymark bench gpu`...]     WAYMARK: a program built with --features cuda
+set -euo pipefail
+[ $# -ge 2 ] || { echo "usage: gpu.sh WAYMARK OUT_DIR [arguments...]" >&2; exit 2; }
+waymark=$1
+out=$2
+shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$out"
+
+# cuBLAS and NVRTC: where nothing else has them, PyTorch's packages do.
+packages=$(python3 - <<'PY' 2>/dev/null || true
+import glob, os, site, sysconfig
+roots = {sysconfig.get_paths()["purelib"], *site.getsitepackages(), site.getusersitepackages()}
+found = {os.path.dirname(lib) for root in roots for name in ("libcublas.so.13", "libnvrtc.so.13")
+         for lib in glob.glob(f"{root}/nvidia/**/{name}", recursive=True)}
+print(":".join(sorted(found)))
+PY
+)
+export LD_LIBRARY_PATH=${packages:+$packages:}${LD_LIBRARY_PATH:-}
+
+nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader >"$out/card.txt" || true
+status=0
+"$waymark" bench gpu --json "$out/gpu.json" "$@" | tee "$out/gpu.txt" || status=$?
+# The peer takes the sizes that both know.
+common=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --shapes|--sequences|--prompt|--tokens|--prompts|--prompt-tokens|--rounds|--loops|--turns|--observed|--written|--search-ms)
+      common+=("$1" "$2"); shift 2 ;;
+    *) shift ;;
+  esac
+done
+if python3 -c 'import torch, transformers' 2>/dev/null; then
+  ours=()
+  [ -s "$out/gpu.json" ] && ours=(--ours "$out/gpu.json")
+  python3 "$here/gpu_peer.py" --json "$out/peer.json" "${ours[@]}" "${common[@]}" >"$out/peer.txt" || status=$?
+  sed -n '/^ratio/,$p' "$out/peer.txt"
+else
+  echo "no peer: python3 has no torch or transformers"
+fi
+exit $status

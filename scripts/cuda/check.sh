@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Compiles every kernel as a card's program would, with NVRTC and without any header, for several architectures and all
+# widths of heads, then with ptxas; prints registers, spills and shared memory, and fails if anything does not compile or
+# spills. Needs python3 with pip and unzip; neither a card nor CUDA. The compilers lie under target/cuda afterwards.
+# usage: scripts/cuda/check.sh [ARCHITECTURE...]        80 and 90 by default
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+ROOT=target/cuda
+KERNELS=models/src/cuda/kernel
+T=$ROOT/cu/nvidia/cu13
+# 13.0, which a driver of the same generation takes.
+if [ ! -x "$T/bin/ptxas" ] || [ ! -e "$T/lib/libnvrtc.so.13" ]; then
+  mkdir -p "$ROOT/wheels"
+  python3 -m pip download -q --no-deps -d "$ROOT/wheels" nvidia-cuda-nvcc==13.0.88 nvidia-cuda-nvrtc==13.0.88
+  for wheel in "$ROOT"/wheels/nvidia_cuda_{nvcc,nvrtc}-13.0.*.whl; do
+    unzip -q -o "$wheel" 'nvidia/*' -d "$ROOT/cu"
+  done
+  chmod +x "$T"/bin/*
+fi
+export LD_LIBRARY_PATH=$PWD/$T/lib
+mkdir -p "$ROOT/check"
+parts=$(sed -n 's/.*include_str!("cu\/\(.*\)").*/\1/p' "$KERNELS/source.rs")
+options=$(sed -n 's/^pub const OPTIONS.*= \[\(.*\)\];/\1/p' "$KERNELS/source.rs" | tr -d '",')
+dims=$(sed -n 's/^pub const HEAD_DIMS.*= \[\(.*\)\];/\1/p' "$KERNELS/layout.rs" | tr -d ',')
+failed=0
+for arch in "${@:-80 90}"; do for arch in $arch; do for dim in $dims; do
+  unit=$ROOT/check/kernels-$dim.cu
+  { echo "#define HEAD_DIM $dim"; for part in $parts; do echo "#line 1 \"$part\""; cat "$KERNELS/cu/$part"; done; } > "$unit"
+  ptx=$ROOT/check/kernels-$dim-$arch.ptx
+  python3 scripts/cuda/nvrtc.py "$T/lib/libnvrtc.so.13" "$unit" "$ptx" "--gpu-architecture=compute_$arch" $options
+  echo "sm_$arch, heads of $dim"
+  # ptxas says the largest shared memory statically used; what a launch asks for is not among it.
+  "$T/bin/ptxas" -arch="sm_$arch" -v -o "$ROOT/check/kernels-$dim-$arch.cubin" "$ptx" 2>&1 | awk '
+    /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2] }
+    /spill stores/ { match($0, /[0-9]+ bytes spill stores/); spilled = substr($0, RSTART) + 0; stack = $1 + 0 }
+    /Used [0-9]+ registers/ {
+      match($0, /Used [0-9]+/); registers = substr($0, RSTART + 5) + 0
+      shared = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART) + 0 : 0
+      printf "  %-20s %3d registers %5d B shared %4d B stack %4d B spilled\n", name, registers, shared, stack, spilled
+      bad += spilled > 0
+    }
+    /error|warning/ { print; bad++ }
+    END { exit bad > 0 }' || failed=1
+done; done; done
+exit $failed

@@ -1,0 +1,166 @@
+//! Two ways of computing the same sequences: where their greedy texts part, and how far their probabilities are apart.
+
+use anyhow::ensure;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use waymark_models::{BLOCK, ForwardBatch, Logits, Want};
+
+use super::report::Agreement;
+use crate::engine::{Backend, BackendError};
+
+/// Sequences in blocks of their own, computed step by step on one backend.
+pub(super) struct Bed<'a> {
+    backend: &'a mut dyn Backend,
+    /// Blocks of one sequence.
+    blocks: usize,
+    /// The block the first sequence begins at.
+    first: usize,
+    batch: ForwardBatch,
+    pub(super) logits: Logits,
+}
+
+impl<'a> Bed<'a> {
+    /// For sequences of at most `tokens` tokens, from block `first` on.
+    pub(super) fn new(backend: &'a mut dyn Backend, tokens: usize, first: usize) -> Self {
+        Self { backend, blocks: tokens.div_ceil(BLOCK), first, batch: ForwardBatch::new(), logits: Logits::new() }
+    }
+
+    /// Computes the last `new` tokens of each of `sequences`, whose others are there already; the logits after each.
+    pub(super) fn step(&mut self, sequences: &[Vec<u32>], new: &[usize]) -> Result<(), BackendError> {
+        self.batch.clear();
+        for (index, (ids, new)) in sequences.iter().zip(new).enumerate() {
+            let first = (self.first + index * self.blocks) as u32;
+            let table: Vec<u32> = (first..).take(ids.len().div_ceil(BLOCK)).collect();
+            let start = ids.len() - new;
+            self.batch.push(&ids[start..], start, &table, None, Want::Last);
+        }
+        self.backend.forward(&self.batch, &mut self.logits)
+    }
+}
+
+/// Prompts of random tokens, of `from` to three times as many.
+pub(super) fn prompts(count: usize, from: usize, vocab: usize, seed: u64) -> Vec<Vec<u32>> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut prompt = |_| {
+        let len = random.random_range(from..=3 * from);
+        (0..len).map(|_| random.random_range(0..vocab as u32)).collect()
+    };
+    (0..count).map(&mut prompt).collect()
+}
+
+/// Decodes greedily on `reference` and follows on `other` with the same tokens, so that every position can be compared.
+/// `bound` is what the mean difference of log-probabilities may be.
+pub(super) fn follow(
+    what: &str,
+    reference: &mut dyn Backend,
+    other: &mut dyn Backend,
+    prompts: &[Vec<u32>],
+    tokens: usize,
+    bound: f64,
+) -> anyhow::Result<Agreement> {
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + tokens;
+    let needed = prompts.len() * longest.div_ceil(BLOCK);
+    for backend in [&*reference, &*other] {
+        let blocks = backend.spec().blocks;
+        ensure!(blocks >= needed, "{what}: {needed} KV blocks are needed, there are {blocks}");
+    }
+    let (mut own, mut theirs) = (Bed::new(reference, longest, 0), Bed::new(other, longest, 0));
+    let mut sequences = prompts.to_vec();
+    let mut new: Vec<usize> = prompts.iter().map(Vec::len).collect();
+    let mut parted = vec![None; prompts.len()];
+    let mut tally = Tally::default();
+    for position in 0..tokens {
+        own.step(&sequences, &new)?;
+        theirs.step(&sequences, &new)?;
+        for (row, ids) in sequences.iter_mut().enumerate() {
+            let (a, b) = (own.logits.row(row), theirs.logits.row(row));
+            let token = argmax(a);
+            tally.add(log_probability(a, token), log_probability(b, token));
+            if argmax(b) != token {
+                parted[row].get_or_insert(position);
+            }
+            ids.push(token as u32);
+        }
+        new.fill(1);
+    }
+    Ok(tally.agreement(what, &parted, bound))
+}
+
+/// Differences of log-probabilities.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    count: usize,
+    sum: f64,
+    largest: f64,
+    broken: bool,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, a: f64, b: f64) {
+        let off = (a - b).abs();
+        self.broken |= !off.is_finite();
+        (self.count, self.sum, self.largest) = (self.count + 1, self.sum + off, self.largest.max(off));
+    }
+
+    /// Compares whole rows of logits as distributions.
+    pub(super) fn rows(&mut self, a: &[f32], b: &[f32]) {
+        let token = argmax(a);
+        self.add(log_probability(a, token), log_probability(b, token));
+    }
+
+    pub(super) fn agreement(self, what: &str, parted: &[Option<usize>], bound: f64) -> Agreement {
+        let mean = self.sum / self.count.max(1) as f64;
+        Agreement {
+            what: what.to_owned(),
+            positions: self.count,
+            diverged: parted.iter().flatten().count(),
+            first: parted.iter().flatten().min().copied(),
+            mean,
+            largest: self.largest,
+            holds: mean <= bound && !self.broken && self.count > 0,
+        }
+    }
+}
+
+/// The highest logit's id, the lowest such id on ties.
+fn argmax(logits: &[f32]) -> usize {
+    let better = |best: usize, id: usize| if logits[id] > logits[best] { id } else { best };
+    (0..logits.len()).fold(0, better)
+}
+
+/// A token's log-probability.
+fn log_probability(logits: &[f32], id: usize) -> f64 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - max).exp()).sum();
+    f64::from(logits[id] - max) - sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::engine::mock::MockBackend;
+
+    fn mock(seed: u64) -> MockBackend {
+        MockBackend::random(seed, 100).with_confidence(4.0)
+    }
+
+    #[test]
+    fn the_same_backend_agrees_with_itself_and_another_does_not() {
+        let prompts = prompts(5, 10, 100, 1);
+        assert!(prompts.iter().all(|prompt| (10..=30).contains(&prompt.len())));
+        let same = follow("same", &mut mock(1), &mut mock(1), &prompts, 12, 0.0).unwrap();
+        assert_eq!((same.positions, same.diverged, same.first, same.largest), (60, 0, None, 0.0));
+        assert!(same.holds);
+        let other = follow("other", &mut mock(1), &mut mock(2), &prompts, 12, 0.01).unwrap();
+        assert!(!other.holds && other.diverged == 5 && other.mean > 1.0, "{other:?}");
+    }
+
+    #[test]
+    fn what_is_no_number_never_holds() {
+        let mut tally = Tally::default();
+        tally.add(f64::NAN, 0.0);
+        assert!(!tally.agreement("", &[], 1.0).holds);
+        assert!(!Tally::default().agreement("", &[], 1.0).holds, "nothing was compared");
+    }
+}

@@ -1,0 +1,173 @@
+//! What was measured, as JSON and as a table.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use super::shape::Best;
+
+/// Everything one run of the bench found. What was not measured is missing, and `notes` says why.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    /// What computed, such as `NVIDIA H200, driver CUDA 13.0` or `cpu`.
+    pub(super) device: String,
+    pub(super) version: &'static str,
+    /// Kernels that differ from their reference; empty when all hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kernels: Option<Kernels>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) agreement: Vec<Agreement>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) best: Option<Best>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) ready: Vec<Ready>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) decode: Vec<Rate>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) prefill: Vec<Rate>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) agentic: Vec<Load>,
+    pub(super) notes: Vec<String>,
+}
+
+/// The kernels against their references.
+#[derive(Debug, Serialize)]
+pub(super) struct Kernels {
+    pub(super) compared: usize,
+    /// The largest error as a share of its bound.
+    pub(super) worst: f64,
+    pub(super) wrong: Vec<String>,
+}
+
+/// Two ways of computing the same.
+#[derive(Debug, Serialize)]
+pub(super) struct Agreement {
+    /// What was compared.
+    pub(super) what: String,
+    /// Positions compared.
+    pub(super) positions: usize,
+    /// Sequences whose greedy text differs, and the first position at which one does.
+    pub(super) diverged: usize,
+    pub(super) first: Option<usize>,
+    /// Difference of the log-probability of the same token: the mean and the largest.
+    pub(super) mean: f64,
+    pub(super) largest: f64,
+    /// Whether the difference is what rounding explains.
+    pub(super) holds: bool,
+}
+
+/// How long a shape took to load, and what its cache takes.
+#[derive(Debug, Serialize)]
+pub(super) struct Ready {
+    pub(super) shape: String,
+    pub(super) seconds: f64,
+    pub(super) kv_bytes_per_token: usize,
+    pub(super) kv_tokens: usize,
+}
+
+/// A rate at one number of sequences.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Rate {
+    pub(super) shape: String,
+    pub(super) sequences: usize,
+    /// Prompt tokens per sequence.
+    pub(super) prompt: usize,
+    pub(super) graphs: bool,
+    /// Over all sequences.
+    pub(super) tokens_per_second: f64,
+    /// The least time the card needs by its ceilings, as a share of the time it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) of_floor: Option<f64>,
+}
+
+/// The agentic load, one way of serving it.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Load {
+    pub(super) shape: String,
+    pub(super) way: &'static str,
+    pub(super) loops: usize,
+    pub(super) questions_per_second: f64,
+    /// Milliseconds from the end of a search to the first token after it.
+    pub(super) resume_p50: f64,
+    pub(super) resume_p95: f64,
+    /// Tokens whose KV was computed, found in the prefix cache, and computed although they had been before.
+    pub(super) computed: u64,
+    pub(super) cached: u64,
+    pub(super) recomputed: u64,
+}
+
+impl Report {
+    /// True when nothing that was compared is wrong.
+    pub(super) fn holds(&self) -> bool {
+        self.kernels.as_ref().is_none_or(|kernels| kernels.wrong.is_empty()) && self.agreement.iter().all(|a| a.holds)
+    }
+
+    /// Prints it for people.
+    pub(super) fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        if self.device.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "{}, waymark {}", self.device, self.version)?;
+        if let Some(kernels) = &self.kernels {
+            let (compared, wrong) = (kernels.compared, kernels.wrong.len());
+            writeln!(out, "kernels: {compared} comparisons, {wrong} wrong, worst {:.2} of its bound", kernels.worst)?;
+            kernels.wrong.iter().try_for_each(|wrong| writeln!(out, "  WRONG: {wrong}"))?;
+        }
+        for a in &self.agreement {
+            let verdict = if a.holds { "" } else { "  WRONG" };
+            let first = a.first.map_or_else(String::new, |first| format!(", first at {first}"));
+            writeln!(
+                out,
+                "{}: {} positions, {} diverged{first}; log-probability off by {:.5}, at most {:.5}{verdict}",
+                a.what, a.positions, a.diverged, a.mean, a.largest
+            )?;
+        }
+        if let Some(best) = self.best {
+            writeln!(out, "ceilings: {:.2} TB/s, {:.0} TFLOP/s", best.bandwidth / 1e12, best.operations / 1e12)?;
+        }
+        for ready in &self.ready {
+            let Ready { shape, seconds, kv_bytes_per_token: bytes, kv_tokens } = ready;
+            writeln!(out, "{shape}: ready in {seconds:.1} s, {bytes} bytes of KV per token, {kv_tokens} tokens")?;
+        }
+        self.rates(out)?;
+        self.loads(out)?;
+        self.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))
+    }
+
+    fn rates(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        for (name, rates) in [("decode", &self.decode), ("prefill", &self.prefill)] {
+            if rates.is_empty() {
+                continue;
+            }
+            writeln!(
+                out,
+                "{name:8} {:>14} {:>10} {:>7} {:>7} {:>12} {:>9}",
+                "shape", "sequences", "prompt", "graphs", "tokens/s", "of floor"
+            )?;
+            for rate in rates {
+                let graphs = if rate.graphs { "on" } else { "off" };
+                let floor = rate.of_floor.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
+                let Rate { shape, sequences, prompt, tokens_per_second: rate, .. } = rate;
+                writeln!(out, "{:8} {shape:>14} {sequences:>10} {prompt:>7} {graphs:>7} {rate:>12.1} {floor:>9}", "")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn loads(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        if self.agentic.is_empty() {
+            return Ok(());
+        }
+        let head = ["questions/s", "resume p50", "p95 ms", "computed", "cached", "recomputed"];
+        write!(out, "{:42}", "agentic load")?;
+        head.iter().try_for_each(|name| write!(out, " {name:>11}"))?;
+        for load in &self.agentic {
+            let Load { shape, way, loops, questions_per_second: rate, resume_p50, resume_p95, .. } = load;
+            let Load { computed, cached, recomputed, .. } = load;
+            let what = format!("{shape}, {loops} loops, {way}");
+            write!(out, "\n{what:42} {rate:>11.2} {resume_p50:>11.1} {resume_p95:>11.1}")?;
+            write!(out, " {computed:>11} {cached:>11} {recomputed:>11}")?;
+        }
+        writeln!(out)
+    }
+}

@@ -1,0 +1,235 @@
+//! The parts of the bench, one after the other.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use waymark_models::BLOCK;
+use waymark_models::decoder::Decoder;
+use waymark_models::kernel::Team;
+use waymark_models::tokenizer::Tokenizer;
+
+use super::agentic::{Script, Source, Way};
+use super::rates::{self, Setting};
+use super::report::Report;
+use super::shape::{Best, Shape};
+use super::{Args, Part};
+use crate::agent::{Search, SearchLimits, Searcher};
+use crate::cli::assembly;
+use crate::cli::eval::{Questions, Way as Mode};
+use crate::config::{Device, cores};
+use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget, MockBackend};
+
+impl Args {
+    /// Does what was asked for, and fills the report.
+    pub(super) async fn measure(&self, report: &mut Report) -> anyhow::Result<()> {
+        match self.device {
+            _ if self.mock => {
+                report.device = "mock".to_owned();
+                let shape = self.shapes.first().context("--shapes: give at least one")?.clone();
+                let backend = MockBackend::random(1, shape.config.vocab).with_blocks(self.blocks());
+                self.loads(Box::new(backend), &shape, report).await
+            }
+            Device::Cpu => {
+                report.device = "cpu".to_owned();
+                let (backend, shape) = self.processor()?;
+                self.loads(backend, &shape, report).await
+            }
+            Device::Auto => self.card(0, report).await,
+            Device::Cuda(ordinal) => self.card(ordinal, report).await,
+        }
+    }
+
+    /// Everything that runs on any backend.
+    async fn loads(&self, backend: Box<dyn Backend>, shape: &Shape, report: &mut Report) -> anyhow::Result<()> {
+        report.notes.push("no card: rates and loads alone, kernels and ceilings are a card's".to_owned());
+        let engine = self.engine(backend)?;
+        self.rates(&engine, shape, None, true, report).await?;
+        self.agentic(&engine, shape, report).await?;
+        engine.shutdown().await;
+        Ok(())
+    }
+
+    /// Decode and prefill rates.
+    async fn rates(
+        &self,
+        engine: &Engine,
+        shape: &Shape,
+        best: Option<Best>,
+        graphs: bool,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let setting = Setting { prompt: self.prompt, tokens: self.tokens, rounds: self.rounds, graphs };
+        if self.wants(Part::Decode) {
+            report.decode.extend(rates::decode(engine, shape, &self.sequences, setting, best).await?);
+        }
+        if self.wants(Part::Prefill) && graphs {
+            let setting = Setting { prompt: self.prompt_tokens, ..setting };
+            report.prefill.push(rates::prefill(engine, shape, self.prompts, setting, best).await?);
+        }
+        Ok(())
+    }
+
+    /// The agentic load in all its ways.
+    async fn agentic(&self, engine: &Engine, shape: &Shape, report: &mut Report) -> anyhow::Result<()> {
+        if !self.wants(Part::Agentic) {
+            return Ok(());
+        }
+        let source = self.source()?;
+        if let Source::Wait(time) = source {
+            let note =
+                format!("agentic load on {}: no index was given, every search is a wait of {time:?}", shape.name);
+            report.notes.push(note);
+        }
+        let script = Script {
+            loops: self.loops,
+            turns: self.turns,
+            prompt: self.prompt,
+            written: self.written,
+            observed: self.observed,
+        };
+        // Once before, so that no way pays for what the first steps of a size cost.
+        script.run(engine, shape, &source, Way::Parked, 0).await?;
+        for (round, way) in (1..).zip(Way::ALL) {
+            report.agentic.push(script.run(engine, shape, &source, way, round).await?);
+        }
+        Ok(())
+    }
+
+    /// What the loops search.
+    fn source(&self) -> anyhow::Result<Source> {
+        let (Some(index), Some(questions)) = (&self.index, &self.questions) else {
+            return Ok(Source::Wait(self.search_time()));
+        };
+        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(self.threads())))?;
+        let options = waymark_index::OpenOptions { concurrency: self.threads(), ..Default::default() };
+        let index = waymark_index::Index::open_with(index, Arc::new(embedder), &options)?;
+        let mode = *Mode::defaults(index.modes()).first().context("the index offers no way of searching")?;
+        let limits = SearchLimits {
+            threads: self.threads(),
+            waiting: assembly::SEARCHES_WAITING,
+            timeout: std::time::Duration::from_secs(10),
+        };
+        let searcher: Arc<dyn Search> = Arc::new(Searcher::new(index, limits)?);
+        Ok(Source::Index(searcher, mode, Arc::new(Questions::texts(questions)?)))
+    }
+
+    fn engine(&self, backend: Box<dyn Backend>) -> anyhow::Result<Engine> {
+        let config = EngineConfig {
+            max_batch_rows: self.rows(),
+            step_tokens: self.step_tokens(),
+            max_waiting: self.rows() + self.loops,
+            undelivered: 4096,
+            ..EngineConfig::default()
+        };
+        // Shapes have no text; nothing stops on any.
+        Ok(Engine::start(backend, config, Tokenizer::bytes().table())?)
+    }
+
+    /// The model on the processor, under the name of its file.
+    fn processor(&self) -> anyhow::Result<(Box<dyn Backend>, Shape)> {
+        let name = self.model.as_deref().context("--device cpu takes --model: random weights are for cards")?;
+        let (checkpoint, _) = assembly::checkpoint(name, self.cache.clone())?;
+        let decoder = Decoder::load(&checkpoint.weights, Arc::new(Team::new(self.threads())))?;
+        let shape = Shape { name: checkpoint.name.clone(), config: decoder.config().clone() };
+        let generation = checkpoint.weights.generation();
+        let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Blocks(self.blocks()))?;
+        Ok((Box::new(backend), shape))
+    }
+
+    /// Sequences in a step at most.
+    fn rows(&self) -> usize {
+        self.sequences.iter().copied().chain([self.loops, self.prompts]).max().unwrap_or(1)
+    }
+
+    /// Tokens in a step at most.
+    fn step_tokens(&self) -> usize {
+        8192.max(self.rows() + BLOCK)
+    }
+
+    /// The longest sequence of any load.
+    fn longest(&self) -> usize {
+        let agentic = self.prompt + self.turns * (self.written + self.observed);
+        agentic.max(self.prompt + self.tokens).max(self.prompt_tokens + 1)
+    }
+
+    /// Blocks that hold every load at once.
+    fn blocks(&self) -> usize {
+        let most = self.sequences.iter().copied().max().unwrap_or(1);
+        let decode = most * (self.prompt + self.tokens).div_ceil(BLOCK);
+        let prefill = self.prompts * (self.prompt_tokens + 1).div_ceil(BLOCK);
+        // Resubmitted turns leave the blocks of the one before in the cache.
+        let agentic = 2 * self.loops * self.longest().div_ceil(BLOCK);
+        decode.max(prefill).max(agentic) + 1
+    }
+
+    fn threads(&self) -> usize {
+        if self.threads == 0 { cores() } else { self.threads }
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+impl Args {
+    #[allow(clippy::unused_async, reason = "with a card it measures")]
+    async fn card(&self, _: usize, _: &mut Report) -> anyhow::Result<()> {
+        anyhow::bail!(
+            "this program was built without CUDA: build it with --features cuda, or try --device cpu or --mock"
+        )
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Args {
+    /// Everything, on card `ordinal`.
+    async fn card(&self, ordinal: usize, report: &mut Report) -> anyhow::Result<()> {
+        use super::card;
+        let team = Arc::new(Team::new(self.threads()));
+        let (best, device) = card::best(ordinal)?;
+        report.device = device;
+        report.best = self.wants(Part::Ceilings).then_some(best);
+        if self.wants(Part::Check) {
+            report.kernels = Some(card::kernels(ordinal, 1)?);
+            report.agreement = card::agreement(ordinal, &self.compared()?, Arc::clone(&team))?;
+        }
+        if ![Part::Decode, Part::Prefill, Part::Agentic].into_iter().any(|part| self.wants(part)) {
+            return Ok(());
+        }
+        for shape in &self.shapes {
+            let limits = waymark_models::cuda::plan::Limits {
+                rows: self.rows(),
+                tokens: self.step_tokens(),
+                context: self.longest().min(shape.config.context),
+            };
+            for graphs in [true, false] {
+                if !graphs && !self.wants(Part::Decode) {
+                    continue;
+                }
+                let (backend, ready) = card::backend(ordinal, shape, limits, graphs, Arc::clone(&team))?;
+                let engine = self.engine(Box::new(backend))?;
+                if graphs {
+                    report.ready.push(ready);
+                }
+                self.rates(&engine, shape, Some(best), graphs, report).await?;
+                if graphs {
+                    self.agentic(&engine, shape, report).await?;
+                }
+                engine.shutdown().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The checkpoint that card and processor are compared over.
+    fn compared(&self) -> anyhow::Result<waymark_models::weights::Weights> {
+        if let Some(name) = &self.model {
+            return Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights);
+        }
+        let shape: Shape = "tiny".parse().map_err(anyhow::Error::msg)?;
+        let dir = std::env::temp_dir().join(format!("waymark-bench-gpu-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let written = waymark_models::weights::write_random(&dir, &shape.config, 1);
+        let opened = written.and_then(|()| waymark_models::weights::Weights::open(&dir));
+        // The files stay mapped without their names.
+        std::fs::remove_dir_all(&dir)?;
+        Ok(opened?)
+    }
+}

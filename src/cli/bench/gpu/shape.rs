@@ -1,0 +1,150 @@
+//! The shapes of decoders that rates are measured at, and what a step of each costs at least.
+
+use std::str::FromStr;
+
+use serde::Serialize;
+use waymark_models::decoder::{DecoderConfig, RopeScaling};
+
+/// A decoder's shape by name.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Shape {
+    pub(super) name: String,
+    pub(super) config: DecoderConfig,
+}
+
+/// What a card does at best.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Best {
+    /// Bytes per second, read and written together.
+    pub(super) bandwidth: f64,
+    /// Operations per second on `bf16` matrices; a multiplication and an addition are two.
+    pub(super) operations: f64,
+}
+
+/// The shapes known by name.
+const KNOWN: [(&str, [usize; 8], bool, bool); 4] = [
+    // vocab, hidden, layers, heads, kv heads, head dim, ffn, context; tied embeddings; biases of queries, keys and values
+    ("smollm2-135m", [49_152, 576, 30, 9, 3, 64, 1536, 8192], true, false),
+    ("qwen2.5-3b", [151_936, 2048, 36, 16, 2, 128, 11_008, 32_768], true, true),
+    ("qwen2.5-7b", [152_064, 3584, 28, 28, 4, 128, 18_944, 32_768], false, true),
+    ("tiny", [4096, 576, 6, 9, 3, 64, 1536, 4096], true, true),
+];
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = KNOWN.iter().find(|(known, ..)| *known == name);
+        let &(_, [vocab, hidden, layers, heads, kv_heads, head_dim, ffn, context], tied, bias) =
+            found.ok_or_else(|| {
+                let names: Vec<&str> = KNOWN.iter().map(|(name, ..)| *name).collect();
+                format!("unknown shape `{name}`: use one of {}", names.join(", "))
+            })?;
+        let config = DecoderConfig {
+            vocab,
+            hidden,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            context,
+            rope_base: 1e6,
+            rope_scaling: RopeScaling::None,
+            rms_eps: 1e-6,
+            tied_embeddings: tied,
+            qkv_bias: bias,
+            qk_norm: false,
+        };
+        Ok(Self { name: name.to_owned(), config })
+    }
+}
+
+impl Shape {
+    /// Values in the matrices that every token goes through, the vocabulary's among them.
+    pub(super) fn parameters(&self) -> usize {
+        self.layers() + self.config.vocab * self.config.hidden
+    }
+
+    /// The same without the vocabulary's, which only sampled positions go through.
+    fn layers(&self) -> usize {
+        let config = &self.config;
+        let attention = config.hidden * (2 * config.q_width() + 2 * config.kv_width());
+        config.layers * (attention + 3 * config.hidden * config.ffn)
+    }
+
+    /// Bytes of KV one token takes in all layers, in `bf16`.
+    pub(super) fn kv_bytes(&self) -> usize {
+        2 * self.config.kv_width() * self.config.layers * 2
+    }
+
+    /// Seconds that a decode step of `rows` sequences with `context` tokens each takes at least: every weight and the KV of
+    /// every token is read once, and every row is multiplied with every weight.
+    pub(super) fn decode_floor(&self, rows: usize, context: usize, best: Best) -> f64 {
+        let bytes = 2 * self.parameters() + rows * context * self.kv_bytes();
+        let operations = rows * (2 * self.parameters() + context * self.attention_operations());
+        (bytes as f64 / best.bandwidth).max(operations as f64 / best.operations)
+    }
+
+    /// Seconds that computing `rows` prompts of `tokens` tokens each takes at least; logits of the last tokens alone.
+    pub(super) fn prefill_floor(&self, rows: usize, tokens: usize, best: Best) -> f64 {
+        // Each position looks at itself and at those before it.
+        let pairs = tokens * (tokens + 1) / 2;
+        let vocabulary = 2 * self.config.vocab * self.config.hidden;
+        let row = 2 * self.layers() * tokens + pairs * self.attention_operations() + vocabulary;
+        let operations = rows as f64 * row as f64 / best.operations;
+        operations.max(2.0 * self.parameters() as f64 / best.bandwidth)
+    }
+
+    /// Operations of one query position with one key position: scores and weighted values of all heads and layers.
+    fn attention_operations(&self) -> usize {
+        4 * self.config.q_width() * self.config.layers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn shape(name: &str) -> Shape {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn shapes_have_the_sizes_their_names_say() {
+        // Published: 134.5 million, 3.09 billion (2.77 without embeddings), 7.62 billion (6.53 without embeddings).
+        assert!((134.4e6..134.6e6).contains(&(shape("smollm2-135m").parameters() as f64)));
+        assert!((3.08e9..3.09e9).contains(&(shape("qwen2.5-3b").parameters() as f64)));
+        assert!((7.06e9..7.08e9).contains(&(shape("qwen2.5-7b").parameters() as f64)), "one of two embeddings counts");
+        assert_eq!(shape("qwen2.5-7b").kv_bytes(), 57_344);
+        assert!("gpt".parse::<Shape>().is_err_and(|error| error.contains("qwen2.5-3b")));
+        for (name, ..) in KNOWN {
+            assert!(shape(name).config.check().is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_sequence_is_bound_by_weights_and_many_by_arithmetic() {
+        let best = Best { bandwidth: 4e12, operations: 8e14 };
+        let seven = shape("qwen2.5-7b");
+        let weights = 2.0 * seven.parameters() as f64 / best.bandwidth;
+        assert!((seven.decode_floor(1, 1, best) / weights - 1.0).abs() < 1e-3);
+        // Where bytes and operations balance: a row costs two operations per weight, a weight two bytes.
+        let balance = (best.operations / best.bandwidth) as usize;
+        let floor = |rows| seven.decode_floor(rows, 0, best);
+        assert!((floor(balance / 2) / floor(1) - 1.0).abs() < 1e-9);
+        assert!((floor(2 * balance) / floor(1) - 2.0).abs() < 1e-3);
+        // KV of 64 sequences with 4,096 tokens is more than the weights of the 7B.
+        assert!(seven.decode_floor(64, 4096, best) > 2.0 * floor(1));
+    }
+
+    #[test]
+    fn prefill_grows_faster_than_its_length() {
+        let best = Best { bandwidth: 4e12, operations: 8e14 };
+        let shape = shape("qwen2.5-3b");
+        let (short, long) = (shape.prefill_floor(1, 2048, best), shape.prefill_floor(1, 4096, best));
+        assert!(long > 2.0 * short && long < 3.0 * short);
+        assert!((shape.prefill_floor(4, 2048, best) / short - 4.0).abs() < 1e-9);
+    }
+}

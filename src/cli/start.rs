@@ -1,0 +1,62 @@
+//! Starting a server: what takes long before it listens, what it reads again while it runs, and how it is stopped.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::api::auth::Keys;
+use crate::server::{Hangups, Server, Tls};
+
+/// Waits for `start`, unless `stop` comes first: then the program ends with success. Nothing was served yet, downloads
+/// go on where they were broken off, and an index is published whole or not at all.
+pub(crate) async fn unless_stopped<T: Send + 'static>(
+    start: impl Future<Output = anyhow::Result<T>> + Send + 'static,
+    stop: Pin<&mut impl Future<Output = ()>>,
+) -> anyhow::Result<T> {
+    // On a thread of its own: most of it does not wait but works, and would not let the signal be heard.
+    let starting = tokio::spawn(start);
+    tokio::select! {
+        started = starting => started?,
+        () = stop => {
+            tracing::info!("stopped before it listened");
+            // Whatever is going on in other threads need not come to its end.
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Reads again what `server` has from files, at every SIGHUP. Where it has nothing of that kind, a hang-up ends the
+/// process as ever.
+pub(crate) fn reload_on_hangup(server: &Server) {
+    let (keys, tls) = (server.keys(), server.tls());
+    if !keys.required() && tls.is_none() {
+        return;
+    }
+    let mut hangups = Hangups::catch();
+    tokio::spawn(async move {
+        loop {
+            hangups.next().await;
+            let (keys, tls) = (keys.clone(), tls.clone());
+            // A file may lie on a disk that takes its time.
+            let read = tokio::task::spawn_blocking(move || reload(&keys, tls.as_ref()));
+            if let Err(error) = read.await {
+                tracing::error!(%error, "reading again has failed");
+            }
+        }
+    });
+}
+
+/// Reads everything again; what cannot be read stays as it was.
+fn reload(keys: &Keys, tls: Option<&Tls>) {
+    match keys.reload() {
+        Ok(reloaded) => {
+            let (known, added, removed) = (reloaded.known, reloaded.added, reloaded.removed);
+            tracing::info!(known, added, removed, "API keys read again");
+        }
+        Err(error) => tracing::error!(%error, "API keys stay as they were"),
+    }
+    match tls.map(Tls::reload) {
+        Some(Ok(())) => tracing::info!("certificates read again"),
+        Some(Err(error)) => tracing::error!(%error, "certificates stay as they were"),
+        None => {}
+    }
+}

@@ -1,0 +1,110 @@
+//! What computes.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What computes, flag by flag.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DeviceArgs {
+    /// What computes: `cpu`, `cuda` or `cuda:N` for NVIDIA card N, or `auto`: the first card where one can be used,
+    /// otherwise the processor.
+    #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
+    pub device: Device,
+
+    /// Share of the card's memory that may be taken, for weights, workspace and KV cache (`--kv-bytes` is for the
+    /// processor); what is left of it is for adapters.
+    #[arg(long, env = "WAYMARK_GPU_MEMORY", value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
+    pub gpu_memory: f64,
+
+    /// Launch each kernel of a decode step by itself on a card, instead of replaying a recorded graph.
+    #[arg(long, env = "WAYMARK_NO_CUDA_GRAPHS")]
+    pub no_cuda_graphs: bool,
+}
+
+/// What computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// A card where one can be used, otherwise the processor.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// The NVIDIA card of this number.
+    Cuda(usize),
+}
+
+/// What computes, and how a card is used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeviceConfig {
+    /// What computes.
+    pub device: Device,
+    /// Share of the card's memory that may be taken.
+    pub share: f64,
+    /// Whether decode steps are recorded and replayed.
+    pub graphs: bool,
+}
+
+impl DeviceConfig {
+    /// `device`, used as it is by default.
+    pub fn of(device: Device) -> Self {
+        Self { device, share: 0.9, graphs: true }
+    }
+}
+
+impl DeviceArgs {
+    /// What the flags mean together.
+    pub fn resolve(self) -> DeviceConfig {
+        DeviceConfig { device: self.device, share: self.gpu_memory, graphs: !self.no_cuda_graphs }
+    }
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown = || format!("unknown device `{text}`: use cpu, cuda, cuda:N or auto");
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => {
+                let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                number.map(Self::Cuda).ok_or_else(unknown)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("give a share above 0 and at most 1, such as 0.9".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_and_written() {
+        for (text, device) in [("cpu", Device::Cpu), ("auto", Device::Auto), ("cuda:3", Device::Cuda(3))] {
+            assert_eq!(text.parse(), Ok(device));
+            assert_eq!(device.to_string(), text);
+        }
+        assert_eq!("cuda".parse(), Ok(Device::Cuda(0)));
+        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU"] {
+            assert!(text.parse::<Device>().is_err_and(|error| error.contains("cuda:N")), "{text}");
+        }
+        assert!(share("0").is_err() && share("1.5").is_err() && share("nan").is_err() && share("0.5") == Ok(0.5));
+    }
+}

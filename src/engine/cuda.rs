@@ -1,0 +1,87 @@
+//! The decoder on an NVIDIA card.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use waymark_models::cuda::{CudaDecoder, CudaError};
+use waymark_models::kernel::Team;
+use waymark_models::sampler::Pick;
+use waymark_models::{AdapterSlot, ForwardBatch, Logits};
+
+use super::backend::{Backend, BackendError, BackendSpec, Output};
+
+/// A decoder on a card, and threads of this machine for what the card leaves to it.
+#[derive(Debug)]
+pub struct CudaBackend {
+    spec: BackendSpec,
+    decoder: CudaDecoder,
+    team: Arc<Team>,
+}
+
+impl CudaBackend {
+    /// A backend called `name` over `decoder`; `generation` identifies its weights. Tokens that the card does not choose are
+    /// chosen on `team`.
+    pub fn new(decoder: CudaDecoder, name: &str, generation: u64, team: Arc<Team>) -> Self {
+        let spec = BackendSpec {
+            name: name.to_owned(),
+            vocab: decoder.config().vocab,
+            blocks: decoder.plan().blocks,
+            context: decoder.limits().context,
+            generation,
+        };
+        Self { spec, decoder, team }
+    }
+
+    /// What it computes on.
+    pub fn decoder(&mut self) -> &mut CudaDecoder {
+        &mut self.decoder
+    }
+}
+
+impl From<CudaError> for BackendError {
+    fn from(error: CudaError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl Backend for CudaBackend {
+    fn spec(&self) -> &BackendSpec {
+        &self.spec
+    }
+
+    fn forward(&mut self, batch: &ForwardBatch, logits: &mut Logits) -> Result<(), BackendError> {
+        self.decoder.submit(batch, &[])?;
+        Ok(self.decoder.collect(logits, &mut Vec::new())?)
+    }
+
+    fn overlaps(&self) -> bool {
+        true
+    }
+
+    fn submit(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>], _: &mut Output) -> Result<(), BackendError> {
+        Ok(self.decoder.submit(batch, picks)?)
+    }
+
+    fn collect(&mut self, output: &mut Output) -> Result<(), BackendError> {
+        Ok(self.decoder.collect(&mut output.logits, &mut output.drawn)?)
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.decoder.lost()
+    }
+
+    fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {
+        Ok(self.decoder.load_adapter(dir)?)
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) {
+        if let Err(error) = self.decoder.unload_adapter(slot) {
+            // Of a lost card: the next step says so.
+            tracing::error!(slot = slot.0, %error, "an adapter was not unloaded");
+        }
+    }
+
+    fn team(&self) -> Option<&Team> {
+        Some(&self.team)
+    }
+}

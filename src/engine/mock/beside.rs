@@ -1,0 +1,53 @@
+//! The mock as a device: it works beside its caller and draws tokens itself.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use waymark_models::Logits;
+use waymark_models::sampler::{Pick, SampleError, Sampled};
+
+use crate::engine::backend::{BackendError, Output};
+
+/// A pass that was begun and not collected.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) result: Result<(), BackendError>,
+    pub(super) logits: Logits,
+    pub(super) picks: Vec<Option<Pick>>,
+    /// When it is done.
+    pub(super) done: Instant,
+}
+
+impl Flight {
+    /// Waits for its end and gives what became of it.
+    pub(super) fn land(self, output: &mut Output) -> Result<(), BackendError> {
+        thread::sleep(self.done.saturating_duration_since(Instant::now()));
+        self.result?;
+        let rows = self.logits.rows();
+        let pick = |row: usize| self.picks.get(row).copied().flatten();
+        output.drawn.clear();
+        output.drawn.extend((0..rows).map(|row| pick(row).map(|_| draw(self.logits.row(row)))));
+        let left: Vec<usize> = (0..rows).filter(|&row| pick(row).is_none()).collect();
+        output.logits.reset(self.logits.vocab(), left.len());
+        for (to, from) in left.into_iter().enumerate() {
+            output.logits.row_mut(to).copy_from_slice(self.logits.row(from));
+        }
+        Ok(())
+    }
+}
+
+/// When a pass that takes `time` from now on is done.
+pub(super) fn after(time: Duration) -> Instant {
+    Instant::now() + time
+}
+
+/// The most probable token: of the mock's distributions, nearly always the one that is drawn.
+fn draw(logits: &[f32]) -> Result<Sampled, SampleError> {
+    if logits.iter().any(|logit| logit.is_nan()) {
+        return Err(SampleError::NotFinite);
+    }
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = logits.iter().map(|logit| (logit - max).exp()).sum();
+    let id = logits.iter().position(|logit| *logit == max).unwrap_or(0) as u32;
+    Ok(Sampled { id, logprob: -sum.ln(), top: Vec::new() })
+}
