@@ -14,6 +14,7 @@ pub mod embedder;
 pub mod error;
 pub mod folder;
 pub mod gradient;
+pub mod grammar;
 pub mod kernel;
 pub mod pull;
 pub mod sampler;

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use waymark_models::sampler::{SampleError, Sampler, SamplingParams};
+use waymark_models::sampler::{SampleError, Sampler, SamplingParams, TokenMask};
 
 /// Probabilities by id: temperature, min-p, top-k, top-p, as the documentation of the sampler says.
 fn oracle(params: &SamplingParams, logits: &[f32], allow: Option<&[u32]>) -> Vec<f64> {
@@ -164,6 +164,26 @@ fn broken_logits_fail_and_leave_the_sampler_usable() {
     assert_eq!(sampler.sample(&[], &[], None), Err(SampleError::NoCandidate));
     let masked = sampler.sample(&[f32::NEG_INFINITY, 3.0], &[0, 1, 9], None).unwrap();
     assert_eq!((masked.id, masked.logprob), (1, 0.0));
+}
+
+#[test]
+fn a_mask_is_an_allow_list_of_any_size() {
+    let logits = random_logits(9, 700, 6.0);
+    let few: Vec<u32> = vec![5, 17, 300, 699];
+    let mut mask = TokenMask::all(logits.len());
+    (0..700).filter(|id| !few.contains(id)).for_each(|id| mask.forbid(id));
+    for params in
+        [SamplingParams::greedy(), SamplingParams { top_p: 0.9, repetition_penalty: 1.3, ..Default::default() }]
+    {
+        let (mut listed, mut masked) = (Sampler::new(params.clone()), Sampler::new(params));
+        for _ in 0..200 {
+            let wanted = listed.sample(&logits, &[5, 9], Some(&few)).unwrap();
+            assert_eq!(masked.sample_within(&logits, &[5, 9], &mask).unwrap(), wanted);
+        }
+    }
+    let none = TokenMask::from_words(vec![0; 22], 700);
+    let mut sampler = Sampler::new(SamplingParams::default());
+    assert_eq!(sampler.sample_within(&logits, &[], &none), Err(SampleError::NoCandidate));
 }
 
 proptest! {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 use waymark_index::Mode;
+use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::budget::Budget;
@@ -19,6 +20,7 @@ use super::protocol::Kind;
 use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
+use super::shape::Shape;
 use super::trajectory::{Fragment, Trajectory};
 use super::variant::Variant;
 use crate::engine::{Engine, RequestId, SessionOptions};
@@ -51,6 +53,7 @@ pub(super) struct Settings {
     pub(super) stop: Vec<String>,
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
+    pub(super) shape: Option<Shape>,
     pub(super) salt: u64,
     /// The request it is run for.
     pub(super) request: Option<RequestId>,
@@ -73,7 +76,8 @@ impl<S: Source> Episode<S> {
     /// # Errors
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
     /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] and
-    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Text`] when template or tokenizer fail.
+    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Shape`] for a schema that cannot be followed,
+    /// [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -86,7 +90,10 @@ impl<S: Source> Episode<S> {
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
-        let mut prompt = runtime.encode(&policy.protocol.prompt(&question, guided))?;
+        let mut prompt = match options.prompt {
+            Some(ids) => ids,
+            None => runtime.encode(&policy.protocol.prompt(&question, guided))?,
+        };
         let context = budget.context_tokens.min(runtime.engine.limit());
         let aside = set_aside(runtime, policy, guided, question.question(), &budget, context);
         if policy.variant == Variant::Training {
@@ -95,8 +102,9 @@ impl<S: Source> Episode<S> {
         } else if prompt.len() + aside >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
+        let shape = options.json.as_ref().map(|json| shape(runtime, policy, json)).transpose()?;
         let settings = Settings {
-            id: options.id.unwrap_or_else(|| Uuid::now_v7().simple().to_string()),
+            id: options.id.unwrap_or_else(new_id),
             budget,
             retrieval,
             mode: options.mode,
@@ -105,6 +113,7 @@ impl<S: Source> Episode<S> {
             stop: options.stop,
             guided,
             logprobs: options.logprobs,
+            shape,
             salt: options.salt,
             request: options.request,
             context,
@@ -113,6 +122,20 @@ impl<S: Source> Episode<S> {
         let question = question.into_question();
         let (runtime, policy) = (runtime.clone(), policy.clone());
         Ok(Episode { runtime, policy, settings, question, prompt, remains: None })
+    }
+
+    /// The same question once more, with an id and a random sequence of its own: what was checked, encoded and compiled
+    /// for this episode serves for both.
+    pub fn again(&self, id: Option<String>, seed: u64) -> Episode<S> {
+        let Episode { runtime, policy, settings, question, prompt, .. } = self;
+        Episode {
+            runtime: runtime.clone(),
+            policy: policy.clone(),
+            settings: Settings { id: id.unwrap_or_else(new_id), seed, ..settings.clone() },
+            question: question.clone(),
+            prompt: prompt.clone(),
+            remains: None,
+        }
     }
 
     /// Its id.
@@ -152,6 +175,16 @@ impl<S: Source> Episode<S> {
         }
         result
     }
+}
+
+fn new_id() -> String {
+    Uuid::now_v7().simple().to_string()
+}
+
+/// The rules for answers that must be `json`.
+fn shape<S: Source>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<Shape, AgentError> {
+    let (tags, table) = (policy.protocol.tags(), runtime.tokenizer.table());
+    Ok(Shape::new(json, tags, runtime.vocabulary()?, table, &runtime.eos)?)
 }
 
 /// Whether the episode is guided. The training loop never is: it exists to be like the reference's.

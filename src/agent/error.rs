@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use waymark_index::Mode;
 use waymark_models::ModelError;
+use waymark_models::grammar::GrammarError;
 
 use super::policy::SHOWN;
 use crate::engine::EngineError;
@@ -50,6 +51,9 @@ pub enum AgentError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The answer cannot be held to what the request says it must be.
+    #[error(transparent)]
+    Shape(#[from] GrammarError),
     /// A policy file cannot be used.
     #[error("{}: {reason}", path.display())]
     Policy {
@@ -80,7 +84,7 @@ impl AgentError {
             AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
             AgentError::Mode { .. } | AgentError::Unshown(_) => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
-            AgentError::NoGuide(_) | AgentError::Option { .. } => "invalid_option",
+            AgentError::NoGuide(_) | AgentError::Option { .. } | AgentError::Shape(_) => "invalid_option",
             AgentError::Policy { .. } => "invalid_policy",
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",

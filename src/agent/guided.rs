@@ -15,7 +15,7 @@ use super::reader::Reader;
 use super::run::Run;
 use super::scanner::overlap;
 use super::turn::{Ended, Want};
-use crate::engine::StopSet;
+use crate::engine::{Constraint, StopSet};
 
 /// Tokens that guided generation keeps a policy from, as logit biases.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl<S: Source> Run<S> {
             if let [only] = ids[..] {
                 self.force(reader, &[only]).await?;
             } else {
-                let want = Want { max: 1, stops: Arc::default(), allow: Some(ids), bans: None };
+                let want = Want { max: 1, allow: Some(ids), ..Want::default() };
                 let ended = self.sample(reader, want).await?;
                 if !matches!(ended, Ended::Length) {
                     return Ok(Err(ended));
@@ -164,15 +164,39 @@ impl<S: Source> Run<S> {
         eos: bool,
         reader: &mut Reader,
     ) -> Result<Ended, AgentError> {
+        let shape = self.settings.shape.as_ref().filter(|shape| shape.ends(close));
+        if let Some(constraint) = shape.map(|shape| Arc::clone(&shape.answer)) {
+            return self.shaped(close, limit, constraint, reader).await;
+        }
         let bans = self.runtime.bans();
         let (first, rest) = (bans.first.clone(), if eos { bans.last.clone() } else { bans.inside.clone() });
-        let begin = Want { max: 1, stops: Arc::default(), allow: None, bans: Some(first) };
+        let begin = Want { max: 1, bans: Some(first), ..Want::default() };
         let mut ended = self.sample(reader, begin).await?;
         if ended == Ended::Length && limit > 1 {
             let stops = Arc::new(StopSet::new([close, pause]));
-            ended = self.sample(reader, Want { max: limit - 1, stops, allow: None, bans: Some(rest) }).await?;
+            ended = self.sample(reader, Want { max: limit - 1, stops, bans: Some(rest), ..Want::default() }).await?;
         }
         if matches!(ended, Ended::Length | Ended::Eos | Ended::Tag(1..)) {
+            let written = overlap(reader.text(), close);
+            let ids = self.runtime.literal(&close[written..])?;
+            self.force(reader, &ids).await?;
+        }
+        Ok(ended)
+    }
+
+    /// Lets the policy write an answer that is held to a rule, which closes it too. Such an answer is useless unless it
+    /// is whole, so it may take what the budget leaves.
+    async fn shaped(
+        &mut self,
+        close: &'static str,
+        limit: usize,
+        constraint: Arc<dyn Constraint>,
+        reader: &mut Reader,
+    ) -> Result<Ended, AgentError> {
+        let max = self.room().unwrap_or(limit).max(limit);
+        let stops = Arc::new(StopSet::new([close]));
+        let ended = self.sample(reader, Want { max, stops, constraint: Some(constraint), ..Want::default() }).await?;
+        if matches!(ended, Ended::Length | Ended::Eos) {
             let written = overlap(reader.text(), close);
             let ids = self.runtime.literal(&close[written..])?;
             self.force(reader, &ids).await?;

@@ -6,6 +6,7 @@
 //! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
+//! | `shape`, `opening`, `closing` | answers that must be JSON |
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
 //! | `event`, `trajectory`, `replay` | what is told, what is kept, and running that again |
 //! | `citation` | which passages support an answer |
@@ -16,6 +17,7 @@
 mod answer;
 mod budget;
 pub mod citation;
+mod closing;
 mod conversation;
 mod episode;
 mod error;
@@ -26,6 +28,7 @@ mod guided;
 mod lookup;
 pub mod neutral;
 mod observation;
+mod opening;
 mod options;
 mod part;
 mod plain;
@@ -41,10 +44,12 @@ mod sampling;
 mod scanner;
 mod search;
 mod search_r1;
+mod shape;
 pub mod tag;
 mod trajectory;
 mod turn;
 mod variant;
+mod verbatim;
 
 pub use budget::{Bound, Budget};
 pub use conversation::{Conversation, Message, Role};
@@ -67,3 +72,4 @@ pub use search::{Find, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Se
 pub use search_r1::SearchR1;
 pub use trajectory::{Acted, Found, Fragment, Timings, Trajectory};
 pub use variant::Variant;
+pub use verbatim::Verbatim;

@@ -1,6 +1,7 @@
 //! What a request may say about its episode.
 
 use waymark_index::{GraphVariant, Mode, Ranking};
+use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::budget::Budget;
@@ -38,6 +39,10 @@ pub struct EpisodeOptions {
     pub guided: Option<bool>,
     /// How many alternatives are told for each token; `None` tells no log-probabilities.
     pub logprobs: Option<usize>,
+    /// What the answer must be: JSON, held to token by token.
+    pub json: Option<Json>,
+    /// The prompt's ids, in place of what the protocol would make of the conversation.
+    pub prompt: Option<Vec<u32>>,
     /// Keeps the prefix caches of tenants apart.
     pub salt: u64,
     /// The request it is run for, for whoever looks at the engine's state.

@@ -178,7 +178,8 @@ impl<S: Source> Run<S> {
                 return self.follow(&guide, reader).await;
             }
         }
-        let want = Want { max: room, stops: self.turn_stops.clone(), allow: None, bans: None };
+        let constraint = self.settings.shape.as_ref().map(|shape| Arc::clone(&shape.turn));
+        let want = Want { max: room, stops: self.turn_stops.clone(), constraint, ..Want::default() };
         self.sample(reader, want).await
     }
 
@@ -264,7 +265,7 @@ impl<S: Source> Run<S> {
 
     /// How many tokens the coming turn may sample, or which bound leaves too few. What a forced answer needs is set
     /// aside.
-    fn room(&self) -> Result<usize, Bound> {
+    pub(super) fn room(&self) -> Result<usize, Bound> {
         let budget = &self.settings.budget;
         let aside = if self.policy.forces() { budget.reserve(budget.sampled_tokens) } else { 0 };
         let sampled = budget.sampled_tokens.saturating_sub(self.sampled + aside);
@@ -296,7 +297,8 @@ impl<S: Source> Run<S> {
             return Ok(Some(Ended::Length));
         }
         self.force(reader, &ids).await?;
-        let want = Want { max, stops: self.turn_stops.clone(), allow: None, bans: None };
+        let constraint = self.settings.shape.as_ref().map(|shape| Arc::clone(&shape.answer));
+        let want = Want { max, stops: self.turn_stops.clone(), constraint, ..Want::default() };
         self.sample(reader, want).await.map(Some)
     }
 

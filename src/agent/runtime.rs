@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use waymark_models::chat::{ChatTemplate, Message, Segment};
+use waymark_models::grammar::{GrammarError, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use super::AgentError;
@@ -26,6 +27,7 @@ pub struct Runtime<S = Engine> {
     /// Where searches go.
     pub searcher: Option<Arc<dyn Search>>,
     bans: Arc<OnceLock<Bans>>,
+    vocabulary: Arc<OnceLock<Result<Vocabulary, GrammarError>>>,
 }
 
 impl<S: Source> Runtime<S> {
@@ -37,7 +39,7 @@ impl<S: Source> Runtime<S> {
         eos: Vec<u32>,
         searcher: Option<Arc<dyn Search>>,
     ) -> Runtime<S> {
-        Runtime { engine, tokenizer, template, eos, searcher, bans: Arc::default() }
+        Runtime { engine, tokenizer, template, eos, searcher, bans: Arc::default(), vocabulary: Arc::default() }
     }
 
     /// What guided generation forbids with this tokenizer; computed once.
@@ -45,13 +47,19 @@ impl<S: Source> Runtime<S> {
         self.bans.get_or_init(|| Bans::new(&self.tokenizer, &self.eos))
     }
 
+    /// The vocabulary, prepared for grammars; prepared once.
+    pub(super) fn vocabulary(&self) -> Result<&Vocabulary, GrammarError> {
+        let made = self.vocabulary.get_or_init(|| Vocabulary::new(&self.tokenizer.table(), &self.eos));
+        made.as_ref().map_err(Clone::clone)
+    }
+
     /// The ids of text in which no control token is meant.
-    pub(super) fn literal(&self, text: &str) -> Result<Vec<u32>, AgentError> {
+    pub(crate) fn literal(&self, text: &str) -> Result<Vec<u32>, AgentError> {
         Ok(self.tokenizer.encode(text, Specials::Literal)?)
     }
 
     /// The ids of a prompt. Control tokens come from the template alone, never from what messages say.
-    pub(super) fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, AgentError> {
+    pub(crate) fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, AgentError> {
         let messages = match prompt {
             Prompt::Raw(text) => return self.literal(text),
             Prompt::Chat(messages) => messages,

@@ -8,9 +8,10 @@ use super::AgentError;
 use super::generator::{Generator, Source, Steps};
 use super::reader::Reader;
 use super::run::Run;
-use crate::engine::{Finish, Generate, Origin, StopSet, Token};
+use crate::engine::{Constraint, Finish, Generate, Origin, StopSet, Token};
 
 /// What one generation may do.
+#[derive(Default)]
 pub(super) struct Want {
     /// Tokens at most; not 0.
     pub(super) max: usize,
@@ -18,6 +19,8 @@ pub(super) struct Want {
     pub(super) stops: Arc<StopSet>,
     /// The only tokens it may choose, where not all.
     pub(super) allow: Option<Vec<u32>>,
+    /// What it is held to.
+    pub(super) constraint: Option<Arc<dyn Constraint>>,
     /// Tokens that guided generation keeps it from.
     pub(super) bans: Option<Arc<[(u32, f32)]>>,
 }
@@ -108,7 +111,8 @@ impl<S: Source> Run<S> {
         let mut sampling = self.settings.sampling.params(seed, self.settings.logprobs.unwrap_or(0));
         sampling.logit_bias.extend(want.bans.iter().flat_map(|bans| bans.iter()));
         let eos = self.runtime.eos.clone();
-        Generate { sampling, max_tokens: want.max, stops: want.stops, eos, allow: want.allow, ..Generate::default() }
+        let Want { max, stops, allow, constraint, .. } = want;
+        Generate { sampling, max_tokens: max, stops, eos, allow, constraint, ..Generate::default() }
     }
 
     /// In the training variant every turn has a session of its own, which sees the end of the sequence.

@@ -25,6 +25,9 @@ const CHUNK: usize = 32;
 pub trait TextEmbedder: Embed + fmt::Debug {
     /// How many tokens `text` has.
     fn count_tokens(&self, text: &str) -> usize;
+
+    /// How many tokens of a text it reads; what is longer would be cut.
+    fn max_tokens(&self) -> usize;
 }
 
 /// An embedder and the name that requests know it by.
@@ -44,7 +47,7 @@ pub struct ServedEmbedder {
 pub struct EmbeddingRequest {
     /// The embedder's name in `/v1/models`, or its id.
     pub model: String,
-    /// What to embed: at most 2,048 texts, none of them empty.
+    /// What to embed: at most 2,048 texts, none of them empty or longer than the embedder reads.
     pub input: EmbeddingInput,
     /// How the vectors are written; `float` when not given.
     pub encoding_format: Option<EncodingFormat>,
@@ -61,7 +64,7 @@ impl Wire for EmbeddingRequest {
 
 /// One text or several. Lists of token ids are known and refused.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum EmbeddingInput {
     /// One text.
     Text(String),
@@ -180,22 +183,34 @@ fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<Strin
     }
 }
 
+/// A text is embedded whole or not at all.
+fn check_length(index: usize, tokens: usize, most: usize) -> Result<usize, ApiError> {
+    if tokens <= most {
+        return Ok(tokens);
+    }
+    let message = format!("`input[{index}]` has {tokens} tokens, and this embedder reads {most}: send it in parts");
+    Err(ApiError::new(Code::ContextLengthExceeded, message).with_param(format!("input[{index}]")))
+}
+
 /// Embeds chunk by chunk, away from the threads that answer requests.
 async fn embed(embedder: Arc<dyn TextEmbedder>, mut texts: Vec<String>) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
     while !texts.is_empty() {
         let chunk: Vec<String> = texts.drain(..CHUNK.min(texts.len())).collect();
-        let embedder = embedder.clone();
-        let work = move || {
+        let (embedder, first) = (embedder.clone(), vectors.len());
+        let work = move || -> Result<_, ApiError> {
             let texts: Vec<&str> = chunk.iter().map(String::as_str).collect();
-            let tokens: usize = texts.iter().map(|text| embedder.count_tokens(text)).sum();
-            embedder.embed(&texts).map(|vectors| (vectors, tokens))
+            let mut tokens = 0;
+            for (index, text) in (first..).zip(&texts) {
+                tokens += check_length(index, embedder.count_tokens(text), embedder.max_tokens())?;
+            }
+            let failed = |error| ApiError::new(Code::Internal, format!("the embedder failed: {error}"));
+            Ok((embedder.embed(&texts).map_err(failed)?, tokens))
         };
         let span = Span::current();
         let (more, count) = tokio::task::spawn_blocking(move || span.in_scope(work))
             .await
-            .map_err(|_| ApiError::new(Code::Internal, "the embedder panicked"))?
-            .map_err(|error| ApiError::new(Code::Internal, format!("the embedder failed: {error}")))?;
+            .map_err(|_| ApiError::new(Code::Internal, "the embedder panicked"))??;
         vectors.extend(more);
         tokens += count;
     }

@@ -1,8 +1,9 @@
 //! From a checked request to running episodes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::Span;
 use uuid::Uuid;
 
@@ -12,6 +13,12 @@ use super::follow::{Events, admitted, follow};
 use super::state::AppState;
 use super::traces::{self, Asked, Recorder};
 use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
+
+/// How long a request waits for its schema to be compiled.
+const COMPILE: Duration = Duration::from_secs(5);
+
+/// An episode, and who writes down what becomes of it.
+type Recorded = (Episode, Option<Recorder>);
 
 /// Starts `n` episodes of one conversation for `caller`, each with a seed and an id of its own; the first has those of
 /// `options`, the ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. The request ends
@@ -25,26 +32,59 @@ pub(super) async fn start(
     options: EpisodeOptions,
     n: usize,
 ) -> Result<Events, ApiError> {
-    let record = traces::wanted(state, options.store)?;
-    let options = EpisodeOptions { salt: caller.salt, request: caller.request, ..options };
-    let (owned, policy_owned, owner) = (state.clone(), policy.clone(), caller.key.clone());
-    let build = move || -> Result<Vec<(Episode, Option<Recorder>)>, ApiError> {
-        let each = (0..n).map(|index| {
-            let options = numbered(&options, index);
-            let mut episode = Episode::new(&owned.runtime, &policy_owned, conversation.clone(), options.clone())?;
-            let recorder = record.then(|| {
-                let asked = Asked::new(&owned, owner.clone(), &policy_owned, conversation.clone(), options);
-                Recorder::new(&owned, asked, &mut episode)
-            });
-            Ok((episode, recorder))
-        });
-        each.collect()
+    start_all(state, caller, policy, vec![(conversation, options)], n).await
+}
+
+/// Starts `n` episodes of each question, those of one question after those of the one before.
+pub(super) async fn start_all(
+    state: &AppState,
+    caller: &Caller,
+    policy: &Arc<Policy>,
+    questions: Vec<(Conversation, EpisodeOptions)>,
+    n: usize,
+) -> Result<Events, ApiError> {
+    for (_, options) in &questions {
+        traces::wanted(state, options.store)?;
+    }
+    let schema = questions.iter().any(|(_, options)| options.json.is_some());
+    let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
+    let build = move || -> Result<Vec<Recorded>, ApiError> {
+        let each = questions.into_iter().map(|question| choices(&owned, &caller_owned, &policy_owned, question, n));
+        Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     };
-    let episodes = beside(build).await?;
+    let episodes = if schema { compile(state, build).await? } else { beside(build).await? };
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
     admitted(follow(episodes, policy, &state.metrics)).await
+}
+
+/// The episodes of one question: its prompt is encoded once, and its schema compiled once.
+fn choices(
+    state: &AppState,
+    caller: &Caller,
+    policy: &Arc<Policy>,
+    (conversation, options): (Conversation, EpisodeOptions),
+    n: usize,
+) -> Result<Vec<Recorded>, ApiError> {
+    let record = traces::wanted(state, options.store)?;
+    let options = EpisodeOptions { salt: caller.salt, request: caller.request, ..options };
+    let first = Episode::new(&state.runtime, policy, conversation.clone(), options.clone())?;
+    let mut episodes: Vec<(EpisodeOptions, Episode)> = Vec::with_capacity(n);
+    for index in 1..n {
+        let options = numbered(&options, index);
+        let episode = first.again(options.id.clone(), options.seed);
+        episodes.push((options, episode));
+    }
+    episodes.insert(0, (options, first));
+    let recorded = |(options, mut episode)| {
+        let recorder = record.then(|| {
+            let asked = Asked::new(state, caller.key.clone(), policy, conversation.clone(), options);
+            Recorder::new(state, asked, &mut episode)
+        });
+        (episode, recorder)
+    };
+    Ok(episodes.into_iter().map(recorded).collect())
 }
 
 /// Builds episodes. A prompt may be megabytes of text: it is encoded where that holds nobody up.
@@ -56,9 +96,27 @@ pub(super) async fn beside<T: Send + 'static>(
     tokio::task::spawn_blocking(move || span.in_scope(build)).await.map_err(bug)?
 }
 
+/// The same where a schema is compiled: few at a time, and not for long.
+async fn compile<T: Send + 'static>(
+    state: &AppState,
+    build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let until = Instant::now() + COMPILE;
+    let full = || ApiError::new(Code::QueueFull, "too many schemas are being compiled; try again later");
+    let place = timeout_at(until, Arc::clone(&state.compiling).acquire_owned()).await;
+    // Held by the thread, which goes on when nobody waits for it any more.
+    let place = place.ok().and_then(Result::ok).ok_or_else(full)?;
+    let build = move || {
+        let _held = place;
+        build()
+    };
+    let late = |_| ApiError::invalid("response_format", "`response_format`: the schema takes too long to compile");
+    timeout_at(until, beside(build)).await.map_err(late)?
+}
+
 /// The options of one of several episodes.
 fn numbered(options: &EpisodeOptions, index: usize) -> EpisodeOptions {
-    let id = options.id.as_ref().map(|id| if index == 0 { id.clone() } else { format!("{id}-{index}") });
+    let id = options.id.as_ref().map(|id| format!("{id}-{index}"));
     EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `auth` | who may do what: keys, scopes, limits |
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
+//! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: texts without a conversation |
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
@@ -12,6 +13,7 @@
 //! | `policies`, `shelf` | what is served, and changing it |
 //! | `traces`, `archive` | what was written down about episodes, and running them again |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
+//! | `knobs` | what requests say about sampling |
 //! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
@@ -25,6 +27,7 @@ mod archive;
 pub mod auth;
 mod body;
 pub mod chat;
+pub mod completions;
 mod cors;
 pub mod debug;
 pub mod documents;
@@ -34,6 +37,7 @@ mod episodes;
 pub mod error;
 mod follow;
 pub mod health;
+mod knobs;
 mod library;
 pub mod lifetime;
 mod metrics;
@@ -50,6 +54,7 @@ pub mod search;
 mod shelf;
 mod sse;
 mod state;
+pub mod tokenize;
 mod traceparent;
 pub mod traces;
 pub mod trainers;
@@ -85,6 +90,9 @@ fn work() -> Routes {
         .infer(routes!(chat::create_short))
         .infer(routes!(responses::create))
         .infer(routes!(agent::create))
+        .infer(routes!(completions::create))
+        .infer(routes!(tokenize::tokenize))
+        .infer(routes!(tokenize::detokenize))
         .infer(routes!(search::search))
         .infer(routes!(embeddings::create))
         .index(routes!(documents::upsert, documents::list))

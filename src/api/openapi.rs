@@ -50,7 +50,7 @@ pub fn document_yaml() -> Result<String, Box<dyn std::error::Error + Send + Sync
 
 /// This document as YAML.
 #[utoipa::path(get, path = "/openapi.yaml", operation_id = "openapiYaml", tag = "operation", responses(
-    (status = 200, description = "the document", content_type = "application/yaml", body = String),
+    (status = 200, description = "the document", content_type = "application/yaml", body = serde_json::Value),
     (status = 500, description = "the document could not be written", body = ErrorBody),
 ))]
 pub(crate) async fn yaml() -> Result<Response, ApiError> {

@@ -24,6 +24,8 @@ pub struct RagOptions {
     /// Whose graph search is made: `route_rag`, `hippo_rag` or `graph_r1`.
     #[schema(value_type = Option<String>)]
     pub graph: Option<GraphVariant>,
+    /// The name of the index to search, which is its folder's; only the one that is served is known.
+    pub index: Option<String>,
     /// How many passages a search returns.
     #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,

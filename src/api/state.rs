@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tokio::sync::Semaphore;
+
 use super::archive::Archive;
 use super::auth::Keys;
 use super::drain::Drain;
@@ -17,6 +19,9 @@ use super::traces::Kept;
 use crate::agent::{Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
+/// Schemas compiled at once: each holds a thread for as long as it takes.
+const COMPILING: usize = 2;
+
 /// What every handler can reach; clones share it.
 #[derive(Debug, Clone)]
 pub struct AppState {
@@ -28,6 +33,10 @@ pub struct AppState {
     pub embedder: Option<Arc<ServedEmbedder>>,
     /// The documents of the index, if there is one.
     pub library: Option<Arc<Library>>,
+    /// The name of the index that is searched, if there is one and it has a name.
+    pub index: Option<String>,
+    /// Schemas that may be compiled at once.
+    pub(crate) compiling: Arc<Semaphore>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
     /// The responses that are kept or made in the background.
@@ -55,6 +64,8 @@ impl AppState {
             policies: Arc::new(Policies::new(policies)),
             embedder: None,
             library: None,
+            index: None,
+            compiling: Arc::new(Semaphore::new(COMPILING)),
             store: None,
             responses: Responses::new(config.responses),
             traces: Archive::new(config.traces.count, config.traces.bytes),
@@ -78,6 +89,26 @@ impl AppState {
     pub fn with_library(mut self, library: Library) -> Self {
         self.library = Some(Arc::new(library));
         self
+    }
+
+    /// The same state, whose index is called `name`.
+    pub fn with_index_name(mut self, name: impl Into<String>) -> Self {
+        self.index = Some(name.into());
+        self
+    }
+
+    /// Whether the index that a request names is the one that is searched.
+    ///
+    /// # Errors
+    /// 400 when it is another one, or there is none.
+    pub(crate) fn check_index(&self, param: &str, named: Option<&str>) -> Result<(), ApiError> {
+        let Some(named) = named else { return Ok(()) };
+        self.searcher().map_err(|error| error.with_param(param))?;
+        match self.index.as_deref() {
+            Some(known) if known == named => Ok(()),
+            Some(known) => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only `{known}`"))),
+            None => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only one without a name"))),
+        }
     }
 
     /// The same state, with policies that come and go.

@@ -47,4 +47,14 @@ impl ChatUsage {
         self.completion_tokens_details.reasoning_tokens += usage.reasoning_tokens;
         self.environment_tokens += usage.environment_tokens;
     }
+
+    /// Adds what another prompt cost.
+    pub fn join(&mut self, other: &ChatUsage) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+        self.total_tokens += other.total_tokens;
+        self.prompt_tokens_details.cached_tokens += other.prompt_tokens_details.cached_tokens;
+        self.completion_tokens_details.reasoning_tokens += other.completion_tokens_details.reasoning_tokens;
+        self.environment_tokens += other.environment_tokens;
+    }
 }

@@ -53,6 +53,9 @@ pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> a
     if let Some(live) = live {
         state = state.with_library(library(live, &config.retrieval));
     }
+    if let Some(name) = config.retrieval.index.as_deref().and_then(Path::file_name) {
+        state = state.with_index_name(name.to_string_lossy());
+    }
     Ok(match embedder {
         Some(embedder) => {
             let spec = Path::new(&config.retrieval.embedder);

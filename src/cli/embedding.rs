@@ -80,4 +80,9 @@ mod tests {
             assert!((length - 1.0).abs() < 1e-5 && vector.len() == Embedding::Mock.dims());
         }
     }
+
+    fn max_tokens(&self) -> usize {
+        // The two marks at the ends are read too.
+        self.0.max_pieces().saturating_sub(2)
+    }
 }

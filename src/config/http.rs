@@ -23,6 +23,10 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
 
+    /// Send reasoning under `reasoning` as well as under `reasoning_content`: some clients know only that name.
+    #[arg(long, env = "WAYMARK_MIRROR_REASONING")]
+    pub mirror_reasoning: bool,
+
     /// What is kept of episodes.
     #[command(flatten)]
     pub traces: TraceArgs,
@@ -45,6 +49,8 @@ pub struct HttpConfig {
     pub ping: Duration,
     /// How long running requests get after the signal to stop.
     pub drain: Duration,
+    /// Whether chats tell reasoning under its second name too.
+    pub mirror_reasoning: bool,
     /// Which traces are kept.
     pub traces: TraceConfig,
     /// How streams may be taken up again.
@@ -67,6 +73,7 @@ impl Default for HttpConfig {
             body_limit: 2 << 20,
             ping: Duration::from_secs(15),
             drain: Duration::from_secs(30),
+            mirror_reasoning: false,
             traces: TraceConfig::default(),
             resume: ResumeConfig::default(),
             private_cache: false,
@@ -90,6 +97,7 @@ impl HttpArgs {
             body_limit: self.body_limit.0,
             ping: Duration::from_secs_f64(self.ping_seconds.max(0.1)),
             drain: Duration::from_secs_f64(self.drain_seconds),
+            mirror_reasoning: self.mirror_reasoning,
             traces,
             resume,
             private_cache: access.private_cache,

@@ -1,7 +1,7 @@
 //! After a forward pass: account for what was computed, sample, deliver, and end turns that are over.
 
 use super::core::Core;
-use super::draw::{self, Draw};
+use super::draw::{self, Draw, Drawn};
 use super::error::EngineError;
 use super::mailbox::Room;
 use super::schedule::Planned;
@@ -13,6 +13,7 @@ use super::token::{Finish, Step};
 enum Outcome {
     Continue,
     Stall,
+    Late,
     Finish(Finish),
 }
 
@@ -71,13 +72,21 @@ impl Core {
         let missing = || EngineError::Sample("nothing was drawn".into());
         let sequence = self.sequences.get_mut(&draw.session).ok_or_else(missing)?;
         let turn = sequence.turn.insert(draw.turn);
-        let sampled = draw.drawn.ok_or_else(missing)??;
+        let sampled = match draw.drawn {
+            Drawn::Token(sampled) => sampled,
+            Drawn::Late => return Ok(Outcome::Late),
+            Drawn::Failed(error) => return Err(error),
+            Drawn::Nothing => return Err(missing()),
+        };
         if sequence.ids.len() == turn.begin {
             turn.stage.decode();
         }
         sequence.ids.push(sampled.id);
         self.counters.decode_tokens_total.add(1);
         let finish = turn.ends(sampled.id, sequence.ids.len(), self.limit, self.bytes.get(sampled.id));
+        if let Some(masking) = turn.masking.as_ref().filter(|_| finish.is_none()) {
+            masking.advance(sampled.id);
+        }
         let step = Step { id: sampled.id, logprob: sampled.logprob, top: sampled.top };
         let room = turn.outbox.push(step, &mut self.wakers);
         Ok(match (finish, room) {
@@ -91,6 +100,14 @@ impl Core {
         match outcome {
             Outcome::Continue => {}
             Outcome::Finish(finish) => self.finish(id, finish),
+            Outcome::Late => {
+                if let Some(sequence) = self.sequences.get_mut(&id) {
+                    // The logits are gone with this step: the last token is computed again in the next.
+                    sequence.extend(sequence.ids.len(), &[], &mut self.pool);
+                    self.queues.wait(sequence);
+                    self.counters.late_masks_total.add(1);
+                }
+            }
             Outcome::Stall => {
                 if let Some(sequence) = self.sequences.get_mut(&id) {
                     self.queues.set_aside(sequence, Phase::Stalled);

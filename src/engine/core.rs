@@ -18,6 +18,7 @@ use super::counters::Counters;
 use super::draw::Draw;
 use super::error::EngineError;
 use super::health::Pulse;
+use super::masking::{Masking, Masks};
 use super::pool::Pool;
 use super::prefix::Key;
 use super::request::{Adapter, SessionOptions};
@@ -50,6 +51,7 @@ pub(super) struct Core {
     pub(super) failures: u32,
     pub(super) planned: Vec<Planned>,
     pub(super) draws: Vec<Draw>,
+    masks: Masks,
     pub(super) batch: ForwardBatch,
     pub(super) picks: Vec<Option<Pick>>,
     pub(super) output: Output,
@@ -83,6 +85,7 @@ impl Core {
             failures: 0,
             planned: Vec::new(),
             draws: Vec::new(),
+            masks: Masks::default(),
             batch: ForwardBatch::new(),
             picks: Vec::new(),
             output: Output::default(),
@@ -120,10 +123,13 @@ impl Core {
 
     fn submit(&mut self, submission: Submission) {
         let id = submission.session;
-        if let Err(error) = self.accepts(submission.options.adapter) {
-            self.counters.turn_failures_total.add(1);
-            return submission.outbox.end(Err(error));
-        }
+        let masking = match self.accepts(submission.options.adapter).and_then(|()| self.masking(&submission)) {
+            Ok(masking) => masking,
+            Err(error) => {
+                self.counters.turn_failures_total.add(1);
+                return submission.outbox.end(Err(error));
+            }
+        };
         self.stop(id);
         let ticket = self.queues.tick();
         let base = self.base;
@@ -136,6 +142,7 @@ impl Core {
         sequence.turn = Some(Running {
             sampler: Sampler::new(submission.generate.sampling.clone()),
             matcher: Matcher::default(),
+            masking,
             outbox: submission.outbox,
             begin: sequence.ids.len(),
             submitted: submission.submitted,
@@ -158,6 +165,12 @@ impl Core {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What a constrained turn may hold begins to be found out at once.
+    fn masking(&mut self, submission: &Submission) -> Result<Option<Masking>, EngineError> {
+        let constraint = submission.generate.constraint.as_ref();
+        constraint.map(|constraint| self.masks.begin(constraint)).transpose().map_err(EngineError::Sample)
     }
 
     /// The reader has caught up: back into the queue, at the session's old place.

@@ -46,7 +46,8 @@ const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 6
 pub struct Counters {
     /// Tokens whose KV was computed in prefill, those computed again included.
     pub prefill_tokens_total: Counter,
-    /// Tokens whose KV had been computed before and was given up for want of blocks.
+    /// Tokens whose KV had been computed before and was given up for want of blocks, or whose logits came before their
+    /// mask.
     pub prefill_tokens_recomputed_total: Counter,
     /// Prompt tokens found in the prefix cache instead of being computed.
     pub prefix_cache_hit_tokens_total: Counter,
@@ -70,6 +71,8 @@ pub struct Counters {
     pub cancellations_total: Counter,
     /// Times a reader was so slow that its session left the batch.
     pub stalls_total: Counter,
+    /// Times a constrained turn sat a step out because its mask was not there yet.
+    pub late_masks_total: Counter,
     /// Times the block accounting did not add up. Anything but 0 is a bug.
     pub invariant_violations_total: Counter,
     /// Seconds per step: plan, forward pass, sampling, delivery.
@@ -110,6 +113,7 @@ impl Counters {
             cache_evictions_total: Counter::default(),
             cancellations_total: Counter::default(),
             stalls_total: Counter::default(),
+            late_masks_total: Counter::default(),
             invariant_violations_total: Counter::default(),
             step_seconds: Histogram::new(STEP_SECONDS),
             queue_seconds: Histogram::new(QUEUE_SECONDS),

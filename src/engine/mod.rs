@@ -11,6 +11,7 @@
 //! | `core`, `schedule`, `step`, `draw`, `commit` | the synchronous heart: commands, plan, forward pass, sampling |
 //! | `sequence`, `pool`, `lru`, `prefix` | who owns which block, and what may be shared |
 //! | `stop` | where a turn ends |
+//! | `constraint`, `masking` | which tokens a turn may hold, found beside the steps |
 //! | `backend`, `cpu`, `cuda`, `mock` | what computes the logits |
 //! | `counters`, `histogram`, `health`, `snapshot`, `stage` | what can be seen from outside |
 
@@ -18,6 +19,7 @@ mod backend;
 mod command;
 mod commit;
 mod config;
+mod constraint;
 mod core;
 mod counters;
 mod cpu;
@@ -31,6 +33,7 @@ mod histogram;
 mod lease;
 mod lru;
 mod mailbox;
+mod masking;
 pub mod mock;
 mod pool;
 mod prefix;
@@ -50,6 +53,7 @@ mod worker;
 
 pub use backend::{Backend, BackendError, BackendSpec, Output};
 pub use config::EngineConfig;
+pub use constraint::{Constraint, Follow};
 pub use counters::{Counter, Counters, Gauge};
 pub use cpu::{CpuBackend, KvBudget};
 #[cfg(feature = "cuda")]
@@ -63,6 +67,7 @@ pub use mock::MockBackend;
 pub use request::{Adapter, Generate, RequestId, SessionOptions};
 pub use session::Session;
 pub use snapshot::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
+pub(crate) use stop::Stop;
 pub use stop::{Matcher, StopSet};
 pub use token::{Finish, Origin, Step, Token};
 pub use turn::Turn;

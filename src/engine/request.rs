@@ -7,6 +7,7 @@ use uuid::Uuid;
 use waymark_models::AdapterSlot;
 use waymark_models::sampler::SamplingParams;
 
+use super::constraint::Constraint;
 use super::stop::StopSet;
 
 /// A loaded adapter: which one a backend applies, and which one the cache means.
@@ -52,6 +53,9 @@ pub struct Generate {
     pub eos: Vec<u32>,
     /// When given, only these ids may be sampled. Log-probabilities stay those of the full distribution.
     pub allow: Option<Vec<u32>>,
+    /// When given, only what it allows may be sampled; not together with `allow`. Log-probabilities stay those of the
+    /// full distribution.
+    pub constraint: Option<Arc<dyn Constraint>>,
     /// The first tokens of the turn, taken as they are instead of being chosen. They are computed, told and counted like
     /// sampled ones, each with its log-probability: this is how a recorded sequence is scored again.
     pub force: Vec<u32>,
@@ -67,6 +71,7 @@ impl Default for Generate {
             stops: Arc::default(),
             eos: Vec::new(),
             allow: None,
+            constraint: None,
             force: Vec::new(),
             ignore_eos: false,
         }

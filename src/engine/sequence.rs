@@ -7,6 +7,7 @@ use waymark_models::sampler::Sampler;
 
 use super::command::Permit;
 use super::mailbox::Outbox;
+use super::masking::Masking;
 use super::pool::Pool;
 use super::prefix::Key;
 use super::request::{Adapter, Generate, RequestId, SessionOptions};
@@ -32,6 +33,8 @@ pub(super) struct Running {
     pub(super) generate: Generate,
     pub(super) sampler: Sampler,
     pub(super) matcher: Matcher,
+    /// The masks of a constrained turn.
+    pub(super) masking: Option<Masking>,
     pub(super) outbox: Outbox,
     /// Length of the sequence when the turn began.
     pub(super) begin: usize,

@@ -87,6 +87,9 @@ impl Session {
         if generate.allow.as_ref().is_some_and(|allow| !allow.iter().any(|&id| (id as usize) < vocab)) {
             return refuse("the allow-list has no token of the vocabulary".into());
         }
+        if generate.allow.is_some() && generate.constraint.is_some() {
+            return refuse("an allow-list and a constraint cannot be given together".into());
+        }
         if let Err(error) = generate.sampling.check() {
             return refuse(error.to_string());
         }

@@ -6,8 +6,9 @@ pub struct StopSet {
     stops: Vec<Stop>,
 }
 
+/// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stop {
+pub(crate) struct Stop {
     bytes: Vec<u8>,
     /// `border[n]`: length of the longest proper prefix of `bytes[..=n]` that also ends it (Knuth, Morris, Pratt 1977).
     border: Vec<usize>,
@@ -36,7 +37,7 @@ impl StopSet {
 }
 
 impl Stop {
-    fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         let mut border = vec![0; bytes.len()];
         for end in 1..bytes.len() {
             let mut len = border[end - 1];
@@ -48,8 +49,12 @@ impl Stop {
         Self { bytes: bytes.to_vec(), border }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// How much of the string the text ends with after one more byte, given how much it ended with before.
-    fn advance(&self, mut matched: usize, byte: u8) -> usize {
+    pub(crate) fn advance(&self, mut matched: usize, byte: u8) -> usize {
         while matched > 0 && self.bytes[matched] != byte {
             matched = self.border[matched - 1];
         }

@@ -30,8 +30,8 @@ fn edition(ids: &[&str], edition: usize) -> Value {
 
 const IDS: [&str; 6] = ["a", "b", "c/d", "e", "f", "g"];
 
-/// A house over an index of the first edition, its folder, and the index.
-async fn house(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, House) {
+/// A plan of a house over an index of the first edition, its folder, and the index.
+pub fn plan(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
     let dir = tempfile::tempdir().unwrap();
     let documents = IDS.iter().map(|id| serde_json::from_value::<Document>(body(id, 1)).unwrap()).collect();
     let (corpus, options) = (Corpus::from_documents("test", documents), BuildOptions::default());
@@ -46,6 +46,11 @@ async fn house(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, House) {
         Library::read_only(Arc::clone(&live))
     };
     let plan = Plan { searcher: Some(Arc::new(searcher)), library: Some(library), ..Plan::new(says("hi")) };
+    (dir, live, plan)
+}
+
+async fn house(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, House) {
+    let (dir, live, plan) = plan(writable);
     (dir, live, plan.build().await)
 }
 

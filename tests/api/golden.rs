@@ -21,7 +21,7 @@ pub fn golden(name: &str, text: &str) {
 }
 
 /// The same JSON without what differs from run to run.
-fn steady(mut value: Value) -> Value {
+pub fn steady(mut value: Value) -> Value {
     fn walk(value: &mut Value) {
         match value {
             Value::Object(fields) => {
@@ -29,7 +29,12 @@ fn steady(mut value: Value) -> Value {
                     match name.as_str() {
                         "created" | "milliseconds" | "cached_tokens" => *field = json!(0),
                         "logprob" => *field = json!((field.as_f64().unwrap() * 100.0).round() / 100.0),
-                        "id" if field.as_str().is_some_and(|id| id.starts_with("chatcmpl-")) => *field = json!("ID"),
+                        "id" if field
+                            .as_str()
+                            .is_some_and(|id| id.starts_with("chatcmpl-") || id.starts_with("cmpl-")) =>
+                        {
+                            *field = json!("ID")
+                        }
                         "system_fingerprint" => *field = json!("FP"),
                         _ => walk(field),
                     }
@@ -44,7 +49,7 @@ fn steady(mut value: Value) -> Value {
 }
 
 /// A stream as lines, one per message.
-fn transcript(stream: &str) -> String {
+pub fn transcript(stream: &str) -> String {
     let mut text = String::new();
     let all = chunks(stream);
     let first = &all[0];
@@ -60,14 +65,14 @@ fn transcript(stream: &str) -> String {
     text
 }
 
-fn ask(extra: Value) -> Value {
+pub fn ask(extra: Value) -> Value {
     let mut body = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
     body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     body
 }
 
 /// RouteRAG's loop: an invalid turn, a search, an answer.
-fn loops() -> Lines {
+pub fn loops() -> Lines {
     Lines::new([
         "<think>I do not know.</think>\nHm.",
         "<think>I must look.</think>\n<search>[passage] Faust</search>",

@@ -88,6 +88,7 @@ impl Plan {
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(template())), eos, self.searcher);
         let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys);
+        state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);
         }
@@ -275,5 +276,9 @@ impl Embed for Letters {
 impl TextEmbedder for Letters {
     fn count_tokens(&self, text: &str) -> usize {
         text.len()
+    }
+
+    fn max_tokens(&self) -> usize {
+        200
     }
 }

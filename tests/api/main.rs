@@ -10,6 +10,8 @@
 
 mod auth;
 mod bytes;
+mod completions;
+mod conformance;
 mod contain;
 mod cors;
 mod debug;
@@ -30,7 +32,10 @@ mod replay;
 mod responses;
 mod resume;
 mod routes;
+mod schemathesis;
 mod sdk;
 mod shelf;
+mod structured;
+mod tokenize;
 mod traces;
 mod trainers;

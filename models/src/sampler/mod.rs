@@ -1,9 +1,10 @@
 //! Logits to the next token: one [`Sampler`] per sequence, reproducible from its seed.
 //!
-//! The order of things: penalties and bias, then the allow-list, then temperature, min-p, top-k, top-p. Reported
+//! The order of things: penalties and bias, then the allow-list or the mask, then temperature, min-p, top-k, top-p. Reported
 //! log-probabilities are always those of the model itself: raw logits, temperature 1, nothing filtered.
 
 mod distribution;
+mod mask;
 mod params;
 mod penalty;
 mod pick;
@@ -12,6 +13,7 @@ mod shortlist;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+pub use mask::TokenMask;
 pub use params::SamplingParams;
 pub use pick::Pick;
 
@@ -37,7 +39,8 @@ pub enum SampleError {
     /// A logit is NaN or positive infinity, or penalties and bias made the highest one infinite.
     #[error("the model, or a penalty, produced a logit that is not a finite number")]
     NotFinite,
-    /// Nothing is left to choose from: all logits are minus infinity, or the allow-list has no id of the vocabulary.
+    /// Nothing is left to choose from: all logits are minus infinity, or the allow-list or mask has no id of the
+    /// vocabulary.
     #[error("no token is left to choose from")]
     NoCandidate,
 }
@@ -51,7 +54,7 @@ pub struct Sampler {
     next: Option<f64>,
     penalty: Penalty,
     shortlist: Shortlist,
-    /// Logits after penalties and bias, where there are any.
+    /// Logits after penalties, bias and mask, where there are any.
     adjusted: Vec<f32>,
 }
 
@@ -81,14 +84,30 @@ impl Sampler {
     /// # Errors
     /// [`SampleError`] when the logits do not allow a choice; the sampler stays usable.
     pub fn sample(&mut self, logits: &[f32], history: &[u32], allow: Option<&[u32]>) -> Result<Sampled, SampleError> {
+        self.draw(logits, history, allow, None)
+    }
+
+    /// The same among the tokens that `mask` allows: for sets too large to be listed.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    pub fn sample_within(&mut self, logits: &[f32], history: &[u32], mask: &TokenMask) -> Result<Sampled, SampleError> {
+        self.draw(logits, history, None, Some(mask))
+    }
+
+    fn draw(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        allow: Option<&[u32]>,
+        mask: Option<&TokenMask>,
+    ) -> Result<Sampled, SampleError> {
         let summary = Summary::of(logits)?;
-        let id = if self.params.adjusts() {
+        let id = if self.params.adjusts() || mask.is_some() {
             let mut adjusted = std::mem::take(&mut self.adjusted);
             adjusted.clear();
             adjusted.extend_from_slice(logits);
-            self.penalty.apply(&self.params, history, &mut adjusted);
-            let max = highest(&adjusted);
-            let id = if max.is_finite() { self.choose(&adjusted, max, allow) } else { Err(SampleError::NotFinite) };
+            let id = self.choose_adjusted(&mut adjusted, history, allow, mask);
             self.adjusted = adjusted;
             id?
         } else {
@@ -100,6 +119,26 @@ impl Sampler {
             best.iter_mut().for_each(|(_, logit)| *logit -= summary.log_sum);
         }
         Ok(Sampled { id, logprob: logits[id as usize] - summary.log_sum, top: best })
+    }
+
+    fn choose_adjusted(
+        &mut self,
+        logits: &mut [f32],
+        history: &[u32],
+        allow: Option<&[u32]>,
+        mask: Option<&TokenMask>,
+    ) -> Result<u32, SampleError> {
+        self.penalty.apply(&self.params, history, logits);
+        if !highest(logits).is_finite() {
+            return Err(SampleError::NotFinite);
+        }
+        if let Some(mask) = mask {
+            mask.apply(logits);
+        }
+        match highest(logits) {
+            f32::NEG_INFINITY => Err(SampleError::NoCandidate),
+            max => self.choose(logits, max, allow),
+        }
     }
 
     fn choose(&mut self, logits: &[f32], max: f32, allow: Option<&[u32]>) -> Result<u32, SampleError> {

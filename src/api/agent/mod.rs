@@ -50,8 +50,7 @@ pub struct AgentRequest {
 }
 
 impl Wire for AgentRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
-        &[("rag.index", &[]), ("rag.trace", &["true"])];
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[("rag.trace", &["true"])];
 }
 
 /// A finished episode.
@@ -103,6 +102,7 @@ pub(super) async fn create(
     Json(request): Json<AgentRequest>,
 ) -> Result<Response, ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
+    state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.index.as_deref()))?;
     let options = options(&request)?;
     let (streamed, resumable) = (request.stream.unwrap_or(false), request.resumable.unwrap_or(false));
     if resumable && !streamed {

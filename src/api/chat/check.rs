@@ -1,17 +1,17 @@
-//! The numbers of a request, each within its bounds.
+//! What a request asks for, each part of it within its bounds.
 
-use super::request::{ChatRequest, Stop};
+use waymark_models::grammar::Json;
+
+use super::request::{ChatRequest, FormatKind, ResponseFormat};
 use crate::agent::Sampling;
 use crate::api::error::{ApiError, Code};
-
-/// Answers one request may ask for: each is an episode of its own.
-pub(super) const MAX_CHOICES: u32 = 16;
+use crate::api::knobs::{Knobs, within};
 
 /// Most alternatives per token, as in OpenAI's interface.
 const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// Most stop strings, as in OpenAI's interface.
-const MAX_STOPS: usize = 4;
+/// Longest name of a schema, as in OpenAI's interface.
+const MAX_NAME: usize = 64;
 
 /// The bound on sampled tokens, from its two names.
 pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
@@ -37,11 +37,6 @@ pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
     Ok(store)
 }
 
-/// How many answers.
-pub(super) fn choices(request: &ChatRequest) -> Result<usize, ApiError> {
-    within("n", request.n, 1, MAX_CHOICES).map(|n| n.unwrap_or(1) as usize)
-}
-
 /// How many alternatives per token are wanted; none when log-probabilities are not.
 pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
     let top = within("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)?;
@@ -52,64 +47,41 @@ pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiEr
     }
 }
 
-/// The stop strings.
-pub(super) fn stops(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
-    let stops = match stop {
-        None => return Ok(Vec::new()),
-        Some(Stop::One(stop)) => vec![stop],
-        Some(Stop::Many(stops)) => stops,
-    };
-    if stops.len() > MAX_STOPS {
-        return Err(ApiError::invalid("stop", format!("`stop` holds {} strings, {MAX_STOPS} at most", stops.len())));
-    }
-    if stops.iter().any(String::is_empty) {
-        return Err(ApiError::invalid("stop", "a stop string must not be empty"));
-    }
-    Ok(stops)
-}
-
-/// The sampling parameters that the request states. `vocab` bounds the ids of `logit_bias`.
+/// The sampling parameters that the request states.
 pub(super) fn sampling(request: &ChatRequest, vocab: usize) -> Result<Sampling, ApiError> {
-    let mut logit_bias = Vec::new();
-    for (id, bias) in request.logit_bias.iter().flatten() {
-        let id = id.parse::<u32>().ok().filter(|id| (*id as usize) < vocab).ok_or_else(|| {
-            ApiError::invalid("logit_bias", format!("`logit_bias`: `{id}` is no token id below {vocab}"))
-        })?;
-        within("logit_bias", Some(*bias), -100.0, 100.0)?;
-        logit_bias.push((id, *bias));
-    }
-    Ok(Sampling {
-        temperature: within("temperature", request.temperature, 0.0, 2.0)?,
-        top_p: within("top_p", request.top_p, 0.0, 1.0)?,
-        top_k: request.top_k.map(|k| k as usize),
-        min_p: within("min_p", request.min_p, 0.0, 1.0)?,
-        repetition_penalty: within("repetition_penalty", request.repetition_penalty, 0.01, 10.0)?,
-        frequency_penalty: within("frequency_penalty", request.frequency_penalty, -2.0, 2.0)?,
-        presence_penalty: within("presence_penalty", request.presence_penalty, -2.0, 2.0)?,
-        logit_bias,
-    })
+    let knobs = Knobs {
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        min_p: request.min_p,
+        repetition_penalty: request.repetition_penalty,
+        frequency_penalty: request.frequency_penalty,
+        presence_penalty: request.presence_penalty,
+        logit_bias: request.logit_bias.as_ref(),
+    };
+    knobs.sampling(vocab)
 }
 
-/// Refuses `stream_options` where nothing is streamed.
-pub(super) fn stream(request: &ChatRequest) -> Result<bool, ApiError> {
-    let stream = request.stream.unwrap_or(false);
-    if request.stream_options.is_some() && !stream {
-        return Err(
-            ApiError::new(Code::InvalidValue, "`stream_options` needs `stream: true`").with_param("stream_options")
-        );
-    }
-    Ok(stream)
-}
-
-fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
-where
-    T: PartialOrd + Copy + std::fmt::Display,
-{
-    match value {
-        // Written so that NaN, which JSON cannot hold but arithmetic may, is refused as well.
-        Some(value) if !(value >= low && value <= high) => {
-            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
+/// What the answer must be; nothing where any text is welcome.
+pub(super) fn format(format: Option<ResponseFormat>) -> Result<Option<Json>, ApiError> {
+    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
+    const SCHEMA: &str = "response_format.json_schema";
+    match (kind, json_schema) {
+        (FormatKind::Text, None) => Ok(None),
+        (FormatKind::JsonObject, None) => Ok(Some(Json::Object)),
+        (FormatKind::JsonSchema, Some(named)) => {
+            let letters = named.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+            if !letters || named.name.is_empty() || named.name.len() > MAX_NAME {
+                let message = format!("the name of a schema has 1 to {MAX_NAME} letters, digits, `_` and `-`");
+                return Err(ApiError::invalid("response_format.json_schema.name", message));
+            }
+            Ok(Some(named.schema.map_or(Json::Object, Json::Schema)))
         }
-        value => Ok(value),
+        (FormatKind::JsonSchema, None) => {
+            Err(ApiError::new(Code::MissingParameter, format!("`{SCHEMA}` is required")).with_param(SCHEMA))
+        }
+        (FormatKind::Text | FormatKind::JsonObject, Some(_)) => {
+            Err(ApiError::invalid(SCHEMA, format!("`{SCHEMA}` needs the type `json_schema`")))
+        }
     }
 }

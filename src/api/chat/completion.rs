@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::agent::Reason;
 use crate::api::error::ErrorBody;
 use crate::api::rag::RagTrace;
 use crate::api::usage::ChatUsage;
@@ -54,6 +55,9 @@ pub struct AssistantMessage {
     /// What the policy thought on the way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same, where the server is started with `--mirror-reasoning`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     /// What it did on the way, when `rag.trace` was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RagTrace>)]
@@ -77,6 +81,15 @@ pub enum FinishReason {
     Stop,
     /// At a bound: sampled tokens, turns, time, or the context.
     Length,
+}
+
+impl From<Reason> for FinishReason {
+    fn from(reason: Reason) -> FinishReason {
+        match reason {
+            Reason::Stop => FinishReason::Stop,
+            Reason::Length | Reason::Turns | Reason::Time => FinishReason::Length,
+        }
+    }
 }
 
 /// Log-probabilities of an answer.
@@ -164,6 +177,9 @@ pub struct Delta<'a> {
     /// Text of the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,
+    /// The same, where the server is started with `--mirror-reasoning`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<&'a str>,
     /// A step of the run, when `rag.trace` was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rag: Option<&'a RagTrace>,

@@ -1,6 +1,6 @@
 //! The messages of a request as a conversation.
 
-use super::request::{ChatMessage, ChatRole, Content};
+use super::request::{ChatMessage, ChatRole, Content, ContentPart};
 use crate::agent::{Conversation, Message, Role};
 use crate::api::error::{ApiError, Code};
 
@@ -8,7 +8,7 @@ use crate::api::error::{ApiError, Code};
 ///
 /// # Errors
 /// Names the message, and the part of it, that cannot be used.
-pub(super) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, ApiError> {
+pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
     }
@@ -53,21 +53,7 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
     }
     let content = match message.content {
         Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => {
-            let mut text = String::new();
-            for (index, part) in parts.into_iter().enumerate() {
-                match part.text {
-                    Some(more) if part.kind == "text" => text += &more,
-                    _ => {
-                        return unsupported(
-                            &format!("content[{index}]"),
-                            &format!("parts of type `{}` are", part.kind),
-                        );
-                    }
-                }
-            }
-            text
-        }
+        Some(Content::Parts(parts)) => joined(at, parts)?,
         None if role == Role::Assistant => String::new(),
         None => {
             let param = format!("messages[{at}].content");
@@ -75,4 +61,26 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
         }
     };
     Ok(Message::new(role, content))
+}
+
+/// The text of a message in parts.
+fn joined(at: usize, parts: Vec<ContentPart>) -> Result<String, ApiError> {
+    let mut text = String::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        let param = format!("messages[{at}].content[{index}]");
+        if part.kind != "text" {
+            let message = format!("`{param}`: parts of type `{}` are not supported here", part.kind);
+            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param(param));
+        }
+        if let Some(field) = part.rest.keys().next() {
+            let param = format!("{param}.{field}");
+            return Err(ApiError::new(Code::UnknownParameter, format!("unknown parameter `{param}`")).with_param(param));
+        }
+        let missing = || {
+            let param = format!("{param}.text");
+            ApiError::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param)
+        };
+        text += &part.text.ok_or_else(missing)?;
+    }
+    Ok(text)
 }

@@ -5,7 +5,7 @@
 
 mod check;
 pub mod completion;
-mod messages;
+pub(super) mod messages;
 mod piece;
 mod plan;
 pub mod request;

@@ -1,7 +1,7 @@
 //! From the trace of an episode to the pieces a chat completion is made of.
 
 use super::completion::{FinishReason, LogProb, TopLogProb};
-use crate::agent::{Event, Reason, TokenLogprob, Usage};
+use crate::agent::{Event, TokenLogprob, Usage};
 use crate::api::rag::RagStep;
 
 /// What OpenAI's interface sends where a token has no log-probability: here, where it was written by force.
@@ -44,7 +44,7 @@ impl Translator {
             Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reasoning(turn, text),
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => None,
             Event::Answer { text, tokens } => Some(Piece::Content(text, tokens.into_iter().map(logprob).collect())),
-            Event::Finished { reason, usage, .. } => Some(Piece::Finish(finish_reason(reason), usage)),
+            Event::Finished { reason, usage, .. } => Some(Piece::Finish(reason.into(), usage)),
             Event::SearchStarted { .. }
             | Event::SearchFinished { .. }
             | Event::Observation { .. }
@@ -74,13 +74,6 @@ impl Translator {
         let step = RagStep { index: self.steps, event };
         self.steps += 1;
         Piece::Step(step)
-    }
-}
-
-fn finish_reason(reason: Reason) -> FinishReason {
-    match reason {
-        Reason::Stop => FinishReason::Stop,
-        Reason::Length | Reason::Turns | Reason::Time => FinishReason::Length,
     }
 }
 

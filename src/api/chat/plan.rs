@@ -8,6 +8,7 @@ use super::request::ChatRequest;
 use crate::agent::{Conversation, EpisodeOptions, Policy};
 use crate::api::episodes;
 use crate::api::error::ApiError;
+use crate::api::knobs;
 use crate::api::state::{AppState, now};
 
 /// A request that makes sense.
@@ -23,6 +24,8 @@ pub(super) struct Plan {
     pub(super) include_usage: bool,
     pub(super) logprobs: bool,
     pub(super) trace: bool,
+    /// Whether reasoning is told under both of its names.
+    pub(super) mirror: bool,
 }
 
 /// What a completion and all of its chunks begin with.
@@ -38,8 +41,8 @@ impl Plan {
     /// Checks everything about a request but what only the engine can know.
     pub(super) fn new(state: &AppState, request: ChatRequest) -> Result<Self, ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
-        let stream = check::stream(&request)?;
-        let n = check::choices(&request)?;
+        let stream = knobs::streams(request.stream, request.stream_options.as_ref())?;
+        let n = knobs::choices(request.n)?;
         let logprobs = check::top_logprobs(&request)?;
         let id = episodes::id("chatcmpl");
         let mut options = EpisodeOptions {
@@ -50,9 +53,11 @@ impl Plan {
             logprobs,
             ..EpisodeOptions::default()
         };
-        options.stop = check::stops(request.stop)?;
+        options.stop = knobs::stops(request.stop)?;
+        options.json = check::format(request.response_format)?;
         let rag = request.rag.unwrap_or_default();
         rag.apply(&mut options)?;
+        state.check_index("rag.index", rag.index.as_deref())?;
         if check::store(request.store)? == Some(false) {
             options.store = Some(false);
         }
@@ -74,6 +79,7 @@ impl Plan {
             include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             logprobs: logprobs.is_some(),
             trace: rag.trace.unwrap_or(false),
+            mirror: state.config.mirror_reasoning,
         })
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
 
 use crate::api::body::Wire;
+use crate::api::knobs::Stop;
 use crate::api::rag::RagOptions;
 
 /// A chat completion request. `null` is the same as leaving a field out.
@@ -64,6 +66,8 @@ pub struct ChatRequest {
     pub store: Option<bool>,
     /// The answer ends before any of these.
     pub stop: Option<Stop>,
+    /// What the answer must be: any text, a JSON object, or JSON after a schema.
+    pub response_format: Option<ResponseFormat>,
     /// How to search, and whether to show it. Not in OpenAI's interface.
     pub rag: Option<RagOptions>,
     /// Who asks, for the log.
@@ -85,9 +89,7 @@ impl Wire for ChatRequest {
         ("prompt_cache_key", &[]),
         ("prompt_cache_options", &[]),
         ("prompt_cache_retention", &[]),
-        ("rag.index", &[]),
         ("reasoning_effort", &["\"medium\""]),
-        ("response_format", &["{\"type\":\"text\"}"]),
         ("service_tier", &["\"auto\"", "\"default\""]),
         ("stream_options.include_obfuscation", &["false"]),
         ("tool_choice", &["\"auto\"", "\"none\""]),
@@ -105,14 +107,45 @@ pub struct StreamOptions {
     pub include_usage: Option<bool>,
 }
 
-/// One stop string or several.
+/// What the answer must be. It holds for the final answer of a policy that searches, and for the whole reply of one that
+/// does not; which tokens can be sampled is restricted accordingly.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged)]
-pub enum Stop {
-    /// One string.
-    One(String),
-    /// One to four strings.
-    Many(Vec<String>),
+#[serde(deny_unknown_fields)]
+pub struct ResponseFormat {
+    /// Which kind.
+    #[serde(rename = "type")]
+    pub kind: FormatKind,
+    /// The schema, for the kind that has one.
+    pub json_schema: Option<NamedSchema>,
+}
+
+/// Kinds of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FormatKind {
+    /// Any text.
+    Text,
+    /// A JSON object.
+    JsonObject,
+    /// The JSON that a schema describes.
+    JsonSchema,
+}
+
+/// A JSON schema with a name.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NamedSchema {
+    /// What it is called: 1 to 64 letters, digits, `_` and `-`.
+    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")]
+    pub name: String,
+    /// What it is for. Not put before the model.
+    pub description: Option<String>,
+    /// The schema, draft 2020-12: an object of 64 KiB and 32 levels at most, without keywords that cannot be enforced. Any
+    /// object is an answer where it is left out.
+    #[schema(value_type = Option<Object>)]
+    pub schema: Option<Value>,
+    /// Schemas are always followed, whatever this says.
+    pub strict: Option<bool>,
 }
 
 /// One message of the conversation.
@@ -131,24 +164,37 @@ pub struct ChatMessage {
     #[schema(value_type = Option<Object>)]
     pub rag: Option<Value>,
     /// A part of an earlier answer that must be null here.
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = null)]
     pub refusal: Option<Value>,
     /// A part of an earlier answer that must be empty here.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(schema_with = empty)]
     pub annotations: Option<Value>,
     /// A part of an earlier answer that must be null here.
-    #[schema(value_type = Option<Object>)]
+    #[schema(schema_with = null)]
     pub audio: Option<Value>,
     /// A part of an earlier answer that must be empty here.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[schema(schema_with = empty)]
     pub tool_calls: Option<Value>,
     /// A part of an earlier answer that must be null here.
-    #[schema(value_type = Option<Object>)]
+    #[schema(schema_with = null)]
     pub function_call: Option<Value>,
     /// Speakers' names are not supported: must be null.
+    #[schema(schema_with = null)]
     pub name: Option<String>,
     /// Tools are not supported: must be null.
+    #[schema(schema_with = null)]
     pub tool_call_id: Option<String>,
+}
+
+/// Nothing but null.
+fn null() -> Schema {
+    ObjectBuilder::new().schema_type(Type::Null).into()
+}
+
+/// Null, or a list of nothing.
+fn empty() -> Schema {
+    let types = SchemaType::from_iter([Type::Array, Type::Null]);
+    ArrayBuilder::new().schema_type(types).max_items(Some(0)).into()
 }
 
 /// Who speaks. `tool` and `function` are known and refused.
@@ -171,7 +217,7 @@ pub enum ChatRole {
 
 /// The text of a message, whole or in parts.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string or a list of parts, each with a `type`")]
 pub enum Content {
     /// The text.
     Text(String),
@@ -184,7 +230,12 @@ pub enum Content {
 pub struct ContentPart {
     /// Its kind; only `text` is supported.
     #[serde(rename = "type")]
+    #[schema(pattern = "^text$")]
     pub kind: String,
     /// Its text.
     pub text: Option<String>,
+    /// Anything else is refused by name.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Map<String, Value>,
 }

@@ -48,6 +48,7 @@ struct Writer {
     head: Head,
     choices: Vec<Translator>,
     logprobs: bool,
+    mirror: bool,
     include_usage: bool,
     finished: usize,
     usage: ChatUsage,
@@ -60,6 +61,7 @@ impl Writer {
             head: plan.head.clone(),
             choices: (0..plan.n).map(|_| Translator::new(plan.trace)).collect(),
             logprobs: plan.logprobs,
+            mirror: plan.mirror,
             include_usage: plan.include_usage,
             finished: 0,
             usage: ChatUsage::default(),
@@ -79,7 +81,9 @@ impl Writer {
         match self.choices[index].translate(event) {
             None => {}
             Some(Piece::Reasoning(text)) => {
-                self.chunk(index, Delta { reasoning_content: Some(&text), ..Delta::default() }, None, None);
+                let reasoning = self.mirror.then_some(text.as_str());
+                let delta = Delta { reasoning_content: Some(&text), reasoning, ..Delta::default() };
+                self.chunk(index, delta, None, None);
             }
             Some(Piece::Content(text, tokens)) => {
                 let logprobs = self.logprobs.then_some(LogProbs { content: Some(tokens), refusal: None });

@@ -18,11 +18,8 @@ pub(super) async fn collect(plan: &Plan, mut events: Events) -> Result<ChatCompl
     while let Some((index, event)) = events.next().await {
         choices[index].take(event?, &mut usage);
     }
-    let choices = choices
-        .into_iter()
-        .enumerate()
-        .map(|(index, draft)| draft.finish(index, plan.logprobs))
-        .collect::<Result<_, _>>()?;
+    let choices =
+        choices.into_iter().enumerate().map(|(index, draft)| draft.finish(index, plan)).collect::<Result<_, _>>()?;
     let head = plan.head.clone();
     Ok(ChatCompletion {
         id: head.id,
@@ -73,16 +70,18 @@ impl Draft {
         }
     }
 
-    fn finish(self, index: usize, logprobs: bool) -> Result<ChatChoice, ApiError> {
+    fn finish(self, index: usize, plan: &Plan) -> Result<ChatChoice, ApiError> {
         let finish_reason =
             self.end.ok_or_else(|| ApiError::new(Code::Internal, "an episode ended without a result"))?;
+        let reasoning_content = (!self.reasoning.is_empty()).then_some(self.reasoning);
         let message = AssistantMessage {
             content: Some(self.content),
-            reasoning_content: (!self.reasoning.is_empty()).then_some(self.reasoning),
+            reasoning: reasoning_content.clone().filter(|_| plan.mirror),
+            reasoning_content,
             rag: self.rag,
             ..AssistantMessage::default()
         };
-        let logprobs = logprobs.then_some(LogProbs { content: Some(self.tokens), refusal: None });
+        let logprobs = plan.logprobs.then_some(LogProbs { content: Some(self.tokens), refusal: None });
         Ok(ChatChoice { index, message, logprobs, finish_reason })
     }
 }

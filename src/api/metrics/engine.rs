@@ -33,7 +33,7 @@ impl Collector for EngineCollector {
 }
 
 /// The engine's counters. The encoder adds `_total` to each name.
-fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 14] {
+fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 15] {
     [
         ("prefill_tokens", "Tokens whose KV was computed in prefill", counters.prefill_tokens_total.get()),
         (
@@ -56,6 +56,7 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 14] {
         ("cache_evictions", "Cached blocks overwritten", counters.cache_evictions_total.get()),
         ("cancellations", "Turns or sessions dropped before their end", counters.cancellations_total.get()),
         ("stalls", "Times a slow reader took its session out of the batch", counters.stalls_total.get()),
+        ("late_masks", "Times a constrained turn sat a step out", counters.late_masks_total.get()),
         (
             "invariant_violations",
             "Times the block accounting did not add up; anything but 0 is a bug",

@@ -1,0 +1,86 @@
+//! The shapes of JSON that can be asked for, within bounds.
+
+use serde_json::{Map, Value, json};
+
+use super::GrammarError;
+
+/// Which JSON is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Json {
+    /// Any object.
+    Object,
+    /// What this JSON schema (draft 2020-12) describes.
+    Schema(Value),
+}
+
+/// Bytes of a schema, written compactly.
+const MAX_BYTES: usize = 64 << 10;
+
+/// Values within values.
+const MAX_DEPTH: usize = 32;
+
+/// The library's own settings in a schema: they would switch its checks off.
+const SETTINGS: &str = "x-guidance";
+
+impl Json {
+    /// The schema as the library takes it: with bounded white space, so that no text goes on for ever without saying
+    /// anything.
+    ///
+    /// # Errors
+    /// [`GrammarError::Schema`] when the schema is no object, too large or too deep.
+    pub(super) fn schema(&self) -> Result<Value, GrammarError> {
+        let mut fields = match self {
+            Json::Object => Map::from_iter([("type".to_owned(), json!("object"))]),
+            Json::Schema(Value::Object(fields)) => fields.clone(),
+            Json::Schema(_) => return refuse("a schema must be a JSON object"),
+        };
+        if fields.contains_key(SETTINGS) {
+            return refuse("`x-guidance` is not a keyword of JSON schema");
+        }
+        fields.insert(SETTINGS.to_owned(), json!({ "whitespace_pattern": r"[ \t\n]{1,16}" }));
+        let schema = Value::Object(fields);
+        if depth(&schema, MAX_DEPTH).is_none() {
+            return refuse(&format!("the schema is nested more than {MAX_DEPTH} levels deep"));
+        }
+        let bytes = schema.to_string().len();
+        if bytes > MAX_BYTES {
+            return refuse(&format!("the schema has {bytes} bytes, {MAX_BYTES} at most"));
+        }
+        Ok(schema)
+    }
+}
+
+fn refuse<T>(reason: &str) -> Result<T, GrammarError> {
+    Err(GrammarError::Schema(reason.to_owned()))
+}
+
+/// How much of `left` levels a value leaves; nothing when it needs more.
+fn depth(value: &Value, left: usize) -> Option<usize> {
+    let below = |value: &Value| depth(value, left.checked_sub(1)?);
+    match value {
+        Value::Array(items) => items.iter().try_fold(left, |least, item| Some(least.min(below(item)?))),
+        Value::Object(fields) => fields.values().try_fold(left, |least, field| Some(least.min(below(field)?))),
+        _ => Some(left),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_out_of_bounds_are_refused_with_the_reason() {
+        let nested = |levels: usize| (0..levels).fold(json!({}), |inner, _| json!({ "items": inner }));
+        let long = json!({"description": "x".repeat(MAX_BYTES)});
+        for (schema, reason) in [
+            (json!(true), "object"),
+            (nested(40), "32 levels"),
+            (long, "bytes"),
+            (json!({"x-guidance": {"lenient": true}}), "x-guidance"),
+        ] {
+            let refused = Json::Schema(schema).schema().map_err(|error| error.to_string());
+            assert!(refused.as_ref().is_err_and(|message| message.contains(reason)), "{refused:?}");
+        }
+        assert!(Json::Schema(nested(20)).schema().is_ok() && Json::Object.schema().is_ok());
+    }
+}

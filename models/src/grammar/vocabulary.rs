@@ -1,0 +1,69 @@
+//! All tokens as a tree of bytes, and grammars compiled over it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::ParserFactory;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+
+use super::{Grammar, GrammarError, Json, said};
+use crate::tokenizer::TokenBytes;
+
+/// The tokens of a model, prepared for grammars. Takes tens of milliseconds to make for 50,000 tokens.
+pub struct Vocabulary(ParserFactory);
+
+impl fmt::Debug for Vocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vocabulary").field("tokens", &self.0.tok_env().tok_trie().vocab_size()).finish()
+    }
+}
+
+impl Vocabulary {
+    /// Tokens by their bytes; any of `eos` ends a text. Control tokens have no bytes and are part of no text.
+    ///
+    /// # Errors
+    /// [`GrammarError::Vocabulary`] when nothing could end a text.
+    pub fn new(tokens: &TokenBytes, eos: &[u32]) -> Result<Vocabulary, GrammarError> {
+        let size = u32::try_from(tokens.len()).map_err(|_| GrammarError::Vocabulary("it is too large".into()))?;
+        let eos: Vec<u32> = eos.iter().copied().filter(|&id| id < size).collect();
+        let Some(&first) = eos.first() else {
+            return Err(GrammarError::Vocabulary("no token ends a text".into()));
+        };
+        let words: Vec<Vec<u8>> = (0..size).map(|id| tokens.get(id).to_vec()).collect();
+        let trie = TokTrie::from(&TokRxInfo::new(size, first), &words).with_eos_tokens(&eos);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let slices = SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+            .map_err(|error| GrammarError::Vocabulary(said(&error)))?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(Vocabulary(factory))
+    }
+
+    /// A grammar of texts that are `json`.
+    ///
+    /// # Errors
+    /// [`GrammarError::Schema`] with what is wrong, too much, or cannot be enforced.
+    pub fn compile(&self, json: &Json) -> Result<Grammar, GrammarError> {
+        let top = TopLevelGrammar::from_json_schema(json.schema()?);
+        let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(said(&error)))?;
+        Grammar::new(parser)
+    }
+}
+
+/// How much work a schema, and each token after it, may take: a quarter of the library's own bounds, which is some
+/// milliseconds for a token and tens of them for a schema.
+fn limits() -> ParserLimits {
+    let own = ParserLimits::default();
+    ParserLimits {
+        initial_lexer_fuel: own.initial_lexer_fuel / 4,
+        step_lexer_fuel: own.step_lexer_fuel / 4,
+        step_max_items: own.step_max_items / 4,
+        max_lexer_states: own.max_lexer_states / 4,
+        max_grammar_size: own.max_grammar_size / 4,
+        verbose_errors: false,
+        ..own
+    }
+}

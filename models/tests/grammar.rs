@@ -1,0 +1,140 @@
+//! Grammars over the byte vocabulary: whatever is drawn among the allowed tokens is what the schema describes.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+use waymark_models::grammar::{GrammarError, Json, Vocabulary, Writer};
+use waymark_models::tokenizer::{Specials, Tokenizer};
+
+const EOS: u32 = 257;
+
+fn vocabulary() -> Vocabulary {
+    Vocabulary::new(&Tokenizer::bytes().table(), &[EOS]).unwrap()
+}
+
+/// Takes the text if it is allowed, token by token; where it is not, how much was.
+fn write(writer: &mut Writer, text: &str) -> Result<(), String> {
+    for (at, id) in Tokenizer::bytes().encode(text, Specials::Literal).unwrap().into_iter().enumerate() {
+        if !writer.allowed().unwrap().allows(id) {
+            return Err(text[..at].to_owned());
+        }
+        writer.accept(id).unwrap();
+    }
+    Ok(())
+}
+
+/// Whether the text can end here, and cannot go on.
+fn ends(writer: &mut Writer) -> bool {
+    let mask = writer.allowed().unwrap();
+    mask.allows(EOS) && (0..EOS).all(|id| !mask.allows(id))
+}
+
+#[test]
+fn an_object_is_an_object() {
+    let grammar = vocabulary().compile(&Json::Object).unwrap();
+    let mut writer = grammar.begin();
+    assert!(!writer.complete().unwrap());
+    write(&mut writer, "{\"a\": [1, {\"b\": \"\u{e9}\\n\"}], \"c\": null\n}").unwrap();
+    assert!(writer.complete().unwrap() && ends(&mut writer));
+    for (text, fits) in [("[1]", ""), ("hello", ""), ("{a", "{"), ("{\"a\"}", "{\"a\""), ("{\"a\": 01", "{\"a\": 0")] {
+        assert_eq!(write(&mut grammar.begin(), text), Err(fits.to_owned()), "{text}");
+    }
+}
+
+#[test]
+fn white_space_does_not_go_on_for_ever() {
+    let grammar = vocabulary().compile(&Json::Object).unwrap();
+    let text = format!("{{{}\"a\": 1}}", " ".repeat(40));
+    assert_eq!(write(&mut grammar.begin(), &text), Err(format!("{{{}", " ".repeat(16))));
+}
+
+fn person() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 5},
+            "age": {"type": "integer", "minimum": 0, "maximum": 120},
+            "kind": {"enum": ["poet", "painter"]},
+            "alive": {"type": "boolean"},
+            "tags": {"type": "array", "items": {"const": "x"}, "maxItems": 3},
+        },
+        "required": ["name", "age", "kind", "alive", "tags"],
+        "additionalProperties": false,
+    })
+}
+
+#[test]
+fn whatever_is_drawn_fulfils_the_schema() {
+    let (tokenizer, grammar) = (Tokenizer::bytes(), vocabulary().compile(&Json::Schema(person())).unwrap());
+    for seed in 0..40 {
+        let (mut rng, mut writer, mut ids) = (ChaCha8Rng::seed_from_u64(seed), grammar.begin(), Vec::new());
+        loop {
+            let mask = writer.allowed().unwrap();
+            let allowed: Vec<u32> = (0..mask.len() as u32).filter(|&id| mask.allows(id)).collect();
+            let id = allowed[rng.random_range(0..allowed.len())];
+            if id == EOS {
+                break;
+            }
+            writer.accept(id).unwrap();
+            ids.push(id);
+            assert!(ids.len() < 2000);
+        }
+        let value: Value = serde_json::from_str(&tokenizer.decode(&ids)).unwrap();
+        assert_eq!(value.as_object().unwrap().len(), 5, "{value}");
+        assert!(value["name"].as_str().unwrap().chars().count() <= 5);
+        assert!((0..=120).contains(&value["age"].as_i64().unwrap()));
+        assert!(["poet", "painter"].contains(&value["kind"].as_str().unwrap()) && value["alive"].is_boolean());
+        assert!(value["tags"].as_array().unwrap().iter().all(|tag| tag == "x"));
+    }
+}
+
+#[test]
+fn schemas_that_cannot_be_followed_are_refused_in_time() {
+    let vocabulary = vocabulary();
+    let wide: Value = (0..3000).map(|n| (format!("property{n}"), json!({"type": "string"}))).collect();
+    for schema in [
+        json!({"type": "nonsense"}),
+        json!({"type": "string", "pattern": "("}),
+        json!({"type": "integer", "minimum": 5, "maximum": 1}),
+        json!({"$ref": "https://example.org/schema.json"}),
+        json!({"not": {"type": "string"}}),
+        json!({"type": "object", "properties": wide}),
+        json!({"enum": []}),
+        json!([]),
+    ] {
+        let begun = Instant::now();
+        let refused = vocabulary.compile(&Json::Schema(schema.clone()));
+        assert!(matches!(refused, Err(GrammarError::Schema(_))), "{schema} gave {refused:?}");
+        let message = refused.unwrap_err().to_string();
+        assert!(!message.is_empty() && !message.contains('\n') && message.len() < 400, "{message}");
+        // Generous, for slow machines under load: some of these would otherwise take minutes.
+        assert!(begun.elapsed() < Duration::from_secs(10), "{schema}");
+    }
+    assert!(vocabulary.compile(&Json::Object).is_ok(), "none of this harms the next one");
+}
+
+#[test]
+fn a_pattern_may_be_heavy_but_no_token_is() {
+    let begun = Instant::now();
+    let schema = json!({"type": "string", "pattern": "((a{1,500}){1,500}b){1,500}"});
+    let Ok(grammar) = vocabulary().compile(&Json::Schema(schema)) else { return };
+    let mut writer = grammar.begin();
+    for byte in std::iter::once(b'"').chain([b'a'; 60]) {
+        // Giving up is as good as an answer; going on for minutes is not.
+        if !writer.allowed().is_ok_and(|mask| mask.allows(u32::from(byte))) {
+            break;
+        }
+        writer.accept(u32::from(byte)).unwrap();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_vocabulary_without_an_end_is_refused() {
+    let table = Tokenizer::bytes().table();
+    assert!(matches!(Vocabulary::new(&table, &[]), Err(GrammarError::Vocabulary(_))));
+    assert!(matches!(Vocabulary::new(&table, &[100_000]), Err(GrammarError::Vocabulary(_))));
+}

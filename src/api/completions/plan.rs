@@ -1,0 +1,182 @@
+//! What a request means: whose weights write, what they continue, and how it is shown.
+
+use std::sync::Arc;
+
+use super::logprobs::Draft;
+use super::request::{CompletionRequest, Prompt};
+use crate::agent::{Budget, Conversation, EpisodeOptions, Policy, Protocol, Usage, Variant, Verbatim};
+use crate::api::episodes;
+use crate::api::error::{ApiError, Code};
+use crate::api::knobs::{self, Knobs, within};
+use crate::api::state::{AppState, now};
+use crate::api::usage::ChatUsage;
+
+/// Tokens sampled where a request does not say, as in OpenAI's interface.
+const MAX_TOKENS: usize = 16;
+
+/// Most alternatives per token, as in OpenAI's interface.
+const MAX_LOGPROBS: u32 = 5;
+
+/// Most answers in all.
+const MAX_ANSWERS: usize = 64;
+
+/// A prompt and how it is continued.
+type Question = (Conversation, EpisodeOptions);
+
+/// A request that makes sense.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What stands in every chunk.
+    pub(super) head: Head,
+    /// The policy, without its protocol.
+    pub(super) policy: Arc<Policy>,
+    /// Answers per prompt.
+    pub(super) n: usize,
+    /// What each prompt's answers begin with.
+    echoes: Vec<String>,
+    pub(super) streams: bool,
+    pub(super) include_usage: bool,
+    logprobs: Option<usize>,
+}
+
+/// What a completion and all of its chunks begin with.
+#[derive(Debug, Clone)]
+pub(super) struct Head {
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) fingerprint: String,
+}
+
+impl Plan {
+    /// Checks everything about a request but what only the engine can know.
+    pub(super) fn new(state: &AppState, request: CompletionRequest) -> Result<(Plan, Vec<Question>), ApiError> {
+        let policy = state.policies.get(&request.model)?.policy.clone();
+        let streams = knobs::streams(request.stream, request.stream_options.as_ref())?;
+        let (n, logprobs) = (knobs::choices(request.n)?, logprobs(&request)?);
+        let options = EpisodeOptions {
+            sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
+            seed: episodes::seed(request.seed),
+            max_tokens: Some(max_tokens(request.max_tokens)?),
+            stop: knobs::stops(request.stop)?,
+            logprobs,
+            // A trace is of an episode; here is none.
+            store: Some(false),
+            ..EpisodeOptions::default()
+        };
+        let prompts = prompts(state, request.prompt, n)?;
+        if let Some(user) = request.user {
+            tracing::info!(user, "asked by");
+        }
+        let echo = request.echo.unwrap_or(false);
+        let text = |(text, _): &(String, _)| if echo { text.clone() } else { String::new() };
+        let plan = Plan {
+            head: Head {
+                id: episodes::id("cmpl"),
+                created: now(),
+                model: policy.name.clone(),
+                fingerprint: episodes::fingerprint(state, &policy),
+            },
+            policy: Arc::new(verbatim(&policy)),
+            n,
+            echoes: prompts.iter().map(text).collect(),
+            streams,
+            include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            logprobs,
+        };
+        let question = |(text, prompt)| (Conversation::new(text), EpisodeOptions { prompt, ..options.clone() });
+        Ok((plan, prompts.into_iter().map(question).collect()))
+    }
+
+    /// The answers before anything of them was written.
+    pub(super) fn drafts(&self) -> Vec<Draft> {
+        let echoes = self.echoes.iter().flat_map(|echo| std::iter::repeat_n(echo, self.n));
+        echoes.map(|echo| Draft::new(echo.clone(), self.logprobs)).collect()
+    }
+}
+
+/// What answers cost: of each prompt's `n` the prompt counts once.
+pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
+    let mut all = ChatUsage::default();
+    for prompt in spent.chunks(n) {
+        let mut one = ChatUsage::default();
+        prompt.iter().flatten().for_each(|usage| one.add(usage));
+        all.join(&one);
+    }
+    // Nothing is thought here: what is not part of an answer ends it.
+    all.completion_tokens_details.reasoning_tokens = 0;
+    all
+}
+
+/// The same weights without the protocol they were trained in.
+fn verbatim(policy: &Policy) -> Policy {
+    Policy {
+        protocol: Arc::new(Verbatim),
+        budget: Budget { seconds: policy.budget.seconds, ..Verbatim.budget() },
+        guided: false,
+        variant: Variant::Serving,
+        ..policy.clone()
+    }
+}
+
+fn sampling(request: &CompletionRequest) -> Knobs<'_> {
+    Knobs {
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        min_p: request.min_p,
+        repetition_penalty: request.repetition_penalty,
+        frequency_penalty: request.frequency_penalty,
+        presence_penalty: request.presence_penalty,
+        logit_bias: request.logit_bias.as_ref(),
+    }
+}
+
+fn max_tokens(given: Option<u32>) -> Result<usize, ApiError> {
+    match given {
+        Some(0) => Err(ApiError::invalid("max_tokens", "`max_tokens` must be at least 1")),
+        given => Ok(given.map_or(MAX_TOKENS, |tokens| tokens as usize)),
+    }
+}
+
+fn logprobs(request: &CompletionRequest) -> Result<Option<usize>, ApiError> {
+    let logprobs = within("logprobs", request.logprobs, 0, MAX_LOGPROBS)?;
+    if logprobs.is_some() && request.echo == Some(true) {
+        let message = "`logprobs` of a prompt are not computed here: leave out `echo`";
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("logprobs"));
+    }
+    Ok(logprobs.map(|top| top as usize))
+}
+
+/// A prompt as text, and as ids where it came so.
+type Given = (String, Option<Vec<u32>>);
+
+/// The prompts, none of them empty.
+fn prompts(state: &AppState, prompt: Prompt, n: usize) -> Result<Vec<Given>, ApiError> {
+    let vocab = state.runtime.engine.spec().vocab;
+    let decoded = |ids: Vec<u32>| (state.runtime.tokenizer.decode(&ids), Some(ids));
+    let prompts: Vec<_> = match prompt {
+        Prompt::Text(text) => vec![(text, None)],
+        Prompt::Texts(texts) => texts.into_iter().map(|text| (text, None)).collect(),
+        Prompt::Ids(ids) => vec![decoded(ids)],
+        Prompt::IdLists(lists) => lists.into_iter().map(decoded).collect(),
+    };
+    if prompts.is_empty() {
+        return Err(ApiError::invalid("prompt", "`prompt` is empty"));
+    }
+    let answers = prompts.len().saturating_mul(n);
+    if answers > MAX_ANSWERS {
+        let message = format!("{answers} answers are asked for, {MAX_ANSWERS} at most");
+        return Err(ApiError::invalid("prompt", message));
+    }
+    for (text, ids) in &prompts {
+        let empty = ids.as_ref().map_or(text.is_empty(), Vec::is_empty);
+        if empty {
+            return Err(ApiError::invalid("prompt", "a prompt must not be empty"));
+        }
+        if let Some(id) = ids.iter().flatten().find(|id| **id as usize >= vocab) {
+            return Err(ApiError::invalid("prompt", format!("`prompt`: {id} is no token id below {vocab}")));
+        }
+    }
+    Ok(prompts)
+}

@@ -1,0 +1,55 @@
+//! A completion all at once.
+
+use futures::StreamExt;
+
+use super::completion::{Completion, CompletionChoice};
+use super::plan::{Head, Plan, usage};
+use crate::agent::Event;
+use crate::api::error::{ApiError, Code};
+use crate::api::follow::Events;
+
+/// Waits for every answer.
+pub(super) async fn collect(plan: Plan, mut events: Events) -> Result<Completion, ApiError> {
+    let mut drafts = plan.drafts();
+    let mut choices: Vec<_> =
+        drafts.iter_mut().enumerate().map(|(index, draft)| draft.piece(index, String::new(), &[])).collect();
+    let mut spent = vec![None; drafts.len()];
+    for (index, draft) in drafts.iter_mut().enumerate() {
+        draft.begin(index).into_iter().for_each(|piece| append(&mut choices[index], piece));
+    }
+    while let Some((index, event)) = events.next().await {
+        match event? {
+            Event::Answer { text, tokens } => append(&mut choices[index], drafts[index].piece(index, text, &tokens)),
+            Event::Finished { reason, usage, .. } => {
+                spent[index] = Some(usage);
+                choices[index].finish_reason = Some(reason.into());
+            }
+            _ => {}
+        }
+    }
+    if spent.iter().any(Option::is_none) {
+        return Err(ApiError::new(Code::Internal, "an answer ended without a result"));
+    }
+    let Head { id, created, model, fingerprint } = plan.head;
+    Ok(Completion {
+        id,
+        object: "text_completion",
+        created,
+        model,
+        choices,
+        usage: usage(&spent, plan.n),
+        system_fingerprint: fingerprint,
+    })
+}
+
+fn append(choice: &mut CompletionChoice, piece: CompletionChoice) {
+    choice.text += &piece.text;
+    if let (Some(all), Some(more)) = (&mut choice.logprobs, piece.logprobs) {
+        all.tokens.extend(more.tokens);
+        all.token_logprobs.extend(more.token_logprobs);
+        all.text_offset.extend(more.text_offset);
+        if let Some(tops) = &mut all.top_logprobs {
+            tops.extend(more.top_logprobs.unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What requests may say about sampling, each number within its bounds.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::error::ApiError;
+use crate::agent::Sampling;
+
+/// Answers one request may ask for: each is an episode of its own.
+pub(crate) const MAX_CHOICES: u32 = 16;
+
+/// Most stop strings, as in OpenAI's interface.
+const MAX_STOPS: usize = 4;
+
+/// One stop string or several.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+pub enum Stop {
+    /// One string.
+    One(String),
+    /// Up to four strings.
+    Many(Vec<String>),
+}
+
+/// The sampling parameters of a request, as they were sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Knobs<'a> {
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<u32>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) presence_penalty: Option<f32>,
+    pub(crate) logit_bias: Option<&'a BTreeMap<String, f32>>,
+}
+
+impl Knobs<'_> {
+    /// The parameters that were stated. `vocab` bounds the ids of `logit_bias`.
+    pub(crate) fn sampling(self, vocab: usize) -> Result<Sampling, ApiError> {
+        let mut logit_bias = Vec::new();
+        for (id, bias) in self.logit_bias.into_iter().flatten() {
+            let id = id.parse::<u32>().ok().filter(|id| (*id as usize) < vocab).ok_or_else(|| {
+                ApiError::invalid("logit_bias", format!("`logit_bias`: `{id}` is no token id below {vocab}"))
+            })?;
+            within("logit_bias", Some(*bias), -100.0, 100.0)?;
+            logit_bias.push((id, *bias));
+        }
+        Ok(Sampling {
+            temperature: within("temperature", self.temperature, 0.0, 2.0)?,
+            // No mass at all still leaves the most probable token.
+            top_p: within("top_p", self.top_p, 0.0, 1.0)?.map(|mass| mass.max(f32::MIN_POSITIVE)),
+            top_k: self.top_k.map(|k| k as usize),
+            min_p: within("min_p", self.min_p, 0.0, 1.0)?,
+            repetition_penalty: within("repetition_penalty", self.repetition_penalty, 0.01, 10.0)?,
+            frequency_penalty: within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?,
+            presence_penalty: within("presence_penalty", self.presence_penalty, -2.0, 2.0)?,
+            logit_bias,
+        })
+    }
+}
+
+/// The stop strings.
+pub(crate) fn stops(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
+    let stops = match stop {
+        None => return Ok(Vec::new()),
+        Some(Stop::One(stop)) => vec![stop],
+        Some(Stop::Many(stops)) => stops,
+    };
+    if stops.len() > MAX_STOPS {
+        return Err(ApiError::invalid("stop", format!("`stop` holds {} strings, {MAX_STOPS} at most", stops.len())));
+    }
+    if stops.iter().any(String::is_empty) {
+        return Err(ApiError::invalid("stop", "a stop string must not be empty"));
+    }
+    Ok(stops)
+}
+
+/// How many answers.
+pub(crate) fn choices(n: Option<u32>) -> Result<usize, ApiError> {
+    within("n", n, 1, MAX_CHOICES).map(|n| n.unwrap_or(1) as usize)
+}
+
+/// Refuses `stream_options` where nothing is streamed.
+pub(crate) fn streams<T>(stream: Option<bool>, options: Option<&T>) -> Result<bool, ApiError> {
+    let stream = stream.unwrap_or(false);
+    if options.is_some() && !stream {
+        return Err(ApiError::invalid("stream_options", "`stream_options` needs `stream: true`"));
+    }
+    Ok(stream)
+}
+
+/// A number from `low` to `high`.
+pub(crate) fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
+where
+    T: PartialOrd + Copy + Display,
+{
+    match value {
+        // Written so that NaN, which JSON cannot hold but arithmetic may, is refused as well.
+        Some(value) if !(value >= low && value <= high) => {
+            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
+        }
+        value => Ok(value),
+    }
+}

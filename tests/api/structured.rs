@@ -1,0 +1,151 @@
+//! `response_format`: answers that are JSON whatever the policy would have said.
+
+use serde_json::{Value, json};
+use waymark::engine::mock::Lines;
+
+use crate::golden::ask;
+use crate::house::{House, chunks, joined, says, script};
+
+/// What a policy that knows nothing of it can be held to in a few tokens.
+fn verdict() -> Value {
+    json!({"type": "json_schema", "json_schema": {"name": "verdict", "strict": true, "schema": {
+        "type": "object",
+        "properties": {"known": {"type": "boolean"}, "who": {"enum": ["Goethe", "Schiller"]}},
+        "required": ["known", "who"],
+        "additionalProperties": false,
+    }}})
+}
+
+fn check(content: &str) {
+    let value: Value = serde_json::from_str(content).unwrap_or_else(|error| panic!("{content:?}: {error}"));
+    assert!(value["known"].is_boolean() && ["Goethe", "Schiller"].contains(&value["who"].as_str().unwrap()), "{value}");
+}
+
+fn content(whole: &Value) -> &str {
+    whole["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{whole}"))
+}
+
+const SAID: &str = r#"{"known": true, "who": "Goethe"}"#;
+
+#[tokio::test]
+async fn a_reply_that_fits_is_left_as_it_is() {
+    let house = House::new(says(SAID)).await;
+    for format in [verdict(), json!({"type": "json_object"}), json!({"type": "text"})] {
+        let (status, whole) = house.chat(&ask(json!({"response_format": format}))).await;
+        assert_eq!((status, content(&whole)), (200, SAID), "{format}");
+        assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_does_not_is_made_to() {
+    let house = House::new(says("Certainly! Here is the JSON: no")).await;
+    let body = ask(json!({"response_format": verdict(), "n": 3, "seed": 1}));
+    let (status, whole) = house.chat(&body).await;
+    assert_eq!(status, 200, "{whole}");
+    for choice in whole["choices"].as_array().unwrap() {
+        check(choice["message"]["content"].as_str().unwrap());
+        assert_eq!(choice["finish_reason"], "stop");
+    }
+    let mut streaming = body.clone();
+    streaming["stream"] = json!(true);
+    let texts = joined(&chunks(&house.stream(&streaming).await), "content");
+    for (index, choice) in whole["choices"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(choice["message"]["content"], texts[&(index as u64)], "the same seed gives the same");
+    }
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn of_a_loop_only_the_final_answer_is_held_to_it() {
+    let turns = |answer: &str| {
+        let answer = format!("<think>Found {{.</think>\n<answer>{answer}</answer>");
+        Lines::new(["<think>I must look.</think>\n<search>[passage] Faust</search>", &answer])
+            .terminator("</information>\n\n")
+    };
+    let body = ask(json!({"model": "routerag", "response_format": verdict(), "rag": {"trace": true}}));
+    for (said, fits) in [(SAID, true), (" Goethe ", false)] {
+        let house = House::new(script(&turns(said))).await;
+        let (status, whole) = house.chat(&body).await;
+        assert_eq!(status, 200, "{whole}");
+        let message = &whole["choices"][0]["message"];
+        assert_eq!(message["reasoning_content"], "I must look.\n\nFound {.\n");
+        assert_eq!(message["rag"]["trace"][0]["query"], "Faust");
+        check(content(&whole));
+        assert_eq!(content(&whole) == SAID, fits);
+    }
+}
+
+#[tokio::test]
+async fn a_tag_inside_a_string_does_not_end_the_answer() {
+    let turns = ["<think>Hm.</think>\n<search>Faust</search>", "<answer>{\"who\": \"Goethe</answer>"];
+    let house = House::new(script(&Lines::new(turns).terminator("</information>\n\n"))).await;
+    let schema = json!({"type": "object", "properties": {"who": {"type": "string", "maxLength": 12}},
+                        "required": ["who"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "who", "schema": schema}});
+    let (_, whole) = house.chat(&ask(json!({"model": "routerag", "response_format": format}))).await;
+    let value: Value = serde_json::from_str(content(&whole)).unwrap_or_else(|error| panic!("{error}: {whole}"));
+    assert!(value["who"].as_str().unwrap().starts_with("Goethe"), "{value}");
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
+async fn so_is_an_answer_that_had_to_be_asked_for() {
+    let lines = Lines::new([
+        "<think>Hm.</think>\n<search>[passage] Faust</search>",
+        "<think>Hm.</think>\n<search>more</search>",
+    ])
+    .terminator("</information>\n\n");
+    let house = House::new(script(&lines)).await;
+    let rag = json!({"budget": {"turns": 1}});
+    let (_, whole) = house.chat(&ask(json!({"model": "routerag", "response_format": verdict(), "rag": rag}))).await;
+    check(content(&whole));
+}
+
+#[tokio::test]
+async fn so_is_a_guided_one() {
+    let house = House::new(script(&Lines::new(["whatever it may say"]))).await;
+    let body = ask(json!({"model": "routerag", "response_format": verdict(), "rag": {"guided": true}}));
+    let (status, whole) = house.chat(&body).await;
+    assert_eq!(status, 200, "{whole}");
+    check(content(&whole));
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_bound_is_cut_and_says_so() {
+    let house = House::new(says(SAID)).await;
+    let (_, whole) = house.chat(&ask(json!({"response_format": verdict(), "max_tokens": 9}))).await;
+    assert_eq!((content(&whole), &whole["choices"][0]["finish_reason"]), (&SAID[..9], &json!("length")));
+}
+
+#[tokio::test]
+async fn formats_that_make_no_sense_are_refused_by_name() {
+    let house = House::new(says("hi")).await;
+    let schema = |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let deep = (0..60).fold(json!({}), |inner, _| json!({"items": inner}));
+    const SCHEMA: &str = "response_format.json_schema";
+    for (format, param) in [
+        (schema(json!({"type": "nonsense"})), "response_format"),
+        (schema(json!({"type": "string", "pattern": "("})), "response_format"),
+        (schema(json!({"$ref": "#/nowhere"})), "response_format"),
+        (schema(json!(["no object"])), "response_format"),
+        (schema(deep), "response_format"),
+        (schema(json!({"description": "x".repeat(70_000)})), "response_format"),
+        (schema(json!({"x-guidance": {"lenient": true}})), "response_format"),
+        (json!({"type": "json_schema"}), SCHEMA),
+        (json!({"type": "json_object", "json_schema": {"name": "x"}}), SCHEMA),
+        (json!({"type": "json_schema", "json_schema": {}}), "response_format.json_schema.name"),
+        (json!({"type": "json_schema", "json_schema": {"name": "a b"}}), "response_format.json_schema.name"),
+        (
+            json!({"type": "json_schema", "json_schema": {"name": "x", "colour": 1}}),
+            "response_format.json_schema.colour",
+        ),
+        (json!({"type": "grammar"}), "response_format.type"),
+        (json!({}), "response_format.type"),
+        (json!("json"), "response_format"),
+    ] {
+        let (status, answer) = house.chat(&ask(json!({"response_format": format}))).await;
+        assert_eq!((status, &answer["error"]["param"]), (400, &json!(param)), "{format} gave {answer}");
+    }
+    house.quiet().await;
+}
