@@ -50,6 +50,14 @@ impl TextEmbedder for Embedding {
             Embedding::Mock => text.split_whitespace().count(),
         }
     }
+
+    fn max_tokens(&self) -> usize {
+        match self {
+            // The two marks at the ends are read too.
+            Embedding::Model(embedder) => embedder.max_pieces().saturating_sub(2),
+            Embedding::Mock => usize::MAX,
+        }
+    }
 }
 
 /// The words of a text, each of them one of the dimensions, as a vector of length one.
@@ -79,10 +87,5 @@ mod tests {
             let length = vector.iter().map(|value| value * value).sum::<f32>();
             assert!((length - 1.0).abs() < 1e-5 && vector.len() == Embedding::Mock.dims());
         }
-    }
-
-    fn max_tokens(&self) -> usize {
-        // The two marks at the ends are read too.
-        self.0.max_pieces().saturating_sub(2)
     }
 }
