@@ -1,13 +1,14 @@
 //! Server-sent events: frames that are serialised before they are written, keep-alive comments, the end of a drain.
 
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use serde::Serialize;
 
 use super::drain::{Drain, Phase};
@@ -90,8 +91,8 @@ impl Frame {
 /// Answers with `frames` as an event stream.
 ///
 /// The work behind `frames` is driven by the body itself: a client that goes away drops the body, and with it the work.
-/// When nothing comes for `ping`, a comment is sent; when the drain expires, an error, written by `last`, takes the
-/// place of the rest.
+/// When nothing comes for `ping`, a comment is sent; when the drain expires, or the work panics, an error, written by
+/// `last`, takes the place of the rest.
 pub(crate) fn respond(
     frames: impl Stream<Item = Bytes> + Send + 'static,
     ping: Duration,
@@ -110,9 +111,16 @@ pub(crate) fn respond(
                     yield frame.take();
                     break;
                 }
-                frame = tokio::time::timeout(ping, frames.next()) => match frame {
-                    Ok(Some(frame)) => yield frame,
-                    Ok(None) => break,
+                frame = tokio::time::timeout(ping, AssertUnwindSafe(frames.next()).catch_unwind()) => match frame {
+                    Ok(Ok(Some(frame))) => yield frame,
+                    Ok(Ok(None)) => break,
+                    // The panic hook has printed where and why. What has panicked is not asked again.
+                    Ok(Err(_)) => {
+                        let mut frame = Frame::default();
+                        last(&mut frame, &ApiError::new(Code::Internal, "this request ran into a bug in the server"));
+                        yield frame.take();
+                        break;
+                    }
                     Err(_) => yield Bytes::from_static(b": ping\n\n"),
                 },
             }
@@ -165,6 +173,18 @@ mod tests {
         let text = text(response).await;
         assert!(text.starts_with("data: {\"error\":{\"message\":\"the server shut down"), "{text}");
         assert!(!text.contains("[DONE]"));
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_the_stream_with_an_error() {
+        let mut begun = false;
+        let frames = futures::stream::poll_fn(move |_| {
+            assert!(!std::mem::replace(&mut begun, true), "a bug");
+            std::task::Poll::Ready(Some(Bytes::from_static(b": begun\n\n")))
+        });
+        let response = respond(frames, Duration::from_secs(15), Drain::default(), Frame::error);
+        let text = text(response).await;
+        assert!(text.starts_with(": begun\n\ndata: {\"error\":{\"message\":\"this request ran into a bug"), "{text}");
     }
 
     proptest! {
