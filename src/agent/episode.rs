@@ -154,7 +154,7 @@ impl<S: Source> Episode<S> {
     }
 
     /// Hands over what it has written down when it is broken off after its beginning: when it fails, or its future is
-    /// dropped. Of an episode that ends as it should nothing comes.
+    /// dropped. Of an episode that ends as it should, or by a panic, nothing comes.
     pub fn remains(&mut self) -> oneshot::Receiver<Fragment> {
         let (sender, receiver) = oneshot::channel();
         self.remains = Some(sender);

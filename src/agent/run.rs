@@ -359,7 +359,8 @@ impl<S: Source> Run<S> {
 
 impl<S: Source> Drop for Run<S> {
     fn drop(&mut self) {
-        if let Some(remains) = self.remains.take() {
+        // What is broken off by a panic is not read again: a second panic in here would end the whole process.
+        if let Some(remains) = self.remains.take().filter(|_| !std::thread::panicking()) {
             // Whoever asked for it may have gone.
             let _ = remains.send(self.written());
         }

@@ -111,6 +111,9 @@ pub(super) async fn create(
     let id = options.id.clone().unwrap_or_default();
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
+    if resumable {
+        state.streams.room()?;
+    }
     let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
     // Here the messages have another name.
     let events = started.map_err(|error| match error.param.as_deref() {

@@ -28,13 +28,16 @@ pub(super) fn start(state: &AppState, entry: &Arc<Entry>, events: Events) -> Res
             draft.fail(ApiError::new(Code::Internal, "this response ran into a bug in the server"));
             draft.told()
         });
-        // Kept before its last event is told: who has read that can ask for it.
+        // Its last events count among its bytes.
+        if let Some(log) = &entry.log {
+            log.add(&last);
+        }
+        // Kept before its last events are told: who has read them can ask for it.
         if *entry.stop.borrow() != Stop::Forget {
             state.responses.keep(&entry);
         }
         state.responses.end(&entry.id);
         if let Some(log) = &entry.log {
-            log.push(&last);
             log.end();
         }
         drop(running);

@@ -24,15 +24,20 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Adds what comes next.
+    /// Adds what comes next, and tells who follows.
     pub(super) fn push(&self, events: &[ResponseEvent]) {
+        self.add(events);
+        self.ended.send_modify(|_| {});
+    }
+
+    /// Adds what comes next; [`end`](Self::end) tells of it.
+    pub(super) fn add(&self, events: &[ResponseEvent]) {
         let messages = events.iter().map(|event| {
             let mut frame = Frame::default();
             frame.event(event.event.name(), event);
             frame.take()
         });
         self.messages().extend(messages);
-        self.ended.send_modify(|_| {});
     }
 
     /// Says that nothing more comes.

@@ -43,17 +43,30 @@ impl Responses {
         entry.conversation().ok_or_else(|| ApiError::invalid(param, format!("the response `{id}` is not complete yet")))
     }
 
+    /// Whether another response can be made in the background: to be asked before any work is done for it.
+    ///
+    /// # Errors
+    /// 503 when there are as many as may be.
+    pub(super) fn room(&self) -> Result<(), ApiError> {
+        self.leaves_room(self.made().len())
+    }
+
     /// Counts a response among those that are made in the background.
     ///
     /// # Errors
     /// 503 when there are as many as may be.
     pub(super) fn begin(&self, entry: &Arc<Entry>) -> Result<(), ApiError> {
         let mut made = self.made();
-        if made.len() >= self.background {
-            let message = format!("{} responses are being made in the background already", made.len());
+        self.leaves_room(made.len())?;
+        made.insert(entry.id.clone(), Arc::clone(entry));
+        Ok(())
+    }
+
+    fn leaves_room(&self, made: usize) -> Result<(), ApiError> {
+        if made >= self.background {
+            let message = format!("{made} responses are being made in the background already");
             return Err(ApiError::new(Code::QueueFull, message));
         }
-        made.insert(entry.id.clone(), Arc::clone(entry));
         Ok(())
     }
 

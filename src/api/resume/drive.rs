@@ -1,9 +1,10 @@
 //! What moves the episode of a resumable stream on, whether anybody reads or not.
 
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tracing::Instrument;
 
 use super::Streams;
@@ -11,7 +12,7 @@ use super::stream::Stream;
 use crate::agent::Event;
 use crate::api::auth::Caller;
 use crate::api::drain::{Drain, Phase};
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::sse::Frame;
 
@@ -45,7 +46,12 @@ pub(crate) fn drive(
             () = &mut expired => return,
             // Dropping the events cancels the episode.
             () = &mut abandoned => return,
-            () = pump(events, &stream, write) => {}
+            pumped = AssertUnwindSafe(pump(events, &stream, write)).catch_unwind() => if pumped.is_err() {
+                let bug = ApiError::new(Code::Internal, "this request ran into a bug in the server");
+                let mut frame = Frame::default();
+                write(&mut frame, stream.next(), &Err(bug));
+                stream.push(frame.take());
+            },
         }
         stream.end();
         // Nothing is computed any more, but the last events may not have arrived.

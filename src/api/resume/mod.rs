@@ -32,24 +32,37 @@ impl Streams {
         Streams { open: Arc::default(), config }
     }
 
+    /// Whether there can be another stream: to be asked before any work is done for it.
+    ///
+    /// # Errors
+    /// 400 where there are to be none, 503 where there are as many as may be.
+    pub(crate) fn room(&self) -> Result<(), ApiError> {
+        self.leaves_room(self.lock().len())
+    }
+
     /// A new stream, before its first event. It is known until the guard is dropped.
     ///
     /// # Errors
     /// 400 where there are to be none, 503 where there are as many as may be.
     fn open(&self, id: &str, caller: &Caller) -> Result<Opened, ApiError> {
+        let mut open = self.lock();
+        self.leaves_room(open.len())?;
+        let stream = Arc::new(Stream::new(caller, self.config.bytes));
+        open.insert(id.to_owned(), stream.clone());
+        Ok(Opened { streams: self.clone(), id: id.to_owned(), stream })
+    }
+
+    fn leaves_room(&self, open: usize) -> Result<(), ApiError> {
         let ResumeConfig { grace, bytes, count } = self.config;
         if grace.is_zero() || bytes == 0 || count == 0 {
             let message = "this server has no resumable streams: start it with `--resume-seconds`, `--resume-bytes` and \
                            `--resume-count` above 0";
             return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("resumable"));
         }
-        let mut open = self.lock();
-        if open.len() >= count {
+        if open >= count {
             return Err(ApiError::new(Code::QueueFull, "there are too many resumable streams already"));
         }
-        let stream = Arc::new(Stream::new(caller, bytes));
-        open.insert(id.to_owned(), stream.clone());
-        Ok(Opened { streams: self.clone(), id: id.to_owned(), stream })
+        Ok(())
     }
 
     /// The caller's stream of this id, until a while after its end.

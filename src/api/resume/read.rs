@@ -50,9 +50,15 @@ impl Reading {
         if ready.await.ok()?.reader != reader {
             return None;
         }
-        let mut taken = (Vec::new(), at);
-        self.stream.state.send_modify(|state| taken = state.log.take(at, sse::READY));
-        self.at = taken.1;
-        (!taken.0.is_empty()).then(|| Bytes::from(taken.0))
+        let mut taken = None;
+        // What is taken counts as sent and may make way for more: no reader may do that to the one that came after it.
+        self.stream.state.send_modify(|state| {
+            if state.reader == reader {
+                taken = Some(state.log.take(at, sse::READY));
+            }
+        });
+        let (frames, last) = taken?;
+        self.at = last;
+        (!frames.is_empty()).then(|| Bytes::from(frames))
     }
 }
