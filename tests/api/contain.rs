@@ -293,6 +293,10 @@ impl TextEmbedder for Fragile {
     fn count_tokens(&self, text: &str) -> usize {
         text.len()
     }
+
+    fn max_tokens(&self) -> usize {
+        usize::MAX
+    }
 }
 
 #[tokio::test]
