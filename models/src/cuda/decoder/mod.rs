@@ -286,8 +286,8 @@ impl CudaDecoder {
     fn replay(&mut self, step: &Step, lora: Option<Lora>) -> Result<(), CudaError> {
         let key = (step.singles, lora.is_some());
         if !self.graphs.has(key) {
-            // Once as it is: a driver loads kernels at their first use, and not while it records. The step itself is run,
-            // whose results the graph then writes again.
+            // Once as it is: a driver loads kernels at their first use, and not while it records. That has computed this
+            // step; recording runs nothing.
             self.pass().run(step, lora)?;
             self.card.synchronize()?;
             let pass = self.pass();

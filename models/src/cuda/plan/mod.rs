@@ -22,6 +22,9 @@ use crate::decoder::DecoderConfig;
 /// Memory that cuBLAS works in, in bytes: what its makers advise for compute capability 9.0.
 pub const BLAS_BYTES: usize = 32 << 20;
 
+/// The most tokens of a step: a grid's second and third sides, which count tokens or rows, go no further.
+const LARGEST_STEP: usize = 65_535;
+
 /// The most a step may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -147,6 +150,9 @@ pub fn check(config: &DecoderConfig, limits: &Limits) -> Result<(), ModelError> 
     }
     if limits.rows == 0 || limits.tokens < limits.rows || limits.context == 0 {
         return refuse(format!("steps of {} rows and {} tokens", limits.rows, limits.tokens));
+    }
+    if limits.tokens > LARGEST_STEP {
+        return refuse(format!("steps of {} tokens, at most {LARGEST_STEP} can be launched", limits.tokens));
     }
     Ok(())
 }

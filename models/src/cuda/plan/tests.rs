@@ -98,4 +98,6 @@ fn shapes_without_a_kernel_are_refused_by_name() {
     assert!(refused(|config| (config.heads, config.kv_heads) = (34, 2)).contains("17 query heads"));
     assert!(refused(|config| config.ffn = 1000).contains("feed-forward size 1000"));
     assert!(check(&seven(), &Limits { tokens: 100, ..LIMITS }).is_err(), "fewer tokens than rows");
+    let long = check(&seven(), &Limits { tokens: 65_536, ..LIMITS }).unwrap_err().to_string();
+    assert!(long.contains("at most 65535"), "{long}");
 }
