@@ -43,28 +43,30 @@ impl Responses {
         entry.conversation().ok_or_else(|| ApiError::invalid(param, format!("the response `{id}` is not complete yet")))
     }
 
-    /// Whether another response can be made in the background: to be asked before any work is done for it.
+    /// Whether another response can be made in the background for `caller`: to be asked before any work is done for it.
     ///
     /// # Errors
-    /// 503 when there are as many as may be.
-    pub(super) fn room(&self) -> Result<(), ApiError> {
-        self.leaves_room(self.made().len())
+    /// 429 when the caller has as many as it may, 503 when there are as many as may be.
+    pub(super) fn room(&self, caller: &Caller) -> Result<(), ApiError> {
+        self.leaves_room(&self.made(), caller)
     }
 
-    /// Counts a response among those that are made in the background.
+    /// Counts the caller's response among those that are made in the background.
     ///
     /// # Errors
-    /// 503 when there are as many as may be.
-    pub(super) fn begin(&self, entry: &Arc<Entry>) -> Result<(), ApiError> {
+    /// 429 when the caller has as many as it may, 503 when there are as many as may be.
+    pub(super) fn begin(&self, entry: &Arc<Entry>, caller: &Caller) -> Result<(), ApiError> {
         let mut made = self.made();
-        self.leaves_room(made.len())?;
+        self.leaves_room(&made, caller)?;
         made.insert(entry.id.clone(), Arc::clone(entry));
         Ok(())
     }
 
-    fn leaves_room(&self, made: usize) -> Result<(), ApiError> {
-        if made >= self.background {
-            let message = format!("{made} responses are being made in the background already");
+    fn leaves_room(&self, made: &HashMap<String, Arc<Entry>>, caller: &Caller) -> Result<(), ApiError> {
+        let own = made.values().filter(|entry| entry.owner == caller.key).count();
+        caller.may_have_another(own, "responses made in the background")?;
+        if made.len() >= self.background {
+            let message = format!("{} responses are being made in the background already", made.len());
             return Err(ApiError::new(Code::QueueFull, message));
         }
         Ok(())
