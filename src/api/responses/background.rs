@@ -68,6 +68,11 @@ async fn make(state: &AppState, entry: &Entry, events: Events) -> Vec<ResponseEv
         }
         if let Some(log) = &entry.log {
             log.push(&told);
+            if let Err(error) = state.responses.holds(log) {
+                let mut draft = open(&entry.draft);
+                draft.overflow(error);
+                return draft.told();
+            }
         }
     }
 }

@@ -151,6 +151,15 @@ impl Draft {
         self.break_off(ResponseStatus::Failed);
     }
 
+    /// Ends the response with an error, and gives up what there is of it.
+    pub(super) fn overflow(&mut self, error: ApiError) {
+        self.object.output.clear();
+        if let Some(rag) = &mut self.object.rag {
+            rag.trace.clear();
+        }
+        self.fail(error);
+    }
+
     /// Ends the response because somebody wants no more of it.
     pub(super) fn cancel(&mut self) {
         self.break_off(ResponseStatus::Cancelled);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entry::Entry;
+use super::log::Log;
 use super::play::open;
 use crate::agent::Message;
 use crate::api::archive::Archive;
@@ -17,14 +18,13 @@ pub struct Responses {
     kept: Archive<Entry>,
     /// Those that are made in the background now: nothing pushes them out.
     made: Arc<Mutex<HashMap<String, Arc<Entry>>>>,
-    background: usize,
+    limits: ResponseLimits,
 }
 
 impl Responses {
     /// None yet.
     pub fn new(limits: ResponseLimits) -> Self {
-        let ResponseLimits { kept, bytes, background } = limits;
-        Self { kept: Archive::new(kept, bytes), made: Arc::default(), background }
+        Self { kept: Archive::new(limits.kept, limits.bytes), made: Arc::default(), limits }
     }
 
     /// The response called `id`, if it is the caller's.
@@ -65,9 +65,23 @@ impl Responses {
     fn leaves_room(&self, made: &HashMap<String, Arc<Entry>>, caller: &Caller) -> Result<(), ApiError> {
         let own = made.values().filter(|entry| entry.owner == caller.key).count();
         caller.may_have_another(own, "responses made in the background")?;
-        if made.len() >= self.background {
+        if made.len() >= self.limits.background {
             let message = format!("{} responses are being made in the background already", made.len());
             return Err(ApiError::new(Code::QueueFull, message));
+        }
+        Ok(())
+    }
+
+    /// Whether what the stream of a response has said leaves room to keep it. With the other half the last events and the
+    /// response itself are kept as well: they repeat what was said.
+    pub(super) fn holds(&self, log: &Log) -> Result<(), ApiError> {
+        let most = self.limits.bytes / 2;
+        if log.bytes() > most {
+            let message = format!(
+                "the events of this response take more than {most} bytes, half of `--response-bytes`: ask for less, or \
+                 without `background`"
+            );
+            return Err(ApiError::new(Code::ResponseTooLarge, message));
         }
         Ok(())
     }

@@ -86,6 +86,23 @@ async fn there_are_only_so_many() {
 }
 
 #[tokio::test]
+async fn one_that_grows_too_large_fails_and_says_so() {
+    let responses = ResponseLimits { bytes: 32 << 10, ..ResponseLimits::default() };
+    let http = HttpConfig { responses, ..HttpConfig::default() };
+    let house = Plan { http, ..Plan::new(says(&"word ".repeat(200))) }.build().await;
+    let (status, queued) = create(&house, &ask(json!({"background": true}))).await;
+    assert_eq!(status, 200, "{queued}");
+    let response = finished(&house, &queued["id"]).await;
+    assert_eq!((&response["status"], &response["output"]), (&json!("failed"), &json!([])));
+    let message = response["error"]["message"].as_str().unwrap();
+    assert!(message.contains("--response-bytes"), "{response}");
+    // Its followers are told as well, and nothing is made any more.
+    let (_, stream) =
+        (house.quiet().await, house.get(&format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap())));
+    assert_eq!(events(&stream.await.text().await.unwrap()).last().unwrap()["type"], "response.failed");
+}
+
+#[tokio::test]
 async fn a_client_that_goes_ends_what_is_made_for_it() {
     for stream in [true, false] {
         let house = House::new(slow()).await;
