@@ -13,7 +13,7 @@ use super::show::Show;
 use super::tool::{self, Tools};
 use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
 use crate::api::episodes;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
 use crate::api::state::{AppState, now};
 
@@ -42,6 +42,11 @@ impl Plan {
         let (store, background) = (request.store.unwrap_or(true), request.background.unwrap_or(false));
         if background && !store {
             return Err(ApiError::invalid("background", "`background` needs `store: true`"));
+        }
+        if background && !state.responses.keeps() {
+            let message =
+                "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
+            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
         }
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;

@@ -27,6 +27,11 @@ impl Responses {
         Self { kept: Archive::new(limits.kept, limits.bytes), made: Arc::default(), limits }
     }
 
+    /// Whether any response is kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.kept.keeps()
+    }
+
     /// The response called `id`, if it is the caller's.
     pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<Entry>, ApiError> {
         let made = self.made().get(id).cloned();

@@ -65,6 +65,20 @@ async fn its_stream_survives_its_reader() {
 }
 
 #[tokio::test]
+async fn there_are_none_where_none_is_kept() {
+    for (kept, bytes) in [(0, 1 << 20), (1, 0)] {
+        let responses = ResponseLimits { kept, bytes, ..ResponseLimits::default() };
+        let http = HttpConfig { responses, ..HttpConfig::default() };
+        let house = Plan { http, ..Plan::new(says("hi")) }.build().await;
+        let (status, body) = create(&house, &ask(json!({"background": true}))).await;
+        let error = &body["error"];
+        assert_eq!((status, &error["code"]), (400, &json!("unsupported_parameter")));
+        assert_eq!(error["param"], "background");
+        assert_eq!(create(&house, &ask(json!({}))).await.0, 200);
+    }
+}
+
+#[tokio::test]
 async fn there_are_only_so_many() {
     let responses = ResponseLimits { background: 1, ..ResponseLimits::default() };
     let http = HttpConfig { responses, ..HttpConfig::default() };
