@@ -45,7 +45,10 @@ impl Responses {
     pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<Message>, ApiError> {
         let param = "previous_response_id";
         let entry = self.get(id, caller).map_err(|error| error.with_param(param))?;
-        entry.conversation().ok_or_else(|| ApiError::invalid(param, format!("the response `{id}` is not complete yet")))
+        entry.conversation().map_err(|status| {
+            let message = format!("the response `{id}` is {status}: only what is completed or incomplete goes on");
+            ApiError::invalid(param, message)
+        })
     }
 
     /// Whether another response can be made in the background for `caller`: to be asked before any work is done for it.

@@ -110,6 +110,10 @@ async fn one_that_grows_too_large_fails_and_says_so() {
     assert_eq!((&response["status"], &response["output"]), (&json!("failed"), &json!([])));
     let message = response["error"]["message"].as_str().unwrap();
     assert!(message.contains("--response-bytes"), "{response}");
+    let again = create(&house, &ask(json!({"previous_response_id": queued["id"]}))).await;
+    let error = &again.1["error"];
+    assert_eq!((again.0, &error["param"]), (400, &json!("previous_response_id")));
+    assert!(error["message"].as_str().unwrap().contains("is failed"), "{error}");
     // Its followers are told as well, and nothing is made any more.
     let (_, stream) =
         (house.quiet().await, house.get(&format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap())));
