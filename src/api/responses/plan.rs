@@ -14,6 +14,7 @@ use super::tool::{self, Tools};
 use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
+use crate::api::knobs::within;
 use crate::api::rag::RagTrace;
 use crate::api::state::{AppState, now};
 
@@ -140,18 +141,6 @@ fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError>
         }
     }
     Ok(())
-}
-
-fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
-where
-    T: PartialOrd + Copy + std::fmt::Display,
-{
-    match value {
-        Some(value) if !(value >= low && value <= high) => {
-            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
-        }
-        value => Ok(value),
-    }
 }
 
 fn object(
