@@ -10,7 +10,7 @@ pub struct ResponseArgs {
     pub kept_responses: usize,
 
     /// Memory for responses that are kept, such as `64MiB`. One that is made in the background fails when its events take
-    /// half of it.
+    /// an eighth of it.
     #[arg(long, env = "WAYMARK_RESPONSE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub response_bytes: Size,
 

@@ -14,7 +14,7 @@ use super::tool::{self, Tools};
 use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
-use crate::api::knobs::within;
+use crate::api::knobs::{Knobs, within};
 use crate::api::rag::RagTrace;
 use crate::api::state::{AppState, now};
 
@@ -124,11 +124,9 @@ fn max_tokens(request: &ResponsesRequest) -> Result<Option<usize>, ApiError> {
 }
 
 fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {
-    Ok(Sampling {
-        temperature: within("temperature", request.temperature, 0.0, 2.0)?,
-        top_p: within("top_p", request.top_p, 0.0, 1.0)?,
-        ..Sampling::default()
-    })
+    let knobs = Knobs { temperature: request.temperature, top_p: request.top_p, ..Knobs::default() };
+    // Of the vocabulary only `logit_bias` would have to know.
+    knobs.sampling(0)
 }
 
 /// The bounds of OpenAI's interface.

@@ -80,13 +80,16 @@ impl Responses {
         Ok(())
     }
 
-    /// Whether what the stream of a response has said leaves room to keep it. With the other half the last events and the
-    /// response itself are kept as well: they repeat what was said.
+    /// Whether what the stream of a response has said leaves room to keep it: the last four events and the response itself
+    /// may each repeat all of it.
+    ///
+    /// # Errors
+    /// Why it cannot go on.
     pub(super) fn holds(&self, log: &Log) -> Result<(), ApiError> {
-        let most = self.limits.bytes / 2;
+        let most = self.limits.bytes / 8;
         if log.bytes() > most {
             let message = format!(
-                "the events of this response take more than {most} bytes, half of `--response-bytes`: ask for less, or \
+                "the events of this response take more than {most} bytes, an eighth of `--response-bytes`: ask for less, or \
                  without `background`"
             );
             return Err(ApiError::new(Code::ResponseTooLarge, message));
