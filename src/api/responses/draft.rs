@@ -79,6 +79,11 @@ impl Draft {
         self.failure.as_ref()
     }
 
+    /// The number of the first event that was not told yet.
+    pub(super) fn next(&self) -> u64 {
+        self.sequence - self.events.len() as u64
+    }
+
     /// What happened since this was last asked.
     pub(super) fn told(&mut self) -> Vec<ResponseEvent> {
         std::mem::take(&mut self.events)

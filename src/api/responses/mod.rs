@@ -81,7 +81,7 @@ pub(super) async fn create(
     if plan.object.background {
         background::start(&state, &caller, &entry, events)?;
         return Ok(match entry.log.clone() {
-            Some(log) if plan.stream => stream::send(&state, log.follow(0)),
+            Some(log) if plan.stream => stream::send(&state, entry.draft.clone(), log.follow(0)),
             _ => axum::Json(entry.shown(plan.show)).into_response(),
         });
     }
