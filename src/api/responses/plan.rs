@@ -63,7 +63,9 @@ impl Plan {
             logprobs: show.logprobs.then_some(top_logprobs as usize),
             ..EpisodeOptions::default()
         };
-        request.rag.clone().unwrap_or_default().apply(&mut options)?;
+        let rag = request.rag.clone().unwrap_or_default();
+        rag.apply(&mut options)?;
+        state.check_index("rag.index", rag.index.as_deref())?;
         // What is not to be kept leaves no trace either, unless that is asked for.
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
