@@ -115,9 +115,9 @@ async fn one_that_grows_too_large_fails_and_says_so() {
     assert_eq!((again.0, &error["param"]), (400, &json!("previous_response_id")));
     assert!(error["message"].as_str().unwrap().contains("is failed"), "{error}");
     // Its followers are told as well, and nothing is made any more.
-    let (_, stream) =
-        (house.quiet().await, house.get(&format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap())));
-    assert_eq!(events(&stream.await.text().await.unwrap()).last().unwrap()["type"], "response.failed");
+    house.quiet().await;
+    let path = format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap());
+    assert_eq!(events(&house.get(&path).await.text().await.unwrap()).last().unwrap()["type"], "response.failed");
 }
 
 #[tokio::test]
