@@ -82,6 +82,8 @@ error_table! {
     ResponseNotFound: NOT_FOUND, "invalid_request_error", "response_not_found", retry: false;
     /// No trace is kept under this id.
     TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
+    /// A response that is made in the background is larger than what may be kept.
+    ResponseTooLarge: BAD_REQUEST, "invalid_request_error", "response_too_large", retry: false;
     /// The events that a client missed are not held any more.
     EventsGone: GONE, "invalid_request_error", "events_gone", retry: false;
     /// The policy or the adapter that a trace was made with is gone.

@@ -97,7 +97,7 @@ pub(crate) fn respond(
     frames: impl Stream<Item = Bytes> + Send + 'static,
     ping: Duration,
     drain: Drain,
-    last: fn(&mut Frame, &ApiError),
+    last: impl Fn(&mut Frame, &ApiError) + Send + 'static,
 ) -> Response {
     let body = async_stream::stream! {
         let mut frames = pin!(AssertUnwindSafe(frames).catch_unwind());

@@ -9,7 +9,8 @@ pub struct ResponseArgs {
     #[arg(long, env = "WAYMARK_KEPT_RESPONSES", value_name = "COUNT", default_value_t = 1000)]
     pub kept_responses: usize,
 
-    /// Memory for responses that are kept, such as `64MiB`.
+    /// Memory for responses that are kept, such as `64MiB`. One that is made in the background fails when its events take
+    /// an eighth of it.
     #[arg(long, env = "WAYMARK_RESPONSE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub response_bytes: Size,
 

@@ -26,7 +26,8 @@ pub struct TraceArgs {
     #[arg(long, env = "WAYMARK_RESUME_BYTES", value_name = "SIZE", default_value = "1MiB")]
     pub resume_bytes: Size,
 
-    /// Resumable streams at a time; more are refused with 503.
+    /// Resumable streams at a time; more are refused with 503. One keeps its place for `--resume-seconds` after its reader
+    /// has gone, also when it is over: what was sent last may not have arrived.
     #[arg(long, env = "WAYMARK_RESUME_COUNT", value_name = "NUMBER", default_value_t = 256)]
     pub resume_count: usize,
 }

@@ -52,7 +52,7 @@ impl Core {
     }
 
     fn account(&mut self, row: &Planned) {
-        // Who was stopped while the backend worked may have lost its blocks by now: nothing of it counts.
+        // No command takes a session out of a pass under way; of one that is out of the batch all the same, nothing counts.
         let running = |sequence: &&mut Sequence| sequence.phase == Phase::Running;
         let Some(sequence) = self.sequences.get_mut(&row.session).filter(running) else { return };
         let before = sequence.registered;

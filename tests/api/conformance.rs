@@ -137,5 +137,7 @@ async fn the_index_that_is_searched_can_be_named() {
         assert_eq!(got, status, "{answer}");
         let body = json!({"question": "Who?", "model": "routerag", "rag": {"index": index}});
         assert_eq!(house.post("/v1/agent", &body).await.status(), status);
+        let body = json!({"input": "Who?", "model": "routerag", "rag": {"index": index}});
+        assert_eq!(house.post("/v1/responses", &body).await.status(), status);
     }
 }

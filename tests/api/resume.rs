@@ -161,6 +161,8 @@ async fn whoever_has_it_all_is_told_so() {
         let request = house.client.get(house.url(&format!("/v1/agent/{path}"))).header("last-event-id", &after);
         assert_eq!(request.send().await.unwrap().status(), status, "{path} after {after}");
     }
+    let beyond = house.get(&format!("/v1/agent/{id}?after={}", last + 1)).await.json::<Value>().await.unwrap();
+    assert_eq!(beyond["error"]["param"], "after");
     assert_eq!(house.get(&format!("/v1/agent/{id}?before=1")).await.status(), 400);
 }
 

@@ -112,7 +112,7 @@ pub(super) async fn create(
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
     if resumable {
-        state.streams.room()?;
+        state.streams.room(&caller)?;
     }
     let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
     // Here the messages have another name.

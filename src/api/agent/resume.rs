@@ -44,13 +44,18 @@ pub(in crate::api) async fn get(
 ) -> Result<Response, ApiError> {
     let absent = |message: String| ApiError::new(Code::NotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
-    let after = after(&headers, query.as_deref().unwrap_or_default())?;
+    let (param, after) = after(&headers, query.as_deref().unwrap_or_default())?;
     let stream =
         state.streams.get(&id, &caller).ok_or_else(|| absent(format!("there is no stream `{id}` to take up")))?;
     // Its episode's time, and some to take what is left.
     let taken = Instant::now() + state.config.connection.send;
     caller.lifetime.end_by(stream.end.map_or(taken, |end| end.max(taken)));
-    match resume::read(stream, after)? {
+    // A number that nothing can be read from is the fault of where it stood.
+    let reading = resume::read(stream, after).map_err(|error| match error.param {
+        Some(_) => error.with_param(param),
+        None => error,
+    });
+    match reading? {
         Some(reading) => Ok(rest(&state, reading)),
         None => Ok(StatusCode::NO_CONTENT.into_response()),
     }
@@ -77,20 +82,23 @@ fn rest(state: &AppState, reading: Reading) -> Response {
     sse::respond(frames, state.config.ping, state.drain.clone(), Frame::named_error)
 }
 
-/// The last event that a client has.
-fn after(headers: &HeaderMap, query: &str) -> Result<u64, ApiError> {
-    let number = |name: &str, text: &str| {
-        text.trim().parse().map_err(|_| ApiError::invalid(name, format!("`{name}` must be the `id` of an event")))
+/// The last event that a client has, and by which name it says so.
+fn after(headers: &HeaderMap, query: &str) -> Result<(&'static str, u64), ApiError> {
+    const HEADER: &str = "last-event-id";
+    const QUERY: &str = "after";
+    let number = |name: &'static str, text: &str| match text.trim().parse() {
+        Ok(number) => Ok((name, number)),
+        Err(_) => Err(ApiError::invalid(name, format!("`{name}` must be the `id` of an event"))),
     };
-    let mut after = 0;
+    let mut after = (QUERY, 0);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        if name != "after" {
+        if name != QUERY {
             return Err(ApiError::new(Code::UnknownParameter, format!("unknown parameter `{name}`")).with_param(name));
         }
-        after = number("after", &value)?;
+        after = number(QUERY, &value)?;
     }
-    match headers.get("last-event-id") {
-        Some(sent) => number("last-event-id", sent.to_str().unwrap_or_default()),
+    match headers.get(HEADER) {
+        Some(sent) => number(HEADER, sent.to_str().unwrap_or_default()),
         None => Ok(after),
     }
 }

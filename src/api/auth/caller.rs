@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
+use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
 use crate::engine::RequestId;
 
@@ -45,10 +46,29 @@ pub(crate) struct Caller {
     pub(crate) key: Option<KeyId>,
     /// What keeps this caller's cached prefixes apart from others'; 0 for those who share theirs.
     pub(crate) salt: u64,
+    /// How much this caller may ask for at once; not bounded when none.
+    pub(crate) concurrent: Option<u32>,
     /// Until when the request may hold its connection.
     pub(crate) lifetime: Lifetime,
     /// The request itself.
     pub(crate) request: Option<RequestId>,
+}
+
+impl Caller {
+    /// Whether this caller may have one more of `what`, where `running` of them go on without a connection of theirs: the
+    /// door counts only what has one.
+    ///
+    /// # Errors
+    /// 429 when there are as many as the caller's key may have.
+    pub(crate) fn may_have_another(&self, running: usize, what: &str) -> Result<(), ApiError> {
+        match self.concurrent {
+            Some(most) if running >= most as usize => {
+                let message = format!("this key may have {most} {what} at once");
+                Err(ApiError::new(Code::ConcurrencyLimited, message))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
@@ -60,6 +80,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
         Ok(Self {
             key: parts.extensions.get::<KeyId>().cloned(),
             salt: known.map_or(0, |known| known.salt),
+            concurrent: known.and_then(|known| known.concurrent),
             lifetime,
             request: parts.extensions.get::<RequestId>().copied(),
         })
@@ -70,4 +91,5 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
     pub(super) salt: u64,
+    pub(super) concurrent: Option<u32>,
 }

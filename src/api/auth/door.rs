@@ -91,7 +91,7 @@ impl Door {
             .map_err(|refused| too_many(&known, refused))?;
         let salt = if self.private_cache || known.entry.private_cache { known.entry.digest.salt() } else { 0 };
         request.extensions_mut().insert(known.entry.id.clone());
-        request.extensions_mut().insert(caller::Known { salt });
+        request.extensions_mut().insert(caller::Known { salt, concurrent: known.entry.limits.concurrent });
         Ok(Some(admitted))
     }
 }

@@ -10,6 +10,7 @@ use tracing::Instrument;
 use super::entry::{Entry, Stop};
 use super::event::ResponseEvent;
 use super::play::{open, play};
+use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::state::AppState;
@@ -18,9 +19,9 @@ use crate::api::state::AppState;
 /// request.
 ///
 /// # Errors
-/// 503 when as many are made already as may be.
-pub(super) fn start(state: &AppState, entry: &Arc<Entry>, events: Events) -> Result<(), ApiError> {
-    state.responses.begin(entry)?;
+/// 429 when the caller has as many made already as it may, 503 when as many are made as may be.
+pub(super) fn start(state: &AppState, caller: &Caller, entry: &Arc<Entry>, events: Events) -> Result<(), ApiError> {
+    state.responses.begin(entry, caller)?;
     let (state, entry, running) = (state.clone(), entry.clone(), state.drain.enter());
     let work = async move {
         let last = AssertUnwindSafe(make(&state, &entry, events)).catch_unwind().await.unwrap_or_else(|_| {
@@ -67,6 +68,11 @@ async fn make(state: &AppState, entry: &Entry, events: Events) -> Vec<ResponseEv
         }
         if let Some(log) = &entry.log {
             log.push(&told);
+            if let Err(error) = state.responses.holds(log) {
+                let mut draft = open(&entry.draft);
+                draft.overflow(error);
+                return draft.told();
+            }
         }
     }
 }

@@ -79,6 +79,11 @@ impl Draft {
         self.failure.as_ref()
     }
 
+    /// The number of the first event that was not told yet.
+    pub(super) fn next(&self) -> u64 {
+        self.sequence - self.events.len() as u64
+    }
+
     /// What happened since this was last asked.
     pub(super) fn told(&mut self) -> Vec<ResponseEvent> {
         std::mem::take(&mut self.events)
@@ -149,6 +154,15 @@ impl Draft {
         self.object.error = Some(ResponseFault::from(&error));
         self.failure = Some(error);
         self.break_off(ResponseStatus::Failed);
+    }
+
+    /// Ends the response with an error, and gives up what there is of it.
+    pub(super) fn overflow(&mut self, error: ApiError) {
+        self.object.output.clear();
+        if let Some(rag) = &mut self.object.rag {
+            rag.trace.clear();
+        }
+        self.fail(error);
     }
 
     /// Ends the response because somebody wants no more of it.

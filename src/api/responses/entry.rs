@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::draft::Draft;
 use super::log::Log;
-use super::object::ResponseObject;
+use super::object::{ResponseObject, ResponseStatus};
 use super::plan::Plan;
 use super::play::{Shared, open};
 use super::show::Show;
@@ -61,11 +61,19 @@ impl Entry {
         open(&self.draft).object().shown(show)
     }
 
-    /// The conversation with the answer, for another response to continue; none while it is still made.
-    pub(super) fn conversation(&self) -> Option<Vec<Message>> {
+    /// The conversation with the answer, for another response to continue.
+    ///
+    /// # Errors
+    /// How far it is, where that is no end one can go on from.
+    pub(super) fn conversation(&self) -> Result<Vec<Message>, ResponseStatus> {
         let draft = open(&self.draft);
-        let answer = || Message::new(Role::Assistant, draft.object().text());
-        draft.is_over().then(|| self.history.iter().cloned().chain([answer()]).collect())
+        match draft.object().status {
+            ResponseStatus::Completed | ResponseStatus::Incomplete => {
+                let answer = Message::new(Role::Assistant, draft.object().text());
+                Ok(self.history.iter().cloned().chain([answer]).collect())
+            }
+            status => Err(status),
+        }
     }
 
     /// About how many bytes it takes.

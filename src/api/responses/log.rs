@@ -12,9 +12,16 @@ use crate::api::sse::Frame;
 /// The messages of one stream, each at the place that its sequence number says.
 #[derive(Debug)]
 pub(super) struct Log {
-    messages: Mutex<Vec<Bytes>>,
+    messages: Mutex<Messages>,
     /// Whether the last one is there; also told when there are more.
     ended: watch::Sender<bool>,
+}
+
+/// Messages, and how many bytes they are.
+#[derive(Debug, Default)]
+struct Messages {
+    list: Vec<Bytes>,
+    bytes: usize,
 }
 
 impl Default for Log {
@@ -32,12 +39,14 @@ impl Log {
 
     /// Adds what comes next; [`end`](Self::end) tells of it.
     pub(super) fn add(&self, events: &[ResponseEvent]) {
-        let messages = events.iter().map(|event| {
+        let mut messages = self.messages();
+        for event in events {
             let mut frame = Frame::default();
             frame.event(event.event.name(), event);
-            frame.take()
-        });
-        self.messages().extend(messages);
+            let message = frame.take();
+            messages.bytes += message.len();
+            messages.list.push(message);
+        }
     }
 
     /// Says that nothing more comes.
@@ -58,7 +67,7 @@ impl Log {
             loop {
                 // Looked at first: what is added later is told again.
                 let ended = *more.borrow_and_update();
-                let new = self.messages().get(next..).unwrap_or_default().to_vec();
+                let new = self.messages().list.get(next..).unwrap_or_default().to_vec();
                 next += new.len();
                 if !new.is_empty() {
                     yield Bytes::from(new.concat());
@@ -72,10 +81,10 @@ impl Log {
 
     /// Bytes of all messages.
     pub(super) fn bytes(&self) -> usize {
-        self.messages().iter().map(Bytes::len).sum()
+        self.messages().bytes
     }
 
-    fn messages(&self) -> MutexGuard<'_, Vec<Bytes>> {
+    fn messages(&self) -> MutexGuard<'_, Messages> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -72,16 +72,16 @@ pub(super) async fn create(
     let previous = request.previous_response_id.as_deref().map(continued).transpose()?;
     let plan = Plan::new(&state, request, previous.unwrap_or_default())?;
     if plan.object.background {
-        state.responses.room()?;
+        state.responses.room(&caller)?;
     }
     let (conversation, options) = (plan.conversation.clone(), plan.options.clone());
     let started = episodes::start(&state, &caller, &plan.policy, conversation, options, 1).await;
     let events = started.map_err(of_input)?;
     let entry = Entry::new(&plan, &caller);
     if plan.object.background {
-        background::start(&state, &entry, events)?;
+        background::start(&state, &caller, &entry, events)?;
         return Ok(match entry.log.clone() {
-            Some(log) if plan.stream => stream::send(&state, log.follow(0)),
+            Some(log) if plan.stream => stream::send(&state, entry.draft.clone(), log.follow(0)),
             _ => axum::Json(entry.shown(plan.show)).into_response(),
         });
     }

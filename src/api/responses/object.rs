@@ -1,6 +1,7 @@
 //! The response object: what is answered, streamed, and kept.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -139,6 +140,19 @@ impl ResponseStatus {
     /// Whether nothing more will come.
     pub(super) fn is_over(self) -> bool {
         !matches!(self, Self::Queued | Self::InProgress)
+    }
+}
+
+impl fmt::Display for ResponseStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Queued => "queued",
+            Self::InProgress => "in progress",
+            Self::Completed => "completed",
+            Self::Incomplete => "incomplete",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        })
     }
 }
 

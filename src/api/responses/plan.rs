@@ -13,7 +13,8 @@ use super::show::Show;
 use super::tool::{self, Tools};
 use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
 use crate::api::episodes;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
+use crate::api::knobs::{Knobs, within};
 use crate::api::rag::RagTrace;
 use crate::api::state::{AppState, now};
 
@@ -43,6 +44,11 @@ impl Plan {
         if background && !store {
             return Err(ApiError::invalid("background", "`background` needs `store: true`"));
         }
+        if background && !state.responses.keeps() {
+            let message =
+                "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
+            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
+        }
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
         let tools = Tools::read(request.tools.clone(), &policy)?;
@@ -57,7 +63,9 @@ impl Plan {
             logprobs: show.logprobs.then_some(top_logprobs as usize),
             ..EpisodeOptions::default()
         };
-        request.rag.clone().unwrap_or_default().apply(&mut options)?;
+        let rag = request.rag.clone().unwrap_or_default();
+        rag.apply(&mut options)?;
+        state.check_index("rag.index", rag.index.as_deref())?;
         // What is not to be kept leaves no trace either, unless that is asked for.
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
@@ -118,11 +126,9 @@ fn max_tokens(request: &ResponsesRequest) -> Result<Option<usize>, ApiError> {
 }
 
 fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {
-    Ok(Sampling {
-        temperature: within("temperature", request.temperature, 0.0, 2.0)?,
-        top_p: within("top_p", request.top_p, 0.0, 1.0)?,
-        ..Sampling::default()
-    })
+    let knobs = Knobs { temperature: request.temperature, top_p: request.top_p, ..Knobs::default() };
+    // Of the vocabulary only `logit_bias` would have to know.
+    knobs.sampling(0)
 }
 
 /// The bounds of OpenAI's interface.
@@ -135,18 +141,6 @@ fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError>
         }
     }
     Ok(())
-}
-
-fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
-where
-    T: PartialOrd + Copy + std::fmt::Display,
-{
-    match value {
-        Some(value) if !(value >= low && value <= high) => {
-            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
-        }
-        value => Ok(value),
-    }
 }
 
 fn object(

@@ -16,7 +16,7 @@ use crate::agent::{Event, Reason, TokenLogprob, Usage};
 use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
 
-fn object(background: bool, trace: bool) -> ResponseObject {
+pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
     ResponseObject {
         id: "resp_1".into(),
         object: "response",

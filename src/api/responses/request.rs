@@ -90,7 +90,6 @@ impl Wire for ResponsesRequest {
         ("prompt_cache_key", &[]),
         ("prompt_cache_options", &[]),
         ("prompt_cache_retention", &[]),
-        ("rag.index", &[]),
         ("reasoning.effort", &["\"medium\""]),
         ("reasoning.generate_summary", &[]),
         ("reasoning.summary", &[]),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entry::Entry;
+use super::log::Log;
 use super::play::open;
 use crate::agent::Message;
 use crate::api::archive::Archive;
@@ -17,14 +18,18 @@ pub struct Responses {
     kept: Archive<Entry>,
     /// Those that are made in the background now: nothing pushes them out.
     made: Arc<Mutex<HashMap<String, Arc<Entry>>>>,
-    background: usize,
+    limits: ResponseLimits,
 }
 
 impl Responses {
     /// None yet.
     pub fn new(limits: ResponseLimits) -> Self {
-        let ResponseLimits { kept, bytes, background } = limits;
-        Self { kept: Archive::new(kept, bytes), made: Arc::default(), background }
+        Self { kept: Archive::new(limits.kept, limits.bytes), made: Arc::default(), limits }
+    }
+
+    /// Whether any response is kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.kept.keeps()
     }
 
     /// The response called `id`, if it is the caller's.
@@ -40,32 +45,54 @@ impl Responses {
     pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<Message>, ApiError> {
         let param = "previous_response_id";
         let entry = self.get(id, caller).map_err(|error| error.with_param(param))?;
-        entry.conversation().ok_or_else(|| ApiError::invalid(param, format!("the response `{id}` is not complete yet")))
+        entry.conversation().map_err(|status| {
+            let message = format!("the response `{id}` is {status}: only what is completed or incomplete goes on");
+            ApiError::invalid(param, message)
+        })
     }
 
-    /// Whether another response can be made in the background: to be asked before any work is done for it.
+    /// Whether another response can be made in the background for `caller`: to be asked before any work is done for it.
     ///
     /// # Errors
-    /// 503 when there are as many as may be.
-    pub(super) fn room(&self) -> Result<(), ApiError> {
-        self.leaves_room(self.made().len())
+    /// 429 when the caller has as many as it may, 503 when there are as many as may be.
+    pub(super) fn room(&self, caller: &Caller) -> Result<(), ApiError> {
+        self.leaves_room(&self.made(), caller)
     }
 
-    /// Counts a response among those that are made in the background.
+    /// Counts the caller's response among those that are made in the background.
     ///
     /// # Errors
-    /// 503 when there are as many as may be.
-    pub(super) fn begin(&self, entry: &Arc<Entry>) -> Result<(), ApiError> {
+    /// 429 when the caller has as many as it may, 503 when there are as many as may be.
+    pub(super) fn begin(&self, entry: &Arc<Entry>, caller: &Caller) -> Result<(), ApiError> {
         let mut made = self.made();
-        self.leaves_room(made.len())?;
+        self.leaves_room(&made, caller)?;
         made.insert(entry.id.clone(), Arc::clone(entry));
         Ok(())
     }
 
-    fn leaves_room(&self, made: usize) -> Result<(), ApiError> {
-        if made >= self.background {
-            let message = format!("{made} responses are being made in the background already");
+    fn leaves_room(&self, made: &HashMap<String, Arc<Entry>>, caller: &Caller) -> Result<(), ApiError> {
+        let own = made.values().filter(|entry| entry.owner == caller.key).count();
+        caller.may_have_another(own, "responses made in the background")?;
+        if made.len() >= self.limits.background {
+            let message = format!("{} responses are being made in the background already", made.len());
             return Err(ApiError::new(Code::QueueFull, message));
+        }
+        Ok(())
+    }
+
+    /// Whether what the stream of a response has said leaves room to keep it: the last four events and the response itself
+    /// may each repeat all of it.
+    ///
+    /// # Errors
+    /// Why it cannot go on.
+    pub(super) fn holds(&self, log: &Log) -> Result<(), ApiError> {
+        let most = self.limits.bytes / 8;
+        if log.bytes() > most {
+            let message = format!(
+                "the events of this response take more than {most} bytes, an eighth of `--response-bytes`: ask for less, or \
+                 without `background`"
+            );
+            return Err(ApiError::new(Code::ResponseTooLarge, message));
         }
         Ok(())
     }

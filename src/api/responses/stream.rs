@@ -8,8 +8,10 @@ use axum::response::Response;
 use futures::{Stream, StreamExt};
 
 use super::entry::Entry;
-use super::play::{open, play};
+use super::event::{Happening, ResponseEvent};
+use super::play::{Shared, open, play};
 use crate::api::drain::Drain;
+use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::sse::{self, Frame};
 use crate::api::state::AppState;
@@ -17,6 +19,7 @@ use crate::api::state::AppState;
 /// Answers with the events of a response that is made while its client reads, and only then.
 pub(super) fn respond(state: &AppState, entry: Arc<Entry>, events: Events) -> Response {
     let owned = state.clone();
+    let shared = entry.draft.clone();
     let frames = async_stream::stream! {
         let mut play = pin!(play(entry.draft.clone(), events, owned.drain.clone()));
         let mut frame = Frame::default();
@@ -31,10 +34,52 @@ pub(super) fn respond(state: &AppState, entry: Arc<Entry>, events: Events) -> Re
             yield frame.take();
         }
     };
-    send(state, frames)
+    send(state, shared, frames)
 }
 
-/// Sends `frames`. An expired drain ends the response itself, in the words of its own stream, so here none is watched.
-pub(super) fn send(state: &AppState, frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
-    sse::respond(frames, state.config.ping, Drain::default(), Frame::named_error)
+/// Sends `frames`, which tell of `draft`. An expired drain ends the response itself, in the words of its own stream, so
+/// here none is watched.
+pub(super) fn send(state: &AppState, draft: Shared, frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    sse::respond(frames, state.config.ping, Drain::default(), move |frame, error| broken(&draft, frame, error))
+}
+
+/// The event in whose place the rest would have followed, with the number that comes next.
+fn broken(draft: &Shared, frame: &mut Frame, error: &ApiError) {
+    let event = ResponseEvent { event: Happening::from(error), sequence_number: open(draft).next() };
+    frame.event(event.event.name(), &event);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::super::draft::Draft;
+    use super::super::property::object;
+    use super::super::show::Show;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_breaks_ends_with_an_event_of_its_own_kind() {
+        let draft = Arc::new(Mutex::new(Draft::new(object(false, false), Show::default())));
+        open(&draft).begin();
+        let told = open(&draft).told().len();
+        let frames = async_stream::stream! {
+            yield Bytes::new();
+            std::panic::panic_any("on purpose");
+        };
+        let last = move |frame: &mut Frame, error: &ApiError| broken(&draft, frame, error);
+        let response = sse::respond(frames, Duration::from_secs(15), Drain::default(), last);
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let json = std::str::from_utf8(&bytes).unwrap().strip_prefix("event: error\ndata: ").unwrap();
+        let mut event: Value = serde_json::from_str(json).unwrap();
+        assert!(event["message"].take().is_string());
+        let expected =
+            json!({"type": "error", "code": "internal_error", "message": null, "param": null, "sequence_number": told});
+        assert_eq!(event, expected);
+    }
 }

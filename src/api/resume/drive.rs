@@ -23,7 +23,7 @@ type Write = fn(&mut Frame, u64, &Result<Event, ApiError>);
 /// waits for it. It waits while the stream has no room.
 ///
 /// # Errors
-/// 400 where the server has no such streams, 503 where there are as many as may be.
+/// 400 where the server has no such streams, 429 where the caller has as many as it may, 503 where there are as many as may be.
 pub(crate) fn drive(
     streams: &Streams,
     caller: &Caller,

@@ -36,6 +36,11 @@ impl Log {
         self.first + self.events.len() as u64 - 1
     }
 
+    /// Whether every event was given out.
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent == self.last()
+    }
+
     /// Whether another event may come. One that is larger than the room left is taken as well.
     pub(super) fn has_room(&self) -> bool {
         self.bytes.1 < self.half

@@ -63,6 +63,12 @@ impl Stream {
         self.state.send_modify(|state| state.over = true);
     }
 
+    /// Whether no more events come and all of them were given to a reader.
+    pub(super) fn is_done(&self) -> bool {
+        let state = self.state.borrow();
+        state.over && state.log.is_sent()
+    }
+
     /// Returns once another event may come.
     pub(super) async fn room(&self) {
         // The sender lives in `self`, so the wait can end only by its condition.

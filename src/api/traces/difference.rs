@@ -51,9 +51,23 @@ pub struct LogprobDifference {
     pub at: Option<usize>,
 }
 
-/// How what a search found differs.
+/// In which of the two episodes a search was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Made {
+    /// In both.
+    Both,
+    /// Only in the trace.
+    Then,
+    /// Only in the replay.
+    Now,
+}
+
+/// How what a search found differs. Of one that only one of the two made, everything does.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SearchDifference {
+    /// In which of the two it was made.
+    pub made: Made,
     /// The turn that asked for it.
     pub turn: usize,
     /// What was searched for.
@@ -84,10 +98,10 @@ pub struct SearchDifference {
 /// The states of the index in which a search was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Snapshots {
-    /// In the trace; null where the search failed.
+    /// In the trace; null where the search failed or was not made.
     #[schema(required)]
     pub then: Option<u64>,
-    /// In the replay; null where the search failed.
+    /// In the replay; null where the search failed or was not made.
     #[schema(required)]
     pub now: Option<u64>,
 }
@@ -148,13 +162,29 @@ pub(super) fn logprobs(then: &[Token], now: &[Token]) -> LogprobDifference {
     }
 }
 
-/// The searches that were made in both, one by one, up to the first that was for something else.
+/// The searches that were made in both, one by one, up to the first that was for something else, and then those that only
+/// one of the two made.
 pub(super) fn searches(then: &[Found], now: &[Found]) -> Vec<SearchDifference> {
-    fn made(found: &[Found]) -> impl Iterator<Item = &Found> {
-        found.iter().filter(|found| !found.cached)
+    fn made(found: &[Found]) -> Vec<&Found> {
+        found.iter().filter(|found| !found.cached).collect()
     }
-    let same = |(then, now): &(&Found, &Found)| (&then.query, then.mode) == (&now.query, now.mode);
-    made(then).zip(made(now)).take_while(same).map(|(then, now)| search(then, now)).collect()
+    let (then, now) = (made(then), made(now));
+    let same = |(then, now): &(&&Found, &&Found)| (&then.query, then.mode) == (&now.query, now.mode);
+    let both = then.iter().zip(&now).take_while(same).count();
+    let pairs = then.iter().zip(&now).take(both).map(|(then, now)| search(then, now));
+    let gone = then[both..].iter().map(|found| SearchDifference { made: Made::Then, ..search(found, &unmade(found)) });
+    let new = now[both..].iter().map(|found| SearchDifference { made: Made::Now, ..search(&unmade(found), found) });
+    pairs.chain(gone.map(unequal)).chain(new.map(unequal)).collect()
+}
+
+/// A search in the place of `made` that was not made, and found nothing.
+fn unmade(made: &Found) -> Found {
+    Found { hits: Vec::new(), triples: Vec::new(), snapshot: None, error: None, ..made.clone() }
+}
+
+/// One without any hits was made all the same.
+fn unequal(difference: SearchDifference) -> SearchDifference {
+    SearchDifference { equal: false, ..difference }
 }
 
 fn search(then: &Found, now: &Found) -> SearchDifference {
@@ -171,6 +201,7 @@ fn search(then: &Found, now: &Found) -> SearchDifference {
     let changed: Vec<_> = changed.map(|(then, _)| then.passage.id.clone()).collect();
     let (added, lost) = (only(&now.hits, &old), only(&then.hits, &new));
     SearchDifference {
+        made: Made::Both,
         turn: then.turn,
         query: then.query.clone(),
         mode: then.mode,
@@ -193,6 +224,7 @@ fn by_id(hits: &[Hit]) -> HashMap<&str, &Hit> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use super::Made::{Both, Now, Then};
     use super::*;
     use proptest::prelude::*;
     use proptest::sample::subsequence;
@@ -285,6 +317,13 @@ mod tests {
         let memory = Found { cached: true, ..found(&[1]) };
         let then = [found(&[1]), memory, found(&[2]), found(&[3])];
         let now = [found(&[1]), found(&[2]), other];
-        assert_eq!(searches(&then, &now).len(), 2);
+        let differences = searches(&then, &now);
+        let told: Vec<_> =
+            differences.iter().map(|search| (search.made, search.query.as_str(), search.equal)).collect();
+        let expected = [(Both, "q", true), (Both, "q", true), (Then, "q", false), (Now, "other", false)];
+        assert_eq!(told, expected);
+        let ids = |passages: &[PlacedPassage]| passages.iter().map(|hit| hit.id.clone()).collect::<Vec<_>>();
+        assert_eq!((ids(&differences[2].lost), ids(&differences[2].added)), (vec!["3".to_owned()], vec![]));
+        assert_eq!((ids(&differences[3].lost), ids(&differences[3].added)), (vec![], vec!["1".to_owned()]));
     }
 }

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::difference::{Divergence, LogprobDifference, SearchDifference, divergence, logprobs, searches};
+use super::difference::{Divergence, LogprobDifference, Made, SearchDifference, divergence, logprobs, searches};
 use super::kept::{End, Kept};
-use crate::agent::{AgentError, Episode, EpisodeOptions, Reason, Trajectory};
+use crate::agent::{AgentError, Episode, EpisodeOptions, Found, Reason, Trajectory};
 use crate::api::auth::Caller;
 use crate::api::body::{Json, Wire};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
@@ -59,7 +59,7 @@ pub struct Replay {
     /// How the log-probabilities of sampled tokens differ, up to the divergence.
     pub logprobs: LogprobDifference,
     /// How what was found differs, search by search; those answered from the episode's own memory are left out. In a
-    /// free replay, up to the first search for something else.
+    /// free replay the searches are compared up to the first one for something else; from there on each stands by itself.
     pub searches: Vec<SearchDifference>,
     /// The answer of a free replay; null in a forced one.
     #[schema(required)]
@@ -122,7 +122,7 @@ async fn forced(state: &AppState, kept: &Kept, episode: Episode) -> Result<Repla
         ids_equal: differs.is_none(),
         divergence: differs,
         logprobs: logprobs(&record.tokens, &forced.tokens),
-        searches: searches(&record.evidence, &forced.evidence),
+        searches: searched(kept, &forced.evidence),
         answer: None,
         finish_reason: None,
     })
@@ -146,10 +146,19 @@ async fn free(state: &AppState, kept: &Kept, episode: Episode) -> Result<Replay,
         ids_equal: differs.is_none(),
         divergence: differs,
         logprobs: logprobs(&record.tokens[..until(&record.tokens)], &now.tokens[..until(&now.tokens)]),
-        searches: searches(&record.evidence, &now.evidence),
+        searches: searched(kept, &now.evidence),
         answer: now.answer,
         finish_reason: Some(now.finish),
     })
+}
+
+/// How what was found differs. An episode that was broken off had no chance to make the other searches.
+fn searched(kept: &Kept, now: &[Found]) -> Vec<SearchDifference> {
+    let mut differences = searches(&kept.record.evidence, now);
+    if !matches!(kept.end, End::Finished { .. }) {
+        differences.retain(|search| search.made != Made::Now);
+    }
+    differences
 }
 
 /// Runs an episode that nobody watches.

@@ -65,6 +65,20 @@ async fn its_stream_survives_its_reader() {
 }
 
 #[tokio::test]
+async fn there_are_none_where_none_is_kept() {
+    for (kept, bytes) in [(0, 1 << 20), (1, 0)] {
+        let responses = ResponseLimits { kept, bytes, ..ResponseLimits::default() };
+        let http = HttpConfig { responses, ..HttpConfig::default() };
+        let house = Plan { http, ..Plan::new(says("hi")) }.build().await;
+        let (status, body) = create(&house, &ask(json!({"background": true}))).await;
+        let error = &body["error"];
+        assert_eq!((status, &error["code"]), (400, &json!("unsupported_parameter")));
+        assert_eq!(error["param"], "background");
+        assert_eq!(create(&house, &ask(json!({}))).await.0, 200);
+    }
+}
+
+#[tokio::test]
 async fn there_are_only_so_many() {
     let responses = ResponseLimits { background: 1, ..ResponseLimits::default() };
     let http = HttpConfig { responses, ..HttpConfig::default() };
@@ -83,6 +97,27 @@ async fn there_are_only_so_many() {
     assert_eq!(status, 200);
     house.post(&format!("/v1/responses/{}/cancel", second["id"].as_str().unwrap()), &json!({})).await;
     house.quiet().await;
+}
+
+#[tokio::test]
+async fn one_that_grows_too_large_fails_and_says_so() {
+    let responses = ResponseLimits { bytes: 32 << 10, ..ResponseLimits::default() };
+    let http = HttpConfig { responses, ..HttpConfig::default() };
+    let house = Plan { http, ..Plan::new(says(&"word ".repeat(200))) }.build().await;
+    let (status, queued) = create(&house, &ask(json!({"background": true}))).await;
+    assert_eq!(status, 200, "{queued}");
+    let response = finished(&house, &queued["id"]).await;
+    assert_eq!((&response["status"], &response["output"]), (&json!("failed"), &json!([])));
+    let message = response["error"]["message"].as_str().unwrap();
+    assert!(message.contains("--response-bytes"), "{response}");
+    let again = create(&house, &ask(json!({"previous_response_id": queued["id"]}))).await;
+    let error = &again.1["error"];
+    assert_eq!((again.0, &error["param"]), (400, &json!("previous_response_id")));
+    assert!(error["message"].as_str().unwrap().contains("is failed"), "{error}");
+    // Its followers are told as well, and nothing is made any more.
+    house.quiet().await;
+    let path = format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap());
+    assert_eq!(events(&house.get(&path).await.text().await.unwrap()).last().unwrap()["type"], "response.failed");
 }
 
 #[tokio::test]

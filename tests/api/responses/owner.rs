@@ -1,10 +1,12 @@
 //! What one key stored is not there for another.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
 
-use super::ask;
-use crate::house::{House, Plan, says};
+use super::{Never, ask, two_searches};
+use crate::house::{House, Plan, says, script};
 
 async fn send(house: &House, secret: &Secret, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let request = house.client.request(method.parse().unwrap(), house.url(path)).bearer_auth(secret.reveal());
@@ -12,17 +14,21 @@ async fn send(house: &House, secret: &Secret, method: &str, path: &str, body: &V
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-#[tokio::test]
-async fn responses_belong_to_the_key_that_asked_for_them() {
-    let secrets = [Secret::generate(), Secret::generate()];
+fn known(secrets: &[Secret], limits: Limits) -> Keys {
     let entries = secrets.iter().enumerate().map(|(at, secret)| Entry {
         id: KeyId::new(&format!("key{at}")),
         digest: secret.digest(),
         scopes: vec![Scope::Infer],
-        limits: Limits::default(),
+        limits,
         private_cache: false,
     });
-    let keys = Keys::open(None, entries.collect()).unwrap();
+    Keys::open(None, entries.collect()).unwrap()
+}
+
+#[tokio::test]
+async fn responses_belong_to_the_key_that_asked_for_them() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let keys = known(&secrets, Limits::default());
     let house = Plan { keys, ..Plan::new(says("hi")) }.build().await;
     let [owner, other] = &secrets;
     for background in [false, true] {
@@ -41,4 +47,29 @@ async fn responses_belong_to_the_key_that_asked_for_them() {
         assert_eq!(send(&house, owner, "GET", &path, &Value::Null).await.0, 200);
         assert_eq!(send(&house, owner, "DELETE", &path, &Value::Null).await.0, 200);
     }
+}
+
+#[tokio::test]
+async fn what_is_made_in_the_background_counts_for_its_key() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let keys = known(&secrets, Limits { concurrent: Some(2), ..Limits::default() });
+    let plan = Plan { keys, searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
+    let house = plan.build().await;
+    let [owner, other] = &secrets;
+    let body = ask(json!({"model": "routerag", "background": true}));
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let (status, response) = send(&house, owner, "POST", "/v1/responses", &body).await;
+        assert_eq!(status, 200, "{response}");
+        ids.push(response["id"].as_str().unwrap().to_owned());
+    }
+    let (status, refused) = send(&house, owner, "POST", "/v1/responses", &body).await;
+    assert_eq!((status, &refused["error"]["code"]), (429, &json!("concurrency_limit_exceeded")));
+    assert!(refused["error"]["message"].as_str().unwrap().contains("background"), "{refused}");
+    // They can still be asked for, others are not held up, and one that is over makes room.
+    assert_eq!(send(&house, owner, "GET", &format!("/v1/responses/{}", ids[0]), &Value::Null).await.0, 200);
+    assert_eq!(send(&house, other, "POST", "/v1/responses", &body).await.0, 200);
+    let cancel = format!("/v1/responses/{}/cancel", ids[0]);
+    assert_eq!(send(&house, owner, "POST", &cancel, &Value::Null).await.0, 200);
+    assert_eq!(send(&house, owner, "POST", "/v1/responses", &body).await.0, 200);
 }

@@ -56,7 +56,7 @@ async fn bad_values_are_named() {
         (json!({"metadata": pairs}), INVALID, "metadata"),
         (json!({"background": true, "store": false}), INVALID, "background"),
         (json!({"rag": {"k": 0}}), INVALID, "rag.k"),
-        (json!({"rag": {"index": "x"}}), UNSUPPORTED, "rag.index"),
+        (json!({"rag": {"index": "x"}}), INVALID, "rag.index"),
         (json!({"colour": 1}), UNKNOWN, "colour"),
         (json!({"tool_choice": "required"}), UNSUPPORTED, "tool_choice"),
         (json!({"tool_choice": {"type": "file_search"}}), UNSUPPORTED, "tool_choice"),
