@@ -149,3 +149,15 @@ async fn formats_that_make_no_sense_are_refused_by_name() {
     }
     house.quiet().await;
 }
+
+#[tokio::test]
+async fn responses_are_held_to_a_schema_as_well() {
+    let house = House::new(says("Certainly! Here is the JSON: no")).await;
+    let mut format = verdict()["json_schema"].clone();
+    format["type"] = json!("json_schema");
+    let body = json!({"model": "plain", "input": "Who?", "seed": 1, "text": {"format": format, "verbosity": "medium"}});
+    let response: Value = house.post("/v1/responses", &body).await.json().await.unwrap();
+    assert_eq!((&response["status"], &response["text"]["format"]), (&json!("completed"), &format), "{response}");
+    let items = response["output"].as_array().unwrap();
+    check(items.last().unwrap()["content"][0]["text"].as_str().unwrap());
+}

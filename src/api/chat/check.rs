@@ -2,16 +2,13 @@
 
 use waymark_models::grammar::Json;
 
-use super::request::{ChatRequest, FormatKind, ResponseFormat};
+use super::request::{ChatRequest, FormatKind, NamedSchema, ResponseFormat};
 use crate::agent::Sampling;
 use crate::api::error::{ApiError, Code};
 use crate::api::knobs::{Knobs, within};
 
 /// Most alternatives per token, as in OpenAI's interface.
 const MAX_TOP_LOGPROBS: u32 = 20;
-
-/// Longest name of a schema, as in OpenAI's interface.
-const MAX_NAME: usize = 64;
 
 /// The bound on sampled tokens, from its two names.
 pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
@@ -70,11 +67,7 @@ pub(super) fn format(format: Option<ResponseFormat>) -> Result<Option<Json>, Api
         (FormatKind::Text, None) => Ok(None),
         (FormatKind::JsonObject, None) => Ok(Some(Json::Object)),
         (FormatKind::JsonSchema, Some(named)) => {
-            let letters = named.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-            if !letters || named.name.is_empty() || named.name.len() > MAX_NAME {
-                let message = format!("the name of a schema has 1 to {MAX_NAME} letters, digits, `_` and `-`");
-                return Err(ApiError::invalid("response_format.json_schema.name", message));
-            }
+            NamedSchema::check_name("response_format.json_schema.name", &named.name)?;
             Ok(Some(named.schema.map_or(Json::Object, Json::Schema)))
         }
         (FormatKind::JsonSchema, None) => {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
 
 use crate::api::body::Wire;
+use crate::api::error::ApiError;
 use crate::api::knobs::Stop;
 use crate::api::rag::RagOptions;
 
@@ -120,7 +121,7 @@ pub struct ResponseFormat {
 }
 
 /// Kinds of answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FormatKind {
     /// Any text.
@@ -146,6 +147,21 @@ pub struct NamedSchema {
     pub schema: Option<Value>,
     /// Schemas are always followed, whatever this says.
     pub strict: Option<bool>,
+}
+
+/// Longest name of a schema, as in OpenAI's interface.
+const MAX_NAME: usize = 64;
+
+impl NamedSchema {
+    /// Whether a schema may be called `name`, which stands at `param`.
+    pub(crate) fn check_name(param: &str, name: &str) -> Result<(), ApiError> {
+        let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+        if !letters || name.is_empty() || name.len() > MAX_NAME {
+            let message = format!("the name of a schema has 1 to {MAX_NAME} letters, digits, `_` and `-`");
+            return Err(ApiError::invalid(param, message));
+        }
+        Ok(())
+    }
 }
 
 /// One message of the conversation.

@@ -2,7 +2,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `request`, `input`, `tool`, `show` | what is asked, and what it means |
+//! | `request`, `input`, `tool`, `format`, `show` | what is asked, and what it means |
 //! | `plan` | a request that makes sense |
 //! | `object`, `item`, `attributes`, `event` | what is answered |
 //! | `draft`, `play` | from the trace of an episode to items and events |
@@ -17,6 +17,7 @@ pub mod delete;
 mod draft;
 mod entry;
 pub mod event;
+pub mod format;
 mod id;
 pub mod input;
 pub mod item;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::format::TextFormat;
 use super::item::{ItemStatus, OutputItem};
 use super::show::Show;
 use crate::agent::{Reason, Usage};
@@ -66,7 +67,7 @@ pub struct ResponseObject {
     pub store: bool,
     /// What was sampled with.
     pub temperature: f32,
-    /// Always plain text.
+    /// As in the request.
     pub text: TextOptions,
     /// As in the request: `auto` or `none`.
     pub tool_choice: String,
@@ -260,17 +261,8 @@ pub struct ReasoningOptions {
 }
 
 /// How the answer is written.
-#[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct TextOptions {
-    /// Always plain text.
+    /// As in the request.
     pub format: TextFormat,
-}
-
-/// The form of the answer.
-#[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub enum TextFormat {
-    /// Plain text.
-    #[default]
-    Text,
 }

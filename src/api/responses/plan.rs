@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::format::TextFormat;
 use super::input;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
 use super::request::ResponsesRequest;
@@ -63,6 +64,7 @@ impl Plan {
             logprobs: show.logprobs.then_some(top_logprobs as usize),
             ..EpisodeOptions::default()
         };
+        options.json = format(&request).shape()?;
         let rag = request.rag.clone().unwrap_or_default();
         rag.apply(&mut options)?;
         state.check_index("rag.index", rag.index.as_deref())?;
@@ -82,9 +84,17 @@ impl Plan {
     }
 }
 
-/// Here the messages have another name.
+fn format(request: &ResponsesRequest) -> TextFormat {
+    request.text.as_ref().and_then(|text| text.format.clone()).unwrap_or_default()
+}
+
+/// Here the messages have another name, and so has the form of the answer.
 pub(super) fn of_input(error: ApiError) -> ApiError {
     match error.param.as_deref() {
+        Some("response_format") => {
+            let message = error.message.replacen("`response_format`", "`text.format`", 1);
+            ApiError { message, ..error }.with_param("text.format")
+        }
         Some("messages") => error.with_param("input"),
         _ => error,
     }
@@ -175,7 +185,7 @@ fn object(
         service_tier: "default",
         store: request.store.unwrap_or(true),
         temperature: sampling.temperature,
-        text: TextOptions::default(),
+        text: TextOptions { format: format(request) },
         tool_choice: request.tool_choice.as_ref().and_then(Value::as_str).unwrap_or("auto").to_owned(),
         tools,
         top_logprobs: request.top_logprobs.unwrap_or(0),

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::format::TextRequest;
 use super::input::InputShape;
 use super::tool::FileSearchTool;
 use crate::api::body::Wire;
@@ -55,6 +56,8 @@ pub struct ResponsesRequest {
     /// How many alternatives to return per token; needs `message.output_text.logprobs` in `include`.
     #[schema(minimum = 0, maximum = 20)]
     pub top_logprobs: Option<u32>,
+    /// How the answer is written: as any text, or as JSON.
+    pub text: Option<TextRequest>,
     /// Makes sampling repeatable. Not in OpenAI's interface.
     pub seed: Option<i64>,
     /// Up to 16 pairs that are given back: names of at most 64 characters, values of at most 512.
@@ -97,9 +100,7 @@ impl Wire for ResponsesRequest {
         ("service_tier", &["\"auto\"", "\"default\""]),
         ("stream_options.include_obfuscation", &["false"]),
         ("stream_options", &["{}"]),
-        ("text.format", &["{\"type\":\"text\"}"]),
         ("text.verbosity", &["\"medium\""]),
-        ("text", &["{}"]),
         ("truncation", &["\"disabled\""]),
     ];
 }

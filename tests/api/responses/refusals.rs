@@ -25,6 +25,10 @@ async fn bad_values_are_named() {
     let part = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
     let ranking =
         |options: Value| json!({"model": "routerag", "tools": [{"type": "file_search", "ranking_options": options}]});
+    let format = |mut format: Value| {
+        format["type"] = json!("json_schema");
+        json!({"text": {"format": format}})
+    };
     let pairs = (0..17).map(|at| (at.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>();
     for (change, code, param) in [
         (json!({"input": ""}), INVALID, "input"),
@@ -58,6 +62,13 @@ async fn bad_values_are_named() {
         (json!({"rag": {"k": 0}}), INVALID, "rag.k"),
         (json!({"rag": {"index": "x"}}), INVALID, "rag.index"),
         (json!({"colour": 1}), UNKNOWN, "colour"),
+        (json!({"text": {"colour": 1}}), UNKNOWN, "text.colour"),
+        (json!({"text": {"format": {"type": "grammar"}}}), INVALID, "text.format.type"),
+        (json!({"text": {"format": {"type": "text", "name": "x"}}}), INVALID, "text.format.name"),
+        (format(json!({"name": "a b", "schema": {}})), INVALID, "text.format.name"),
+        (format(json!({"schema": {}})), "missing_required_parameter", "text.format.name"),
+        (format(json!({"name": "x"})), "missing_required_parameter", "text.format.schema"),
+        (format(json!({"name": "x", "schema": {"type": "nonsense"}})), INVALID, "text.format"),
         (json!({"tool_choice": "required"}), UNSUPPORTED, "tool_choice"),
         (json!({"tool_choice": {"type": "file_search"}}), UNSUPPORTED, "tool_choice"),
         (json!({"tools": [{"type": "file_search"}]}), UNSUPPORTED, "tools[0]"),
@@ -100,7 +111,6 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
         ("reasoning", json!({"colour": 1}), json!({"effort": "medium", "summary": null})),
         ("service_tier", json!("priority"), json!("auto")),
         ("stream_options", json!({"colour": 1}), json!({"include_obfuscation": false})),
-        ("text", json!({"colour": 1}), json!({"format": {"type": "text"}, "verbosity": "medium"})),
         ("truncation", json!("auto"), json!("disabled")),
     ] {
         let expected = (400, UNSUPPORTED.to_owned(), field.to_owned());
@@ -110,7 +120,7 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
     }
     for (body, param) in [
         (json!({"reasoning": {"effort": "high"}}), "reasoning.effort"),
-        (json!({"text": {"format": {"type": "json_object"}}}), "text.format"),
+        (json!({"text": {"verbosity": "high"}}), "text.verbosity"),
         (json!({"stream_options": {"include_obfuscation": true}}), "stream_options.include_obfuscation"),
     ] {
         assert_eq!(refused(&house, &body).await, (400, UNSUPPORTED.to_owned(), param.to_owned()));
