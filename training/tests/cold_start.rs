@@ -287,16 +287,17 @@ async fn what_no_search_finds_is_not_taught() {
 }
 
 #[tokio::test]
-async fn a_lost_hop_ends_in_an_answer_after_different_searches() {
+async fn what_no_search_finds_ends_in_a_guess_after_different_searches() {
     let stage = stage_of(Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 1.0 });
     let mut lengths = HashSet::new();
     for seed in 0..20 {
-        let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
-        assert_eq!(sample.answer.as_deref(), Some("Leeds"));
-        assert!(!sample.text.contains("She was born in Leeds"), "{}", sample.text);
+        let sample = stage.play(&lesson("Paris"), "d", 0, seed).await.unwrap().unwrap();
+        assert_eq!(sample.answer.as_deref(), Some("Paris"));
         let searches: HashSet<_> = sample.evidence.iter().map(|found| (&found.query, found.mode)).collect();
         assert_eq!(searches.len(), sample.evidence.len(), "none is made twice");
         lengths.insert(searches.len());
+        let found = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
+        assert!(found.text.contains("She was born in Leeds"), "what can be found is: {}", found.text);
     }
     assert_eq!(lengths, HashSet::from([2, 3]));
 }

@@ -36,9 +36,9 @@ pub struct Habits {
     pub explore: f64,
     /// Share of questions of several hops that begin with one search for all, where that finds two of them.
     pub wide: f64,
-    /// Share of lessons in which one hop stays unfound: two or three different searches miss, and the teacher answers as
-    /// well as it can. Without them a policy knows only searches that find in the end, and where none does it repeats
-    /// itself until its turns are used up.
+    /// Share of lessons with a hop that no search finds which are taught all the same: two or three different searches
+    /// miss, and the teacher answers as well as it can. Without them a policy knows only searches that find in the end,
+    /// and where none does it repeats itself until its turns are used up.
     pub concede: f64,
 }
 
@@ -94,8 +94,8 @@ pub struct Teacher {
     tries: usize,
     made: HashSet<(String, Mode)>,
     last: Option<Mode>,
-    /// The hop that is not to be found, and after how many searches for it the teacher concedes.
-    lost: Option<(usize, usize)>,
+    /// After how many searches for one hop the teacher concedes, if it does.
+    patience: Option<usize>,
     failure: Option<Failure>,
 }
 
@@ -103,11 +103,9 @@ impl Teacher {
     /// A teacher of one lesson.
     pub fn new(lesson: Lesson, prober: Arc<Prober>, habits: Habits, seed: u64) -> Teacher {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let hops = lesson.hops.len();
-        let concedes = hops > 0 && rng.random_bool(habits.concede);
-        let lost = concedes.then(|| (rng.random_range(0..hops), rng.random_range(2..=3)));
+        let patience = rng.random_bool(habits.concede).then(|| rng.random_range(2..=3));
         let made = HashSet::new();
-        Teacher { lesson, prober, habits, rng, at: 0, searches: 0, tries: 0, made, last: None, lost, failure: None }
+        Teacher { lesson, prober, habits, rng, at: 0, searches: 0, tries: 0, made, last: None, patience, failure: None }
     }
 
     /// Why it gave up, where it did.
@@ -157,7 +155,7 @@ impl Teacher {
     }
 
     /// A search that finds it, in the cheapest mode that does. Now and then, at the first try, one that does not; and
-    /// for a lost hop only such.
+    /// where none does, one that was not made yet.
     fn choose(&self, hop: &Hop, rng: &mut ChaCha8Rng) -> Option<(String, Mode)> {
         let mut queries: Vec<&String> = hop.queries.iter().collect();
         // The bare subject says nothing of what is needed: it comes last.
@@ -174,13 +172,12 @@ impl Teacher {
             let pairs = modes.iter().flat_map(|mode| queries.iter().map(|query| ((*query).clone(), *mode)));
             pairs.filter(|(query, mode)| open(query, *mode)).collect::<Vec<_>>()
         };
-        let wrong = || all(&[Mode::Passage, Mode::Graph]).into_iter().find(|(query, mode)| !finds(query, *mode));
-        if let Some((_, patience)) = self.lost.filter(|(lost, _)| *lost == self.at) {
-            return (self.tries < patience).then(wrong).flatten();
-        }
-        let right = all(&modes).into_iter().find(|(query, mode)| finds(query, *mode))?;
+        let Some(right) = all(&modes).into_iter().find(|(query, mode)| finds(query, *mode)) else {
+            return all(&modes).into_iter().next().filter(|_| self.patience.is_some_and(|most| self.tries < most));
+        };
         if self.tries == 0 && rng.random_bool(self.habits.mislead) {
-            return Some(wrong().unwrap_or(right));
+            let wrong = all(&[Mode::Passage, Mode::Graph]).into_iter().find(|(query, mode)| !finds(query, *mode));
+            return Some(wrong.unwrap_or(right));
         }
         Some(right)
     }
@@ -198,9 +195,9 @@ impl Teacher {
         turn(&format!("{said} {why}"), &format!("<answer> {answer} </answer>"))
     }
 
-    /// The end of a lesson whose hop was not found: the best guess where the lesson is about that.
+    /// The end of a lesson whose hop was not found: the best guess of a teacher that concedes.
     fn give_up(&mut self, said: &str, failure: Failure) -> String {
-        if self.lost.is_some() && self.searches > 0 {
+        if self.patience.is_some() && self.searches > 0 {
             let gold = self.lesson.golds.first().cloned().unwrap_or_default();
             let why = phrase::concession(&mut self.rng, &gold);
             return turn(&format!("{said} {why}"), &format!("<answer> {gold} </answer>"));
