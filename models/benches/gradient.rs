@@ -10,7 +10,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use waymark_models::gradient::{Arithmetic, Learner, Lora, Module, Pack, Score, Slope, Tune};
+use waymark_models::Arithmetic;
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 

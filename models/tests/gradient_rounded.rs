@@ -6,7 +6,8 @@ mod fixture;
 use std::sync::Arc;
 
 use fixture::path;
-use waymark_models::gradient::{Arithmetic, Learner, Lora, Module, Pack, Score, Slope, Tune};
+use waymark_models::Arithmetic;
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 

@@ -9,13 +9,13 @@ use super::load::Loader;
 use super::network::Network;
 use super::projection::Rows;
 use super::tape::{Scratch, Tape};
-use super::{Arithmetic, Objective, Pack, Parameter, Score, Tune};
-use crate::ModelError;
+use super::{Objective, Pack, Parameter, Score, Tune};
 use crate::decoder::DecoderConfig;
 use crate::kernel::Team;
 use crate::kernel::attention::Heads;
 use crate::kernel::rope::Rope;
 use crate::weights::Weights;
+use crate::{Arithmetic, ModelError};
 
 /// A decoder that learns: its values and gradients are one flat vector each, in `f32`.
 ///

@@ -11,11 +11,11 @@ use super::norm::Vector;
 use super::parameter::Table;
 use super::projection::{Delta, Learnt, Projection};
 use super::unembedding::Unembedding;
-use super::{Arithmetic, Lora, Module, Tune};
-use crate::ModelError;
+use super::{Lora, Module, Tune};
 use crate::decoder::DecoderConfig;
 use crate::decoder::tensor::{pack, view};
 use crate::weights::{TensorView, Weights};
+use crate::{Arithmetic, ModelError};
 
 /// What is needed to load every part.
 pub(super) struct Loader<'a> {

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::arithmetic::{Arithmetic, Matrix};
 use super::outer;
+use crate::Arithmetic;
+use crate::kernel::arithmetic::Matrix;
 use crate::kernel::{Packed, Team, matmul, matmul_add};
 
 /// `y = W x`, plus an adapter's `scale · B A x` where there is one.
@@ -64,6 +65,23 @@ pub(super) struct Learning<'a> {
     pub(super) gradients: &'a mut [f32],
     /// Gradients inside adapters: room for (rows, rank).
     pub(super) small: &'a mut [f32],
+}
+
+impl<'a> Output<'a> {
+    /// The product with `rows` rows of `x`. Gives back where it went.
+    fn product(self, team: &Team, matrix: &Matrix, x: &[f32], rows: usize) -> Option<&'a mut [f32]> {
+        match self {
+            Self::Set(y) => {
+                matrix.matmul(team, x, rows, y);
+                Some(y)
+            }
+            Self::Add(y) => {
+                matrix.matmul_add(team, x, rows, y);
+                Some(y)
+            }
+            Self::Nowhere => None,
+        }
+    }
 }
 
 impl Delta {
@@ -129,7 +147,7 @@ impl Projection {
     /// The product with `x` (rows, in). `small`, of shape (rows, rank), keeps `A x` for [`backward`](Self::backward).
     pub(super) fn forward(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
         let Rows { team, count, adapted } = rows;
-        let Some(y) = self.weight.multiply(team, x, count, into) else { return };
+        let Some(y) = into.product(team, &self.weight, x, count) else { return };
         self.shrink(rows, x, small);
         if let (Learnt::Adapter(delta), true) = (&self.learnt, adapted) {
             matmul_add(team, small, count, &delta.expand[0], y);
@@ -157,7 +175,7 @@ impl Projection {
         learning: &mut Learning<'_>,
     ) {
         let Rows { team, count, .. } = rows;
-        let dx = self.transposed.multiply(team, dy, count, into);
+        let dx = into.product(team, &self.transposed, dy, count);
         let Learning { gradients, small: dsmall } = learning;
         match &self.learnt {
             Learnt::Nothing => {}

@@ -5,9 +5,10 @@
 //! time, inside the product. An integer product with quantised activations would be faster on some machines, but it gives
 //! each program that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
 //!
-//! One exception is asked for by name: a learner may multiply frozen weights in brain floats ([`brain`], bf16 with sums in
-//! `f32`), which halves its time where the processor has the instruction. Nothing that serves does.
+//! One exception is asked for by name ([`Arithmetic`](arithmetic::Arithmetic)): the layers' weights in brain floats
+//! ([`brain`], bf16 with sums in `f32`), which halves the time of a product where the processor has the instruction.
 
+pub mod arithmetic;
 pub mod attention;
 pub mod brain;
 pub(crate) mod derivative;

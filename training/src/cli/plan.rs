@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::time::Instant;
 
-use waymark_models::gradient::{Arithmetic, Learner, Score, Slope};
+use waymark_models::Arithmetic;
+use waymark_models::gradient::{Learner, Score, Slope};
 
 use super::bar::duration;
 use crate::grpo::Campaign;

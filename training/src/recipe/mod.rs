@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use waymark::agent::Policy;
-use waymark_models::gradient::{Arithmetic, Lora, Precision, Tune};
+use waymark_models::Arithmetic;
+use waymark_models::gradient::{Lora, Precision, Tune};
 
 pub use part::{Grpo, Optimizer, Reference, Sft, Stage};
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use toml::{Table, Value};
-use waymark_models::gradient::{Arithmetic, Precision};
+use waymark_models::Arithmetic;
+use waymark_models::gradient::Precision;
 
 use super::{Grpo, Recipe, RecipeError, Sft};
 
@@ -66,11 +67,8 @@ impl Recipe {
         let whole = self.adapter.is_some() || self.precision == Precision::F32;
         let precision = [("precision", whole, "is of an adapter: all weights are saved as they are learnt, in f32")];
         let plain = self.arithmetic == Arithmetic::F32;
-        let again = self.grpo.as_ref().is_none_or(|grpo| grpo.recompute);
-        let arithmetic = [
-            ("arithmetic", plain || self.adapter.is_some(), "is of frozen weights: all weights are learnt in f32"),
-            ("grpo.recompute", plain || again, ROUNDED),
-        ];
+        let frozen = "is of frozen weights: all weights are learnt in f32";
+        let arithmetic = [("arithmetic", plain || self.adapter.is_some(), frozen)];
         let adapter = self.adapter.iter().flat_map(|adapter| {
             [
                 ("adapter.rank", adapter.rank > 0, "must be at least 1"),
@@ -114,8 +112,6 @@ const OWN: &[(&str, &str)] =
 
 const GREEDY: &str = "rollouts are greedy and all of a question are the same: state a temperature above 0 \
     (what is not stated here is taken from [policy.sampling]) and no top_k of 1";
-const ROUNDED: &str = "must be true with arithmetic = \"bf16\": what the engine said in f32 is not what a learner that rounds \
-    says, and the difference would count as a change of the policy";
 const RATE: &str = "must be above 0 and at most 1";
 const SHARE: &str = "must be from 0 to 1";
 const COUNT: &str = "must be at least 1";
@@ -291,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn only_frozen_weights_are_multiplied_in_bf16_and_then_nothing_of_the_engine_counts() {
+    fn only_frozen_weights_are_multiplied_in_bf16() {
         let (plain, rounded) = (parse(&[]).unwrap(), parse(&["arithmetic=bf16"]).unwrap());
         assert_eq!((plain.arithmetic, rounded.arithmetic), (Arithmetic::F32, Arithmetic::Bf16));
         let text = |recipe: &Recipe| toml::to_string(recipe).unwrap();
@@ -300,11 +296,6 @@ mod tests {
         let whole = TEXT.replace(&TEXT[adapter], "");
         let error = Recipe::parse(&whole, Path::new("tiny.toml"), &["arithmetic=bf16".into()]).unwrap_err().to_string();
         assert!(error.starts_with("tiny.toml: arithmetic: is of frozen weights"), "{error}");
-        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/routerag.toml"));
-        let open =
-            |recompute: &str| Recipe::open(path, &["arithmetic=bf16".into(), format!("grpo.recompute={recompute}")]);
-        assert!(open("true").is_ok());
-        assert!(open("false").unwrap_err().to_string().contains(": grpo.recompute: must be true with arithmetic"));
     }
 
     #[test]
