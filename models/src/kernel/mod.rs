@@ -6,7 +6,7 @@
 //! each program that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
 //!
 //! One exception is asked for by name: a learner may multiply frozen weights in brain floats ([`brain`], bf16 with sums in
-//! `f32`), which halves its time where the processor has the instruction. Nothing that serves does.
+//! `f32`): half the time for these products where the processor has the instruction. Nothing that serves does.
 
 pub mod attention;
 pub mod brain;

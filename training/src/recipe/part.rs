@@ -99,8 +99,8 @@ pub struct Grpo {
     #[serde(default)]
     pub skip_flat: bool,
     /// Takes the log-probabilities before the update from the learner, as the reference does. Otherwise those of sampling
-    /// count, which saves a pass and differs by rounding: in the last digits of `f32`, too much in another arithmetic, with
-    /// which it is refused.
+    /// count, which saves a pass and differs by rounding: in the last digits of `f32`, by more in another arithmetic, with
+    /// which it is therefore refused.
     #[serde(default = "yes")]
     pub recompute: bool,
     /// How searches are priced where they are reported, in stages whose reward does not price them: those that do are
