@@ -15,9 +15,9 @@ pub enum Arithmetic {
     /// Weights as the checkpoint has them, products and sums in `f32`: what the engine computes.
     #[default]
     F32,
-    /// Weights and what they are multiplied by rounded to brain floats (8 significant bits), sums in `f32`. The
-    /// products take half the time on processors that multiply pairs of these (AVX512-BF16), as long on others, and half the memory for the weights'
-    /// transposes. A learner's log-probabilities then differ from the engine's by that rounding.
+    /// Weights and what they are multiplied by rounded to brain floats (8 significant bits), sums in `f32`. The products
+    /// take half the time on processors that multiply pairs of these (AVX512-BF16), and on others what those in `f32` take;
+    /// transposes take half the memory. A learner's log-probabilities then differ from the engine's by that rounding.
     Bf16,
 }
 
