@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
+mod pulled;
 
 use std::sync::Arc;
 
-use fixture::path;
+use fixture::{Tensors, path};
 use waymark_models::Arithmetic;
 use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
 use waymark_models::kernel::Team;
@@ -121,4 +122,48 @@ fn weights_that_are_learnt_are_never_rounded() {
     assert!(error.contains("all weights are learnt, in f32"), "{error}");
     let bytes = |arithmetic| load(&lora(), arithmetic).unwrap().bytes_of(&Pack::new());
     assert!(bytes(Arithmetic::Bf16) < bytes(Arithmetic::F32));
+}
+
+/// On real weights: log-probabilities stay close, though not as close as GRPO wants those before an update, and steps
+/// lower the loss alike. Bounds to notice a fault by; the figures are printed.
+#[test]
+fn smollm2_learns_alike() {
+    let Some(file) = pulled::policy_if_reachable() else { return };
+    let weights = Weights::open(&file).unwrap();
+    let cases = Tensors::read(&path("smollm2.safetensors"));
+    let mut pack = Pack::new();
+    for case in 0..cases.cases() {
+        let read = |part: &str| cases.integers(&format!("{case}.{part}"));
+        let tokens = [read("tokens"), read("greedy")].concat();
+        let segment = pack.push(&tokens, None);
+        (1..tokens.len()).for_each(|index| pack.target(segment, index));
+    }
+    let tune = Tune::Lora(Lora { rank: 8, alpha: 16.0, targets: Module::ALL.to_vec(), seed: 5 });
+    let run = |arithmetic| {
+        let mut learner = Learner::load_with(&weights, Arc::new(Team::new(2)), &tune, arithmetic).unwrap();
+        let scores = learner.score(&pack, false).unwrap();
+        let losses: Vec<f64> = (0..5)
+            .map(|_| {
+                let (loss, gradient) = step(&mut learner, &pack);
+                let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+                let rate = (0.2 / norm) as f32;
+                learner.change(|values, gradients| {
+                    values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate * *gradient);
+                });
+                loss
+            })
+            .collect();
+        (scores, losses)
+    };
+    let (exact, rounded) = (run(Arithmetic::F32), run(Arithmetic::Bf16));
+    let apart = exact.0.iter().zip(&rounded.0).map(|(a, b)| f64::from((a.logprob - b.logprob).abs()));
+    let (sum, most) = apart.fold((0.0, 0.0f64), |(sum, most), apart| (sum + apart, most.max(apart)));
+    let mean = sum / exact.0.len() as f64;
+    println!("smollm2, {} targets: log-probabilities {mean:.1e} apart in the mean, {most:.1e} at most", exact.0.len());
+    println!("losses in f32 {:.4?}, in bf16 {:.4?}", exact.1, rounded.1);
+    assert!(mean < 0.05, "{mean}");
+    assert!(exact.1[4] < exact.1[0] && rounded.1[4] < rounded.1[0]);
+    for (exact, rounded) in exact.1.iter().zip(&rounded.1) {
+        assert!((exact - rounded).abs() < 0.03 * exact, "{exact} in f32, {rounded} in bf16");
+    }
 }
