@@ -124,8 +124,7 @@ fn weights_that_are_learnt_are_never_rounded() {
     assert!(bytes(Arithmetic::Bf16) < bytes(Arithmetic::F32));
 }
 
-/// On real weights: log-probabilities stay close, though not as close as GRPO wants those before an update, and steps
-/// lower the loss alike. Bounds to notice a fault by; the figures are printed.
+/// On real weights: log-probabilities stay close, and steps lower the loss alike. Bounds to notice a fault by; the figures are printed.
 #[test]
 fn smollm2_learns_alike() {
     let Some(file) = pulled::policy_if_reachable() else { return };
