@@ -17,6 +17,7 @@
 //! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
+//! | `chunks` | what both kinds of completions are streamed by |
 //! | `follow`, `sse`, `resume` | episodes as streams of events, events as streams of bytes, and streams that outlive their sockets |
 //! | `observe`, `traceparent`, `within`, `metrics`, `drain` | what happens around every request |
 //! | `debug` | what the server is doing now, for its operator |
@@ -27,6 +28,7 @@ mod archive;
 pub mod auth;
 mod body;
 pub mod chat;
+mod chunks;
 pub mod completions;
 mod cors;
 pub mod debug;

@@ -15,12 +15,14 @@ use axum::response::{IntoResponse, Response};
 
 use super::auth::Caller;
 use super::body::Json;
+use super::chunks;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
 use completion::{Completion, CompletionStreamItem};
 use plan::Plan;
 use request::CompletionRequest;
+use stream::Writer;
 
 /// Continues texts.
 ///
@@ -47,7 +49,7 @@ pub(super) async fn create(
         _ => error,
     })?;
     if plan.streams {
-        return Ok(stream::respond(&state, &plan, events));
+        return Ok(chunks::respond(&state, Writer::new(&plan), events));
     }
     Ok(axum::Json(whole::collect(plan, events).await?).into_response())
 }
