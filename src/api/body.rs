@@ -1,5 +1,7 @@
 //! Request bodies: what is refused before anything is read, while reading, and after, always by name.
 
+use std::fmt::Display;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -95,6 +97,20 @@ fn check_depth(text: &str) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// A number from `low` to `high`.
+pub(crate) fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
+where
+    T: PartialOrd + Copy + Display,
+{
+    match value {
+        // Written so that NaN, which JSON cannot hold but arithmetic may, is refused as well.
+        Some(value) if !(value >= low && value <= high) => {
+            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
+        }
+        value => Ok(value),
+    }
 }
 
 /// Reads a part of a body that was kept as it came. `at` is its path, in whose name things in it are refused.

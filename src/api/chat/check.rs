@@ -5,10 +5,7 @@ use waymark_models::grammar::Json;
 use super::request::{ChatRequest, FormatKind, NamedSchema, ResponseFormat};
 use crate::agent::Sampling;
 use crate::api::error::{ApiError, Code};
-use crate::api::knobs::{Knobs, within};
-
-/// Most alternatives per token, as in OpenAI's interface.
-const MAX_TOP_LOGPROBS: u32 = 20;
+use crate::api::knobs::{self, Knobs};
 
 /// The bound on sampled tokens, from its two names.
 pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
@@ -20,10 +17,7 @@ pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiErro
         return Err(ApiError::invalid("max_tokens", message));
     }
     let param = if new.is_some() { "max_completion_tokens" } else { "max_tokens" };
-    match new.or(old) {
-        Some(0) => Err(ApiError::invalid(param, format!("`{param}` must be at least 1"))),
-        bound => Ok(bound.map(|bound| bound as usize)),
-    }
+    knobs::most_tokens(param, new.or(old))
 }
 
 /// Whether a trace of it may be kept. What `store: true` promises at OpenAI's is not to be had here.
@@ -36,9 +30,9 @@ pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
 
 /// How many alternatives per token are wanted; none when log-probabilities are not.
 pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
-    let top = within("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)?;
+    let top = knobs::rivals("top_logprobs", request.top_logprobs)?;
     match (request.logprobs.unwrap_or(false), top) {
-        (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
+        (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`")),
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::logprobs::Draft;
 use super::request::{CompletionRequest, Prompt};
 use crate::agent::{Budget, Conversation, EpisodeOptions, Policy, Protocol, Usage, Variant, Verbatim};
+use crate::api::body::within;
 use crate::api::chunks::Head;
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
-use crate::api::knobs::{self, Knobs, within};
+use crate::api::knobs::{self, Knobs};
 use crate::api::state::AppState;
 use crate::api::usage::ChatUsage;
 
@@ -49,7 +50,7 @@ impl Plan {
         let options = EpisodeOptions {
             sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
-            max_tokens: Some(max_tokens(request.max_tokens)?),
+            max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?.or(Some(MAX_TOKENS)),
             stop: knobs::stops(request.stop)?,
             logprobs,
             // A trace is of an episode; here is none.
@@ -116,13 +117,6 @@ fn sampling(request: &CompletionRequest) -> Knobs<'_> {
         frequency_penalty: request.frequency_penalty,
         presence_penalty: request.presence_penalty,
         logit_bias: request.logit_bias.as_ref(),
-    }
-}
-
-fn max_tokens(given: Option<u32>) -> Result<usize, ApiError> {
-    match given {
-        Some(0) => Err(ApiError::invalid("max_tokens", "`max_tokens` must be at least 1")),
-        given => Ok(given.map_or(MAX_TOKENS, |tokens| tokens as usize)),
     }
 }
 
