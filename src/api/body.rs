@@ -136,7 +136,7 @@ fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Resu
     if value.is_null() || harmless.contains(&value.to_string().as_str()) {
         return Ok(());
     }
-    Err(ApiError::new(Code::UnsupportedParameter, format!("`{path}` is not supported here")).with_param(path))
+    Err(ApiError::unimplemented(path))
 }
 
 /// Says which field serde stumbled over. Serde has only its message to tell the cases apart.
@@ -146,11 +146,11 @@ fn refusal(path: &str, error: &serde_json::Error) -> ApiError {
     let parent = if path == "." { "" } else { path };
     if message.starts_with("unknown field") {
         let name = if parent.is_empty() { field } else { parent };
-        return ApiError::new(Code::UnknownParameter, format!("unknown parameter `{name}`")).with_param(name);
+        return ApiError::unknown(name);
     }
     if message.starts_with("missing field") {
         let name = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
-        return ApiError::new(Code::MissingParameter, format!("`{name}` is required")).with_param(name);
+        return ApiError::missing(&name);
     }
     let message = if parent.is_empty() { message } else { format!("`{parent}`: {message}") };
     let refusal = ApiError::new(Code::InvalidValue, message);

@@ -216,10 +216,7 @@ impl PageQuery {
                     let refused = || ApiError::invalid("limit", format!("`limit` must be from 1 to {LARGEST_PAGE}"));
                     page.limit = limit.ok_or_else(refused)?;
                 }
-                name => {
-                    let message = format!("unknown parameter `{name}`");
-                    return Err(ApiError::new(Code::UnknownParameter, message).with_param(name));
-                }
+                name => return Err(ApiError::unknown(name)),
             }
         }
         Ok(page)

@@ -116,11 +116,7 @@ pub(super) async fn create(
         state.streams.room(&caller)?;
     }
     let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
-    // Here the messages have another name.
-    let events = started.map_err(|error| match error.param.as_deref() {
-        Some("messages") => error.with_param("question"),
-        _ => error,
-    })?;
+    let events = started.map_err(|error| error.renamed("messages", "question"))?;
     match (streamed, resumable) {
         (true, true) => resume::respond(&state, &caller, &id, events),
         (true, false) => Ok(stream::respond(&state, events)),

@@ -4,7 +4,7 @@ use waymark_models::grammar::Json;
 
 use super::request::{ChatRequest, FormatKind, NamedSchema, ResponseFormat};
 use crate::agent::Sampling;
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 use crate::api::knobs::{self, Knobs};
 
 /// The bound on sampled tokens, from its two names.
@@ -23,7 +23,7 @@ pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiErro
 /// Whether a trace of it may be kept. What `store: true` promises at OpenAI's is not to be had here.
 pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
     if store == Some(true) {
-        return Err(ApiError::new(Code::UnsupportedParameter, "`store` is not supported here").with_param("store"));
+        return Err(ApiError::unimplemented("store"));
     }
     Ok(store)
 }
@@ -64,9 +64,7 @@ pub(super) fn format(format: Option<ResponseFormat>) -> Result<Option<Json>, Api
             NamedSchema::check_name("response_format.json_schema.name", &named.name)?;
             Ok(Some(named.schema.map_or(Json::Object, Json::Schema)))
         }
-        (FormatKind::JsonSchema, None) => {
-            Err(ApiError::new(Code::MissingParameter, format!("`{SCHEMA}` is required")).with_param(SCHEMA))
-        }
+        (FormatKind::JsonSchema, None) => Err(ApiError::missing(SCHEMA)),
         (FormatKind::Text | FormatKind::JsonObject, Some(_)) => {
             Err(ApiError::invalid(SCHEMA, format!("`{SCHEMA}` needs the type `json_schema`")))
         }

@@ -43,11 +43,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let (plan, questions) = Plan::new(&state, request)?;
     let started = episodes::start_all(&state, &caller, &plan.policy, questions, plan.n).await;
-    // Here the messages have another name.
-    let events = started.map_err(|error| match error.param.as_deref() {
-        Some("messages") => error.with_param("prompt"),
-        _ => error,
-    })?;
+    let events = started.map_err(|error| error.renamed("messages", "prompt"))?;
     if plan.streams {
         return Ok(chunks::respond(&state, Writer::new(&plan), events));
     }

@@ -87,14 +87,7 @@ fn format(request: &ResponsesRequest) -> TextFormat {
 
 /// Here the messages have another name, and so has the form of the answer.
 pub(super) fn of_input(error: ApiError) -> ApiError {
-    match error.param.as_deref() {
-        Some("response_format") => {
-            let message = error.message.replacen("`response_format`", "`text.format`", 1);
-            ApiError { message, ..error }.with_param("text.format")
-        }
-        Some("messages") => error.with_param("input"),
-        _ => error,
-    }
+    error.renamed("response_format", "text.format").renamed("messages", "input")
 }
 
 /// What the tools say about searching, beside what `rag` says.

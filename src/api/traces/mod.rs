@@ -122,7 +122,7 @@ fn limit(query: &str) -> Result<usize, ApiError> {
     let mut limit = PAGE;
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if name != "limit" {
-            return Err(ApiError::new(Code::UnknownParameter, format!("unknown parameter `{name}`")).with_param(name));
+            return Err(ApiError::unknown(&name));
         }
         let given = value.parse().ok().filter(|limit| (1..=LARGEST_PAGE).contains(limit));
         let refused = || ApiError::invalid("limit", format!("`limit` must be from 1 to {LARGEST_PAGE}"));
