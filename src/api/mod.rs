@@ -8,6 +8,7 @@
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
+//! | `page` | lists, a page at a time |
 //! | `documents`, `library` | what the index holds, and changing it |
 //! | `playground` | `/`, a page to try it with |
 //! | `policies`, `shelf` | what is served, and changing it |
@@ -46,6 +47,7 @@ mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
+mod page;
 mod playground;
 pub mod policies;
 pub mod rag;
