@@ -16,6 +16,7 @@
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `knobs` | what requests say about sampling |
 //! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
+//! | `beside` | work that would hold others up |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `chunks` | what both kinds of completions are streamed by |
@@ -27,6 +28,7 @@
 pub mod agent;
 mod archive;
 pub mod auth;
+mod beside;
 mod body;
 pub mod chat;
 mod chunks;
