@@ -5,6 +5,7 @@ use waymark::engine::mock::Lines;
 
 use crate::golden::ask;
 use crate::house::{House, chunks, joined, says, script};
+use crate::traces::trace;
 
 /// What a policy that knows nothing of it can be held to in a few tokens.
 fn verdict() -> Value {
@@ -54,6 +55,26 @@ async fn a_reply_that_does_not_is_made_to() {
         assert_eq!(choice["message"]["content"], texts[&(index as u64)], "the same seed gives the same");
     }
     house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_trace_says_what_was_asked_for() {
+    let house = House::new(says(SAID)).await;
+    let schema = verdict()["json_schema"]["schema"].clone();
+    for (format, told) in [
+        (verdict(), schema.clone()),
+        (json!({"type": "json_object"}), json!({"type": "object"})),
+        (json!({"type": "text"}), Value::Null),
+    ] {
+        let (_, whole) = house.chat(&ask(json!({"response_format": format}))).await;
+        let (status, kept) = trace(&house, whole["id"].as_str().unwrap()).await;
+        assert_eq!((status, &kept["options"]["json"]), (200, &told), "{format}");
+    }
+    // The youngest is the first.
+    let list: Value = house.get("/v1/traces").await.json().await.unwrap();
+    let bytes = |at: usize| list["data"][at]["bytes"].as_u64().unwrap();
+    let (text, held, length) = (bytes(0), bytes(2), schema.to_string().len() as u64);
+    assert!(held > text + length, "{held} and {text}");
 }
 
 #[tokio::test]
