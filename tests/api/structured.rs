@@ -58,6 +58,31 @@ async fn a_reply_that_does_not_is_made_to() {
 }
 
 #[tokio::test]
+async fn an_episode_with_its_trace_can_be_asked_for_it_too() {
+    let said = "<think>Found.</think>\n<answer> Goethe </answer>";
+    let house = House::new(script(&Lines::new([said]).terminator("</information>\n\n"))).await;
+    let ask = async |format: Value| {
+        let body = json!({"question": "Who wrote Faust?", "model": "routerag", "response_format": format});
+        let response = house.post("/v1/agent", &body).await;
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let (status, whole) = ask(verdict()).await;
+    assert_eq!((status, &whole["finish_reason"]), (200, &json!("stop")), "{whole}");
+    check(whole["answer"].as_str().unwrap());
+    assert_eq!(ask(json!({"type": "text"})).await.1["answer"], "Goethe");
+    for (format, param) in [
+        (json!({"type": "json_schema"}), "response_format.json_schema"),
+        (
+            json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}),
+            "response_format",
+        ),
+    ] {
+        let (status, refused) = ask(format).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_trace_says_what_was_asked_for() {
     let house = House::new(says(SAID)).await;
     let schema = verdict()["json_schema"]["schema"].clone();

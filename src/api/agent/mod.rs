@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::body::{Json, Wire};
+use super::chat::request::ResponseFormat;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::knobs::{self, Knobs};
@@ -46,6 +47,8 @@ pub struct AgentRequest {
     /// How many alternatives to tell for each token; tells no log-probabilities when not given.
     #[schema(minimum = 0, maximum = 20)]
     pub logprobs: Option<u32>,
+    /// What the answer must be: any text, a JSON object, or JSON after a schema.
+    pub response_format: Option<ResponseFormat>,
     /// How to search. The trace is the answer here, so `trace` can be nothing but true.
     pub rag: Option<RagOptions>,
 }
@@ -133,6 +136,7 @@ fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
         seed: episodes::seed(request.seed),
         max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?,
         logprobs: knobs::rivals("logprobs", request.logprobs)?,
+        json: ResponseFormat::shape(request.response_format.clone())?,
         ..EpisodeOptions::default()
     };
     request.rag.clone().unwrap_or_default().apply(&mut options)?;

@@ -1,8 +1,6 @@
 //! What a request asks for, each part of it within its bounds.
 
-use waymark_models::grammar::Json;
-
-use super::request::{ChatRequest, FormatKind, NamedSchema, ResponseFormat};
+use super::request::ChatRequest;
 use crate::agent::Sampling;
 use crate::api::error::ApiError;
 use crate::api::knobs::{self, Knobs};
@@ -51,22 +49,4 @@ pub(super) fn sampling(request: &ChatRequest, vocab: usize) -> Result<Sampling, 
         logit_bias: request.logit_bias.as_ref(),
     };
     knobs.sampling(vocab)
-}
-
-/// What the answer must be; nothing where any text is welcome.
-pub(super) fn format(format: Option<ResponseFormat>) -> Result<Option<Json>, ApiError> {
-    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
-    const SCHEMA: &str = "response_format.json_schema";
-    match (kind, json_schema) {
-        (FormatKind::Text, None) => Ok(None),
-        (FormatKind::JsonObject, None) => Ok(Some(Json::Object)),
-        (FormatKind::JsonSchema, Some(named)) => {
-            NamedSchema::check_name("response_format.json_schema.name", &named.name)?;
-            Ok(Some(named.schema.map_or(Json::Object, Json::Schema)))
-        }
-        (FormatKind::JsonSchema, None) => Err(ApiError::missing(SCHEMA)),
-        (FormatKind::Text | FormatKind::JsonObject, Some(_)) => {
-            Err(ApiError::invalid(SCHEMA, format!("`{SCHEMA}` needs the type `json_schema`")))
-        }
-    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::check;
 use super::messages::conversation;
-use super::request::ChatRequest;
+use super::request::{ChatRequest, ResponseFormat};
 use crate::agent::{Conversation, EpisodeOptions, Policy};
 use crate::api::chunks::Head;
 use crate::api::episodes;
@@ -46,7 +46,7 @@ impl Plan {
             ..EpisodeOptions::default()
         };
         options.stop = knobs::stops(request.stop)?;
-        options.json = check::format(request.response_format)?;
+        options.json = ResponseFormat::shape(request.response_format)?;
         let rag = request.rag.unwrap_or_default();
         rag.apply(&mut options)?;
         state.check_index("rag.index", rag.index.as_deref())?;
