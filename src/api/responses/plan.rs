@@ -59,6 +59,7 @@ impl Plan {
             seed: episodes::seed(request.seed),
             max_tokens: knobs::most_tokens("max_output_tokens", request.max_output_tokens)?,
             logprobs: show.logprobs.then_some(top_logprobs),
+            cites: true,
             ..EpisodeOptions::default()
         };
         options.json = format(&request).shape()?;

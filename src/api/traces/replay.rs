@@ -103,7 +103,7 @@ async fn again(state: &AppState, kept: &Arc<Kept>) -> Result<Episode, ApiError> 
     let policy = kept.asked.policy(state)?;
     let (state, kept) = (state.clone(), kept.clone());
     beside(move || {
-        let options = EpisodeOptions { id: None, ..kept.asked.options.clone() };
+        let options = EpisodeOptions { id: None, cites: false, ..kept.asked.options.clone() };
         Ok(Episode::new(&state.runtime, &policy, kept.asked.conversation.clone(), options)?)
     })
     .await
