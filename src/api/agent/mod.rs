@@ -120,7 +120,7 @@ pub(super) async fn create(
     if resumable {
         state.streams.room(&caller)?;
     }
-    let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
+    let started = episodes::start(&state, &caller, &policy, (conversation, options), 1).await;
     let events = started.map_err(|error| error.renamed("messages", "question"))?;
     match (streamed, resumable) {
         (true, true) => resume::respond(&state, &caller, &id, events),
