@@ -27,9 +27,7 @@ pub struct ReplayRequest {
     pub mode: ReplayMode,
 }
 
-impl Wire for ReplayRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for ReplayRequest {}
 
 /// How an episode is run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
