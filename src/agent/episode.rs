@@ -54,7 +54,8 @@ pub(super) struct Settings {
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) shape: Option<Shape>,
-    /// Whether its end tells which passages support the answer.
+    /// Whether its end tells which passages support the answer. They are looked for when its time is over and its
+    /// blocks are free.
     pub(super) cites: bool,
     pub(super) salt: u64,
     /// The request it is run for.

@@ -21,7 +21,7 @@ use super::reader::Reader;
 use super::runtime::Runtime;
 use super::trajectory::{Acted, Found, Fragment, Timings, Trajectory};
 use super::turn::{Ended, Want};
-use crate::engine::{Origin, StopSet, Token};
+use crate::engine::{Origin, SessionOptions, StopSet, Token};
 
 /// An episode while it runs.
 pub(super) struct Run<S: Source> {
@@ -46,6 +46,8 @@ pub(super) struct Run<S: Source> {
     pub(super) began: Instant,
     pub(super) deadline: Instant,
     pub(super) timings: Timings,
+    /// What it took, once nothing more is computed for it.
+    spent: Option<Usage>,
     turn_stops: Arc<StopSet>,
     /// Where what is left goes when it is broken off.
     remains: Option<oneshot::Sender<Fragment>>,
@@ -79,6 +81,7 @@ impl<S: Source> Run<S> {
             evidence: Vec::new(),
             found: HashMap::new(),
             timings: Timings::default(),
+            spent: None,
             runtime,
             policy,
             settings,
@@ -308,7 +311,7 @@ impl<S: Source> Run<S> {
             self.tokens.truncate(self.prompt_tokens + self.settings.budget.context_tokens);
         }
         let (reason, answer) = (end.reason, end.answer.clone());
-        let (usage, turns, searches) = (self.usage(), self.actions.len(), self.evidence.len());
+        let (usage, turns, searches) = (self.close(), self.actions.len(), self.evidence.len());
         let citations = match &answer {
             Some(answer) if self.settings.cites => cited(answer.clone(), self.passages()).await?,
             _ => Vec::new(),
@@ -338,11 +341,24 @@ impl<S: Source> Run<S> {
         }
     }
 
+    /// Ends the sequence: tells what it took and frees its blocks, which neither the reading of passages nor a slow
+    /// listener is to keep from others.
+    fn close(&mut self) -> Usage {
+        if let Some(usage) = self.spent {
+            return usage;
+        }
+        let usage = self.usage();
+        self.spent = Some(usage);
+        self.timings.total = self.began.elapsed().as_secs_f64();
+        // The one that it takes the place of is dropped; an empty one holds nothing.
+        self.session = self.runtime.engine.open(SessionOptions::default());
+        usage
+    }
+
     /// Takes everything that was written down.
     fn written(&mut self) -> Fragment {
-        let usage = self.usage();
+        let usage = self.close();
         let ids: Vec<u32> = self.tokens[self.prompt_tokens..].iter().map(|token| token.id).collect();
-        self.timings.total = self.began.elapsed().as_secs_f64();
         Fragment {
             id: std::mem::take(&mut self.settings.id),
             tokens: std::mem::take(&mut self.tokens),

@@ -91,7 +91,7 @@ pub struct Found {
 /// Where the time of an episode went, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timings {
-    /// From the beginning to the end.
+    /// From the beginning until nothing more was computed.
     pub total: f64,
     /// From the beginning to the first token.
     pub first_token: Option<f64>,

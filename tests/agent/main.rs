@@ -344,6 +344,25 @@ async fn a_listener_who_goes_ends_the_episode() {
 }
 
 #[tokio::test]
+async fn a_listener_who_does_not_take_the_end_holds_no_blocks() {
+    let (runtime, _) = saying(&[SEARCH, ANSWER], france());
+    let options = EpisodeOptions { cites: true, ..default() };
+    let (told, events) = run(&runtime, &policy("routerag"), "?", options.clone()).await.unwrap();
+    let episode = Episode::new(&runtime, &policy("routerag"), Conversation::new("?"), options).unwrap();
+    // Room for all but the last event.
+    let (sender, mut listener) = mpsc::channel(events.len() - 1);
+    let task = tokio::spawn(episode.run(sender));
+    settles("the end is not reached", || listener.len() == events.len() - 1).await;
+    settles("blocks are held", || runtime.engine.counters().blocks_used.get() == 0).await;
+    assert!(!task.is_finished());
+    while listener.recv().await.is_some() {}
+    let trajectory = task.await.unwrap().unwrap();
+    assert_eq!(trajectory.tokens.len(), told.tokens.len());
+    assert_eq!(trajectory.usage.completion_tokens, told.usage.completion_tokens);
+    assert!(trajectory.timings.total >= trajectory.timings.generation);
+}
+
+#[tokio::test]
 async fn time_is_a_bound() {
     let slow = MockBackend::random(1, 259).with_time(Duration::from_millis(5), Duration::ZERO);
     let (runtime, _) = mock(slow, france());

@@ -14,8 +14,6 @@ use crate::api::state::{AppState, now};
 /// An episode that is over: what was asked, of whom, and everything that came of it.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// When it was begun, in seconds since 1970.
-    pub(super) created: u64,
     pub(super) asked: Asked,
     pub(super) end: End,
     /// Everything that was written down.
@@ -25,6 +23,8 @@ pub(crate) struct Kept {
 /// What was asked, and of whom.
 #[derive(Debug)]
 pub(crate) struct Asked {
+    /// When, in seconds since 1970.
+    pub(super) created: u64,
     /// Whose it is: nobody else may see it.
     owner: Option<KeyId>,
     /// The very policy that answered. It is not held: a trace keeps no adapter loaded.
@@ -60,6 +60,7 @@ impl Asked {
         options: EpisodeOptions,
     ) -> Asked {
         Asked {
+            created: now(),
             owner,
             policy: Arc::downgrade(policy),
             model: policy.name.clone(),
@@ -91,9 +92,7 @@ impl Asked {
 
 impl Kept {
     pub(super) fn new(asked: Asked, end: End, record: Fragment) -> Kept {
-        let lasted = record.timings.total.max(0.0).round();
-        // Its length in whole seconds: exact in f64 for longer than any server runs.
-        Kept { created: now().saturating_sub(lasted as u64), asked, end, record }
+        Kept { asked, end, record }
     }
 
     /// An episode that ended as it should.

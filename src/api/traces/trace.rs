@@ -178,7 +178,7 @@ pub struct TraceSearch<'a> {
 /// Where the time of an episode went, in seconds.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceTimings {
-    /// From the beginning to the end.
+    /// From the beginning until nothing more was computed.
     pub total: f64,
     /// From the beginning to the first token.
     #[schema(required)]
@@ -228,7 +228,7 @@ impl Kept {
         TraceSummary {
             id: self.id().to_owned(),
             object: "trace",
-            created: self.created,
+            created: self.asked.created,
             status: self.status(),
             model: self.asked.model.clone(),
             question: self.asked.conversation.question().chars().take(SHOWN).collect(),
@@ -251,7 +251,7 @@ impl Kept {
         Trace {
             id: self.id(),
             object: "trace",
-            created: self.created,
+            created: self.asked.created,
             status: self.status(),
             error,
             model: &asked.model,
