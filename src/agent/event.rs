@@ -147,8 +147,9 @@ pub enum Event {
         turns: usize,
         /// Searches, repeated ones included.
         searches: usize,
-        /// The passages that support the answer, in the order of the answer, where they were asked for.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        /// The passages that support the answer, in the order of its text; empty also where they were not asked for.
+        #[serde(default)]
+        #[schema(required)]
         citations: Vec<Cited>,
     },
     /// The episode was broken off.
