@@ -45,10 +45,14 @@ pub(super) async fn start_all(
     questions: Vec<Question>,
     n: usize,
 ) -> Result<Events, ApiError> {
+    // Refused before anything takes long, or waits for a place among few.
+    let records = questions.iter().map(|(_, options)| traces::wanted(state, options.store));
+    let records = records.collect::<Result<Vec<bool>, _>>()?;
     let schema = questions.iter().any(|(_, options)| options.json.is_some());
     let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
     let build = move || -> Result<Vec<Recorded>, ApiError> {
-        let each = questions.into_iter().map(|question| choices(&owned, &caller_owned, &policy_owned, question, n));
+        let each = questions.into_iter().zip(records);
+        let each = each.map(|(question, record)| choices(&owned, &caller_owned, &policy_owned, question, n, record));
         Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     };
     let episodes = if schema { compile(state, build).await? } else { beside(build).await? };
@@ -58,15 +62,16 @@ pub(super) async fn start_all(
     admitted(follow(episodes, policy, &state.metrics)).await
 }
 
-/// The episodes of one question: its prompt is encoded once, and its schema compiled once.
+/// The episodes of one question: its prompt is encoded once, and its schema compiled once. With `record` their traces are
+/// kept.
 fn choices(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
     (conversation, options): Question,
     n: usize,
+    record: bool,
 ) -> Result<Vec<Recorded>, ApiError> {
-    let record = traces::wanted(state, options.store)?;
     let options = EpisodeOptions { salt: caller.salt, request: caller.request, ..options };
     let first = Episode::new(&state.runtime, policy, conversation.clone(), options.clone())?;
     let mut episodes: Vec<(EpisodeOptions, Episode)> = Vec::with_capacity(n);
@@ -126,4 +131,42 @@ pub(super) fn fingerprint(state: &AppState, policy: &Policy) -> String {
     let adapter = policy.adapter().map_or(0, |adapter| adapter.generation);
     let parts = format!("{} {} {:016x} {adapter:016x}", env!("CARGO_PKG_VERSION"), spec.name, spec.generation);
     format!("fp_{}", &blake3::hash(parts.as_bytes()).to_hex()[..12])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use waymark_models::grammar::Json;
+    use waymark_models::tokenizer::Tokenizer;
+
+    use super::*;
+    use crate::agent::Runtime;
+    use crate::config::{HttpConfig, TraceConfig};
+    use crate::engine::mock::Lines;
+    use crate::engine::{Engine, EngineConfig, MockBackend};
+
+    /// A server that keeps no traces.
+    fn forgetful() -> AppState {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let backend = MockBackend::script(&tokenizer, &Lines::new(["hi"])).unwrap();
+        let engine = Engine::start(Box::new(backend), EngineConfig::default(), tokenizer.table()).unwrap();
+        let traces = TraceConfig { count: 0, ..TraceConfig::default() };
+        let runtime = Runtime::new(engine, tokenizer, None, Vec::new(), None);
+        AppState::new(runtime, vec![Policy::builtin("plain").unwrap()], HttpConfig { traces, ..HttpConfig::default() })
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_kept_is_refused_before_a_schema_waits_for_its_turn() {
+        let state = forgetful();
+        let policy = state.policies.get("plain").unwrap().policy.clone();
+        // Nobody gets a place any more.
+        state.compiling.close();
+        for (store, code) in [(Some(true), Code::UnsupportedParameter), (None, Code::QueueFull)] {
+            let options = EpisodeOptions { json: Some(Json::Object), store, ..EpisodeOptions::default() };
+            let question = (Conversation::new("?"), options);
+            let refused = start(&state, &Caller::default(), &policy, question, 1).await.err().unwrap();
+            assert_eq!(refused.code.name(), code.name());
+        }
+    }
 }
