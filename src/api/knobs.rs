@@ -13,7 +13,7 @@ use crate::agent::Sampling;
 const MAX_CHOICES: u32 = 16;
 
 /// Most alternatives per token, as in OpenAI's chat.
-const MAX_RIVALS: u32 = 20;
+const MAX_ALTERNATIVES: u32 = 20;
 
 /// Most stop strings, as in OpenAI's interface.
 const MAX_STOPS: usize = 4;
@@ -91,8 +91,8 @@ pub(crate) fn most_tokens(param: &str, bound: Option<u32>) -> Result<Option<usiz
 }
 
 /// How many alternatives per token, which stands at `param`.
-pub(crate) fn rivals(param: &str, top: Option<u32>) -> Result<Option<usize>, ApiError> {
-    Ok(within(param, top, 0, MAX_RIVALS)?.map(|top| top as usize))
+pub(crate) fn alternatives(param: &str, top: Option<u32>) -> Result<Option<usize>, ApiError> {
+    Ok(within(param, top, 0, MAX_ALTERNATIVES)?.map(|top| top as usize))
 }
 
 /// How many answers.

@@ -21,7 +21,7 @@
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
 //! | `chunks` | what both kinds of completions are streamed by |
 //! | `follow`, `sse`, `resume` | episodes as streams of events, events as streams of bytes, and streams that outlive their sockets |
-//! | `observe`, `traceparent`, `within`, `metrics`, `drain` | what happens around every request |
+//! | `observe`, `traceparent`, `guard`, `metrics`, `drain` | what happens around every request |
 //! | `debug` | what the server is doing now, for its operator |
 //! | `state` | what every handler can reach |
 
@@ -41,6 +41,7 @@ pub mod embeddings;
 mod episodes;
 pub mod error;
 mod follow;
+mod guard;
 pub mod health;
 mod knobs;
 mod library;
@@ -65,7 +66,6 @@ mod traceparent;
 pub mod traces;
 pub mod trainers;
 pub mod usage;
-mod within;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;

@@ -12,10 +12,10 @@ use uuid::Uuid;
 
 use super::drain::Phase;
 use super::error::{ApiError, Code};
+use super::guard::guard;
 use super::metrics::{Metrics, RequestLabels, RouteLabels};
 use super::state::AppState;
 use super::traceparent;
-use super::within::within;
 use crate::engine::RequestId;
 
 /// On every response, errors included.
@@ -72,7 +72,7 @@ pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, span: Span,
     if response.body().size_hint().exact().is_some() {
         return response;
     }
-    response.map(|body| within(body, span, kept))
+    response.map(|body| guard(body, span, kept))
 }
 
 /// What is known about a request; written down when dropped, which a client that goes away cannot prevent.

@@ -137,7 +137,7 @@ fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
         sampling: knobs.sampling(0)?,
         seed: episodes::seed(request.seed),
         max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?,
-        logprobs: knobs::rivals("logprobs", request.logprobs)?,
+        logprobs: knobs::alternatives("logprobs", request.logprobs)?,
         cites: true,
         json: ResponseFormat::shape(request.response_format.clone())?,
         ..EpisodeOptions::default()

@@ -28,7 +28,7 @@ pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
 
 /// How many alternatives per token are wanted; none when log-probabilities are not.
 pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
-    let top = knobs::rivals("top_logprobs", request.top_logprobs)?;
+    let top = knobs::alternatives("top_logprobs", request.top_logprobs)?;
     match (request.logprobs.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),

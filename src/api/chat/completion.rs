@@ -103,7 +103,7 @@ pub struct LogProbs {
     pub refusal: Option<Vec<LogProb>>,
 }
 
-/// A token with its log-probability and its rivals.
+/// A token with its log-probability and its alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct LogProb {
     /// The token as text; bytes that are no UTF-8 by themselves appear as U+FFFD.
@@ -117,7 +117,7 @@ pub struct LogProb {
     pub top_logprobs: Vec<TopLogProb>,
 }
 
-/// A rival of a token.
+/// An alternative to a token.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct TopLogProb {
     /// The token as text.

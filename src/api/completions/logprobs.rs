@@ -49,8 +49,9 @@ impl Draft {
             at += token.bytes.len();
             let name = name(&token.bytes);
             if let Some(tops) = &mut shown.top_logprobs {
-                let rivals = token.top.iter().map(|rival| (self::name(&rival.bytes), number(Some(rival.logprob))));
-                let mut all: Map<String, Value> = rivals.collect();
+                let alternatives =
+                    token.top.iter().map(|other| (self::name(&other.bytes), number(Some(other.logprob))));
+                let mut all: Map<String, Value> = alternatives.collect();
                 all.entry(name.clone()).or_insert_with(|| number(token.logprob));
                 tops.push(all);
             }

@@ -114,7 +114,7 @@ fn restrict(
 }
 
 fn top_logprobs(top: Option<u32>, show: Show) -> Result<usize, ApiError> {
-    let top = knobs::rivals("top_logprobs", top)?.unwrap_or(0);
+    let top = knobs::alternatives("top_logprobs", top)?.unwrap_or(0);
     if top > 0 && !show.logprobs {
         let message = "`top_logprobs` needs `message.output_text.logprobs` in `include`";
         return Err(ApiError::invalid("top_logprobs", message));

@@ -11,7 +11,7 @@ use tracing::Span;
 ///
 /// A panic that nothing inside has caught breaks the answer off: whoever reads it sees an incomplete body instead of one
 /// that looks whole.
-pub(super) fn within<T: Send + 'static>(body: Body, span: Span, kept: T) -> Body {
+pub(super) fn guard<T: Send + 'static>(body: Body, span: Span, kept: T) -> Body {
     Body::from_stream(guarded(body.into_data_stream(), span, kept))
 }
 
@@ -72,7 +72,7 @@ mod tests {
             assert!(chunks < 3, "on purpose");
             Poll::Ready(Some(Ok::<_, Infallible>(Bytes::from_static(b"x"))))
         }));
-        let mut body = within(body, Span::none(), Arc::clone(&kept)).into_data_stream();
+        let mut body = guard(body, Span::none(), Arc::clone(&kept)).into_data_stream();
         assert!(body.next().await.unwrap().is_ok() && body.next().await.unwrap().is_ok());
         assert_eq!(Arc::strong_count(&kept), 2);
         assert!(body.next().await.unwrap().is_err());
