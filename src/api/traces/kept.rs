@@ -145,21 +145,20 @@ impl Kept {
 fn shape(json: &Json) -> usize {
     match json {
         Json::Object => 0,
-        Json::Schema(schema) => value(schema),
+        Json::Schema(schema) => held(schema),
     }
 }
 
-/// A schema is nested as deep as the grammar allows, and no deeper.
-fn value(value: &Value) -> usize {
-    let held = match value {
+/// What a value takes. A schema has 32 levels at most: `models/src/grammar/json.rs` refuses a deeper one before its episode
+/// is made.
+fn held(value: &Value) -> usize {
+    let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len(),
-        Value::Array(list) => list.iter().map(self::value).sum(),
-        Value::Object(fields) => {
-            fields.iter().map(|(name, field)| size_of_val(name) + name.len() + self::value(field)).sum()
-        }
+        Value::Array(list) => list.iter().map(held).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, field)| size_of_val(name) + name.len() + held(field)).sum(),
     };
-    size_of_val(value) + held
+    size_of_val(value) + inside
 }
 
 fn words(action: &Action) -> usize {
