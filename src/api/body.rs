@@ -14,7 +14,8 @@ use super::state::AppState;
 /// Levels of arrays and objects that a body may have. Less than the parser takes, and much more than any request needs.
 const DEEPEST: usize = 64;
 
-/// A request type of this interface.
+/// A request type of this interface. Each is declared with `deny_unknown_fields`, and what it holds too unless it gathers
+/// the rest and refuses that itself: only so is a field that nobody knows refused where `UNIMPLEMENTED` is left empty.
 pub(crate) trait Wire: DeserializeOwned {
     /// Fields that the OpenAI interface has and this server does not, as dotted paths, each with the values (as compact
     /// JSON) that ask for nothing and may therefore be sent. `null` always may.

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use waymark_index::{Evidence, GraphOptions, GraphVariant, Mode, Query, Ranking, TripleHit};
 
 use super::{batch, contents};
-use crate::api::body::{Json, Wire};
+use crate::api::body::{Json, Wire, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
 
@@ -63,10 +63,7 @@ pub(crate) async fn query(
         return Err(ApiError::invalid("query", "`query` is empty"));
     }
     batch::check("query", request.query.len())?;
-    let k = request.retrieval_num.unwrap_or(DEFAULT_K);
-    if !(1..=MOST).contains(&k) {
-        return Err(ApiError::invalid("retrieval_num", format!("`retrieval_num` must be from 1 to {MOST}, not {k}")));
-    }
+    let k = within("retrieval_num", request.retrieval_num, 1, MOST)?.unwrap_or(DEFAULT_K);
     let graph = GraphOptions::from(GraphVariant::GraphR1);
     let query = |text: &String| Query {
         ranking: Ranking::Dense,
