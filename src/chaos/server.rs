@@ -78,7 +78,8 @@ impl Start {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
         command.args(&self.flags).arg(format!("--port={port}"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        // It ends when its input does: see `tether`.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         command.spawn().context("the server cannot be started")
     }
 }
