@@ -11,7 +11,7 @@ use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
-use super::metrics::Metrics;
+use super::metrics::{HeldCollector, Metrics};
 use super::responses::Responses;
 use super::resume::Streams;
 use super::shelf::{Policies, PolicyStore};
@@ -58,8 +58,11 @@ pub struct AppState {
 impl AppState {
     /// A state that serves `policies`.
     pub fn new(runtime: Runtime, policies: Vec<Policy>, config: HttpConfig) -> Self {
+        let traces = Archive::new(config.traces.count, config.traces.bytes);
+        let (responses, streams) = (Responses::new(config.responses), Streams::new(config.resume));
+        let held = HeldCollector { traces: traces.clone(), responses: responses.clone(), streams: streams.clone() };
         Self {
-            metrics: Metrics::new(&runtime.engine),
+            metrics: Metrics::new(&runtime.engine, held),
             runtime: Arc::new(runtime),
             policies: Arc::new(Policies::new(policies)),
             embedder: None,
@@ -67,9 +70,9 @@ impl AppState {
             index: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
             store: None,
-            responses: Responses::new(config.responses),
-            traces: Archive::new(config.traces.count, config.traces.bytes),
-            streams: Streams::new(config.resume),
+            responses,
+            traces,
+            streams,
             keys: Keys::default(),
             config,
             drain: Drain::default(),
