@@ -37,6 +37,8 @@ pub struct AppState {
     pub index: Option<String>,
     /// Schemas that may be compiled at once.
     pub(crate) compiling: Arc<Semaphore>,
+    /// The names the base model goes by.
+    pub(crate) base: Arc<[String]>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
     /// The responses that are kept or made in the background.
@@ -69,6 +71,7 @@ impl AppState {
             library: None,
             index: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
+            base: Arc::default(),
             store: None,
             responses,
             traces,
@@ -112,6 +115,17 @@ impl AppState {
             Some(known) => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only `{known}`"))),
             None => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only one without a name"))),
         }
+    }
+
+    /// The same state, over a base model that goes by `names`: policies that are read later may belong to it.
+    pub fn with_base_names(mut self, names: Vec<String>) -> Self {
+        self.base = names.into();
+        self
+    }
+
+    /// Reads every policy again that was read from a directory; what cannot be read stays as it was, and the log says why.
+    pub async fn reload_policies(&self) {
+        self.policies.reload(&self.runtime.engine, &self.base).await;
     }
 
     /// The same state, with policies that come and go.
