@@ -1,5 +1,7 @@
 //! Request bodies: what is refused before anything is read, while reading, and after, always by name.
 
+use std::fmt::Display;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -97,6 +99,20 @@ fn check_depth(text: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// A number from `low` to `high`.
+pub(crate) fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
+where
+    T: PartialOrd + Copy + Display,
+{
+    match value {
+        // Written so that NaN, which JSON cannot hold but arithmetic may, is refused as well.
+        Some(value) if !(value >= low && value <= high) => {
+            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
+        }
+        value => Ok(value),
+    }
+}
+
 /// Reads a part of a body that was kept as it came. `at` is its path, in whose name things in it are refused.
 pub(crate) fn read<T: DeserializeOwned>(part: Value, at: &str) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(part).map_err(|error| {
@@ -120,7 +136,7 @@ fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Resu
     if value.is_null() || harmless.contains(&value.to_string().as_str()) {
         return Ok(());
     }
-    Err(ApiError::new(Code::UnsupportedParameter, format!("`{path}` is not supported here")).with_param(path))
+    Err(ApiError::unimplemented(path))
 }
 
 /// Says which field serde stumbled over. Serde has only its message to tell the cases apart.
@@ -130,11 +146,11 @@ fn refusal(path: &str, error: &serde_json::Error) -> ApiError {
     let parent = if path == "." { "" } else { path };
     if message.starts_with("unknown field") {
         let name = if parent.is_empty() { field } else { parent };
-        return ApiError::new(Code::UnknownParameter, format!("unknown parameter `{name}`")).with_param(name);
+        return ApiError::unknown(name);
     }
     if message.starts_with("missing field") {
         let name = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
-        return ApiError::new(Code::MissingParameter, format!("`{name}` is required")).with_param(name);
+        return ApiError::missing(&name);
     }
     let message = if parent.is_empty() { message } else { format!("`{parent}`: {message}") };
     let refusal = ApiError::new(Code::InvalidValue, message);

@@ -12,13 +12,8 @@ use waymark_index::{Changes, CommitReport, Document, IndexError, Triple};
 use super::body::{Json, Wire};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::library::Library;
+use super::page::{PAGE, limit};
 use super::state::AppState;
-
-/// Documents of a page when the request does not say.
-const PAGE: usize = 20;
-
-/// Most documents of a page.
-const LARGEST_PAGE: usize = 100;
 
 /// A document of the index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -211,15 +206,8 @@ impl PageQuery {
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "after" => page.after = Some(value.into_owned()),
-                "limit" => {
-                    let limit = value.parse().ok().filter(|limit| (1..=LARGEST_PAGE).contains(limit));
-                    let refused = || ApiError::invalid("limit", format!("`limit` must be from 1 to {LARGEST_PAGE}"));
-                    page.limit = limit.ok_or_else(refused)?;
-                }
-                name => {
-                    let message = format!("unknown parameter `{name}`");
-                    return Err(ApiError::new(Code::UnknownParameter, message).with_param(name));
-                }
+                "limit" => page.limit = limit(&value)?,
+                name => return Err(ApiError::unknown(name)),
             }
         }
         Ok(page)

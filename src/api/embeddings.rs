@@ -7,10 +7,10 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
-use tracing::Span;
 use utoipa::ToSchema;
 use waymark_index::Embed;
 
+use super::beside::beside;
 use super::body::{Json, Wire};
 use super::error::{ApiError, Code, Refusals};
 use super::state::AppState;
@@ -207,10 +207,7 @@ async fn embed(embedder: Arc<dyn TextEmbedder>, mut texts: Vec<String>) -> Resul
             let failed = |error| ApiError::new(Code::Internal, format!("the embedder failed: {error}"));
             Ok((embedder.embed(&texts).map_err(failed)?, tokens))
         };
-        let span = Span::current();
-        let (more, count) = tokio::task::spawn_blocking(move || span.in_scope(work))
-            .await
-            .map_err(|_| ApiError::new(Code::Internal, "the embedder panicked"))??;
+        let (more, count) = beside(work).await?;
         vectors.extend(more);
         tokens += count;
     }

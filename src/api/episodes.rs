@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
-use tracing::Span;
 use uuid::Uuid;
 
 use super::auth::Caller;
+use super::beside::beside;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
@@ -87,16 +87,7 @@ fn choices(
     Ok(episodes.into_iter().map(recorded).collect())
 }
 
-/// Builds episodes. A prompt may be megabytes of text: it is encoded where that holds nobody up.
-pub(super) async fn beside<T: Send + 'static>(
-    build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let bug = |_| ApiError::new(Code::Internal, "this request ran into a bug in the server");
-    let span = Span::current();
-    tokio::task::spawn_blocking(move || span.in_scope(build)).await.map_err(bug)?
-}
-
-/// The same where a schema is compiled: few at a time, and not for long.
+/// Builds episodes whose schema is compiled: few at a time, and not for long.
 async fn compile<T: Send + 'static>(
     state: &AppState,
     build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,

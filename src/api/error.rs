@@ -155,9 +155,33 @@ impl ApiError {
         Self::new(Code::InvalidValue, message).with_param(param)
     }
 
-    /// A field, or a value of it, that OpenAI's interface has and this server does not; `what` ends in `is` or `are`.
+    /// A field that OpenAI's interface has and this server does not.
+    pub fn unimplemented(param: &str) -> Self {
+        Self::new(Code::UnsupportedParameter, format!("`{param}` is not supported here")).with_param(param)
+    }
+
+    /// What in a field OpenAI's interface has and this server does not; `what` ends in `is` or `are`.
     pub fn unsupported(param: &str, what: &str) -> Self {
         Self::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here")).with_param(param)
+    }
+
+    /// A field that is required and was not sent.
+    pub fn missing(param: &str) -> Self {
+        Self::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param)
+    }
+
+    /// A field that nobody knows.
+    pub fn unknown(param: &str) -> Self {
+        Self::new(Code::UnknownParameter, format!("unknown parameter `{param}`")).with_param(param)
+    }
+
+    /// The same error, where the request calls the field `from` by another name.
+    pub fn renamed(mut self, from: &str, to: &str) -> Self {
+        if self.param.as_deref() != Some(from) {
+            return self;
+        }
+        self.message = self.message.replacen(&format!("`{from}`"), &format!("`{to}`"), 1);
+        self.with_param(to)
     }
 
     /// The object that goes over the wire.

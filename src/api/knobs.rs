@@ -1,16 +1,19 @@
 //! What requests may say about sampling, each number within its bounds.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::body::within;
 use super::error::ApiError;
 use crate::agent::Sampling;
 
 /// Answers one request may ask for: each is an episode of its own.
 pub(crate) const MAX_CHOICES: u32 = 16;
+
+/// Most alternatives per token, as in OpenAI's chat.
+const MAX_RIVALS: u32 = 20;
 
 /// Most stop strings, as in OpenAI's interface.
 const MAX_STOPS: usize = 4;
@@ -79,6 +82,19 @@ pub(crate) fn stops(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
+/// The bound on sampled tokens, which stands at `param`.
+pub(crate) fn most_tokens(param: &str, bound: Option<u32>) -> Result<Option<usize>, ApiError> {
+    match bound {
+        Some(0) => Err(ApiError::invalid(param, format!("`{param}` must be at least 1"))),
+        bound => Ok(bound.map(|bound| bound as usize)),
+    }
+}
+
+/// How many alternatives per token, which stands at `param`.
+pub(crate) fn rivals(param: &str, top: Option<u32>) -> Result<Option<usize>, ApiError> {
+    Ok(within(param, top, 0, MAX_RIVALS)?.map(|top| top as usize))
+}
+
 /// How many answers.
 pub(crate) fn choices(n: Option<u32>) -> Result<usize, ApiError> {
     within("n", n, 1, MAX_CHOICES).map(|n| n.unwrap_or(1) as usize)
@@ -91,18 +107,4 @@ pub(crate) fn streams<T>(stream: Option<bool>, options: Option<&T>) -> Result<bo
         return Err(ApiError::invalid("stream_options", "`stream_options` needs `stream: true`"));
     }
     Ok(stream)
-}
-
-/// A number from `low` to `high`.
-pub(crate) fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
-where
-    T: PartialOrd + Copy + Display,
-{
-    match value {
-        // Written so that NaN, which JSON cannot hold but arithmetic may, is refused as well.
-        Some(value) if !(value >= low && value <= high) => {
-            Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
-        }
-        value => Ok(value),
-    }
 }

@@ -8,6 +8,7 @@
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
+//! | `page` | lists, a page at a time |
 //! | `documents`, `library` | what the index holds, and changing it |
 //! | `playground` | `/`, a page to try it with |
 //! | `policies`, `shelf` | what is served, and changing it |
@@ -15,8 +16,10 @@
 //! | `trainers` | the retrievers that the reference systems' trainers call |
 //! | `knobs` | what requests say about sampling |
 //! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
+//! | `beside` | work that would hold others up |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
+//! | `chunks` | what both kinds of completions are streamed by |
 //! | `follow`, `sse`, `resume` | episodes as streams of events, events as streams of bytes, and streams that outlive their sockets |
 //! | `observe`, `traceparent`, `within`, `metrics`, `drain` | what happens around every request |
 //! | `debug` | what the server is doing now, for its operator |
@@ -25,8 +28,10 @@
 pub mod agent;
 mod archive;
 pub mod auth;
+mod beside;
 mod body;
 pub mod chat;
+mod chunks;
 pub mod completions;
 mod cors;
 pub mod debug;
@@ -44,6 +49,7 @@ mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
+mod page;
 mod playground;
 pub mod policies;
 pub mod rag;

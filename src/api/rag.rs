@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_index::{GraphVariant, Mode, Ranking};
 
+use super::body::within;
 use super::error::ApiError;
-use super::search::check_k;
-use crate::agent::{EpisodeOptions, Event};
+use crate::agent::{EpisodeOptions, Event, MAX_K};
 
 /// How an episode searches, and whether it shows it.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -54,9 +54,6 @@ impl RagOptions {
     /// # Errors
     /// Names the field whose value is out of range.
     pub(crate) fn apply(&self, options: &mut EpisodeOptions) -> Result<(), ApiError> {
-        if let Some(k) = self.k {
-            check_k("rag.k", k)?;
-        }
         let budget = self.budget.clone().unwrap_or_default();
         if budget.seconds.is_some_and(|seconds| seconds <= 0.0) {
             return Err(ApiError::invalid("rag.budget.seconds", "`rag.budget.seconds` must be above 0"));
@@ -64,7 +61,7 @@ impl RagOptions {
         options.mode = self.mode;
         options.ranking = self.ranking;
         options.graph = self.graph;
-        options.k = self.k;
+        options.k = within("rag.k", self.k, 1, MAX_K)?;
         options.guided = self.guided;
         options.store = self.store;
         options.turns = budget.turns;

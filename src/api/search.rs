@@ -10,7 +10,7 @@ use waymark_index::{
     TRIPLES, TripleHit, Walk,
 };
 
-use super::body::{Json, Wire};
+use super::body::{Json, Wire, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::schema;
 use super::state::AppState;
@@ -134,12 +134,9 @@ impl SearchRequest {
         if self.query.trim().is_empty() {
             return Err(ApiError::invalid("query", "`query` is empty"));
         }
-        let (mode, k) = (self.mode.unwrap_or_default(), self.k.unwrap_or(DEFAULT_K));
-        check_k("k", k)?;
-        let triples = self.triples.unwrap_or(TRIPLES);
-        if triples > MAX_K {
-            return Err(ApiError::invalid("triples", format!("`triples` must be from 0 to {MAX_K}, not {triples}")));
-        }
+        let mode = self.mode.unwrap_or_default();
+        let k = within("k", self.k, 1, MAX_K)?.unwrap_or(DEFAULT_K);
+        let triples = within("triples", self.triples, 0, MAX_K)?.unwrap_or(TRIPLES);
         let entities = self.entities.clone().unwrap_or_default();
         if entities.len() > ENTITIES {
             let message = format!("`entities` holds {} names, {ENTITIES} at most", entities.len());
@@ -197,14 +194,6 @@ impl GraphRequest {
         })?;
         Ok(options)
     }
-}
-
-/// Refuses a number of passages that is none, or too many.
-pub(crate) fn check_k(param: &str, k: usize) -> Result<(), ApiError> {
-    if (1..=MAX_K).contains(&k) {
-        return Ok(());
-    }
-    Err(ApiError::invalid(param, format!("`{param}` must be from 1 to {MAX_K}, not {k}")))
 }
 
 impl From<SearchError> for ApiError {

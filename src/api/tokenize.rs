@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_models::tokenizer::Tokenizer;
 
+use super::beside::beside;
 use super::body::{Json, Wire};
 use super::chat::messages::conversation;
 use super::chat::request::ChatMessage;
-use super::episodes;
 use super::error::{ApiError, Code, Refusals};
 use super::state::AppState;
 
@@ -96,7 +96,7 @@ pub(super) async fn tokenize(
         let token_strs = named.then(|| tokens.iter().map(name).collect());
         Ok(Tokens { count: tokens.len(), max_model_len: runtime.engine.limit(), tokens, token_strs })
     };
-    episodes::beside(work).await.map(axum::Json)
+    beside(work).await.map(axum::Json)
 }
 
 /// The text that token ids spell.
@@ -119,7 +119,7 @@ pub(super) async fn detokenize(
         let bytes: Vec<u8> = request.tokens.iter().flat_map(|id| spelled(&tokenizer, *id)).collect();
         Ok(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() })
     };
-    episodes::beside(work).await.map(axum::Json)
+    beside(work).await.map(axum::Json)
 }
 
 /// A token's bytes; a control token, which has none, by its name.

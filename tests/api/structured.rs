@@ -5,6 +5,7 @@ use waymark::engine::mock::Lines;
 
 use crate::golden::ask;
 use crate::house::{House, chunks, joined, says, script};
+use crate::traces::trace;
 
 /// What a policy that knows nothing of it can be held to in a few tokens.
 fn verdict() -> Value {
@@ -54,6 +55,51 @@ async fn a_reply_that_does_not_is_made_to() {
         assert_eq!(choice["message"]["content"], texts[&(index as u64)], "the same seed gives the same");
     }
     house.quiet().await;
+}
+
+#[tokio::test]
+async fn an_episode_with_its_trace_can_be_asked_for_it_too() {
+    let said = "<think>Found.</think>\n<answer> Goethe </answer>";
+    let house = House::new(script(&Lines::new([said]).terminator("</information>\n\n"))).await;
+    let ask = async |format: Value| {
+        let body = json!({"question": "Who wrote Faust?", "model": "routerag", "response_format": format});
+        let response = house.post("/v1/agent", &body).await;
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let (status, whole) = ask(verdict()).await;
+    assert_eq!((status, &whole["finish_reason"]), (200, &json!("stop")), "{whole}");
+    check(whole["answer"].as_str().unwrap());
+    assert_eq!(ask(json!({"type": "text"})).await.1["answer"], "Goethe");
+    for (format, param) in [
+        (json!({"type": "json_schema"}), "response_format.json_schema"),
+        (
+            json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}),
+            "response_format",
+        ),
+    ] {
+        let (status, refused) = ask(format).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_trace_says_what_was_asked_for() {
+    let house = House::new(says(SAID)).await;
+    let schema = verdict()["json_schema"]["schema"].clone();
+    for (format, told) in [
+        (verdict(), schema.clone()),
+        (json!({"type": "json_object"}), json!({"type": "object"})),
+        (json!({"type": "text"}), Value::Null),
+    ] {
+        let (_, whole) = house.chat(&ask(json!({"response_format": format}))).await;
+        let (status, kept) = trace(&house, whole["id"].as_str().unwrap()).await;
+        assert_eq!((status, &kept["options"]["json"]), (200, &told), "{format}");
+    }
+    // The youngest is the first.
+    let list: Value = house.get("/v1/traces").await.json().await.unwrap();
+    let bytes = |at: usize| list["data"][at]["bytes"].as_u64().unwrap();
+    let (text, held, length) = (bytes(0), bytes(2), schema.to_string().len() as u64);
+    assert!(held > text + length, "{held} and {text}");
 }
 
 #[tokio::test]

@@ -13,11 +13,13 @@ use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::body::{Json, Wire};
+use super::chat::request::ResponseFormat;
 use super::episodes;
 use super::error::{ApiError, Refusals};
+use super::knobs::{self, Knobs};
 use super::rag::RagOptions;
 use super::state::AppState;
-use crate::agent::{Conversation, EpisodeOptions, Event, Message, Reason, Sampling, Usage};
+use crate::agent::{Conversation, EpisodeOptions, Event, Message, Reason, Usage};
 
 /// A question for an episode.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -45,6 +47,8 @@ pub struct AgentRequest {
     /// How many alternatives to tell for each token; tells no log-probabilities when not given.
     #[schema(minimum = 0, maximum = 20)]
     pub logprobs: Option<u32>,
+    /// What the answer must be: any text, a JSON object, or JSON after a schema.
+    pub response_format: Option<ResponseFormat>,
     /// How to search. The trace is the answer here, so `trace` can be nothing but true.
     pub rag: Option<RagOptions>,
 }
@@ -115,11 +119,7 @@ pub(super) async fn create(
         state.streams.room(&caller)?;
     }
     let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
-    // Here the messages have another name.
-    let events = started.map_err(|error| match error.param.as_deref() {
-        Some("messages") => error.with_param("question"),
-        _ => error,
-    })?;
+    let events = started.map_err(|error| error.renamed("messages", "question"))?;
     match (streamed, resumable) {
         (true, true) => resume::respond(&state, &caller, &id, events),
         (true, false) => Ok(stream::respond(&state, events)),
@@ -128,28 +128,15 @@ pub(super) async fn create(
 }
 
 fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
-    let within = |param: &str, value: Option<f32>, high: f32| match value {
-        Some(value) if !(0.0..=high).contains(&value) => {
-            Err(ApiError::invalid(param, format!("`{param}` must be from 0 to {high}, not {value}")))
-        }
-        value => Ok(value),
-    };
-    if request.max_tokens == Some(0) {
-        return Err(ApiError::invalid("max_tokens", "`max_tokens` must be at least 1"));
-    }
-    if request.logprobs.is_some_and(|top| top > 20) {
-        return Err(ApiError::invalid("logprobs", "`logprobs` must be from 0 to 20"));
-    }
+    let knobs = Knobs { temperature: request.temperature, top_p: request.top_p, ..Knobs::default() };
     let mut options = EpisodeOptions {
         id: Some(episodes::id("ep")),
-        sampling: Sampling {
-            temperature: within("temperature", request.temperature, 2.0)?,
-            top_p: within("top_p", request.top_p, 1.0)?,
-            ..Sampling::default()
-        },
+        // Of the vocabulary only `logit_bias` would have to know.
+        sampling: knobs.sampling(0)?,
         seed: episodes::seed(request.seed),
-        max_tokens: request.max_tokens.map(|tokens| tokens as usize),
-        logprobs: request.logprobs.map(|top| top as usize),
+        max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?,
+        logprobs: knobs::rivals("logprobs", request.logprobs)?,
+        json: ResponseFormat::shape(request.response_format.clone())?,
         ..EpisodeOptions::default()
     };
     request.rag.clone().unwrap_or_default().apply(&mut options)?;

@@ -93,7 +93,7 @@ fn after(headers: &HeaderMap, query: &str) -> Result<(&'static str, u64), ApiErr
     let mut after = (QUERY, 0);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if name != QUERY {
-            return Err(ApiError::new(Code::UnknownParameter, format!("unknown parameter `{name}`")).with_param(name));
+            return Err(ApiError::unknown(&name));
         }
         after = number(QUERY, &value)?;
     }

@@ -1,14 +1,9 @@
 //! What a request asks for, each part of it within its bounds.
 
-use waymark_models::grammar::Json;
-
-use super::request::{ChatRequest, FormatKind, NamedSchema, ResponseFormat};
+use super::request::ChatRequest;
 use crate::agent::Sampling;
-use crate::api::error::{ApiError, Code};
-use crate::api::knobs::{Knobs, within};
-
-/// Most alternatives per token, as in OpenAI's interface.
-const MAX_TOP_LOGPROBS: u32 = 20;
+use crate::api::error::ApiError;
+use crate::api::knobs::{self, Knobs};
 
 /// The bound on sampled tokens, from its two names.
 pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
@@ -20,25 +15,22 @@ pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiErro
         return Err(ApiError::invalid("max_tokens", message));
     }
     let param = if new.is_some() { "max_completion_tokens" } else { "max_tokens" };
-    match new.or(old) {
-        Some(0) => Err(ApiError::invalid(param, format!("`{param}` must be at least 1"))),
-        bound => Ok(bound.map(|bound| bound as usize)),
-    }
+    knobs::most_tokens(param, new.or(old))
 }
 
 /// Whether a trace of it may be kept. What `store: true` promises at OpenAI's is not to be had here.
 pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
     if store == Some(true) {
-        return Err(ApiError::new(Code::UnsupportedParameter, "`store` is not supported here").with_param("store"));
+        return Err(ApiError::unimplemented("store"));
     }
     Ok(store)
 }
 
 /// How many alternatives per token are wanted; none when log-probabilities are not.
 pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
-    let top = within("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)?;
+    let top = knobs::rivals("top_logprobs", request.top_logprobs)?;
     match (request.logprobs.unwrap_or(false), top) {
-        (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
+        (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`")),
     }
@@ -57,24 +49,4 @@ pub(super) fn sampling(request: &ChatRequest, vocab: usize) -> Result<Sampling, 
         logit_bias: request.logit_bias.as_ref(),
     };
     knobs.sampling(vocab)
-}
-
-/// What the answer must be; nothing where any text is welcome.
-pub(super) fn format(format: Option<ResponseFormat>) -> Result<Option<Json>, ApiError> {
-    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
-    const SCHEMA: &str = "response_format.json_schema";
-    match (kind, json_schema) {
-        (FormatKind::Text, None) => Ok(None),
-        (FormatKind::JsonObject, None) => Ok(Some(Json::Object)),
-        (FormatKind::JsonSchema, Some(named)) => {
-            NamedSchema::check_name("response_format.json_schema.name", &named.name)?;
-            Ok(Some(named.schema.map_or(Json::Object, Json::Schema)))
-        }
-        (FormatKind::JsonSchema, None) => {
-            Err(ApiError::new(Code::MissingParameter, format!("`{SCHEMA}` is required")).with_param(SCHEMA))
-        }
-        (FormatKind::Text | FormatKind::JsonObject, Some(_)) => {
-            Err(ApiError::invalid(SCHEMA, format!("`{SCHEMA}` needs the type `json_schema`")))
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::request::{ChatMessage, ChatRole, Content, ContentPart};
 use crate::agent::{Conversation, Message, Role};
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 
 /// The conversation that `messages` are.
 ///
@@ -18,11 +18,7 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
 }
 
 fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
-    let unsupported = |field: &str, what: &str| {
-        let param = format!("messages[{at}].{field}");
-        Err(ApiError::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here"))
-            .with_param(param))
-    };
+    let unsupported = |field: &str, what: &str| Err(ApiError::unsupported(&format!("messages[{at}].{field}"), what));
     let role = match message.role {
         ChatRole::Developer | ChatRole::System => Role::System,
         ChatRole::User => Role::User,
@@ -55,10 +51,7 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => joined(at, parts)?,
         None if role == Role::Assistant => String::new(),
-        None => {
-            let param = format!("messages[{at}].content");
-            return Err(ApiError::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param));
-        }
+        None => return Err(ApiError::missing(&format!("messages[{at}].content"))),
     };
     Ok(Message::new(role, content))
 }
@@ -69,18 +62,12 @@ fn joined(at: usize, parts: Vec<ContentPart>) -> Result<String, ApiError> {
     for (index, part) in parts.into_iter().enumerate() {
         let param = format!("messages[{at}].content[{index}]");
         if part.kind != "text" {
-            let message = format!("`{param}`: parts of type `{}` are not supported here", part.kind);
-            return Err(ApiError::new(Code::UnsupportedParameter, message).with_param(param));
+            return Err(ApiError::unsupported(&param, &format!("parts of type `{}` are", part.kind)));
         }
         if let Some(field) = part.rest.keys().next() {
-            let param = format!("{param}.{field}");
-            return Err(ApiError::new(Code::UnknownParameter, format!("unknown parameter `{param}`")).with_param(param));
+            return Err(ApiError::unknown(&format!("{param}.{field}")));
         }
-        let missing = || {
-            let param = format!("{param}.text");
-            ApiError::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param)
-        };
-        text += &part.text.ok_or_else(missing)?;
+        text += &part.text.ok_or_else(|| ApiError::missing(&format!("{param}.text")))?;
     }
     Ok(text)
 }

@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::auth::Caller;
 use super::body::Json;
+use super::chunks;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
@@ -24,6 +25,7 @@ use completion::{ChatCompletion, ChatStreamItem};
 pub(super) use piece::logprob;
 use plan::Plan;
 use request::ChatRequest;
+use stream::Writer;
 
 /// Answers a conversation.
 ///
@@ -46,7 +48,7 @@ pub(super) async fn create(
     let (conversation, options) = (plan.conversation.clone(), plan.options.clone());
     let events = episodes::start(&state, &caller, &plan.policy, conversation, options, plan.n).await?;
     if plan.stream {
-        return Ok(stream::respond(&state, &plan, events));
+        return Ok(chunks::respond(&state, Writer::new(&plan), events));
     }
     Ok(axum::Json(whole::collect(&plan, events).await?).into_response())
 }

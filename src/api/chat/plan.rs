@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::check;
 use super::messages::conversation;
-use super::request::ChatRequest;
+use super::request::{ChatRequest, ResponseFormat};
 use crate::agent::{Conversation, EpisodeOptions, Policy};
+use crate::api::chunks::Head;
 use crate::api::episodes;
 use crate::api::error::ApiError;
 use crate::api::knobs;
-use crate::api::state::{AppState, now};
+use crate::api::state::AppState;
 
 /// A request that makes sense.
 #[derive(Debug)]
@@ -26,15 +27,6 @@ pub(super) struct Plan {
     pub(super) trace: bool,
     /// Whether reasoning is told under both of its names.
     pub(super) mirror: bool,
-}
-
-/// What a completion and all of its chunks begin with.
-#[derive(Debug, Clone)]
-pub(super) struct Head {
-    pub(super) id: String,
-    pub(super) created: u64,
-    pub(super) model: String,
-    pub(super) fingerprint: String,
 }
 
 impl Plan {
@@ -54,7 +46,7 @@ impl Plan {
             ..EpisodeOptions::default()
         };
         options.stop = knobs::stops(request.stop)?;
-        options.json = check::format(request.response_format)?;
+        options.json = ResponseFormat::shape(request.response_format)?;
         let rag = request.rag.unwrap_or_default();
         rag.apply(&mut options)?;
         state.check_index("rag.index", rag.index.as_deref())?;
@@ -65,12 +57,7 @@ impl Plan {
             tracing::info!(user, "asked by");
         }
         Ok(Self {
-            head: Head {
-                id,
-                created: now(),
-                model: policy.name.clone(),
-                fingerprint: episodes::fingerprint(state, &policy),
-            },
+            head: Head::new(state, &policy, id),
             conversation: conversation(request.messages)?,
             policy,
             options,

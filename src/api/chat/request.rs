@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
+use waymark_models::grammar::Json;
 
 use crate::api::body::Wire;
 use crate::api::error::ApiError;
@@ -147,6 +148,29 @@ pub struct NamedSchema {
     pub schema: Option<Value>,
     /// Schemas are always followed, whatever this says.
     pub strict: Option<bool>,
+}
+
+impl ResponseFormat {
+    /// What the answer must be by the `response_format` of a request; nothing where any text is welcome.
+    ///
+    /// # Errors
+    /// Names what is missing, or what belongs to another kind.
+    pub(crate) fn shape(format: Option<ResponseFormat>) -> Result<Option<Json>, ApiError> {
+        const SCHEMA: &str = "response_format.json_schema";
+        let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
+        match (kind, json_schema) {
+            (FormatKind::Text, None) => Ok(None),
+            (FormatKind::JsonObject, None) => Ok(Some(Json::Object)),
+            (FormatKind::JsonSchema, Some(named)) => {
+                NamedSchema::check_name("response_format.json_schema.name", &named.name)?;
+                Ok(Some(named.schema.map_or(Json::Object, Json::Schema)))
+            }
+            (FormatKind::JsonSchema, None) => Err(ApiError::missing(SCHEMA)),
+            (FormatKind::Text | FormatKind::JsonObject, Some(_)) => {
+                Err(ApiError::invalid(SCHEMA, format!("`{SCHEMA}` needs the type `json_schema`")))
+            }
+        }
+    }
 }
 
 /// Longest name of a schema, as in OpenAI's interface.

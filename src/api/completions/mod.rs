@@ -15,12 +15,14 @@ use axum::response::{IntoResponse, Response};
 
 use super::auth::Caller;
 use super::body::Json;
+use super::chunks;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
 use completion::{Completion, CompletionStreamItem};
 use plan::Plan;
 use request::CompletionRequest;
+use stream::Writer;
 
 /// Continues texts.
 ///
@@ -41,13 +43,9 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let (plan, questions) = Plan::new(&state, request)?;
     let started = episodes::start_all(&state, &caller, &plan.policy, questions, plan.n).await;
-    // Here the messages have another name.
-    let events = started.map_err(|error| match error.param.as_deref() {
-        Some("messages") => error.with_param("prompt"),
-        _ => error,
-    })?;
+    let events = started.map_err(|error| error.renamed("messages", "prompt"))?;
     if plan.streams {
-        return Ok(stream::respond(&state, &plan, events));
+        return Ok(chunks::respond(&state, Writer::new(&plan), events));
     }
     Ok(axum::Json(whole::collect(plan, events).await?).into_response())
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use super::logprobs::Draft;
 use super::request::{CompletionRequest, Prompt};
 use crate::agent::{Budget, Conversation, EpisodeOptions, Policy, Protocol, Usage, Variant, Verbatim};
+use crate::api::body::within;
+use crate::api::chunks::Head;
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
-use crate::api::knobs::{self, Knobs, within};
-use crate::api::state::{AppState, now};
+use crate::api::knobs::{self, Knobs};
+use crate::api::state::AppState;
 use crate::api::usage::ChatUsage;
 
 /// Tokens sampled where a request does not say, as in OpenAI's interface.
@@ -39,15 +41,6 @@ pub(super) struct Plan {
     logprobs: Option<usize>,
 }
 
-/// What a completion and all of its chunks begin with.
-#[derive(Debug, Clone)]
-pub(super) struct Head {
-    pub(super) id: String,
-    pub(super) created: u64,
-    pub(super) model: String,
-    pub(super) fingerprint: String,
-}
-
 impl Plan {
     /// Checks everything about a request but what only the engine can know.
     pub(super) fn new(state: &AppState, request: CompletionRequest) -> Result<(Plan, Vec<Question>), ApiError> {
@@ -57,7 +50,7 @@ impl Plan {
         let options = EpisodeOptions {
             sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
-            max_tokens: Some(max_tokens(request.max_tokens)?),
+            max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?.or(Some(MAX_TOKENS)),
             stop: knobs::stops(request.stop)?,
             logprobs,
             // A trace is of an episode; here is none.
@@ -71,12 +64,7 @@ impl Plan {
         let echo = request.echo.unwrap_or(false);
         let text = |(text, _): &(String, _)| if echo { text.clone() } else { String::new() };
         let plan = Plan {
-            head: Head {
-                id: episodes::id("cmpl"),
-                created: now(),
-                model: policy.name.clone(),
-                fingerprint: episodes::fingerprint(state, &policy),
-            },
+            head: Head::new(state, &policy, episodes::id("cmpl")),
             policy: Arc::new(verbatim(&policy)),
             n,
             echoes: prompts.iter().map(text).collect(),
@@ -129,13 +117,6 @@ fn sampling(request: &CompletionRequest) -> Knobs<'_> {
         frequency_penalty: request.frequency_penalty,
         presence_penalty: request.presence_penalty,
         logit_bias: request.logit_bias.as_ref(),
-    }
-}
-
-fn max_tokens(given: Option<u32>) -> Result<usize, ApiError> {
-    match given {
-        Some(0) => Err(ApiError::invalid("max_tokens", "`max_tokens` must be at least 1")),
-        given => Ok(given.map_or(MAX_TOKENS, |tokens| tokens as usize)),
     }
 }
 

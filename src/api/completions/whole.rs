@@ -3,8 +3,9 @@
 use futures::StreamExt;
 
 use super::completion::{Completion, CompletionChoice};
-use super::plan::{Head, Plan, usage};
+use super::plan::{Plan, usage};
 use crate::agent::Event;
+use crate::api::chunks::Head;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 

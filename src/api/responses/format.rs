@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use waymark_models::grammar::Json;
 
 use crate::api::chat::request::{FormatKind, NamedSchema};
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 
 /// How the answer is written.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -63,12 +63,9 @@ impl TextFormat {
             (FormatKind::Text, None) => Ok(None),
             (FormatKind::JsonObject, None) => Ok(Some(Json::Object)),
             (FormatKind::JsonSchema, _) => {
-                let missing = |param: &str| {
-                    ApiError::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param)
-                };
-                let name = self.name.as_deref().ok_or_else(|| missing("text.format.name"))?;
+                let name = self.name.as_deref().ok_or_else(|| ApiError::missing("text.format.name"))?;
                 NamedSchema::check_name("text.format.name", name)?;
-                Ok(Some(Json::Schema(self.schema.clone().ok_or_else(|| missing("text.format.schema"))?)))
+                Ok(Some(Json::Schema(self.schema.clone().ok_or_else(|| ApiError::missing("text.format.schema"))?)))
             }
             (FormatKind::Text | FormatKind::JsonObject, Some(param)) => {
                 Err(ApiError::invalid(&param, format!("`{param}` needs the type `json_schema`")))

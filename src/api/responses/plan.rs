@@ -15,12 +15,9 @@ use super::tool::{self, Tools};
 use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
-use crate::api::knobs::{Knobs, within};
+use crate::api::knobs::{self, Knobs};
 use crate::api::rag::RagTrace;
 use crate::api::state::{AppState, now};
-
-/// Most alternatives per token, as in OpenAI's interface.
-const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// A request that makes sense.
 #[derive(Debug)]
@@ -60,8 +57,8 @@ impl Plan {
             id: Some(id.clone()),
             sampling: sampling(&request)?,
             seed: episodes::seed(request.seed),
-            max_tokens: max_tokens(&request)?,
-            logprobs: show.logprobs.then_some(top_logprobs as usize),
+            max_tokens: knobs::most_tokens("max_output_tokens", request.max_output_tokens)?,
+            logprobs: show.logprobs.then_some(top_logprobs),
             ..EpisodeOptions::default()
         };
         options.json = format(&request).shape()?;
@@ -90,14 +87,7 @@ fn format(request: &ResponsesRequest) -> TextFormat {
 
 /// Here the messages have another name, and so has the form of the answer.
 pub(super) fn of_input(error: ApiError) -> ApiError {
-    match error.param.as_deref() {
-        Some("response_format") => {
-            let message = error.message.replacen("`response_format`", "`text.format`", 1);
-            ApiError { message, ..error }.with_param("text.format")
-        }
-        Some("messages") => error.with_param("input"),
-        _ => error,
-    }
+    error.renamed("response_format", "text.format").renamed("messages", "input")
 }
 
 /// What the tools say about searching, beside what `rag` says.
@@ -119,20 +109,13 @@ fn restrict(
     Ok(())
 }
 
-fn top_logprobs(top: Option<u32>, show: Show) -> Result<u32, ApiError> {
-    let top = within("top_logprobs", top, 0, MAX_TOP_LOGPROBS)?.unwrap_or(0);
+fn top_logprobs(top: Option<u32>, show: Show) -> Result<usize, ApiError> {
+    let top = knobs::rivals("top_logprobs", top)?.unwrap_or(0);
     if top > 0 && !show.logprobs {
         let message = "`top_logprobs` needs `message.output_text.logprobs` in `include`";
         return Err(ApiError::invalid("top_logprobs", message));
     }
     Ok(top)
-}
-
-fn max_tokens(request: &ResponsesRequest) -> Result<Option<usize>, ApiError> {
-    match request.max_output_tokens {
-        Some(0) => Err(ApiError::invalid("max_output_tokens", "`max_output_tokens` must be at least 1")),
-        bound => Ok(bound.map(|bound| bound as usize)),
-    }
 }
 
 fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {

@@ -12,6 +12,7 @@ use super::event::ResponseEvent;
 use super::item::Annotation;
 use crate::agent::Event;
 use crate::agent::citation::cite;
+use crate::api::beside::beside;
 use crate::api::drain::{Drain, Phase};
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
@@ -83,12 +84,10 @@ async fn citations(text: String, passages: Vec<Passage>) -> Result<Vec<Annotatio
             let (file_id, filename) = (passage.id.clone(), filename(&passage.title, &passage.id));
             Annotation::FileCitation { file_id, filename, index }
         };
-        cite(&text, &passages).into_iter().map(|found| annotate(&passages[found.passage], found.claim.end)).collect()
+        let found = cite(&text, &passages).into_iter();
+        Ok(found.map(|found| annotate(&passages[found.passage], found.claim.end)).collect())
     };
-    let span = tracing::Span::current();
-    tokio::task::spawn_blocking(move || span.in_scope(look))
-        .await
-        .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))
+    beside(look).await
 }
 
 /// What a response gets whose server shuts down.

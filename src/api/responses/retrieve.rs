@@ -80,14 +80,8 @@ impl Asked {
                     Ok(number) => asked.starting_after = Some(number),
                     Err(_) => return wrong("a whole number"),
                 },
-                ("include_obfuscation", _) => {
-                    let message = "`include_obfuscation` is not supported here";
-                    return Err(ApiError::new(Code::UnsupportedParameter, message).with_param(name));
-                }
-                (unknown, _) => {
-                    let message = format!("unknown parameter `{unknown}`");
-                    return Err(ApiError::new(Code::UnknownParameter, message).with_param(unknown));
-                }
+                ("include_obfuscation", _) => return Err(ApiError::unimplemented(&name)),
+                (unknown, _) => return Err(ApiError::unknown(unknown)),
             }
         }
         if asked.starting_after.is_some() && !asked.stream {

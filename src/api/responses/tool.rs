@@ -108,13 +108,7 @@ fn check(tool: FileSearchTool, at: &str) -> Result<Option<usize>, ApiError> {
             return Err(ApiError::unsupported(&format!("{at}.hybrid_search"), "weights are"));
         }
     }
-    match tool.max_num_results {
-        Some(k) if !(1..=MOST).contains(&k) => {
-            let param = format!("{at}.max_num_results");
-            Err(ApiError::invalid(&param, format!("`{param}` must be from 1 to {MOST}, not {k}")))
-        }
-        k => Ok(k),
-    }
+    body::within(&format!("{at}.max_num_results"), tool.max_num_results, 1, MOST)
 }
 
 /// Whether the policy may search.

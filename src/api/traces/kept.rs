@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Weak};
 
+use serde_json::Value;
+use waymark_models::grammar::Json;
+
 use crate::agent::{Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
 use crate::api::auth::{Caller, KeyId};
 use crate::api::episodes;
@@ -130,6 +133,7 @@ impl Kept {
             + size_of_val(record.tokens.as_slice())
             + size_of_val(self.asked.options.sampling.logit_bias.as_slice())
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
+            + self.asked.options.json.as_ref().map_or(0, shape)
             + self.asked.conversation.question().len()
             + record.text.len()
             + history
@@ -137,6 +141,26 @@ impl Kept {
             + actions
             + record.evidence.iter().map(found).sum::<usize>()
     }
+}
+
+fn shape(json: &Json) -> usize {
+    match json {
+        Json::Object => 0,
+        Json::Schema(schema) => value(schema),
+    }
+}
+
+/// A schema is nested as deep as the grammar allows, and no deeper.
+fn value(value: &Value) -> usize {
+    let held = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(self::value).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, field)| size_of_val(name) + name.len() + self::value(field)).sum()
+        }
+    };
+    size_of_val(value) + held
 }
 
 fn words(action: &Action) -> usize {

@@ -20,16 +20,12 @@ use utoipa::ToSchema;
 
 use super::auth::Caller;
 use super::error::{ApiError, Code, ErrorBody};
+use super::page;
 use super::state::AppState;
 use trace::{Trace, TraceSummary};
 
 pub(crate) use kept::{Asked, Kept};
 pub(super) use recorder::{Recorder, wanted};
-
-/// Traces of a list when the request does not say.
-const PAGE: usize = 20;
-/// Traces of a list at most.
-const LARGEST_PAGE: usize = 100;
 
 /// Traces, youngest first.
 #[derive(Debug, Serialize, ToSchema)]
@@ -119,14 +115,12 @@ fn find(state: &AppState, caller: &Caller, id: Result<Path<String>, PathRejectio
 }
 
 fn limit(query: &str) -> Result<usize, ApiError> {
-    let mut limit = PAGE;
+    let mut limit = page::PAGE;
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if name != "limit" {
-            return Err(ApiError::new(Code::UnknownParameter, format!("unknown parameter `{name}`")).with_param(name));
+            return Err(ApiError::unknown(&name));
         }
-        let given = value.parse().ok().filter(|limit| (1..=LARGEST_PAGE).contains(limit));
-        let refused = || ApiError::invalid("limit", format!("`limit` must be from 1 to {LARGEST_PAGE}"));
-        limit = given.ok_or_else(refused)?;
+        limit = page::limit(&value)?;
     }
     Ok(limit)
 }

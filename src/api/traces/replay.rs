@@ -13,6 +13,7 @@ use super::difference::{Divergence, LogprobDifference, Made, SearchDifference, d
 use super::kept::{End, Kept};
 use crate::agent::{AgentError, Episode, EpisodeOptions, Found, Reason, Trajectory};
 use crate::api::auth::Caller;
+use crate::api::beside::beside;
 use crate::api::body::{Json, Wire};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
@@ -101,7 +102,7 @@ pub(in crate::api) async fn create(
 async fn again(state: &AppState, kept: &Arc<Kept>) -> Result<Episode, ApiError> {
     let policy = kept.asked.policy(state)?;
     let (state, kept) = (state.clone(), kept.clone());
-    crate::api::episodes::beside(move || {
+    beside(move || {
         let options = EpisodeOptions { id: None, ..kept.asked.options.clone() };
         Ok(Episode::new(&state.runtime, &policy, kept.asked.conversation.clone(), options)?)
     })

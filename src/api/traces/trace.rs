@@ -1,8 +1,12 @@
 //! A stored trace as it goes over the wire.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_index::{GraphVariant, Hit, Mode, Ranking, TripleHit};
+use waymark_models::grammar::Json;
 
 use super::kept::{End, Kept};
 use super::tokens::TraceTokens;
@@ -124,6 +128,9 @@ pub struct TraceOptions<'a> {
     /// How many alternatives were told for each token.
     #[schema(required)]
     pub logprobs: Option<usize>,
+    /// The JSON schema that the answer was held to; `{"type": "object"}` where any object would do.
+    #[schema(required, value_type = Option<Object>)]
+    pub json: Option<Cow<'a, Value>>,
 }
 
 /// What a turn asked for.
@@ -286,6 +293,10 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
             seconds: options.seconds,
             guided: options.guided,
             logprobs: options.logprobs,
+            json: options.json.as_ref().map(|shape| match shape {
+                Json::Object => Cow::Owned(json!({"type": "object"})),
+                Json::Schema(schema) => Cow::Borrowed(schema),
+            }),
         }
     }
 }
