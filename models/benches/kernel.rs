@@ -12,7 +12,7 @@ use waymark_models::gradient::attention::Plan;
 use waymark_models::gradient::vocabulary::{self, Head};
 use waymark_models::gradient::{Pack, Score, Slope, outer};
 use waymark_models::kernel::attention::Heads;
-use waymark_models::kernel::{GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
+use waymark_models::kernel::{Brain, GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
 
 fn main() {
     // Cargo itself passes `--bench`.
@@ -26,6 +26,9 @@ fn main() {
         if format!("{kind:?}").contains(wanted) {
             products(&team, kind);
         }
+    }
+    if "brain".contains(wanted) {
+        brains(&team);
     }
     elementwise();
     learning(&team);
@@ -52,6 +55,29 @@ fn products(team: &Team, kind: GgmlKind) {
             }
         }
         println!("   peak {:.0}", peak(team));
+    }
+}
+
+/// Brain floats beside plain ones, at the many rows that learning has.
+fn brains(team: &Team) {
+    println!("brain floats, (out, in): GFLOP/s at m = 96, 512, 2048, in brackets plain floats");
+    for (out, inn) in SHAPES {
+        let plain = Packed::from_f32(&vec![0.5; out * inn], out, inn);
+        let brain = Brain::of(&plain);
+        print!("  ({out:5}, {inn:4})");
+        for m in [96, 512, 2048] {
+            if out * m > 30_000_000 {
+                continue;
+            }
+            let (x, mut y) = (vec![0.5; m * inn], vec![0.0; m * out]);
+            let [rounded, exact] = [
+                best(|| brain.matmul(team, &x, m, black_box(&mut y))),
+                best(|| matmul(team, &x, m, &plain, black_box(&mut y))),
+            ]
+            .map(|seconds| (2 * m * inn * out) as f64 / seconds / 1e9);
+            print!(" {rounded:4.0} ({exact:.0})");
+        }
+        println!();
     }
 }
 

@@ -23,3 +23,4 @@ pub mod weights;
 
 pub use batch::{AdapterSlot, BLOCK, ForwardBatch, Logits, Row, Want};
 pub use error::ModelError;
+pub use kernel::arithmetic::Arithmetic;

@@ -3,10 +3,10 @@
 
 mod fixture;
 
-use fixture::{decoder, path, step, table, whole};
+use fixture::{decoder, decoder_in, path, step, table, whole};
 use proptest::prelude::*;
 use waymark_models::decoder::{Decoder, KvCache};
-use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, ModelError, Want};
+use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, Logits, ModelError, Want};
 
 /// Blocks in the pool of these tests.
 const BLOCKS: usize = 64;
@@ -67,8 +67,8 @@ fn mixed(
     unreachable!()
 }
 
-fn same(name: &str, sequences: &[Sequence], blocks: &[u32]) {
-    let mut decoder = decoder(&path(name));
+fn same(name: &str, arithmetic: Arithmetic, sequences: &[Sequence], blocks: &[u32]) {
+    let mut decoder = decoder_in(&path(name), arithmetic);
     let slot = decoder.load_adapter(&path("qwen3-adapters/full"));
     let (slot, sequences) = match slot {
         Ok(slot) => (slot, sequences.to_vec()),
@@ -93,8 +93,8 @@ proptest! {
         sequences in sequences(),
         blocks in Just((0..BLOCKS as u32).collect::<Vec<_>>()).prop_shuffle(),
     ) {
-        for name in ["qwen3", "llama"] {
-            same(name, &sequences, &blocks);
+        for (name, arithmetic) in [("qwen3", Arithmetic::F32), ("llama", Arithmetic::F32), ("qwen3", Arithmetic::Bf16)] {
+            same(name, arithmetic, &sequences, &blocks);
         }
     }
 }
@@ -109,7 +109,7 @@ fn a_batch_of_one_and_a_batch_of_eight_agree() {
             adapted: i % 2 == 0,
         })
         .collect();
-    same("qwen3", &sequences, &(0..BLOCKS as u32).rev().collect::<Vec<_>>());
+    same("qwen3", Arithmetic::F32, &sequences, &(0..BLOCKS as u32).rev().collect::<Vec<_>>());
 }
 
 #[test]

@@ -21,8 +21,12 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use tokio::task::spawn_blocking;
+use tracing::Span;
 use waymark_index::Passage;
 
+use super::AgentError;
+use super::event::Cited;
 use crate::metric::normalize;
 
 /// Words that carry a sentence and say little of what it is about. Negations are not among them.
@@ -58,6 +62,24 @@ pub fn cite(answer: &str, passages: &[Passage]) -> Vec<Citation> {
         sentences(answer).into_iter().map(|range| Claim::new(answer, range)).collect()
     };
     claims.iter().flat_map(|claim| claim.supported(answer, &read, passages)).collect()
+}
+
+/// The citations of `answer` as an episode tells them. There may be hundreds of passages to read, which is done where that
+/// holds nobody up.
+///
+/// # Errors
+/// [`AgentError::Panicked`] when reading them ran into a bug.
+pub(super) async fn cited(answer: String, passages: Vec<Passage>) -> Result<Vec<Cited>, AgentError> {
+    if passages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tell = |Citation { claim, passage, stated }: Citation, passages: &[Passage]| {
+        let Passage { id, title, .. } = &passages[passage];
+        Cited { start: claim.start, end: claim.end, passage: id.clone(), title: title.clone(), stated }
+    };
+    let read = move || cite(&answer, &passages).into_iter().map(|found| tell(found, &passages)).collect();
+    let span = Span::current();
+    spawn_blocking(move || span.in_scope(read)).await.map_err(|_| AgentError::Panicked)
 }
 
 /// A part of an answer.

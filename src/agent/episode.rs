@@ -54,6 +54,8 @@ pub(super) struct Settings {
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) shape: Option<Shape>,
+    /// Whether its end tells which passages support the answer.
+    pub(super) cites: bool,
     pub(super) salt: u64,
     /// The request it is run for.
     pub(super) request: Option<RequestId>,
@@ -114,6 +116,7 @@ impl<S: Source> Episode<S> {
             guided,
             logprobs: options.logprobs,
             shape,
+            cites: options.cites,
             salt: options.salt,
             request: options.request,
             context,

@@ -147,6 +147,9 @@ pub enum Event {
         turns: usize,
         /// Searches, repeated ones included.
         searches: usize,
+        /// The passages that support the answer, in the order of the answer, where they were asked for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        citations: Vec<Cited>,
     },
     /// The episode was broken off.
     Failed {
@@ -155,6 +158,22 @@ pub enum Event {
         /// A short name for it.
         code: String,
     },
+}
+
+/// A passage that supports a part of the answer, by the rule of `waymark::agent::citation`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = AgentCitation)]
+pub struct Cited {
+    /// Where in the answer the part begins, in characters (Unicode scalar values).
+    pub start: usize,
+    /// Where it ends: the place after its last character.
+    pub end: usize,
+    /// The passage's id.
+    pub passage: String,
+    /// Its title; may be empty.
+    pub title: String,
+    /// Whether the passage holds the part word for word, and not only its telling words.
+    pub stated: bool,
 }
 
 /// Why an episode ended.

@@ -55,7 +55,7 @@ pub use budget::{Bound, Budget};
 pub use conversation::{Conversation, Message, Role};
 pub use episode::Episode;
 pub use error::AgentError;
-pub use event::{Event, Reason, TokenLogprob, TopLogprob, Usage};
+pub use event::{Cited, Event, Reason, TokenLogprob, TopLogprob, Usage};
 pub use generator::{Generator, Source, Steps};
 pub use guide::{Guide, Offer, State};
 pub use options::EpisodeOptions;

@@ -39,6 +39,8 @@ pub struct EpisodeOptions {
     pub guided: Option<bool>,
     /// How many alternatives are told for each token; `None` tells no log-probabilities.
     pub logprobs: Option<usize>,
+    /// Whether its end tells which passages support the answer.
+    pub cites: bool,
     /// What the answer must be: JSON, held to token by token.
     pub json: Option<Json>,
     /// The prompt's ids, in place of what the protocol would make of the conversation.

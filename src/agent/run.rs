@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use waymark_index::{Evidence, Mode};
+use waymark_index::{Evidence, Mode, Passage};
 
 use super::AgentError;
 use super::answer::AnswerFilter;
 use super::budget::Bound;
+use super::citation::cited;
 use super::episode::{Episode, Settings};
 use super::event::{Event, Reason, Usage};
 use super::generator::{Generator, Source};
@@ -306,14 +307,23 @@ impl<S: Source> Run<S> {
         if self.policy.variant.cuts() {
             self.tokens.truncate(self.prompt_tokens + self.settings.budget.context_tokens);
         }
+        let (reason, answer) = (end.reason, end.answer.clone());
         let (usage, turns, searches) = (self.usage(), self.actions.len(), self.evidence.len());
-        let finished = Event::Finished { reason: end.reason, answer: end.answer.clone(), usage, turns, searches };
-        self.tell(finished).await?;
+        let citations = match &answer {
+            Some(answer) if self.settings.cites => cited(answer.clone(), self.passages()).await?,
+            _ => Vec::new(),
+        };
+        self.tell(Event::Finished { reason, answer, usage, turns, searches, citations }).await?;
         // It has ended as it should: nobody is to get what is left of it.
         self.remains = None;
         let Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings } = self.written();
         let (answer, finish) = (end.answer, end.reason);
         Ok(Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings })
+    }
+
+    /// What was found, in the order in which it was.
+    fn passages(&self) -> Vec<Passage> {
+        self.evidence.iter().flat_map(|found| &found.hits).map(|hit| hit.passage.clone()).collect()
     }
 
     fn usage(&self) -> Usage {

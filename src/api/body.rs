@@ -18,7 +18,7 @@ const DEEPEST: usize = 64;
 pub(crate) trait Wire: DeserializeOwned {
     /// Fields that the OpenAI interface has and this server does not, as dotted paths, each with the values (as compact
     /// JSON) that ask for nothing and may therefore be sent. `null` always may.
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])];
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
 }
 
 /// A JSON body, read and checked.

@@ -57,9 +57,7 @@ pub struct UpsertRequest {
     pub documents: Vec<DocumentBody>,
 }
 
-impl Wire for UpsertRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for UpsertRequest {}
 
 /// What a change did.
 #[derive(Debug, Serialize, ToSchema)]

@@ -58,9 +58,7 @@ pub struct EmbeddingRequest {
     pub user: Option<String>,
 }
 
-impl Wire for EmbeddingRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for EmbeddingRequest {}
 
 /// One text or several. Lists of token ids are known and refused.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -17,22 +17,24 @@ use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
 /// How long a request waits for its schema to be compiled.
 const COMPILE: Duration = Duration::from_secs(5);
 
+/// A conversation, and how it is answered.
+pub(super) type Question = (Conversation, EpisodeOptions);
+
 /// An episode, and who writes down what becomes of it.
 type Recorded = (Episode, Option<Recorder>);
 
-/// Starts `n` episodes of one conversation for `caller`, each with a seed and an id of its own; the first has those of
-/// `options`, the ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. The request ends
-/// when their time is over and what was sent until then could have been taken. Their traces are kept, unless `options`
-/// say otherwise.
+/// Starts `n` episodes of one question for `caller`, each with a seed and an id of its own; the first has those of
+/// its options, the ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. The request ends
+/// when their time is over and what was sent until then could have been taken. Their traces are kept, unless its
+/// options say otherwise.
 pub(super) async fn start(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    conversation: Conversation,
-    options: EpisodeOptions,
+    question: Question,
     n: usize,
 ) -> Result<Events, ApiError> {
-    start_all(state, caller, policy, vec![(conversation, options)], n).await
+    start_all(state, caller, policy, vec![question], n).await
 }
 
 /// Starts `n` episodes of each question, those of one question after those of the one before.
@@ -40,12 +42,9 @@ pub(super) async fn start_all(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    questions: Vec<(Conversation, EpisodeOptions)>,
+    questions: Vec<Question>,
     n: usize,
 ) -> Result<Events, ApiError> {
-    for (_, options) in &questions {
-        traces::wanted(state, options.store)?;
-    }
     let schema = questions.iter().any(|(_, options)| options.json.is_some());
     let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
     let build = move || -> Result<Vec<Recorded>, ApiError> {
@@ -64,7 +63,7 @@ fn choices(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    (conversation, options): (Conversation, EpisodeOptions),
+    (conversation, options): Question,
     n: usize,
 ) -> Result<Vec<Recorded>, ApiError> {
     let record = traces::wanted(state, options.store)?;

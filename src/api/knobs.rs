@@ -10,7 +10,7 @@ use super::error::ApiError;
 use crate::agent::Sampling;
 
 /// Answers one request may ask for: each is an episode of its own.
-pub(crate) const MAX_CHOICES: u32 = 16;
+const MAX_CHOICES: u32 = 16;
 
 /// Most alternatives per token, as in OpenAI's chat.
 const MAX_RIVALS: u32 = 20;

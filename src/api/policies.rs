@@ -18,9 +18,7 @@ pub struct LoadRequest {
     pub directory: String,
 }
 
-impl Wire for LoadRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for LoadRequest {}
 
 /// A policy that is served.
 #[derive(Debug, Serialize, ToSchema)]

@@ -69,9 +69,7 @@ pub struct GraphRequest {
     pub passage_weight: Option<f64>,
 }
 
-impl Wire for SearchRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for SearchRequest {}
 
 /// What was found.
 #[derive(Debug, Serialize, ToSchema)]

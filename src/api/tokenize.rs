@@ -55,9 +55,7 @@ pub struct DetokenizeRequest {
     pub tokens: Vec<u32>,
 }
 
-impl Wire for DetokenizeRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for DetokenizeRequest {}
 
 /// What token ids spell.
 #[derive(Debug, Serialize, ToSchema)]

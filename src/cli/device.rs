@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
+use waymark_models::Arithmetic;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
@@ -19,9 +20,14 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     if let Some(context) = config.context {
         ensure!(context <= own, "--context {context}: {} was made for {own} tokens at most", checkpoint.name);
     }
+    if let (Device::Cuda(_), Some(Arithmetic::F32)) = (config.device.device, config.device.arithmetic) {
+        anyhow::bail!("--arithmetic f32: a card computes in bf16; leave it out, or take --device cpu");
+    }
     match config.device.device {
         Device::Cpu => processor(config, checkpoint, team),
         Device::Cuda(ordinal) => card(config, checkpoint, ordinal, team),
+        // What a card does not compute in is asked of the processor.
+        Device::Auto if config.device.arithmetic == Some(Arithmetic::F32) => processor(config, checkpoint, team),
         Device::Auto => match card(config, checkpoint, 0, Arc::clone(&team)) {
             Ok(backend) => Ok(backend),
             Err(error) => {
@@ -37,8 +43,10 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
 }
 
 fn processor(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
-    let decoder = Decoder::load(&checkpoint.weights, team)?;
-    let generation = checkpoint.weights.generation();
+    let arithmetic = config.device.arithmetic.unwrap_or_default();
+    let decoder = Decoder::load_with(&checkpoint.weights, team, arithmetic)?;
+    // Another arithmetic gives other numbers: answers tell the two apart by their fingerprint.
+    let generation = checkpoint.weights.generation() ^ u64::from(arithmetic != Arithmetic::F32);
     let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
     Ok(Box::new(match config.context {
         Some(context) => backend.with_context(context),

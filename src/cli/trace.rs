@@ -45,7 +45,7 @@ impl<W: Write> Printer<W> {
             }
             Event::Invalid { .. } => self.note("invalid", "the turn asked for nothing the protocol knows")?,
             Event::Budget { kind } => self.note("budget", &format!("no {kind} left"))?,
-            Event::Finished { reason, usage, turns, searches, answer } => {
+            Event::Finished { reason, usage, turns, searches, answer, .. } => {
                 self.finished(*reason, *usage, *turns, *searches, answer.is_some())?;
             }
             Event::Failed { message, .. } => {
@@ -216,6 +216,7 @@ mod tests {
                 usage: Usage::default(),
                 turns: 2,
                 searches: 1,
+                citations: vec![],
             },
         ]);
         let expected = "think   who was\n        it was\nsearch  Mona  1.2 ms\n        1 Mona Lisa  0.5000 · bm25 #2\n\

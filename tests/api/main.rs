@@ -10,6 +10,7 @@
 
 mod auth;
 mod bytes;
+mod citations;
 mod completions;
 mod conformance;
 mod contain;

@@ -206,6 +206,10 @@ impl Find for Leeds {
 }
 
 fn stage(mislead: f64) -> Stage {
+    stage_of(Habits { mislead, explore: 0.0, wide: 0.0, concede: 0.0 })
+}
+
+fn stage_of(habits: Habits) -> Stage {
     let limits = SearchLimits { threads: 1, waiting: 4, timeout: Duration::from_secs(10) };
     let mut policy = Policy::builtin("routerag").unwrap();
     policy.budget.context_tokens = 1 << 16;
@@ -218,7 +222,7 @@ fn stage(mislead: f64) -> Stage {
         eos: Vec::new(),
         searcher: Arc::new(Searcher::new(Arc::new(Leeds), limits).unwrap()),
         prober: Arc::new(Prober::new(Leeds)),
-        habits: Habits { mislead, explore: 0.0, wide: 0.0 },
+        habits,
     }
 }
 
@@ -280,6 +284,22 @@ async fn the_mask_is_what_was_written_and_each_turn_ends_with_its_tag() {
 #[tokio::test]
 async fn what_no_search_finds_is_not_taught() {
     assert!(stage(0.0).play(&lesson("Paris"), "d", 0, 1).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn what_no_search_finds_ends_in_a_guess_after_different_searches() {
+    let stage = stage_of(Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 1.0 });
+    let mut lengths = HashSet::new();
+    for seed in 0..20 {
+        let sample = stage.play(&lesson("Paris"), "d", 0, seed).await.unwrap().unwrap();
+        assert_eq!(sample.answer.as_deref(), Some("Paris"));
+        let searches: HashSet<_> = sample.evidence.iter().map(|found| (&found.query, found.mode)).collect();
+        assert_eq!(searches.len(), sample.evidence.len(), "none is made twice");
+        lengths.insert(searches.len());
+        let found = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
+        assert!(found.text.contains("She was born in Leeds"), "what can be found is: {}", found.text);
+    }
+    assert_eq!(lengths, HashSet::from([2, 3]));
 }
 
 #[tokio::test]

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::tensor::{pack, view};
-use crate::ModelError;
-use crate::kernel::{Packed, Team, matmul};
+use crate::kernel::arithmetic::Matrix;
+use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
+use crate::{Arithmetic, ModelError};
 
 /// Several projections whose outputs lie side by side.
 ///
@@ -13,7 +14,7 @@ use crate::weights::Weights;
 /// another one than the keys), each is multiplied on its own and the outputs lie one after the other instead.
 #[derive(Debug)]
 pub(crate) struct Fused {
-    parts: Vec<Packed>,
+    parts: Vec<Matrix>,
     widths: Vec<usize>,
 }
 
@@ -43,17 +44,22 @@ impl Columns {
 
 impl Fused {
     /// Loads the named matrices, each of shape (its width, `inn`).
-    pub(crate) fn load(weights: &Weights, named: &[(String, usize)], inn: usize) -> Result<Self, ModelError> {
+    pub(crate) fn load(
+        weights: &Weights,
+        arithmetic: Arithmetic,
+        named: &[(String, usize)],
+        inn: usize,
+    ) -> Result<Self, ModelError> {
         let views = named.iter().map(|(name, out)| view(weights, name, &[*out, inn])).collect::<Result<Vec<_>, _>>()?;
         let widths: Vec<_> = named.iter().map(|(_, out)| *out).collect();
         let same = views.windows(2).all(|pair| pair[0].kind == pair[1].kind);
-        let parts = if same && Packed::keeps(views[0].kind) {
+        let parts: Vec<_> = if same && Packed::keeps(views[0].kind) {
             let bytes: Vec<u8> = views.iter().flat_map(|view| view.bytes.iter().copied()).collect();
             vec![Packed::from_ggml(views[0].kind, &bytes, widths.iter().sum(), inn)?]
         } else {
             views.iter().map(|view| pack(view)).collect::<Result<_, _>>()?
         };
-        Ok(Self { parts, widths })
+        Ok(Self { parts: parts.into_iter().map(|part| arithmetic.matrix(part)).collect(), widths })
     }
 
     /// Width of all projections together.
@@ -63,7 +69,7 @@ impl Fused {
 
     /// Bytes the matrices take.
     pub(crate) fn bytes(&self) -> usize {
-        self.parts.iter().map(Packed::bytes).sum()
+        self.parts.iter().map(Matrix::bytes).sum()
     }
 
     /// Multiplies `m` rows; [`columns`](Self::columns) says where the outputs are.
@@ -71,7 +77,7 @@ impl Fused {
         let mut rest = y;
         for part in &self.parts {
             let (own, after) = rest.split_at_mut(m * part.out());
-            matmul(team, x, m, part, own);
+            part.matmul(team, x, m, own);
             rest = after;
         }
     }

@@ -20,13 +20,13 @@ pub use cache::{KvCache, KvKind};
 pub use clock::{Clock, Part};
 pub use config::{DecoderConfig, RopeScaling};
 
-use crate::ModelError;
 use crate::adapter::Adapter;
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
 use crate::kernel::attention::{Attention, Heads};
 use crate::kernel::rope::Rope;
 use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
+use crate::{Arithmetic, ModelError};
 use layer::Layer;
 use lora::Slots;
 use step::Scratch;
@@ -56,11 +56,20 @@ impl Decoder {
     /// [`ModelError::Input`] when the configuration's numbers do not fit together, [`ModelError::Tensor`] when a tensor is
     /// missing or has the wrong shape, and what [`Weights::tensor`] returns.
     pub fn load(weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
+        Self::load_with(weights, team, Arithmetic::F32)
+    }
+
+    /// As [`load`](Self::load), with an arithmetic for the products of the layers.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn load_with(weights: &Weights, team: Arc<Team>, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let config = weights.config().clone();
         config.check()?;
         let (vocab, hidden) = (config.vocab, config.hidden);
         let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
-        let layers = (0..config.layers).map(|index| Layer::load(weights, &config, index)).collect::<Result<_, _>>()?;
+        let layer = |index| Layer::load(weights, &config, arithmetic, index);
+        let layers = (0..config.layers).map(layer).collect::<Result<_, _>>()?;
         Ok(Self {
             embedding: matrix(weights, "model.embed_tokens.weight", vocab, hidden)?,
             layers,

@@ -11,7 +11,7 @@ use crate::adapter::Site;
 use crate::batch::{BLOCK, ForwardBatch, Logits, Row, Want};
 use crate::kernel::attention::Queries;
 use crate::kernel::lanes::Stored;
-use crate::kernel::{Team, matmul, matmul_add, rms_norm, silu_mul};
+use crate::kernel::{Team, matmul, rms_norm, silu_mul};
 
 /// Tokens per thread below which a pass over tokens is not worth a parallel region.
 const GRAIN: usize = 4;
@@ -115,7 +115,7 @@ impl Decoder {
         }
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
-        matmul_add(team, &scratch.attended, tokens, &layer.o, &mut scratch.stream);
+        layer.o.matmul_add(team, &scratch.attended, tokens, &mut scratch.stream);
         clock.lap(Part::Output);
         let whole = Columns::all(config.hidden);
         scratch.groups.add(team, slots, (index, Site::O), &scratch.attended, &mut scratch.stream, &|_| whole);
@@ -157,7 +157,7 @@ impl Decoder {
             }
         });
         clock.lap(Part::Activation);
-        matmul_add(team, &scratch.activated, tokens, &layer.down, &mut scratch.stream);
+        layer.down.matmul_add(team, &scratch.activated, tokens, &mut scratch.stream);
         clock.lap(Part::Down);
         let whole = Columns::all(config.hidden);
         scratch.groups.add(team, slots, (index, Site::Down), &scratch.activated, &mut scratch.stream, &|_| whole);

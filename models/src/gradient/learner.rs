@@ -10,12 +10,12 @@ use super::network::Network;
 use super::projection::Rows;
 use super::tape::{Scratch, Tape};
 use super::{Objective, Pack, Parameter, Score, Tune};
-use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::kernel::Team;
 use crate::kernel::attention::Heads;
 use crate::kernel::rope::Rope;
 use crate::weights::Weights;
+use crate::{Arithmetic, ModelError};
 
 /// A decoder that learns: its values and gradients are one flat vector each, in `f32`.
 ///
@@ -38,15 +38,30 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Loads a checkpoint and begins what is learnt: a new adapter, or all weights as they are.
+    /// Loads a checkpoint and begins what is learnt: a new adapter, or all weights as they are. Everything is computed in
+    /// `f32`.
     ///
     /// # Errors
     /// [`ModelError::Input`] when the configuration's or the adapter's numbers do not fit together, [`ModelError::Tensor`]
     /// when a tensor is missing or has the wrong shape, and what [`Weights::tensor`] returns.
     pub fn load(weights: &Weights, team: Arc<Team>, tune: &Tune) -> Result<Self, ModelError> {
+        Self::load_with(weights, team, tune, Arithmetic::F32)
+    }
+
+    /// As [`load`](Self::load), with an arithmetic for frozen weights.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load), and [`ModelError::Input`] when all weights are to be learnt in another arithmetic
+    /// than `f32`.
+    pub fn load_with(
+        weights: &Weights,
+        team: Arc<Team>,
+        tune: &Tune,
+        arithmetic: Arithmetic,
+    ) -> Result<Self, ModelError> {
         let config = weights.config().clone();
         config.check()?;
-        let (mut network, table) = Loader::new(weights, tune)?.load()?;
+        let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
         network.repack(&team, &table.values);
         Ok(Self {
             rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),

@@ -10,32 +10,40 @@ use super::network::{Embedding, Network};
 use super::norm::Vector;
 use super::parameter::Table;
 use super::projection::{Delta, Learnt, Projection};
+use super::unembedding::Unembedding;
 use super::{Lora, Module, Tune};
-use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::decoder::tensor::{pack, view};
 use crate::weights::{TensorView, Weights};
+use crate::{Arithmetic, ModelError};
 
 /// What is needed to load every part.
 pub(super) struct Loader<'a> {
     weights: &'a Weights,
     config: &'a DecoderConfig,
     tune: &'a Tune,
+    arithmetic: Arithmetic,
     random: ChaCha8Rng,
     table: Table,
 }
 
 impl<'a> Loader<'a> {
     /// # Errors
-    /// [`ModelError::Input`] for an adapter that does not fit the decoder: see [`Lora::check`].
-    pub(super) fn new(weights: &'a Weights, tune: &'a Tune) -> Result<Self, ModelError> {
+    /// [`ModelError::Input`] for an adapter that does not fit the decoder, see [`Lora::check`], and for an arithmetic that
+    /// rounds weights which are learnt.
+    pub(super) fn new(weights: &'a Weights, tune: &'a Tune, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let mut seed = 0;
+        if *tune == Tune::Full && arithmetic != Arithmetic::F32 {
+            return Err(ModelError::Input(
+                "all weights are learnt, in f32: arithmetic in bf16 is for frozen weights beside an adapter".to_owned(),
+            ));
+        }
         if let Tune::Lora(lora) = tune {
             lora.check(weights.config())?;
             seed = lora.seed;
         }
         let random = ChaCha8Rng::seed_from_u64(seed);
-        Ok(Self { weights, config: weights.config(), tune, random, table: Table::default() })
+        Ok(Self { weights, config: weights.config(), tune, arithmetic, random, table: Table::default() })
     }
 
     /// Loads everything; parameters come in the order of the checkpoint's layers.
@@ -45,12 +53,12 @@ impl<'a> Loader<'a> {
         const EMBEDDING: &str = "model.embed_tokens.weight";
         let tied = config.tied_embeddings;
         let embedding = (!tied).then(|| self.embedding(EMBEDDING, vocab, hidden)).transpose()?;
-        let head_first = tied.then(|| self.full(EMBEDDING, vocab, hidden)).transpose()?;
+        let head_first = tied.then(|| self.unembedding(EMBEDDING, vocab, hidden)).transpose()?;
         let layers = (0..config.layers).map(|index| self.layer(index)).collect::<Result<Vec<_>, _>>()?;
         let norm = self.vector("model.norm.weight", hidden)?;
         let head = match head_first {
             Some(head) => head,
-            None => self.full("lm_head.weight", vocab, hidden)?,
+            None => self.unembedding("lm_head.weight", vocab, hidden)?,
         };
         Ok((Network { embedding, layers, norm, head }, self.table))
     }
@@ -83,16 +91,15 @@ impl<'a> Loader<'a> {
     fn projection(&mut self, layer: usize, module: Module) -> Result<Projection, ModelError> {
         let [out, inn] = module.shape(self.config);
         let name = format!("model.layers.{layer}.{}.weight", module.path());
-        match self.tune {
-            Tune::Full => self.full(&name, out, inn),
-            Tune::Lora(lora) => {
-                let learnt = match lora.targets.contains(&module) {
-                    true => Learnt::Adapter(Box::new(self.delta(lora, layer, module, [out, inn]))),
-                    false => Learnt::Nothing,
-                };
-                Ok(Projection::new(pack(&view(self.weights, &name, &[out, inn])?)?, learnt))
+        let view = view(self.weights, &name, &[out, inn])?;
+        let learnt = match self.tune {
+            Tune::Full => Learnt::Weight(self.table.push(name, &view.shape, view.to_f32()?)),
+            Tune::Lora(lora) if lora.targets.contains(&module) => {
+                Learnt::Adapter(Box::new(self.delta(lora, layer, module, [out, inn])))
             }
-        }
+            Tune::Lora(_) => Learnt::Nothing,
+        };
+        Ok(Projection::new(pack(&view)?, learnt, self.arithmetic))
     }
 
     /// An adapter's pair as PEFT begins it: A uniform in ±1/√in (Kaiming with a = √5), B zero.
@@ -106,14 +113,11 @@ impl<'a> Loader<'a> {
         Delta::new(lora.rank, lora.scale(), [a, b])
     }
 
-    /// A matrix that is learnt itself when everything is.
-    fn full(&mut self, name: &str, out: usize, inn: usize) -> Result<Projection, ModelError> {
+    /// The projection to the vocabulary.
+    fn unembedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Unembedding, ModelError> {
         let view = view(self.weights, name, &[out, inn])?;
-        let learnt = match self.learn_whole(name, &view)? {
-            Some(range) => Learnt::Weight(range),
-            None => Learnt::Nothing,
-        };
-        Ok(Projection::new(pack(&view)?, learnt))
+        let learnt = self.learn_whole(name, &view)?;
+        Ok(Unembedding::new(pack(&view)?, learnt))
     }
 
     /// A matrix whose rows are looked up.

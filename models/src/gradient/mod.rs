@@ -1,8 +1,9 @@
 //! Learning: the decoder's forward pass with everything its backward pass needs, and the backward pass.
 //!
 //! Frozen weights stay in the form the checkpoint has them in, where the product knows that, beside their transposes in
-//! `f32`, and get no gradient; what is tuned ([`Tune`]) is a LoRA adapter or all weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once
-//! ([`Pack`]), and the vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
+//! `f32`, or are brain floats both ([`Arithmetic`](crate::Arithmetic)), and get no gradient; what is tuned ([`Tune`]) is a LoRA adapter or all
+//! weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once ([`Pack`]), and the
+//! vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
 
 pub mod attention;
 mod layer;
@@ -20,6 +21,7 @@ mod projection;
 mod rotation;
 mod tape;
 mod tune;
+mod unembedding;
 pub mod vocabulary;
 
 pub use learner::Learner;

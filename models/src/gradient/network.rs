@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::layer::{Layer, Pass};
 use super::norm::Vector;
-use super::projection::Projection;
 use super::tape::{Kept, Scratch, Tape};
-use super::vocabulary::{self, Head};
+use super::unembedding::Unembedding;
+use super::vocabulary;
 use super::{Module, Objective, Pack, Score};
 use crate::kernel::{Packed, Team, add};
 
@@ -17,8 +17,7 @@ pub(super) struct Network {
     pub(super) embedding: Option<Embedding>,
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Vector,
-    /// The vocabulary projection.
-    pub(super) head: Projection,
+    pub(super) head: Unembedding,
 }
 
 /// An embedding matrix of its own.
@@ -34,7 +33,7 @@ impl Network {
     pub(super) fn repack(&mut self, team: &Team, values: &[f32]) {
         team.rows(&mut self.layers, 1, 1, &|_, layers| layers.iter_mut().for_each(|layer| layer.repack(values)));
         self.norm.repack(values);
-        self.head.repack(values, &mut Vec::new());
+        self.head.repack(values);
         if let Some(Embedding { rows, learnt: Some(range) }) = &mut self.embedding {
             *rows = Packed::from_f32(&values[range.clone()], rows.out(), rows.inn());
         }
@@ -136,8 +135,7 @@ impl Network {
         let (config, team) = (pass.config, pass.rows.team);
         let Scratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
         let learnt = self.head.range().map(|range| &mut gradients[range]);
-        let head = Head { weights: self.head.weight(), transposed: self.head.transposed() };
-        vocabulary::learn(team, head, hidden, tokens, objective, dhidden, learnt);
+        vocabulary::learn(team, self.head.head(), hidden, tokens, objective, dhidden, learnt);
         dlast.fill(0.0);
         self.norm.back(team, last, config.rms_eps, dhidden, dlast, gradients);
         stream.fill(0.0);

@@ -3,15 +3,17 @@
 use std::ops::Range;
 
 use super::outer;
+use crate::Arithmetic;
+use crate::kernel::arithmetic::Matrix;
 use crate::kernel::{Packed, Team, matmul, matmul_add};
 
 /// `y = W x`, plus an adapter's `scale · B A x` where there is one.
 #[derive(Debug)]
 pub(super) struct Projection {
-    /// Shape (out, in), in the checkpoint's form while it is frozen.
-    weight: Packed,
-    /// Its transpose, in `f32`: the product that takes gradients back to the input.
-    transposed: Packed,
+    /// Shape (out, in).
+    weight: Matrix,
+    /// Its transpose: the product that takes gradients back to the input.
+    transposed: Matrix,
     learnt: Learnt,
 }
 
@@ -65,6 +67,23 @@ pub(super) struct Learning<'a> {
     pub(super) small: &'a mut [f32],
 }
 
+impl<'a> Output<'a> {
+    /// The product with `rows` rows of `x`. Gives back where it went.
+    fn product(self, team: &Team, matrix: &Matrix, x: &[f32], rows: usize) -> Option<&'a mut [f32]> {
+        match self {
+            Self::Set(y) => {
+                matrix.matmul(team, x, rows, y);
+                Some(y)
+            }
+            Self::Add(y) => {
+                matrix.matmul_add(team, x, rows, y);
+                Some(y)
+            }
+            Self::Nowhere => None,
+        }
+    }
+}
+
 impl Delta {
     pub(super) fn new(rank: usize, scale: f32, [a, b]: [Range<usize>; 2]) -> Self {
         let empty = || [Packed::from_f32(&[], 0, 0), Packed::from_f32(&[], 0, 0)];
@@ -82,8 +101,10 @@ impl Delta {
 }
 
 impl Projection {
-    pub(super) fn new(weight: Packed, learnt: Learnt) -> Self {
-        let transposed = weight.transposed();
+    /// What is learnt itself is in `f32` whatever the arithmetic.
+    pub(super) fn new(weight: Packed, learnt: Learnt, arithmetic: Arithmetic) -> Self {
+        let arithmetic = if matches!(learnt, Learnt::Weight(_)) { Arithmetic::F32 } else { arithmetic };
+        let [weight, transposed] = arithmetic.pair(weight);
         Self { weight, transposed, learnt }
     }
 
@@ -95,31 +116,15 @@ impl Projection {
             Learnt::Adapter(delta) => delta.repack(values, scratch),
             Learnt::Weight(range) => {
                 let values = &values[range.clone()];
-                self.weight = Packed::from_f32(values, out, inn);
-                self.transposed = Packed::from_f32_transposed(values, inn, out);
+                self.weight = Matrix::Exact(Packed::from_f32(values, out, inn));
+                self.transposed = Matrix::Exact(Packed::from_f32_transposed(values, inn, out));
             }
         }
-    }
-
-    pub(super) fn weight(&self) -> &Packed {
-        &self.weight
-    }
-
-    pub(super) fn transposed(&self) -> &Packed {
-        &self.transposed
     }
 
     /// Whether the backward pass needs the input.
     pub(super) fn learns(&self) -> bool {
         !matches!(self.learnt, Learnt::Nothing)
-    }
-
-    /// The weight's place among the values, if it is learnt itself.
-    pub(super) fn range(&self) -> Option<Range<usize>> {
-        match &self.learnt {
-            Learnt::Weight(range) => Some(range.clone()),
-            _ => None,
-        }
     }
 
     /// The rank of the adapter; 0 without one.
@@ -142,17 +147,7 @@ impl Projection {
     /// The product with `x` (rows, in). `small`, of shape (rows, rank), keeps `A x` for [`backward`](Self::backward).
     pub(super) fn forward(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
         let Rows { team, count, adapted } = rows;
-        let y = match into {
-            Output::Set(y) => {
-                matmul(team, x, count, &self.weight, y);
-                y
-            }
-            Output::Add(y) => {
-                matmul_add(team, x, count, &self.weight, y);
-                y
-            }
-            Output::Nowhere => return,
-        };
+        let Some(y) = into.product(team, &self.weight, x, count) else { return };
         self.shrink(rows, x, small);
         if let (Learnt::Adapter(delta), true) = (&self.learnt, adapted) {
             matmul_add(team, small, count, &delta.expand[0], y);
@@ -180,17 +175,7 @@ impl Projection {
         learning: &mut Learning<'_>,
     ) {
         let Rows { team, count, .. } = rows;
-        let dx = match into {
-            Output::Set(dx) => {
-                matmul(team, dy, count, &self.transposed, dx);
-                Some(dx)
-            }
-            Output::Add(dx) => {
-                matmul_add(team, dy, count, &self.transposed, dx);
-                Some(dx)
-            }
-            Output::Nowhere => None,
-        };
+        let dx = into.product(team, &self.transposed, dy, count);
         let Learning { gradients, small: dsmall } = learning;
         match &self.learnt {
             Learnt::Nothing => {}

@@ -10,6 +10,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::finish::{Finish, Target};
 use super::isa::Isa;
 use super::layout::{BLOCK, Form, PANEL};
 use super::packed::Packed;
@@ -86,18 +87,11 @@ pub fn matmul_map(
     product(Isa::best(), team, x, m, w, y, Finish::Map(map));
 }
 
-/// What happens with finished sums.
-#[derive(Clone, Copy)]
-pub(super) enum Finish<'a> {
-    Set,
-    Add,
-    Map(&'a (dyn Fn(usize, &mut [f32]) + Sync)),
-}
-
 pub(super) fn product(isa: Isa, team: &Team, x: &[f32], m: usize, w: &Packed, y: &mut [f32], finish: Finish<'_>) {
     assert_eq!(x.len(), m * w.inn(), "activations of shape ({m}, {})", w.inn());
     assert_eq!(y.len(), m * w.out(), "result of shape ({m}, {})", w.out());
-    let task = Task { x, m, w, y: Base(y.as_mut_ptr()), finish };
+    let target = Target { y: Base(y.as_mut_ptr()), out: w.out(), finish };
+    let task = Task { x, m, w, target };
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => task.run::<Avx512>(team),
@@ -111,9 +105,7 @@ struct Task<'a> {
     x: &'a [f32],
     m: usize,
     w: &'a Packed,
-    /// Of shape (m, out); units write disjoint parts of it.
-    y: Base<f32>,
-    finish: Finish<'a>,
+    target: Target<'a>,
 }
 
 #[repr(align(64))]
@@ -140,10 +132,7 @@ impl Task<'_> {
     /// A range of at most [`ROWS`] rows times the outputs of one panel.
     fn unit<K: Kernel>(&self, range: Range<usize>, panel: usize, scratch: &mut Scratch) {
         let (first, rows, inn, form) = (range.start, range.len(), self.w.inn(), self.w.form());
-        for row in range {
-            // The results of different rows lie far apart, where the processor would not look ahead by itself.
-            prefetch(self.y.0.wrapping_add(row * self.w.out() + panel * PANEL).cast(), PANEL * 4);
-        }
+        range.for_each(|row| self.target.prefetch(row, panel));
         scratch.sums[..rows * PANEL].fill(0.0);
         let chunk = chunk_len::<K>(rows, inn);
         let mut from = self.w.panel(panel);
@@ -155,26 +144,8 @@ impl Task<'_> {
             chunk_product::<K>(form, part, k, x, inn, rows, scratch);
             (from, start) = (rest, start + k);
         }
-        self.finish(first, rows, panel, &scratch.sums);
-    }
-
-    /// Writes the sums of a unit to `y`.
-    fn finish(&self, first: usize, rows: usize, panel: usize, sums: &[f32]) {
-        let out = self.w.out();
-        let width = PANEL.min(out - panel * PANEL);
-        for (row, sums) in sums.chunks_exact(PANEL).take(rows).enumerate() {
-            // SAFETY: row `first + row` and its outputs from `panel · PANEL` on lie inside `y`, and no other unit has
-            // them.
-            let y = unsafe { std::slice::from_raw_parts_mut(self.y.at((first + row) * out + panel * PANEL), width) };
-            match self.finish {
-                Finish::Set => y.copy_from_slice(&sums[..width]),
-                Finish::Add => y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
-                Finish::Map(map) => {
-                    y.copy_from_slice(&sums[..width]);
-                    map(panel * PANEL, y);
-                }
-            }
-        }
+        // SAFETY: the result has the rows and the panels of the product, and each unit its own.
+        unsafe { self.target.take(first, panel, &scratch.sums[..rows * PANEL]) };
     }
 }
 

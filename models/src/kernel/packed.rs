@@ -21,7 +21,7 @@ pub struct Packed {
 /// Memory in units of a cache line, so that every panel and every block part is aligned to one.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+pub(super) struct Line(pub(super) [u8; 64]);
 
 impl Packed {
     /// Packs `f32` weights, row-major (out, in), without loss.

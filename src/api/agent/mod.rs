@@ -19,7 +19,7 @@ use super::error::{ApiError, Refusals};
 use super::knobs::{self, Knobs};
 use super::rag::RagOptions;
 use super::state::AppState;
-use crate::agent::{Conversation, EpisodeOptions, Event, Message, Reason, Usage};
+use crate::agent::{Cited, Conversation, EpisodeOptions, Event, Message, Reason, Usage};
 
 /// A question for an episode.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -73,6 +73,8 @@ pub struct AgentResponse {
     /// The answer, if there is one.
     #[schema(required)]
     pub answer: Option<String>,
+    /// The passages that support it, in the order of its text.
+    pub citations: Vec<Cited>,
     /// Why it ended: `stop`, `length`, `turns` or `time`.
     pub finish_reason: Reason,
     /// What it took, in tokens.
@@ -118,7 +120,7 @@ pub(super) async fn create(
     if resumable {
         state.streams.room(&caller)?;
     }
-    let started = episodes::start(&state, &caller, &policy, conversation, options, 1).await;
+    let started = episodes::start(&state, &caller, &policy, (conversation, options), 1).await;
     let events = started.map_err(|error| error.renamed("messages", "question"))?;
     match (streamed, resumable) {
         (true, true) => resume::respond(&state, &caller, &id, events),
@@ -136,6 +138,7 @@ fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
         seed: episodes::seed(request.seed),
         max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?,
         logprobs: knobs::rivals("logprobs", request.logprobs)?,
+        cites: true,
         json: ResponseFormat::shape(request.response_format.clone())?,
         ..EpisodeOptions::default()
     };

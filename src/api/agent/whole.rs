@@ -20,7 +20,7 @@ pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiErro
     }
     let broken = || ApiError::new(Code::Internal, "the episode ended without a result");
     let Some(Event::Started { id, model, question, .. }) = trace.first().cloned() else { return Err(broken()) };
-    let Some(Event::Finished { reason, answer, usage, turns, searches }) = trace.last().cloned() else {
+    let Some(Event::Finished { reason, answer, usage, turns, searches, citations }) = trace.last().cloned() else {
         return Err(broken());
     };
     Ok(AgentResponse {
@@ -30,6 +30,7 @@ pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiErro
         model,
         question,
         answer,
+        citations,
         finish_reason: reason,
         usage,
         turns,

@@ -44,9 +44,8 @@ pub(super) async fn create(
     caller: Caller,
     Json(request): Json<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let plan = Plan::new(&state, request)?;
-    let (conversation, options) = (plan.conversation.clone(), plan.options.clone());
-    let events = episodes::start(&state, &caller, &plan.policy, conversation, options, plan.n).await?;
+    let (plan, question) = Plan::new(&state, request)?;
+    let events = episodes::start(&state, &caller, &plan.policy, question, plan.n).await?;
     if plan.stream {
         return Ok(chunks::respond(&state, Writer::new(&plan), events));
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::check;
 use super::messages::conversation;
 use super::request::{ChatRequest, ResponseFormat};
-use crate::agent::{Conversation, EpisodeOptions, Policy};
+use crate::agent::{EpisodeOptions, Policy};
 use crate::api::chunks::Head;
-use crate::api::episodes;
+use crate::api::episodes::{self, Question};
 use crate::api::error::ApiError;
 use crate::api::knobs;
 use crate::api::state::AppState;
@@ -18,8 +18,6 @@ pub(super) struct Plan {
     /// What stands in every chunk.
     pub(super) head: Head,
     pub(super) policy: Arc<Policy>,
-    pub(super) conversation: Conversation,
-    pub(super) options: EpisodeOptions,
     pub(super) n: usize,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
@@ -31,7 +29,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Checks everything about a request but what only the engine can know.
-    pub(super) fn new(state: &AppState, request: ChatRequest) -> Result<Self, ApiError> {
+    pub(super) fn new(state: &AppState, request: ChatRequest) -> Result<(Plan, Question), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
         let stream = knobs::streams(request.stream, request.stream_options.as_ref())?;
         let n = knobs::choices(request.n)?;
@@ -56,17 +54,17 @@ impl Plan {
         if let Some(user) = request.safety_identifier.or(request.user) {
             tracing::info!(user, "asked by");
         }
-        Ok(Self {
+        let conversation = conversation(request.messages)?;
+        let plan = Plan {
             head: Head::new(state, &policy, id),
-            conversation: conversation(request.messages)?,
             policy,
-            options,
             n,
             stream,
             include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             logprobs: logprobs.is_some(),
             trace: rag.trace.unwrap_or(false),
             mirror: state.config.mirror_reasoning,
-        })
+        };
+        Ok((plan, (conversation, options)))
     }
 }

@@ -7,7 +7,7 @@ use super::request::{CompletionRequest, Prompt};
 use crate::agent::{Budget, Conversation, EpisodeOptions, Policy, Protocol, Usage, Variant, Verbatim};
 use crate::api::body::within;
 use crate::api::chunks::Head;
-use crate::api::episodes;
+use crate::api::episodes::{self, Question};
 use crate::api::error::{ApiError, Code};
 use crate::api::knobs::{self, Knobs};
 use crate::api::state::AppState;
@@ -21,9 +21,6 @@ const MAX_LOGPROBS: u32 = 5;
 
 /// Most answers in all.
 const MAX_ANSWERS: usize = 64;
-
-/// A prompt and how it is continued.
-type Question = (Conversation, EpisodeOptions);
 
 /// A request that makes sense.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! A response while it is made: from the trace of an episode to items, and to the events that tell of them.
 
-use waymark_index::{Hit, Passage};
+use waymark_index::Hit;
 
 use super::attributes::Searched;
 use super::event::{Happening, Part, ResponseEvent};
@@ -27,8 +27,6 @@ pub(super) struct Draft {
     message: Option<usize>,
     /// Where in the output the search is that runs.
     search: Option<usize>,
-    /// What was found so far.
-    found: Vec<Passage>,
     /// Why it failed.
     failure: Option<ApiError>,
 }
@@ -54,7 +52,6 @@ impl Draft {
             reasoning: None,
             message: None,
             search: None,
-            found: Vec::new(),
             failure: None,
         }
     }
@@ -89,12 +86,6 @@ impl Draft {
         std::mem::take(&mut self.events)
     }
 
-    /// What citations are made of: the answer, and the passages in the order in which they were found. The passages are
-    /// given away.
-    pub(super) fn cited(&mut self) -> (String, Vec<Passage>) {
-        (self.object.text(), std::mem::take(&mut self.found))
-    }
-
     /// Tells that the response exists, and where it stands.
     pub(super) fn begin(&mut self) {
         let response = self.snapshot();
@@ -102,7 +93,7 @@ impl Draft {
         self.tell_status();
     }
 
-    /// Takes everything but the end of an episode, which is [`finish`](Self::finish) or [`fail`](Self::fail).
+    /// Takes what happened; an error is for [`fail`](Self::fail).
     pub(super) fn take(&mut self, event: Event) {
         // The engine has given it a place.
         let waits = matches!(event, Event::Started { .. } | Event::TurnStarted { .. });
@@ -117,7 +108,11 @@ impl Draft {
             Event::Answer { text, tokens } => self.answer(text, tokens.into_iter().map(logprob).collect()),
             Event::SearchStarted { query, .. } => self.search(query),
             Event::SearchFinished { turn, mode, hits, snapshot, cached, error, .. } => {
-                self.found(Searched { turn, mode, snapshot, cached }, hits, error.is_some());
+                self.found(Searched { turn, mode, snapshot, cached }, &hits, error.is_some());
+            }
+            Event::Finished { reason, answer, usage, citations, .. } => {
+                let citations = citations.into_iter().map(Annotation::from).collect();
+                self.finish(reason, answer.is_some(), &usage, citations);
             }
             // A query is told whole when its search starts.
             Event::Started { .. }
@@ -126,13 +121,12 @@ impl Draft {
             | Event::Observation { .. }
             | Event::Invalid { .. }
             | Event::Budget { .. }
-            | Event::Finished { .. }
             | Event::Failed { .. } => {}
         }
     }
 
     /// Ends the response as its episode ended.
-    pub(super) fn finish(&mut self, reason: Reason, answered: bool, usage: &Usage, citations: Vec<Annotation>) {
+    fn finish(&mut self, reason: Reason, answered: bool, usage: &Usage, citations: Vec<Annotation>) {
         self.end_reasoning();
         let bound = bound(reason);
         if self.message.is_some() || answered {
@@ -173,7 +167,6 @@ impl Draft {
     fn break_off(&mut self, status: ResponseStatus) {
         self.object.break_off();
         self.object.status = status;
-        self.found = Vec::new();
         self.tell_status();
     }
 
@@ -256,16 +249,15 @@ impl Draft {
         self.search = Some(output_index);
     }
 
-    fn found(&mut self, searched: Searched, hits: Vec<Hit>, failed: bool) {
+    fn found(&mut self, searched: Searched, hits: &[Hit], failed: bool) {
         let Some(at) = self.search.take() else { return };
         let OutputItem::FileSearchCall(call) = &mut self.object.output[at] else { return };
         call.status = if failed { ItemStatus::Failed } else { ItemStatus::Completed };
-        call.results = (!failed).then(|| searched.results(&hits));
+        call.results = (!failed).then(|| searched.results(hits));
         let item_id = call.id.clone();
         if !failed {
             self.tell(Happening::SearchCompleted { item_id, output_index: at });
         }
-        self.found.extend(hits.into_iter().map(|hit| hit.passage));
         self.done(at);
     }
 

@@ -3,8 +3,9 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, filename};
 use super::show::Show;
+use crate::agent::Cited;
 use crate::api::chat::completion::LogProb;
 
 /// One item of a response's output.
@@ -109,6 +110,12 @@ pub enum Annotation {
         /// Where in the text the citation belongs: at the end of the claim it supports, in characters.
         index: usize,
     },
+}
+
+impl From<Cited> for Annotation {
+    fn from(Cited { end, passage, title, .. }: Cited) -> Annotation {
+        Annotation::FileCitation { filename: filename(&title, &passage), file_id: passage, index: end }
+    }
 }
 
 /// How far an item is.

@@ -71,12 +71,11 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let continued = |id| state.responses.conversation(id, &caller);
     let previous = request.previous_response_id.as_deref().map(continued).transpose()?;
-    let plan = Plan::new(&state, request, previous.unwrap_or_default())?;
+    let (plan, question) = Plan::new(&state, request, previous.unwrap_or_default())?;
     if plan.object.background {
         state.responses.room(&caller)?;
     }
-    let (conversation, options) = (plan.conversation.clone(), plan.options.clone());
-    let started = episodes::start(&state, &caller, &plan.policy, conversation, options, 1).await;
+    let started = episodes::start(&state, &caller, &plan.policy, question, 1).await;
     let events = started.map_err(of_input)?;
     let entry = Entry::new(&plan, &caller);
     if plan.object.background {

@@ -13,7 +13,7 @@ use super::request::ResponsesRequest;
 use super::show::Show;
 use super::tool::{self, Tools};
 use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
-use crate::api::episodes;
+use crate::api::episodes::{self, Question};
 use crate::api::error::{ApiError, Code};
 use crate::api::knobs::{self, Knobs};
 use crate::api::rag::RagTrace;
@@ -23,8 +23,6 @@ use crate::api::state::{AppState, now};
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) policy: Arc<Policy>,
-    pub(super) conversation: Conversation,
-    pub(super) options: EpisodeOptions,
     pub(super) stream: bool,
     pub(super) show: Show,
     /// The response before anything has happened.
@@ -36,7 +34,11 @@ pub(super) struct Plan {
 impl Plan {
     /// Checks everything about a request but what only the engine can know. `previous` is the conversation of the
     /// response it continues.
-    pub(super) fn new(state: &AppState, request: ResponsesRequest, previous: Vec<Message>) -> Result<Self, ApiError> {
+    pub(super) fn new(
+        state: &AppState,
+        request: ResponsesRequest,
+        previous: Vec<Message>,
+    ) -> Result<(Plan, Question), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
         let (store, background) = (request.store.unwrap_or(true), request.background.unwrap_or(false));
         if background && !store {
@@ -59,6 +61,7 @@ impl Plan {
             seed: episodes::seed(request.seed),
             max_tokens: knobs::most_tokens("max_output_tokens", request.max_output_tokens)?,
             logprobs: show.logprobs.then_some(top_logprobs),
+            cites: true,
             ..EpisodeOptions::default()
         };
         options.json = format(&request).shape()?;
@@ -77,7 +80,8 @@ impl Plan {
         if let Some(user) = request.safety_identifier.or(request.user) {
             tracing::info!(user, "asked by");
         }
-        Ok(Self { policy, conversation, options, stream: request.stream.unwrap_or(false), show, object, history })
+        let plan = Plan { policy, stream: request.stream.unwrap_or(false), show, object, history };
+        Ok((plan, (conversation, options)))
     }
 }
 

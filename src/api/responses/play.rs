@@ -4,15 +4,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::{Stream, StreamExt};
-use waymark_index::Passage;
 
-use super::attributes::filename;
 use super::draft::Draft;
 use super::event::ResponseEvent;
-use super::item::Annotation;
-use crate::agent::Event;
-use crate::agent::citation::cite;
-use crate::api::beside::beside;
 use crate::api::drain::{Drain, Phase};
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
@@ -50,7 +44,11 @@ pub(super) fn play(draft: Shared, events: Events, drain: Drain) -> impl Stream<I
                 },
             };
             for event in batch {
-                take(&draft, event).await;
+                let mut draft = open(&draft);
+                match event {
+                    Ok(event) => draft.take(event),
+                    Err(error) => draft.fail(error),
+                }
             }
             let told = open(&draft).told();
             if !told.is_empty() {
@@ -58,36 +56,6 @@ pub(super) fn play(draft: Shared, events: Events, drain: Drain) -> impl Stream<I
             }
         }
     }
-}
-
-async fn take(draft: &Shared, event: Result<Event, ApiError>) {
-    match event {
-        Ok(Event::Finished { reason, answer, usage, .. }) => {
-            let (text, passages) = open(draft).cited();
-            match citations(text, passages).await {
-                Ok(citations) => open(draft).finish(reason, answer.is_some(), &usage, citations),
-                Err(error) => open(draft).fail(error),
-            }
-        }
-        Ok(event) => open(draft).take(event),
-        Err(error) => open(draft).fail(error),
-    }
-}
-
-/// The citations of an answer. There may be hundreds of passages to read, which is done where that holds nobody up.
-async fn citations(text: String, passages: Vec<Passage>) -> Result<Vec<Annotation>, ApiError> {
-    if passages.is_empty() {
-        return Ok(Vec::new());
-    }
-    let look = move || {
-        let annotate = |passage: &Passage, index| {
-            let (file_id, filename) = (passage.id.clone(), filename(&passage.title, &passage.id));
-            Annotation::FileCitation { file_id, filename, index }
-        };
-        let found = cite(&text, &passages).into_iter();
-        Ok(found.map(|found| annotate(&passages[found.passage], found.claim.end)).collect())
-    };
-    beside(look).await
 }
 
 /// What a response gets whose server shuts down.

@@ -9,10 +9,9 @@ use serde_json::Value;
 use waymark_index::{Hit, Mode, Passage, Path};
 
 use super::draft::Draft;
-use super::item::Annotation;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
 use super::show::Show;
-use crate::agent::{Event, Reason, TokenLogprob, Usage};
+use crate::agent::{Cited, Event, Reason, TokenLogprob, Usage};
 use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
 
@@ -121,10 +120,12 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
         draft.take(event);
         told.extend(draft.told());
     }
-    let cite = |index| Annotation::FileCitation { file_id: "p".into(), filename: "t".into(), index };
+    let cite = |end| Cited { start: 0, end, passage: "p".into(), title: "t".into(), stated: true };
     match end {
         End::Finished(reason, answered) => {
-            draft.finish(reason, answered, &Usage::default(), vec![cite(0), cite(1)]);
+            let (answer, usage) = (answered.then(String::new), Usage::default());
+            let citations = vec![cite(0), cite(1)];
+            draft.take(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
         }
         End::Failed => draft.fail(ApiError::new(Code::Internal, "broken")),
         End::Cancelled => draft.cancel(),

@@ -27,9 +27,7 @@ pub struct ReplayRequest {
     pub mode: ReplayMode,
 }
 
-impl Wire for ReplayRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for ReplayRequest {}
 
 /// How an episode is run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -103,7 +101,7 @@ async fn again(state: &AppState, kept: &Arc<Kept>) -> Result<Episode, ApiError> 
     let policy = kept.asked.policy(state)?;
     let (state, kept) = (state.clone(), kept.clone());
     beside(move || {
-        let options = EpisodeOptions { id: None, ..kept.asked.options.clone() };
+        let options = EpisodeOptions { id: None, cites: false, ..kept.asked.options.clone() };
         Ok(Episode::new(&state.runtime, &policy, kept.asked.conversation.clone(), options)?)
     })
     .await

@@ -28,9 +28,7 @@ pub struct GraphR1Request {
     pub retrieval_num: Option<usize>,
 }
 
-impl Wire for GraphR1Request {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for GraphR1Request {}
 
 /// What was found, in the order of the queries.
 #[derive(Debug, Serialize, ToSchema)]

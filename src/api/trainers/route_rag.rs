@@ -29,9 +29,7 @@ pub struct RouteRagRequest {
     pub return_times: Option<bool>,
 }
 
-impl Wire for RouteRagRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for RouteRagRequest {}
 
 /// What was found, one list per query.
 #[derive(Debug, Serialize, ToSchema)]

@@ -26,9 +26,7 @@ pub struct RetrieveRequest {
     pub return_scores: Option<bool>,
 }
 
-impl Wire for RetrieveRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
-}
+impl Wire for RetrieveRequest {}
 
 /// What was found, one list per query.
 #[derive(Debug, Serialize, ToSchema)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use waymark_index::{LiveIndex, Manifest, OpenOptions};
+use waymark_models::Arithmetic;
 use waymark_models::kernel::Team;
 
 use super::sheet::Sheet;
@@ -79,6 +80,10 @@ pub struct Episodes {
     /// What computes: `cpu`, `cuda`, `cuda:N`, or `auto`.
     #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
     device: Device,
+
+    /// Arithmetic of products with the layers' weights: `f32`, or `bf16` with sums in f32, as the server takes it.
+    #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
+    arithmetic: Option<Arithmetic>,
 
     /// Threads that compute; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
@@ -184,7 +189,7 @@ impl Episodes {
             mock_step: Duration::ZERO,
             weights: (!self.mock).then(|| self.model.clone()),
             cache: self.cache.clone(),
-            device: DeviceConfig::of(self.device),
+            device: DeviceConfig::of(self.device).with(self.arithmetic),
             threads,
             kv_bytes: self.kv_bytes.0,
             max_batch: self.concurrency,

@@ -10,6 +10,7 @@ use waymark::agent::Runtime;
 use waymark::cli::embedding::Embedding;
 use waymark::cli::{assembly, logging};
 use waymark::config::{Device, DeviceConfig, LogFormat, ModelConfig, Size};
+use waymark_models::Arithmetic;
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 
@@ -172,13 +173,18 @@ impl Args {
         Ok(Begun { before, init, reference, compared })
     }
 
+    /// The arithmetic of the engine: the learner's, so that both say the same; a card has its own.
+    fn arithmetic(&self, recipe: &Recipe) -> Option<Arithmetic> {
+        (self.rollout_device == Device::Cpu).then_some(recipe.arithmetic)
+    }
+
     /// The engine that makes the rollouts, and what embeds queries for their searches.
     fn engine(&self, recipe: &Recipe, settings: &Grpo, team: &Arc<Team>) -> anyhow::Result<(Runtime, Embedding)> {
         let model = ModelConfig {
             mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
             cache: self.machine.cache.clone(),
-            device: DeviceConfig::of(self.rollout_device),
+            device: DeviceConfig::of(self.rollout_device).with(self.arithmetic(recipe)),
             threads: team.threads(),
             kv_bytes: self.kv_bytes.0,
             max_batch: settings.concurrent,

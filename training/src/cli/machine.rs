@@ -53,7 +53,7 @@ impl Machine {
         let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.cache.clone())?;
         let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
         ensure!(flaw.is_none(), flaw.unwrap_or_default());
-        let mut learner = Learner::load(&checkpoint.weights, team, &recipe.tune())?;
+        let mut learner = Learner::load_with(&checkpoint.weights, team, &recipe.tune(), recipe.arithmetic)?;
         learner.set_limit(self.memory.map(|size| size.0));
         let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
         Ok((learner, Base { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }))

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Instant;
 
+use waymark_models::Arithmetic;
 use waymark_models::gradient::{Learner, Score, Slope};
 
 use super::bar::duration;
@@ -102,7 +103,12 @@ pub(super) async fn grpo(
 fn head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<()> {
     let config = learner.config();
     writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
-    writeln!(out, "learnt     {} values in {} tensors", learner.values().len(), learner.parameters().len())
+    writeln!(out, "learnt     {} values in {} tensors", learner.values().len(), learner.parameters().len())?;
+    let arithmetic = match recipe.arithmetic {
+        Arithmetic::F32 => "f32",
+        Arithmetic::Bf16 => "bf16 in products with frozen weights, f32 otherwise",
+    };
+    writeln!(out, "arithmetic {arithmetic}")
 }
 
 fn memory(out: &mut impl Write, learner: &Learner, tokens: usize) -> io::Result<()> {

@@ -108,3 +108,13 @@ pub fn again(rng: &mut impl Rng, mode: Mode, same_mode: bool) -> String {
 pub fn conclusion(rng: &mut impl Rng, answer: &str) -> String {
     pick(rng, &["So the answer is {0}.", "The answer is {0}.", "That makes the answer {0}."], &[answer])
 }
+
+/// The end of the last thought where not everything was found.
+pub fn concession(rng: &mut impl Rng, answer: &str) -> String {
+    const FORMS: &[&str] = &[
+        "I have searched enough. Most likely the answer is {0}.",
+        "More searches would not help. My best answer is {0}.",
+        "I stop searching. As far as I can tell, the answer is {0}.",
+    ];
+    pick(rng, FORMS, &[answer])
+}

@@ -106,7 +106,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("recipe.toml");
         let sources = names.iter().map(|name| format!("[[source]]\ndataset = \"{name}\"\n{SOURCE}"));
-        let head = "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\n".to_owned();
+        let head =
+            "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\nconcede = 0.0\n".to_owned();
         std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
         Recipe::read(&path)
     }

@@ -36,6 +36,10 @@ pub struct Habits {
     pub explore: f64,
     /// Share of questions of several hops that begin with one search for all, where that finds two of them.
     pub wide: f64,
+    /// Share of lessons with a hop that no search finds which are taught all the same: two or three different searches
+    /// miss, and the teacher answers as well as it can. Without them a policy knows only searches that find in the end,
+    /// and where none does it repeats itself until its turns are used up.
+    pub concede: f64,
 }
 
 /// Tells beforehand what a search would show.
@@ -90,15 +94,18 @@ pub struct Teacher {
     tries: usize,
     made: HashSet<(String, Mode)>,
     last: Option<Mode>,
+    /// After how many searches for one hop the teacher concedes, if it does.
+    patience: Option<usize>,
     failure: Option<Failure>,
 }
 
 impl Teacher {
     /// A teacher of one lesson.
     pub fn new(lesson: Lesson, prober: Arc<Prober>, habits: Habits, seed: u64) -> Teacher {
-        let rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let patience = rng.random_bool(habits.concede).then(|| rng.random_range(2..=3));
         let made = HashSet::new();
-        Teacher { lesson, prober, habits, rng, at: 0, searches: 0, tries: 0, made, last: None, failure: None }
+        Teacher { lesson, prober, habits, rng, at: 0, searches: 0, tries: 0, made, last: None, patience, failure: None }
     }
 
     /// Why it gave up, where it did.
@@ -147,7 +154,8 @@ impl Teacher {
         Some((said, query, mode))
     }
 
-    /// A search that finds it, in the cheapest mode that does. Now and then, at the first try, one that does not.
+    /// A search that finds it, in the cheapest mode that does. Now and then, at the first try, one that does not; and
+    /// where none does, one that was not made yet.
     fn choose(&self, hop: &Hop, rng: &mut ChaCha8Rng) -> Option<(String, Mode)> {
         let mut queries: Vec<&String> = hop.queries.iter().collect();
         // The bare subject says nothing of what is needed: it comes last.
@@ -164,7 +172,9 @@ impl Teacher {
             let pairs = modes.iter().flat_map(|mode| queries.iter().map(|query| ((*query).clone(), *mode)));
             pairs.filter(|(query, mode)| open(query, *mode)).collect::<Vec<_>>()
         };
-        let right = all(&modes).into_iter().find(|(query, mode)| finds(query, *mode))?;
+        let Some(right) = all(&modes).into_iter().find(|(query, mode)| finds(query, *mode)) else {
+            return all(&modes).into_iter().next().filter(|_| self.patience.is_some_and(|most| self.tries < most));
+        };
         if self.tries == 0 && rng.random_bool(self.habits.mislead) {
             let wrong = all(&[Mode::Passage, Mode::Graph]).into_iter().find(|(query, mode)| !finds(query, *mode));
             return Some(wrong.unwrap_or(right));
@@ -185,7 +195,13 @@ impl Teacher {
         turn(&format!("{said} {why}"), &format!("<answer> {answer} </answer>"))
     }
 
-    fn give_up(&mut self, failure: Failure) -> String {
+    /// The end of a lesson whose hop was not found: the best guess of a teacher that concedes.
+    fn give_up(&mut self, said: &str, failure: Failure) -> String {
+        if self.patience.is_some() && self.searches > 0 {
+            let gold = self.lesson.golds.first().cloned().unwrap_or_default();
+            let why = phrase::concession(&mut self.rng, &gold);
+            return turn(&format!("{said} {why}"), &format!("<answer> {gold} </answer>"));
+        }
         self.failure = Some(failure);
         turn("I cannot find it.", "<answer> unknown </answer>")
     }
@@ -204,16 +220,16 @@ impl Author for Teacher {
         if self.at == self.lesson.hops.len() {
             return self.answer(&said, found);
         }
-        if self.searches == MOST {
-            return self.give_up("not found in four searches");
-        }
         let hop: &Hop = &self.lesson.hops[self.at];
         if said.is_empty() && !opening {
             let titles: Vec<&str> = passages.iter().map(Shown::title).collect();
             said = phrase::missed(&mut self.rng, hop, &titles);
         }
+        if self.searches == MOST {
+            return self.give_up(&said, "not found in four searches");
+        }
         let Some((next, query, mode)) = self.search(opening) else {
-            return self.give_up("no search finds it");
+            return self.give_up(&said, "no search finds it");
         };
         self.searches += 1;
         self.tries += 1;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use waymark::agent::Policy;
+use waymark_models::Arithmetic;
 use waymark_models::gradient::{Lora, Precision, Tune};
 
 pub use part::{Grpo, Optimizer, Reference, Sft, Stage};
@@ -70,6 +71,11 @@ pub struct Recipe {
     /// What the adapter's values are rounded to in the policy that comes out; they are learnt in `f32`.
     #[serde(default)]
     pub precision: Precision,
+    /// What products with the frozen base are computed in while an adapter is learnt; in `bf16` they take half the time where the
+    /// processor has AVX512-BF16. It has nothing to do with `precision`, and rollouts are in `f32` in any case. Written
+    /// only where it is not `f32`, so that runs from before it go on.
+    #[serde(default, skip_serializing_if = "is_plain")]
+    pub arithmetic: Arithmetic,
     /// How gradients become steps.
     #[serde(default)]
     pub optimizer: Optimizer,
@@ -102,4 +108,8 @@ impl Recipe {
         let text = self.policy_table().to_string();
         Policy::parse(&text, std::path::Path::new("recipe, [policy]"))
     }
+}
+
+fn is_plain(arithmetic: &Arithmetic) -> bool {
+    *arithmetic == Arithmetic::default()
 }

@@ -99,7 +99,8 @@ pub struct Grpo {
     #[serde(default)]
     pub skip_flat: bool,
     /// Takes the log-probabilities before the update from the learner, as the reference does. Otherwise those of sampling
-    /// count, which saves a pass and differs by rounding.
+    /// count, which saves a pass and differs by rounding: engine and learner take the same arithmetic, but for an engine on
+    /// a card, which has its own.
     #[serde(default = "yes")]
     pub recompute: bool,
     /// How searches are priced where they are reported, in stages whose reward does not price them: those that do are

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use toml::{Table, Value};
+use waymark_models::Arithmetic;
 use waymark_models::gradient::Precision;
 
 use super::{Grpo, Recipe, RecipeError, Sft};
@@ -65,6 +66,9 @@ impl Recipe {
         ];
         let whole = self.adapter.is_some() || self.precision == Precision::F32;
         let precision = [("precision", whole, "is of an adapter: all weights are saved as they are learnt, in f32")];
+        let plain = self.arithmetic == Arithmetic::F32;
+        let frozen = "is of frozen weights: all weights are learnt in f32";
+        let arithmetic = [("arithmetic", plain || self.adapter.is_some(), frozen)];
         let adapter = self.adapter.iter().flat_map(|adapter| {
             [
                 ("adapter.rank", adapter.rank > 0, "must be at least 1"),
@@ -72,7 +76,7 @@ impl Recipe {
                 ("adapter.targets", !adapter.targets.is_empty(), "name at least one projection, such as \"q_proj\""),
             ]
         });
-        let checks = own.into_iter().chain(precision).chain(adapter);
+        let checks = own.into_iter().chain(precision).chain(arithmetic).chain(adapter);
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
         wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw())
@@ -280,6 +284,18 @@ mod tests {
         let whole = TEXT.replace(&TEXT[adapter], "");
         let error = Recipe::parse(&whole, Path::new("tiny.toml"), &["precision=f16".into()]).unwrap_err().to_string();
         assert!(error.starts_with("tiny.toml: precision: is of an adapter"), "{error}");
+    }
+
+    #[test]
+    fn only_frozen_weights_are_multiplied_in_bf16() {
+        let (plain, rounded) = (parse(&[]).unwrap(), parse(&["arithmetic=bf16"]).unwrap());
+        assert_eq!((plain.arithmetic, rounded.arithmetic), (Arithmetic::F32, Arithmetic::Bf16));
+        let text = |recipe: &Recipe| toml::to_string(recipe).unwrap();
+        assert!(!text(&plain).contains("arithmetic") && text(&rounded).contains("arithmetic = \"bf16\""));
+        let adapter = TEXT.find("[adapter]").unwrap()..TEXT.find("[sft]").unwrap();
+        let whole = TEXT.replace(&TEXT[adapter], "");
+        let error = Recipe::parse(&whole, Path::new("tiny.toml"), &["arithmetic=bf16".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("tiny.toml: arithmetic: is of frozen weights"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,178 @@
+//! Weights in brain floats (bf16: the upper half of an `f32`) and their product with activations rounded to the same.
+//!
+//! For learning beside frozen weights only: it takes half the time of [`super::matmul()`] where the processor multiplies
+//! pairs of brain floats by itself, and as long elsewhere. Values are rounded to the nearest brain float, 8 significant
+//! bits; sums are `f32`, in the order of the input index, so that a row's result depends neither on its batch nor on the
+//! number of threads. Instruction sets differ in how they round inside a sum, and in numbers below 2⁻¹²⁶.
+
+use std::fmt;
+
+use half::bf16;
+
+use super::dot::{Dot, Pairs, Plain, Way};
+use super::finish::{Finish, Target};
+use super::layout::PANEL;
+use super::packed::{Line, Packed};
+use super::team::{Base, Team, share};
+
+/// Rows of activations per unit of work: they stay in the second-level cache, rounded, from panel to panel.
+const ROWS: usize = 96;
+/// Pairs of input indices that are multiplied at once: 24 KiB of a panel, for the first-level cache.
+const CHUNK: usize = 192;
+
+/// A weight matrix W of shape (out, in) in brain floats, for `y = x · Wᵀ`.
+///
+/// Outputs are grouped in panels as in [`super::layout`]. A panel has, per pair of input indices, one `u32` for each of its
+/// outputs: the even index in the lower half, the odd one in the upper. An odd `in` is filled up with a zero.
+pub struct Brain {
+    out: usize,
+    inn: usize,
+    lines: Box<[Line]>,
+}
+
+impl Brain {
+    /// W, each weight rounded to the nearest brain float.
+    pub fn of(w: &Packed) -> Self {
+        let mut brain = Self::empty(w.out(), w.inn());
+        let (len, mut row) = (brain.panel_len(), vec![0.0; w.inn()]);
+        let words = bytemuck::cast_slice_mut::<Line, u32>(&mut brain.lines);
+        for out in 0..w.out() {
+            w.row_f32(out, &mut row);
+            let panel = &mut words[out / PANEL * len..][..len];
+            for (values, to) in row.chunks(2).zip(panel.chunks_exact_mut(PANEL)) {
+                to[out % PANEL] = pair(values[0], values.get(1).copied().unwrap_or(0.0));
+            }
+        }
+        brain
+    }
+
+    /// Wᵀ, each weight rounded to the nearest brain float: for gradients, `dx = dy · W`.
+    pub fn transposed(w: &Packed) -> Self {
+        let mut brain = Self::empty(w.inn(), w.out());
+        let (len, mut rows) = (brain.panel_len(), [vec![0.0; w.inn()], vec![0.0; w.inn()]]);
+        let words = bytemuck::cast_slice_mut::<Line, u32>(&mut brain.lines);
+        for (index, even) in (0..w.out()).step_by(2).enumerate() {
+            w.row_f32(even, &mut rows[0]);
+            match even + 1 < w.out() {
+                true => w.row_f32(even + 1, &mut rows[1]),
+                false => rows[1].fill(0.0),
+            }
+            for (out, (&even, &odd)) in rows[0].iter().zip(&rows[1]).enumerate() {
+                words[out / PANEL * len + index * PANEL + out % PANEL] = pair(even, odd);
+            }
+        }
+        brain
+    }
+
+    fn empty(out: usize, inn: usize) -> Self {
+        let words = out.div_ceil(PANEL) * inn.div_ceil(2) * PANEL;
+        Self { out, inn, lines: vec![Line([0; 64]); words / 16].into() }
+    }
+
+    /// Outputs: rows of W.
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Inputs: columns of W.
+    pub fn inn(&self) -> usize {
+        self.inn
+    }
+
+    /// Bytes the weights take.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.lines)
+    }
+
+    /// `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major; overwrites y.
+    ///
+    /// # Panics
+    /// If a slice does not have its shape.
+    pub fn matmul(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
+        product(Way::best(), team, x, m, self, y, Finish::Set);
+    }
+
+    /// `y += x · Wᵀ`; the product is summed up on its own before it is added.
+    ///
+    /// # Panics
+    /// If a slice does not have its shape.
+    pub fn matmul_add(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
+        product(Way::best(), team, x, m, self, y, Finish::Add);
+    }
+
+    /// `u32`s of a panel.
+    fn panel_len(&self) -> usize {
+        self.inn.div_ceil(2) * PANEL
+    }
+
+    /// A panel, from a cache line's beginning.
+    fn panel(&self, panel: usize) -> &[u32] {
+        let len = self.panel_len();
+        &bytemuck::cast_slice(&self.lines)[panel * len..][..len]
+    }
+}
+
+/// Two values as they lie together.
+fn pair(even: f32, odd: f32) -> u32 {
+    let [even, odd] = [even, odd].map(|value| u32::from(bf16::from_f32(value).to_bits()));
+    even | odd << 16
+}
+
+pub(super) fn product(way: Way, team: &Team, x: &[f32], m: usize, w: &Brain, y: &mut [f32], finish: Finish<'_>) {
+    assert_eq!(x.len(), m * w.inn, "activations of shape ({m}, {})", w.inn);
+    assert_eq!(y.len(), m * w.out, "result of shape ({m}, {})", w.out);
+    let task = Task { x, m, w, target: Target { y: Base(y.as_mut_ptr()), out: w.out, finish } };
+    match way {
+        Way::Pairs(has) => task.run(team, &|| Pairs::new(has)),
+        Way::Plain => task.run(team, &Plain::new),
+    }
+}
+
+struct Task<'a> {
+    x: &'a [f32],
+    m: usize,
+    w: &'a Brain,
+    target: Target<'a>,
+}
+
+impl Task<'_> {
+    /// Work is cut into units of one panel of outputs times up to [`ROWS`] rows. A thread's units run through the panels
+    /// before they go on to other rows, which it rounds once then.
+    fn run<D: Dot>(&self, team: &Team, dot: &(dyn Fn() -> D + Sync)) {
+        let (panels, groups) = (self.w.out.div_ceil(PANEL), self.m.div_ceil(ROWS));
+        let pairs = self.w.inn.div_ceil(2);
+        team.sweep(groups * panels, &|claims| {
+            let mut dot = dot();
+            let mut rounded = Vec::new();
+            let mut sums = [0.0; ROWS * PANEL];
+            let mut current = None;
+            for unit in claims {
+                let (group, panel) = (unit / panels, unit % panels);
+                let rows = share(self.m, group, groups);
+                if current != Some(group) {
+                    rounded.resize(rows.len() * pairs, D::Pair::default());
+                    let x = &self.x[rows.start * self.w.inn..rows.end * self.w.inn];
+                    let places = rounded.chunks_exact_mut(pairs.max(1));
+                    x.chunks_exact(self.w.inn.max(1)).zip(places).for_each(|(row, to)| dot.round(row, to));
+                    current = Some(group);
+                }
+                rows.clone().for_each(|row| self.target.prefetch(row, panel));
+                let sums = &mut sums[..rows.len() * PANEL];
+                sums.fill(0.0);
+                let chunks = pairs.div_ceil(CHUNK);
+                for chunk in (0..chunks).map(|chunk| share(pairs, chunk, chunks)) {
+                    let weights = &self.w.panel(panel)[chunk.start * PANEL..chunk.end * PANEL];
+                    dot.multiply(&rounded[chunk.start..], pairs, weights, sums);
+                }
+                // SAFETY: the result has the rows and the panels of the product, and each unit its own.
+                unsafe { self.target.take(rows.start, panel, sums) };
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Brain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Brain({} × {}, {} bytes)", self.out, self.inn, self.bytes())
+    }
+}

@@ -1,0 +1,101 @@
+//! Products of brain floats, each way there is, against sums in f64 of the rounded values.
+
+use half::bf16;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::brain::{Brain, product};
+use super::dot::Way;
+use super::finish::Finish;
+use super::{Packed, Team};
+
+fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|_| rng.random_range(-1.0f32..1.0)).collect()
+}
+
+fn near(value: f32) -> f64 {
+    bf16::from_f32(value).to_f64()
+}
+
+/// Both orientations of the weights (out, in): `dot(row, output)` of the rounded values, and a bound for its rounding. A
+/// sum of `n` terms in any order is off by at most `n · 2⁻²⁴ · Σ|term|` to first order (Higham 2002, §4.2); the
+/// instruction may round a product before it adds it, which at most doubles that.
+fn check(way: Way, m: usize, out: usize, inn: usize, threads: usize) {
+    let (w, x, before) = (noise(1, out * inn), noise(2, m * inn), noise(3, m * out));
+    let packed = Packed::from_f32(&w, out, inn);
+    let turned = Packed::from_f32_transposed(&w, inn, out);
+    let team = Team::new(threads);
+    for brain in [Brain::of(&packed), Brain::transposed(&turned)] {
+        assert_eq!((brain.out(), brain.inn()), (out, inn));
+        assert_eq!(brain.bytes(), out.next_multiple_of(32) * inn.next_multiple_of(2) * 2);
+        let (mut y, mut sums) = (vec![f32::NAN; m * out], before.clone());
+        product(way, &team, &x, m, &brain, &mut y, Finish::Set);
+        product(way, &team, &x, m, &brain, &mut sums, Finish::Add);
+        for (at, &found) in y.iter().enumerate() {
+            let (row, column) = (&x[at / out * inn..][..inn], &w[at % out * inn..][..inn]);
+            let terms = row.iter().zip(column).map(|(&x, &w)| near(x) * near(w));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+            let bound = 2.0 * inn as f64 * f64::from(f32::EPSILON) / 2.0 * size;
+            let error = (f64::from(found) - sum).abs();
+            assert!(error <= bound, "{way:?} ({m}, {out}, {inn}) at {at}: {found} for {sum}");
+            assert_eq!(sums[at], before[at] + found, "{way:?} added at {at}");
+        }
+    }
+}
+
+#[test]
+fn odd_shapes_agree_with_the_rounded_values() {
+    for way in Way::available() {
+        for (m, out, inn) in [(1, 1, 1), (2, 33, 31), (5, 64, 2), (13, 70, 417), (100, 5, 777), (97, 32, 385)] {
+            check(way, m, out, inn, 1 + m % 3);
+        }
+        for m in (1..=40).chain([95, 96, 97, 100, 200]) {
+            check(way, m, 35, 7 + m, 1 + m % 3);
+        }
+    }
+}
+
+#[test]
+fn rounding_is_to_the_nearest_and_to_even_between() {
+    let half = 2.0f32.powi(-8);
+    let values = [1.0 + half, 1.0 + 3.0 * half, 1.0 + half * 1.01, -1.0 - half, 0.0, 3.0e38, 1.0e-30];
+    let team = Team::new(1);
+    let one = Brain::of(&Packed::from_f32(&[1.0], 1, 1));
+    for way in Way::available() {
+        let mut y = [0.0; 7];
+        product(way, &team, &values, values.len(), &one, &mut y, Finish::Set);
+        let expected = values.map(|value| bf16::from_f32(value).to_f32());
+        assert_eq!(y, expected, "{way:?}");
+        assert_eq!(y[..4], [1.0, 1.0 + 4.0 * half, 1.0 + 2.0 * half, -1.0]);
+    }
+}
+
+#[test]
+fn a_row_depends_neither_on_its_batch_nor_on_threads() {
+    let (out, inn, m) = (70, 577, 203);
+    let x = noise(1, m * inn);
+    let brain = Brain::of(&Packed::from_f32(&noise(2, out * inn), out, inn));
+    for way in Way::available() {
+        let run = |threads: usize, x: &[f32]| {
+            let m = x.len() / inn;
+            let mut y = vec![0.0; m * out];
+            product(way, &Team::new(threads), x, m, &brain, &mut y, Finish::Set);
+            y
+        };
+        let together = run(1, &x);
+        assert!((2..5).all(|threads| run(threads, &x) == together), "{way:?}: the number of threads shows");
+        for (x, y) in x.chunks_exact(inn).zip(together.chunks_exact(out)) {
+            assert_eq!(run(1, x), y, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_a_product_too() {
+    let brain = Brain::of(&Packed::from_f32(&[], 3, 0));
+    let mut y = [1.0; 6];
+    brain.matmul(&Team::new(2), &[], 2, &mut y);
+    assert_eq!(y, [0.0; 6]);
+    Brain::of(&Packed::from_f32(&noise(1, 8), 4, 2)).matmul(&Team::new(2), &[], 0, &mut []);
+}

@@ -1,0 +1,226 @@
+//! Sums of products of brain floats, a panel at a time: by the instruction for pairs of them (AVX512-BF16), or by the
+//! kernels for plain floats.
+
+use half::bf16;
+
+use super::layout::PANEL;
+use super::panel::panel_product;
+
+/// How products of brain floats are computed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Way {
+    /// By the processor's instruction for them.
+    Pairs(Present),
+    /// In plain floats.
+    Plain,
+}
+
+/// That the processor has AVX-512 F and AVX512-BF16; only [`Way::best`] makes one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Present(());
+
+impl Way {
+    /// The faster one of those this processor has. Cheap: the answers are cached by the standard library.
+    pub(super) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx512f") && has!("avx512bf16") {
+                return Self::Pairs(Present(()));
+            }
+        }
+        Self::Plain
+    }
+
+    /// All that this processor has, for tests that force each.
+    #[cfg(test)]
+    pub(super) fn available() -> Vec<Self> {
+        match Self::best() {
+            Self::Plain => vec![Self::Plain],
+            best => vec![best, Self::Plain],
+        }
+    }
+}
+
+/// One way, with what it needs to work in.
+pub(super) trait Dot {
+    /// Two rounded activations.
+    type Pair: Copy + Default;
+
+    /// Rounds a row of activations; an odd one gets a zero beside it.
+    fn round(&mut self, row: &[f32], to: &mut [Self::Pair]);
+
+    /// `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, k over the panel's pairs, whose products both count.
+    ///
+    /// # Panics
+    /// If `x` is too short, or another length not a multiple of [`PANEL`].
+    fn multiply(&mut self, x: &[Self::Pair], stride: usize, panel: &[u32], sums: &mut [f32]);
+}
+
+/// The even and the odd value of a pair.
+fn parts(pair: u32) -> [f32; 2] {
+    [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+}
+
+/// Plain floats that hold brain floats.
+pub(super) struct Plain {
+    /// A piece of a panel as [`panel_product`] has it.
+    weights: Vec<f32>,
+}
+
+impl Plain {
+    pub(super) fn new() -> Self {
+        Self { weights: Vec::new() }
+    }
+}
+
+impl Dot for Plain {
+    type Pair = [f32; 2];
+
+    fn round(&mut self, row: &[f32], to: &mut [[f32; 2]]) {
+        let near = |value: f32| bf16::from_f32(value).to_f32();
+        for (values, to) in row.chunks(2).zip(to) {
+            *to = [near(values[0]), values.get(1).copied().map_or(0.0, near)];
+        }
+    }
+
+    fn multiply(&mut self, x: &[[f32; 2]], stride: usize, panel: &[u32], sums: &mut [f32]) {
+        self.weights.resize(2 * panel.len(), 0.0);
+        for (pairs, to) in panel.chunks_exact(PANEL).zip(self.weights.chunks_exact_mut(2 * PANEL)) {
+            let (even, odd) = to.split_at_mut(PANEL);
+            for ((&pair, even), odd) in pairs.iter().zip(even).zip(odd) {
+                [*even, *odd] = parts(pair);
+            }
+        }
+        panel_product(bytemuck::cast_slice(x), 2 * stride, &self.weights, sums);
+    }
+}
+
+/// Pairs as the instruction takes them.
+pub(super) struct Pairs(#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] Present);
+
+impl Pairs {
+    pub(super) fn new(present: Present) -> Self {
+        Self(present)
+    }
+}
+
+impl Dot for Pairs {
+    type Pair = u32;
+
+    fn round(&mut self, row: &[f32], to: &mut [u32]) {
+        assert!(row.len().div_ceil(2) == to.len(), "a pair for each two values");
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Present` says that the instructions are there; the places are as many as there are pairs.
+        unsafe {
+            x86::round(row, to);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("only x86-64 has the instruction");
+    }
+
+    fn multiply(&mut self, x: &[u32], stride: usize, panel: &[u32], sums: &mut [f32]) {
+        let (pairs, rows) = (panel.len() / PANEL, sums.len() / PANEL);
+        assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
+        assert!(rows == 0 || x.len() >= (rows - 1) * stride + pairs, "rows of activations");
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Present` says that the instructions are there; x, the panel and the sums cover the rows, as asserted.
+        unsafe {
+            x86::multiply(x, stride, panel, sums);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("only x86-64 has the instruction");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::mem::transmute;
+
+    use super::PANEL;
+
+    /// Outputs per vector: a panel is two vectors wide.
+    const LANES: usize = 16;
+    /// Rows of a tile: 24 accumulators leave 8 registers for weights and activations on their way.
+    const TILE: usize = 12;
+
+    /// # Safety
+    /// The instructions are there, and `to` has a place for each two values.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) unsafe fn round(row: &[f32], to: &mut [u32]) {
+        // SAFETY: the pointers are those of arrays with 32 values and 16 places.
+        let block = |from: *const f32, to: *mut u32| unsafe {
+            let pairs = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from.add(LANES)), _mm512_loadu_ps(from));
+            _mm512_storeu_si512(to.cast(), transmute::<__m512bh, __m512i>(pairs));
+        };
+        let (blocks, rest) = row.as_chunks::<{ 2 * LANES }>();
+        let (places, last) = to.split_at_mut(blocks.len() * LANES);
+        for (from, to) in blocks.iter().zip(places.chunks_exact_mut(LANES)) {
+            block(from.as_ptr(), to.as_mut_ptr());
+        }
+        if !rest.is_empty() {
+            let (mut from, mut to) = ([0.0; 2 * LANES], [0; LANES]);
+            from[..rest.len()].copy_from_slice(rest);
+            block(from.as_ptr(), to.as_mut_ptr());
+            last.copy_from_slice(&to[..last.len()]);
+        }
+    }
+
+    /// # Safety
+    /// The instructions are there; `x` has as many rows as the sums, `stride` apart, of as many pairs as the panel.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) unsafe fn multiply(x: &[u32], stride: usize, panel: &[u32], sums: &mut [f32]) {
+        let (pairs, rows) = (panel.len() / PANEL, sums.len() / PANEL);
+        let tiles = rows.div_ceil(TILE);
+        for tile in 0..tiles {
+            let (from, to) = (rows * tile / tiles, rows * (tile + 1) / tiles);
+            // SAFETY: rows `from` to `to` lie inside x and the sums, as promised.
+            unsafe {
+                let source = (panel.as_ptr(), pairs, x.as_ptr().add(from * stride), stride);
+                let sums = sums.as_mut_ptr().add(from * PANEL);
+                match to - from {
+                    1 => rows_of::<1>(source, sums),
+                    2 => rows_of::<2>(source, sums),
+                    3 => rows_of::<3>(source, sums),
+                    4 => rows_of::<4>(source, sums),
+                    5 => rows_of::<5>(source, sums),
+                    6 => rows_of::<6>(source, sums),
+                    7 => rows_of::<7>(source, sums),
+                    8 => rows_of::<8>(source, sums),
+                    9 => rows_of::<9>(source, sums),
+                    10 => rows_of::<10>(source, sums),
+                    11 => rows_of::<11>(source, sums),
+                    _ => rows_of::<TILE>(source, sums),
+                }
+            }
+        }
+    }
+
+    /// One tile: the panel, its pairs, the first row of activations and the way to the next, and the sums.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn rows_of<const R: usize>((panel, pairs, x, stride): (*const u32, usize, *const u32, usize), to: *mut f32) {
+        // SAFETY: the sums have R rows of a panel, x R rows of pairs `stride` apart, the panel `pairs` rows.
+        unsafe {
+            let mut sums = [[_mm512_setzero_ps(); 2]; R];
+            for (row, sum) in sums.iter_mut().enumerate() {
+                *sum = [_mm512_loadu_ps(to.add(row * PANEL)), _mm512_loadu_ps(to.add(row * PANEL + LANES))];
+            }
+            let brains = |pairs: __m512i| transmute::<__m512i, __m512bh>(pairs);
+            for k in 0..pairs {
+                let at = panel.add(k * PANEL);
+                let low = brains(_mm512_loadu_si512(at.cast()));
+                let high = brains(_mm512_loadu_si512(at.add(LANES).cast()));
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    let x = brains(_mm512_set1_epi32((*x.add(row * stride + k)).cast_signed()));
+                    sum[0] = _mm512_dpbf16_ps(sum[0], x, low);
+                    sum[1] = _mm512_dpbf16_ps(sum[1], x, high);
+                }
+            }
+            for (row, sum) in sums.iter().enumerate() {
+                _mm512_storeu_ps(to.add(row * PANEL), sum[0]);
+                _mm512_storeu_ps(to.add(row * PANEL + LANES), sum[1]);
+            }
+        }
+    }
+}

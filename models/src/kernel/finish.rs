@@ -1,0 +1,49 @@
+//! Where the sums of a product go.
+
+use super::layout::PANEL;
+use super::prefetch::prefetch;
+use super::team::Base;
+
+/// What happens with finished sums.
+#[derive(Clone, Copy)]
+pub(super) enum Finish<'a> {
+    Set,
+    Add,
+    Map(&'a (dyn Fn(usize, &mut [f32]) + Sync)),
+}
+
+/// The result of a product, of shape (rows, `out`); units of work write disjoint parts of it.
+pub(super) struct Target<'a> {
+    pub(super) y: Base<f32>,
+    pub(super) out: usize,
+    pub(super) finish: Finish<'a>,
+}
+
+impl Target<'_> {
+    /// Asks for the places of a panel's outputs in a row: those of different rows lie far apart, where the processor would
+    /// not look ahead by itself.
+    pub(super) fn prefetch(&self, row: usize, panel: usize) {
+        prefetch(self.y.0.wrapping_add(row * self.out + panel * PANEL).cast(), PANEL * 4);
+    }
+
+    /// Takes a panel's sums, of shape (rows, [`PANEL`]), for the rows from `first` on.
+    ///
+    /// # Safety
+    /// The result has these rows and this panel, and no other unit of work has them.
+    pub(super) unsafe fn take(&self, first: usize, panel: usize, sums: &[f32]) {
+        let width = PANEL.min(self.out - panel * PANEL);
+        for (row, sums) in sums.chunks_exact(PANEL).enumerate() {
+            // SAFETY: row `first + row` and its outputs from `panel · PANEL` on lie inside `y`, as promised.
+            let y =
+                unsafe { std::slice::from_raw_parts_mut(self.y.at((first + row) * self.out + panel * PANEL), width) };
+            match self.finish {
+                Finish::Set => y.copy_from_slice(&sums[..width]),
+                Finish::Add => y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
+                Finish::Map(map) => {
+                    y.copy_from_slice(&sums[..width]);
+                    map(panel * PANEL, y);
+                }
+            }
+        }
+    }
+}
