@@ -2,7 +2,11 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 #[test]
 fn a_short_run_keeps_every_promise() {
@@ -12,4 +16,24 @@ fn a_short_run_keeps_every_promise() {
     assert!(report.contains("every promise was kept") && report.contains("* lost: 0\n"), "{report}");
     let terms = report.lines().find(|line| line.contains("times SIGTERM")).unwrap();
     assert!(!terms.starts_with("* 1 times"), "it was to be ended in the middle: {report}");
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_no_server() {
+    let mut run = Command::new(env!("CARGO_BIN_EXE_chaos"));
+    let mut run = run.args(["--minutes", "5"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(run.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once(',')).unwrap().0;
+    TcpStream::connect(address).unwrap();
+    // SIGKILL, so that it can do nothing about it any more.
+    run.kill().unwrap();
+    run.wait().unwrap();
+    for _ in 0..500 {
+        if TcpStream::connect(address).is_err() {
+            return;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    panic!("somebody still listens at {address}");
 }

@@ -167,6 +167,31 @@ fn a_hangup_has_it_read_its_keys_again() {
 }
 
 #[test]
+fn a_hangup_has_it_read_its_policies_again() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        std::fs::create_dir_all(root.path().join("one")).unwrap();
+        let text = format!("name = \"{name}\"\nprotocol = \"plain\"\n");
+        std::fs::write(root.path().join("one/policy.toml"), text).unwrap();
+    };
+    write("before");
+    let mut program = Program::start(&["--policy-root", root.path().to_str().unwrap()]);
+    let mut socket = TcpStream::connect(&program.address).unwrap();
+    let (head, body) = ("POST /v1/policies HTTP/1.1\r\nhost: x\r\nconnection: close", "{\"directory\": \"one\"}");
+    let length = body.len();
+    write!(socket, "{head}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    write("after");
+    program.signal("-HUP");
+    until("the policy has its new name", || program.get("/v1/models").contains("\"after\""));
+    assert!(!program.get("/v1/models").contains("\"before\""));
+    program.terminate();
+    assert_eq!(program.wait().code(), Some(0));
+}
+
+#[test]
 fn a_key_is_made_once_and_stored_as_its_hash() {
     let run = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_waymark")).args(args).output().unwrap();
     let made = run(&["key", "new", "alice", "--scope", "infer,admin", "--requests-per-minute", "60"]);

@@ -13,6 +13,7 @@ pub mod openie;
 pub mod protocol;
 mod reply;
 pub mod request;
+pub mod responses;
 pub mod safetensors;
 mod sse;
 pub mod stream;
@@ -30,6 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("openie", openie::run),
     ("protocol", protocol::run),
     ("request", request::run),
+    ("responses", responses::run),
     ("safetensors", safetensors::run),
     ("stream", stream::run),
     ("template", template::run),

@@ -55,7 +55,8 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn check(answer: &Answer) {
+/// What holds for every answer.
+pub(super) fn check(answer: &Answer) {
     assert!(!answer.status.is_server_error(), "{}: {}", answer.status, answer.text());
     if answer.is_stream() {
         assert_eq!(answer.status, StatusCode::OK);

@@ -32,6 +32,8 @@ pub struct Policy {
     pub protocol: Arc<dyn Protocol>,
     /// The base model it belongs to; any, where none is named.
     pub base: Option<String>,
+    /// The directory it was read from.
+    pub dir: Option<PathBuf>,
     /// Where its adapter lies.
     pub adapter_dir: Option<PathBuf>,
     /// Its adapter, once the engine has loaded it; it stays loaded for as long as any clone of the policy is there.
@@ -128,6 +130,7 @@ impl Policy {
         Some(Policy {
             name: name.to_owned(),
             base: None,
+            dir: None,
             adapter_dir: None,
             lease: None,
             budget: protocol.budget(),
@@ -149,7 +152,7 @@ impl Policy {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
-        let mut policy = Policy::parse(&text, &path)?;
+        let mut policy = Policy { dir: Some(dir.to_owned()), ..Policy::parse(&text, &path)? };
         policy.adapter_dir = match policy.adapter_dir {
             Some(named) => Some(dir.join(named)),
             None => dir.join("adapter_config.json").is_file().then(|| dir.to_owned()),
@@ -204,6 +207,7 @@ impl Policy {
         let policy = Policy {
             name: file.name,
             base: file.base,
+            dir: None,
             adapter_dir: file.adapter,
             lease: None,
             budget,

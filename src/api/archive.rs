@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::metrics::Held;
+
 /// Things kept for a while by their id; clones share them. Reading something does not make it younger.
 pub(crate) struct Archive<T> {
     shelves: Arc<Mutex<Shelves<T>>>,
@@ -70,6 +72,12 @@ impl<T> Archive<T> {
         let shelves = self.lock();
         let values = shelves.ages.values().rev().filter_map(|id| shelves.kept.get(id)).map(|kept| &kept.value);
         values.filter(|value| wanted(value)).take(most).cloned().collect()
+    }
+
+    /// How much is kept.
+    pub(crate) fn held(&self) -> Held {
+        let shelves = self.lock();
+        Held { count: shelves.kept.len(), bytes: shelves.bytes }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelves<T>> {
@@ -181,10 +189,9 @@ mod tests {
                         prop_assert_eq!(found.iter().map(|value| **value).collect::<Vec<_>>(), expected.take(most).collect::<Vec<_>>());
                     }
                 }
-                let shelves = archive.lock();
-                prop_assert_eq!(shelves.kept.len(), model.list.len());
-                prop_assert_eq!(shelves.ages.len(), model.list.len());
-                prop_assert_eq!(shelves.bytes, model.list.iter().map(|(.., bytes)| bytes).sum::<usize>());
+                let bytes = model.list.iter().map(|(.., bytes)| bytes).sum();
+                prop_assert_eq!(archive.held(), Held { count: model.list.len(), bytes });
+                prop_assert_eq!(archive.lock().ages.len(), model.list.len());
             }
         }
     }

@@ -86,6 +86,45 @@ impl Policies {
         }
     }
 
+    /// Serves `new` in the place of `old`.
+    ///
+    /// # Errors
+    /// Why not: another has taken the place of `old`, or has the name of `new`.
+    fn swap(&self, old: &Arc<Served>, new: Arc<Served>) -> Result<(), &'static str> {
+        let mut policies = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let same = |other: &Arc<Served>| Arc::ptr_eq(other, old);
+        if policies.iter().any(|other| other.policy.name == new.policy.name && !same(other)) {
+            return Err("another policy has its new name");
+        }
+        match policies.iter_mut().find(|other| same(other)) {
+            Some(place) => {
+                *place = new;
+                Ok(())
+            }
+            None => Err("it was replaced or unloaded meanwhile"),
+        }
+    }
+
+    /// Whether any was read from a directory, which may change.
+    pub fn has_read_any(&self) -> bool {
+        self.all().iter().any(|served| served.policy.dir.is_some())
+    }
+
+    /// Reads every policy again that was read from a directory, its adapter included. Requests that run go on with what
+    /// they began with; a policy that cannot be read stays as it was.
+    pub(super) async fn reload(&self, engine: &Engine, base: &[String]) {
+        for old in self.all() {
+            let Some(dir) = &old.policy.dir else { continue };
+            let name = &old.policy.name;
+            let read = Policy::load(dir, engine, base).await.map_err(|error| error.to_string());
+            let swapped = read.and_then(|new| Ok(self.swap(&old, Served::new(new, old.directory.clone()))?));
+            match swapped {
+                Ok(()) => tracing::info!(policy = name, "policy read again"),
+                Err(error) => tracing::error!(policy = name, error, "policy stays as it was"),
+            }
+        }
+    }
+
     /// Serves a policy no longer.
     fn remove(&self, name: &str) -> Result<Arc<Served>, ApiError> {
         let served = self.get(name)?;

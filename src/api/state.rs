@@ -11,7 +11,7 @@ use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
 use super::error::{ApiError, Code};
 use super::library::Library;
-use super::metrics::Metrics;
+use super::metrics::{HeldCollector, Metrics};
 use super::responses::Responses;
 use super::resume::Streams;
 use super::shelf::{Policies, PolicyStore};
@@ -37,6 +37,8 @@ pub struct AppState {
     pub index: Option<String>,
     /// Schemas that may be compiled at once.
     pub(crate) compiling: Arc<Semaphore>,
+    /// The names the base model goes by.
+    pub(crate) base: Arc<[String]>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
     /// The responses that are kept or made in the background.
@@ -58,18 +60,22 @@ pub struct AppState {
 impl AppState {
     /// A state that serves `policies`.
     pub fn new(runtime: Runtime, policies: Vec<Policy>, config: HttpConfig) -> Self {
+        let traces = Archive::new(config.traces.count, config.traces.bytes);
+        let (responses, streams) = (Responses::new(config.responses), Streams::new(config.resume));
+        let held = HeldCollector { traces: traces.clone(), responses: responses.clone(), streams: streams.clone() };
         Self {
-            metrics: Metrics::new(&runtime.engine),
+            metrics: Metrics::new(&runtime.engine, held),
             runtime: Arc::new(runtime),
             policies: Arc::new(Policies::new(policies)),
             embedder: None,
             library: None,
             index: None,
             compiling: Arc::new(Semaphore::new(COMPILING)),
+            base: Arc::default(),
             store: None,
-            responses: Responses::new(config.responses),
-            traces: Archive::new(config.traces.count, config.traces.bytes),
-            streams: Streams::new(config.resume),
+            responses,
+            traces,
+            streams,
             keys: Keys::default(),
             config,
             drain: Drain::default(),
@@ -109,6 +115,17 @@ impl AppState {
             Some(known) => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only `{known}`"))),
             None => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only one without a name"))),
         }
+    }
+
+    /// The same state, over a base model that goes by `names`: policies that are read later may belong to it.
+    pub fn with_base_names(mut self, names: Vec<String>) -> Self {
+        self.base = names.into();
+        self
+    }
+
+    /// Reads every policy again that was read from a directory; what cannot be read stays as it was, and the log says why.
+    pub async fn reload_policies(&self) {
+        self.policies.reload(&self.runtime.engine, &self.base).await;
     }
 
     /// The same state, with policies that come and go.

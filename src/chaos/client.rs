@@ -75,18 +75,24 @@ impl Request {
         let messages = json!([{"role": "user", "content": question}]);
         let chat = json!({"model": model, "messages": messages, "max_tokens": most, "seed": seed});
         let agent = json!({"model": model, "question": question, "max_tokens": most, "seed": seed});
+        let response = json!({"model": model, "input": question, "max_output_tokens": most, "seed": seed});
+        let completion = json!({"model": model, "prompt": question, "max_tokens": most, "seed": seed});
         let (path, mut body, stream) = match rng.random_range(0..100) {
-            0..45 => ("/v1/chat/completions", chat, true),
-            45..65 => ("/v1/chat/completions", chat, false),
-            65..85 => ("/v1/agent", agent, true),
-            85..90 => ("/v1/agent", agent, false),
+            0..35 => ("/v1/chat/completions", chat, true),
+            35..55 => ("/v1/chat/completions", chat, false),
+            55..70 => ("/v1/agent", agent, true),
+            70..75 => ("/v1/agent", agent, false),
+            75..87 => ("/v1/responses", response, true),
+            87..90 => ("/v1/completions", completion, true),
             90..97 => ("/v1/search", json!({"query": question, "k": 5}), false),
             _ => ("/v1/documents?limit=5", Value::Null, false),
         };
         if stream {
             body["stream"] = json!(true);
         }
-        Request { path, body, stream, known: known && path != "/v1/search" && !path.starts_with("/v1/documents") }
+        // What it says to a prompt as it stands is not its answer.
+        let loops = ["/v1/chat/completions", "/v1/agent", "/v1/responses"].contains(&path);
+        Request { path, body, stream, known: known && loops }
     }
 }
 
@@ -154,17 +160,18 @@ fn judge(pulse: &Pulse, request: &Request, status: u16, body: &str) -> Outcome {
 fn streamed(pulse: &Pulse, request: &Request, body: &str) -> Outcome {
     let events: Vec<Value> =
         body.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
-    if let Some(error) = events.iter().find_map(|event| event.get("error").filter(|error| error.is_object())) {
+    if let Some(error) = events.iter().find_map(error) {
         let code = error["code"].as_str().unwrap_or_default();
         let told = refused(pulse, 200, code, Outcome::Told);
-        // Only a drain may break a stream off: nothing else here goes wrong inside one.
-        return match code {
-            "draining" => told,
-            _ => note(pulse, request, &format!("was told {error}"), Outcome::Wrong),
-        };
+        // Only a drain may break a stream off: nothing else here goes wrong inside one. Of a response OpenAI's interface
+        // has no code that would say so.
+        let shut = code == "draining" || error["message"].as_str().is_some_and(|message| message.contains("shut down"));
+        return if shut { told } else { note(pulse, request, &format!("was told {error}"), Outcome::Wrong) };
     }
+    let ends = |types: &[&str]| events.iter().any(|event| types.iter().any(|name| event["type"] == *name));
     let whole = match request.path {
-        "/v1/agent" => events.iter().any(|event| event["type"] == "finished"),
+        "/v1/agent" => ends(&["finished"]),
+        "/v1/responses" => ends(&["response.completed", "response.incomplete"]),
         _ => body.ends_with("data: [DONE]\n\n"),
     };
     if !whole {
@@ -173,11 +180,20 @@ fn streamed(pulse: &Pulse, request: &Request, body: &str) -> Outcome {
     answered(pulse, request, &events.iter().map(text).collect::<String>())
 }
 
+/// What an event says went wrong.
+fn error(event: &Value) -> Option<&Value> {
+    [&event["error"], &event["response"]["error"]].into_iter().find(|error| error.is_object())
+}
+
 /// What an answer, or a part of one, says.
 fn text(part: &Value) -> String {
     let choice = &part["choices"][0];
     let said = [&choice["message"]["content"], &choice["delta"]["content"]].into_iter().find_map(Value::as_str);
-    let event = (part["type"] == "answer").then(|| part["text"].as_str()).flatten();
+    let event = match part["type"].as_str() {
+        Some("answer") => part["text"].as_str(),
+        Some("response.output_text.delta") => part["delta"].as_str(),
+        _ => None,
+    };
     said.or(event)
         .or(part["answer"].as_str().filter(|_| part["object"] == "agent.episode"))
         .unwrap_or_default()
@@ -218,6 +234,7 @@ mod tests {
             json!({"choices": [{"message": {"content": "x"}}]}),
             json!({"choices": [{"delta": {"content": "x"}}]}),
             json!({"type": "answer", "text": "x"}),
+            json!({"type": "response.output_text.delta", "delta": "x"}),
             json!({"object": "agent.episode", "answer": "x", "type": null}),
         ] {
             assert_eq!(text(&part), "x", "{part}");

@@ -1,6 +1,6 @@
 //! What a server needs on disk: an index, and policies to load while it serves.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -37,7 +37,7 @@ impl House {
         let embedding = assembly::embedder(embedder, plan.cache.clone(), team)?;
         build(corpus, &embedding, &house.index(), &BuildOptions::default(), &Quiet)?;
         for directory in ["one", "two"] {
-            house.policy(directory, plan.adapter.as_deref())?;
+            house.policy(directory, plan)?;
         }
         Ok(house)
     }
@@ -52,17 +52,20 @@ impl House {
         self.root.join("policies")
     }
 
-    /// A policy called `swapped`, with an adapter where there is one for the model. The mock takes any.
-    fn policy(&self, directory: &str, adapter: Option<&Path>) -> anyhow::Result<()> {
+    /// A policy called `swapped`, with an adapter where there is one for the model. The mock takes any; a model that was
+    /// not trained in the loop stays in its form only when it is guided.
+    fn policy(&self, directory: &str, plan: &Plan) -> anyhow::Result<()> {
         let folder = self.policies().join(directory);
         std::fs::create_dir_all(&folder)?;
         let mut text = "name = \"swapped\"\nprotocol = \"routerag\"\n".to_owned();
-        match adapter {
-            Some(adapter) => {
-                let adapter = adapter.canonicalize().with_context(|| format!("--adapter {}", adapter.display()))?;
-                text.push_str(&format!("guided = true\nadapter = {:?}\n", adapter.display().to_string()));
-            }
-            None => std::fs::write(folder.join("adapter_config.json"), "{}")?,
+        if plan.mock() {
+            std::fs::write(folder.join("adapter_config.json"), "{}")?;
+        } else {
+            text.push_str("guided = true\n");
+        }
+        if let Some(adapter) = &plan.adapter {
+            let adapter = adapter.canonicalize().with_context(|| format!("--adapter {}", adapter.display()))?;
+            text.push_str(&format!("adapter = {:?}\n", adapter.display().to_string()));
         }
         std::fs::write(folder.join("policy.toml"), text)?;
         Ok(())

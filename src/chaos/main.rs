@@ -19,6 +19,7 @@ mod run;
 mod server;
 mod swap;
 mod tally;
+mod tether;
 mod wire;
 
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ use waymark::cli::{Cli, end};
 fn main() -> ExitCode {
     // The server under test is this same program, so that one build is enough.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
-        return end(Cli::parse().run());
+        return end(tether::tie().map_err(Into::into).and_then(|()| Cli::parse().run()));
     }
     end(plan::Plan::parse().run())
 }

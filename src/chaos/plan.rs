@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     #[arg(long, default_value_t = 5.0)]
     pub(crate) minutes: f64,
 
-    /// What is served: `mock`, or what `waymark serve --model` takes.
+    /// What is served: `mock`, or what `waymark serve --model` takes, such as `smollm2-135m-instruct`.
     #[arg(long, default_value = MOCK)]
     pub(crate) model: String,
 

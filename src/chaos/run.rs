@@ -1,5 +1,6 @@
 //! A run from its beginning to its end.
 
+use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     let house = tokio::task::spawn_blocking(move || House::build(&built, root)).await??;
     let start = Arc::new(Start::new(&plan, &house, log.clone()));
     let server = start.go(0).await?;
+    writeln!(io::stderr(), "the server is at http://{}, its log in {}", server.address, log.display())?;
     let pulse = Pulse::new(plan.clone(), server.address, server.pid());
     swap::load(&pulse, "one").await;
 

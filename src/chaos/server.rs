@@ -46,10 +46,10 @@ impl Start {
         if plan.mock() {
             flags.extend(["--mock".to_owned(), format!("--mock-step-ms={}", plan.step_ms)]);
         } else {
-            // Room for a few sequences of many: blocks are fought over.
+            // Room for a few sequences of many: blocks are fought over, and all were written while a life is young.
             flags.extend([
                 format!("--model={}", plan.model),
-                "--kv-bytes=512MiB".to_owned(),
+                "--kv-bytes=192MiB".to_owned(),
                 "--max-batch=16".to_owned(),
             ]);
             flags.extend(plan.cache.iter().map(|cache| format!("--cache={}", cache.display())));
@@ -78,7 +78,8 @@ impl Start {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
         command.args(&self.flags).arg(format!("--port={port}"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        // It ends when its input does: see `tether`.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         command.spawn().context("the server cannot be started")
     }
 }

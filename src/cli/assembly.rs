@@ -45,7 +45,7 @@ pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> a
     if !keys.required() && !config.address.ip().is_loopback() {
         tracing::warn!(address = %config.address, "there are no API keys: whoever reaches this address may do everything");
     }
-    let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys);
+    let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys).with_base_names(base.clone());
     if let Some(root) = &config.policy_root {
         let root = root.canonicalize().with_context(|| format!("--policy-root {}", root.display()))?;
         state = state.with_store(PolicyStore::new(root, base));

@@ -24,28 +24,30 @@ pub(crate) async fn unless_stopped<T: Send + 'static>(
     }
 }
 
-/// Reads again what `server` has from files, at every SIGHUP. Where it has nothing of that kind, a hang-up ends the
-/// process as ever.
+/// Reads again what `server` has from files, at every SIGHUP: keys, certificates, and policies that came from directories.
+/// Where it can have nothing of that kind, a hang-up ends the process as ever.
 pub(crate) fn reload_on_hangup(server: &Server) {
-    let (keys, tls) = (server.keys(), server.tls());
-    if !keys.required() && tls.is_none() {
+    let (state, tls) = (server.state().clone(), server.tls());
+    let policies = state.store.is_some() || state.policies.has_read_any();
+    if !state.keys.required() && tls.is_none() && !policies {
         return;
     }
     let mut hangups = Hangups::catch();
     tokio::spawn(async move {
         loop {
             hangups.next().await;
-            let (keys, tls) = (keys.clone(), tls.clone());
+            let (keys, tls) = (state.keys.clone(), tls.clone());
             // A file may lie on a disk that takes its time.
             let read = tokio::task::spawn_blocking(move || reload(&keys, tls.as_ref()));
             if let Err(error) = read.await {
                 tracing::error!(%error, "reading again has failed");
             }
+            state.reload_policies().await;
         }
     });
 }
 
-/// Reads everything again; what cannot be read stays as it was.
+/// Reads keys and certificates again; what cannot be read stays as it was.
 fn reload(keys: &Keys, tls: Option<&Tls>) {
     match keys.reload() {
         Ok(reloaded) => {

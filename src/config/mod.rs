@@ -46,7 +46,7 @@ pub struct ServeArgs {
     #[arg(long, env = "WAYMARK_PORT", default_value_t = 8080)]
     pub port: u16,
 
-    /// Directory of a policy to serve (`policy.toml`, maybe an adapter); may be given several times.
+    /// Directory of a policy to serve (`policy.toml`, maybe an adapter); may be given several times. Read again on SIGHUP.
     #[arg(long = "policy", env = "WAYMARK_POLICY", value_name = "DIR", value_delimiter = ',')]
     pub policies: Vec<PathBuf>,
 

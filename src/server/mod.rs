@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::api::auth::Keys;
 use crate::api::drain::{Drain, Phase};
 use crate::api::{self, AppState};
 use hall::Hall;
@@ -59,9 +58,9 @@ impl Server {
         self
     }
 
-    /// The keys it asks for.
-    pub fn keys(&self) -> Keys {
-        self.state.keys.clone()
+    /// What it serves.
+    pub fn state(&self) -> &AppState {
+        &self.state
     }
 
     /// What it proves itself with, if anything.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use waymark::agent::{
     Action, Budget, Conversation, Find, Format, Guide, Injected, Kind, Offer, Outcome, Policy, Prompt, Protocol,
-    Reading, Search, SearchError, SearchLimits, Searcher, Tags,
+    Reading, Search, SearchError, SearchLimits, Searcher, Tag, Tags,
 };
 use waymark::api::{PolicyStore, TextEmbedder};
 use waymark::engine::Health;
@@ -30,14 +30,21 @@ fn slow() -> waymark::engine::MockBackend {
 
 /// Asks for `bad` streamed and whole among three others who must not notice. Gives the two ways in which it failed.
 async fn among_others(house: &House, bad: &str) -> (String, Value) {
+    asked_among_others(house, &body(bad, false)).await
+}
+
+/// The same for a whole request.
+async fn asked_among_others(house: &House, bad: &Value) -> (String, Value) {
+    let mut stream = bad.clone();
+    stream["stream"] = json!(true);
     let good = (0..3).map(|number| async move { house.stream(&body(&format!("number {number}"), true)).await });
     let streamed = async {
-        let response = house.post("/v1/chat/completions", &body(bad, true)).await;
+        let response = house.post("/v1/chat/completions", &stream).await;
         assert!(response.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
         response.text().await.unwrap()
     };
     let whole = async {
-        let response = house.post("/v1/chat/completions", &body(bad, false)).await;
+        let response = house.post("/v1/chat/completions", bad).await;
         assert_eq!(response.status(), 500);
         assert!(response.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
         response.json::<Value>().await.unwrap()
@@ -115,7 +122,7 @@ impl Protocol for Broken {
     }
 
     fn tags(&self) -> &'static Tags {
-        self.1.tags()
+        if self.0 == "grammar" { &TAGLESS } else { self.1.tags() }
     }
 
     fn stops(&self) -> &'static [&'static str] {
@@ -146,6 +153,33 @@ impl Protocol for Broken {
     fn guide(&self, offer: &Offer) -> Option<Guide> {
         self.1.guide(offer)
     }
+}
+
+/// An answer that begins with no tag at all: the rule that waits for it has no byte to wait for, and panics on the thread
+/// that finds masks.
+static TAGLESS: Tags = Tags {
+    outside: Kind::Text,
+    pairs: &[Tag { kind: Kind::Answer, open: "", close: "</answer>" }],
+    names: &["answer"],
+    trims: true,
+};
+
+#[tokio::test]
+async fn a_panic_in_a_grammar() {
+    let mut plan = Plan::new(slow());
+    plan.policies.push(Broken::policy("grammar"));
+    let house = plan.build().await;
+    let mut bad = body("hello", false);
+    bad["model"] = json!("grammar");
+    bad["response_format"] = json!({"type": "json_object"});
+    let (streamed, whole) = asked_among_others(&house, &bad).await;
+    assert_told(&streamed, &whole, "sampling failed: panic");
+    // The threads that find masks live on.
+    bad["model"] = json!("plain");
+    bad["max_tokens"] = json!(4);
+    let (status, held) = house.chat(&bad).await;
+    assert_eq!(status, 200, "{held}");
+    assert!(held["choices"][0]["message"]["content"].as_str().unwrap().starts_with('{'), "{held}");
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use waymark::agent::{SearchLimits, Searcher};
 use waymark::api::Library;
-use waymark_index::{BuildOptions, Changes, CommitOptions, Corpus, Document, LiveIndex, OpenOptions, build, commit};
+use waymark_index::{
+    BuildOptions, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, LiveIndex, OpenOptions, build, commit,
+};
 
 use crate::house::{House, Plan, says};
 use crate::shelf::HashEmbed;
@@ -32,11 +34,16 @@ const IDS: [&str; 6] = ["a", "b", "c/d", "e", "f", "g"];
 
 /// A plan of a house over an index of the first edition, its folder, and the index.
 pub fn plan(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
+    plan_with(writable, Arc::new(HashEmbed::default()))
+}
+
+/// The same with another embedder for what comes.
+fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
     let dir = tempfile::tempdir().unwrap();
     let documents = IDS.iter().map(|id| serde_json::from_value::<Document>(body(id, 1)).unwrap()).collect();
     let (corpus, options) = (Corpus::from_documents("test", documents), BuildOptions::default());
     build(corpus, &HashEmbed::default(), dir.path(), &options, &()).unwrap();
-    let live = LiveIndex::open(dir.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    let live = LiveIndex::open(dir.path(), embed, OpenOptions::default()).unwrap();
     let live = Arc::new(live);
     let limits = SearchLimits { threads: 2, waiting: 64, timeout: Duration::from_secs(20) };
     let searcher = Searcher::new(Arc::clone(&live), limits).unwrap();
@@ -247,4 +254,47 @@ async fn every_search_is_of_the_one_snapshot_it_names() {
         p(0.95)
     );
     assert!(seen.len() >= 8, "{seen:?}");
+}
+
+/// Fills the disk once, in the middle of a commit: the file that it publishes by has no room any more.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Default)]
+struct Filling(HashEmbed, std::sync::Mutex<Option<std::path::PathBuf>>);
+
+#[cfg(target_os = "linux")]
+impl Embed for Filling {
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn dims(&self) -> usize {
+        self.0.dims()
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        if let Some(dir) = self.1.lock().unwrap().take() {
+            std::os::unix::fs::symlink("/dev/full", dir.join("manifest.json.part")).unwrap();
+        }
+        self.0.embed(texts)
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_full_disk_fails_the_commit_and_nothing_else() {
+    let filling = Arc::new(Filling::default());
+    let (dir, _, plan) = plan_with(true, filling.clone());
+    let house = plan.build().await;
+    *filling.1.lock().unwrap() = Some(dir.path().to_owned());
+    let refused = house.post("/v1/documents", &edition(&["a"], 2)).await;
+    assert!(refused.headers()["x-request-id"].to_str().unwrap().starts_with("req_"));
+    let (status, told) = answer(refused).await;
+    assert_eq!((status, &told["error"]["code"]), (500, &json!("commit_failed")), "{told}");
+    let (_, shown) = answer(house.get("/v1/documents/a").await).await;
+    assert_eq!((&shown["snapshot"], &shown["document"]), (&json!(1), &body("a", 1)));
+    let (status, found) = answer(house.post("/v1/search", &json!({"query": "edition1"})).await).await;
+    assert_eq!(status, 200, "{found}");
+    // The same change goes through once there is room, which the next commit makes.
+    let (status, done) = answer(house.post("/v1/documents", &edition(&["a"], 2)).await).await;
+    assert_eq!((status, &done["replaced"]), (200, &json!(1)), "{done}");
 }

@@ -16,76 +16,105 @@ use waymark_index::{Evidence, Mode};
 
 use crate::house::{House, Plan, Shelf, eventually, read_until, says, script};
 
-const STEP: Duration = Duration::from_millis(4);
+/// Long enough that two of them can be told from three.
+const STEP: Duration = Duration::from_millis(15);
+
+/// The routes that generate.
+const ROUTES: [&str; 4] = ["/v1/chat/completions", "/v1/agent", "/v1/responses", "/v1/completions"];
+
+/// A request for `model` that says `text`, to any of those routes.
+fn ask(path: &str, model: &str, text: &str, stream: bool) -> Value {
+    let (name, said) = match path {
+        "/v1/agent" => ("question", json!(text)),
+        "/v1/responses" => ("input", json!(text)),
+        "/v1/completions" => ("prompt", json!(text)),
+        _ => ("messages", json!([{"role": "user", "content": text}])),
+    };
+    let mut request = json!({"model": model, "stream": stream, name: said});
+    if path == "/v1/completions" {
+        // Where nothing is said these are short.
+        request["max_tokens"] = json!(1000);
+    }
+    request
+}
+
+/// Every way to ask: each route, streamed and in one piece. Responses are stored in either.
+fn ways() -> impl Iterator<Item = (&'static str, bool)> {
+    ROUTES.into_iter().flat_map(|path| [(path, true), (path, false)])
+}
 
 fn body(model: &str, stream: bool) -> Value {
-    json!({"model": model, "stream": stream, "messages": [{"role": "user", "content": "hello"}]})
+    ask("/v1/chat/completions", model, "hello", stream)
 }
 
 fn slow() -> MockBackend {
     says(&"word ".repeat(1000)).with_time(STEP, Duration::ZERO)
 }
 
-#[tokio::test]
-async fn while_decoding_streamed() {
-    let house = House::new(slow()).await;
-    let mut socket = house.raw("/v1/chat/completions", &body("plain", true)).await;
-    read_until(&mut socket, "\"content\":\"w\"").await;
+/// Drops the connection; once the server knows, the blocks are free within two steps.
+async fn leave(house: &House, socket: TcpStream) {
+    let running = house.state.drain.running();
     drop(socket);
+    // What a request held is dropped before its place among the running ones.
+    while house.state.drain.running() == running {
+        tokio::time::sleep(Duration::from_micros(200)).await;
+    }
+    freed(house).await;
+}
+
+/// From now on the blocks are free within two steps.
+async fn freed(house: &House) {
+    let counters = house.state.runtime.engine.counters();
+    let steps = counters.steps_total.get();
+    eventually("its blocks are free", || counters.blocks_used.get() == 0).await;
+    assert!(counters.steps_total.get() - steps <= 2, "{} steps later", counters.steps_total.get() - steps);
     house.quiet().await;
-    assert!(house.state.runtime.engine.counters().decode_tokens_total.get() < 1000);
 }
 
 #[tokio::test]
-async fn while_decoding_whole() {
-    for path in ["/v1/chat/completions", "/v1/agent"] {
-        let house = House::new(slow()).await;
-        let request = match path {
-            "/v1/agent" => json!({"question": "hello", "model": "plain"}),
-            _ => body("plain", false),
-        };
-        let socket = house.raw(path, &request).await;
-        let counters = house.state.runtime.engine.counters();
-        eventually("tokens are sampled", || counters.decode_tokens_total.get() > 5).await;
+async fn while_queued() {
+    let engine = EngineConfig { max_batch_rows: 1, ..EngineConfig::default() };
+    let house = Plan { engine, ..Plan::new(slow()) }.build().await;
+    let counters = house.state.runtime.engine.counters();
+    let mut first = house.raw("/v1/chat/completions", &body("plain", true)).await;
+    read_until(&mut first, "\"content\":\"w\"").await;
+    for (path, stream) in ways() {
+        let socket = house.raw(path, &ask(path, "plain", "hello", stream)).await;
+        eventually("one waits", || counters.sessions_waiting.get() == 1).await;
         drop(socket);
-        house.quiet().await;
-        assert!(counters.decode_tokens_total.get() < 1000);
+        eventually("nobody waits", || counters.sessions_waiting.get() == 0).await;
+        assert_eq!(counters.sessions_running.get(), 1, "the first is not touched");
     }
+    drop(first);
+    house.quiet().await;
 }
 
 #[tokio::test]
 async fn while_prefilling() {
     let engine = EngineConfig { step_tokens: 16, ..EngineConfig::default() };
-    for stream in [true, false] {
-        let house =
-            Plan { engine: engine.clone(), ..Plan::new(says("hi").with_time(STEP, Duration::ZERO)) }.build().await;
-        let mut request = body("plain", stream);
-        request["messages"][0]["content"] = json!("long ".repeat(2000));
-        let socket = house.raw("/v1/chat/completions", &request).await;
-        let counters = house.state.runtime.engine.counters();
-        eventually("the prefill has begun", || counters.prefill_tokens_total.get() > 16).await;
-        drop(socket);
-        house.quiet().await;
-        assert!(counters.prefill_tokens_total.get() < 9000, "the prefill went on");
-        assert_eq!(counters.decode_tokens_total.get(), 0);
+    let house = Plan { engine, ..Plan::new(says("hi").with_time(STEP, Duration::ZERO)) }.build().await;
+    let counters = house.state.runtime.engine.counters();
+    for (index, (path, stream)) in ways().enumerate() {
+        // Each its own text, so that none finds its prefix in the cache.
+        let text = format!("{index} long ").repeat(1000);
+        let computed = counters.prefill_tokens_total.get();
+        let socket = house.raw(path, &ask(path, "plain", &text, stream)).await;
+        eventually("it prefills", || counters.prefill_tokens_total.get() > computed + 16).await;
+        leave(&house, socket).await;
+        assert!(counters.prefill_tokens_total.get() - computed < 4000, "the prefill went on");
     }
+    assert_eq!(counters.decode_tokens_total.get(), 0);
 }
 
 #[tokio::test]
-async fn while_queued() {
-    for stream in [true, false] {
-        let engine = EngineConfig { max_batch_rows: 1, ..EngineConfig::default() };
-        let house = Plan { engine, ..Plan::new(slow()) }.build().await;
-        let mut first = house.raw("/v1/chat/completions", &body("plain", true)).await;
-        read_until(&mut first, "\"content\":\"w\"").await;
-        let second = house.raw("/v1/chat/completions", &body("plain", stream)).await;
-        let counters = house.state.runtime.engine.counters();
-        eventually("one waits", || counters.sessions_waiting.get() == 1).await;
-        drop(second);
-        eventually("nobody waits", || counters.sessions_waiting.get() == 0).await;
-        assert_eq!(counters.sessions_running.get(), 1, "the first is not touched");
-        drop(first);
-        house.quiet().await;
+async fn while_decoding() {
+    let house = House::new(slow()).await;
+    let counters = house.state.runtime.engine.counters();
+    for (path, stream) in ways() {
+        let sampled = counters.decode_tokens_total.get();
+        let socket = house.raw(path, &ask(path, "plain", "hello", stream)).await;
+        eventually("it decodes", || counters.decode_tokens_total.get() > sampled + 2).await;
+        leave(&house, socket).await;
     }
 }
 
@@ -119,22 +148,58 @@ impl Search for Abyss {
 #[tokio::test]
 async fn while_searching() {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
-    for (path, request) in [
-        ("/v1/chat/completions", body("routerag", true)),
-        ("/v1/chat/completions", body("routerag", false)),
-        ("/v1/agent", json!({"question": "hello", "model": "routerag", "stream": true})),
-        ("/v1/agent", json!({"question": "hello", "model": "routerag"})),
-        ("/v1/search", json!({"query": "hello"})),
-    ] {
+    let search = ("/v1/search", json!({"query": "hello"}));
+    // A prompt as it stands is not searched for.
+    let loops = ways().filter(|(path, _)| *path != "/v1/completions");
+    let asked = loops.map(|(path, stream)| (path, ask(path, "routerag", "hello", stream))).chain([search]);
+    for (path, request) in asked {
         let waiting = Arc::new(AtomicUsize::new(0));
         let searcher = Some(Arc::new(Abyss(waiting.clone())) as Arc<dyn Search>);
         let house = Plan { searcher, ..Plan::new(script(&lines)) }.build().await;
         let socket = house.raw(path, &request).await;
         eventually("a search runs", || waiting.load(SeqCst) == 1).await;
-        drop(socket);
+        leave(&house, socket).await;
         eventually("the search was given up", || waiting.load(SeqCst) == 0).await;
-        house.quiet().await;
     }
+}
+
+/// Without its last event a response is not one that could be fetched or continued.
+#[tokio::test]
+async fn a_stored_response_that_was_left_is_not_kept() {
+    let house = House::new(slow()).await;
+    let mut socket = house.raw("/v1/responses", &ask("/v1/responses", "plain", "hello", true)).await;
+    let id = response(&read_until(&mut socket, "output_text.delta").await);
+    leave(&house, socket).await;
+    assert_eq!(house.get(&format!("/v1/responses/{id}")).await.status(), 404);
+    let continued = json!({"model": "plain", "input": "and?", "previous_response_id": id});
+    assert_eq!(house.post("/v1/responses", &continued).await.status(), 404);
+}
+
+/// One made in the background goes on without its client, until it is cancelled: the same as leaving any other.
+#[tokio::test]
+async fn a_response_in_the_background_is_cancelled_like_one_that_was_left() {
+    let engine = EngineConfig { step_tokens: 16, ..EngineConfig::default() };
+    let house = Plan { engine, ..Plan::new(slow()) }.build().await;
+    let counters = house.state.runtime.engine.counters();
+    // The second is cancelled in its prefill.
+    for text in ["hello".to_owned(), "a long one ".repeat(1000)] {
+        let mut request = ask("/v1/responses", "plain", &text, true);
+        request["background"] = json!(true);
+        let steps = counters.steps_total.get();
+        let mut socket = house.raw("/v1/responses", &request).await;
+        let id = response(&read_until(&mut socket, "response.created").await);
+        drop(socket);
+        eventually("it goes on", || counters.steps_total.get() > steps + 8).await;
+        let cancelled = house.post(&format!("/v1/responses/{id}/cancel"), &json!({})).await;
+        assert_eq!(cancelled.json::<Value>().await.unwrap()["status"], "cancelled");
+        freed(&house).await;
+    }
+}
+
+/// The id of the response that a stream tells of.
+fn response(stream: &str) -> String {
+    let id = stream.split("\"id\":\"resp_").nth(1).and_then(|rest| rest.split('"').next());
+    format!("resp_{}", id.unwrap_or_else(|| panic!("no id in {stream}")))
 }
 
 #[tokio::test]
@@ -146,84 +211,6 @@ async fn the_silence_of_a_search_is_filled() {
     let mut socket = house.raw("/v1/chat/completions", &body("routerag", true)).await;
     read_until(&mut socket, ": ping\n\n").await;
     drop(socket);
-    house.quiet().await;
-}
-
-/// How a request asks, on every route that generates.
-fn asks() -> [(&'static str, Value); 4] {
-    [
-        ("/v1/chat/completions", body("plain", true)),
-        ("/v1/chat/completions", body("plain", false)),
-        ("/v1/agent", json!({"question": "hello", "model": "plain", "stream": true})),
-        ("/v1/agent", json!({"question": "hello", "model": "plain"})),
-    ]
-}
-
-/// Drops the connection; once the server knows, the blocks are free within two steps.
-async fn leave(house: &House, socket: TcpStream) {
-    let counters = house.state.runtime.engine.counters();
-    let running = house.state.drain.running();
-    drop(socket);
-    // What a request held is dropped before its place among the running ones.
-    while house.state.drain.running() == running {
-        tokio::time::sleep(Duration::from_micros(200)).await;
-    }
-    let steps = counters.steps_total.get();
-    eventually("its blocks are free", || counters.blocks_used.get() == 0).await;
-    assert!(counters.steps_total.get() - steps <= 2, "{} steps later", counters.steps_total.get() - steps);
-    house.quiet().await;
-}
-
-/// Long enough that two of them can be told from three.
-const LONG_STEP: Duration = Duration::from_millis(15);
-
-#[tokio::test]
-async fn blocks_are_free_within_two_steps_of_a_decode() {
-    let house = House::new(says(&"word ".repeat(1000)).with_time(LONG_STEP, Duration::ZERO)).await;
-    let counters = house.state.runtime.engine.counters();
-    for (path, request) in asks() {
-        let sampled = counters.decode_tokens_total.get();
-        let socket = house.raw(path, &request).await;
-        eventually("it decodes", || counters.decode_tokens_total.get() > sampled + 2).await;
-        leave(&house, socket).await;
-    }
-}
-
-#[tokio::test]
-async fn blocks_are_free_within_two_steps_of_a_prefill() {
-    let engine = EngineConfig { step_tokens: 16, ..EngineConfig::default() };
-    let house = Plan { engine, ..Plan::new(says("hi").with_time(LONG_STEP, Duration::ZERO)) }.build().await;
-    let counters = house.state.runtime.engine.counters();
-    for (index, (path, mut request)) in asks().into_iter().enumerate() {
-        // Each its own text, so that none finds its prefix in the cache.
-        let text = format!("{index} long ").repeat(1000);
-        match request.get_mut("question") {
-            Some(question) => *question = json!(text),
-            None => request["messages"][0]["content"] = json!(text),
-        }
-        let computed = counters.prefill_tokens_total.get();
-        let socket = house.raw(path, &request).await;
-        eventually("it prefills", || counters.prefill_tokens_total.get() > computed + 16).await;
-        leave(&house, socket).await;
-    }
-    assert_eq!(counters.decode_tokens_total.get(), 0);
-}
-
-#[tokio::test]
-async fn a_waiting_request_of_every_kind_is_forgotten_at_once() {
-    let engine = EngineConfig { max_batch_rows: 1, ..EngineConfig::default() };
-    let house = Plan { engine, ..Plan::new(slow()) }.build().await;
-    let counters = house.state.runtime.engine.counters();
-    let mut first = house.raw("/v1/chat/completions", &body("plain", true)).await;
-    read_until(&mut first, "\"content\":\"w\"").await;
-    for (path, request) in asks() {
-        let socket = house.raw(path, &request).await;
-        eventually("one waits", || counters.sessions_waiting.get() == 1).await;
-        drop(socket);
-        eventually("nobody waits", || counters.sessions_waiting.get() == 0).await;
-        assert_eq!(counters.sessions_running.get(), 1, "the first is not touched");
-    }
-    drop(first);
     house.quiet().await;
 }
 
@@ -257,10 +244,9 @@ async fn a_thousand_times_and_the_next_one_is_served() {
     for _ in 0..40 {
         let clients: Vec<_> = (0..25)
             .map(|_| {
-                let (path, mut request) = asks()[rng.random_range(0..4)].clone();
-                if rng.random() {
-                    request["model"] = json!("routerag");
-                }
+                let path = ROUTES[rng.random_range(0..ROUTES.len())];
+                let model = ["plain", "routerag"][rng.random_range(0..2)];
+                let request = ask(path, model, "hello", rng.random());
                 let (house, life) = (&house, Duration::from_micros(rng.random_range(0..40_000)));
                 async move {
                     let socket = house.raw(path, &request).await;

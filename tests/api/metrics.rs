@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::engine::mock::Lines;
 
-use crate::house::{House, Letters, Plan, script};
+use crate::house::{House, Letters, Plan, says, script};
 
 /// What is promised of one metric.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,5 +117,45 @@ async fn every_query_of_the_dashboard_finds_its_metric() {
             let histogram = whole.and_then(|name| shown.get(name)).filter(|metric| metric.kind == "histogram");
             assert!(shown.contains_key(name) || histogram.is_some(), "{name} in {query}");
         }
+    }
+}
+
+/// The value of a gauge without labels.
+async fn gauge(house: &House, name: &str) -> u64 {
+    let text = house.get("/metrics").await.text().await.unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+}
+
+#[tokio::test]
+async fn what_is_kept_is_counted_until_it_is_forgotten() {
+    let mut plan = Plan::new(says(&"word ".repeat(20)));
+    plan.http.resume.grace = Duration::from_millis(500);
+    let house = plan.build().await;
+    let body = json!({"model": "plain", "input": "hello"});
+    let response: Value = house.post("/v1/responses", &body).await.json().await.unwrap();
+    let body = json!({"model": "plain", "question": "hello", "stream": true, "resumable": true});
+    let streamed = house.post("/v1/agent", &body).await;
+    assert_eq!(streamed.status(), 200);
+    let streamed = streamed.text().await.unwrap();
+    for (name, count) in [("traces_kept", 2), ("responses_kept", 1), ("resumable_streams", 1)] {
+        assert_eq!(gauge(&house, &format!("waymark_{name}")).await, count, "{name}");
+        assert!(gauge(&house, &format!("waymark_{name}_bytes")).await > 0, "{name}");
+    }
+    // Everything that was sent is held for a reader who has lost it.
+    assert_eq!(gauge(&house, "waymark_resumable_streams_bytes").await, streamed.len() as u64);
+    let list: Value = house.get("/v1/traces").await.json().await.unwrap();
+    let traces =
+        list["data"].as_array().unwrap().iter().map(|trace| format!("traces/{}", trace["id"].as_str().unwrap()));
+    for path in traces.chain([format!("responses/{}", response["id"].as_str().unwrap())]) {
+        assert_eq!(house.client.delete(house.url(&format!("/v1/{path}"))).send().await.unwrap().status(), 200);
+    }
+    let held = || async { gauge(&house, "waymark_resumable_streams").await };
+    while held().await > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for name in ["traces_kept", "responses_kept", "resumable_streams"] {
+        assert_eq!(gauge(&house, &format!("waymark_{name}")).await, 0, "{name}");
+        assert_eq!(gauge(&house, &format!("waymark_{name}_bytes")).await, 0, "{name}");
     }
 }

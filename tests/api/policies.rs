@@ -167,3 +167,42 @@ async fn policies_are_fixed_without_a_root() {
     assert_eq!(unload(&house, "plain").await.0, 403);
     assert_eq!(house.get("/v1/policies").await.status(), 200);
 }
+
+#[tokio::test]
+async fn what_came_from_a_directory_is_read_again() {
+    let (root, house) = house().await;
+    for (directory, name) in [("one", "first"), ("two", "second"), ("three", "third"), ("four", "fourth")] {
+        write(&root.path().join(directory), name);
+        assert_eq!(load(&house, directory).await.0, 200);
+    }
+    let served = async || {
+        let list: Value = house.get("/v1/policies").await.json().await.unwrap();
+        let loaded = list["data"].as_array().unwrap().iter().filter(|policy| policy["directory"].is_string());
+        let told = |policy: &Value| {
+            let told = ["directory", "name"].map(|field| policy[field].as_str().unwrap().to_owned());
+            (told, policy["generation"].as_u64().unwrap())
+        };
+        loaded.map(told).collect::<Vec<_>>()
+    };
+    let before = served().await;
+    // One has a new name, one a name that is taken, one is broken, and one is as it was but for its adapter.
+    write(&root.path().join("one"), "renamed");
+    write(&root.path().join("two"), "third");
+    fs::write(root.path().join("three/policy.toml"), "nonsense").unwrap();
+    let running = house.raw("/v1/chat/completions", &question("fourth")).await;
+    house.state.reload_policies().await;
+    let after = served().await;
+    let names: Vec<&str> = after.iter().map(|([_, name], _)| name.as_str()).collect();
+    assert_eq!(names, ["renamed", "second", "third", "fourth"]);
+    let changed: Vec<bool> = before.iter().zip(&after).map(|((_, old), (_, new))| old != new).collect();
+    assert_eq!(changed, [true, false, false, true]);
+    drop(running);
+    for (name, status) in [("renamed", 200), ("first", 404), ("second", 200), ("third", 200), ("fourth", 200)] {
+        assert_eq!(house.chat(&question(name)).await.0, status, "{name}");
+    }
+    // One that was unloaded does not come back.
+    assert_eq!(unload(&house, "fourth").await.0, 200);
+    house.state.reload_policies().await;
+    assert_eq!(served().await.len(), 3);
+    house.quiet().await;
+}

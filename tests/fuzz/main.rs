@@ -77,6 +77,7 @@ targets! {
     openie: 200,
     protocol: 500,
     request: 150,
+    responses: 150,
     safetensors: 200,
     stream: 20,
     template: 100,

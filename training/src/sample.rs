@@ -56,6 +56,9 @@ pub struct Sample {
     /// it was kept do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
+    /// Whether its answer is the guess of a teacher that did not find it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guessed: bool,
     /// Every token id, the prompt's first.
     pub tokens: Vec<u32>,
     /// Who wrote them, as runs that cover all tokens in order: `[["prompt",380],["policy",41],…]`.
@@ -163,6 +166,7 @@ impl Sample {
         let tokens = &trajectory.tokens;
         Sample {
             origins: spans(tokens),
+            guessed: false,
             forced: forced(tokens),
             logprobs: logprobs(tokens),
             tokens: tokens.iter().map(|token| token.id).collect(),

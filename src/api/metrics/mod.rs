@@ -2,6 +2,7 @@
 //! `docs/metrics.md` lists every one of them; names and units are stable.
 
 mod engine;
+mod held;
 mod process;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use self::engine::EngineCollector;
+pub(crate) use self::held::{Held, HeldCollector};
 use self::process::ProcessCollector;
 use crate::engine::Engine;
 
@@ -84,8 +86,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics that show the counters of `engine` beside their own.
-    pub fn new(engine: &Engine) -> Self {
+    /// Metrics that show the counters of `engine` and what is `held` beside their own.
+    pub(crate) fn new(engine: &Engine, held: HeldCollector) -> Self {
         let mut whole = Registry::default();
         whole.register_collector(Box::new(ProcessCollector));
         let registry = whole.sub_registry_with_prefix("waymark");
@@ -135,6 +137,7 @@ impl Metrics {
         let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("model", engine.spec().name.clone())];
         registry.register("build", "What is running; always 1", Info::new(labels.to_vec()));
         registry.register_collector(Box::new(EngineCollector(engine.clone())));
+        registry.register_collector(Box::new(held));
         metrics.registry = Arc::new(whole);
         metrics
     }

@@ -10,6 +10,7 @@ use crate::agent::Message;
 use crate::api::archive::Archive;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
+use crate::api::metrics::Held;
 use crate::config::ResponseLimits;
 
 /// The responses of a server; clones share them.
@@ -103,6 +104,11 @@ impl Responses {
         if stored {
             self.kept.insert(entry.id.clone(), Arc::clone(entry), entry.bytes());
         }
+    }
+
+    /// How much is kept.
+    pub(crate) fn held(&self) -> Held {
+        self.kept.held()
     }
 
     /// Counts a response no longer among those that are made in the background.

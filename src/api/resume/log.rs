@@ -36,6 +36,11 @@ impl Log {
         self.first + self.events.len() as u64 - 1
     }
 
+    /// Bytes of the events that are held.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.0 + self.bytes.1
+    }
+
     /// Whether every event was given out.
     pub(super) fn is_sent(&self) -> bool {
         self.sent == self.last()
@@ -149,7 +154,7 @@ mod tests {
                 }
                 prop_assert_eq!(log.last() as usize, all.len());
                 let held: usize = log.events.iter().map(Bytes::len).sum();
-                prop_assert_eq!(held, log.bytes.0 + log.bytes.1);
+                prop_assert_eq!(held, log.bytes());
                 prop_assert!(log.bytes.0 <= log.half && log.bytes.1 < log.half + 30);
             }
         }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::auth::Caller;
 use super::error::{ApiError, Code};
+use super::metrics::Held;
 use crate::config::ResumeConfig;
 use stream::Stream;
 
@@ -72,6 +73,12 @@ impl Streams {
         self.lock().get(id).filter(|stream| stream.owner == caller.key).cloned()
     }
 
+    /// How many are known, and what their events take.
+    pub(crate) fn held(&self) -> Held {
+        let open = self.lock();
+        Held { count: open.len(), bytes: open.values().map(|stream| stream.bytes()).sum() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Stream>>> {
         // Nothing in here can panic halfway through a change.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,10 +120,13 @@ mod tests {
         streams.room(&other).unwrap();
         // Over but not read, it is still somebody's work that lies here.
         opened.stream.push(Bytes::from_static(b"x"));
+        assert_eq!(streams.held(), Held { count: 1, bytes: 1 });
         opened.stream.end();
         assert!(streams.room(&one).is_err());
         let reading = read(opened.stream.clone(), 0).unwrap().unwrap();
         assert_eq!(reading.frames().collect::<Vec<_>>().await, ["x"]);
         streams.room(&one).unwrap();
+        drop(opened);
+        assert_eq!(streams.held(), Held::default());
     }
 }

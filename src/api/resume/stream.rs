@@ -58,6 +58,11 @@ impl Stream {
         self.state.borrow().log.last() + 1
     }
 
+    /// What its events take that are held.
+    pub(super) fn bytes(&self) -> usize {
+        self.state.borrow().log.bytes()
+    }
+
     /// No more events come.
     pub(super) fn end(&self) {
         self.state.send_modify(|state| state.over = true);

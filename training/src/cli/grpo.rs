@@ -173,18 +173,15 @@ impl Args {
         Ok(Begun { before, init, reference, compared })
     }
 
-    /// The arithmetic of the engine: the learner's, so that both say the same; a card has its own.
-    fn arithmetic(&self, recipe: &Recipe) -> Option<Arithmetic> {
-        (self.rollout_device == Device::Cpu).then_some(recipe.arithmetic)
-    }
-
     /// The engine that makes the rollouts, and what embeds queries for their searches.
     fn engine(&self, recipe: &Recipe, settings: &Grpo, team: &Arc<Team>) -> anyhow::Result<(Runtime, Embedding)> {
+        // The learner's, so that both say the same; a card computes in bf16 whatever is asked.
+        let rounded = Some(recipe.arithmetic).filter(|arithmetic| *arithmetic != Arithmetic::F32);
         let model = ModelConfig {
             mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
             cache: self.machine.cache.clone(),
-            device: DeviceConfig::of(self.rollout_device).with(self.arithmetic(recipe)),
+            device: DeviceConfig::of(self.rollout_device).with(rounded),
             threads: team.threads(),
             kv_bytes: self.kv_bytes.0,
             max_batch: settings.concurrent,

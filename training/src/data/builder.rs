@@ -65,6 +65,7 @@ impl Stage {
         if let Some(failure) = teacher.lock().unwrap_or_else(PoisonError::into_inner).failure() {
             return Ok(Err(failure));
         }
+        let guessed = teacher.lock().unwrap_or_else(PoisonError::into_inner).guessed();
         let right = |answer: &String| lesson.golds.iter().any(|gold| plain(gold) == plain(answer));
         if trajectory.finish != Reason::Stop || trajectory.valid_actions() != trajectory.turns() {
             return Ok(Err("the loop did not take it"));
@@ -76,7 +77,7 @@ impl Stage {
         trajectory.tokens.iter_mut().for_each(|token| token.logprob = None);
         trajectory.evidence.iter_mut().for_each(|found| found.seconds = 0.0);
         let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
-        Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), ..sample }))
+        Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), guessed, ..sample }))
     }
 
     fn task(&self, lesson: &Lesson, dataset: &str, seed: u64) -> Task {

@@ -46,6 +46,11 @@ impl<'o> Shown<'o> {
         (!body.is_empty() && begins(&source.text).starts_with(&begins(body))).then_some(body)
     }
 
+    /// Whether words stand in it, title included, whatever they say there.
+    pub fn has(&self, words: &str) -> bool {
+        find(self.text, words).is_some()
+    }
+
     /// The title, as far as it can be told from the text.
     pub fn title(&self) -> &'o str {
         self.text.split(") ").next().unwrap_or(self.text)

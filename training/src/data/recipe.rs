@@ -79,8 +79,15 @@ impl Recipe {
         recipe.flaw().map_or(Ok(recipe), |flaw| Err(fail(flaw)))
     }
 
-    /// What is wrong with the names of its sources: samples are told apart by them, and files are called so.
+    /// What is wrong with its shares, or with the names of its sources: samples are told apart by them, and files are
+    /// called so.
     fn flaw(&self) -> Option<String> {
+        let Habits { mislead, explore, wide, concede } = self.habits;
+        for (name, share) in [("mislead", mislead), ("explore", explore), ("wide", wide), ("concede", concede)] {
+            if !(0.0..=1.0).contains(&share) {
+                return Some(format!("habits.{name} = {share}: must be from 0 to 1"));
+            }
+        }
         let names: Vec<&str> = self.sources.iter().map(|source| source.dataset.as_str()).collect();
         for (at, name) in names.iter().enumerate() {
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -103,13 +110,27 @@ mod tests {
     const SOURCE: &str = "form = \"single\"\ncorpus = \"c\"\nindex = \"i\"\nlessons = 3\nheld_out = 1\nvariants = 1\n";
 
     fn read(names: &[&str]) -> Result<Recipe, RecipeError> {
+        read_with(names, "0.0")
+    }
+
+    fn read_with(names: &[&str], concede: &str) -> Result<Recipe, RecipeError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("recipe.toml");
         let sources = names.iter().map(|name| format!("[[source]]\ndataset = \"{name}\"\n{SOURCE}"));
-        let head =
-            "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\nconcede = 0.0\n".to_owned();
+        let head = format!(
+            "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\nconcede = {concede}\n"
+        );
         std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
         Recipe::read(&path)
+    }
+
+    #[test]
+    fn shares_are_from_nothing_to_all() {
+        assert!(read_with(&["a"], "1.0").is_ok());
+        for concede in ["60.0", "-0.1", "nan"] {
+            let message = read_with(&["a"], concede).unwrap_err().to_string();
+            assert!(message.contains("recipe.toml: habits.concede"), "{message}");
+        }
     }
 
     #[test]

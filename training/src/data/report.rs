@@ -20,6 +20,8 @@ pub struct Row {
     pub modes: [usize; 3],
     /// Trajectories with more than one search.
     pub several: usize,
+    /// Trajectories that end in a guess.
+    pub guessed: usize,
     /// Tokens of prompts.
     pub prompt: usize,
     /// Tokens of the policy.
@@ -44,6 +46,7 @@ impl Report {
         row.samples += 1;
         row.turns += sample.actions.len();
         row.several += usize::from(sample.evidence.len() > 1);
+        row.guessed += usize::from(sample.guessed);
         row.prompt += sample.count(Origin::Prompt);
         row.policy += sample.count(Origin::Policy);
         row.environment += sample.count(Origin::Environment);
@@ -62,12 +65,14 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = ["samples", "turns", "passage", "graph", "hybrid", "several", "prompt", "policy", "environment"];
+        let head =
+            ["samples", "turns", "passage", "graph", "hybrid", "several", "guessed", "prompt", "policy", "environment"];
         writeln!(f, "{:<16}{}", "", head.map(|name| format!("{name:>12}")).concat())?;
         for (name, row) in &self.rows {
             let per = |count: usize| format!("{:.1}", count as f64 / row.samples.max(1) as f64);
             let [passage, graph, hybrid] = row.modes.map(|count| count.to_string());
-            let cells = [row.samples.to_string(), per(row.turns), passage, graph, hybrid, row.several.to_string()];
+            let [several, guessed] = [row.several, row.guessed].map(|count| count.to_string());
+            let cells = [row.samples.to_string(), per(row.turns), passage, graph, hybrid, several, guessed];
             let tokens = [per(row.prompt), per(row.policy), per(row.environment)];
             let line = cells.iter().chain(&tokens).fold(String::new(), |mut line, cell| {
                 let _ = write!(line, "{cell:>12}");

@@ -36,9 +36,9 @@ pub struct Habits {
     pub explore: f64,
     /// Share of questions of several hops that begin with one search for all, where that finds two of them.
     pub wide: f64,
-    /// Share of lessons with a hop that no search finds which are taught all the same: two or three different searches
-    /// miss, and the teacher answers as well as it can. Without them a policy knows only searches that find in the end,
-    /// and where none does it repeats itself until its turns are used up.
+    /// Share of plays of a lesson with a hop that no search finds which are taught all the same: up to three different
+    /// searches miss, and the teacher gives the gold as its guess, though it read it nowhere. Without them a policy knows
+    /// only searches that find in the end, and where none does it repeats itself until its turns are used up.
     pub concede: f64,
 }
 
@@ -96,6 +96,11 @@ pub struct Teacher {
     last: Option<Mode>,
     /// After how many searches for one hop the teacher concedes, if it does.
     patience: Option<usize>,
+    /// Whether a passage shown since the last finding has the words that are looked for, told of something else or in a
+    /// way that is not understood: nobody could say then that the documents do not tell.
+    shown: bool,
+    /// Whether the answer is a guess.
+    guessed: bool,
     failure: Option<Failure>,
 }
 
@@ -104,8 +109,26 @@ impl Teacher {
     pub fn new(lesson: Lesson, prober: Arc<Prober>, habits: Habits, seed: u64) -> Teacher {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let patience = rng.random_bool(habits.concede).then(|| rng.random_range(2..=3));
-        let made = HashSet::new();
-        Teacher { lesson, prober, habits, rng, at: 0, searches: 0, tries: 0, made, last: None, patience, failure: None }
+        Teacher {
+            lesson,
+            prober,
+            habits,
+            rng,
+            at: 0,
+            searches: 0,
+            tries: 0,
+            made: HashSet::new(),
+            last: None,
+            patience,
+            shown: false,
+            guessed: false,
+            failure: None,
+        }
+    }
+
+    /// Whether its answer is a guess: what it gave was not found.
+    pub fn guessed(&self) -> bool {
+        self.guessed
     }
 
     /// Why it gave up, where it did.
@@ -122,7 +145,10 @@ impl Teacher {
             said.push(phrase::found(&mut self.rng, hop, &finding, last));
             answer = Some(finding.answer);
             self.at += 1;
-            self.tries = 0;
+            (self.tries, self.shown) = (0, false);
+        }
+        if let Some(hop) = self.lesson.hops.get(self.at) {
+            self.shown |= passages.iter().any(|passage| passage.has(&hop.answer));
         }
         (said.join(" "), answer)
     }
@@ -166,20 +192,30 @@ impl Teacher {
             (true, false) => [Mode::Graph, Mode::Hybrid, Mode::Passage],
             (true, true) => [Mode::Hybrid, Mode::Graph, Mode::Passage],
         };
-        let open = |query: &str, mode| !self.made.contains(&(query.to_owned(), mode));
-        let finds = |query: &str, mode| reading::read(hop, &reading::shown(&self.prober.probe(query, mode))).is_some();
         let all = |modes: &[Mode]| {
             let pairs = modes.iter().flat_map(|mode| queries.iter().map(|query| ((*query).clone(), *mode)));
-            pairs.filter(|(query, mode)| open(query, *mode)).collect::<Vec<_>>()
+            pairs.filter(|search| !self.made.contains(search)).collect::<Vec<_>>()
         };
-        let Some(right) = all(&modes).into_iter().find(|(query, mode)| finds(query, *mode)) else {
+        let Some(right) = all(&modes).into_iter().find(|search| self.finds(hop, search)) else {
             return all(&modes).into_iter().next().filter(|_| self.patience.is_some_and(|most| self.tries < most));
         };
         if self.tries == 0 && rng.random_bool(self.habits.mislead) {
-            let wrong = all(&[Mode::Passage, Mode::Graph]).into_iter().find(|(query, mode)| !finds(query, *mode));
+            let wrong = all(&[Mode::Passage, Mode::Graph]).into_iter().find(|search| !self.finds(hop, search));
             return Some(wrong.unwrap_or(right));
         }
         Some(right)
+    }
+
+    /// Whether a search shows what the hop asks for.
+    fn finds(&self, hop: &Hop, (query, mode): &(String, Mode)) -> bool {
+        reading::read(hop, &reading::shown(&self.prober.probe(query, *mode))).is_some()
+    }
+
+    /// Whether no search at all would have found the hop at hand.
+    fn is_lost(&self) -> bool {
+        let Some(hop) = self.lesson.hops.get(self.at) else { return false };
+        let mut all = MODES.iter().flat_map(|mode| hop.queries.iter().map(|query| (query.clone(), *mode)));
+        !all.any(|search| self.finds(hop, &search))
     }
 
     /// The last turn, once everything is found.
@@ -195,9 +231,10 @@ impl Teacher {
         turn(&format!("{said} {why}"), &format!("<answer> {answer} </answer>"))
     }
 
-    /// The end of a lesson whose hop was not found: the best guess of a teacher that concedes.
+    /// The end of a lesson whose hop was not found: a guess, of a teacher that concedes.
     fn give_up(&mut self, said: &str, failure: Failure) -> String {
-        if self.patience.is_some() && self.searches > 0 {
+        if self.patience.is_some() && self.tries > 0 && !self.shown && self.is_lost() {
+            self.guessed = true;
             let gold = self.lesson.golds.first().cloned().unwrap_or_default();
             let why = phrase::concession(&mut self.rng, &gold);
             return turn(&format!("{said} {why}"), &format!("<answer> {gold} </answer>"));

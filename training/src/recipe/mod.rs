@@ -71,9 +71,9 @@ pub struct Recipe {
     /// What the adapter's values are rounded to in the policy that comes out; they are learnt in `f32`.
     #[serde(default)]
     pub precision: Precision,
-    /// What products with the frozen base are computed in while an adapter is learnt; in `bf16` they take half the time where the
-    /// processor has AVX512-BF16. It has nothing to do with `precision`, and rollouts are in `f32` in any case. Written
-    /// only where it is not `f32`, so that runs from before it go on.
+    /// What products with the frozen base are computed in, by the learner and by the engine that rolls out; in `bf16` they
+    /// take half the time where the processor has AVX512-BF16. It has nothing to do with `precision`. Written only where
+    /// it is not `f32`, so that runs from before it go on.
     #[serde(default, skip_serializing_if = "is_plain")]
     pub arithmetic: Arithmetic,
     /// How gradients become steps.

@@ -203,6 +203,7 @@ pub(super) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         seed: 0,
         step: 0,
         tokenizer: None,
+        guessed: false,
         tokens: Vec::new(),
         origins: Vec::new(),
         forced: Vec::new(),

@@ -1,0 +1,99 @@
+//! Bodies of `POST /v1/responses`. What is refused is refused by name; what is answered is told as the interface has it,
+//! whole, streamed or in the background, and is found again under its id where it is stored.
+//!
+//! Input: the body.
+
+use std::sync::LazyLock;
+
+use axum::http::{Method, StatusCode};
+use serde_json::Value;
+use waymark::engine::mock::Lines;
+
+use super::house::{Answer, House};
+use super::request;
+use super::sse::{self, Message};
+
+const PATH: &str = "/v1/responses";
+
+/// The last event of a stream.
+const ENDS: [&str; 2] = ["response.completed", "response.incomplete"];
+
+thread_local! {
+    static HOUSE: LazyLock<House> = LazyLock::new(|| {
+        let lines = Lines::new(["<think>Hm.</think><search> [passage] Faust </search>", "<answer>Goethe wrote it</answer>"]);
+        House::new(&lines.terminator("</information>\n\n"), "Goethe wrote Faust.")
+    });
+}
+
+pub fn run(data: &[u8]) {
+    HOUSE.with(|house| {
+        let answer = house.send(&Method::POST, PATH, data).expect("a path is a URI");
+        request::check(&answer);
+        if !answer.status.is_success() {
+            return;
+        }
+        let told = if answer.is_stream() { streamed(&answer) } else { json(&answer) };
+        let ended = match told["status"].as_str() {
+            Some("queued" | "in_progress") => streamed(&get(house, &format!("{}?stream=true", id(&told)))),
+            _ => told,
+        };
+        kept(house, &ended);
+    });
+}
+
+fn id(response: &Value) -> &str {
+    response["id"].as_str().expect("a response has an id")
+}
+
+fn get(house: &House, rest: &str) -> Answer {
+    house.send(&Method::GET, &format!("{PATH}/{rest}"), b"").expect("an id fits into a URI")
+}
+
+fn json(answer: &Answer) -> Value {
+    serde_json::from_slice(&answer.body).expect("an answer is JSON")
+}
+
+/// The response as the last event of its stream has it.
+fn streamed(answer: &Answer) -> Value {
+    assert!(answer.is_stream(), "{}: {}", answer.status, answer.text());
+    let event = |Message { name, data }: Message| {
+        let event: Value = serde_json::from_str(&data).expect("data is JSON");
+        assert_eq!(event["type"].as_str(), name.as_deref());
+        event
+    };
+    let events: Vec<Value> = sse::read(&answer.body).into_iter().map(event).collect();
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number, "{event}");
+    }
+    let ends = |event: &&Value| ENDS.iter().any(|kind| event["type"] == *kind);
+    let last = events.last().filter(ends).unwrap_or_else(|| panic!("no end in {}", answer.text()));
+    let deltas = events.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let said: String = deltas.filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(said, text(&last["response"]));
+    last["response"].clone()
+}
+
+/// The text of a response's messages.
+fn text(response: &Value) -> String {
+    let items = response["output"].as_array().into_iter().flatten();
+    let parts = items.filter_map(|item| item["content"].as_array()).flatten();
+    parts.filter(|part| part["type"] == "output_text").filter_map(|part| part["text"].as_str()).collect()
+}
+
+/// It is found again if it is to be stored, and not otherwise; then it is forgotten, so that every input finds the same
+/// house.
+fn kept(house: &House, response: &Value) {
+    let found = get(house, id(response));
+    if response["store"] == false {
+        assert_eq!(found.status, StatusCode::NOT_FOUND, "{}", found.text());
+        return;
+    }
+    let again = json(&found);
+    for field in ["id", "status", "model", "metadata", "usage"] {
+        assert_eq!(again[field], response[field], "{field}");
+    }
+    assert_eq!(text(&again), text(response));
+    let path = format!("{PATH}/{}", id(response));
+    let forgotten = house.send(&Method::DELETE, &path, b"").expect("an id fits into a URI");
+    assert_eq!(forgotten.status, StatusCode::OK, "{}", forgotten.text());
+}
