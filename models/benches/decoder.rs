@@ -1,6 +1,6 @@
 //! Tokens per second of the whole decoder, and where the time goes.
 //!
-//! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv f32|f16] [--adapter DIR]`
+//! `cargo bench -p waymark-models --bench decoder -- WEIGHTS [--threads 2] [--context 128] [--steps 32] [--kv f32|f16] [--arithmetic f32|bf16] [--adapter DIR]`
 //!
 //! Decoding is measured at 1 to 32 sequences that have `context` tokens each in the cache, prefill on 512 tokens.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use waymark_models::decoder::{Clock, Decoder, KvCache, KvKind, Part};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
-use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, Want};
+use waymark_models::{AdapterSlot, Arithmetic, BLOCK, ForwardBatch, Logits, Want};
 
 const SEQUENCES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const PREFILL: usize = 512;
@@ -23,6 +23,7 @@ struct Options {
     context: usize,
     steps: usize,
     kv: KvKind,
+    arithmetic: Arithmetic,
     adapter: Option<PathBuf>,
 }
 
@@ -38,6 +39,7 @@ impl Options {
             context: number("--context", 128),
             steps: number("--steps", 32),
             kv: if value("--kv").as_deref() == Some("f16") { KvKind::F16 } else { KvKind::F32 },
+            arithmetic: value("--arithmetic").map_or(Arithmetic::F32, |text| text.parse().expect("an arithmetic")),
             adapter: value("--adapter").map(PathBuf::from),
         })
     }
@@ -94,9 +96,11 @@ fn main() {
     };
     let begin = Instant::now();
     let weights = Weights::open(&options.weights).expect("the weights open");
-    let mut decoder = Decoder::load(&weights, Arc::new(Team::new(options.threads))).expect("the weights load");
+    let team = Arc::new(Team::new(options.threads));
+    let mut decoder = Decoder::load_with(&weights, team, options.arithmetic).expect("the weights load");
     let megabytes = decoder.weight_bytes() as f64 / 1e6;
-    println!("loaded {megabytes:.0} MB in {:.0} ms, {} threads", begin.elapsed().as_secs_f64() * 1e3, options.threads);
+    let (time, Options { threads, arithmetic, .. }) = (begin.elapsed().as_secs_f64() * 1e3, &options);
+    println!("loaded {megabytes:.0} MB in {time:.0} ms, {threads} threads, {arithmetic}");
     let adapter = options.adapter.map(|dir| decoder.load_adapter(&dir).expect("the adapter loads"));
     let each = (options.context + options.steps).max(PREFILL).div_ceil(BLOCK);
     let kv = decoder.kv_cache_of(options.kv, each * SEQUENCES[SEQUENCES.len() - 1]);

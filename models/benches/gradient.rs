@@ -2,9 +2,10 @@
 //!
 //! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full] [--bf16]`
 //!
-//! The adapter is on queries, keys, values and attention's output. `--targets` says which part
-//! of each sequence, at its end, counts in the loss; `--bf16` multiplies frozen weights in that arithmetic. Times are of the wall; those of the processor, beside them, tell on a
-//! busy machine. `scripts/bench/lora_step.py` does the same step with PyTorch and `peft`.
+//! The adapter is on queries, keys, values and attention's output. `--targets` says which part of each sequence, at its
+//! end, counts in the loss; `--bf16` multiplies frozen weights in that arithmetic. Times are of the wall; those of the
+//! processor, beside them, tell on a busy machine. `scripts/bench/lora_step.py` does the same step with PyTorch and
+//! `peft`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;

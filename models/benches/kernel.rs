@@ -58,24 +58,27 @@ fn products(team: &Team, kind: GgmlKind) {
     }
 }
 
-/// Brain floats beside plain ones, at the many rows that learning has.
+/// Brain floats beside plain ones and those of the default model, at the few rows of decoding and the many of prefill
+/// and learning.
 fn brains(team: &Team) {
-    println!("brain floats, (out, in): GFLOP/s at m = 96, 512, 2048, in brackets plain floats");
+    println!("brain floats, (out, in): GFLOP/s at m = 1, 8, 32, 96, 512, 2048, in brackets plain floats and Q4_1");
     for (out, inn) in SHAPES {
         let plain = Packed::from_f32(&vec![0.5; out * inn], out, inn);
         let brain = Brain::of(&plain);
+        let quantised = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; out * inn / 32 * 20], out, inn).unwrap();
         print!("  ({out:5}, {inn:4})");
-        for m in [96, 512, 2048] {
+        for m in [1, 8, 32, 96, 512, 2048] {
             if out * m > 30_000_000 {
                 continue;
             }
             let (x, mut y) = (vec![0.5; m * inn], vec![0.0; m * out]);
-            let [rounded, exact] = [
+            let [rounded, exact, compact] = [
                 best(|| brain.matmul(team, &x, m, black_box(&mut y))),
                 best(|| matmul(team, &x, m, &plain, black_box(&mut y))),
+                best(|| matmul(team, &x, m, &quantised, black_box(&mut y))),
             ]
             .map(|seconds| (2 * m * inn * out) as f64 / seconds / 1e9);
-            print!(" {rounded:4.0} ({exact:.0})");
+            print!(" {rounded:4.0} ({exact:.0}, {compact:.0})");
         }
         println!();
     }

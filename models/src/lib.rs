@@ -1,7 +1,8 @@
 //! Weights in, logits out: what Waymark needs of a language model and of an embedder.
 //!
-//! Everything on the CPU is computed in `f32`; weights stay in memory in the form the checkpoint has them in and are
-//! unpacked panel by panel inside the matrix product, so that serving, training and parity tests share one numerics.
+//! On the CPU everything is computed in `f32`, unless products of the layers are asked for in `bf16` ([`Arithmetic`]);
+//! weights stay in memory in the form the checkpoint has them in and are unpacked panel by panel inside the matrix
+//! product, so that serving, training and parity tests share one numerics.
 
 pub mod adapter;
 pub mod batch;

@@ -6,8 +6,8 @@ mod fixture;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fixture::{decoder, path, table};
-use waymark_models::{ForwardBatch, Logits, Want};
+use fixture::{decoder_in, path, table};
+use waymark_models::{Arithmetic, ForwardBatch, Logits, Want};
 
 struct Counting;
 
@@ -32,7 +32,12 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn warm_steps_do_not_allocate() {
-    let mut decoder = decoder(&path("qwen3"));
+    // One test: allocations are counted for the whole process.
+    [Arithmetic::F32, Arithmetic::Bf16].into_iter().for_each(measure);
+}
+
+fn measure(arithmetic: Arithmetic) {
+    let mut decoder = decoder_in(&path("qwen3"), arithmetic);
     let slot = decoder.load_adapter(&path("qwen3-adapters/full")).unwrap();
     let mut kv = decoder.kv_cache(128);
     let mut logits = Logits::new();
@@ -52,6 +57,6 @@ fn warm_steps_do_not_allocate() {
             decoder.forward(&batch, &mut kv, &mut logits).unwrap();
         }
         counts.push(ALLOCATIONS.load(Ordering::Relaxed) - before);
-        assert!(round == 0 || counts[round] == 0, "allocations per round: {counts:?}");
+        assert!(round == 0 || counts[round] == 0, "allocations per round in {arithmetic}: {counts:?}");
     }
 }

@@ -54,13 +54,18 @@ fn difference(scores: &[Score], served: &[(f64, f64)]) -> f64 {
     differences.fold(0.0, |most, d| if d.is_nan() { f64::INFINITY } else { most.max(d.abs()) })
 }
 
-/// Compares the learner with the decoder, both with an adapter that the learner saved and without.
+/// Compares a learner and a decoder in the same arithmetic, both with an adapter that the learner saved and without.
 fn agree(from: &Path, tokens: &[u32], targets: &[Module], arithmetic: Arithmetic) -> f64 {
+    apart(from, tokens, targets, [arithmetic; 2])
+}
+
+/// The same for the arithmetic of a learner and that of a decoder.
+fn apart(from: &Path, tokens: &[u32], targets: &[Module], [learnt, served_in]: [Arithmetic; 2]) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("adapter");
-    let mut learner = learner_in(from, targets, 6.0, arithmetic);
+    let mut learner = learner_in(from, targets, 6.0, learnt);
     learner.save_adapter(&dir, "a base").unwrap();
-    let mut decoder = decoder_in(from, arithmetic);
+    let mut decoder = decoder_in(from, served_in);
     let slot = decoder.load_adapter(&dir).unwrap();
     let pack = sequence(tokens);
     let mut apart = 0.0f64;
@@ -79,11 +84,16 @@ fn tiny_models_score_as_they_are_served() {
     let tokens: Vec<u32> = (0..90u32).map(|i| i * i % 251).collect();
     for name in ["llama", "qwen2", "qwen3"] {
         for targets in [&Module::ALL[..], &[Module::OProj, Module::UpProj]] {
-            let apart = agree(&path(name), &tokens, targets, Arithmetic::F32);
-            assert!(apart < 1e-4, "{name}: {apart}");
+            let exact = agree(&path(name), &tokens, targets, Arithmetic::F32);
+            assert!(exact < 1e-4, "{name}: {exact}");
             // A difference in the last digit may round an activation to its other neighbour.
-            let apart = agree(&path(name), &tokens, targets, Arithmetic::Bf16);
-            assert!(apart < 1e-1, "{name}: {apart} in bf16");
+            let alike = agree(&path(name), &tokens, targets, Arithmetic::Bf16);
+            assert!(alike < 1e-1, "{name}: {alike} in bf16");
+            for mixed in [[Arithmetic::Bf16, Arithmetic::F32], [Arithmetic::F32, Arithmetic::Bf16]] {
+                let unlike = apart(&path(name), &tokens, targets, mixed);
+                println!("{name}, {} modules: {alike:.1e} both in bf16, {unlike:.1e} in {mixed:?}", targets.len());
+                assert!(alike < unlike, "{name}: {alike} both in bf16, {unlike} in {mixed:?}");
+            }
         }
     }
 }

@@ -8,26 +8,26 @@ use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 
-use crate::config::{Device, ModelConfig};
+use crate::config::{Device, DeviceConfig, ModelConfig};
 use crate::engine::{Backend, CpuBackend, KvBudget};
 
 /// A backend over the weights of `checkpoint`, on the device that `config` names.
 ///
 /// # Errors
-/// When a card was named that cannot be used, or the model does not fit.
+/// When a card was named that cannot be used or does not compute so, or the model does not fit.
 pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
     let own = checkpoint.weights.config().context;
     if let Some(context) = config.context {
         ensure!(context <= own, "--context {context}: {} was made for {own} tokens at most", checkpoint.name);
     }
-    if let (Device::Cuda(_), Some(Arithmetic::F32)) = (config.device.device, config.device.arithmetic) {
-        anyhow::bail!("--arithmetic f32: a card computes in bf16; leave it out, or take --device cpu");
-    }
+    check(config.device)?;
     match config.device.device {
         Device::Cpu => processor(config, checkpoint, team),
         Device::Cuda(ordinal) => card(config, checkpoint, ordinal, team),
-        // What a card does not compute in is asked of the processor.
-        Device::Auto if config.device.arithmetic == Some(Arithmetic::F32) => processor(config, checkpoint, team),
+        Device::Auto if config.device.arithmetic == Some(Arithmetic::F32) => {
+            tracing::info!("--arithmetic f32: no card computes in it; computing on the processor");
+            processor(config, checkpoint, team)
+        }
         Device::Auto => match card(config, checkpoint, 0, Arc::clone(&team)) {
             Ok(backend) => Ok(backend),
             Err(error) => {
@@ -42,11 +42,36 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     }
 }
 
+/// Refuses an arithmetic that the named device does not have.
+fn check(config: DeviceConfig) -> anyhow::Result<()> {
+    if let (Device::Cuda(_), Some(Arithmetic::F32)) = (config.device, config.arithmetic) {
+        anyhow::bail!("--arithmetic f32: a card computes in bf16; leave it out, or take --device cpu");
+    }
+    Ok(())
+}
+
+/// Whose rounding the numbers have: each gives other ones.
+#[derive(Debug, Clone, Copy)]
+enum Rounding {
+    Exact = 0,
+    Brain = 1,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card has it"))]
+    Card = 2,
+}
+
+/// Identifies the weights as they are computed with: answers tell the roundings apart by their fingerprint.
+fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
+    checkpoint.weights.generation() ^ rounding as u64
+}
+
 fn processor(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
     let arithmetic = config.device.arithmetic.unwrap_or_default();
     let decoder = Decoder::load_with(&checkpoint.weights, team, arithmetic)?;
-    // Another arithmetic gives other numbers: answers tell the two apart by their fingerprint.
-    let generation = checkpoint.weights.generation() ^ u64::from(arithmetic != Arithmetic::F32);
+    let rounding = match arithmetic {
+        Arithmetic::F32 => Rounding::Exact,
+        Arithmetic::Bf16 => Rounding::Brain,
+    };
+    let generation = generation(checkpoint, rounding);
     let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
     Ok(Box::new(match config.context {
         Some(context) => backend.with_context(context),
@@ -92,10 +117,28 @@ fn card(
         seconds = begun.elapsed().as_secs_f64(),
         "computing on a card"
     );
-    Ok(Box::new(CudaBackend::new(decoder, &checkpoint.name, checkpoint.weights.generation(), team)))
+    Ok(Box::new(CudaBackend::new(decoder, &checkpoint.name, generation(checkpoint, Rounding::Card), team)))
 }
 
 #[cfg(not(feature = "cuda"))]
 fn card(_: &ModelConfig, _: &Checkpoint, _: usize, _: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
     anyhow::bail!("this program was built without CUDA: build it with --features cuda, or take --device cpu")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_not_asked_for_plain_floats() {
+        let check = |device, arithmetic| check(DeviceConfig::of(device).with(arithmetic));
+        let refused = check(Device::Cuda(1), Some(Arithmetic::F32));
+        assert!(refused.is_err_and(|error| error.to_string().starts_with("--arithmetic f32: a card computes in bf16")));
+        for arithmetic in [None, Some(Arithmetic::Bf16)] {
+            assert!(check(Device::Cuda(0), arithmetic).is_ok(), "{arithmetic:?}");
+        }
+        for device in [Device::Auto, Device::Cpu] {
+            assert!(check(device, Some(Arithmetic::F32)).is_ok(), "{device}");
+        }
+    }
 }

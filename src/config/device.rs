@@ -18,8 +18,10 @@ pub struct DeviceArgs {
     #[arg(long, env = "WAYMARK_GPU_MEMORY", value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
     pub gpu_memory: f64,
 
-    /// Arithmetic of products with the layers' weights: `f32`, or `bf16` with sums in f32, which halves their time on
-    /// processors with AVX512-BF16. Without it f32 on the processor; a card always takes bf16.
+    /// Arithmetic of products with the layers' weights: `f32`, or `bf16` with sums in f32, which halves their time in
+    /// prefill on processors with AVX512-BF16. The layers take 16 bits a weight then, whatever the checkpoint's form,
+    /// so that decoding few sequences of a quantised model may be slower. Without it f32 on the processor; a card
+    /// always takes bf16, so that with `f32` a device of `auto` is the processor.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     pub arithmetic: Option<Arithmetic>,
 

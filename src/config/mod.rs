@@ -101,6 +101,9 @@ pub enum ConfigError {
     /// The mock has no weights to apply an adapter to.
     #[error("--mock does not take --policy: it serves policies of its own")]
     MockWithPolicies,
+    /// The mock has no weights to multiply with.
+    #[error("--mock does not take --arithmetic: it computes nothing")]
+    MockWithArithmetic,
     /// What was given as a key is none.
     #[error("--api-key: {0}")]
     Key(SecretError),
@@ -215,6 +218,10 @@ mod tests {
         assert_eq!(error(&["--max-batch", "0"]), "--max-batch must be at least 1");
         assert!(error(&["--max-batch", "64", "--step-tokens", "32"]).contains("raise one"));
         assert!(error(&["--mock", "--policy", "x"]).contains("--mock"));
+        assert!(error(&["--mock", "--arithmetic", "bf16"]).contains("--arithmetic"));
+        assert!(
+            parse(&["--arithmetic", "f16"]).is_err() && parse(&["--arithmetic", "bf16"]).unwrap().resolve().is_ok()
+        );
         assert!(parse(&["--mock-step-ms", "5"]).is_err() && parse(&["--mock", "--mock-step-ms", "5"]).is_ok());
         assert!(parse(&["--fact-filter-url", "http://x"]).is_err());
         let filter = ["--fact-filter-url", "http://x", "--fact-filter-model", "m", "--fact-filter-timeout-ms", "0"];

@@ -85,8 +85,11 @@ impl ModelArgs {
     /// What the flags mean together.
     ///
     /// # Errors
-    /// If a number is zero, or a step cannot hold a batch.
+    /// If a number is zero, a step cannot hold a batch, or the mock is to compute in an arithmetic.
     pub fn resolve(self) -> Result<ModelConfig, ConfigError> {
+        if self.mock && self.device.arithmetic.is_some() {
+            return Err(ConfigError::MockWithArithmetic);
+        }
         at_least_one(&[
             ("max-batch", self.max_batch),
             ("step-tokens", self.step_tokens),

@@ -55,6 +55,8 @@ fn policies_are_evaluated_side_by_side() {
 
     let refused = waymark(&[&basic[..], &["--policy", "nobody"]].concat());
     assert!(!refused.ok() && refused.stderr.contains("routerag, search-r1, plain"), "{}", refused.stderr);
+    let mock = waymark(&[&basic[..], &["--policy", "routerag", "--arithmetic", "bf16"]].concat());
+    assert!(!mock.ok() && mock.stderr.contains("--arithmetic") && mock.stderr.contains("--mock"), "{}", mock.stderr);
     let missing = waymark(&["eval", "--mock", "--policy", "routerag"]);
     assert!(!missing.ok() && missing.stderr.contains("--index"), "{}", missing.stderr);
 }

@@ -11,7 +11,8 @@ use crate::{Arithmetic, ModelError};
 /// Several projections whose outputs lie side by side.
 ///
 /// Matrices stored in the same kind are stacked into one. Where a checkpoint mixes kinds (Q4_K_M files give the values
-/// another one than the keys), each is multiplied on its own and the outputs lie one after the other instead.
+/// another one than the keys), each is multiplied on its own and the outputs lie one after the other instead. They
+/// stay apart in `bf16` as well, where each is rounded by itself.
 #[derive(Debug)]
 pub(crate) struct Fused {
     parts: Vec<Matrix>,

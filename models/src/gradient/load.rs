@@ -92,12 +92,12 @@ impl<'a> Loader<'a> {
         let [out, inn] = module.shape(self.config);
         let name = format!("model.layers.{layer}.{}.weight", module.path());
         let view = view(self.weights, &name, &[out, inn])?;
-        let learnt = match self.tune {
-            Tune::Full => Learnt::Weight(self.table.push(name, &view.shape, view.to_f32()?)),
-            Tune::Lora(lora) if lora.targets.contains(&module) => {
+        let learnt = match (self.learn_whole(&name, &view)?, self.tune) {
+            (Some(range), _) => Learnt::Weight(range),
+            (None, Tune::Lora(lora)) if lora.targets.contains(&module) => {
                 Learnt::Adapter(Box::new(self.delta(lora, layer, module, [out, inn])))
             }
-            Tune::Lora(_) => Learnt::Nothing,
+            (None, _) => Learnt::Nothing,
         };
         Ok(Projection::new(pack(&view)?, learnt, self.arithmetic))
     }

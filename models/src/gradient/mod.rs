@@ -1,9 +1,10 @@
 //! Learning: the decoder's forward pass with everything its backward pass needs, and the backward pass.
 //!
-//! Frozen weights stay in the form the checkpoint has them in, where the product knows that, beside their transposes in
-//! `f32`, or are brain floats both ([`Arithmetic`](crate::Arithmetic)), and get no gradient; what is tuned ([`Tune`]) is a LoRA adapter or all
-//! weights, in `f32`. Sequences are packed without padding, a shared prefix is computed once ([`Pack`]), and the
-//! vocabulary's part of the loss runs in chunks over the targets alone ([`Objective`]).
+//! Frozen weights get no gradient. They stay in the form the checkpoint has them in, where the product knows that,
+//! beside their transposes in `f32`; those of the layers may be brain floats instead, with their transposes
+//! ([`Arithmetic`](crate::Arithmetic)). What is tuned ([`Tune`]) is a LoRA adapter or all weights, in `f32`. Sequences
+//! are packed without padding, a shared prefix is computed once ([`Pack`]), and the vocabulary's part of the loss runs
+//! in chunks over the targets alone ([`Objective`]).
 
 pub mod attention;
 mod layer;

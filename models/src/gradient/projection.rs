@@ -101,9 +101,8 @@ impl Delta {
 }
 
 impl Projection {
-    /// What is learnt itself is in `f32` whatever the arithmetic.
+    /// The arithmetic of a weight that is learnt itself is `f32`: the loader refuses others.
     pub(super) fn new(weight: Packed, learnt: Learnt, arithmetic: Arithmetic) -> Self {
-        let arithmetic = if matches!(learnt, Learnt::Weight(_)) { Arithmetic::F32 } else { arithmetic };
         let [weight, transposed] = arithmetic.pair(weight);
         Self { weight, transposed, learnt }
     }

@@ -19,9 +19,11 @@ pub enum Arithmetic {
     /// Weights as the checkpoint has them, products and sums in `f32`.
     #[default]
     F32,
-    /// Weights and what they are multiplied by rounded to brain floats (8 significant bits), sums in `f32`. Half the time
-    /// on processors that multiply pairs of these (AVX512-BF16), as long on others. Log-probabilities then differ by that
-    /// rounding: where an engine's are to be a learner's, both take the same arithmetic.
+    /// Weights and what they are multiplied by rounded to brain floats (8 significant bits), sums in `f32`. On
+    /// processors that multiply pairs of these (AVX512-BF16) it halves the products of prefill and learning, whose rows
+    /// are many. The weights take 16 bits each whatever the checkpoint's form, so that decoding few sequences of a
+    /// quantised model, which reading weights bounds, may be slower. Log-probabilities differ by that rounding: where
+    /// an engine's are to be a learner's, both take the same arithmetic.
     Bf16,
 }
 
@@ -110,6 +112,22 @@ impl Matrix {
         match self {
             Self::Exact(packed) => matmul_add(team, x, m, packed, y),
             Self::Rounded(brain) => brain.matmul_add(team, x, m, y),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetics_are_read_and_written() {
+        for (text, arithmetic) in [("f32", Arithmetic::F32), ("bf16", Arithmetic::Bf16)] {
+            assert_eq!(text.parse(), Ok(arithmetic));
+            assert_eq!(arithmetic.to_string(), text);
+        }
+        for text in ["", "F32", "f16", "bf16 "] {
+            assert_eq!(text.parse::<Arithmetic>(), Err("`f32` or `bf16`"), "{text}");
         }
     }
 }

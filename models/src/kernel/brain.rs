@@ -1,15 +1,18 @@
 //! Weights in brain floats (bf16: the upper half of an `f32`) and their product with activations rounded to the same.
 //!
-//! For learning beside frozen weights only: it takes half the time of [`super::matmul()`] where the processor multiplies
-//! pairs of brain floats by itself, and as long elsewhere. Values are rounded to the nearest brain float, 8 significant
-//! bits; sums are `f32`, in the order of the input index, so that a row's result depends neither on its batch nor on the
-//! number of threads. Instruction sets differ in how they round inside a sum, and in numbers below 2⁻¹²⁶.
+//! For layers that serve and for frozen ones beside what is learnt, where it is asked for ([`super::arithmetic`]). With
+//! the many rows of prefill and learning it takes half the time of [`super::matmul()`] where the processor multiplies
+//! pairs of brain floats by itself. With few rows the weights' size counts, 16 bits each whatever the checkpoint has.
+//!
+//! Values are rounded to the nearest brain float, 8 significant bits; sums are `f32`, pair by pair of input indices, in
+//! order, so that a row's result depends neither on its batch nor on the number of threads. Instruction sets differ in
+//! how they add a pair, in how they round inside a sum, and in numbers below 2⁻¹²⁶.
 
 use std::fmt;
 
 use half::bf16;
 
-use super::dot::{Dot, Pairs, Plain, Way};
+use super::dot::{CHUNK, Dot, Pairs, Plain, Way};
 use super::finish::{Finish, Target};
 use super::layout::PANEL;
 use super::packed::{Line, Packed};
@@ -17,8 +20,6 @@ use super::team::{Base, Team, share};
 
 /// Rows of activations per unit of work: they stay in the second-level cache, rounded, from panel to panel.
 const ROWS: usize = 96;
-/// Pairs of input indices that are multiplied at once: 24 KiB of a panel, for the first-level cache.
-const CHUNK: usize = 192;
 
 /// A weight matrix W of shape (out, in) in brain floats, for `y = x · Wᵀ`.
 ///
@@ -141,16 +142,18 @@ impl Task<'_> {
     fn run<D: Dot>(&self, team: &Team, dot: &(dyn Fn() -> D + Sync)) {
         let (panels, groups) = (self.w.out.div_ceil(PANEL), self.m.div_ceil(ROWS));
         let pairs = self.w.inn.div_ceil(2);
+        // For the rounded rows of a whole group.
+        let lines = (self.m.div_ceil(groups.max(1)) * pairs * size_of::<D::Pair>()).div_ceil(size_of::<Line>());
         team.sweep(groups * panels, &|claims| {
             let mut dot = dot();
-            let mut rounded = Vec::new();
+            let mut memory = team.memory(claims.worker(), lines);
+            let rounded = bytemuck::cast_slice_mut::<Line, D::Pair>(&mut memory);
             let mut sums = [0.0; ROWS * PANEL];
             let mut current = None;
             for unit in claims {
                 let (group, panel) = (unit / panels, unit % panels);
                 let rows = share(self.m, group, groups);
                 if current != Some(group) {
-                    rounded.resize(rows.len() * pairs, D::Pair::default());
                     let x = &self.x[rows.start * self.w.inn..rows.end * self.w.inn];
                     let places = rounded.chunks_exact_mut(pairs.max(1));
                     x.chunks_exact(self.w.inn.max(1)).zip(places).for_each(|(row, to)| dot.round(row, to));

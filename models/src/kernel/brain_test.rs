@@ -77,16 +77,18 @@ fn a_row_depends_neither_on_its_batch_nor_on_threads() {
     let x = noise(1, m * inn);
     let brain = Brain::of(&Packed::from_f32(&noise(2, out * inn), out, inn));
     for way in Way::available() {
-        let run = |threads: usize, x: &[f32]| {
+        let run = |team: &Team, x: &[f32]| {
             let m = x.len() / inn;
             let mut y = vec![0.0; m * out];
-            product(way, &Team::new(threads), x, m, &brain, &mut y, Finish::Set);
+            product(way, team, x, m, &brain, &mut y, Finish::Set);
             y
         };
-        let together = run(1, &x);
-        assert!((2..5).all(|threads| run(threads, &x) == together), "{way:?}: the number of threads shows");
+        let team = Team::new(1);
+        let together = run(&team, &x);
+        assert!((2..5).all(|threads| run(&Team::new(threads), &x) == together), "{way:?}: the number of threads shows");
+        // In the memory that the batch leaves behind.
         for (x, y) in x.chunks_exact(inn).zip(together.chunks_exact(out)) {
-            assert_eq!(run(1, x), y, "{way:?}");
+            assert_eq!(run(&team, x), y, "{way:?}");
         }
     }
 }

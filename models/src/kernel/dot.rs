@@ -1,15 +1,21 @@
-//! Sums of products of brain floats, a panel at a time: by the instruction for pairs of them (AVX512-BF16), or by the
-//! kernels for plain floats.
+//! Sums of products of brain floats, a panel at a time, pair by pair of input indices: by the instruction for pairs of
+//! them (AVX512-BF16), defined to add the product of the odd index before that of the even one, or by the kernels for
+//! plain floats, where the even one comes first.
 
+use bytemuck::Pod;
 use half::bf16;
 
 use super::layout::PANEL;
 use super::panel::panel_product;
 
+/// Pairs of input indices that are multiplied at once, at most: 24 KiB of a panel, for the first-level cache.
+pub(super) const CHUNK: usize = 192;
+
 /// How products of brain floats are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Way {
     /// By the processor's instruction for them.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
     Pairs(Present),
     /// In plain floats.
     Plain,
@@ -17,6 +23,7 @@ pub(super) enum Way {
 
 /// That the processor has AVX-512 F and AVX512-BF16; only [`Way::best`] makes one.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
 pub(super) struct Present(());
 
 impl Way {
@@ -45,7 +52,7 @@ impl Way {
 /// One way, with what it needs to work in.
 pub(super) trait Dot {
     /// Two rounded activations.
-    type Pair: Copy + Default;
+    type Pair: Pod;
 
     /// Rounds a row of activations; an odd one gets a zero beside it.
     fn round(&mut self, row: &[f32], to: &mut [Self::Pair]);
@@ -53,7 +60,7 @@ pub(super) trait Dot {
     /// `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, k over the panel's pairs, whose products both count.
     ///
     /// # Panics
-    /// If `x` is too short, or another length not a multiple of [`PANEL`].
+    /// If `x` is too short, another length not a multiple of [`PANEL`], or the panel longer than [`CHUNK`] pairs.
     fn multiply(&mut self, x: &[Self::Pair], stride: usize, panel: &[u32], sums: &mut [f32]);
 }
 
@@ -63,14 +70,15 @@ fn parts(pair: u32) -> [f32; 2] {
 }
 
 /// Plain floats that hold brain floats.
+#[repr(align(64))]
 pub(super) struct Plain {
     /// A piece of a panel as [`panel_product`] has it.
-    weights: Vec<f32>,
+    weights: [f32; 2 * CHUNK * PANEL],
 }
 
 impl Plain {
     pub(super) fn new() -> Self {
-        Self { weights: Vec::new() }
+        Self { weights: [0.0; 2 * CHUNK * PANEL] }
     }
 }
 
@@ -85,19 +93,19 @@ impl Dot for Plain {
     }
 
     fn multiply(&mut self, x: &[[f32; 2]], stride: usize, panel: &[u32], sums: &mut [f32]) {
-        self.weights.resize(2 * panel.len(), 0.0);
-        for (pairs, to) in panel.chunks_exact(PANEL).zip(self.weights.chunks_exact_mut(2 * PANEL)) {
+        let weights = &mut self.weights[..2 * panel.len()];
+        for (pairs, to) in panel.chunks_exact(PANEL).zip(weights.chunks_exact_mut(2 * PANEL)) {
             let (even, odd) = to.split_at_mut(PANEL);
             for ((&pair, even), odd) in pairs.iter().zip(even).zip(odd) {
                 [*even, *odd] = parts(pair);
             }
         }
-        panel_product(bytemuck::cast_slice(x), 2 * stride, &self.weights, sums);
+        panel_product(bytemuck::cast_slice(x), 2 * stride, weights, sums);
     }
 }
 
 /// Pairs as the instruction takes them.
-pub(super) struct Pairs(#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] Present);
+pub(super) struct Pairs(Present);
 
 impl Pairs {
     pub(super) fn new(present: Present) -> Self {
@@ -122,6 +130,7 @@ impl Dot for Pairs {
     fn multiply(&mut self, x: &[u32], stride: usize, panel: &[u32], sums: &mut [f32]) {
         let (pairs, rows) = (panel.len() / PANEL, sums.len() / PANEL);
         assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
+        assert!(pairs <= CHUNK, "one chunk");
         assert!(rows == 0 || x.len() >= (rows - 1) * stride + pairs, "rows of activations");
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Present` says that the instructions are there; x, the panel and the sums cover the rows, as asserted.

@@ -6,7 +6,8 @@
 //! each program that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
 //!
 //! One exception is asked for by name ([`Arithmetic`](arithmetic::Arithmetic)): the layers' weights in brain floats
-//! ([`brain`], bf16 with sums in `f32`), which halves the time of a product where the processor has the instruction.
+//! ([`brain`], bf16 with sums in `f32`), which halves the time of a product of many rows where the processor has the
+//! instruction.
 
 pub mod arithmetic;
 pub mod attention;

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
 /// Polls before a waiter starts to yield its core: a few microseconds. Not more, because when other programs leave the
@@ -20,6 +20,7 @@ const SPINS: u32 = 60;
 const YIELDS: u32 = 200;
 
 use super::claims::Claims;
+use super::packed;
 
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
@@ -31,6 +32,8 @@ pub struct Team {
     turn: Mutex<()>,
     /// Items claimed so far in the current [`sweep`](Self::sweep), per thread.
     cursors: Box<[Line<AtomicUsize>]>,
+    /// Per thread, see [`memory`](Self::memory).
+    memories: Box<[Line<Mutex<Vec<packed::Line>>>]>,
 }
 
 /// One cache line per group of fields that different threads write.
@@ -97,7 +100,8 @@ impl Team {
             }
         }
         let cursors = (0..=workers.len()).map(|_| Line(AtomicUsize::new(0))).collect();
-        Self { shared, workers, turn: Mutex::new(()), cursors }
+        let memories = (0..=workers.len()).map(|_| Line(Mutex::new(Vec::new()))).collect();
+        Self { shared, workers, turn: Mutex::new(()), cursors, memories }
     }
 
     /// How many threads run a body.
@@ -128,6 +132,17 @@ impl Team {
         }
         let reset = || self.cursors.iter().for_each(|cursor| cursor.0.store(0, Ordering::Relaxed));
         self.region(&reset, &|worker, _| body(Claims::new(&self.cursors, count, worker)));
+    }
+
+    /// At least `lines` cache lines, with whatever was left in them, that thread `worker` may use in its body of a
+    /// [`sweep`](Self::sweep). They are kept, so that a region like one before takes no memory from the system. Nobody
+    /// waits for them but concurrent callers of a team of one thread, who do not take turns otherwise.
+    pub(super) fn memory(&self, worker: usize, lines: usize) -> MutexGuard<'_, Vec<packed::Line>> {
+        let mut memory = lock(&self.memories[worker].0);
+        if memory.len() < lines {
+            memory.resize(lines, packed::Line([0; 64]));
+        }
+        memory
     }
 
     /// One parallel region; `prepare` runs first, when no other region does.
@@ -286,7 +301,7 @@ fn wait(parked: &AtomicBool, ready: impl Fn() -> bool) {
 }
 
 /// A panic elsewhere leaves these mutexes' plain data intact.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -418,6 +433,24 @@ mod tests {
                 });
                 assert!(reached.iter().all(|count| count.load(Ordering::Relaxed) == 1));
             }
+        }
+    }
+
+    #[test]
+    fn memory_is_kept_from_region_to_region_one_piece_per_thread() {
+        for threads in [1, 3] {
+            let team = Team::new(threads);
+            let sweep = |lines: usize, before: u8, after: u8| {
+                team.sweep(0, &|claims| {
+                    let mut memory = team.memory(claims.worker(), lines);
+                    assert!(memory.len() >= lines && memory[..2].iter().all(|line| line.0 == [before; 64]));
+                    memory.fill(packed::Line([after; 64]));
+                });
+            };
+            sweep(2, 0, 1);
+            sweep(5, 1, 2);
+            sweep(2, 2, 3);
+            team.sweep(0, &|claims| assert_eq!(team.memory(claims.worker(), 0).len(), 5));
         }
     }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
+use waymark_models::Arithmetic;
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
@@ -50,6 +51,10 @@ pub(crate) struct Args {
     /// Threads that compute; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     threads: usize,
+
+    /// Arithmetic of products with the layers' weights, as the server takes it: `f32` or `bf16`.
+    #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC", default_value_t)]
+    arithmetic: Arithmetic,
 
     /// A `llama-batched-bench` binary to measure beside, on the same file (a GGUF) and threads.
     #[arg(long, value_name = "FILE")]
@@ -101,7 +106,7 @@ impl Args {
         ensure!(self.prompt > 0 && self.tokens > 1 && self.rounds > 0, "--prompt, --rounds: at least 1; --tokens: 2");
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let (checkpoint, path) = assembly::checkpoint(&self.model, self.cache.clone())?;
-        let decoder = Decoder::load(&checkpoint.weights, Arc::new(Team::new(threads)))?;
+        let decoder = Decoder::load_with(&checkpoint.weights, Arc::new(Team::new(threads)), self.arithmetic)?;
         let vocab = decoder.config().vocab;
         let most = self.sequences.iter().copied().max().context("--sequences: give at least one")?;
         let blocks = most * (self.prompt + self.tokens).div_ceil(waymark_models::BLOCK) + 1;
@@ -115,8 +120,8 @@ impl Args {
         if !self.json {
             writeln!(
                 out,
-                "{}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
-                checkpoint.name, self.prompt, self.tokens, self.rounds
+                "{}, {}, {threads} threads, {} + {} tokens per sequence, median of {} rounds; tokens per second",
+                checkpoint.name, self.arithmetic, self.prompt, self.tokens, self.rounds
             )?;
             writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }

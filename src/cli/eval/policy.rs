@@ -81,8 +81,9 @@ pub struct Episodes {
     #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
     device: Device,
 
-    /// Arithmetic of products with the layers' weights: `f32`, or `bf16` with sums in f32, as the server takes it.
-    #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
+    /// Arithmetic of products with the layers' weights: `f32`, or `bf16` with sums in f32, as the server takes it. With
+    /// `f32` a device of `auto` is the processor.
+    #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC", conflicts_with = "mock")]
     arithmetic: Option<Arithmetic>,
 
     /// Threads that compute; 0 takes one per core.
