@@ -143,6 +143,8 @@ async fn a_drain_ends_every_kind_in_its_own_words() {
     let (_, queued) = create(&house, &ask(json!({"model": "routerag", "background": true}))).await;
     let path = format!("/v1/responses/{}?stream=true", queued["id"].as_str().unwrap());
     let followed = house.get(&path).await;
+    let counters = house.state.runtime.engine.counters();
+    eventually("both search", || counters.sessions_parked.get() == 2).await;
     house.terminate();
     for stream in [streamed, followed] {
         let last = events(&stream.text().await.unwrap()).pop().unwrap();
