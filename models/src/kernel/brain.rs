@@ -23,7 +23,7 @@ const ROWS: usize = 96;
 
 /// A weight matrix W of shape (out, in) in brain floats, for `y = x · Wᵀ`.
 ///
-/// Outputs are grouped in panels as in [`super::layout`]. A panel has, per pair of input indices, one `u32` for each of its
+/// Outputs are grouped in panels as in `layout`. A panel has, per pair of input indices, one `u32` for each of its
 /// outputs: the even index in the lower half, the odd one in the upper. An odd `in` is filled up with a zero.
 pub struct Brain {
     out: usize,
