@@ -97,7 +97,8 @@ pub(crate) async fn load(
     State(state): State<AppState>,
     Json(request): Json<LoadRequest>,
 ) -> Result<axum::Json<PolicyChange>, ApiError> {
-    let (served, replaced) = store(&state)?.load(&request.directory, &state.policies, &state.runtime.engine).await?;
+    let (engine, base) = (&state.runtime.engine, &state.base);
+    let (served, replaced) = store(&state)?.load(&request.directory, &state.policies, engine, base).await?;
     Ok(axum::Json(PolicyChange { object: "policies.load", policy: served.as_ref().into(), replaced }))
 }
 

@@ -139,27 +139,27 @@ impl Policies {
 pub struct PolicyStore {
     /// An absolute path without links.
     root: PathBuf,
-    /// The names the base model goes by.
-    base: Vec<String>,
     /// One policy is loaded at a time, so that of two requests for one name the later one counts.
     turn: Mutex<()>,
 }
 
 impl PolicyStore {
-    /// Policies of `root`, an absolute path without links, over a base model that goes by the names `base`.
-    pub fn new(root: PathBuf, base: Vec<String>) -> PolicyStore {
-        PolicyStore { root, base, turn: Mutex::default() }
+    /// Policies of `root`, an absolute path without links.
+    pub fn new(root: PathBuf) -> PolicyStore {
+        PolicyStore { root, turn: Mutex::default() }
     }
 
-    /// Loads the policy in the folder `directory` and serves it; also whether it took another's place.
+    /// Loads the policy in the folder `directory`, over a base model that goes by the names `base`, and serves it; also
+    /// whether it took another's place.
     pub(super) async fn load(
         &self,
         directory: &str,
         policies: &Policies,
         engine: &Engine,
+        base: &[String],
     ) -> Result<(Arc<Served>, bool), ApiError> {
         let _turn = self.turn.lock().await;
-        let policy = Policy::load(&self.folder(directory)?, engine, &self.base).await.map_err(refusal)?;
+        let policy = Policy::load(&self.folder(directory)?, engine, base).await.map_err(refusal)?;
         let served = Served::new(policy, Some(directory.to_owned()));
         let replaced = policies.put(Arc::clone(&served));
         tracing::info!(policy = served.policy.name, directory, replaced, "policy loaded");

@@ -45,10 +45,10 @@ pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> a
     if !keys.required() && !config.address.ip().is_loopback() {
         tracing::warn!(address = %config.address, "there are no API keys: whoever reaches this address may do everything");
     }
-    let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys).with_base_names(base.clone());
+    let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys).with_base_names(base);
     if let Some(root) = &config.policy_root {
         let root = root.canonicalize().with_context(|| format!("--policy-root {}", root.display()))?;
-        state = state.with_store(PolicyStore::new(root, base));
+        state = state.with_store(PolicyStore::new(root));
     }
     if let Some(live) = live {
         state = state.with_library(library(live, &config.retrieval));

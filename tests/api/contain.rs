@@ -350,7 +350,7 @@ async fn a_panic_while_an_adapter_is_loaded() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("policy.toml"), "name = \"one\"\nprotocol = \"plain\"\n").unwrap();
     std::fs::write(folder.join("adapter_config.json"), "{}").unwrap();
-    let store = PolicyStore::new(root.path().canonicalize().unwrap(), vec!["mock".into()]);
+    let store = PolicyStore::new(root.path().canonicalize().unwrap());
     let backend = slow();
     let faults = backend.faults();
     faults.panic_on_load(true);

@@ -87,7 +87,8 @@ impl Plan {
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(template())), eos, self.searcher);
-        let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys);
+        let mut state =
+            AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base_names(vec!["mock".into()]);
         state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);

@@ -26,7 +26,7 @@ async fn house() -> (tempfile::TempDir, House) {
         "<think>enough</think>\n<answer> Danube </answer>",
     ]);
     let lines = lines.terminator("</information>\n\n").terminator("Let me try again.\n");
-    let store = PolicyStore::new(root.path().canonicalize().unwrap(), vec!["mock".into()]);
+    let store = PolicyStore::new(root.path().canonicalize().unwrap());
     (root, Plan { store: Some(store), ..Plan::new(script(&lines)) }.build().await)
 }
 

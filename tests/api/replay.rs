@@ -149,7 +149,7 @@ async fn without_its_policy_a_trace_is_not_run_again() {
     std::fs::create_dir_all(root.path().join("one/adapter")).unwrap();
     let text = "name = \"one\"\nprotocol = \"routerag\"\nadapter = \"adapter\"\n";
     std::fs::write(root.path().join("one/policy.toml"), text).unwrap();
-    let store = PolicyStore::new(root.path().canonicalize().unwrap(), vec!["mock".into()]);
+    let store = PolicyStore::new(root.path().canonicalize().unwrap());
     let house = Plan { store: Some(store), ..Plan::new(script(&loops())) }.build().await;
     let load = async || assert_eq!(house.post("/v1/policies", &json!({"directory": "one"})).await.status(), 200);
     load().await;

@@ -16,7 +16,7 @@ async fn no_request_finds_an_undocumented_answer() {
     let lines = Lines::new(turns).terminator("</information>\n\n");
     let (_index, _, plan) = documents::plan(true);
     let policies = tempfile::tempdir().unwrap();
-    let store = PolicyStore::new(policies.path().canonicalize().unwrap(), vec!["mock".into()]);
+    let store = PolicyStore::new(policies.path().canonicalize().unwrap());
     let backend = script(&lines);
     let house = Plan { backend, embedder: Some(Arc::new(Letters)), store: Some(store), ..plan }.build().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/conformance/schemathesis.sh");
