@@ -51,6 +51,20 @@ fn step(learner: &mut Learner, pack: &Pack) -> (f64, Vec<f32>) {
     (loss, learner.gradients().to_vec())
 }
 
+/// The losses of a few steps downhill, each of the same length.
+fn descend(learner: &mut Learner, pack: &Pack, steps: usize, length: f64) -> Vec<f64> {
+    let mut down = || {
+        let (loss, gradient) = step(learner, pack);
+        let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+        let rate = (length / norm) as f32;
+        learner.change(|values, gradients| {
+            values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate * *gradient);
+        });
+        loss
+    };
+    (0..steps).map(|_| down()).collect()
+}
+
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
@@ -76,20 +90,7 @@ fn losses_and_gradients_are_close_to_those_in_f32() {
 #[test]
 fn steps_lower_the_loss_as_in_f32() {
     let pack = pack();
-    let run = |arithmetic| -> Vec<f64> {
-        let mut learner = learner("llama", arithmetic, 2);
-        (0..10)
-            .map(|_| {
-                let (loss, gradient) = step(&mut learner, &pack);
-                let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
-                let rate = (0.1 / norm) as f32;
-                learner.change(|values, gradients| {
-                    values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate * *gradient);
-                });
-                loss
-            })
-            .collect()
-    };
+    let run = |arithmetic| descend(&mut learner("llama", arithmetic, 2), &pack, 10, 0.1);
     let (exact, rounded) = (run(Arithmetic::F32), run(Arithmetic::Bf16));
     assert!(exact[9] < 0.9 * exact[0], "{exact:?}");
     for (exact, rounded) in exact.iter().zip(&rounded) {
@@ -145,18 +146,7 @@ fn smollm2_learns_alike() {
     let run = |arithmetic| {
         let mut learner = Learner::load_with(&weights, Arc::new(Team::new(2)), &tune, arithmetic).unwrap();
         let scores = learner.score(&pack, false).unwrap();
-        let losses: Vec<f64> = (0..5)
-            .map(|_| {
-                let (loss, gradient) = step(&mut learner, &pack);
-                let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
-                let rate = (0.2 / norm) as f32;
-                learner.change(|values, gradients| {
-                    values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate * *gradient);
-                });
-                loss
-            })
-            .collect();
-        (scores, losses)
+        (scores, descend(&mut learner, &pack, 5, 0.2))
     };
     let (exact, rounded) = (run(Arithmetic::F32), run(Arithmetic::Bf16));
     assert_ne!(exact.0, rounded.0, "nothing was rounded");
