@@ -62,10 +62,13 @@ impl Stage {
         let (sender, mut events) = mpsc::channel(64);
         let (trajectory, ()) = tokio::join!(episode.run(sender), async { while events.recv().await.is_some() {} });
         let mut trajectory = trajectory?;
-        if let Some(failure) = teacher.lock().unwrap_or_else(PoisonError::into_inner).failure() {
+        let (failure, guessed) = {
+            let teacher = teacher.lock().unwrap_or_else(PoisonError::into_inner);
+            (teacher.failure(), teacher.guessed())
+        };
+        if let Some(failure) = failure {
             return Ok(Err(failure));
         }
-        let guessed = teacher.lock().unwrap_or_else(PoisonError::into_inner).guessed();
         let right = |answer: &String| lesson.golds.iter().any(|gold| plain(gold) == plain(answer));
         if trajectory.finish != Reason::Stop || trajectory.valid_actions() != trajectory.turns() {
             return Ok(Err("the loop did not take it"));

@@ -196,8 +196,9 @@ impl Teacher {
             let pairs = modes.iter().flat_map(|mode| queries.iter().map(|query| ((*query).clone(), *mode)));
             pairs.filter(|search| !self.made.contains(search)).collect::<Vec<_>>()
         };
-        let Some(right) = all(&modes).into_iter().find(|search| self.finds(hop, search)) else {
-            return all(&modes).into_iter().next().filter(|_| self.patience.is_some_and(|most| self.tries < most));
+        let open = all(&modes);
+        let Some(right) = open.iter().find(|search| self.finds(hop, search)).cloned() else {
+            return open.into_iter().next().filter(|_| self.patience.is_some_and(|most| self.tries < most));
         };
         if self.tries == 0 && rng.random_bool(self.habits.mislead) {
             let wrong = all(&[Mode::Passage, Mode::Graph]).into_iter().find(|search| !self.finds(hop, search));
