@@ -1,9 +1,9 @@
 //! Tokens per second of a learning step: forward, backward, and a step of AdamW.
 //!
-//! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full] [--bf16]`
+//! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full] [--arithmetic f32|bf16]`
 //!
 //! The adapter is on queries, keys, values and attention's output. `--targets` says which part of each sequence, at its
-//! end, counts in the loss; `--bf16` multiplies frozen weights in that arithmetic. Times are of the wall; those of the
+//! end, counts in the loss; `--arithmetic` is that of products with frozen weights. Times are of the wall; those of the
 //! processor, beside them, tell on a busy machine. `scripts/bench/lora_step.py` does the same step with PyTorch and
 //! `peft`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -34,7 +34,7 @@ fn main() {
     let begin = Instant::now();
     let weights = Weights::open(path.as_ref()).expect("the weights open");
     let team = Arc::new(Team::new(number("--threads", 2)));
-    let arithmetic = if arguments.iter().any(|a| a == "--bf16") { Arithmetic::Bf16 } else { Arithmetic::F32 };
+    let arithmetic = value("--arithmetic").map_or(Arithmetic::F32, |value| value.parse().expect("an arithmetic"));
     let mut learner = Learner::load_with(&weights, team, &tune, arithmetic).expect("the weights load");
     let limit = number("--limit", 0) << 20;
     learner.set_limit((limit > 0).then_some(limit));
