@@ -319,7 +319,7 @@ async fn a_seed_gives_the_same_sample_again() {
 #[test]
 fn people_are_asked_about_by_their_bare_names() {
     let corpus = waymark_training::data::corpus::Corpus::new(vec![ann()]);
-    let known = single::people(&corpus);
+    let known = single::articles(&corpus);
     assert!(known.iter().all(|one| one.subject == "Ann Lee"));
     assert_eq!(known.len(), 3, "{known:?}");
 }

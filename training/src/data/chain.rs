@@ -1,6 +1,6 @@
 //! Lessons from questions of several hops, whose way is known from gold triples, decompositions or passages.
 
-use super::compare;
+use super::compare::{self, Side};
 use super::corpus::Corpus;
 use super::lesson::{Close, Hop, Lesson, Tells};
 use super::question::{Document, Question, Triple};
@@ -47,13 +47,15 @@ pub fn from_triples(question: &Question, corpus: &Corpus) -> Result<Lesson, Refu
     match (question.kind.as_deref(), triples.len()) {
         (Some("comparison"), 2) => {
             let names = [asked(&triples[0])?, asked(&triples[1])?];
-            let why = compare::because(&question.question, [&names[0], &names[1]], [last(0), last(1)], gold);
+            let side = |at: usize| Side { name: &names[at], through: None, value: last(at) };
+            let why = compare::because(&question.question, [side(0), side(1)], gold);
             let hops = vec![make(&triples[0], &names[0])?, make(&triples[1], &names[1])?];
             Ok(lesson(question, hops, Close::Because(why.ok_or("comparison does not follow")?)))
         }
         (Some("bridge_comparison"), 4) => {
             let names = [asked(&triples[0])?, asked(&triples[1])?];
-            let why = compare::because(&question.question, [&names[0], &names[1]], [last(2), last(3)], gold);
+            let side = |at: usize| Side { name: &names[at], through: Some(last(at)), value: last(at + 2) };
+            let why = compare::because(&question.question, [side(0), side(1)], gold);
             let hops = vec![
                 make(&triples[0], &names[0])?,
                 make(&triples[2], last(0))?,

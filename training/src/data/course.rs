@@ -1,6 +1,6 @@
 //! The lessons of a source, in the order in which they are played.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rand::SeedableRng;
@@ -8,13 +8,13 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::chain;
+use super::compose;
 use super::corpus::Corpus;
 use super::guard::Guard;
 use super::lesson::Lesson;
 use super::question::{Question, RowError, rows};
 use super::recipe::{Form, Source};
 use super::single::{self, Known};
-use super::text::plain;
 
 /// Why a question that is measured is not taught.
 const MEASURED: &str = "kept out: measured";
@@ -39,13 +39,20 @@ impl Course {
         let questions: Vec<Question> =
             source.questions.as_ref().map_or(Ok(Vec::new()), |path| rows(&data.join(path)))?;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        if source.form == Form::Single {
-            let mut known = single::people(&corpus);
+        if matches!(source.form, Form::Single | Form::Composed) {
+            let mut known = single::articles(&corpus);
             known.extend(single::evidences(&questions, &corpus));
             if let Some(path) = &source.triples {
                 known.extend(single::extracted(&rows(&data.join(path))?, &corpus));
             }
-            return Ok(Course::of_known(known, &source.dataset, source.variants, guard, &mut rng));
+            let known = single::unequivocal(known);
+            return Ok(match source.form {
+                Form::Composed => {
+                    let lessons = compose::lessons(&known, guard, &source.dataset, &mut rng);
+                    Course { lessons: played(&lessons, source.variants), refused: BTreeMap::new() }
+                }
+                _ => Course::of_known(known, &source.dataset, source.variants, guard, &mut rng),
+            });
         }
         let mut course = Course::default();
         let mut lessons = Vec::new();
@@ -54,7 +61,7 @@ impl Course {
                 Err(MEASURED)
             } else {
                 match source.form {
-                    Form::Triples | Form::Single => chain::from_triples(question, &corpus),
+                    Form::Triples | Form::Single | Form::Composed => chain::from_triples(question, &corpus),
                     Form::Parts => chain::from_parts(question, &corpus),
                     Form::Passages => chain::from_passages(question, &corpus),
                 }
@@ -66,27 +73,13 @@ impl Course {
             }
         }
         lessons.shuffle(&mut rng);
-        for variant in 0..source.variants {
-            course.lessons.extend(lessons.iter().map(|lesson| (lesson.clone(), variant)));
-        }
+        course.lessons = played(&lessons, source.variants);
         Ok(course)
     }
 
     /// Single-hop lessons. Birthplaces, occupations and all else take turns, so that no relation crowds out the others.
     fn of_known(mut known: Vec<Known>, dataset: &str, variants: usize, guard: &Guard, rng: &mut ChaCha8Rng) -> Course {
         let mut course = Course::default();
-        // Where one subject has two values for a relation, a question has no one answer.
-        let mut values: HashMap<_, HashSet<String>> = HashMap::new();
-        for one in &known {
-            let object = one.objects.first().map(|object| plain(object)).unwrap_or_default();
-            values.entry((plain(&one.subject), one.relation)).or_default().insert(object);
-        }
-        let mut taken = HashSet::new();
-        known.retain(|one| {
-            let key = (plain(&one.subject), one.relation);
-            let single = values.get(&key).is_some_and(|objects| objects.len() == 1);
-            single && taken.insert(key)
-        });
         known.shuffle(rng);
         let group = |one: &Known| match one.relation {
             "place of birth" => 0,
@@ -109,4 +102,9 @@ impl Course {
         }
         course
     }
+}
+
+/// All lessons, then all of them again, for as many `variants` as there are.
+fn played(lessons: &[Lesson], variants: usize) -> Vec<(Lesson, usize)> {
+    (0..variants).flat_map(|variant| lessons.iter().map(move |lesson| (lesson.clone(), variant))).collect()
 }

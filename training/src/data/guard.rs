@@ -95,6 +95,14 @@ impl Guard {
         self.subjects.contains(&plain(bare(subject))) || self.subjects.contains(&plain(subject))
     }
 
+    /// Whether a measured question holds all words of a name.
+    pub fn names(&self, name: &str) -> bool {
+        let words = words(name);
+        let rarest =
+            words.iter().map(|word| self.by_word.get(word).map_or(&[][..], Vec::as_slice)).min_by_key(|at| at.len());
+        rarest.is_some_and(|at| at.iter().any(|&at| words.iter().all(|word| self.sets[at].contains(word))))
+    }
+
     fn near(&self, question: &str) -> bool {
         let own: HashSet<String> = words(question).into_iter().collect();
         let count = |word: &str| self.by_word.get(word).map_or(0, Vec::len);

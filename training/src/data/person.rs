@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::question::Document;
-use super::text::sentences;
+use super::text::{sentences, words};
 
 /// A fact about the subject of an article.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,28 @@ const COUNTRIES: &[&str] = &[
     "September", "October", "November", "December",
 ];
 
+/// Nationalities, as predicates and films have them.
+#[rustfmt::skip]
+pub const NATIONALITIES: &[&str] = &[
+    "Albanian", "Algerian", "American", "Argentine", "Armenian", "Australian", "Austrian", "Azerbaijani", "Bangladeshi",
+    "Belarusian", "Belgian", "Bengali", "Bolivian", "Bosnian", "Brazilian", "British", "Bulgarian", "Cameroonian",
+    "Canadian", "Chilean", "Chinese", "Colombian", "Croatian", "Cuban", "Cypriot", "Czech", "Danish", "Dutch", "Egyptian",
+    "English", "Estonian", "Ethiopian", "Filipino", "Finnish", "French", "Georgian", "German", "Ghanaian", "Greek",
+    "Hungarian", "Icelandic", "Indian", "Indonesian", "Iranian", "Iraqi", "Irish", "Israeli", "Italian", "Jamaican",
+    "Japanese", "Kazakhstani", "Kenyan", "Lebanese", "Lithuanian", "Macedonian", "Malaysian", "Mexican", "Mongolian",
+    "Moroccan", "Nepalese", "Nigerian", "Norwegian", "Pakistani", "Peruvian", "Polish", "Portuguese", "Romanian",
+    "Russian", "Scottish", "Senegalese", "Serbian", "Singaporean", "Slovak", "Slovenian", "Somali", "Soviet", "Spanish",
+    "Swedish", "Swiss", "Syrian", "Taiwanese", "Thai", "Tunisian", "Turkish", "Ugandan", "Ukrainian", "Uruguayan",
+    "Venezuelan", "Vietnamese", "Welsh", "Yugoslav",
+];
+
+/// The nationality among words, where there is just one.
+pub fn nationality(text: &str) -> Option<&'static str> {
+    let words = words(text);
+    let mut named = NATIONALITIES.iter().filter(|name| words.iter().any(|word| *word == name.to_lowercase()));
+    named.next().copied().filter(|_| named.next().is_none())
+}
+
 static PREDICATE: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"\)?,? (?:is|was) (?:an? )((?:[^.;]|\b[A-Z]\.){3,160})").ok());
 static BORN_IN: LazyLock<Option<Regex>> = LazyLock::new(|| {
@@ -59,6 +81,10 @@ static BORN_IN: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 static BORN_ON: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"(?:\bborn (?:on )?|\( ?)((?:\d{1,2} [A-Z][a-z]+|[A-Z][a-z]+ \d{1,2},) \d{4})").ok());
+
+static DIED_ON: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r"\d{4}(?: in [^()–]{3,40})? ?[–-] ?((?:\d{1,2} [A-Z][a-z]+|[A-Z][a-z]+ \d{1,2},) \d{4})").ok()
+});
 
 /// What an article says of its subject, where that is a person.
 pub fn facts(document: &Document) -> Vec<Fact> {
@@ -76,6 +102,13 @@ pub fn facts(document: &Document) -> Vec<Fact> {
     }
     if let Some(date) = lived {
         facts.push(Fact { relation: "date of birth", objects: vec![date[1].to_owned()] });
+    }
+    if let Some(date) = DIED_ON.as_ref().and_then(|pattern| pattern.captures(first)) {
+        facts.push(Fact { relation: "date of death", objects: vec![date[1].to_owned()] });
+    }
+    let predicate = PREDICATE.as_ref().and_then(|pattern| pattern.captures(first));
+    if let Some(name) = predicate.and_then(|found| nationality(found[1].split(" who ").next()?)) {
+        facts.push(Fact { relation: "country of citizenship", objects: vec![name.to_owned()] });
     }
     let beginning = sentences.iter().take(4);
     let place = |sentence: &&str| {
@@ -153,13 +186,15 @@ mod tests {
         let expected = [
             ("occupation", vec!["film director".to_owned(), "actor".into()]),
             ("date of birth", vec!["6 December 1886".into()]),
+            ("date of death", vec!["6 March 1959".into()]),
+            ("country of citizenship", vec!["Italian".into()]),
             ("place of birth", vec!["Milan".into(), "Milan, Italy".into()]),
         ];
         assert_eq!(facts, expected);
         let facts =
             of("Bernard Bonvoisin( born 9 July 1956 in Nanterre, Hauts- de- Seine), is a French hard rock singer.");
         assert_eq!(facts[0].1, ["singer"]);
-        assert_eq!(facts[2].1[0], "Nanterre");
+        assert_eq!(facts[3].1[0], "Nanterre");
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct Source {
 pub enum Form {
     /// Nothing: single-hop questions are made of the corpus, of extracted triples, and of gold triples.
     Single,
+    /// Nothing: questions of several hops are composed of the same.
+    Composed,
     /// Gold triples.
     Triples,
     /// A decomposition.

@@ -1,4 +1,6 @@
-//! Single-hop questions, made of triples and of what articles say of people.
+//! Single-hop questions, made of triples and of what articles say of people and works.
+
+use std::collections::{HashMap, HashSet};
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -6,11 +8,13 @@ use rand::seq::IndexedRandom;
 use super::chain::hop;
 use super::corpus::Corpus;
 use super::guard::Guard;
+use super::kin;
 use super::lesson::{Close, Lesson};
 use super::person;
 use super::question::{Document, Extracted, Question};
 use super::relation::relation;
-use super::text::{bare, find};
+use super::text::{bare, find, plain};
+use super::work;
 
 /// Longest subject and object, in words.
 const LONGEST: usize = 7;
@@ -28,8 +32,8 @@ pub struct Known {
     pub source: Document,
 }
 
-/// What articles say of people, in the order of the corpus.
-pub fn people(corpus: &Corpus) -> Vec<Known> {
+/// What articles say of people, their families, films and songs, in the order of the corpus.
+pub fn articles(corpus: &Corpus) -> Vec<Known> {
     let of = |document: &Document| {
         let known = |fact: person::Fact| Known {
             subject: bare(&document.title).to_owned(),
@@ -37,9 +41,25 @@ pub fn people(corpus: &Corpus) -> Vec<Known> {
             objects: fact.objects,
             source: document.clone(),
         };
-        person::facts(document).into_iter().map(known).collect::<Vec<_>>()
+        let person = person::facts(document);
+        // Who acts in films is none.
+        let others = if person.is_empty() { work::facts(document) } else { kin::facts(document) };
+        person.into_iter().chain(others).map(known).collect::<Vec<_>>()
     };
     corpus.documents().iter().flat_map(of).collect()
+}
+
+/// What is known of things that have one value in a relation: a question about others has no one answer.
+pub fn unequivocal(mut known: Vec<Known>) -> Vec<Known> {
+    let key = |one: &Known| (plain(&one.subject), one.relation);
+    let mut values: HashMap<_, HashSet<String>> = HashMap::new();
+    for one in &known {
+        let object = one.objects.first().map(|object| plain(object)).unwrap_or_default();
+        values.entry(key(one)).or_default().insert(object);
+    }
+    let mut taken = HashSet::new();
+    known.retain(|one| values.get(&key(one)).is_some_and(|objects| objects.len() == 1) && taken.insert(key(one)));
+    known
 }
 
 /// What extracted triples say, in their order: those whose subject is what the passage is about.

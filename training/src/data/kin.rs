@@ -1,0 +1,92 @@
+//! What encyclopaedic articles say of the families of their subjects, by simple patterns.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::person::Fact;
+use super::question::Document;
+use super::text::{bare, sentences, words};
+
+/// A name: capitalised words, with the small ones that join them.
+pub const NAME: &str =
+    r"((?:[A-Z][\w’'\-]+|[A-Z]\.)(?:(?: (?:of|de|von|van|der|the|la|del|di|da))*(?:,? (?:[A-Z][\w’'\-]+|[A-Z]\.)))*)";
+
+/// Sentences that are read.
+const READ: usize = 5;
+
+static PARENTS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let described = r"(?:(?:the|his|her|an?) )?(?:[a-z]+ ){0,3}";
+    Regex::new(&format!(
+        r"\b(?:son|daughter|child) of {described}{NAME}(?: and (?:his (?:\w+ )?wife,? )?{described}{NAME})?"
+    ))
+    .ok()
+});
+static MARRIED: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(&format!(r"\b(?:married(?: to)?|(?:wife|husband|widow) of) (?:[a-z]+ ){{0,3}}{NAME}")).ok()
+});
+
+/// Words of names that tell a man.
+const MEN: &[&str] = &["king", "sir", "lord", "prince", "duke", "count", "emperor", "earl", "baron", "rev", "sultan"];
+
+/// Father, mother and spouse of an article's subject, where a sentence about it tells them.
+pub fn facts(document: &Document) -> Vec<Fact> {
+    let mut facts: Vec<Fact> = Vec::new();
+    let mut tell = |relation: &'static str, name: &str| {
+        if !facts.iter().any(|fact| fact.relation == relation) && !bare(&document.title).contains(name) {
+            facts.push(Fact { relation, objects: vec![name.to_owned()] });
+        }
+    };
+    let sentences = sentences(&document.text);
+    for sentence in sentences.iter().take(READ).filter(|sentence| is_about(sentence, &document.title)) {
+        if let Some(found) = PARENTS.as_ref().and_then(|pattern| pattern.captures(sentence)) {
+            let mother = found.get(2);
+            let man = words(&found[1]).iter().any(|word| MEN.contains(&word.as_str()));
+            if mother.is_some() || man {
+                tell("father", &found[1]);
+            }
+            if let Some(mother) = mother {
+                tell("mother", mother.as_str());
+            }
+        }
+        let told = MARRIED.as_ref().and_then(|pattern| pattern.captures(sentence));
+        if let Some(found) = told.filter(|found| words(&found[1]).len() > 1) {
+            tell("spouse", &found[1]);
+        }
+    }
+    facts
+}
+
+/// Whether a sentence begins with its article's subject, or with what stands for a person.
+fn is_about(sentence: &str, title: &str) -> bool {
+    let (first, title) = (words(sentence), words(bare(title)));
+    first.first().is_some_and(|word| matches!(word.as_str(), "he" | "she") || title.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(title: &str, text: &str) -> Vec<(&'static str, String)> {
+        let document = Document { id: "x".into(), title: title.into(), text: text.into() };
+        facts(&document).into_iter().map(|fact| (fact.relation, fact.objects.concat())).collect()
+    }
+
+    #[test]
+    fn families_are_read() {
+        assert!(PARENTS.is_some() && MARRIED.is_some());
+        let told = of(
+            "Ann of Orange (nun)",
+            "Ann of Orange was a nun. She was the only daughter of the judge John Lee of Orange and his second wife, Mary \
+             de Vere. In 1701 the king married Joan Smith. She married Peter P. Hill in 1702.",
+        );
+        let expected = [("father", "John Lee of Orange"), ("mother", "Mary de Vere"), ("spouse", "Peter P. Hill")];
+        assert_eq!(told, expected.map(|(relation, name)| (relation, name.to_owned())));
+    }
+
+    #[test]
+    fn a_parent_alone_is_a_father_only_where_the_name_tells_it() {
+        assert_eq!(of("Ann Lee", "Ann is a daughter of Pat Lee."), []);
+        assert_eq!(of("Ann Lee", "Ann is a daughter of Sir Pat Lee."), [("father", "Sir Pat Lee".to_owned())]);
+    }
+}

@@ -1,0 +1,67 @@
+//! What the first sentences of encyclopaedic articles say of films and songs, by simple patterns.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::kin::NAME;
+use super::person::{Fact, nationality};
+use super::question::Document;
+use super::text::sentences;
+
+static FILM: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"\b(?:is|was) an? (?:upcoming )?(?:(\d{4}) )?([^.,;]{0,90}?)\bfilm\b").ok());
+static DIRECTED: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(&format!(r"\bdirected (?:and \w+ )?by {NAME}(,? and [A-Z])?")).ok());
+static SONG: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(&format!(r"\b(?:song|single) (?:recorded |performed |released )?by (?:(?:the )?(?:[A-Z][a-z]+n|[A-Z][a-z]+ish) )?(?:[a-z&]+ ){{0,8}}{NAME}")).ok()
+});
+
+/// What an article says of its subject, where that is a film or a song.
+pub fn facts(document: &Document) -> Vec<Fact> {
+    let sentences = sentences(&document.text);
+    let Some(first) = sentences.first() else { return Vec::new() };
+    let fact = |relation, object: &str| Fact { relation, objects: vec![object.to_owned()] };
+    let mut facts = Vec::new();
+    if let Some(film) = FILM.as_ref().and_then(|pattern| pattern.captures(first)) {
+        facts.extend(film.get(1).map(|year| fact("publication date", year.as_str())));
+        facts.extend(nationality(&film[2]).map(|name| fact("country of origin", name)));
+        let told = sentences.iter().take(2).find_map(|sentence| DIRECTED.as_ref()?.captures(sentence));
+        facts.extend(told.filter(|found| found.get(2).is_none()).map(|found| fact("director", &found[1])));
+    } else if let Some(found) = SONG.as_ref().and_then(|pattern| pattern.captures(first)) {
+        facts.push(fact("performer", &found[1]));
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Vec<(&'static str, String)> {
+        let document = Document { id: "x".into(), title: "X".into(), text: text.into() };
+        facts(&document).into_iter().map(|fact| (fact.relation, fact.objects.concat())).collect()
+    }
+
+    #[test]
+    fn films_are_read() {
+        assert!(FILM.is_some() && DIRECTED.is_some() && SONG.is_some());
+        let told =
+            of("Low Tide is a 1932 Danish silent film directed by P. N. Menon and starring Ann Lee. It was lost.");
+        let expected = [("publication date", "1932"), ("country of origin", "Danish"), ("director", "P. N. Menon")];
+        assert_eq!(told, expected.map(|(relation, object)| (relation, object.to_owned())));
+    }
+
+    #[test]
+    fn two_countries_or_two_directors_are_none() {
+        let told = of("Low Tide is a Danish- Dutch film directed by Ann Lee and Bob Ray.");
+        assert_eq!(told, []);
+    }
+
+    #[test]
+    fn songs_are_read() {
+        let told = of("\"Low Tide\" is a song by American gospel singer CeCe Winans, released in 2017.");
+        assert_eq!(told, [("performer", "CeCe Winans".to_owned())]);
+        assert_eq!(of("Low Tide is a song."), []);
+    }
+}
