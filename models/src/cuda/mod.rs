@@ -2,7 +2,8 @@
 //!
 //! What is arithmetic on the host is always compiled and tested: kernels' sources and what they must compute
 //! ([`kernel`]), the plan of a card's memory ([`plan`]), how a step is laid out ([`image`]), which batch sizes have a
-//! graph of their own ([`bucket`]). What talks to a driver needs the feature `cuda`; driver, cuBLAS and NVRTC are loaded when
+//! graph of their own ([`bucket`], [`reach`]) and what becomes of those that cannot ([`graphs`]), how long a card is waited for
+//! ([`patience`]). What talks to a driver needs the feature `cuda`; driver, cuBLAS and NVRTC are loaded when
 //! a decoder is, so that one program serves machines with a card and without.
 
 pub mod bucket;
@@ -12,9 +13,12 @@ mod decoder;
 mod device;
 #[cfg(feature = "cuda")]
 mod error;
+pub mod graphs;
 pub mod image;
 pub mod kernel;
+pub mod patience;
 pub mod plan;
+pub mod reach;
 
 #[cfg(feature = "cuda")]
 pub use decoder::{CudaDecoder, CudaOptions, Source};

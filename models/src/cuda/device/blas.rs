@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cudarc::cublas::result::{self, CublasError};
 use cudarc::cublas::sys;
-use cudarc::driver::CudaContext;
 use half::bf16;
 
+use super::hold::Hold;
 use super::{Card, Region};
 use crate::cuda::CudaError;
 use crate::cuda::kernel::Span;
@@ -17,7 +17,7 @@ use crate::cuda::plan::{BLAS_BYTES, Place};
 pub(crate) struct Blas {
     handle: sys::cublasHandle_t,
     workspace: Region,
-    context: Arc<CudaContext>,
+    hold: Arc<Hold>,
 }
 
 // SAFETY: a handle may be used by one thread at a time, whichever it is.
@@ -40,7 +40,7 @@ impl Blas {
         card.bind()?;
         let workspace = Region::take(card, BLAS_BYTES)?;
         let handle = blas("start cuBLAS", result::create_handle())?;
-        let blas = Self { handle, workspace, context: card.context().clone() };
+        let blas = Self { handle, workspace, hold: card.hold() };
         blas.settle(card)?;
         Ok(blas)
     }
@@ -111,9 +111,8 @@ impl Blas {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        let _ = self.context.bind_to_thread();
         // SAFETY: created by `new`.
-        let _ = unsafe { result::destroy_handle(self.handle) };
+        self.hold.free(|| unsafe { result::destroy_handle(self.handle) });
     }
 }
 
