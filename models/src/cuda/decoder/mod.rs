@@ -338,6 +338,13 @@ impl CudaDecoder {
     }
 }
 
+impl Drop for CudaDecoder {
+    fn drop(&mut self) {
+        // The card may still write to memory that goes now. One that was given up is not waited for.
+        let _ = self.finish();
+    }
+}
+
 impl std::fmt::Debug for CudaDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CudaDecoder").field("card", self.card()).field("plan", &self.plan).finish_non_exhaustive()

@@ -199,16 +199,13 @@ impl std::fmt::Debug for Card {
 fn info(context: &CudaContext, ordinal: usize) -> Result<CardInfo, result::DriverError> {
     let (major, minor) = context.compute_capability()?;
     let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    let mut driver = 0;
-    // SAFETY: writes one number.
-    unsafe { sys::cuDriverGetVersion(&mut driver) }.result()?;
     Ok(CardInfo {
         ordinal,
         name: context.name()?,
         capability: (major.unsigned_abs(), minor.unsigned_abs()),
         memory: context.total_mem()?,
         processors: processors.unsigned_abs(),
-        driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
+        driver: library::spoken(library::version()?),
     })
 }
 
