@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 
@@ -29,12 +30,18 @@ impl Args {
         let collector = self.serve.telemetry.otlp_endpoint.clone();
         let traces = logging::start_traced(log, self.serve.log_format, collector.as_deref())?;
         let config = self.serve.resolve()?;
+        let patience = config.model.device.step_limit + Duration::from_secs(1);
         // Weights may have to be fetched first: the signal is caught from here on.
         let mut stop = Box::pin(stop_signal());
         let server = start::unless_stopped(async move { bind(&config, None).await }, stop.as_mut()).await?;
         start::reload_on_hangup(&server);
         writeln!(io::stdout(), "listening on {}", server.url())?;
+        let engine = server.state().runtime.engine.clone();
         let ended = server.run(stop).await;
+        // A driver goes with the process: no thread may be in it then. A card that hangs is given up by then.
+        if tokio::time::timeout(patience, engine.shutdown()).await.is_err() {
+            tracing::warn!("the engine is still at work");
+        }
         tokio::task::spawn_blocking(move || traces.finish()).await?;
         Ok(ended?)
     }
