@@ -43,15 +43,15 @@ impl Beginning {
 /// Where one pair lies among the values: A, of shape (rank, in), and B, of shape (out, rank).
 pub(crate) type Pair = [Range<usize>; 2];
 
+/// A layer's pairs, by module; none where a module has no adapter.
+pub(crate) type Pairs = [Option<Pair>; Module::COUNT];
+
 /// A new adapter without the decoder it belongs to: its parameters as a learner has them, and where each layer's pairs lie,
 /// by module.
 ///
 /// # Errors
 /// [`ModelError::Input`] for an adapter that the decoder cannot have.
-pub(crate) fn adapter(
-    config: &DecoderConfig,
-    lora: &Lora,
-) -> Result<(Table, Vec<[Option<Pair>; Module::COUNT]>), ModelError> {
+pub(crate) fn adapter(config: &DecoderConfig, lora: &Lora) -> Result<(Table, Vec<Pairs>), ModelError> {
     lora.check(config)?;
     let (mut table, mut beginning) = (Table::default(), Beginning::new(lora.seed));
     let layer = |layer| {

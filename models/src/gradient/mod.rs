@@ -31,7 +31,7 @@ mod tune;
 mod unembedding;
 pub mod vocabulary;
 
-pub(crate) use begin::{Pair, adapter};
+pub(crate) use begin::{Pairs, adapter};
 pub(crate) use compute::Compute;
 pub use learner::Learner;
 pub use objective::{Objective, Score, Slope};

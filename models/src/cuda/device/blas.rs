@@ -131,20 +131,20 @@ struct Side {
 
 impl Side {
     fn half(matrix: Matrix<bf16>) -> Self {
-        Self::new(matrix, sys::cudaDataType_t::CUDA_R_16BF)
+        Self::new(&matrix, sys::cudaDataType_t::CUDA_R_16BF)
     }
 
     fn single(matrix: Matrix<f32>) -> Self {
-        Self::new(matrix, sys::cudaDataType_t::CUDA_R_32F)
+        Self::new(&matrix, sys::cudaDataType_t::CUDA_R_32F)
     }
 
-    fn new<T>(matrix: Matrix<T>, kind: sys::cudaDataType_t) -> Self {
-        let Matrix { values, stride, transposed } = matrix;
+    fn new<T>(matrix: &Matrix<T>, kind: sys::cudaDataType_t) -> Self {
+        let Matrix { stride, transposed, .. } = *matrix;
         let operation = match transposed {
             true => sys::cublasOperation_t::CUBLAS_OP_T,
             false => sys::cublasOperation_t::CUBLAS_OP_N,
         };
-        Self { address: values.address(), kind, stride, operation }
+        Self { address: matrix.values.address(), kind, stride, operation }
     }
 }
 

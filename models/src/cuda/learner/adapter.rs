@@ -5,7 +5,7 @@ use super::pass::Pass;
 use crate::cuda::CudaError;
 use crate::cuda::kernel::Span;
 use crate::cuda::plan::{Carver, Place};
-use crate::gradient::{Lora, Module, Pair};
+use crate::gradient::{Lora, Module, Pairs};
 
 /// What is learnt, and where it lies in memory of its own.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Adapter {
     pub(super) rank: usize,
     scale: f32,
     /// Per layer and module, where A and B lie among the values.
-    pairs: Vec<[Option<Pair>; Module::COUNT]>,
+    pairs: Vec<Pairs>,
     /// All values and all gradients, in the order of the flat vectors.
     pub(super) values: Place<f32>,
     pub(super) gradients: Place<f32>,
@@ -34,7 +34,7 @@ pub(super) struct Delta {
 }
 
 impl Adapter {
-    pub(super) fn new(lora: &Lora, pairs: Vec<[Option<Pair>; Module::COUNT]>, values: usize) -> Self {
+    pub(super) fn new(lora: &Lora, pairs: Vec<Pairs>, values: usize) -> Self {
         let mut carver = Carver::default();
         let [values, gradients] = [carver.place(values), carver.place(values)];
         Self { rank: lora.rank, scale: lora.scale(), pairs, values, gradients, bytes: carver.bytes() }

@@ -1,12 +1,9 @@
 //! One step of learning an adapter, on the card and on the processor.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use waymark_models::ModelError;
 use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
-use waymark_models::kernel::Team;
-use waymark_models::weights::Weights;
 
 use super::compare::prompts;
 use super::report::Learning;
@@ -28,12 +25,14 @@ struct Step {
     seconds: f64,
 }
 
-/// Learns from the same tokens on both, and compares.
-pub(super) fn compare(ordinal: usize, name: &str, weights: &Weights, team: Arc<Team>) -> anyhow::Result<Learning> {
-    let tune = Tune::Lora(Lora { rank: 16, alpha: 32.0, targets: Module::ALL.to_vec(), seed: 1 });
-    let pack = pack(weights.config().vocab);
-    let mut card = Learner::load_on_card(weights, ordinal, &tune)?;
-    let mut processor = Learner::load(weights, team, &tune)?;
+/// What is learnt: every projection's adapter.
+pub(super) fn tune() -> Tune {
+    Tune::Lora(Lora { rank: 16, alpha: 32.0, targets: Module::ALL.to_vec(), seed: 1 })
+}
+
+/// Lets both learn from the same tokens, and compares.
+pub(super) fn compare(name: &str, mut card: Learner, mut processor: Learner) -> Result<Learning, ModelError> {
+    let pack = pack(processor.config().vocab);
     let (found, wanted) = (step(&mut card, &pack)?, step(&mut processor, &pack)?);
     let tensors = processor.parameters().iter().map(|parameter| {
         let range = parameter.range.clone();
@@ -116,4 +115,35 @@ fn worst(mut values: impl Iterator<Item = f64>) -> f64 {
     values
         .try_fold(0.0f64, |most, value| if value.is_nan() { Err(value) } else { Ok(most.max(value)) })
         .unwrap_or_else(|nan| nan)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use waymark_models::Arithmetic;
+    use waymark_models::kernel::Team;
+    use waymark_models::weights::{Weights, write_random};
+
+    use super::super::shape::Shape;
+    use super::*;
+
+    #[test]
+    fn rounding_holds_and_another_adapter_does_not() {
+        let shape: Shape = "tiny".parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        write_random(dir.path(), &shape.config, 1).unwrap();
+        let weights = Weights::open(dir.path()).unwrap();
+        let learner =
+            |arithmetic, tune: &Tune| Learner::load_with(&weights, Arc::new(Team::new(2)), tune, arithmetic).unwrap();
+        let exact = || learner(Arithmetic::F32, &tune());
+        let rounded = compare("bf16", learner(Arithmetic::Bf16, &tune()), exact()).unwrap();
+        assert!(rounded.holds && rounded.gradient > 0.0, "{rounded:?}");
+        let Tune::Lora(lora) = tune() else { panic!("an adapter") };
+        let other =
+            compare("another", learner(Arithmetic::F32, &Tune::Lora(Lora { seed: 2, ..lora })), exact()).unwrap();
+        assert!(!other.holds, "{other:?}");
+    }
 }

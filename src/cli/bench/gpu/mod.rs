@@ -6,7 +6,8 @@ mod card;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod compare;
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", test))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod learn;
 mod rates;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card fills all of it"))]

@@ -226,7 +226,7 @@ impl Args {
             over.push((name.clone(), self.compared()?));
         }
         for (name, weights) in over {
-            report.learning.push(super::learn::compare(ordinal, &name, &weights, Arc::clone(team))?);
+            report.learning.push(super::card::learning(ordinal, &name, &weights, Arc::clone(team))?);
         }
         Ok(())
     }
