@@ -145,7 +145,7 @@ fn compared(form: &Compared, known: &[&Known], rng: &mut ChaCha8Rng) -> Vec<Less
         let other = partner(one, &own, |one| one, rng)?;
         let names = [name(one, rng), name(other, rng)];
         let question = put(form.things, &names, rng)?;
-        let (gold, why) = outcome(&question, &names, [None, None], [value(one), value(other)])?;
+        let (gold, why) = outcome(form, &question, &names, [None, None], [value(one), value(other)])?;
         let hop =
             |one: &Known, name: &str| Some(hop(relation(one.relation)?, name, value(one), vec![one.source.clone()]));
         let hops = vec![hop(one, &names[0])?, hop(other, &names[1])?];
@@ -163,14 +163,14 @@ fn bridged(form: &Compared, chains: &[Chain<'_>], rng: &mut ChaCha8Rng) -> Vec<L
         let names = [name(one[0], rng), name(other[0], rng)];
         let question = put(form.films, &names, rng)?;
         let through = [Some(value(one[0])), Some(value(other[0]))];
-        let (gold, why) = outcome(&question, &names, through, [value(one[1]), value(other[1])])?;
+        let (gold, why) = outcome(form, &question, &names, through, [value(one[1]), value(other[1])])?;
         let hops = [hops(*one, &names[0])?, hops(other, &names[1])?].concat();
         Some(lesson(question, vec![gold], &[one[0], one[1], other[0], other[1]], hops, Close::Because(why)))
     };
     own.iter().filter_map(make).collect()
 }
 
-/// Another one to compare with: of the same value half of the time, or every second question of sameness would be "no".
+/// Another one to compare with: half of the time of the same value, for by chance nearly all would differ.
 fn partner<'a, T>(one: &T, all: &'a [T], of: impl Fn(&T) -> &Known, rng: &mut ChaCha8Rng) -> Option<&'a T> {
     let same = rng.random_bool(0.5) && !value(of(one)).chars().any(|c| c.is_ascii_digit());
     let apart = |other: &&T| {
@@ -189,17 +189,16 @@ fn hops([first, second]: Chain<'_>, name: &str) -> Option<[Hop; 2]> {
 
 /// The answer of a comparison, and why.
 fn outcome(
+    form: &Compared,
     question: &str,
     names: &[String; 2],
     through: [Option<&str>; 2],
     values: [&str; 2],
 ) -> Option<(String, String)> {
     let side = |at: usize| Side { name: &names[at], through: through[at], value: values[at] };
-    let golds = ["yes", "no", names[0].as_str(), names[1].as_str()];
-    let asks_which = question.starts_with('W');
-    let because =
-        |gold: &&str| compare::because(question, [side(0), side(1)], gold).map(|why| ((*gold).to_owned(), why));
-    golds.iter().filter(|gold| asks_which != matches!(**gold, "yes" | "no")).find_map(because)
+    let because = |gold: &str| Some((gold.to_owned(), compare::because(question, [side(0), side(1)], gold)?));
+    let golds = if form.relation.contains("date") { [names[0].as_str(), names[1].as_str()] } else { ["yes", "no"] };
+    golds.into_iter().find_map(because)
 }
 
 /// A form with both names in it.
