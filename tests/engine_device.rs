@@ -9,6 +9,7 @@ use waymark::engine::mock::Random;
 use waymark::engine::{
     Engine, EngineConfig, EngineError, Generate, Health, MockBackend, Origin, Session, SessionOptions,
 };
+use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -107,6 +108,39 @@ async fn a_device_that_is_lost_turns_the_engine_red_at_once() {
     }
     assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("fell off its bus")));
     assert_eq!(engine.counters().step_failures_total.get(), 1, "nobody tries again on a device that is gone");
+}
+
+#[tokio::test]
+async fn a_device_that_hangs_is_given_up_and_never_waited_for_again() {
+    let limit = Duration::from_millis(100);
+    let backend = device().with_limit(limit);
+    backend.faults().hang_from(5);
+    let engine = start(backend, EngineConfig::default());
+    let generate = || Generate { sampling: SamplingParams::greedy(), max_tokens: 50, ..Generate::default() };
+    let mut sessions: Vec<Session> = (0..3).map(|_| engine.session(SessionOptions::default())).collect();
+    let waiting = sessions.iter_mut().zip(0..).map(|(session, number)| {
+        session.append(&[number, 1, 2], Origin::Prompt, false);
+        run(session, generate())
+    });
+    for ended in futures::future::join_all(waiting).await {
+        assert!(matches!(ended, Err(EngineError::Dead(reason)) if reason.contains("did not finish within 100ms")));
+    }
+    assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("did not finish")));
+    assert_eq!(engine.counters().step_failures_total.get(), 1, "nobody tries again on a device that hangs");
+    // Refused at once, and the thread ends: freeing what this device holds would take for ever.
+    assert!(matches!(run(&mut sessions[0], generate()).await, Err(EngineError::Dead(_))));
+    timeout(PATIENCE, engine.shutdown()).await.expect("shutting down waits for the device");
+}
+
+#[tokio::test]
+async fn what_a_device_could_not_record_is_counted() {
+    let backend = device().with_graphs(GraphUse { recorded: 11, refused: 2 });
+    let engine = start(backend, EngineConfig::default());
+    let mut session = engine.session(SessionOptions::default());
+    session.append(&[1, 2, 3], Origin::Prompt, false);
+    run(&mut session, Generate { max_tokens: 3, ignore_eos: true, ..Generate::default() }).await.unwrap();
+    let counters = engine.counters();
+    assert_eq!((counters.graph_recordings_total.get(), counters.graph_refusals_total.get()), (11, 2), "once each");
 }
 
 #[tokio::test]

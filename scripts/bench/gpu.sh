@@ -22,7 +22,15 @@ export LD_LIBRARY_PATH=${packages:+$packages:}${LD_LIBRARY_PATH:-}
 
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader >"$out/card.txt" || true
 status=0
-"$waymark" bench gpu --json "$out/gpu.json" "$@" | tee "$out/gpu.txt" || status=$?
+: >"$out/gpu.txt"
+# A kernel that faults takes the card away from its whole process: what is checked has one of its own.
+bench() { "$waymark" bench gpu --json "$@" | tee -a "$out/gpu.txt" || status=$?; }
+case " $* " in
+  *" --parts"*) bench "$out/gpu.json" "$@" ;;
+  *)
+    bench "$out/check.json" "$@" --parts check
+    bench "$out/gpu.json" "$@" --parts ceilings,decode,prefill,agentic ;;
+esac
 # The peer takes the sizes that both know.
 common=()
 while [ $# -gt 0 ]; do

@@ -101,8 +101,8 @@ fn card(
         tokens: config.step_tokens.max(config.max_batch + BLOCK),
         context: config.context.unwrap_or(checkpoint.weights.config().context),
     };
-    let (share, graphs) = (config.device.share, config.device.graphs);
-    let options = CudaOptions { ordinal, limits, share, blocks: None, graphs };
+    let DeviceConfig { share, graphs, step_limit: limit, .. } = config.device;
+    let options = CudaOptions { ordinal, limits, share, blocks: None, graphs, limit };
     let mut decoder = CudaDecoder::load(Source::Checkpoint(&checkpoint.weights), &options)?;
     decoder.warm_up()?;
     let (card, plan) = (decoder.card(), decoder.plan());

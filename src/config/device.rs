@@ -2,8 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use waymark_models::Arithmetic;
+
+/// Seconds a step may take on a card where nothing else is said: far more than any should, even where others use the card.
+const STEP_TIMEOUT: f64 = 30.0;
 
 /// What computes, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
@@ -28,6 +32,17 @@ pub struct DeviceArgs {
     /// Launch each kernel of a decode step by itself on a card, instead of replaying a recorded graph.
     #[arg(long, env = "WAYMARK_NO_CUDA_GRAPHS")]
     pub no_cuda_graphs: bool,
+
+    /// Seconds a card may take for one step before it counts as lost: readiness turns red, open requests end with an error,
+    /// and the program has to be started again. Steps take milliseconds, a long prefill a second.
+    #[arg(
+        long,
+        env = "WAYMARK_STEP_TIMEOUT",
+        value_name = "SECONDS",
+        default_value_t = STEP_TIMEOUT,
+        value_parser = seconds
+    )]
+    pub step_timeout: f64,
 }
 
 /// What computes.
@@ -50,6 +65,8 @@ pub struct DeviceConfig {
     pub share: f64,
     /// Whether decode steps are recorded and replayed.
     pub graphs: bool,
+    /// How long a card may take for a step.
+    pub step_limit: Duration,
     /// The arithmetic that was asked for.
     pub arithmetic: Option<Arithmetic>,
 }
@@ -57,7 +74,8 @@ pub struct DeviceConfig {
 impl DeviceConfig {
     /// `device`, used as it is by default.
     pub fn of(device: Device) -> Self {
-        Self { device, share: 0.9, graphs: true, arithmetic: None }
+        let step_limit = Duration::from_secs_f64(STEP_TIMEOUT);
+        Self { device, share: 0.9, graphs: true, step_limit, arithmetic: None }
     }
 
     /// With an arithmetic that is asked for.
@@ -74,6 +92,7 @@ impl DeviceArgs {
             device: self.device,
             share: self.gpu_memory,
             graphs: !self.no_cuda_graphs,
+            step_limit: Duration::from_secs_f64(self.step_timeout),
             arithmetic: self.arithmetic,
         }
     }
@@ -106,6 +125,13 @@ impl fmt::Display for Device {
     }
 }
 
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give seconds from 0.1 to 86400, such as 30".to_owned()),
+    }
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
@@ -127,6 +153,9 @@ mod tests {
         for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU"] {
             assert!(text.parse::<Device>().is_err_and(|error| error.contains("cuda:N")), "{text}");
         }
+        assert!(
+            seconds("0").is_err() && seconds("inf").is_err() && seconds("-1").is_err() && seconds("2.5") == Ok(2.5)
+        );
         assert!(share("0").is_err() && share("1.5").is_err() && share("nan").is_err() && share("0.5") == Ok(0.5));
     }
 }

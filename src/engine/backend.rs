@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::kernel::Team;
 use waymark_models::sampler::{Pick, SampleError, Sampled};
 use waymark_models::{AdapterSlot, ForwardBatch, Logits};
@@ -107,7 +108,13 @@ pub trait Backend: Send {
         Ok(())
     }
 
-    /// Why no pass can succeed any more, once that is certain: a device that is gone does not come back.
+    /// What became of recording steps, where they are recorded to be replayed.
+    fn graphs(&self) -> GraphUse {
+        GraphUse::default()
+    }
+
+    /// Why no pass can succeed any more, once that is certain: a device that is gone does not come back. It is not dropped
+    /// then, since whoever gives back what a device holds may wait for it without end.
     fn lost(&self) -> Option<String> {
         None
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::task::Waker;
 
+use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::sampler::{Pick, Sampler};
 use waymark_models::tokenizer::TokenBytes;
 use waymark_models::{AdapterSlot, ForwardBatch};
@@ -55,6 +56,9 @@ pub(super) struct Core {
     pub(super) batch: ForwardBatch,
     pub(super) picks: Vec<Option<Pick>>,
     pub(super) output: Output,
+    /// What was counted of the backend's recordings.
+    graphs: GraphUse,
+    lost: bool,
     pub(super) flight: Option<Flight>,
     /// Of readers to whom something was delivered.
     pub(super) wakers: Vec<Waker>,
@@ -69,7 +73,7 @@ impl Core {
         pulse: Arc<Pulse>,
     ) -> Self {
         let spec = backend.spec();
-        let core = Self {
+        let mut core = Self {
             pool: Pool::new(spec.blocks),
             limit: spec.limit(),
             base: spec.generation,
@@ -89,11 +93,14 @@ impl Core {
             batch: ForwardBatch::new(),
             picks: Vec::new(),
             output: Output::default(),
+            graphs: GraphUse::default(),
+            lost: false,
             flight: None,
             wakers: Vec::new(),
             backend,
         };
         core.gauge();
+        core.count_graphs();
         core
     }
 
@@ -242,14 +249,47 @@ impl Core {
     fn load_adapter(&mut self, dir: &Path) -> Result<Adapter, EngineError> {
         let backend = &mut self.backend;
         let loaded = catch_unwind(AssertUnwindSafe(|| backend.load_adapter(dir)));
-        let slot = match loaded {
-            Ok(result) => result.map_err(|error| EngineError::Adapter(error.to_string()))?,
-            Err(panic) => return Err(EngineError::Adapter(format!("panic: {}", message(panic.as_ref())))),
+        self.count_graphs();
+        let reason = match loaded {
+            Ok(Ok(slot)) => return Ok(self.enlist(slot)),
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => format!("panic: {}", message(panic.as_ref())),
         };
+        self.check_lost();
+        Err(EngineError::Adapter(reason))
+    }
+
+    /// An adapter that is served from now on.
+    fn enlist(&mut self, slot: AdapterSlot) -> Adapter {
         self.last_generation += 1;
         let adapter = Adapter { slot, generation: self.last_generation };
         self.adapters.push(adapter);
-        Ok(adapter)
+        adapter
+    }
+
+    /// After something failed: if no pass can succeed any more, everything ends. True then.
+    pub(super) fn check_lost(&mut self) -> bool {
+        let Some(reason) = self.backend.lost() else { return false };
+        self.lost = true;
+        self.pulse.stop(&reason);
+        self.fail_all();
+        true
+    }
+
+    /// Ends with its thread. A backend that is lost is left as it is: to give back what a device holds may mean to wait for
+    /// it without end.
+    pub(super) fn leave(self) {
+        if self.lost {
+            std::mem::forget(self.backend);
+        }
+    }
+
+    /// Counts what the backend recorded since it was last asked.
+    pub(super) fn count_graphs(&mut self) {
+        let (before, now) = (self.graphs, self.backend.graphs());
+        self.graphs = now;
+        self.counters.graph_recordings_total.add(now.recorded.saturating_sub(before.recorded));
+        self.counters.graph_refusals_total.add(now.refused.saturating_sub(before.refused));
     }
 
     fn retire(&mut self, adapter: Adapter) {

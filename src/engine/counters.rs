@@ -73,6 +73,10 @@ pub struct Counters {
     pub stalls_total: Counter,
     /// Times a constrained turn sat a step out because its mask was not there yet.
     pub late_masks_total: Counter,
+    /// Decode steps a card has recorded, by their size.
+    pub graph_recordings_total: Counter,
+    /// Decode steps that could not be recorded: those of that size are launched kernel by kernel.
+    pub graph_refusals_total: Counter,
     /// Times the block accounting did not add up. Anything but 0 is a bug.
     pub invariant_violations_total: Counter,
     /// Seconds per step: plan, forward pass, sampling, delivery.
@@ -114,6 +118,8 @@ impl Counters {
             cancellations_total: Counter::default(),
             stalls_total: Counter::default(),
             late_masks_total: Counter::default(),
+            graph_recordings_total: Counter::default(),
+            graph_refusals_total: Counter::default(),
             invariant_violations_total: Counter::default(),
             step_seconds: Histogram::new(STEP_SECONDS),
             queue_seconds: Histogram::new(QUEUE_SECONDS),

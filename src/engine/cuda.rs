@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::cuda::{CudaDecoder, CudaError};
 use waymark_models::kernel::Team;
 use waymark_models::sampler::Pick;
@@ -64,6 +65,10 @@ impl Backend for CudaBackend {
 
     fn collect(&mut self, output: &mut Output) -> Result<(), BackendError> {
         Ok(self.decoder.collect(&mut output.logits, &mut output.drawn)?)
+    }
+
+    fn graphs(&self) -> GraphUse {
+        self.decoder.graphs()
     }
 
     fn lost(&self) -> Option<String> {

@@ -95,6 +95,7 @@ impl Core {
             self.probe();
         }
         self.counters.cache_evictions_total.add(self.pool.drain_overwritten());
+        self.count_graphs();
         if self.counters.steps_total.get().is_multiple_of(AUDIT) {
             self.audit();
         }
@@ -117,9 +118,7 @@ impl Core {
             // Of a row that fails alone its own request tells.
             tracing::error!(rows = planned.len(), reason, "a forward pass failed: its rows are computed alone");
         }
-        if let Some(reason) = self.backend.lost() {
-            self.pulse.stop(&reason);
-            self.fail_all();
+        if self.check_lost() {
             return false;
         }
         match planned {

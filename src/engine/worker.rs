@@ -32,7 +32,7 @@ fn run(mut core: Core, commands: &Receiver<Command>) {
     let done = result.unwrap_or_default();
     core.fail_all();
     core.wake();
-    drop(core);
+    core.leave();
     drop(done);
 }
 

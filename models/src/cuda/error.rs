@@ -21,6 +21,9 @@ pub enum CudaError {
         /// What it said.
         reason: String,
     },
+    /// The card does not answer any more; nothing is asked of it.
+    #[error("{0}")]
+    Lost(String),
     /// The kernels could not be compiled for this card.
     #[error("the kernels do not compile for {card}: {log}")]
     Compile {

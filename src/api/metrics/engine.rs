@@ -33,7 +33,7 @@ impl Collector for EngineCollector {
 }
 
 /// The engine's counters. The encoder adds `_total` to each name.
-fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 15] {
+fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
     [
         ("prefill_tokens", "Tokens whose KV was computed in prefill", counters.prefill_tokens_total.get()),
         (
@@ -57,6 +57,8 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 15] {
         ("cancellations", "Turns or sessions dropped before their end", counters.cancellations_total.get()),
         ("stalls", "Times a slow reader took its session out of the batch", counters.stalls_total.get()),
         ("late_masks", "Times a constrained turn sat a step out", counters.late_masks_total.get()),
+        ("graph_recordings", "Decode steps a card has recorded, by size", counters.graph_recordings_total.get()),
+        ("graph_refusals", "Decode steps a card could not record", counters.graph_refusals_total.get()),
         (
             "invariant_violations",
             "Times the block accounting did not add up; anything but 0 is a bug",

@@ -1,9 +1,10 @@
 //! The mock as a device: it works beside its caller and draws tokens itself.
 
-use std::thread;
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use waymark_models::Logits;
+use waymark_models::cuda::patience::Patience;
 use waymark_models::sampler::{Pick, SampleError, Sampled};
 
 use crate::engine::backend::{BackendError, Output};
@@ -14,14 +15,27 @@ pub(super) struct Flight {
     pub(super) result: Result<(), BackendError>,
     pub(super) logits: Logits,
     pub(super) picks: Vec<Option<Pick>>,
-    /// When it is done.
-    pub(super) done: Instant,
+    pub(super) begun: Instant,
+    /// How long it takes; `None` for ever.
+    pub(super) time: Option<Duration>,
 }
 
+/// A pass did not end within the limit.
+#[derive(Debug)]
+pub(super) struct Overdue;
+
 impl Flight {
-    /// Waits for its end and gives what became of it.
+    /// Waits for its end as for a card's.
+    pub(super) fn wait(&self, patience: &mut Patience) -> Result<(), Overdue> {
+        let done = || Ok::<_, Infallible>(self.time.is_some_and(|time| self.begun.elapsed() >= time));
+        match patience.wait(self.begun, done) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Overdue),
+        }
+    }
+
+    /// What became of it.
     pub(super) fn land(self, output: &mut Output) -> Result<(), BackendError> {
-        thread::sleep(self.done.saturating_duration_since(Instant::now()));
         self.result?;
         let rows = self.logits.rows();
         let pick = |row: usize| self.picks.get(row).copied().flatten();
@@ -34,11 +48,6 @@ impl Flight {
         }
         Ok(())
     }
-}
-
-/// When a pass that takes `time` from now on is done.
-pub(super) fn after(time: Duration) -> Instant {
-    Instant::now() + time
 }
 
 /// The most probable token: of the mock's distributions, nearly always the one that is drawn.

@@ -14,6 +14,7 @@ pub struct Faults {
     error_at: AtomicU64,
     broken_from: AtomicU64,
     lost_from: AtomicU64,
+    hang_from: AtomicU64,
     panic_token: AtomicU32,
     nan_token: AtomicU32,
     infinite_token: AtomicU32,
@@ -27,6 +28,7 @@ impl Default for Faults {
             error_at: AtomicU64::new(NEVER),
             broken_from: AtomicU64::new(NEVER),
             lost_from: AtomicU64::new(NEVER),
+            hang_from: AtomicU64::new(NEVER),
             panic_token: AtomicU32::new(NOTHING),
             nan_token: AtomicU32::new(NOTHING),
             infinite_token: AtomicU32::new(NOTHING),
@@ -55,6 +57,12 @@ impl Faults {
     pub fn lost_from(&self, step: u64) {
         self.broken_from(step);
         self.lost_from.store(step, Relaxed);
+    }
+
+    /// No pass from this number on ever ends, of a mock that works beside its caller; and who frees what it holds waits as
+    /// long.
+    pub fn hang_from(&self, step: u64) {
+        self.hang_from.store(step, Relaxed);
     }
 
     /// Every pass in which this token is computed panics: one request that takes down whoever is in its batch.
@@ -103,6 +111,11 @@ impl Faults {
         };
         let infinite = || holds(&self.infinite_token).then_some(f32::INFINITY);
         holds(&self.nan_token).then_some(f32::NAN).or_else(infinite)
+    }
+
+    /// Whether a pass with this number never ends.
+    pub(super) fn hangs(&self, step: u64) -> bool {
+        step >= self.hang_from.load(Relaxed)
     }
 
     /// Why a backend that has made `steps` passes is gone, if it is.

@@ -13,14 +13,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use waymark_models::cuda::graphs::GraphUse;
+use waymark_models::cuda::patience::Patience;
 use waymark_models::sampler::Pick;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits, ModelError, Row, Want};
 
 use super::backend::{Backend, BackendError, BackendSpec, Output};
-use beside::Flight;
+use beside::{Flight, Overdue};
 use memory::Memory;
 use script::Script;
 
@@ -30,6 +32,8 @@ pub use script::Lines;
 
 /// How far the chosen token's logit stands above all others: sampling finds another one about never.
 const CONFIDENCE: f32 = 40.0;
+/// How long a pass may take.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A backend without a model.
 #[derive(Debug)]
@@ -45,6 +49,10 @@ pub struct MockBackend {
     adapters: BTreeMap<u32, PathBuf>,
     overlap: bool,
     flight: Option<Flight>,
+    patience: Patience,
+    /// Why it was given up.
+    gone: Option<String>,
+    graphs: GraphUse,
     /// The context of the row at hand.
     context: Vec<u32>,
 }
@@ -84,6 +92,9 @@ impl MockBackend {
             adapters: BTreeMap::new(),
             overlap: false,
             flight: None,
+            patience: Patience::new(LIMIT),
+            gone: None,
+            graphs: GraphUse::default(),
             context: Vec::new(),
         };
         mock.with_blocks(8192)
@@ -126,6 +137,20 @@ impl MockBackend {
         self
     }
 
+    /// With a limit on how long a pass may take beside its caller, until the mock counts as lost. Default a minute.
+    #[must_use]
+    pub fn with_limit(mut self, limit: Duration) -> Self {
+        self.patience = Patience::new(limit);
+        self
+    }
+
+    /// With what became of recording steps.
+    #[must_use]
+    pub fn with_graphs(mut self, graphs: GraphUse) -> Self {
+        self.graphs = graphs;
+        self
+    }
+
     /// How long a pass takes.
     fn time(&self, batch: &ForwardBatch) -> Duration {
         let tokens = u32::try_from(batch.tokens().len()).unwrap_or(u32::MAX);
@@ -147,6 +172,15 @@ impl MockBackend {
         logits.fill(self.faults.poison(&self.context).unwrap_or(0.0));
         logits[id as usize] += self.confidence;
         Ok(())
+    }
+}
+
+impl Drop for MockBackend {
+    fn drop(&mut self) {
+        // As a driver waits that is to free what a card holds.
+        while self.overlap && self.faults.hangs(self.steps) {
+            thread::park();
+        }
     }
 }
 
@@ -197,19 +231,30 @@ impl Backend for MockBackend {
             output.drawn.clear();
             return self.forward(batch, &mut output.logits);
         }
-        let done = beside::after(self.time(batch));
+        let begun = Instant::now();
         let mut logits = Logits::new();
         let result = self.forward(batch, &mut logits);
-        self.flight = Some(Flight { result, logits, picks: picks.to_vec(), done });
+        let time = (!self.faults.hangs(self.steps)).then(|| self.time(batch));
+        self.flight = Some(Flight { result, logits, picks: picks.to_vec(), begun, time });
         Ok(())
     }
 
     fn collect(&mut self, output: &mut Output) -> Result<(), BackendError> {
-        self.flight.take().map_or(Ok(()), |flight| flight.land(output))
+        let Some(flight) = self.flight.take() else { return Ok(()) };
+        if let Err(Overdue) = flight.wait(&mut self.patience) {
+            let reason = format!("the mock device did not finish within {:?}", self.patience.limit());
+            self.gone = Some(reason.clone());
+            return Err(BackendError(reason));
+        }
+        flight.land(output)
     }
 
     fn lost(&self) -> Option<String> {
-        self.faults.lost(self.steps)
+        self.gone.clone().or_else(|| self.faults.lost(self.steps))
+    }
+
+    fn graphs(&self) -> GraphUse {
+        self.graphs
     }
 
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {

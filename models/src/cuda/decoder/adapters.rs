@@ -11,6 +11,7 @@ use crate::cuda::CudaError;
 use crate::cuda::device::{Card, Region};
 use crate::cuda::kernel::{Factors, Span};
 use crate::cuda::plan::{ADAPTERS, Carver, LARGEST_RANK, Place, SITES};
+use crate::cuda::reach::Reach;
 use crate::decoder::DecoderConfig;
 
 /// The loaded adapters by slot, and the table by which kernels find them.
@@ -18,14 +19,13 @@ pub(super) struct Adapters {
     slots: Vec<Option<Loaded>>,
     /// Of all slots: shape (layers, sites, [`ADAPTERS`]).
     table: Span<Factors>,
+    reach: Reach,
 }
 
 /// One adapter's memory.
 struct Loaded {
     #[allow(dead_code, reason = "kept for what its addresses mean")]
     region: Region,
-    /// The most rows of stacked A matrices at any site.
-    stacked: usize,
 }
 
 /// One site's factors, rounded and padded as the kernels want them, with their places.
@@ -40,9 +40,11 @@ struct Packed {
 impl Adapters {
     /// None yet; `table` is cleared.
     pub(super) fn new(card: &Card, table: Span<Factors>) -> Result<Self, CudaError> {
-        card.upload(&vec![Factors::default(); table.len()], table)?;
+        // Kept until it is copied: some machines' drivers read such memory as late as pinned memory.
+        let none = vec![Factors::default(); table.len()];
+        card.upload(&none, table)?;
         card.synchronize()?;
-        Ok(Self { slots: Vec::new(), table })
+        Ok(Self { slots: Vec::new(), table, reach: Reach::default() })
     }
 
     /// Whether a slot holds one.
@@ -50,14 +52,9 @@ impl Adapters {
         self.slots.get(slot.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// How many are loaded.
-    pub(super) fn count(&self) -> usize {
-        self.slots.iter().flatten().count()
-    }
-
-    /// The most rows of stacked A matrices of any of them, a multiple of 16.
-    pub(super) fn stacked(&self) -> usize {
-        self.slots.iter().flatten().map(|loaded| loaded.stacked).max().unwrap_or(0)
+    /// How far the kernels of a step reach.
+    pub(super) fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// The factors of all slots at one site.
@@ -92,7 +89,8 @@ impl Adapters {
         if free == self.slots.len() {
             self.slots.push(None);
         }
-        self.slots[free] = Some(Loaded { region, stacked });
+        self.slots[free] = Some(Loaded { region });
+        self.reach.cover(self.slots.iter().flatten().count(), stacked);
         Ok(AdapterSlot(free as u32))
     }
 
@@ -102,6 +100,7 @@ impl Adapters {
         if !self.holds(slot) {
             return Ok(());
         }
+        card.bind()?;
         self.enter(card, index, &vec![Factors::default(); self.table.len() / ADAPTERS])?;
         self.slots[index] = None;
         Ok(())

@@ -2,27 +2,33 @@
 //! residual stream in `f32`.
 
 mod adapters;
-mod graphs;
 mod pass;
 mod source;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 pub use source::Source;
 
 use super::CudaError;
 use super::bucket::Buckets;
-use super::device::{Blas, Card, CardInfo, Event, Pinned, Region};
+use super::device::{Blas, Card, CardInfo, Event, Graph, Pinned, Region};
+use super::graphs::{GraphUse, Graphs, Key, Line};
 use super::image::{Filler, Step};
 use super::kernel::Status;
+use super::patience::Patience;
 use super::plan::{self, Limits, Memory, Plan, WeightPlaces, WorkPlaces};
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
 use crate::decoder::DecoderConfig;
 use crate::sampler::{Pick, SampleError, Sampled};
 use adapters::Adapters;
-use graphs::Graphs;
-use pass::{Lora, Pass};
+use pass::{Machine, Pass};
 use source::Loader;
+
+/// How long recording may take before the first step, and, while others wait, after an adapter was loaded. Each size takes
+/// some ten milliseconds; what is left over is recorded at its first use.
+const WARM_UP: Duration = Duration::from_secs(60);
+const ADAPTED_WARM_UP: Duration = Duration::from_secs(2);
 
 /// How a card is used.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +43,8 @@ pub struct CudaOptions {
     pub blocks: Option<usize>,
     /// Whether decode steps are recorded and replayed.
     pub graphs: bool,
+    /// How long the card may take for what it is given, until it counts as lost.
+    pub limit: Duration,
 }
 
 /// A decoder on a card, with its cache and the memory a step works in, all of which is taken when it is loaded.
@@ -45,29 +53,24 @@ pub struct CudaOptions {
 /// caller does something else.
 pub struct CudaDecoder {
     // Graphs before what they use, the card last.
-    graphs: Graphs,
-    adapters: Adapters,
-    config: DecoderConfig,
-    limits: Limits,
+    graphs: Graphs<Graph>,
+    /// Whether recordings are made before they are used.
+    warm: bool,
     plan: Plan,
-    places: WeightPlaces,
-    room: WorkPlaces,
     filler: Filler,
     buckets: Buckets,
-    weights: Region,
-    work: Region,
-    cache: Region,
-    layout: Region,
     /// The step's layout, from where the card copies it.
     upload: Pinned<u64>,
     /// Ids, log-probabilities and status, to where the card copies them.
     results: Pinned<u32>,
     /// Before and after the last step.
     events: [Event; 2],
+    /// Since when a step is under way that nobody has waited for.
+    begun: Option<Instant>,
+    patience: Patience,
     /// Of the step under way: for each row of logits, whether the card chooses.
     chosen: Vec<bool>,
-    blas: Blas,
-    card: Card,
+    machine: Machine,
 }
 
 impl CudaDecoder {
@@ -79,56 +82,65 @@ impl CudaDecoder {
     pub fn load(source: Source<'_>, options: &CudaOptions) -> Result<Self, CudaError> {
         let (config, limits) = (source.config().clone(), options.limits);
         plan::check(&config, &limits)?;
-        let card = Card::open(options.ordinal, config.head_dim)?;
+        let card = Card::open(options.ordinal, config.head_dim)?.with_limit(options.limit);
         let (total, free) = (card.info().memory, card.free_memory()?);
         let memory = Memory { free, total, share: options.share, blocks: options.blocks };
         let plan = Plan::new(&config, &limits, card.info().processors, memory)?;
         let places = WeightPlaces::new(&config, limits.context);
         let room = WorkPlaces::new(&config, &limits, card.info().processors);
         let filler = Filler::new(&config, limits, plan.blocks);
+        let image = *filler.image();
         let weights = Region::take(&card, places.bytes)?;
         let work = Region::take(&card, room.bytes)?;
         let cache = Region::take(&card, plan.blocks * plan.block)?;
-        let layout = Region::take(&card, filler.image().bytes)?;
+        let layout = Region::take(&card, image.bytes)?;
         // Counters begin at zero; and what was never computed reads as numbers.
         for region in [&work, &cache, &layout] {
             region.fill(&card, 0)?;
         }
         Loader::new(source, &card, &weights)?.load(&places, limits.context)?;
-        let blas = Blas::new(&card)?;
+        let (blas, adapters) = (Blas::new(&card)?, Adapters::new(&card, work.span(room.factors))?);
+        let blocks = plan.blocks;
         let decoder = Self {
             graphs: Graphs::new(options.graphs),
-            adapters: Adapters::new(&card, work.span(room.factors))?,
+            warm: false,
+            plan,
+            filler,
             buckets: Buckets::up_to(limits.rows),
-            upload: Pinned::filled(&card, filler.image().bytes.div_ceil(size_of::<u64>()), 0)?,
+            upload: Pinned::filled(&card, image.bytes.div_ceil(size_of::<u64>()), 0)?,
             results: Pinned::filled(&card, 3 * limits.rows, 0)?,
             events: [Event::new(&card)?, Event::new(&card)?],
+            begun: None,
+            patience: card.patience(),
             chosen: Vec::new(),
-            config,
-            limits,
-            plan,
-            places,
-            room,
-            filler,
-            weights,
-            work,
-            cache,
-            layout,
-            blas,
-            card,
+            machine: Machine {
+                adapters,
+                config,
+                limits,
+                places,
+                room,
+                image,
+                blocks,
+                weights,
+                work,
+                cache,
+                layout,
+                blas,
+                card,
+            },
         };
-        decoder.card.synchronize()?;
+        decoder.machine.card.synchronize()?;
         Ok(decoder)
     }
 
     /// What it is configured by.
     pub fn config(&self) -> &DecoderConfig {
-        &self.config
+        &self.machine.config
     }
 
     /// The card it runs on.
     pub fn card(&self) -> &CardInfo {
-        self.card.info()
+        self.machine.card.info()
     }
 
     /// What of the card's memory it took.
@@ -138,7 +150,7 @@ impl CudaDecoder {
 
     /// The most a step may be.
     pub fn limits(&self) -> &Limits {
-        &self.limits
+        &self.machine.limits
     }
 
     /// The batch sizes that are padded to and recorded.
@@ -151,19 +163,23 @@ impl CudaDecoder {
         self.graphs.set(graphs);
     }
 
-    /// Records a graph for every bucket, so that no step has to wait for it. Writes to no block.
+    /// What became of recording steps.
+    pub fn graphs(&self) -> GraphUse {
+        self.graphs.tally()
+    }
+
+    /// Records a graph for every bucket, so that no step has to wait for it; from now on also for steps with adapters when
+    /// one is loaded. Writes to no block. A bucket that cannot be recorded is launched piece by piece later.
     ///
     /// # Errors
-    /// [`CudaError`] when the driver refuses.
+    /// [`CudaError`] when a step cannot be computed.
     pub fn warm_up(&mut self) -> Result<(), CudaError> {
-        if !self.graphs.enabled() {
-            return Ok(());
+        self.warm = self.graphs.enabled();
+        if self.warm {
+            let keys: Vec<Key> = self.buckets.sizes().iter().map(|&rows| Key { rows, lora: None }).collect();
+            self.record(&keys, WARM_UP)?;
         }
-        for rows in self.buckets.sizes().to_vec() {
-            let step = self.blank(rows)?;
-            self.replay(&step, None)?;
-        }
-        self.card.synchronize()
+        self.machine.card.synchronize()
     }
 
     /// Loads a PEFT LoRA directory beside those that are loaded. No step is under way.
@@ -172,9 +188,19 @@ impl CudaDecoder {
     /// As [`Decoder::load_adapter`](crate::decoder::Decoder::load_adapter), and [`CudaError::Call`] when the card has no
     /// memory left for it.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, CudaError> {
-        let slot = self.adapters.load(&self.card, dir, &self.config)?;
-        // Tiles and widths of what was recorded with adapters may have changed.
-        self.graphs.forget_adapted();
+        let Machine { adapters, card, config, .. } = &mut self.machine;
+        let slot = adapters.load(card, dir, config)?;
+        let reach = adapters.reach();
+        // Recordings that do not reach far enough.
+        self.graphs.retain(|Key { rows, lora }| lora.is_none_or(|lora| lora == reach.decode(rows)));
+        if self.warm && self.graphs.enabled() {
+            let key = |&rows: &usize| Key { rows, lora: Some(reach.decode(rows)) };
+            let keys: Vec<Key> = self.buckets.sizes().iter().map(key).collect();
+            if let Err(error) = self.record(&keys, ADAPTED_WARM_UP) {
+                self.unload_adapter(slot)?;
+                return Err(error);
+            }
+        }
         Ok(slot)
     }
 
@@ -183,8 +209,8 @@ impl CudaDecoder {
     /// # Errors
     /// [`CudaError::Call`].
     pub fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<(), CudaError> {
-        self.graphs.forget_adapted();
-        self.adapters.unload(&self.card, slot)
+        let Machine { adapters, card, .. } = &mut self.machine;
+        adapters.unload(card, slot)
     }
 
     /// Begins a step. `picks` says for each row of logits how the card is to choose a token from it; where it says nothing,
@@ -194,27 +220,33 @@ impl CudaDecoder {
     /// [`CudaError::Model`], before anything is begun, when the batch names what does not exist or is too large; other
     /// errors come from the driver.
     pub fn submit(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<(), CudaError> {
-        let Self { filler, buckets, adapters, upload, .. } = self;
+        // What began and was never waited for, because something failed, may still read what is written now.
+        self.finish()?;
+        let Self { filler, buckets, machine, upload, .. } = self;
         // Padded whether it is replayed or not: so both ways compute the same, to the last bit.
         let bucket = |rows: usize| buckets.fit(rows);
         let bytes = bytemuck::cast_slice_mut(upload.values_mut());
-        let step = filler.fill(batch, picks, |slot| adapters.holds(slot), bucket, bytes)?;
+        let step = filler.fill(batch, picks, |slot| machine.adapters.holds(slot), bucket, bytes)?;
         self.chosen.clear();
         self.chosen.extend((0..batch.logit_rows()).map(|row| picks.get(row).is_some_and(Option::is_some)));
         if batch.is_empty() {
             return Ok(());
         }
-        self.events[0].record(&self.card)?;
+        self.machine.card.bind()?;
+        self.begun = Some(Instant::now());
+        self.events[0].record(&self.machine.card)?;
         self.send(&step)?;
-        let lora = (step.lora > 0).then(|| self.lora(&step));
+        let reach = self.machine.adapters.reach();
+        let grid = || if step.decode { reach.decode(step.singles) } else { reach.tiles(step.lora) };
+        let pass = Pass { machine: &self.machine, step, lora: (step.lora > 0).then(grid) };
         if step.decode && self.graphs.enabled() {
-            self.replay(&step, lora)?;
+            self.graphs.run(Key { rows: step.singles, lora: pass.lora }, &pass)?;
         } else {
-            self.pass().run(&step, lora)?;
+            pass.launch()?;
         }
-        let results = self.work.span(self.room.results);
-        self.card.download(results, self.results.values_mut())?;
-        self.events[1].record(&self.card)
+        let results = self.machine.work.span(self.machine.room.results);
+        self.machine.card.download(results, self.results.values_mut())?;
+        self.events[1].record(&self.machine.card)
     }
 
     /// Waits for the step that was begun. `drawn` gets an entry for each row of logits, `None` for those that are in
@@ -227,11 +259,15 @@ impl CudaDecoder {
         logits: &mut Logits,
         drawn: &mut Vec<Option<Result<Sampled, SampleError>>>,
     ) -> Result<(), CudaError> {
-        self.events[1].wait()?;
+        if let Some(begun) = self.begun {
+            self.events[1].wait(&self.machine.card, begun, &mut self.patience)?;
+            self.begun = None;
+        }
         drawn.clear();
         let values = self.results.values();
-        let (ids, rest) = values.split_at(self.limits.rows);
-        let (logprobs, status) = rest.split_at(self.limits.rows);
+        let rows = self.machine.limits.rows;
+        let (ids, rest) = values.split_at(rows);
+        let (logprobs, status) = rest.split_at(rows);
         for (row, chosen) in self.chosen.iter().enumerate() {
             drawn.push(chosen.then(|| match Status::of(status[row]) {
                 Status::Chosen => Ok(Sampled { id: ids[row], logprob: f32::from_bits(logprobs[row]), top: Vec::new() }),
@@ -239,17 +275,18 @@ impl CudaDecoder {
                 Status::NoCandidate => Err(SampleError::NoCandidate),
             }));
         }
-        let vocab = self.config.vocab;
+        let Machine { config, work, room, card, .. } = &self.machine;
+        let vocab = config.vocab;
         let wanted = || self.chosen.iter().enumerate().filter(|(_, chosen)| !**chosen).map(|(row, _)| row);
         logits.reset(vocab, wanted().count());
         if logits.rows() == 0 {
             return Ok(());
         }
         for (to, from) in wanted().enumerate() {
-            let span = self.work.span(self.room.logits.part(from * vocab, vocab));
-            self.card.download(span, logits.row_mut(to))?;
+            let span = work.span(room.logits.part(from * vocab, vocab));
+            card.download(span, logits.row_mut(to))?;
         }
-        self.card.synchronize()
+        card.synchronize()
     }
 
     /// Seconds the card took for the last step that was collected.
@@ -262,71 +299,54 @@ impl CudaDecoder {
 
     /// Why no step can succeed any more, if none can.
     pub fn lost(&self) -> Option<String> {
-        self.card.lost()
+        self.machine.card.lost()
+    }
+
+    /// Waits for a step that is under way, whatever became of it.
+    fn finish(&mut self) -> Result<(), CudaError> {
+        if self.begun.is_some() {
+            self.machine.card.synchronize()?;
+            self.begun = None;
+        }
+        Ok(())
     }
 
     /// Copies the step's layout to the card.
     fn send(&self, step: &Step) -> Result<(), CudaError> {
-        let bytes: &[u8] = bytemuck::cast_slice(self.upload.values());
-        let all = self.layout.span(plan::Place::new(0, self.filler.image().bytes));
-        self.card.upload(&bytes[..step.bytes], all)
+        let Machine { image, layout, card, .. } = &self.machine;
+        let all = layout.span(plan::Place::new(0, image.bytes));
+        card.upload_pieces(bytemuck::cast_slice(self.upload.values()), &image.pieces(step), all)
     }
 
-    /// A step of padding alone.
-    fn blank(&mut self, rows: usize) -> Result<Step, CudaError> {
-        let Self { filler, upload, .. } = self;
-        let bytes = bytemuck::cast_slice_mut(upload.values_mut());
-        let step = filler.fill(&ForwardBatch::new(), &[], |_| false, |_| Some(rows), bytes)?;
-        self.send(&step)?;
-        self.card.synchronize()?;
-        Ok(step)
-    }
-
-    /// Runs a decode step by its graph, which is recorded at its first use.
-    fn replay(&mut self, step: &Step, lora: Option<Lora>) -> Result<(), CudaError> {
-        let key = (step.singles, lora.is_some());
-        if !self.graphs.has(key) {
-            // Once as it is: a driver loads kernels at their first use, and not while it records. That has computed this
-            // step; recording runs nothing.
-            self.pass().run(step, lora)?;
-            self.card.synchronize()?;
-            let pass = self.pass();
-            let graph = super::device::Graph::record(&self.card, || pass.run(step, lora))?;
-            self.graphs.insert(key, graph);
-            return Ok(());
+    /// Makes recordings out of steps of padding alone.
+    fn record(&mut self, keys: &[Key], limit: Duration) -> Result<(), CudaError> {
+        self.finish()?;
+        let Self { graphs, filler, upload, machine, .. } = self;
+        let machine = &*machine;
+        let left = graphs.warm(keys, limit, |Key { rows, lora }| {
+            machine.card.synchronize()?;
+            let bytes = bytemuck::cast_slice_mut(upload.values_mut());
+            let step = filler.blank(rows, bytes);
+            let all = machine.layout.span(plan::Place::new(0, machine.image.bytes));
+            machine.card.upload_pieces(bytes, &machine.image.pieces(&step), all)?;
+            Ok(Pass { machine, step, lora })
+        })?;
+        if left > 0 {
+            tracing::info!(left, of = keys.len(), "decode steps of some sizes are recorded at their first use");
         }
-        self.graphs.launch(key)
+        Ok(())
     }
+}
 
-    /// The grid of adapters' kernels. In a graph it covers every step of its size: as many tiles as tokens and adapters can
-    /// make.
-    fn lora(&self, step: &Step) -> Lora {
-        let most = step.tokens.min(step.tokens / 16 + self.adapters.count());
-        let tiles = if step.decode { most } else { step.lora };
-        Lora { tiles, stride: self.adapters.stacked() }
-    }
-
-    fn pass(&self) -> Pass<'_> {
-        Pass {
-            card: &self.card,
-            blas: &self.blas,
-            config: &self.config,
-            limits: &self.limits,
-            weights: &self.weights,
-            places: &self.places,
-            work: &self.work,
-            room: &self.room,
-            cache: &self.cache,
-            blocks: self.plan.blocks,
-            layout: &self.layout,
-            image: self.filler.image(),
-            adapters: &self.adapters,
-        }
+impl Drop for CudaDecoder {
+    fn drop(&mut self) {
+        // The card may still write to memory that goes now. One that was given up is not waited for.
+        let _ = self.finish();
     }
 }
 
 impl std::fmt::Debug for CudaDecoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaDecoder").field("card", self.card.info()).field("plan", &self.plan).finish_non_exhaustive()
+        f.debug_struct("CudaDecoder").field("card", self.card()).field("plan", &self.plan).finish_non_exhaustive()
     }
 }

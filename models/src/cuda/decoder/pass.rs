@@ -6,45 +6,68 @@ use half::bf16;
 use super::adapters::Adapters;
 use crate::adapter::Site;
 use crate::cuda::CudaError;
-use crate::cuda::device::{Blas, Card, Region, Target};
+use crate::cuda::device::{Blas, Card, Graph, Region, Target};
+use crate::cuda::graphs::Line;
 use crate::cuda::image::{Image, Step};
 use crate::cuda::kernel::{
     AttendDecode, AttendPrefill, BatchView, Embed, LoraExpand, LoraOut, LoraShrink, Norm, Rotary, Sample, SiluMul,
     Span, layout,
 };
 use crate::cuda::plan::{LayerPlaces, Limits, Place, WeightPlaces, WorkPlaces, splits};
+use crate::cuda::reach::Grid;
 use crate::decoder::DecoderConfig;
 
-/// Everything a step reads and writes.
-pub(super) struct Pass<'a> {
-    pub(super) card: &'a Card,
-    pub(super) blas: &'a Blas,
-    pub(super) config: &'a DecoderConfig,
-    pub(super) limits: &'a Limits,
-    pub(super) weights: &'a Region,
-    pub(super) places: &'a WeightPlaces,
-    pub(super) work: &'a Region,
-    pub(super) room: &'a WorkPlaces,
-    pub(super) cache: &'a Region,
+/// Everything a step reads and writes, all of it taken when a decoder is loaded.
+pub(super) struct Machine {
+    // In the order in which they have to go, the card last.
+    pub(super) adapters: Adapters,
+    pub(super) config: DecoderConfig,
+    pub(super) limits: Limits,
+    pub(super) places: WeightPlaces,
+    pub(super) room: WorkPlaces,
+    pub(super) image: Image,
+    /// KV blocks.
     pub(super) blocks: usize,
-    pub(super) layout: &'a Region,
-    pub(super) image: &'a Image,
-    pub(super) adapters: &'a Adapters,
+    pub(super) weights: Region,
+    pub(super) work: Region,
+    pub(super) cache: Region,
+    pub(super) layout: Region,
+    pub(super) blas: Blas,
+    pub(super) card: Card,
 }
 
-/// How the tokens with adapters are cut, as far as a launch depends on it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lora {
-    /// Tiles in the grid.
-    pub(super) tiles: usize,
-    /// Values per token between shrinking and expanding.
-    pub(super) stride: usize,
+/// One step of one machine.
+pub(super) struct Pass<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) step: Step,
+    pub(super) lora: Option<Grid>,
 }
 
-impl Pass<'_> {
+impl Line for Pass<'_> {
+    type Graph = Graph;
+    type Error = CudaError;
+
+    fn launch(&self) -> Result<(), CudaError> {
+        self.machine.run(&self.step, self.lora)
+    }
+
+    fn record(&self) -> Result<Graph, CudaError> {
+        Graph::record(&self.machine.card, || self.launch())
+    }
+
+    fn replay(&self, graph: &Graph) -> Result<(), CudaError> {
+        graph.launch()
+    }
+
+    fn settle(&self) -> Result<(), CudaError> {
+        self.machine.card.synchronize()
+    }
+}
+
+impl Machine {
     /// Puts the whole step in line: from tokens to logits, and what is sampled from them.
-    pub(super) fn run(&self, step: &Step, lora: Option<Lora>) -> Result<(), CudaError> {
-        let config = self.config;
+    pub(super) fn run(&self, step: &Step, lora: Option<Grid>) -> Result<(), CudaError> {
+        let config = &self.config;
         Embed {
             batch: self.batch(),
             sampled: self.results(0),
@@ -54,7 +77,7 @@ impl Pass<'_> {
             width: config.hidden as u32,
             vocab: config.vocab as u32,
         }
-        .launch(self.card)?;
+        .launch(&self.card)?;
         for (index, layer) in self.places.layers.iter().enumerate() {
             self.attend(index, layer, step, lora)?;
             self.feed(index, layer, step, lora)?;
@@ -63,8 +86,8 @@ impl Pass<'_> {
     }
 
     /// Attention of one layer, added to the stream.
-    fn attend(&self, index: usize, layer: &LayerPlaces, step: &Step, lora: Option<Lora>) -> Result<(), CudaError> {
-        let (config, room) = (self.config, self.room);
+    fn attend(&self, index: usize, layer: &LayerPlaces, step: &Step, lora: Option<Grid>) -> Result<(), CudaError> {
+        let (config, room) = (&self.config, &self.room);
         let (q, kv) = (config.q_width(), config.kv_width());
         self.normalise(layer.attention_norm, None, step.tokens)?;
         let (normed, qkv) = (self.work.span(room.normed), self.work.span(room.qkv));
@@ -84,7 +107,7 @@ impl Pass<'_> {
             dim: config.head_dim as u32,
             eps: config.rms_eps,
         }
-        .launch(self.card)?;
+        .launch(&self.card)?;
         self.look(index, step)?;
         let (attended, stream) = (self.work.span(room.attended), self.work.span(room.stream));
         self.product(attended, step.tokens, (layer.o, config.hidden, q), Target::Sum(stream))?;
@@ -93,7 +116,7 @@ impl Pass<'_> {
 
     /// Lets the queries look at the cache: rows of one token one way, the others another.
     fn look(&self, index: usize, step: &Step) -> Result<(), CudaError> {
-        let (config, room) = (self.config, self.room);
+        let (config, room) = (&self.config, &self.room);
         let (heads, kv_heads, dim) = (config.heads as u32, config.kv_heads as u32, config.head_dim as u32);
         let (qkv, stride) = (self.work.span(room.qkv), (heads + 2 * kv_heads) * dim);
         let (cache, out) = (self.blocks(index), self.work.span(room.attended));
@@ -107,12 +130,12 @@ impl Pass<'_> {
                 arrived: self.work.span(room.arrived),
                 out,
                 rows: step.singles as u32,
-                splits: splits(config, self.limits, step.singles, self.card.info().processors),
+                splits: splits(config, &self.limits, step.singles, self.card.info().processors),
                 heads,
                 kv_heads,
                 dim,
             }
-            .launch(self.card)?;
+            .launch(&self.card)?;
         }
         if step.tiles > 0 {
             AttendPrefill {
@@ -128,21 +151,21 @@ impl Pass<'_> {
                 kv_heads,
                 dim,
             }
-            .launch(self.card)?;
+            .launch(&self.card)?;
         }
         Ok(())
     }
 
     /// The feed-forward part of one layer, added to the stream.
-    fn feed(&self, index: usize, layer: &LayerPlaces, step: &Step, lora: Option<Lora>) -> Result<(), CudaError> {
-        let (config, room, rows) = (self.config, self.room, step.tokens);
+    fn feed(&self, index: usize, layer: &LayerPlaces, step: &Step, lora: Option<Grid>) -> Result<(), CudaError> {
+        let (config, room, rows) = (&self.config, &self.room, step.tokens);
         self.normalise(layer.ffn_norm, None, rows)?;
         let (normed, gate_up) = (self.work.span(room.normed), self.work.span(room.gate_up));
         self.product(normed, rows, (layer.gate_up, 2 * config.ffn, config.hidden), Target::Half(gate_up))?;
         let ends = [config.ffn, 2 * config.ffn, 2 * config.ffn];
         self.adapt((index, Site::GateUp), lora, (normed, config.hidden), LoraOut::Activation(gate_up), ends)?;
         let out = self.work.span(room.activated);
-        SiluMul { gate_up, out, rows: rows as u32, width: config.ffn as u32 }.launch(self.card)?;
+        SiluMul { gate_up, out, rows: rows as u32, width: config.ffn as u32 }.launch(&self.card)?;
         let stream = self.work.span(room.stream);
         self.product(out, rows, (layer.down, config.hidden, config.ffn), Target::Sum(stream))?;
         self.adapt((index, Site::Down), lora, (out, config.ffn), LoraOut::Stream(stream), [config.hidden; 3])
@@ -153,7 +176,7 @@ impl Pass<'_> {
         if step.logits == 0 {
             return Ok(());
         }
-        let (config, room) = (self.config, self.room);
+        let (config, room) = (&self.config, &self.room);
         self.normalise(self.places.norm, Some(self.layout.span(self.image.wanted)), step.logits)?;
         let head = self.places.head.unwrap_or(self.places.embedding);
         let logits = self.work.span(room.logits);
@@ -169,7 +192,7 @@ impl Pass<'_> {
             rows: step.logits as u32,
             vocab: config.vocab as u32,
         }
-        .launch(self.card)?;
+        .launch(&self.card)?;
         Ok(())
     }
 
@@ -185,7 +208,7 @@ impl Pass<'_> {
             width: self.config.hidden as u32,
             eps: self.config.rms_eps,
         }
-        .launch(self.card)?;
+        .launch(&self.card)?;
         Ok(())
     }
 
@@ -203,24 +226,24 @@ impl Pass<'_> {
     fn adapt(
         &self,
         (layer, site): (usize, Site),
-        lora: Option<Lora>,
+        lora: Option<Grid>,
         (x, inn): (Span<bf16>, usize),
         y: LoraOut,
         ends: [usize; 3],
     ) -> Result<(), CudaError> {
-        let Some((Lora { tiles: count, stride }, factors)) = lora.zip(self.adapters.at(layer, site)) else {
+        let Some((Grid { tiles: count, stride }, factors)) = lora.zip(self.adapters.at(layer, site)) else {
             return Ok(());
         };
         let (tiles, order) = (self.layout.span(self.image.lora), self.layout.span(self.image.order));
         let (count, stride, small) = (count as u32, stride as u32, self.work.span(self.room.small));
-        LoraShrink { factors, tiles, order, x, small, stride, count, inn: inn as u32 }.launch(self.card)?;
+        LoraShrink { factors, tiles, order, x, small, stride, count, inn: inn as u32 }.launch(&self.card)?;
         let ends = ends.map(|end| end as u32);
-        LoraExpand { factors, tiles, order, small, stride, y, count, ends }.launch(self.card)?;
+        LoraExpand { factors, tiles, order, small, stride, y, count, ends }.launch(&self.card)?;
         Ok(())
     }
 
     fn batch(&self) -> BatchView {
-        let Image { tokens, positions, rows, first, context, tables, stride, .. } = *self.image;
+        let Image { tokens, positions, rows, first, context, tables, stride, .. } = self.image;
         BatchView {
             tokens: self.layout.span(tokens),
             positions: self.layout.span(positions),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cudarc::cublas::result::{self, CublasError};
 use cudarc::cublas::sys;
-use cudarc::driver::CudaContext;
 use half::bf16;
 
+use super::hold::Hold;
 use super::{Card, Region};
 use crate::cuda::CudaError;
 use crate::cuda::kernel::Span;
@@ -18,7 +18,7 @@ use crate::cuda::plan::{BLAS_BYTES, Place};
 pub(crate) struct Blas {
     handle: sys::cublasHandle_t,
     workspace: Region,
-    context: Arc<CudaContext>,
+    hold: Arc<Hold>,
 }
 
 // SAFETY: a handle may be used by one thread at a time, whichever it is.
@@ -41,7 +41,7 @@ impl Blas {
         card.bind()?;
         let workspace = Region::take(card, BLAS_BYTES)?;
         let handle = blas("start cuBLAS", result::create_handle())?;
-        let blas = Self { handle, workspace, context: card.context().clone() };
+        let blas = Self { handle, workspace, hold: card.hold() };
         blas.settle(card)?;
         Ok(blas)
     }
@@ -150,9 +150,8 @@ impl Side {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        let _ = self.context.bind_to_thread();
         // SAFETY: created by `new`.
-        let _ = unsafe { result::destroy_handle(self.handle) };
+        self.hold.free(|| unsafe { result::destroy_handle(self.handle) });
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the card can do at best, measured on it: no step is faster than these allow.
 
+use std::time::Instant;
+
 use half::bf16;
 
 use super::{Blas, Card, Event, Region, Target};
@@ -52,12 +54,13 @@ impl Card {
         let (before, after) = (Event::new(self)?, Event::new(self)?);
         let mut best = f64::INFINITY;
         for round in 0..=rounds.max(1) {
+            let begun = Instant::now();
             before.record(self)?;
             for _ in 0..TIMES {
                 work()?;
             }
             after.record(self)?;
-            after.wait()?;
+            after.wait(self, begun, &mut self.patience())?;
             let seconds = before.seconds_to(&after)?;
             best = if round == 0 { best } else { best.min(seconds) };
         }

@@ -1,10 +1,13 @@
 //! Points in the line of work.
 
+use std::time::Instant;
+
 use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUevent_flags;
 
 use super::{Card, call};
 use crate::cuda::CudaError;
+use crate::cuda::patience::Patience;
 
 /// A point in the line of work, to be waited for; used again from step to step.
 pub(crate) struct Event(CudaEvent);
@@ -12,6 +15,7 @@ pub(crate) struct Event(CudaEvent);
 impl Event {
     /// An event nothing was recorded in.
     pub(crate) fn new(card: &Card) -> Result<Self, CudaError> {
+        card.bind()?;
         let event = card.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         call("create an event", event).map(Self)
     }
@@ -21,12 +25,12 @@ impl Event {
         call("record an event", self.0.record(card.stream()))
     }
 
-    /// Waits until that work is done.
+    /// Waits until that work is done, which began at `begun`.
     ///
     /// # Errors
-    /// [`CudaError::Call`] when any of it failed.
-    pub(crate) fn wait(&self) -> Result<(), CudaError> {
-        call("wait for a step", self.0.synchronize())
+    /// [`CudaError::Call`] when any of it failed, [`CudaError::Lost`] when it takes too long: the card is given up then.
+    pub(crate) fn wait(&self, card: &Card, begun: Instant, patience: &mut Patience) -> Result<(), CudaError> {
+        card.await_until(begun, patience, || call("wait for a step", self.0.try_is_complete()))
     }
 
     /// Seconds the card took from this point to a later one, both of which are waited for.

@@ -11,7 +11,8 @@ use cudarc::{cublas, driver, nvrtc};
 
 use crate::cuda::CudaError;
 
-/// The CUDA version whose functions are bound; a driver must know it.
+/// The CUDA version whose functions are bound; a driver must know it. As a driver says it, and as people do.
+const KNOWN: i32 = 13_000;
 const VERSION: &str = "13.0";
 
 /// Tries the driver, cuBLAS and NVRTC, and gives the number of cards.
@@ -28,6 +29,11 @@ pub(crate) fn load() -> Result<usize, CudaError> {
     if cards == 0 {
         return Err(CudaError::unavailable("the driver sees no card"));
     }
+    let known = version().map_err(|error| CudaError::unavailable(said(error)))?;
+    if known < KNOWN {
+        let reason = format!("the driver knows CUDA {} at most, {VERSION} is needed", spoken(known));
+        return Err(CudaError::Unavailable(reason));
+    }
     // SAFETY: as above.
     let libraries = [
         ("libcublas.so.13", present(|| unsafe { cublas::sys::is_culib_present() })?),
@@ -37,10 +43,23 @@ pub(crate) fn load() -> Result<usize, CudaError> {
     match libraries.iter().find(|(_, there)| !there) {
         Some((name, _)) => Err(CudaError::unavailable(format!(
             "{name} is not on the loader's path: install the CUDA {VERSION} libraries, or name their folder in LD_LIBRARY_PATH \
-             (PyTorch keeps them under site-packages/nvidia)"
+             (PyTorch keeps them under site-packages/nvidia, those they need beside them)"
         ))),
         None => Ok(cards),
     }
+}
+
+/// The newest CUDA version the driver knows, such as 13000.
+pub(super) fn version() -> Result<i32, DriverError> {
+    let mut version = 0;
+    // SAFETY: writes one number.
+    unsafe { driver::sys::cuDriverGetVersion(&mut version) }.result()?;
+    Ok(version)
+}
+
+/// A version as people write it.
+pub(super) fn spoken(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 /// Number of cards; zero where the driver says there is none.

@@ -3,10 +3,12 @@
 use std::slice;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, result};
+use cudarc::driver::{result, sys};
 
+use super::hold::Hold;
 use super::{Card, call};
 use crate::cuda::CudaError;
+use crate::cuda::image::Piece;
 use crate::cuda::kernel::Span;
 use crate::cuda::plan::Place;
 
@@ -14,7 +16,7 @@ use crate::cuda::plan::Place;
 pub(crate) struct Region {
     address: u64,
     bytes: usize,
-    context: Arc<CudaContext>,
+    hold: Arc<Hold>,
 }
 
 impl Region {
@@ -25,7 +27,7 @@ impl Region {
         let bytes = bytes.max(256);
         // SAFETY: the context is bound; what comes back is freed once, by `drop`.
         let address = call("take memory of the card", unsafe { result::malloc_sync(bytes) })?;
-        Ok(Self { address, bytes, context: card.context().clone() })
+        Ok(Self { address, bytes, hold: card.hold() })
     }
 
     /// The values at a place.
@@ -46,10 +48,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A lost card refuses; the process ends with it.
-        let _ = self.context.bind_to_thread();
         // SAFETY: taken by `take`; the driver waits for what still uses it.
-        let _ = unsafe { result::free_sync(self.address) };
+        self.hold.free(|| unsafe { result::free_sync(self.address) });
     }
 }
 
@@ -57,7 +57,7 @@ impl Drop for Region {
 pub(crate) struct Pinned<T> {
     values: *mut T,
     len: usize,
-    context: Arc<CudaContext>,
+    hold: Arc<Hold>,
 }
 
 // SAFETY: owned memory; a `T` that can be copied bytewise goes along.
@@ -74,7 +74,7 @@ impl<T: Copy> Pinned<T> {
             // SAFETY: inside what was taken; page-aligned.
             unsafe { values.add(at).write(value) };
         }
-        Ok(Self { values, len, context: card.context().clone() })
+        Ok(Self { values, len, hold: card.hold() })
     }
 
     pub(crate) fn values(&self) -> &[T] {
@@ -91,9 +91,8 @@ impl<T: Copy> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        let _ = self.context.bind_to_thread();
         // SAFETY: taken by `filled`.
-        let _ = unsafe { result::free_host(self.values.cast()) };
+        self.hold.free(|| unsafe { result::free_host(self.values.cast()) });
     }
 }
 
@@ -104,6 +103,37 @@ impl Card {
         assert!(from.len() <= to.len(), "room for what is copied");
         // SAFETY: both sides are large enough; the caller keeps `from`.
         call("copy to the card", unsafe { result::memcpy_htod_async(to.address(), from, self.stream().cu_stream()) })
+    }
+
+    /// Puts copies of some pieces in line, each of which comes to the same place that it has in `from`. As for
+    /// [`upload`](Self::upload), `from` must stay as it is.
+    pub(crate) fn upload_pieces(&self, from: &[u8], pieces: &[Piece], to: Span<u8>) -> Result<(), CudaError> {
+        for &Piece { first, width, pitch, rows } in pieces.iter().filter(|piece| piece.rows > 0) {
+            let end = first + (rows - 1) * pitch + width;
+            assert!(width <= pitch && end <= from.len() && end <= to.len(), "pieces inside what is copied");
+            if rows == 1 {
+                // SAFETY: inside both; the caller keeps `from`.
+                call("copy to the card", unsafe {
+                    let part = &from[first..end];
+                    result::memcpy_htod_async(to.address() + first as u64, part, self.stream().cu_stream())
+                })?;
+                continue;
+            }
+            // SAFETY: numbers and addresses, of which nothing is a valid value as well.
+            let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
+            copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
+            copy.srcHost = from[first..].as_ptr().cast();
+            copy.srcPitch = pitch;
+            copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+            copy.dstDevice = to.address() + first as u64;
+            copy.dstPitch = pitch;
+            copy.WidthInBytes = width;
+            copy.Height = rows;
+            // SAFETY: as above.
+            let copied = unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream().cu_stream()) };
+            call("copy rows to the card", copied.result())?;
+        }
+        Ok(())
     }
 
     /// Puts a copy from the card in line; `to` holds it after the next wait.

@@ -7,26 +7,33 @@ mod ceiling;
 mod check;
 mod event;
 mod graph;
+mod hold;
 mod library;
 mod memory;
 mod module;
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUdevice_attribute;
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 pub(crate) use blas::{Blas, Target};
 pub use ceiling::Ceilings;
 pub(crate) use event::Event;
 pub(crate) use graph::Graph;
+use hold::Hold;
 use library::said;
 pub(crate) use memory::{Pinned, Region};
 use module::Module;
 
 use super::CudaError;
 use super::kernel::{Geometry, Kernel, KernelError, Launch};
+use super::patience::Patience;
+
+/// How long a card may take for what is in line, where nothing else is said.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is known of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +58,9 @@ pub struct Card {
     // In the order in which they have to go.
     module: Module,
     stream: Arc<CudaStream>,
-    context: Arc<CudaContext>,
+    hold: Arc<Hold>,
+    /// How long it may take for what is in line.
+    limit: Duration,
 }
 
 impl Card {
@@ -74,8 +83,15 @@ impl Card {
             return Err(CudaError::Unavailable(reason));
         }
         let stream = context.new_stream().map_err(opening)?;
-        let module = Module::load(&context, info.capability, dim)?;
-        Ok(Self { info, module, stream, context })
+        let hold = Hold::new(context);
+        let module = Module::load(&hold, info.capability, dim)?;
+        Ok(Self { info, module, stream, hold, limit: LIMIT })
+    }
+
+    /// With this limit on how long it may take for what is in line, until it counts as lost; a minute where nothing is said.
+    #[must_use]
+    pub fn with_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// What is known of it.
@@ -88,22 +104,51 @@ impl Card {
     /// # Errors
     /// [`CudaError::Call`].
     pub fn free_memory(&self) -> Result<usize, CudaError> {
-        call("ask for free memory", self.context.mem_get_info()).map(|(free, _)| free)
+        call("ask for free memory", self.context().mem_get_info()).map(|(free, _)| free)
     }
 
     /// Waits for everything in line.
     ///
     /// # Errors
-    /// [`CudaError::Call`]: something in line failed.
+    /// [`CudaError::Call`]: something in line failed. [`CudaError::Lost`]: it takes longer than the limit.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        call("wait for the card", self.stream.synchronize())
+        self.await_until(Instant::now(), &mut self.patience(), || {
+            // SAFETY: the stream lives.
+            match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) }.result() {
+                Ok(()) => Ok(true),
+                Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+                Err(error) => call("wait for the card", Err(error)),
+            }
+        })
     }
 
     /// Why it is gone for good, if it is. A failure that concerned one call leaves a card that answers; after any other,
-    /// every call gives the same error until the process ends.
+    /// every call gives the same error until the process ends. A card that did not finish in time is not asked again.
     pub fn lost(&self) -> Option<String> {
-        let error = self.stream.synchronize().err()?;
-        Some(format!("card {} ({}) is lost: {}", self.info.ordinal, self.info.name, said(error)))
+        let error = self.synchronize().err()?;
+        Some(format!("card {} ({}) is lost: {error}", self.info.ordinal, self.info.name))
+    }
+
+    /// Its patience with one thing.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(self.limit)
+    }
+
+    /// Waits until `done`, for work that began at `begun`. The card is given up when that takes too long.
+    fn await_until(
+        &self,
+        begun: Instant,
+        patience: &mut Patience,
+        done: impl FnMut() -> Result<bool, CudaError>,
+    ) -> Result<(), CudaError> {
+        self.bind()?;
+        if patience.wait(begun, done)? {
+            return Ok(());
+        }
+        let reason = format!("it did not finish within {:?}", patience.limit());
+        tracing::error!(card = self.info.name, "{reason}: nothing is asked of it any more");
+        self.hold.give_up(reason.clone());
+        Err(CudaError::Lost(reason))
     }
 
     pub(crate) fn stream(&self) -> &Arc<CudaStream> {
@@ -111,12 +156,20 @@ impl Card {
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
-        &self.context
+        self.hold.context()
+    }
+
+    /// For what lives on it.
+    fn hold(&self) -> Arc<Hold> {
+        Arc::clone(&self.hold)
     }
 
     /// Makes it the one that this thread's calls mean.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`] of a card that was given up: nothing more is to be asked of it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
-        call("bind the card to this thread", self.context.bind_to_thread())
+        self.hold.bind()
     }
 }
 
@@ -146,16 +199,13 @@ impl std::fmt::Debug for Card {
 fn info(context: &CudaContext, ordinal: usize) -> Result<CardInfo, result::DriverError> {
     let (major, minor) = context.compute_capability()?;
     let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    let mut driver = 0;
-    // SAFETY: writes one number.
-    unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut driver) }.result()?;
     Ok(CardInfo {
         ordinal,
         name: context.name()?,
         capability: (major.unsigned_abs(), minor.unsigned_abs()),
         memory: context.total_mem()?,
         processors: processors.unsigned_abs(),
-        driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
+        driver: library::spoken(library::version()?),
     })
 }
 

@@ -3,7 +3,6 @@
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
 use cudarc::driver::result::function::set_function_attribute;
 use cudarc::driver::result::module as driver;
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
@@ -11,6 +10,7 @@ use cudarc::nvrtc::result as compiler;
 use cudarc::nvrtc::sys as nvrtc;
 
 use super::call;
+use super::hold::Hold;
 use crate::cuda::CudaError;
 use crate::cuda::kernel::{Kernel, source};
 
@@ -19,7 +19,7 @@ const PLAIN_SHARED: u32 = 48 << 10;
 
 /// A loaded module and its entry points, by kernel.
 pub(super) struct Module {
-    context: Arc<CudaContext>,
+    hold: Arc<Hold>,
     module: CUmodule,
     functions: Vec<CUfunction>,
 }
@@ -29,13 +29,13 @@ unsafe impl Send for Module {}
 
 impl Module {
     /// Compiles and loads the kernels for heads of `dim` values on a card of this compute capability.
-    pub(super) fn load(context: &Arc<CudaContext>, (major, minor): (u32, u32), dim: usize) -> Result<Self, CudaError> {
+    pub(super) fn load(hold: &Arc<Hold>, (major, minor): (u32, u32), dim: usize) -> Result<Self, CudaError> {
         let card = format!("sm_{major}{minor}");
         let image = compile(&source::module(dim), &card)?;
-        call("bind the card to this thread", context.bind_to_thread())?;
+        hold.bind()?;
         // SAFETY: the image is a whole cubin, as the compiler gave it.
         let module = call("load the kernels", unsafe { driver::load_data(image.as_ptr().cast()) })?;
-        let mut loaded = Self { context: Arc::clone(context), module, functions: Vec::new() };
+        let mut loaded = Self { hold: Arc::clone(hold), module, functions: Vec::new() };
         for kernel in Kernel::ALL {
             loaded.functions.push(loaded.find(*kernel)?);
         }
@@ -63,9 +63,8 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let _ = self.context.bind_to_thread();
-        // SAFETY: loaded by `load`, and nothing of it is used any more. What the driver says comes too late to matter.
-        let _ = unsafe { driver::unload(self.module) };
+        // SAFETY: loaded by `load`, and nothing of it is used any more.
+        self.hold.free(|| unsafe { driver::unload(self.module) });
     }
 }
 

@@ -25,9 +25,14 @@ pub struct Step {
     pub lora: usize,
     /// True when every row brings one token and wants logits, so that a recorded graph can run it.
     pub decode: bool,
-    /// Bytes of the image to be copied.
-    pub bytes: usize,
+    /// Rows with a block table, padding not included.
+    pub rows: usize,
+    /// Entries of the tables that are used: those of the longest.
+    pub width: usize,
 }
+
+/// A tile of no adapter.
+const PADDING: LoraTile = LoraTile { adapter: NONE, first: 0, count: 1 };
 
 /// Writes batches into images. Keeps its memory from step to step.
 #[derive(Debug)]
@@ -91,10 +96,19 @@ impl Filler {
         let logits = self.wanted(batch, picks, if decode { padded } else { batch.logit_rows() }, bytes);
         let tiles = self.tiles(batch, bytes);
         let lora = self.lora(padded, decode, bytes);
-        let used = self.image.tables.part(0, padded * self.image.stride).end();
+        let width = batch.rows().iter().map(|row| (row.start + row.tokens.len()).div_ceil(BLOCK)).max().unwrap_or(0);
         let singles = if decode { padded } else { singles };
         let tokens = if decode { padded } else { tokens };
-        Ok(Step { tokens, singles, tiles, logits, lora, decode, bytes: used })
+        Ok(Step { tokens, singles, tiles, logits, lora, decode, rows, width })
+    }
+
+    /// Writes a decode step of nothing but padding, `rows` rows of it: it computes something and changes no block.
+    pub fn blank(&mut self, rows: usize, bytes: &mut [u8]) -> Step {
+        self.arrange(&ForwardBatch::new());
+        self.rows(&ForwardBatch::new(), rows, bytes);
+        self.wanted(&ForwardBatch::new(), &[], rows, bytes);
+        part(bytes, self.image.lora.part(0, rows)).fill(PADDING);
+        Step { tokens: rows, singles: rows, logits: rows, decode: true, ..Step::default() }
     }
 
     fn check(&self, batch: &ForwardBatch, loaded: impl Fn(AdapterSlot) -> bool) -> Result<(), ModelError> {
@@ -233,8 +247,7 @@ impl Filler {
         part(bytes, self.image.lora.part(0, tiles.len())).copy_from_slice(&tiles);
         part(bytes, self.image.order.part(0, order.len())).copy_from_slice(&order);
         if decode {
-            let padding = LoraTile { adapter: NONE, first: 0, count: 1 };
-            part(bytes, self.image.lora.part(tiles.len(), padded - tiles.len())).fill(padding);
+            part(bytes, self.image.lora.part(tiles.len(), padded - tiles.len())).fill(PADDING);
         }
         tiles.len()
     }

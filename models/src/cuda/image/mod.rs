@@ -1,7 +1,7 @@
-//! One step's layout, written into one piece of memory and copied to the card at once.
+//! One step's layout, written into one piece of memory and copied to the card.
 //!
-//! Every part has a place that does not depend on the step, so that a recorded graph finds it; block tables come last, so
-//! that only as much as a step's rows need is copied. Rows of one new token come first, whatever their place in the batch:
+//! Every part has a place that does not depend on the step, so that a recorded graph finds it; block tables come last, each
+//! with room for the longest sequence, of which only what a step uses is copied ([`Image::pieces`]). Rows of one new token come first, whatever their place in the batch:
 //! they are what decoding attention takes. Logits stay in the batch's order.
 
 mod fill;
@@ -45,7 +45,38 @@ pub struct Image {
     pub bytes: usize,
 }
 
+/// Bytes of the image that are copied together: `rows` times `width` bytes, each `pitch` bytes behind the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The first byte.
+    pub first: usize,
+    /// Bytes of one row.
+    pub width: usize,
+    /// Bytes from one row to the next.
+    pub pitch: usize,
+    /// Rows; none where there is nothing to copy.
+    pub rows: usize,
+}
+
+/// Bytes of block tables up to which they are copied together with what is before them, used or not: less than another copy
+/// takes to begin.
+const TOGETHER: usize = 32 << 10;
+
 impl Image {
+    /// What has to be copied for a step: everything up to the tables, and of those as many entries per row as the longest
+    /// has.
+    pub fn pieces(&self, step: &Step) -> [Piece; 2] {
+        let whole = |end: usize| Piece { first: 0, width: end, pitch: end, rows: 1 };
+        let (first, pitch) = (self.tables.first(), self.stride * size_of::<u32>());
+        // Sixteen entries are as quickly copied as one.
+        let width = (step.width.next_multiple_of(16) * size_of::<u32>()).min(pitch);
+        let tables = Piece { first, width, pitch, rows: step.rows };
+        if step.rows * pitch <= TOGETHER || width == pitch {
+            return [whole(first + step.rows * pitch), Piece { rows: 0, ..tables }];
+        }
+        [whole(first), tables]
+    }
+
     /// For steps within `limits`.
     pub fn new(config: &DecoderConfig, limits: &Limits) -> Self {
         let (tokens, rows, stride) = (limits.tokens, limits.rows, limits.context.div_ceil(BLOCK));

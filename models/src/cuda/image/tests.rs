@@ -39,7 +39,11 @@ struct Memory {
 
 impl Memory {
     fn new() -> Self {
-        let filler = Filler::new(&config(), LIMITS, BLOCKS);
+        Self::within(LIMITS)
+    }
+
+    fn within(limits: Limits) -> Self {
+        let filler = Filler::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS);
         // What an earlier step left.
         let words = vec![0xabab_abab_abab_abab; filler.image().bytes / 8];
         Self { filler, words }
@@ -49,6 +53,21 @@ impl Memory {
         let buckets = Buckets::up_to(LIMITS.rows);
         let bytes = bytemuck::cast_slice_mut(&mut self.words);
         self.filler.fill(batch, picks, |slot| slot.0 < 3, |rows| buckets.fit(rows), bytes)
+    }
+
+    /// What a card holds after a step's pieces were copied over what an earlier step left.
+    fn copied(&self, step: &Step) -> Self {
+        let (image, from) = (*self.filler.image(), bytemuck::cast_slice::<u64, u8>(&self.words));
+        let mut words = vec![0xcdcd_cdcd_cdcd_cdcd_u64; self.words.len()];
+        let to = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
+        for Piece { first, width, pitch, rows } in image.pieces(step) {
+            for row in 0..rows {
+                let part = first + row * pitch..first + row * pitch + width;
+                to[part.clone()].copy_from_slice(&from[part]);
+            }
+        }
+        let limits = Limits { context: image.stride * BLOCK, ..LIMITS };
+        Self { filler: Filler::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS), words }
     }
 
     fn get<T: bytemuck::Pod>(&self, place: Place<T>, len: usize) -> Vec<T> {
@@ -109,7 +128,39 @@ fn a_decode_step_is_padded_to_its_bucket() {
     let tiles = memory.get(image.lora, 16);
     assert_eq!((tiles[0].adapter, tiles[0].count, tiles[1].adapter, tiles[15].adapter), (2, 1, NONE, NONE));
     assert_eq!(memory.get(image.order, 1), [4]);
-    assert_eq!(step.bytes, image.tables.part(0, 16 * image.stride).end());
+    assert_eq!((step.rows, step.width), (9, 1));
+}
+
+#[test]
+fn a_blank_step_is_all_padding() {
+    let mut memory = Memory::new();
+    let (image, bytes) = (*memory.filler.image(), bytemuck::cast_slice_mut(&mut memory.words));
+    let step = memory.filler.blank(8, bytes);
+    assert_eq!((step.tokens, step.singles, step.logits, step.tiles, step.decode), (8, 8, 8, 0, true));
+    let card = memory.copied(&step);
+    for place in [image.tokens, image.rows, image.first, image.wanted] {
+        assert_eq!(card.get(place, 8), [NONE; 8]);
+    }
+    assert_eq!(card.get(image.context, 8), [0; 8]);
+    assert!(card.get(image.samples, 8).iter().all(|row| row.kind == 0));
+    assert!(card.get(image.lora, 8).iter().all(|tile| tile.adapter == NONE), "whatever grid a recording has");
+}
+
+#[test]
+fn of_long_tables_only_what_is_used_is_copied() {
+    let long = Limits { context: 32_768, ..LIMITS };
+    let mut memory = Memory::within(long);
+    let rows: Vec<_> = (0..18).map(|row| (row * 10, 1, None, Want::Last)).collect();
+    let step = memory.fill(&batch(&rows), &[]).unwrap();
+    let image = *memory.filler.image();
+    let copied = |step: &Step| image.pieces(step).iter().map(|piece| piece.rows * piece.width).sum::<usize>();
+    assert_eq!(step.width, 11);
+    assert_eq!(copied(&step), image.tables.first() + 18 * 16 * 4, "sixteen entries of 2,048");
+    // One row is little either way; a full table is copied as it lies.
+    assert_eq!(image.pieces(&Step { rows: 1, ..step })[1].rows, 0);
+    let full = Step { width: image.stride, ..step };
+    assert_eq!((image.pieces(&full)[1].rows, copied(&full)), (0, image.tables.first() + 18 * image.stride * 4));
+    assert_eq!(copied(&Step { rows: 0, width: 0, ..step }), image.tables.first());
 }
 
 #[test]
@@ -138,10 +189,12 @@ proptest! {
     #[test]
     fn a_batch_is_read_back_from_its_image(
         rows in prop::collection::vec((0usize..50, 1usize..10, prop::option::of(0u32..3)), 1..20),
+        context in prop::sample::select(vec![100usize, 1024, 32_768]),
     ) {
         let rows: Vec<_> = rows.into_iter().map(|(start, count, adapter)| (start, count, adapter, Want::Last)).collect();
-        let (batch, mut memory) = (batch(&rows), Memory::new());
+        let (batch, mut memory) = (batch(&rows), Memory::within(Limits { context, ..LIMITS }));
         let step = memory.fill(&batch, &[]).unwrap();
+        let memory = memory.copied(&step);
         let image = *memory.filler.image();
         let wanted = memory.get(image.wanted, step.logits);
         let (tokens, positions) = (memory.get(image.tokens, step.tokens), memory.get(image.positions, step.tokens));

@@ -1,5 +1,7 @@
 //! A card that learns.
 
+use std::time::Duration;
+
 use bytemuck::Pod;
 
 use super::driver::{Driver, Product};
@@ -9,6 +11,9 @@ use crate::cuda::kernel::{Geometry, Kernel, KernelError, Launch, Span};
 use crate::cuda::plan::Place;
 use crate::gradient::{Learner, Tune};
 use crate::weights::Weights;
+
+/// How long it may take for what is in line: a whole pass, of many more tokens than a step that serves has.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A card and what multiplies on it.
 struct OnCard {
@@ -27,7 +32,7 @@ impl Learner {
     pub fn load_on_card(weights: &Weights, ordinal: usize, tune: &Tune) -> Result<Self, CudaError> {
         // What can be said without a card.
         super::check(weights.config(), tune)?;
-        let card = Card::open(ordinal, weights.config().head_dim)?;
+        let card = Card::open(ordinal, weights.config().head_dim)?.with_limit(LIMIT);
         let blas = Blas::new(&card)?;
         super::learner(OnCard { blas, card }, weights, tune)
     }

@@ -1,7 +1,7 @@
 //! What can only be asked of a card.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::Limits;
@@ -11,7 +11,7 @@ use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
-use super::compare::{Bed, Tally, follow, prompts};
+use super::compare::{Bed, Bounds, Tally, follow, graphs, prompts};
 use super::learn;
 use super::report::{Agreement, Kernels, Learning, Ready};
 use super::shape::{Best, Shape};
@@ -19,6 +19,9 @@ use crate::engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
 
 /// Rows of a comparison's steps, and how far they go.
 const LIMITS: Limits = Limits { rows: 64, tokens: 8192, context: 1024 };
+
+/// How long the card may take for a step.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What the mean difference of log-probabilities may be between `bf16` and `f32`: rounding gives a few thousandths.
 const HALF: f64 = 0.05;
@@ -61,7 +64,7 @@ pub(super) fn backend(
     team: Arc<Team>,
 ) -> Result<(CudaBackend, Ready), CudaError> {
     let begun = Instant::now();
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit: LIMIT };
     let mut decoder = CudaDecoder::load(Source::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
     let plan = *decoder.plan();
@@ -77,8 +80,8 @@ pub(super) fn backend(
 /// The card against the processor, batches against single rows, and graphs against single launches, over one checkpoint.
 pub(super) fn agreement(ordinal: usize, weights: &Weights, team: Arc<Team>) -> anyhow::Result<Vec<Agreement>> {
     let context = LIMITS.context.min(weights.config().context);
-    let options =
-        CudaOptions { ordinal, limits: Limits { context, ..LIMITS }, share: 0.9, blocks: Some(4096), graphs: true };
+    let limits = Limits { context, ..LIMITS };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit: LIMIT };
     let decoder = CudaDecoder::load(Source::Checkpoint(weights), &options)?;
     let mut card = CudaBackend::new(decoder, "card", 1, Arc::clone(&team));
     let vocab = weights.config().vocab;
@@ -88,7 +91,9 @@ pub(super) fn agreement(ordinal: usize, weights: &Weights, team: Arc<Team>) -> a
     let texts = prompts(50, 24, vocab, 7);
     found.push(follow("processor and card, 50 prompts", &mut processor, &mut card, &texts, 32, HALF)?);
     found.push(batches(&mut card, &prompts(64, 40, vocab, 8))?);
-    found.push(graphs(&mut card, vocab, context)?);
+    let edges = card.decoder().buckets().sizes().to_vec();
+    let bounds = Bounds { rows: LIMITS.rows, tokens: LIMITS.tokens, context, vocab };
+    found.push(graphs(&mut card, &edges, bounds, |card, on| card.decoder().set_graphs(on))?);
     Ok(found)
 }
 
@@ -116,45 +121,4 @@ fn batches(card: &mut CudaBackend, texts: &[Vec<u32>]) -> Result<Agreement, Back
         parted.push(None);
     }
     Ok(tally.agreement("a row alone and among 64", &parted, HALF))
-}
-
-/// Decode steps at every bucket's edge and beside it, at growing contexts: replayed and launched, which must be the same to
-/// the last bit.
-fn graphs(card: &mut CudaBackend, vocab: usize, context: usize) -> Result<Agreement, BackendError> {
-    let edges: Vec<usize> = card.decoder().buckets().sizes().to_vec();
-    let most = card.decoder().limits().rows;
-    let (mut tally, mut parted) = (Tally::default(), Vec::new());
-    for (case, edge) in edges.iter().enumerate() {
-        for rows in [edge.saturating_sub(1), *edge, edge + 1] {
-            if rows == 0 || rows > most {
-                continue;
-            }
-            let start = [1, 15, 16, 130, 500][case % 5].min(context / 2);
-            let mut texts = prompts(rows, start, vocab, rows as u64);
-            texts.iter_mut().for_each(|text| text.truncate(context - 4));
-            let longest = texts.iter().map(Vec::len).max().unwrap_or(0) + 4;
-            let whole: Vec<usize> = texts.iter().map(Vec::len).collect();
-            Bed::new(card, longest, 0).step(&texts, &whole)?;
-            for _ in 0..3 {
-                texts.iter_mut().for_each(|text| text.push(rows as u32 % vocab as u32));
-                let one = vec![1; rows];
-                let mut logits = [true, false].map(|on| (on, Vec::new()));
-                for (on, rows) in &mut logits {
-                    card.decoder().set_graphs(*on);
-                    let mut bed = Bed::new(card, longest, 0);
-                    bed.step(&texts, &one)?;
-                    rows.extend_from_slice(bed.logits.as_mut_slice());
-                }
-                card.decoder().set_graphs(true);
-                let [(_, replayed), (_, launched)] = logits;
-                for (a, b) in replayed.chunks(vocab).zip(launched.chunks(vocab)) {
-                    tally.rows(a, b);
-                    parted.push((a != b).then_some(texts[0].len()));
-                }
-            }
-        }
-    }
-    let mut agreement = tally.agreement("steps replayed and launched, at every bucket's edge", &parted, 0.0);
-    agreement.holds &= agreement.diverged == 0;
-    Ok(agreement)
 }

@@ -25,12 +25,36 @@ impl<'a> Bed<'a> {
         Self { backend, blocks: tokens.div_ceil(BLOCK), first, batch: ForwardBatch::new(), logits: Logits::new() }
     }
 
+    /// Computes whole sequences, none of which is there yet, in steps of at most `tokens` tokens.
+    pub(super) fn fill(&mut self, sequences: &[Vec<u32>], tokens: usize) -> Result<(), BackendError> {
+        self.batch.clear();
+        for (index, ids) in sequences.iter().enumerate() {
+            let mut start = 0;
+            while start < ids.len() {
+                if self.batch.tokens().len() == tokens {
+                    self.backend.forward(&self.batch, &mut self.logits)?;
+                    self.batch.clear();
+                }
+                let end = ids.len().min(start + tokens - self.batch.tokens().len());
+                let table = self.table(index, end);
+                self.batch.push(&ids[start..end], start, &table, None, Want::Nothing);
+                start = end;
+            }
+        }
+        self.backend.forward(&self.batch, &mut self.logits)
+    }
+
+    /// The blocks of a sequence's first `tokens` tokens.
+    fn table(&self, index: usize, tokens: usize) -> Vec<u32> {
+        let first = (self.first + index * self.blocks) as u32;
+        (first..).take(tokens.div_ceil(BLOCK)).collect()
+    }
+
     /// Computes the last `new` tokens of each of `sequences`, whose others are there already; the logits after each.
     pub(super) fn step(&mut self, sequences: &[Vec<u32>], new: &[usize]) -> Result<(), BackendError> {
         self.batch.clear();
         for (index, (ids, new)) in sequences.iter().zip(new).enumerate() {
-            let first = (self.first + index * self.blocks) as u32;
-            let table: Vec<u32> = (first..).take(ids.len().div_ceil(BLOCK)).collect();
+            let table = self.table(index, ids.len());
             let start = ids.len() - new;
             self.batch.push(&ids[start..], start, &table, None, Want::Last);
         }
@@ -86,6 +110,56 @@ pub(super) fn follow(
     Ok(tally.agreement(what, &parted, bound))
 }
 
+/// What steps may be at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) rows: usize,
+    pub(super) tokens: usize,
+    pub(super) context: usize,
+    pub(super) vocab: usize,
+}
+
+/// Decode steps at every bucket's edge and beside it, at growing contexts: replayed and launched, as `set` says, which must
+/// be the same to the last bit. Needs blocks for `bounds.rows` sequences of the whole context.
+pub(super) fn graphs<B: Backend>(
+    backend: &mut B,
+    edges: &[usize],
+    bounds: Bounds,
+    set: impl Fn(&mut B, bool),
+) -> Result<Agreement, BackendError> {
+    let Bounds { rows: most, tokens, context, vocab } = bounds;
+    let (mut tally, mut parted) = (Tally::default(), Vec::new());
+    for (case, edge) in edges.iter().enumerate() {
+        for rows in (edge.saturating_sub(1)..=edge + 1).filter(|rows| (1..=most).contains(rows)) {
+            let start = [1, 15, 16, 130, 500][case % 5].min(context / 2);
+            let mut texts = prompts(rows, start, vocab, rows as u64);
+            texts.iter_mut().for_each(|text| text.truncate(context - 4));
+            let longest = texts.iter().map(Vec::len).max().unwrap_or(0) + 4;
+            Bed::new(backend, longest, 0).fill(&texts, tokens)?;
+            for _ in 0..3 {
+                texts.iter_mut().for_each(|text| text.push(rows as u32 % vocab as u32));
+                let one = vec![1; rows];
+                let mut logits = [true, false].map(|on| (on, Vec::new()));
+                for (on, rows) in &mut logits {
+                    set(backend, *on);
+                    let mut bed = Bed::new(backend, longest, 0);
+                    bed.step(&texts, &one)?;
+                    rows.extend_from_slice(bed.logits.as_mut_slice());
+                }
+                set(backend, true);
+                let [(_, replayed), (_, launched)] = logits;
+                for (a, b) in replayed.chunks(vocab).zip(launched.chunks(vocab)) {
+                    tally.rows(a, b);
+                    parted.push((a != b).then_some(texts[0].len()));
+                }
+            }
+        }
+    }
+    let mut agreement = tally.agreement("steps replayed and launched, at every bucket's edge", &parted, 0.0);
+    agreement.holds &= agreement.diverged == 0;
+    Ok(agreement)
+}
+
 /// Differences of log-probabilities.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
@@ -138,7 +212,13 @@ fn log_probability(logits: &[f32], id: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+
+    use waymark_models::AdapterSlot;
+    use waymark_models::cuda::bucket::Buckets;
+
     use super::*;
+    use crate::engine::BackendSpec;
     use crate::engine::mock::MockBackend;
 
     fn mock(seed: u64) -> MockBackend {
@@ -154,6 +234,42 @@ mod tests {
         assert!(same.holds);
         let other = follow("other", &mut mock(1), &mut mock(2), &prompts, 12, 0.01).unwrap();
         assert!(!other.holds && other.diverged == 5 && other.mean > 1.0, "{other:?}");
+    }
+
+    /// Refuses steps that a card would refuse.
+    struct Bounded(MockBackend, Bounds);
+
+    impl Backend for Bounded {
+        fn spec(&self) -> &BackendSpec {
+            self.0.spec()
+        }
+
+        fn forward(&mut self, batch: &ForwardBatch, logits: &mut Logits) -> Result<(), BackendError> {
+            let (rows, tokens) = (batch.rows().len(), batch.tokens().len());
+            assert!(rows > 0 && rows <= self.1.rows && tokens <= self.1.tokens, "{rows} rows of {tokens} tokens");
+            let end = batch.rows().iter().map(|row| row.start + row.tokens.len()).max();
+            assert!(end <= Some(self.1.context));
+            self.0.forward(batch, logits)
+        }
+
+        fn load_adapter(&mut self, _: &Path) -> Result<AdapterSlot, BackendError> {
+            Err(BackendError("none".to_owned()))
+        }
+
+        fn unload_adapter(&mut self, _: AdapterSlot) {}
+    }
+
+    #[test]
+    fn edges_are_compared_within_what_a_step_may_be() {
+        let bounds = Bounds { rows: 20, tokens: 1024, context: 1024, vocab: 100 };
+        let edges = Buckets::up_to(bounds.rows);
+        let blocks = bounds.rows * bounds.context / BLOCK;
+        let mut mock = Bounded(MockBackend::random(3, bounds.vocab).with_blocks(blocks), bounds);
+        let found = graphs(&mut mock, edges.sizes(), bounds, |_, _| {}).unwrap();
+        assert!(found.holds, "{found:?}");
+        // Beside and at 1, 2, 4, 8, 16 and 20, three steps each.
+        let rows = [1, 2, 1, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 19, 20].iter().sum::<usize>();
+        assert_eq!(found.positions, 3 * rows);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) struct Setting {
     pub(super) graphs: bool,
 }
 
-/// Decode rates at each number of sequences: from the moment all have their first token to the end.
+/// Decode rates at each number of sequences, while all of them decode.
 pub(super) async fn decode(
     engine: &Engine,
     shape: &Shape,
@@ -36,8 +36,8 @@ pub(super) async fn decode(
     for &count in sequences {
         let mut rate = 0.0_f64;
         for round in 0..setting.rounds {
-            let (first, last) = run(engine, shape, count, setting, round as u64).await?.1;
-            rate = rate.max((count * (setting.tokens - 1)) as f64 / (last - first).as_secs_f64());
+            let (_, tokens) = run(engine, shape, count, setting, round as u64).await?;
+            rate = rate.max(together(&tokens));
         }
         // On average half of what is decoded is there already.
         let context = setting.prompt + setting.tokens / 2;
@@ -57,8 +57,10 @@ pub(super) async fn prefill(
 ) -> anyhow::Result<Rate> {
     let mut seconds = f64::INFINITY;
     for round in 0..setting.rounds {
-        let (start, (first, _)) = run(engine, shape, sequences, Setting { tokens: 1, ..setting }, round as u64).await?;
-        seconds = seconds.min((first - start).as_secs_f64());
+        let setting = Setting { tokens: 1, ..setting };
+        let (start, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
+        let end = tokens.iter().flatten().max().context("no token came")?;
+        seconds = seconds.min((*end - start).as_secs_f64());
     }
     let rate = (sequences * setting.prompt) as f64 / seconds;
     let floor = best.map(|best| shape.prefill_floor(sequences, setting.prompt, best) / seconds);
@@ -70,15 +72,32 @@ fn line(shape: &Shape, sequences: usize, setting: Setting, rate: f64, of_floor: 
     Rate { shape: shape.name.clone(), sequences, prompt, graphs, tokens_per_second: rate, of_floor }
 }
 
+/// Tokens per second while all sequences decode: from the moment the last has its first token to the moment the first has
+/// its last, so that neither what is decoded beside prefill counts nor steps of fewer sequences. Where they hardly overlap,
+/// as in very short runs, from the last first token to the very end.
+fn together(tokens: &[Vec<Instant>]) -> f64 {
+    let all = tokens.iter().map(Vec::len).sum::<usize>();
+    let from = tokens.iter().filter_map(|own| own.first()).max();
+    let until = tokens.iter().filter_map(|own| own.last()).min();
+    let end = tokens.iter().flatten().max();
+    let (Some(from), Some(until), Some(end)) = (from, until, end) else { return 0.0 };
+    let rate = |until: &Instant| {
+        let count = tokens.iter().flatten().filter(|at| *at > from && *at <= until).count();
+        (count, count as f64 / until.saturating_duration_since(*from).as_secs_f64().max(1e-9))
+    };
+    let (count, value) = rate(until);
+    if 2 * count >= all { value } else { rate(end).1 }
+}
+
 /// Begins all sequences at once, each with a prompt of its own, so that no prefix is shared. Gives the beginning, and when
-/// the last of them had its first and its last token.
+/// each token came.
 async fn run(
     engine: &Engine,
     shape: &Shape,
     sequences: usize,
     setting: Setting,
     seed: u64,
-) -> anyhow::Result<(Instant, (Instant, Instant))> {
+) -> anyhow::Result<(Instant, Vec<Vec<Instant>>)> {
     let mut random = ChaCha8Rng::seed_from_u64(seed << 32 | sequences as u64);
     let vocab = shape.config.vocab as u32;
     let sessions: Vec<Session> = (0..sequences)
@@ -91,24 +110,44 @@ async fn run(
         .collect();
     let start = Instant::now();
     let running: Vec<_> = sessions.into_iter().map(|session| tokio::spawn(times(session, setting.tokens))).collect();
-    let (mut first, mut last) = (start, start);
+    let mut tokens = Vec::new();
     for sequence in running {
-        let (own_first, own_last) = sequence.await??;
-        (first, last) = (first.max(own_first), last.max(own_last));
+        tokens.push(sequence.await??);
     }
-    Ok((start, (first, last)))
+    Ok((start, tokens))
 }
 
-/// Decodes `tokens` tokens and says when the first and the last of them came.
-async fn times(mut session: Session, tokens: usize) -> anyhow::Result<(Instant, Instant)> {
+/// Decodes `tokens` tokens and says when each of them came.
+async fn times(mut session: Session, tokens: usize) -> anyhow::Result<Vec<Instant>> {
     let sampling = SamplingParams::greedy();
     let generate = Generate { sampling, max_tokens: tokens, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(generate).await?;
-    let (mut first, mut last) = (None, Instant::now());
+    let mut came = Vec::with_capacity(tokens);
     while let Some(step) = turn.next().await {
         step?;
-        last = Instant::now();
-        first.get_or_insert(last);
+        came.push(Instant::now());
     }
-    Ok((first.context("no token came")?, last))
+    Ok(came)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_decoded_together_counts() {
+        let begun = Instant::now();
+        let at = |milliseconds: &[u64]| -> Vec<Instant> {
+            milliseconds.iter().map(|at| begun + Duration::from_millis(*at)).collect()
+        };
+        // Two sequences, a step a millisecond: one begins two steps before the other, during its prefill.
+        let early = at(&[1, 11, 20, 21, 22, 23, 24, 25, 26, 27]);
+        let late = at(&[20, 21, 22, 23, 24, 25, 26, 27, 28, 29]);
+        assert!((together(&[early, late]) - 2000.0).abs() < 1e-6);
+        // One after the other: what came in all that time.
+        assert!((together(&[at(&[1, 2, 3, 4]), at(&[5, 6, 7, 9])]) - 750.0).abs() < 1e-6);
+        assert_eq!(together(&[]), 0.0);
+    }
 }

@@ -186,37 +186,68 @@ impl Args {
         let (best, device) = card::best(ordinal)?;
         report.device = device;
         report.best = self.wants(Part::Ceilings).then_some(best);
+        // What fails does not keep the rest from being measured: a card may be there for minutes only.
+        let mut failures = Failures::default();
         if self.wants(Part::Check) {
-            report.kernels = Some(card::kernels(ordinal, 1)?);
-            report.agreement = card::agreement(ordinal, &self.compared()?, Arc::clone(&team))?;
-            self.learning(ordinal, &team, report)?;
+            report.kernels = failures.keep("kernels", card::kernels(ordinal, 1));
+            let agreement = self.compared().and_then(|weights| card::agreement(ordinal, &weights, Arc::clone(&team)));
+            report.agreement = failures.keep("agreement", agreement).unwrap_or_default();
+            let learnt = self.learning(ordinal, &team, report);
+            failures.keep("learning", learnt);
         }
         if ![Part::Decode, Part::Prefill, Part::Agentic].into_iter().any(|part| self.wants(part)) {
-            return Ok(());
+            return failures.end(report);
         }
         for shape in &self.shapes {
-            let limits = waymark_models::cuda::plan::Limits {
-                rows: self.rows(),
-                tokens: self.step_tokens(),
-                context: self.longest().min(shape.config.context),
-            };
             for graphs in [true, false] {
-                if !graphs && !self.wants(Part::Decode) {
-                    continue;
+                if graphs || self.wants(Part::Decode) {
+                    let measured = self.shape(ordinal, shape, graphs, best, &team, report).await;
+                    failures.keep(&shape.name, measured);
                 }
-                let (backend, ready) = card::backend(ordinal, shape, limits, graphs, Arc::clone(&team))?;
-                let engine = self.engine(Box::new(backend))?;
-                if graphs {
-                    report.ready.push(ready);
-                }
-                self.rates(&engine, shape, Some(best), graphs, report).await?;
-                if graphs {
-                    self.agentic(&engine, shape, report).await?;
-                }
-                engine.shutdown().await;
             }
         }
-        Ok(())
+        failures.end(report)
+    }
+
+    /// Rates and loads in one shape.
+    async fn shape(
+        &self,
+        ordinal: usize,
+        shape: &Shape,
+        graphs: bool,
+        best: Best,
+        team: &Arc<Team>,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let limits = waymark_models::cuda::plan::Limits {
+            rows: self.rows(),
+            tokens: self.step_tokens(),
+            context: self.longest().min(shape.config.context),
+        };
+        let (backend, ready) = super::card::backend(ordinal, shape, limits, graphs, Arc::clone(team))?;
+        let engine = self.engine(Box::new(backend))?;
+        if graphs {
+            report.ready.push(ready);
+        }
+        let measured = self.loads_of(&engine, shape, graphs, best, report).await;
+        let refused = engine.counters().graph_refusals_total.get();
+        if refused > 0 {
+            report.notes.push(format!("{}: {refused} sizes of decode steps could not be recorded", shape.name));
+        }
+        engine.shutdown().await;
+        measured
+    }
+
+    async fn loads_of(
+        &self,
+        engine: &Engine,
+        shape: &Shape,
+        graphs: bool,
+        best: Best,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        self.rates(engine, shape, Some(best), graphs, report).await?;
+        if graphs { self.agentic(engine, shape, report).await } else { Ok(()) }
     }
 
     /// A step of learning over a small decoder with random weights, and over the named model.
@@ -249,5 +280,24 @@ impl Args {
         // The files stay mapped without their names.
         std::fs::remove_dir_all(&dir)?;
         Ok(opened?)
+    }
+}
+
+/// What failed, part by part.
+#[cfg(feature = "cuda")]
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+#[cfg(feature = "cuda")]
+impl Failures {
+    /// What a part came to, if it came to anything.
+    fn keep<T>(&mut self, part: &str, result: anyhow::Result<T>) -> Option<T> {
+        result.map_err(|error| self.0.push(format!("{part}: {error:#}"))).ok()
+    }
+
+    fn end(self, report: &mut Report) -> anyhow::Result<()> {
+        let Some(first) = self.0.first().cloned() else { return Ok(()) };
+        report.notes.extend(self.0.into_iter().map(|failure| format!("FAILED: {failure}")));
+        anyhow::bail!(first)
     }
 }
