@@ -12,12 +12,12 @@ use super::report::Learning;
 const GRADIENT: f64 = 0.05;
 /// The same for the tensor that is off most.
 const TENSOR: f64 = 0.2;
-/// What log-probabilities and entropies may be off by in the mean, in nats.
-const SCORE: f64 = 0.05;
+/// The same for log-probabilities and entropies.
+const SCORE: f64 = 0.02;
 
 /// What one learner makes of a step.
 struct Step {
-    scores: Vec<f64>,
+    scores: Vec<f32>,
     gradients: Vec<f32>,
     /// The mean loss before and after a small step downhill.
     losses: [f64; 2],
@@ -38,8 +38,7 @@ pub(super) fn compare(name: &str, mut card: Learner, mut processor: Learner) -> 
         let range = parameter.range.clone();
         distance(&found.gradients[range.clone()], &wanted.gradients[range])
     });
-    let apart = found.scores.iter().zip(&wanted.scores).map(|(a, b)| (a - b).abs());
-    let scores = apart.sum::<f64>() / wanted.scores.len().max(1) as f64;
+    let scores = distance(&found.scores, &wanted.scores);
     let (gradient, tensor) = (distance(&found.gradients, &wanted.gradients), worst(tensors));
     let downhill = [found.losses, wanted.losses].iter().all(|[before, after]| after < before);
     Ok(Learning {
@@ -96,7 +95,7 @@ fn step(learner: &mut Learner, pack: &Pack) -> Result<Step, ModelError> {
     });
     let after = learner.score(pack, false)?;
     let losses = [loss(&scores), loss(&after)];
-    let scores = scores.iter().flat_map(|score| [score.logprob, score.entropy].map(f64::from)).collect();
+    let scores = scores.iter().flat_map(|score| [score.logprob, score.entropy]).collect();
     Ok(Step { scores, gradients, losses, seconds })
 }
 

@@ -65,9 +65,9 @@ pub(super) struct Learning {
     pub(super) what: String,
     /// Tokens of the pass, shared ones counted once.
     pub(super) tokens: usize,
-    /// Mean difference of log-probabilities and entropies, in nats.
+    /// ‖card − processor‖ / ‖processor‖ of log-probabilities and entropies, of the whole gradient, and of the tensor for
+    /// which it is largest.
     pub(super) scores: f64,
-    /// ‖card − processor‖ / ‖processor‖ of the whole gradient, and of the tensor for which it is largest.
     pub(super) gradient: f64,
     pub(super) tensor: f64,
     /// The mean loss before and after a small step downhill.
@@ -152,7 +152,7 @@ impl Report {
             let verdict = if l.holds { "" } else { "  WRONG" };
             writeln!(
                 out,
-                "learning on {}, {} tokens: scores off by {:.5}, the gradient by {:.2e}, one tensor's by {:.2e}; loss {:.4} to \
+                "learning on {}, {} tokens: scores off by {:.2e}, the gradient by {:.2e}, one tensor's by {:.2e}; loss {:.4} to \
                  {:.4}, on the processor {:.4} to {:.4}; {:.3} s, on the processor {:.3} s{verdict}",
                 l.what,
                 l.tokens,
