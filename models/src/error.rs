@@ -49,6 +49,9 @@ pub enum ModelError {
     /// A caller's argument does not fit the loaded model.
     #[error("{0}")]
     Input(String),
+    /// A card that a pass runs on refused, or is lost.
+    #[error("{0}")]
+    Card(String),
 }
 
 impl ModelError {

@@ -40,6 +40,16 @@ pub enum CudaError {
     Model(#[from] ModelError),
 }
 
+impl From<CudaError> for ModelError {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Model(error) => error,
+            other => Self::Card(other.to_string()),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
 impl CudaError {
     pub(super) fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable(reason.into())

@@ -3,38 +3,27 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::attention::Plan;
-use super::layer::Pass;
-use super::load::Loader;
-use super::network::Network;
-use super::projection::Rows;
-use super::tape::{Scratch, Tape};
-use super::{Objective, Pack, Parameter, Score, Tune};
+use super::parameter::Table;
+use super::processor::Processor;
+use super::{Compute, Objective, Pack, Parameter, Score, Tune};
 use crate::decoder::DecoderConfig;
 use crate::kernel::Team;
-use crate::kernel::attention::Heads;
-use crate::kernel::rope::Rope;
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
-/// A decoder that learns: its values and gradients are one flat vector each, in `f32`.
+/// A decoder that learns: its values and gradients are one flat vector each, in `f32`, on the host. Its passes run on the
+/// processor, or on a card (`load_on_card`, with the feature `cuda`).
 ///
 /// On one kind of processor results are the same to the last bit whatever the number of threads, and whether layers keep
 /// their activations or compute them again. The next pass uses the memory of activations and their gradients again; that
 /// of logits and of partial sums is given back after each.
 pub struct Learner {
-    pub(super) config: DecoderConfig,
-    team: Arc<Team>,
+    config: DecoderConfig,
     pub(super) tune: Tune,
-    pub(super) network: Network,
-    rope: Rope,
     pub(super) parameters: Vec<Parameter>,
     values: Vec<f32>,
     gradients: Vec<f32>,
-    pub(super) tape: Tape,
-    pub(super) scratch: Scratch,
-    positions: Vec<usize>,
-    pub(super) limit: Option<usize>,
+    compute: Box<dyn Compute>,
 }
 
 impl Learner {
@@ -59,24 +48,14 @@ impl Learner {
         tune: &Tune,
         arithmetic: Arithmetic,
     ) -> Result<Self, ModelError> {
-        let config = weights.config().clone();
-        config.check()?;
-        let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
-        network.repack(&team, &table.values);
-        Ok(Self {
-            rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
-            tune: tune.clone(),
-            network,
-            gradients: vec![0.0; table.values.len()],
-            values: table.values,
-            parameters: table.parameters,
-            tape: Tape::default(),
-            scratch: Scratch::default(),
-            positions: Vec::new(),
-            limit: None,
-            config,
-            team,
-        })
+        let (processor, table) = Processor::load(weights, team, tune, arithmetic)?;
+        Ok(Self::over(Box::new(processor), weights.config().clone(), tune, table))
+    }
+
+    /// A learner whose passes run on `compute`, which has taken over the values.
+    pub(crate) fn over(compute: Box<dyn Compute>, config: DecoderConfig, tune: &Tune, table: Table) -> Self {
+        let Table { parameters, values } = table;
+        Self { config, tune: tune.clone(), parameters, gradients: vec![0.0; values.len()], values, compute }
     }
 
     /// What the decoder is configured by.
@@ -107,7 +86,7 @@ impl Learner {
     /// Changes values, given (values, gradients), and makes them count in the next pass.
     pub fn change(&mut self, step: impl FnOnce(&mut [f32], &mut [f32])) {
         step(&mut self.values, &mut self.gradients);
-        self.network.repack(&self.team, &self.values);
+        self.compute.take(&self.values);
     }
 
     /// Replaces all values.
@@ -123,11 +102,40 @@ impl Learner {
         Ok(())
     }
 
+    /// Whether its passes run on a card.
+    pub fn on_card(&self) -> bool {
+        self.compute.on_card()
+    }
+
+    /// Bounds the memory of a pass, in bytes as [`bytes_of`](Self::bytes_of) counts them: as many layers as fit keep their
+    /// activations, the others keep their input and are computed again in the backward pass. The result is the same to
+    /// the last bit. A pass that does not fit even so is refused. `None` keeps everything. On a card all layers are computed
+    /// again, whatever the limit, and the memory is the card's.
+    pub fn set_limit(&mut self, limit: Option<usize>) {
+        self.compute.set_limit(limit);
+    }
+
+    /// Bytes of memory to plan with for passes over up to `tokens` tokens, all of them targets: as
+    /// [`bytes_of`](Self::bytes_of), with the most partial sums that attention takes for a pack of that size. On a card
+    /// tokens that sequences share count for each of them.
+    pub fn bytes(&self, tokens: usize) -> usize {
+        self.compute.bytes(tokens)
+    }
+
+    /// Bytes of memory while learning from `pack`: weights, values, gradients, activations and what the pass works in,
+    /// under the limit where that can be kept, and else as little as can be. Without a limit an earlier, larger pass may
+    /// have left more. The pack, positions and their rotations, norms, and what each thread has for a tile of its work are
+    /// not counted. On a card the bytes are the card's.
+    pub fn bytes_of(&self, pack: &Pack) -> usize {
+        self.compute.bytes_of(pack)
+    }
+
     /// Scores of all targets, in the order of the pack, without gradients. `base` leaves the adapter out.
     ///
     /// # Errors
     /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence longer than the context, `base` is asked of
-    /// a learner without adapter, or the pass does not fit into the [limit](Self::set_limit).
+    /// a learner without adapter, or the pass does not fit into the [limit](Self::set_limit); [`ModelError::Card`] from a
+    /// card.
     pub fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
         if base && self.tune == Tune::Full {
             return Err(ModelError::Input("all weights are learnt: there is no base without the adapter".to_owned()));
@@ -136,31 +144,20 @@ impl Learner {
         if pack.targets().is_empty() {
             return Ok(Vec::new());
         }
-        let plan = self.plan(pack);
-        self.ready_to_score(pack)?;
-        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
-        let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = Pass { config, rope, plan: &plan, positions, rows };
-        Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
+        self.compute.score(pack, base)
     }
 
     /// Forward and backward: adds ∂loss/∂value to the gradients.
     ///
     /// # Errors
     /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence longer than the context, or the pass does
-    /// not fit into the [limit](Self::set_limit).
+    /// not fit into the [limit](Self::set_limit); [`ModelError::Card`] from a card.
     pub fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective) -> Result<(), ModelError> {
         self.check(pack)?;
         if pack.targets().is_empty() {
             return Ok(());
         }
-        let plan = self.plan(pack);
-        let whole = self.ready(pack, &plan)?;
-        let Self { config, team, network, rope, tape, scratch, positions, gradients, .. } = self;
-        let rows = Rows { team, count: pack.tokens().len(), adapted: true };
-        let pass = Pass { config, rope, plan: &plan, positions, rows };
-        network.learn(&pass, pack, (tape, whole), scratch, objective, gradients);
-        Ok(())
+        self.compute.learn(pack, objective, &mut self.gradients)
     }
 
     fn check(&self, pack: &Pack) -> Result<(), ModelError> {
@@ -183,17 +180,6 @@ impl Learner {
         }
         Ok(())
     }
-
-    pub(super) fn heads(&self) -> Heads {
-        Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
-    }
-
-    fn plan(&mut self, pack: &Pack) -> Plan {
-        self.positions.clear();
-        self.positions.extend(pack.segments().iter().flat_map(|segment| segment.start..segment.end()));
-        self.rope.reserve(pack.segments().iter().map(super::Segment::end).max().unwrap_or(0));
-        Plan::new(pack, self.heads())
-    }
 }
 
 impl fmt::Debug for Learner {
@@ -201,7 +187,7 @@ impl fmt::Debug for Learner {
         f.debug_struct("Learner")
             .field("tune", &self.tune)
             .field("values", &self.values.len())
-            .field("team", &self.team)
+            .field("compute", &self.compute)
             .finish_non_exhaustive()
     }
 }

@@ -2,16 +2,14 @@
 
 use std::ops::Range;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
-
+use super::begin::Beginning;
 use super::layer::Layer;
 use super::network::{Embedding, Network};
 use super::norm::Vector;
 use super::parameter::Table;
 use super::projection::{Delta, Learnt, Projection};
 use super::unembedding::Unembedding;
-use super::{Lora, Module, Tune};
+use super::{Module, Tune};
 use crate::decoder::DecoderConfig;
 use crate::decoder::tensor::{pack, view};
 use crate::weights::{TensorView, Weights};
@@ -23,7 +21,7 @@ pub(super) struct Loader<'a> {
     config: &'a DecoderConfig,
     tune: &'a Tune,
     arithmetic: Arithmetic,
-    random: ChaCha8Rng,
+    beginning: Beginning,
     table: Table,
 }
 
@@ -42,8 +40,8 @@ impl<'a> Loader<'a> {
             lora.check(weights.config())?;
             seed = lora.seed;
         }
-        let random = ChaCha8Rng::seed_from_u64(seed);
-        Ok(Self { weights, config: weights.config(), tune, arithmetic, random, table: Table::default() })
+        let (beginning, table) = (Beginning::new(seed), Table::default());
+        Ok(Self { weights, config: weights.config(), tune, arithmetic, beginning, table })
     }
 
     /// Loads everything; parameters come in the order of the checkpoint's layers.
@@ -95,22 +93,12 @@ impl<'a> Loader<'a> {
         let learnt = match (self.learn_whole(&name, &view)?, self.tune) {
             (Some(range), _) => Learnt::Weight(range),
             (None, Tune::Lora(lora)) if lora.targets.contains(&module) => {
-                Learnt::Adapter(Box::new(self.delta(lora, layer, module, [out, inn])))
+                let pair = self.beginning.pair(&mut self.table, lora, layer, module, [out, inn]);
+                Learnt::Adapter(Box::new(Delta::new(lora.rank, lora.scale(), pair)))
             }
             (None, _) => Learnt::Nothing,
         };
         Ok(Projection::new(pack(&view)?, learnt, self.arithmetic))
-    }
-
-    /// An adapter's pair as PEFT begins it: A uniform in ±1/√in (Kaiming with a = √5), B zero.
-    fn delta(&mut self, lora: &Lora, layer: usize, module: Module, [out, inn]: [usize; 2]) -> Delta {
-        let name = |side: &str| format!("base_model.model.model.layers.{layer}.{}.lora_{side}.weight", module.path());
-        let bound = 1.0 / (inn as f64).sqrt();
-        let random = &mut self.random;
-        let uniform = |_| ((f64::from(random.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) * bound) as f32;
-        let a = self.table.push(name("A"), &[lora.rank, inn], (0..lora.rank * inn).map(uniform));
-        let b = self.table.push(name("B"), &[out, lora.rank], std::iter::repeat_n(0.0, out * lora.rank));
-        Delta::new(lora.rank, lora.scale(), [a, b])
     }
 
     /// The projection to the vocabulary.

@@ -1,32 +1,22 @@
 //! How much memory a pass takes, and how it keeps to a limit.
 
 use super::attention::Plan;
+use super::processor::Processor;
 use super::tape::{Kept, STEPS, Scratch, Size, Tape};
-use super::{Learner, Pack, vocabulary};
+use super::{Pack, vocabulary};
 use crate::ModelError;
 
 const MIB: f64 = (1 << 20) as f64;
 
-impl Learner {
-    /// Bounds the memory of a pass, in bytes as [`bytes_of`](Self::bytes_of) counts them: as many layers as fit keep their
-    /// activations, the others keep their input and are computed again in the backward pass. The result is the same to
-    /// the last bit. A pass that does not fit even so is refused. `None` keeps everything.
-    pub fn set_limit(&mut self, limit: Option<usize>) {
-        self.limit = limit;
-    }
-
-    /// Bytes of memory to plan with for passes over up to `tokens` tokens, all of them targets: as
-    /// [`bytes_of`](Self::bytes_of), with the most partial sums that attention takes for a pack of that size.
-    pub fn bytes(&self, tokens: usize) -> usize {
+impl Processor {
+    /// Bytes of passes over up to `tokens` tokens: see [`Learner::bytes`](super::Learner::bytes).
+    pub(super) fn most(&self, tokens: usize) -> usize {
         let (size, room) = (self.size(tokens, tokens), Plan::most_room(tokens, self.heads()));
         self.learning(&self.fitted(size, room), room)
     }
 
-    /// Bytes of memory while learning from `pack`: weights, values, gradients, activations and what the pass works in,
-    /// under the limit where that can be kept, and else as little as can be. Without a limit an earlier, larger pass may
-    /// have left more. The pack, positions and their rotations, norms, and what each thread has for a tile of its work are
-    /// not counted.
-    pub fn bytes_of(&self, pack: &Pack) -> usize {
+    /// Bytes of a pass: see [`Learner::bytes_of`](super::Learner::bytes_of).
+    pub(super) fn needed(&self, pack: &Pack) -> usize {
         let (size, room) = (self.size(pack.tokens().len(), pack.targets().len()), Plan::new(pack, self.heads()).room());
         self.learning(&self.fitted(size, room), room)
     }
@@ -100,7 +90,7 @@ impl Learner {
 
     /// Bytes between passes.
     fn resting(&self) -> usize {
-        self.network.bytes() + size_of::<f32>() * (self.values().len() + self.gradients().len())
+        self.network.bytes() + 2 * size_of::<f32>() * self.values
     }
 
     /// Values that the vocabulary's part works in.
@@ -131,13 +121,20 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::gradient::{Lora, Module, Score, Slope, Tune};
+    use crate::Arithmetic;
+    use crate::gradient::{Compute, Lora, Module, Score, Slope, Tune};
     use crate::kernel::Team;
     use crate::weights::Weights;
 
-    fn learner(name: &str, tune: &Tune) -> Learner {
+    fn learner(name: &str, tune: &Tune) -> Processor {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/decoder"));
-        Learner::load(&Weights::open(&folder.join(name)).unwrap(), Arc::new(Team::new(2)), tune).unwrap()
+        let weights = Weights::open(&folder.join(name)).unwrap();
+        Processor::load(&weights, Arc::new(Team::new(2)), tune, Arithmetic::F32).unwrap().0
+    }
+
+    fn learn(learner: &mut Processor, pack: &Pack) -> Result<(), ModelError> {
+        let mut gradients = vec![0.0; learner.values];
+        learner.learn(pack, &mut slope, &mut gradients)
     }
 
     fn pack(lengths: &[usize]) -> Pack {
@@ -154,13 +151,13 @@ mod tests {
     }
 
     /// What there is after learning from `pack`, with what the pass gave back already.
-    fn found(learner: &mut Learner, pack: &Pack) -> usize {
-        learner.learn(pack, &mut slope).unwrap();
-        let config = learner.config();
+    fn found(learner: &mut Processor, pack: &Pack) -> usize {
+        learn(learner, pack).unwrap();
+        let config = &learner.config;
         let passing = Plan::new(pack, learner.heads()).room()
             + vocabulary::room(config.vocab, config.hidden, pack.targets().len());
         let held = learner.tape.held() + learner.scratch.held();
-        learner.network.bytes() + size_of::<f32>() * (2 * learner.values().len() + held + passing)
+        learner.network.bytes() + size_of::<f32>() * (2 * learner.values + held + passing)
     }
 
     #[test]
@@ -198,7 +195,7 @@ mod tests {
         let pack = pack(&[50]);
         learner.set_limit(Some(0));
         learner.set_limit(Some(learner.bytes_of(&pack) - 1));
-        let error = learner.learn(&pack, &mut slope).unwrap_err().to_string();
+        let error = learn(&mut learner, &pack).unwrap_err().to_string();
         for part in ["50 tokens with 49 targets", "MiB", "limit", "smaller"] {
             assert!(error.contains(part), "{error}");
         }

@@ -5,8 +5,13 @@
 //! ([`Arithmetic`](crate::Arithmetic)). What is tuned ([`Tune`]) is a LoRA adapter or all weights, in `f32`. Sequences
 //! are packed without padding, a shared prefix is computed once ([`Pack`]), and the vocabulary's part of the loss runs
 //! in chunks over the targets alone ([`Objective`]).
+//!
+//! What is here computes on the processor. A card's learner ([`cuda::learner`](crate::cuda::learner)) stands behind the same
+//! [`Learner`], with weights in `bf16` and an adapter in `f32`.
 
 pub mod attention;
+mod begin;
+mod compute;
 mod layer;
 mod learner;
 mod load;
@@ -18,6 +23,7 @@ pub mod outer;
 mod pack;
 mod parameter;
 mod peft;
+mod processor;
 mod projection;
 mod rotation;
 mod tape;
@@ -25,6 +31,8 @@ mod tune;
 mod unembedding;
 pub mod vocabulary;
 
+pub(crate) use begin::{Pairs, adapter};
+pub(crate) use compute::Compute;
 pub use learner::Learner;
 pub use objective::{Objective, Score, Slope};
 pub use pack::{Pack, Segment, Target};

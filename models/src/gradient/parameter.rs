@@ -15,9 +15,9 @@ pub struct Parameter {
 
 /// Parameters and their values, while a learner is loaded.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    pub(super) parameters: Vec<Parameter>,
-    pub(super) values: Vec<f32>,
+pub(crate) struct Table {
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) values: Vec<f32>,
 }
 
 impl Table {

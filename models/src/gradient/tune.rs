@@ -50,7 +50,7 @@ pub enum Module {
 
 impl Lora {
     /// What `B A x` is multiplied by.
-    pub(super) fn scale(&self) -> f32 {
+    pub(crate) fn scale(&self) -> f32 {
         self.alpha / self.rank as f32
     }
 
@@ -85,7 +85,7 @@ impl Lora {
 
 impl Module {
     /// How many there are.
-    pub(super) const COUNT: usize = 7;
+    pub(crate) const COUNT: usize = 7;
 
     /// All of them, in the order of the computation.
     pub const ALL: [Self; Self::COUNT] =

@@ -69,7 +69,6 @@ impl Rope {
     }
 
     /// Per position `dim / 2` cosines, then as many sines, of at least the positions that were reserved.
-    #[cfg(feature = "cuda")]
     pub(crate) fn table(&self) -> &[f32] {
         &self.table
     }

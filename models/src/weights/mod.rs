@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 pub use gguf::Gguf;
 pub use hf::Safetensors;
 pub use random::write_random;
-#[cfg(feature = "cuda")]
 pub(crate) use view::GgmlKind;
 pub use view::TensorView;
 

@@ -12,17 +12,26 @@ use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
 /// Writes `config.json` and `model.safetensors` in `bf16` into the folder `dir`: matrices uniform with a standard deviation
-/// of `1 / √columns`, embeddings of 1, biases of a tenth, norms of one. Shapes without rotary scaling and norms per head only.
+/// of `1 / √columns`, embeddings of 1, biases of a tenth, norms of one. Shapes without rotary scaling only, and without biases
+/// beside norms per head.
 ///
 /// # Errors
 /// [`ModelError::Io`] when a file cannot be written, [`ModelError::Input`] for a shape it does not write.
 pub fn write_random(dir: &Path, config: &DecoderConfig, seed: u64) -> Result<(), ModelError> {
     config.check()?;
-    if config.qk_norm || config.rope_scaling != crate::decoder::RopeScaling::None {
-        return Err(ModelError::Input("random checkpoints have no norms per head and no rotary scaling".to_owned()));
+    if config.rope_scaling != crate::decoder::RopeScaling::None {
+        return Err(ModelError::Input("random checkpoints have no rotary scaling".to_owned()));
     }
+    let kind = match (config.qkv_bias, config.qk_norm) {
+        (false, false) => "llama",
+        (true, false) => "qwen2",
+        (false, true) => "qwen3",
+        (true, true) => {
+            return Err(ModelError::Input("random checkpoints have biases or norms per head, not both".to_owned()));
+        }
+    };
     let settings = serde_json::json!({
-        "model_type": if config.qkv_bias { "qwen2" } else { "llama" },
+        "model_type": kind,
         "vocab_size": config.vocab, "hidden_size": config.hidden, "intermediate_size": config.ffn,
         "num_hidden_layers": config.layers, "num_attention_heads": config.heads,
         "num_key_value_heads": config.kv_heads, "head_dim": config.head_dim,
@@ -71,6 +80,10 @@ fn tensors(config: &DecoderConfig) -> Vec<(String, Vec<usize>)> {
             if config.qkv_bias {
                 add(&format!("self_attn.{part}_proj.bias"), &[out]);
             }
+        }
+        if config.qk_norm {
+            add("self_attn.q_norm.weight", &[config.head_dim]);
+            add("self_attn.k_norm.weight", &[config.head_dim]);
         }
         add("self_attn.o_proj.weight", &[hidden, q]);
         add("mlp.gate_proj.weight", &[ffn, hidden]);

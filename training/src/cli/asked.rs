@@ -43,6 +43,11 @@ pub(super) fn facts(command: &str, recipe: &Recipe, more: &[(&str, Value)]) -> a
     Ok(toml::to_string_pretty(&table)?)
 }
 
+/// That a card learns, for [`facts`]: it rounds otherwise than a processor, so that no run goes on on the other.
+pub(super) fn device(learner: &Learner) -> Option<(&'static str, Value)> {
+    learner.on_card().then(|| ("device", "card".into()))
+}
+
 /// The hashes of files.
 pub(super) fn fingerprints(files: &[PathBuf]) -> anyhow::Result<Vec<(String, String)>> {
     Ok(files.iter().map(|file| product::fingerprint(file)).collect::<Result<_, _>>()?)

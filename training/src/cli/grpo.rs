@@ -28,6 +28,9 @@ use crate::recipe::{Grpo, Recipe, Reference};
 const NO_ADAPTER: &str = "grpo learns an adapter, which the engine takes anew each step: give the recipe one, such as \
     --set 'adapter={rank=16,alpha=32.0,seed=42,targets=[\"q_proj\",\"k_proj\",\"v_proj\",\"o_proj\"]}'";
 
+/// The share of a card's memory for what learns and rolls out on it together, between passes; the rest is for the passes.
+const SHARED: f64 = 0.5;
+
 /// Learns from rewards of its own trajectories, by GRPO.
 ///
 /// Each step, the policy answers questions several times in the engine it is served by; what was better than the others of
@@ -97,7 +100,7 @@ impl Args {
         let team = self.machine.team();
         let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
         let begun = self.begin(&recipe, &base, &mut learner)?;
-        let (engine, embedder) = self.engine(&recipe, settings, &team)?;
+        let (engine, embedder) = self.engine(&recipe, settings, &team, learner.on_card())?;
         let (fields, over) = self.asking.fields(sheets, &engine, embedder, team.threads())?;
         let policy = recipe.policy()?;
         let exchange = tempfile::tempdir()?;
@@ -119,6 +122,7 @@ impl Args {
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];
         facts.extend(over);
+        facts.extend(asked::device(&learner));
         facts.extend([("init", Value::String(begun.init)), ("reference", Value::String(begun.compared))]);
         let facts = asked::facts("grpo", &recipe, &facts)?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, settings.keep_last)?;
@@ -173,15 +177,26 @@ impl Args {
         Ok(Begun { before, init, reference, compared })
     }
 
-    /// The engine that makes the rollouts, and what embeds queries for their searches.
-    fn engine(&self, recipe: &Recipe, settings: &Grpo, team: &Arc<Team>) -> anyhow::Result<(Runtime, Embedding)> {
+    /// The engine that makes the rollouts, and what embeds queries for their searches. `shared` is whether a card learns,
+    /// which may be the same one.
+    fn engine(
+        &self,
+        recipe: &Recipe,
+        settings: &Grpo,
+        team: &Arc<Team>,
+        shared: bool,
+    ) -> anyhow::Result<(Runtime, Embedding)> {
         // The learner's, so that both say the same; a card computes in bf16 whatever is asked.
         let rounded = Some(recipe.arithmetic).filter(|arithmetic| *arithmetic != Arithmetic::F32);
+        let mut device = DeviceConfig::of(self.rollout_device).with(rounded);
+        if shared {
+            device.share = SHARED;
+        }
         let model = ModelConfig {
             mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
             cache: self.machine.cache.clone(),
-            device: DeviceConfig::of(self.rollout_device).with(rounded),
+            device,
             threads: team.threads(),
             kv_bytes: self.kv_bytes.0,
             max_batch: settings.concurrent,

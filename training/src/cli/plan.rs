@@ -105,6 +105,7 @@ fn head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<
     writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
     writeln!(out, "learnt     {} values in {} tensors", learner.values().len(), learner.parameters().len())?;
     let arithmetic = match recipe.arithmetic {
+        _ if learner.on_card() => "bf16 on a card, what is learnt in f32",
         Arithmetic::F32 => "f32",
         Arithmetic::Bf16 => "bf16 in products with frozen weights, f32 otherwise",
     };

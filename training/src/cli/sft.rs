@@ -91,12 +91,13 @@ impl Args {
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
         let (data, held_out) = (asked::fingerprints(&self.data)?, asked::fingerprints(&self.held_out)?);
-        let more: [(&str, Value); 4] = [
+        let mut more: Vec<(&str, Value)> = vec![
             ("weights", base.id.clone().into()),
             ("data", asked::hashes(&data)),
             ("held_out", asked::hashes(&held_out)),
             ("init", init.into()),
         ];
+        more.extend(asked::device(learner));
         let facts = asked::facts("sft", recipe, &more)?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, course.settings().keep_last)?;
         const SHOWN: &[&str] = &["loss", "validation_loss", "gradient_norm", "tokens_per_second"];

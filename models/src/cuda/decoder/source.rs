@@ -4,14 +4,12 @@ use half::bf16;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::ModelError;
 use crate::cuda::CudaError;
+use crate::cuda::checkpoint::{self, Bring};
 use crate::cuda::device::{Card, Region};
 use crate::cuda::plan::{Place, WeightPlaces};
 use crate::decoder::DecoderConfig;
-use crate::decoder::tensor::{vector, view};
-use crate::kernel::rope::Rope;
-use crate::weights::{GgmlKind, TensorView, Weights};
+use crate::weights::Weights;
 
 /// Where weights come from.
 #[derive(Debug, Clone, Copy)]
@@ -64,72 +62,13 @@ impl<'a> Loader<'a> {
     /// Copies everything.
     pub(super) fn load(mut self, places: &WeightPlaces, context: usize) -> Result<(), CudaError> {
         let config = self.source.config().clone();
-        let (hidden, q, kv) = (config.hidden, config.q_width(), config.kv_width());
-        self.matrices(&[("model.embed_tokens.weight".to_owned(), config.vocab)], hidden, places.embedding)?;
-        for (index, layer) in places.layers.iter().enumerate() {
-            let name = |rest: &str| format!("model.layers.{index}.{rest}");
-            let qkv = [("q", q), ("k", kv), ("v", kv)];
-            let projections = qkv.map(|(part, out)| (name(&format!("self_attn.{part}_proj.weight")), out));
-            self.vectors(&[(name("input_layernorm.weight"), hidden)], 1.0, layer.attention_norm)?;
-            self.matrices(&projections, hidden, layer.qkv)?;
-            if let Some(bias) = layer.bias {
-                let biases = qkv.map(|(part, out)| (name(&format!("self_attn.{part}_proj.bias")), out));
-                self.vectors(&biases, 0.0, bias)?;
-            }
-            for (part, place) in ["q", "k"].into_iter().zip(layer.head_norms.into_iter().flatten()) {
-                self.vectors(&[(name(&format!("self_attn.{part}_norm.weight")), config.head_dim)], 1.0, place)?;
-            }
-            self.matrices(&[(name("self_attn.o_proj.weight"), hidden)], q, layer.o)?;
-            self.vectors(&[(name("post_attention_layernorm.weight"), hidden)], 1.0, layer.ffn_norm)?;
-            let gate_up = ["gate", "up"].map(|part| (name(&format!("mlp.{part}_proj.weight")), config.ffn));
-            self.matrices(&gate_up, hidden, layer.gate_up)?;
-            self.matrices(&[(name("mlp.down_proj.weight"), hidden)], config.ffn, layer.down)?;
-        }
-        self.vectors(&[("model.norm.weight".to_owned(), hidden)], 1.0, places.norm)?;
-        if let Some(head) = places.head {
-            self.matrices(&[("lm_head.weight".to_owned(), config.vocab)], hidden, head)?;
-        }
-        let mut rope = Rope::new(config.head_dim, config.rope_base, &config.rope_scaling);
-        rope.reserve(context);
-        self.put(&rope.table()[..context * config.head_dim], places.rotary)
+        checkpoint::bring(&config, places, context, &mut self)
     }
 
     /// Copies, and waits until what was copied from is free again.
     fn put<T: Copy>(&self, values: &[T], place: Place<T>) -> Result<(), CudaError> {
         self.card.upload(values, self.region.span(place))?;
         self.card.synchronize()
-    }
-
-    /// Matrices with `inn` columns each, one below the other.
-    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Place<bf16>) -> Result<(), CudaError> {
-        let Source::Checkpoint(weights) = self.source else { return self.random(place) };
-        let mut at = 0;
-        for (name, out) in named {
-            let tensor = view(weights, name, &[*out, inn])?;
-            self.half(&tensor)?;
-            self.put(&self.values, place.part(at, out * inn))?;
-            at += out * inn;
-        }
-        Ok(())
-    }
-
-    /// A tensor's values in `bf16`, into the staging memory.
-    fn half(&mut self, tensor: &TensorView<'_>) -> Result<(), ModelError> {
-        self.values.clear();
-        if tensor.kind == GgmlKind::BF16 {
-            let pairs = tensor.bytes.chunks_exact(2);
-            self.values.extend(pairs.map(|pair| bf16::from_le_bytes([pair[0], pair[1]])));
-            return Ok(());
-        }
-        self.values.extend(tensor.to_f32()?.into_iter().map(bf16::from_f32));
-        Ok(())
-    }
-
-    /// Vectors, one behind the other; where numbers are random, all of them `value`.
-    fn vectors(&self, named: &[(String, usize)], value: f32, place: Place<f32>) -> Result<(), CudaError> {
-        let Source::Checkpoint(weights) = self.source else { return self.put(&vec![value; place.len()], place) };
-        let parts = named.iter().map(|(name, len)| vector(weights, name, *len)).collect::<Result<Vec<_>, _>>()?;
-        self.put(&parts.concat(), place)
     }
 
     /// Fills a matrix with pieces of the pattern, each time from another beginning.
@@ -148,6 +87,30 @@ impl<'a> Loader<'a> {
             from = 0;
         }
         Ok(())
+    }
+}
+
+impl Bring for Loader<'_> {
+    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Place<bf16>) -> Result<(), CudaError> {
+        let Source::Checkpoint(weights) = self.source else { return self.random(place) };
+        let mut at = 0;
+        for (name, out) in named {
+            checkpoint::half(weights, name, &[*out, inn], &mut self.values)?;
+            self.put(&self.values, place.part(at, out * inn))?;
+            at += out * inn;
+        }
+        Ok(())
+    }
+
+    fn vectors(&mut self, named: &[(String, usize)], value: f32, place: Place<f32>) -> Result<(), CudaError> {
+        match self.source {
+            Source::Checkpoint(weights) => self.put(&checkpoint::vectors(weights, named)?, place),
+            Source::Random { .. } => self.put(&vec![value; place.len()], place),
+        }
+    }
+
+    fn values(&mut self, values: &[f32], place: Place<f32>) -> Result<(), CudaError> {
+        self.put(values, place)
     }
 }
 

@@ -11,6 +11,7 @@ use super::hold::Hold;
 use super::{Card, Region};
 use crate::cuda::CudaError;
 use crate::cuda::kernel::Span;
+use crate::cuda::learner::{self, Matrix, Operands, Product};
 use crate::cuda::plan::{BLAS_BYTES, Place};
 
 /// cuBLAS on one card's stream, with memory of its own: it must not take any while a graph is recorded.
@@ -66,46 +67,84 @@ impl Blas {
         (matrix, out, inn): (Span<bf16>, usize, usize),
         y: Target,
     ) -> Result<(), CudaError> {
-        let (half, single) = (sys::cudaDataType_t::CUDA_R_16BF, sys::cudaDataType_t::CUDA_R_32F);
-        let (address, len, kind, beta) = match y {
-            Target::Half(span) => (span.address(), span.len(), half, 0.0f32),
-            Target::Single(span) => (span.address(), span.len(), single, 0.0),
-            Target::Sum(span) => (span.address(), span.len(), single, 1.0),
+        let operands = Operands::Half(Matrix::new(x, inn), Matrix::new(matrix, inn).transpose());
+        let target = match y {
+            Target::Half(span) => learner::Target::Half(Matrix::new(span, out)),
+            Target::Single(span) => learner::Target::Single(Matrix::new(span, out)),
+            Target::Sum(span) => learner::Target::Sum(Matrix::new(span, out)),
         };
-        assert!(
-            x.len() >= rows * inn && matrix.len() >= out * inn && len >= rows * out,
-            "operands of a product of {rows} rows with a matrix of {out} × {inn}"
-        );
-        if rows == 0 {
+        self.multiply(&Product { operands, target, rows, inner: inn, columns: out, scale: 1.0 })
+    }
+
+    /// Any product of matrices.
+    pub(crate) fn multiply(&self, product: &Product) -> Result<(), CudaError> {
+        let Product { operands, target, rows, inner, columns, scale } = *product;
+        assert!(product.fits(), "operands of a product of shape ({rows}, {inner}, {columns})");
+        if rows == 0 || columns == 0 {
             return Ok(());
         }
-        let alpha = 1.0f32;
+        let (left, right) = match operands {
+            Operands::Half(left, right) => (Side::half(left), Side::half(right)),
+            Operands::Single(left, right) => (Side::single(left), Side::single(right)),
+        };
+        let (to, beta) = match target {
+            learner::Target::Half(to) => (Side::half(to), 0.0f32),
+            learner::Target::Single(to) => (Side::single(to), 0.0),
+            learner::Target::Sum(to) => (Side::single(to), 1.0),
+        };
         let size = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
-        // SAFETY: sizes were checked; cuBLAS counts by columns, so its A is the matrix transposed, its B is x, and its C
-        // has `out` rows.
+        // SAFETY: sizes were checked. cuBLAS counts by columns, where every matrix is its transpose: so its A is the right
+        // side, its B the left, and its C has `columns` rows.
         blas("multiply", unsafe {
             result::gemm_ex(
                 self.handle,
-                sys::cublasOperation_t::CUBLAS_OP_T,
-                sys::cublasOperation_t::CUBLAS_OP_N,
-                size(out),
+                right.operation,
+                left.operation,
+                size(columns),
                 size(rows),
-                size(inn),
-                std::ptr::from_ref(&alpha).cast(),
-                matrix.address() as *const c_void,
-                half,
-                size(inn),
-                x.address() as *const c_void,
-                half,
-                size(inn),
+                size(inner),
+                std::ptr::from_ref(&scale).cast(),
+                right.address as *const c_void,
+                right.kind,
+                size(right.stride),
+                left.address as *const c_void,
+                left.kind,
+                size(left.stride),
                 std::ptr::from_ref(&beta).cast(),
-                address as *mut c_void,
-                kind,
-                size(out),
+                to.address as *mut c_void,
+                to.kind,
+                size(to.stride),
                 sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
                 sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
             )
         })
+    }
+}
+
+/// A matrix as cuBLAS takes it.
+struct Side {
+    address: u64,
+    kind: sys::cudaDataType_t,
+    stride: usize,
+    operation: sys::cublasOperation_t,
+}
+
+impl Side {
+    fn half(matrix: Matrix<bf16>) -> Self {
+        Self::new(&matrix, sys::cudaDataType_t::CUDA_R_16BF)
+    }
+
+    fn single(matrix: Matrix<f32>) -> Self {
+        Self::new(&matrix, sys::cudaDataType_t::CUDA_R_32F)
+    }
+
+    fn new<T>(matrix: &Matrix<T>, kind: sys::cudaDataType_t) -> Self {
+        let Matrix { stride, transposed, .. } = *matrix;
+        let operation = match transposed {
+            true => sys::cublasOperation_t::CUBLAS_OP_T,
+            false => sys::cublasOperation_t::CUBLAS_OP_N,
+        };
+        Self { address: matrix.values.address(), kind, stride, operation }
     }
 }
 

@@ -143,6 +143,16 @@ impl Card {
         call("copy from the card", unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream().cu_stream()) })
     }
 
+    /// Sets values to zero, in line.
+    pub(crate) fn clear(&self, to: Span<f32>) -> Result<(), CudaError> {
+        let (bytes, stream) = (to.len() * size_of::<f32>(), self.stream().cu_stream());
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: all of it is there.
+        call("clear memory of the card", unsafe { result::memset_d8_async(to.address(), 0, bytes, stream) })
+    }
+
     /// Puts a copy within the card in line.
     pub(crate) fn copy<T: Copy>(&self, from: Span<T>, to: Span<T>) -> Result<(), CudaError> {
         assert!(from.len() <= to.len(), "room for what is copied");

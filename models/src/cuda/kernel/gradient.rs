@@ -1,6 +1,6 @@
 //! Backwards through the norm, the activation and the rotation, for learning adapters: the base model's own weights get no
 //! gradients. Products backwards are cuBLAS's, the loss is [`Score`](super::Score)'s, attention is
-//! [`AttendBackward`](super::AttendBackward)'s.
+//! [`AttendBackward`](super::AttendBackward)'s. What calls them is [`learner`](crate::cuda::learner).
 
 use half::bf16;
 
@@ -13,13 +13,16 @@ const THREADS: u32 = 256;
 /// `stream_gradient += ∂norm(stream)ᵀ · gradient`, row by row.
 #[derive(Debug, Clone, Copy)]
 pub struct NormBackward {
-    /// The residual stream as the norm saw it, shape (rows, width).
+    /// The residual stream as the norm saw it, shape (rows of the stream, width).
     pub stream: Span<f32>,
+    /// Which row of the stream each row of `gradient` is of, no two of the same; row i of i where there is none. An index of
+    /// [`NONE`](super::NONE) is left alone.
+    pub index: Option<Span<u32>>,
     /// The norm's weight, shape (width).
     pub weight: Span<f32>,
     /// Gradient of its output, shape (rows, width).
     pub gradient: Span<bf16>,
-    /// Gradient of the stream, same shape. Added to.
+    /// Gradient of the stream, of its shape. Added to.
     pub stream_gradient: Span<f32>,
     /// Rows in the grid.
     pub rows: u32,
@@ -38,12 +41,18 @@ impl NormBackward {
         let kernel = Kernel::NormBackward;
         let (rows, width) = (self.rows as usize, self.width as usize);
         kernel.demand(width.is_multiple_of(4), || format!("width {width} is no multiple of 4"))?;
-        kernel.fits("stream", &self.stream, rows * width)?;
+        match &self.index {
+            Some(index) => kernel.fits("index", index, rows)?,
+            None => {
+                kernel.fits("stream", &self.stream, rows * width)?;
+                kernel.fits("stream_gradient", &self.stream_gradient, rows * width)?;
+            }
+        }
         kernel.fits("weight", &self.weight, width)?;
         kernel.fits("gradient", &self.gradient, rows * width)?;
-        kernel.fits("stream_gradient", &self.stream_gradient, rows * width)?;
         let arguments = Arguments::new()
             .span(&self.stream)
+            .maybe(self.index.as_ref())
             .span(&self.weight)
             .span(&self.gradient)
             .span(&self.stream_gradient)

@@ -153,6 +153,12 @@ kernels! {
     Sample = "sample",
     /// [`Score`](super::Score).
     Score = "score",
+    /// [`ScoreBackward`](super::ScoreBackward).
+    ScoreBackward = "score_backward",
+    /// [`Widen`](super::Widen).
+    Widen = "widen",
+    /// [`Narrow`](super::Narrow).
+    Narrow = "narrow_all",
     /// [`NormBackward`](super::NormBackward).
     NormBackward = "rms_norm_backward",
     /// [`SiluMulBackward`](super::SiluMulBackward).

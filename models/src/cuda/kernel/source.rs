@@ -1,7 +1,7 @@
 //! The kernels' text.
 
 /// The parts of the module, in order, by file name.
-pub const PARTS: [(&str, &str); 12] = [
+pub const PARTS: [(&str, &str); 13] = [
     ("device.cu", include_str!("cu/device.cu")),
     ("rotary.cu", include_str!("cu/rotary.cu")),
     ("embed.cu", include_str!("cu/embed.cu")),
@@ -11,6 +11,7 @@ pub const PARTS: [(&str, &str); 12] = [
     ("lora.cu", include_str!("cu/lora.cu")),
     ("sample.cu", include_str!("cu/sample.cu")),
     ("score.cu", include_str!("cu/score.cu")),
+    ("convert.cu", include_str!("cu/convert.cu")),
     ("gradient.cu", include_str!("cu/gradient.cu")),
     ("rotary_backward.cu", include_str!("cu/rotary_backward.cu")),
     ("attention_backward.cu", include_str!("cu/attention_backward.cu")),

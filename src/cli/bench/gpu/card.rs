@@ -7,11 +7,13 @@ use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::Limits;
 use waymark_models::cuda::{Card, CudaDecoder, CudaError, CudaOptions, Source};
 use waymark_models::decoder::Decoder;
+use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
 use super::compare::{Bed, Bounds, Tally, follow, graphs, prompts};
-use super::report::{Agreement, Kernels, Ready};
+use super::learn;
+use super::report::{Agreement, Kernels, Learning, Ready};
 use super::shape::{Best, Shape};
 use crate::engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
 
@@ -93,6 +95,13 @@ pub(super) fn agreement(ordinal: usize, weights: &Weights, team: Arc<Team>) -> a
     let bounds = Bounds { rows: LIMITS.rows, tokens: LIMITS.tokens, context, vocab };
     found.push(graphs(&mut card, &edges, bounds, |card, on| card.decoder().set_graphs(on))?);
     Ok(found)
+}
+
+/// One step of learning an adapter, on the card and on the processor.
+pub(super) fn learning(ordinal: usize, name: &str, weights: &Weights, team: Arc<Team>) -> anyhow::Result<Learning> {
+    let card = Learner::load_on_card(weights, ordinal, &learn::tune())?;
+    let processor = Learner::load(weights, team, &learn::tune())?;
+    Ok(learn::compare(name, card, processor)?)
 }
 
 /// A row by itself and among 64.

@@ -6,6 +6,9 @@ mod card;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod compare;
+#[cfg(any(feature = "cuda", test))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
+mod learn;
 mod rates;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card fills all of it"))]
 mod report;
@@ -24,8 +27,8 @@ use shape::Shape;
 
 /// Checks what a card computes and measures how fast it does, and prints both.
 ///
-/// First every kernel is compared with its reference, greedy text with the processor's, batches with single rows, and
-/// recorded steps with launched ones. Then the card's ceilings, decode and prefill rates in several shapes with random
+/// First every kernel is compared with its reference, greedy text with the processor's, batches with single rows,
+/// recorded steps with launched ones, and a step of learning an adapter with the processor's. Then the card's ceilings, decode and prefill rates in several shapes with random
 /// weights, and the agentic load. `--device cpu` and `--mock` run the loads alone, to try them out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -17,6 +17,8 @@ pub(super) struct Report {
     pub(super) kernels: Option<Kernels>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) agreement: Vec<Agreement>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) learning: Vec<Learning>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) best: Option<Best>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -53,6 +55,28 @@ pub(super) struct Agreement {
     pub(super) mean: f64,
     pub(super) largest: f64,
     /// Whether the difference is what rounding explains.
+    pub(super) holds: bool,
+}
+
+/// One step of learning an adapter, on the card and on the processor.
+#[derive(Debug, Serialize)]
+pub(super) struct Learning {
+    /// Of what.
+    pub(super) what: String,
+    /// Tokens of the pass, shared ones counted once.
+    pub(super) tokens: usize,
+    /// ‖card − processor‖ / ‖processor‖ of log-probabilities and entropies, of the whole gradient, and of the tensor for
+    /// which it is largest.
+    pub(super) scores: f64,
+    pub(super) gradient: f64,
+    pub(super) tensor: f64,
+    /// The mean loss before and after a small step downhill.
+    pub(super) card: [f64; 2],
+    pub(super) processor: [f64; 2],
+    /// Seconds of a pass, forwards and backwards.
+    pub(super) card_seconds: f64,
+    pub(super) processor_seconds: f64,
+    /// Whether the differences are what rounding explains, and both went downhill.
     pub(super) holds: bool,
 }
 
@@ -99,7 +123,9 @@ pub(super) struct Load {
 impl Report {
     /// True when nothing that was compared is wrong.
     pub(super) fn holds(&self) -> bool {
-        self.kernels.as_ref().is_none_or(|kernels| kernels.wrong.is_empty()) && self.agreement.iter().all(|a| a.holds)
+        self.kernels.as_ref().is_none_or(|kernels| kernels.wrong.is_empty())
+            && self.agreement.iter().all(|a| a.holds)
+            && self.learning.iter().all(|learning| learning.holds)
     }
 
     /// Prints it for people.
@@ -120,6 +146,25 @@ impl Report {
                 out,
                 "{}: {} positions, {} diverged{first}; log-probability off by {:.5}, at most {:.5}{verdict}",
                 a.what, a.positions, a.diverged, a.mean, a.largest
+            )?;
+        }
+        for l in &self.learning {
+            let verdict = if l.holds { "" } else { "  WRONG" };
+            writeln!(
+                out,
+                "learning on {}, {} tokens: scores off by {:.2e}, the gradient by {:.2e}, one tensor's by {:.2e}; loss {:.4} to \
+                 {:.4}, on the processor {:.4} to {:.4}; {:.3} s, on the processor {:.3} s{verdict}",
+                l.what,
+                l.tokens,
+                l.scores,
+                l.gradient,
+                l.tensor,
+                l.card[0],
+                l.card[1],
+                l.processor[0],
+                l.processor[1],
+                l.card_seconds,
+                l.processor_seconds,
             )?;
         }
         if let Some(best) = self.best {

@@ -192,6 +192,8 @@ impl Args {
             report.kernels = failures.keep("kernels", card::kernels(ordinal, 1));
             let agreement = self.compared().and_then(|weights| card::agreement(ordinal, &weights, Arc::clone(&team)));
             report.agreement = failures.keep("agreement", agreement).unwrap_or_default();
+            let learnt = self.learning(ordinal, &team, report);
+            failures.keep("learning", learnt);
         }
         if ![Part::Decode, Part::Prefill, Part::Agentic].into_iter().any(|part| self.wants(part)) {
             return failures.end(report);
@@ -248,11 +250,28 @@ impl Args {
         if graphs { self.agentic(engine, shape, report).await } else { Ok(()) }
     }
 
+    /// A step of learning over a small decoder with random weights, and over the named model.
+    fn learning(&self, ordinal: usize, team: &Arc<Team>, report: &mut Report) -> anyhow::Result<()> {
+        let mut over = vec![("a tiny decoder".to_owned(), Self::tiny()?)];
+        if let Some(name) = &self.model {
+            over.push((name.clone(), self.compared()?));
+        }
+        for (name, weights) in over {
+            report.learning.push(super::card::learning(ordinal, &name, &weights, Arc::clone(team))?);
+        }
+        Ok(())
+    }
+
     /// The checkpoint that card and processor are compared over.
     fn compared(&self) -> anyhow::Result<waymark_models::weights::Weights> {
-        if let Some(name) = &self.model {
-            return Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights);
+        match &self.model {
+            Some(name) => Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights),
+            None => Self::tiny(),
         }
+    }
+
+    /// A small checkpoint with random weights.
+    fn tiny() -> anyhow::Result<waymark_models::weights::Weights> {
         let shape: Shape = "tiny".parse().map_err(anyhow::Error::msg)?;
         let dir = std::env::temp_dir().join(format!("waymark-bench-gpu-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;

@@ -1,11 +1,11 @@
-//! Embedding, norm, activation, and log-probabilities.
+//! Embedding, norm and activation.
 
 use half::bf16;
 
 use super::bench::Bench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
-use crate::cuda::kernel::{BatchView, Embed, FROM_SAMPLE, Kernel, NONE, Norm, Score, SiluMul, reference};
+use crate::cuda::kernel::{BatchView, Embed, FROM_SAMPLE, Kernel, NONE, Norm, SiluMul, reference};
 
 pub(super) fn embed(bench: &mut Bench<'_>) -> Result<(), CheckError> {
     for width in [8, 576, 1032] {
@@ -88,52 +88,6 @@ pub(super) fn silu_mul(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         let wanted: Vec<f64> = input.chunks_exact(2 * width).flat_map(row).collect();
         let found = wide(&bench.get(&out)?);
         bench.compare(Kernel::SiluMul, &format!("{rows} × {width}"), &found, &wanted, BF16);
-        bench.clear()?;
-    }
-    Ok(())
-}
-
-pub(super) fn score(bench: &mut Bench<'_>) -> Result<(), CheckError> {
-    for (vocab, gradient) in [(1, true), (511, true), (5003, true), (5003, false)] {
-        let rows = 4;
-        let mut logits = bench.random.floats(rows * vocab, 3.0);
-        if vocab > 1 {
-            logits[vocab - 1] = f32::NEG_INFINITY;
-        }
-        let mut targets: Vec<u32> = (0..rows).map(|_| bench.random.below(vocab.div_ceil(2)) as u32).collect();
-        targets[2] = NONE;
-        let weights = bench.random.floats(rows, 1.0);
-        let logprobs = bench.poisoned::<f32>(rows)?;
-        let slope = bench.poisoned::<bf16>(rows * vocab)?;
-        let pair = if gradient { Some((bench.put(&weights)?, slope)) } else { None };
-        let score = Score {
-            logits: bench.put(&logits)?,
-            targets: bench.put(&targets)?,
-            logprobs,
-            gradient: pair,
-            rows: rows as u32,
-            vocab: vocab as u32,
-        };
-        score.launch(bench.card)?;
-        let (mut wanted, mut wanted_slope) = (Vec::new(), Vec::new());
-        for (row, &target) in targets.iter().enumerate() {
-            let logits = &logits[row * vocab..][..vocab];
-            let sum = reference::log_sum(logits);
-            wanted.push(if target == NONE { 0.0 } else { f64::from(logits[target as usize]) - sum });
-            wanted_slope.extend((0..).zip(logits).map(|(id, &logit)| match target {
-                NONE => 0.0,
-                target => {
-                    f64::from(weights[row]) * ((f64::from(logit) - sum).exp() - f64::from(u8::from(id == target)))
-                }
-            }));
-        }
-        let case = format!("{rows} × {vocab}, gradient {gradient}");
-        let found = wide32(&bench.get(&logprobs)?);
-        bench.compare(Kernel::Score, &case, &found, &wanted, F32);
-        if gradient {
-            let found = wide(&bench.get(&slope)?);
-            bench.compare(Kernel::Score, &format!("{case}: slope"), &found, &wanted_slope, BF16);
-        }
         bench.clear()?;
     }
     Ok(())

@@ -12,12 +12,16 @@ use crate::cuda::kernel::{
 };
 
 pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
-    for (width, rows) in [(576, 3), (4, 1), (2052, 2)] {
+    for (width, rows, indexed) in [(576, 3, false), (4, 1, false), (2052, 2, false), (576, 4, true)] {
         let (x, start) = (bench.random.floats(rows * width, 3.0), bench.random.floats(rows * width, 1.0));
         let (weight, gradient) = (bench.random.floats(width, 1.0), bench.random.halves(rows * width, 1.0));
+        // Rows of the stream in another order, one of them left alone.
+        let places: Vec<u32> = (0..rows as u32).rev().map(|row| if row == 2 { NONE } else { row }).collect();
+        let index = if indexed { Some(bench.put(&places)?) } else { None };
         let sum = bench.put(&start)?;
         NormBackward {
             stream: bench.put(&x)?,
+            index,
             weight: bench.put(&weight)?,
             gradient: bench.put(&gradient)?,
             stream_gradient: sum,
@@ -27,14 +31,17 @@ pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         }
         .launch(bench.card)?;
         let mut wanted = wide32(&start);
-        for (row, wanted) in wanted.chunks_exact_mut(width).enumerate() {
-            let at = row * width..(row + 1) * width;
-            let (x, d) = (wide32(&x[at.clone()]), wide(&gradient[at]));
-            let more = reference::rms_norm_backward(&x, &wide32(&weight), &d, 1e-5);
-            wanted.iter_mut().zip(more).for_each(|(wanted, more)| *wanted += more);
+        for (row, d) in gradient.chunks_exact(width).enumerate() {
+            let of = if indexed { places[row] } else { row as u32 };
+            if of == NONE {
+                continue;
+            }
+            let at = of as usize * width..(of as usize + 1) * width;
+            let more = reference::rms_norm_backward(&wide32(&x[at.clone()]), &wide32(&weight), &wide(d), 1e-5);
+            wanted[at].iter_mut().zip(more).for_each(|(wanted, more)| *wanted += more);
         }
         let found = wide32(&bench.get(&sum)?);
-        bench.compare(Kernel::NormBackward, &format!("{rows} × {width}"), &found, &wanted, F32);
+        bench.compare(Kernel::NormBackward, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, F32);
         bench.clear()?;
     }
     Ok(())

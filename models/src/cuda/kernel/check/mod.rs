@@ -5,12 +5,14 @@
 
 mod attention;
 mod bench;
+mod convert;
 mod elementwise;
 mod gradient;
 mod lora;
 mod random;
 mod rotary;
 mod sample;
+mod score;
 
 use bench::Bench;
 
@@ -94,7 +96,8 @@ pub fn general(card: &dyn Card, seed: u64) -> Result<Vec<Finding>, CheckError> {
     elementwise::embed(&mut bench)?;
     elementwise::norm(&mut bench)?;
     elementwise::silu_mul(&mut bench)?;
-    elementwise::score(&mut bench)?;
+    convert::check(&mut bench)?;
+    score::check(&mut bench)?;
     lora::check(&mut bench)?;
     sample::check(&mut bench)?;
     gradient::norm(&mut bench)?;

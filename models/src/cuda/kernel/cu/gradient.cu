@@ -1,14 +1,19 @@
 // The step backwards, where no product of cuBLAS does it. Weights of norms and biases are not learned.
 
 // What an RMS norm's input gets: stream_gradient += r · (w ∘ dy) − x · r³ · mean(w ∘ dy ∘ x), with r = 1 / √(mean(x²) + eps).
+// With an index, row i of the gradient is of row index[i] of the stream; no two of a launch are of the same one.
 KERNEL(256, 1) rms_norm_backward(
-    const float* stream, const float* weight, const bf16* gradient, float* stream_gradient, u32 width, float eps) {
+    const float* stream, const u32* index, const float* weight, const bf16* gradient, float* stream_gradient, u32 width,
+    float eps) {
     SHARED_ARRAY(float, room, 8);
-    const u64 row = (u64)blockIdx.x * width;
+    const u32 source = index ? index[blockIdx.x] : blockIdx.x;
+    if (source == NONE) return;
+    const u64 row = (u64)source * width;
+    gradient += (u64)blockIdx.x * width;
     float squares = 0.0f, along = 0.0f;
     for (u32 i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
         const float4 x = *(const float4*)(stream + row + i), w = *(const float4*)(weight + i);
-        const uint2 d = load8(gradient + row + i);
+        const uint2 d = load8(gradient + i);
         squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
         along += x.x * w.x * low(d.x) + x.y * w.y * high(d.x) + x.z * w.z * low(d.y) + x.w * w.w * high(d.y);
     }
@@ -16,7 +21,7 @@ KERNEL(256, 1) rms_norm_backward(
     const float back = block_sum(along, room) / (float)width * scale * scale * scale;
     for (u32 i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
         const float4 x = *(const float4*)(stream + row + i), w = *(const float4*)(weight + i);
-        const uint2 d = load8(gradient + row + i);
+        const uint2 d = load8(gradient + i);
         float4* to = (float4*)(stream_gradient + row + i);
         const float4 old = *to;
         *to = make_float4(

@@ -1,28 +1,50 @@
-// Log-probability of a given token per row, and the gradient of its weighted negative: one block per row.
+// What rows of logits say of given tokens, and the way back from what a loss makes of that: one block per row.
 
-KERNEL(512, 1) score(const float* all, const u32* targets, float* logprobs, const float* weights, bf16* gradient, u32 vocab) {
+// Per row: the target's log-probability, the entropy, and the logarithm of the softmax's denominator, in nats.
+KERNEL(512, 1) score(const float* all, const u32* targets, float* scores, u32 vocab) {
     SHARED_ARRAY(float, maxima, 16);
     SHARED_ARRAY(double, sums, 16);
     const u32 target = targets[blockIdx.x];
     const float* logits = all + (u64)blockIdx.x * vocab;
-    bf16* to = gradient + (u64)blockIdx.x * vocab;
+    float* to = scores + 3 * blockIdx.x;
     if (target >= vocab) {
-        if (threadIdx.x == 0) logprobs[blockIdx.x] = 0.0f;
-        if (gradient) {
-            for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) to[i] = 0;
-        }
+        if (threadIdx.x < 3) to[threadIdx.x] = 0.0f;
         return;
     }
     float max = -infinity();
     for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) max = fmaxf(max, logits[i]);
     max = block_max(max, maxima);
-    float sum = 0.0f;
-    for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) sum += expf(logits[i] - max);
-    const double total = block_sum((double)sum, sums);
-    if (threadIdx.x == 0) logprobs[blockIdx.x] = logits[target] - max - (float)log(total);
-    if (!gradient) return;
-    const float weight = weights[blockIdx.x], scale = (float)(1.0 / total);
+    float sum = 0.0f, weighted = 0.0f;
     for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
-        to[i] = narrow(weight * (expf(logits[i] - max) * scale - (i == target ? 1.0f : 0.0f)));
+        const float x = logits[i] - max, weight = expf(x);
+        sum += weight;
+        // What cannot be drawn adds nothing: 0 · ∞ is NaN.
+        if (weight != 0.0f) weighted += weight * x;
+    }
+    const double total = block_sum((double)sum, sums), mean = block_sum((double)weighted, sums) / total;
+    if (threadIdx.x == 0) {
+        const double normaliser = (double)max + log(total);
+        to[0] = (float)((double)logits[target] - normaliser);
+        to[1] = (float)(log(total) - mean);
+        to[2] = (float)normaliser;
+    }
+}
+
+// d logits = a · (onehot − p) − b · p ∘ (ln p + H), with the slopes a along the log-probability and b along the entropy H.
+KERNEL(512, 1) score_backward(
+    const float* all, const u32* targets, const float* scores, const float* slopes, bf16* gradient, u32 vocab) {
+    const u32 target = targets[blockIdx.x];
+    const float* logits = all + (u64)blockIdx.x * vocab;
+    bf16* to = gradient + (u64)blockIdx.x * vocab;
+    if (target >= vocab) {
+        for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) to[i] = 0;
+        return;
+    }
+    const float entropy = scores[3 * blockIdx.x + 1], normaliser = scores[3 * blockIdx.x + 2];
+    const float a = slopes[2 * blockIdx.x], b = slopes[2 * blockIdx.x + 1];
+    for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
+        const float x = logits[i] - normaliser, p = expf(x);
+        const float slope = p != 0.0f ? -p * (a + b * (x + entropy)) : 0.0f;
+        to[i] = narrow(i == target ? slope + a : slope);
     }
 }

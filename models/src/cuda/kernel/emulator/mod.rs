@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod build;
+mod driver;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -20,7 +21,7 @@ const ZONE: usize = 256;
 /// `emu_launch` in `card.cpp`.
 type Run = unsafe extern "C" fn(*const c_char, u32, *const u32, u32, u32, *mut *mut c_void, u64) -> *const c_char;
 
-pub(super) struct Emulator {
+pub(in crate::cuda) struct Emulator {
     library: Library,
     /// Width of heads.
     dim: u32,
@@ -31,7 +32,7 @@ pub(super) struct Emulator {
 
 impl Emulator {
     /// `None`, having said why, where kernels cannot be built.
-    pub(super) fn new(dim: usize, seed: u64) -> Option<Self> {
+    pub(in crate::cuda) fn new(dim: usize, seed: u64) -> Option<Self> {
         let path = build::library()?;
         // SAFETY: built by this test out of this crate's sources; it has no initialisers.
         let library = unsafe { Library::new(&path) }.unwrap();

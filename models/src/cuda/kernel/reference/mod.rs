@@ -4,11 +4,13 @@ mod attention;
 mod gradient;
 mod lora;
 mod sample;
+mod score;
 
 pub use attention::{Sequence, attend};
 pub use gradient::{Slopes, attend_backward, rms_norm_backward, rotate_back, silu_mul_backward};
 pub use lora::{Adapter, lora};
 pub use sample::{Choice, Verdict, log_sum, sample};
+pub use score::{Said, said, said_backward};
 
 /// `x / √(mean(x²) + eps) · weight` of one row.
 pub fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {

@@ -1,0 +1,79 @@
+//! A checkpoint's tensors in the order and the form that a card takes them in.
+
+use half::bf16;
+
+use super::CudaError;
+use super::plan::{Place, WeightPlaces};
+use crate::ModelError;
+use crate::decoder::DecoderConfig;
+use crate::decoder::tensor;
+use crate::kernel::rope::Rope;
+use crate::weights::{GgmlKind, TensorView, Weights};
+
+/// Whoever brings tensors to their places.
+pub(super) trait Bring {
+    /// Matrices with `inn` columns each, by name and number of rows, one below the other.
+    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Place<bf16>) -> Result<(), CudaError>;
+
+    /// Vectors, by name and length, one behind the other; where numbers are random, all of them `value`.
+    fn vectors(&mut self, named: &[(String, usize)], value: f32, place: Place<f32>) -> Result<(), CudaError>;
+
+    /// Values as they are.
+    fn values(&mut self, values: &[f32], place: Place<f32>) -> Result<(), CudaError>;
+}
+
+/// Brings everything, with the rotations of `context` positions.
+pub(super) fn bring(
+    config: &DecoderConfig,
+    places: &WeightPlaces,
+    context: usize,
+    to: &mut impl Bring,
+) -> Result<(), CudaError> {
+    let (hidden, q, kv) = (config.hidden, config.q_width(), config.kv_width());
+    to.matrices(&[("model.embed_tokens.weight".to_owned(), config.vocab)], hidden, places.embedding)?;
+    for (index, layer) in places.layers.iter().enumerate() {
+        let name = |rest: &str| format!("model.layers.{index}.{rest}");
+        let qkv = [("q", q), ("k", kv), ("v", kv)];
+        let projections = qkv.map(|(part, out)| (name(&format!("self_attn.{part}_proj.weight")), out));
+        to.vectors(&[(name("input_layernorm.weight"), hidden)], 1.0, layer.attention_norm)?;
+        to.matrices(&projections, hidden, layer.qkv)?;
+        if let Some(bias) = layer.bias {
+            let biases = qkv.map(|(part, out)| (name(&format!("self_attn.{part}_proj.bias")), out));
+            to.vectors(&biases, 0.0, bias)?;
+        }
+        for (part, place) in ["q", "k"].into_iter().zip(layer.head_norms.into_iter().flatten()) {
+            to.vectors(&[(name(&format!("self_attn.{part}_norm.weight")), config.head_dim)], 1.0, place)?;
+        }
+        to.matrices(&[(name("self_attn.o_proj.weight"), hidden)], q, layer.o)?;
+        to.vectors(&[(name("post_attention_layernorm.weight"), hidden)], 1.0, layer.ffn_norm)?;
+        let gate_up = ["gate", "up"].map(|part| (name(&format!("mlp.{part}_proj.weight")), config.ffn));
+        to.matrices(&gate_up, hidden, layer.gate_up)?;
+        to.matrices(&[(name("mlp.down_proj.weight"), hidden)], config.ffn, layer.down)?;
+    }
+    to.vectors(&[("model.norm.weight".to_owned(), hidden)], 1.0, places.norm)?;
+    if let Some(head) = places.head {
+        to.matrices(&[("lm_head.weight".to_owned(), config.vocab)], hidden, head)?;
+    }
+    let mut rope = Rope::new(config.head_dim, config.rope_base, &config.rope_scaling);
+    rope.reserve(context);
+    to.values(&rope.table()[..context * config.head_dim], places.rotary)
+}
+
+/// One matrix of a checkpoint in `bf16`, into `to`, whose content goes.
+pub(super) fn half(weights: &Weights, name: &str, shape: &[usize], to: &mut Vec<bf16>) -> Result<(), ModelError> {
+    let tensor: TensorView<'_> = tensor::view(weights, name, shape)?;
+    to.clear();
+    if tensor.kind == GgmlKind::BF16 {
+        let pairs = tensor.bytes.chunks_exact(2);
+        to.extend(pairs.map(|pair| bf16::from_le_bytes([pair[0], pair[1]])));
+        return Ok(());
+    }
+    to.extend(tensor.to_f32()?.into_iter().map(bf16::from_f32));
+    Ok(())
+}
+
+/// Vectors of a checkpoint, one behind the other.
+pub(super) fn vectors(weights: &Weights, named: &[(String, usize)]) -> Result<Vec<f32>, ModelError> {
+    let parts = named.iter().map(|(name, len)| tensor::vector(weights, name, *len)).collect::<Result<Vec<_>, _>>()?;
+    Ok(parts.concat())
+}

@@ -1,0 +1,118 @@
+//! Passes on the processor.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::attention::Plan;
+use super::layer::Pass;
+use super::load::Loader;
+use super::network::Network;
+use super::parameter::Table;
+use super::projection::Rows;
+use super::tape::{Scratch, Tape};
+use super::{Compute, Objective, Pack, Score, Segment, Tune};
+use crate::decoder::DecoderConfig;
+use crate::kernel::Team;
+use crate::kernel::attention::Heads;
+use crate::kernel::rope::Rope;
+use crate::weights::Weights;
+use crate::{Arithmetic, ModelError};
+
+/// A decoder's weights and the memory of its passes, on the processor.
+pub(super) struct Processor {
+    pub(super) config: DecoderConfig,
+    team: Arc<Team>,
+    pub(super) network: Network,
+    rope: Rope,
+    /// How many values are learnt.
+    pub(super) values: usize,
+    pub(super) tape: Tape,
+    pub(super) scratch: Scratch,
+    positions: Vec<usize>,
+    pub(super) limit: Option<usize>,
+}
+
+impl Processor {
+    /// Loads a checkpoint; what is learnt of it begins as the table says.
+    pub(super) fn load(
+        weights: &Weights,
+        team: Arc<Team>,
+        tune: &Tune,
+        arithmetic: Arithmetic,
+    ) -> Result<(Self, Table), ModelError> {
+        let config = weights.config().clone();
+        config.check()?;
+        let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
+        network.repack(&team, &table.values);
+        let processor = Self {
+            rope: Rope::new(config.head_dim, config.rope_base, &config.rope_scaling),
+            network,
+            values: table.values.len(),
+            tape: Tape::default(),
+            scratch: Scratch::default(),
+            positions: Vec::new(),
+            limit: None,
+            config,
+            team,
+        };
+        Ok((processor, table))
+    }
+
+    pub(super) fn heads(&self) -> Heads {
+        Heads { query: self.config.heads, kv: self.config.kv_heads, dim: self.config.head_dim }
+    }
+
+    fn plan(&mut self, pack: &Pack) -> Plan {
+        self.positions.clear();
+        self.positions.extend(pack.segments().iter().flat_map(|segment| segment.start..segment.end()));
+        self.rope.reserve(pack.segments().iter().map(Segment::end).max().unwrap_or(0));
+        Plan::new(pack, self.heads())
+    }
+}
+
+impl Compute for Processor {
+    fn take(&mut self, values: &[f32]) {
+        self.network.repack(&self.team, values);
+    }
+
+    fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
+        let plan = self.plan(pack);
+        self.ready_to_score(pack)?;
+        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
+        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
+    }
+
+    fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {
+        let plan = self.plan(pack);
+        let whole = self.ready(pack, &plan)?;
+        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let rows = Rows { team, count: pack.tokens().len(), adapted: true };
+        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        network.learn(&pass, pack, (tape, whole), scratch, objective, gradients);
+        Ok(())
+    }
+
+    fn set_limit(&mut self, limit: Option<usize>) {
+        self.limit = limit;
+    }
+
+    fn on_card(&self) -> bool {
+        false
+    }
+
+    fn bytes(&self, tokens: usize) -> usize {
+        self.most(tokens)
+    }
+
+    fn bytes_of(&self, pack: &Pack) -> usize {
+        self.needed(pack)
+    }
+}
+
+impl fmt::Debug for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Processor").field("team", &self.team).finish_non_exhaustive()
+    }
+}
