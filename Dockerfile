@@ -25,9 +25,6 @@ COPY --from=build /out/waymark /usr/local/bin/waymark
 # By number: orchestrators that refuse root cannot look a name up.
 USER 10001
 ENV WAYMARK_CACHE=/cache WAYMARK_HOST=0.0.0.0 WAYMARK_PORT=8080
-# glibc raises this with what is freed, and then keeps in each thread's arena what a commit of the index once took: see
-# `docs/reliability.md`.
-ENV MALLOC_MMAP_THRESHOLD_=131072
 VOLUME /cache
 EXPOSE 8080
 STOPSIGNAL SIGTERM

@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use waymark::cli::{Cli, end};
 
+#[cfg(unix)]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     end(Cli::parse().run())
 }

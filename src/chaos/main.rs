@@ -27,6 +27,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use waymark::cli::{Cli, end};
 
+/// That of `waymark`, for it is measured here.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     // The server under test is this same program, so that one build is enough.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {

@@ -17,7 +17,7 @@ pub(crate) struct Sample {
     pub(crate) life: usize,
     /// Its age, in seconds.
     pub(crate) age: f64,
-    /// Resident memory, in bytes.
+    /// Resident anonymous memory, in bytes.
     pub(crate) resident: f64,
 }
 
@@ -53,10 +53,11 @@ pub(crate) fn watch(pulse: Arc<Pulse>, into: Arc<std::sync::Mutex<Vec<Sample>>>)
     })
 }
 
-/// Resident memory of a process, in bytes, where the system tells.
+/// Resident memory of a process that is its own, in bytes, where the system tells: pages of mapped files, an index's, are
+/// the system's to take back.
 fn resident(pid: u32) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kibibytes| kibibytes * 1024.0)
 }
 
