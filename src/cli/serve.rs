@@ -30,18 +30,13 @@ impl Args {
         let collector = self.serve.telemetry.otlp_endpoint.clone();
         let traces = logging::start_traced(log, self.serve.log_format, collector.as_deref())?;
         let config = self.serve.resolve()?;
-        let patience = config.model.device.step_limit + Duration::from_secs(1);
+        let step_limit = config.model.device.step_limit;
         // Weights may have to be fetched first: the signal is caught from here on.
         let mut stop = Box::pin(stop_signal());
         let server = start::unless_stopped(async move { bind(&config, None).await }, stop.as_mut()).await?;
         start::reload_on_hangup(&server);
         writeln!(io::stdout(), "listening on {}", server.url())?;
-        let engine = server.state().runtime.engine.clone();
-        let ended = server.run(stop).await;
-        // A driver goes with the process: no thread may be in it then. A card that hangs is given up by then.
-        if tokio::time::timeout(patience, engine.shutdown()).await.is_err() {
-            tracing::warn!("the engine is still at work");
-        }
+        let ended = until(server, stop, step_limit).await;
         tokio::task::spawn_blocking(move || traces.finish()).await?;
         Ok(ended?)
     }
@@ -57,6 +52,21 @@ pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -
         Some(tls) => server.with_tls(tls),
         None => server,
     })
+}
+
+/// Serves until `stop`, and ends the engine's thread: a driver goes with the process, and no thread may be in it then. A
+/// card that hangs for longer than `step_limit` is given up by then.
+pub(crate) async fn until(
+    server: Server,
+    stop: impl Future<Output = ()> + Send + 'static,
+    step_limit: Duration,
+) -> io::Result<()> {
+    let engine = server.state().runtime.engine.clone();
+    let ended = server.run(stop).await;
+    if tokio::time::timeout(step_limit + Duration::from_secs(1), engine.shutdown()).await.is_err() {
+        tracing::warn!("the engine is still at work");
+    }
+    ended
 }
 
 /// Runs `work` against a server of its own on a free port, and stops the server afterwards.

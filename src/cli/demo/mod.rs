@@ -45,6 +45,7 @@ impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", self.serve.log_format)?;
         let config = self.serve.resolve()?;
+        let step_limit = config.model.device.step_limit;
         let mut stop = Box::pin(stop_signal());
         let (server, model) = start::unless_stopped(prepare(config), stop.as_mut()).await?;
         start::reload_on_hangup(&server);
@@ -57,7 +58,7 @@ impl Args {
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
         writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
         writeln!(out, "Ctrl-C stops it.")?;
-        Ok(server.run(stop).await?)
+        Ok(serve::until(server, stop, step_limit).await?)
     }
 }
 

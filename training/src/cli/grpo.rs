@@ -100,7 +100,7 @@ impl Args {
         let team = self.machine.team();
         let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
         let begun = self.begin(&recipe, &base, &mut learner)?;
-        let (engine, embedder) = self.engine(&recipe, settings, &team, learner.on_card())?;
+        let (engine, embedder) = self.engine(&recipe, settings, &team, self.machine.is_also(self.rollout_device))?;
         let (fields, over) = self.asking.fields(sheets, &engine, embedder, team.threads())?;
         let policy = recipe.policy()?;
         let exchange = tempfile::tempdir()?;

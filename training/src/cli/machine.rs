@@ -40,6 +40,12 @@ pub(super) struct Machine {
 }
 
 impl Machine {
+    /// Whether it learns on the card that `other` names.
+    pub(super) fn is_also(&self, other: Device) -> bool {
+        matches!((self.device, other), (Device::Cuda(0), Device::Auto))
+            || self.device == other && self.device != Device::Cpu
+    }
+
     /// Its threads.
     pub(super) fn team(&self) -> Arc<Team> {
         Arc::new(Team::new(if self.threads == 0 { cores() } else { self.threads }))

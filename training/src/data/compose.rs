@@ -34,6 +34,9 @@ const ENDS: &[&str] = &[
 /// Relations of works, which are called by their whole titles.
 const WORKS: &[&str] = &["director", "performer", "composer", "publication date", "country of origin"];
 
+/// Nationalities of one country, or of one that was another: whether two of them are the same cannot be told by words.
+const AMBIGUOUS: &[&str] = &["Bengali", "British", "English", "Russian", "Scottish", "Soviet", "Welsh", "Yugoslav"];
+
 /// Forms of comparisons: the relation, and questions about two things or about what directed two films.
 struct Compared {
     relation: &'static str,
@@ -75,8 +78,9 @@ const COMPARED: &[Compared] = &[
 type Chain<'k> = [&'k Known; 2];
 
 /// Lessons composed of what is known, where every thing has one value in a relation. Two of four are chains, one compares
-/// and one compares what two chains lead to, for as long as there are any; nothing that a measured question names gets in.
-pub fn lessons(known: &[Known], guard: &Guard, dataset: &str, rng: &mut ChaCha8Rng) -> Vec<Lesson> {
+/// and one compares what two chains lead to, for as long as there are any; no subject that a measured question names gets
+/// in. Beside them how many were composed and then kept out, for what they ask is measured.
+pub fn lessons(known: &[Known], guard: &Guard, dataset: &str, rng: &mut ChaCha8Rng) -> (Vec<Lesson>, usize) {
     let known: Vec<&Known> = known.iter().filter(|one| !guard.names(&one.subject)).collect();
     let mut by_subject: HashMap<String, Vec<&Known>> = HashMap::new();
     for one in &known {
@@ -102,11 +106,13 @@ pub fn lessons(known: &[Known], guard: &Guard, dataset: &str, rng: &mut ChaCha8R
     while kinds.iter().any(|kind| kind.len() > 0) {
         all.extend([0, 1, 0, 2].into_iter().filter_map(|kind| kinds[kind].next()));
     }
+    let composed = all.len();
     all.retain(|lesson| !guard.takes(lesson));
+    let kept_out = composed - all.len();
     for (number, lesson) in all.iter_mut().enumerate() {
         lesson.question_id = format!("{dataset}-{number:05}");
     }
-    all
+    (all, kept_out)
 }
 
 /// One of every group after the other, so that directors, of whom the most is known, do not crowd out families.
@@ -197,6 +203,9 @@ fn outcome(
 ) -> Option<(String, String)> {
     let side = |at: usize| Side { name: &names[at], through: through[at], value: values[at] };
     let because = |gold: &str| Some((gold.to_owned(), compare::because(question, [side(0), side(1)], gold)?));
+    if form.relation.starts_with("country") && values.iter().any(|value| AMBIGUOUS.contains(value)) {
+        return None;
+    }
     let golds = if form.relation.contains("date") { [names[0].as_str(), names[1].as_str()] } else { ["yes", "no"] };
     golds.into_iter().find_map(because)
 }
@@ -237,12 +246,17 @@ fn capitalized(name: &str) -> String {
 
 /// The object of a fact by its subject.
 fn described(known: &Known, name: &str, rng: &mut ChaCha8Rng) -> String {
-    let she = words(&known.source.text).iter().any(|word| matches!(word.as_str(), "she" | "her"));
+    let told = words(&known.source.text);
+    let pronoun = told.iter().find(|word| matches!(word.as_str(), "he" | "his" | "she" | "her"));
     match known.relation {
         "director" => format!("the director of film {name}"),
         "performer" => format!("the performer of song {name}"),
         "composer" => format!("the composer of film {name}"),
-        "spouse" => format!("{name}'s {}", if she { "husband" } else { "wife" }),
+        "spouse" => match pronoun.map(String::as_str) {
+            Some("she" | "her") => format!("{name}'s husband"),
+            Some(_) => format!("{name}'s wife"),
+            None => format!("the spouse of {name}"),
+        },
         parent if rng.random_bool(0.5) => format!("{name}'s {parent}"),
         parent => format!("the {parent} of {name}"),
     }
@@ -288,7 +302,7 @@ mod tests {
     }
 
     fn composed(guard: &Guard) -> Vec<Lesson> {
-        lessons(&facts(), guard, "c", &mut ChaCha8Rng::seed_from_u64(7))
+        lessons(&facts(), guard, "c", &mut ChaCha8Rng::seed_from_u64(7)).0
     }
 
     #[test]

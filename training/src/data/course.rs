@@ -48,8 +48,9 @@ impl Course {
             let known = single::unequivocal(known);
             return Ok(match source.form {
                 Form::Composed => {
-                    let lessons = compose::lessons(&known, guard, &source.dataset, &mut rng);
-                    Course { lessons: played(&lessons, source.variants), refused: BTreeMap::new() }
+                    let (lessons, kept_out) = compose::lessons(&known, guard, &source.dataset, &mut rng);
+                    let refused = (kept_out > 0).then_some((MEASURED, kept_out)).into_iter().collect();
+                    Course { lessons: played(&lessons, source.variants), refused }
                 }
                 _ => Course::of_known(known, &source.dataset, source.variants, guard, &mut rng),
             });

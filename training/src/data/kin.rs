@@ -10,7 +10,7 @@ use super::text::{bare, sentences, words};
 
 /// A name: capitalised words, with the small ones that join them.
 pub const NAME: &str =
-    r"((?:[A-Z][\w’'\-]+|[A-Z]\.)(?:(?: (?:of|de|von|van|der|the|la|del|di|da))*(?:,? (?:[A-Z][\w’'\-]+|[A-Z]\.)))*)";
+    r"((?:[A-Z][\w’'\-]+|[A-Z]\.)(?:(?: (?:of|de|von|van|der|the|la|del|di|da))* (?:[A-Z][\w’'\-]+|[A-Z]\.))*)";
 
 /// Sentences that are read.
 const READ: usize = 5;
@@ -18,7 +18,7 @@ const READ: usize = 5;
 static PARENTS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let described = r"(?:(?:the|his|her|an?) )?(?:[a-z]+ ){0,3}";
     Regex::new(&format!(
-        r"\b(?:son|daughter|child) of {described}{NAME}(?: and (?:his (?:\w+ )?wife,? )?{described}{NAME})?"
+        r"\b(?:son|daughter|child) of {described}{NAME}(?: and (his (?:\w+ )?wife,? )?{described}{NAME})?"
     ))
     .ok()
 });
@@ -40,13 +40,13 @@ pub fn facts(document: &Document) -> Vec<Fact> {
     let sentences = sentences(&document.text);
     for sentence in sentences.iter().take(READ).filter(|sentence| is_about(sentence, &document.title)) {
         if let Some(found) = PARENTS.as_ref().and_then(|pattern| pattern.captures(sentence)) {
-            let mother = found.get(2);
-            let man = words(&found[1]).iter().any(|word| MEN.contains(&word.as_str()));
-            if mother.is_some() || man {
+            // Nothing else tells which of two parents is which.
+            let married = found.get(2).is_some();
+            if married || words(&found[1]).iter().any(|word| MEN.contains(&word.as_str())) {
                 tell("father", &found[1]);
-            }
-            if let Some(mother) = mother {
-                tell("mother", mother.as_str());
+                if let Some(mother) = found.get(3) {
+                    tell("mother", mother.as_str());
+                }
             }
         }
         let told = MARRIED.as_ref().and_then(|pattern| pattern.captures(sentence));
@@ -85,7 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_alone_is_a_father_only_where_the_name_tells_it() {
+    fn what_follows_a_comma_is_no_part_of_a_name() {
+        let told = of("Ann Lee", "She married Jim Smith, Duke of Kent, in 1702.");
+        assert_eq!(told, [("spouse", "Jim Smith".to_owned())]);
+    }
+
+    #[test]
+    fn a_parent_is_a_father_only_where_the_name_or_a_wife_tells_it() {
+        assert_eq!(of("Ann Lee", "Ann is a daughter of the actress Mary Lee and the director Tom Ray."), []);
         assert_eq!(of("Ann Lee", "Ann is a daughter of Pat Lee."), []);
         assert_eq!(of("Ann Lee", "Ann is a daughter of Sir Pat Lee."), [("father", "Sir Pat Lee".to_owned())]);
     }

@@ -12,7 +12,7 @@ use super::text::sentences;
 static FILM: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"\b(?:is|was) an? (?:upcoming )?(?:(\d{4}) )?([^.,;]{0,90}?)\bfilm\b").ok());
 static DIRECTED: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(&format!(r"\bdirected (?:and \w+ )?by {NAME}(,? and [A-Z])?")).ok());
+    LazyLock::new(|| Regex::new(&format!(r"\bdirected (?:and \w+ )?by {NAME}((?:,| and|, and) [A-Z])?")).ok());
 static SONG: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r"\b(?:song|single) (?:recorded |performed |released )?by (?:(?:the )?(?:[A-Z][a-z]+n|[A-Z][a-z]+ish) )?(?:[a-z&]+ ){{0,8}}{NAME}")).ok()
 });
@@ -55,6 +55,8 @@ mod tests {
     #[test]
     fn two_countries_or_two_directors_are_none() {
         let told = of("Low Tide is a Danish- Dutch film directed by Ann Lee and Bob Ray.");
+        assert_eq!(told, []);
+        let told = of("Low Tide is a lost film directed by Ann Lee, Bob Ray.");
         assert_eq!(told, []);
     }
 

@@ -212,7 +212,8 @@ impl<D: Driver + Send> Compute for CardLearner<D> {
         true
     }
 
-    /// Sequences of whatever length: lists of tiles are counted as if each token had one.
+    /// Of one sequence that long, lists of tiles counted as if each token had one: many short ones take more, which
+    /// `bytes_of` tells.
     fn bytes(&self, tokens: usize) -> usize {
         let size = Size {
             tokens,
