@@ -152,9 +152,7 @@ fn compared(form: &Compared, known: &[&Known], rng: &mut ChaCha8Rng) -> Vec<Less
         let names = [name(one, rng), name(other, rng)];
         let question = put(form.things, &names, rng)?;
         let (gold, why) = outcome(form, &question, &names, [None, None], [value(one), value(other)])?;
-        let hop =
-            |one: &Known, name: &str| Some(hop(relation(one.relation)?, name, value(one), vec![one.source.clone()]));
-        let hops = vec![hop(one, &names[0])?, hop(other, &names[1])?];
+        let hops = vec![step(one, &names[0])?, step(other, &names[1])?];
         Some(lesson(question, vec![gold], &[one, other], hops, Close::Because(why)))
     };
     own.iter().filter_map(make).collect()
@@ -186,11 +184,14 @@ fn partner<'a, T>(one: &T, all: &'a [T], of: impl Fn(&T) -> &Known, rng: &mut Ch
     (0..32).filter_map(|_| all.choose(rng)).find(apart)
 }
 
+/// The hop to what is known of something called `name`.
+fn step(known: &Known, name: &str) -> Option<Hop> {
+    Some(hop(relation(known.relation)?, name, value(known), vec![known.source.clone()]))
+}
+
 /// The two hops of a chain that begins with something called `name`.
 fn hops([first, second]: Chain<'_>, name: &str) -> Option<[Hop; 2]> {
-    let begin = hop(relation(first.relation)?, name, value(first), vec![first.source.clone()]);
-    let end = hop(relation(second.relation)?, value(first), value(second), vec![second.source.clone()]);
-    Some([begin, end])
+    Some([step(first, name)?, step(second, value(first))?])
 }
 
 /// The answer of a comparison, and why.

@@ -39,33 +39,25 @@ impl Course {
         let questions: Vec<Question> =
             source.questions.as_ref().map_or(Ok(Vec::new()), |path| rows(&data.join(path)))?;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        if matches!(source.form, Form::Single | Form::Composed) {
-            let mut known = single::articles(&corpus);
-            known.extend(single::evidences(&questions, &corpus));
-            if let Some(path) = &source.triples {
-                known.extend(single::extracted(&rows(&data.join(path))?, &corpus));
+        let known = || known(&questions, &corpus, source, data);
+        let teach: fn(&Question, &Corpus) -> Result<Lesson, chain::Refusal> = match source.form {
+            Form::Single => return Ok(Course::of_known(known()?, &source.dataset, source.variants, guard, &mut rng)),
+            Form::Composed => {
+                let (lessons, kept_out) = compose::lessons(&known()?, guard, &source.dataset, &mut rng);
+                let refused = (kept_out > 0).then_some((MEASURED, kept_out)).into_iter().collect();
+                return Ok(Course { lessons: played(&lessons, source.variants), refused });
             }
-            let known = single::unequivocal(known);
-            return Ok(match source.form {
-                Form::Composed => {
-                    let (lessons, kept_out) = compose::lessons(&known, guard, &source.dataset, &mut rng);
-                    let refused = (kept_out > 0).then_some((MEASURED, kept_out)).into_iter().collect();
-                    Course { lessons: played(&lessons, source.variants), refused }
-                }
-                _ => Course::of_known(known, &source.dataset, source.variants, guard, &mut rng),
-            });
-        }
+            Form::Triples => chain::from_triples,
+            Form::Parts => chain::from_parts,
+            Form::Passages => chain::from_passages,
+        };
         let mut course = Course::default();
         let mut lessons = Vec::new();
         for question in &questions {
             let made = if question.evidences.iter().any(|fact| guard.holds(fact)) {
                 Err(MEASURED)
             } else {
-                match source.form {
-                    Form::Triples | Form::Single | Form::Composed => chain::from_triples(question, &corpus),
-                    Form::Parts => chain::from_parts(question, &corpus),
-                    Form::Passages => chain::from_passages(question, &corpus),
-                }
+                teach(question, &corpus)
             };
             let made = made.and_then(|lesson| if guard.takes(&lesson) { Err(MEASURED) } else { Ok(lesson) });
             match made {
@@ -103,6 +95,16 @@ impl Course {
         }
         course
     }
+}
+
+/// What articles, gold triples and extracted ones tell, where it is unequivocal.
+fn known(questions: &[Question], corpus: &Corpus, source: &Source, data: &Path) -> Result<Vec<Known>, RowError> {
+    let mut known = single::articles(corpus);
+    known.extend(single::evidences(questions, corpus));
+    if let Some(path) = &source.triples {
+        known.extend(single::extracted(&rows(&data.join(path))?, corpus));
+    }
+    Ok(single::unequivocal(known))
 }
 
 /// All lessons, then all of them again, for as many `variants` as there are.

@@ -69,7 +69,7 @@ pub const NATIONALITIES: &[&str] = &[
 /// The nationality among words, where there is just one.
 pub fn nationality(text: &str) -> Option<&'static str> {
     let words = words(text);
-    let mut named = NATIONALITIES.iter().filter(|name| words.iter().any(|word| *word == name.to_lowercase()));
+    let mut named = NATIONALITIES.iter().filter(|name| words.iter().any(|word| word.eq_ignore_ascii_case(name)));
     named.next().copied().filter(|_| named.next().is_none())
 }
 
@@ -90,7 +90,8 @@ static DIED_ON: LazyLock<Option<Regex>> = LazyLock::new(|| {
 pub fn facts(document: &Document) -> Vec<Fact> {
     let sentences = sentences(&document.text);
     let Some(first) = sentences.first() else { return Vec::new() };
-    let occupations = occupations(first);
+    let predicate = PREDICATE.as_ref().and_then(|pattern| pattern.captures(first)?.get(1)).map(|found| found.as_str());
+    let occupations = predicate.map(occupations).unwrap_or_default();
     let lived = BORN_ON.as_ref().and_then(|pattern| pattern.captures(first));
     // Who neither works nor was born is no person.
     if occupations.is_empty() && !first.contains("born") {
@@ -106,8 +107,7 @@ pub fn facts(document: &Document) -> Vec<Fact> {
     if let Some(date) = DIED_ON.as_ref().and_then(|pattern| pattern.captures(first)) {
         facts.push(Fact { relation: "date of death", objects: vec![date[1].to_owned()] });
     }
-    let predicate = PREDICATE.as_ref().and_then(|pattern| pattern.captures(first));
-    if let Some(name) = predicate.and_then(|found| nationality(found[1].split(" who ").next()?)) {
+    if let Some(name) = predicate.and_then(|text| nationality(text.split(" who ").next()?)) {
         facts.push(Fact { relation: "country of citizenship", objects: vec![name.to_owned()] });
     }
     let beginning = sentences.iter().take(4);
@@ -125,10 +125,8 @@ pub fn facts(document: &Document) -> Vec<Fact> {
     facts
 }
 
-/// The occupations that a first sentence gives its subject, in its order.
-fn occupations(sentence: &str) -> Vec<String> {
-    let Some(found) = PREDICATE.as_ref().and_then(|pattern| pattern.captures(sentence)) else { return Vec::new() };
-    let text = &found[1];
+/// The occupations that a first sentence's predicate gives its subject, in its order.
+fn occupations(text: &str) -> Vec<String> {
     let end = [
         " who ",
         " whose ",
@@ -175,7 +173,7 @@ mod tests {
 
     #[test]
     fn patterns_compile() {
-        assert!(PREDICATE.is_some() && BORN_IN.is_some() && BORN_ON.is_some());
+        assert!(PREDICATE.is_some() && BORN_IN.is_some() && BORN_ON.is_some() && DIED_ON.is_some());
     }
 
     #[test]
