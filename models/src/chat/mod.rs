@@ -3,10 +3,12 @@
 mod clock;
 mod environment;
 mod mark;
+mod sheet;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use minijinja::{Environment, Value, context};
+use sheet::Sheet;
 
 use crate::ModelError;
 
@@ -94,9 +96,14 @@ impl ChatTemplate {
         };
         // Templates are somebody else's, and minijinja 3.0.5 panics on some (`''[::-1]`): a
         // panic is one more way to refuse. What it leaves behind is the rendering's own and goes with it.
-        let rendered = catch_unwind(AssertUnwindSafe(|| template.render(values)));
+        let mut sheet = Sheet::for_messages(messages);
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(values, &mut sheet).map(drop)));
         let rendered = rendered.map_err(|_| ModelError::Template("it breaks the template engine".to_owned()))?;
-        rendered.map_err(|error| template_error(&error))
+        if sheet.is_full() {
+            return Err(ModelError::Template(format!("it writes more than {} bytes", sheet.most())));
+        }
+        rendered.map_err(|error| template_error(&error))?;
+        String::from_utf8(sheet.into_bytes()).map_err(|error| ModelError::Template(error.to_string()))
     }
 
     /// The whole conversation, with what messages say kept apart from what the template says. The texts of the
@@ -170,6 +177,20 @@ mod tests {
         let harmless = [Message::new("user", "hi")];
         let whole = tokenizer.encode(&template.render(&harmless, true).unwrap(), Specials::Parse).unwrap();
         assert_eq!(tokenizer.encode_segments(&template.render_segments(&harmless, true).unwrap()).unwrap(), whole);
+    }
+
+    #[test]
+    fn what_has_no_end_is_refused() {
+        let source = format!("{{% for i in range(1000) %}}{}{{% endfor %}}", "x".repeat(10_000));
+        let endless = ChatTemplate::new(&source, "", "").unwrap();
+        let said = |text: &str| [Message::new("user", text)];
+        let refused = endless.render(&said("hi"), true).unwrap_err().to_string();
+        assert!(refused.contains("writes more than 1048"), "{refused}");
+        // Long messages make long prompts.
+        let long = "y".repeat(1 << 20);
+        assert!(endless.render(&said(&long), true).is_ok());
+        let twice = ChatTemplate::new("{{ messages[0].content }}{{ messages[0].content }}", "", "").unwrap();
+        assert_eq!(twice.render(&said(&long), true).unwrap().len(), 2 << 20);
     }
 
     #[test]
