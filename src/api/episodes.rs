@@ -111,7 +111,7 @@ async fn compile<T: Send + 'static>(
     timeout_at(until, beside(build)).await.map_err(late)?
 }
 
-/// The options of one of several episodes: the seed by its index among those of its question, the id by its place among all.
+/// The options of one of several episodes: its seed by the index among those of its question, its id by the place among all.
 fn numbered(options: &EpisodeOptions, index: usize, place: usize) -> EpisodeOptions {
     let id = options.id.as_ref().map(|id| if place == 0 { id.clone() } else { format!("{id}-{place}") });
     EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
