@@ -51,7 +51,7 @@ mod token;
 mod turn;
 mod worker;
 
-pub use backend::{Backend, BackendError, BackendSpec, Output};
+pub use backend::{Backend, BackendError, BackendSpec, Footprint, Output};
 pub use config::EngineConfig;
 pub use constraint::{Constraint, Follow};
 pub use counters::{Counter, Counters, Gauge};
