@@ -6,7 +6,7 @@ use super::guide::{Guide, Offer};
 use super::plain::Plain;
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Tags};
 
-static TAGS: Tags = Tags { outside: Kind::Answer, pairs: &[], names: &[], trims: false };
+static TAGS: Tags = Tags { outside: Kind::Answer, begins: Kind::Answer, pairs: &[], names: &[], trims: false };
 
 /// The protocol; see the module. It belongs to no policy: any may continue a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
