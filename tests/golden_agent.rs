@@ -136,11 +136,11 @@ async fn graphr1_messages() {
         let answer = "so</think>\n<answer>a</answer>";
         let script = Script::new(tokenizer.clone(), [case.raw.clone(), answer.to_owned()]);
         let stub = Arc::new(Stub::new(|query| Ok(vec![passage(&format!("T\n{}", query.wanted.text))])));
-        let runtime = Runtime::new(script, tokenizer.clone(), Some(template), eos.clone(), Some(stub));
+        let runtime = Runtime::new(script.clone(), tokenizer.clone(), Some(template), eos.clone(), Some(stub));
         let mut policy = Policy::builtin("path-router").unwrap();
         policy.variant = Variant::Training;
         let (trajectory, _) = run(&runtime, &policy, "?", EpisodeOptions::default()).await.unwrap();
-        assert_eq!(trajectory.answer.is_some(), case.continues, "{:?}", case.raw);
+        assert_eq!(script.generations(), 1 + usize::from(case.continues), "{:?}", case.raw);
         let named = |id: u32| match tokenizer.name(id).filter(|_| tokenizer.is_control(id)) {
             Some(name) => name.into_bytes(),
             None => tokenizer.bytes_of(id).to_vec(),

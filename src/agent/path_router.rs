@@ -109,7 +109,10 @@ impl Protocol for PathRouter {
             Outcome::Invalid(turn) if tag::between(turn, QUERY.0, QUERY.1).is_none() => return Vec::new(),
             Outcome::Invalid(_) => INVALID.to_owned(),
             Outcome::Failed(reason) => format!("The search gave no result: {reason}."),
-            Outcome::Evidence(seen) => tag::passages_to_string(seen.passages, format).trim_end().to_owned(),
+            Outcome::Evidence(seen) => {
+                let text = tag::passages_to_string(seen.passages, format);
+                text.strip_suffix('\n').unwrap_or(&text).to_owned()
+            }
         };
         vec![
             Injected::Speaker(Role::User),
