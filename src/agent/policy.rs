@@ -364,6 +364,12 @@ mod tests {
         let policy = parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = 9.0").unwrap();
         assert_eq!(policy.budget, Budget { seconds: 9.0, ..Plain.budget() });
         assert!(!policy.searches());
+        let policy = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nk = 2").unwrap();
+        let own = GraphragR1.retrieval();
+        assert_eq!((own.mode, own.triples, own.graph), (Mode::Triples, 5, GraphVariant::GraphR1));
+        assert_eq!(policy.retrieval, Retrieval { k: 2, ..own });
+        let plain = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nmode = \"passage\"").unwrap();
+        assert_eq!(plain.retrieval.mode, Mode::Passage);
     }
 
     #[test]
