@@ -178,8 +178,15 @@ fn no_hop_of_a_measured_decomposition_gets_in() {
     }
 }
 
-/// Finds Ann Lee over the graph alone.
-struct Leeds;
+/// Where Ann Lee is found.
+#[derive(Debug, Clone, Copy)]
+struct Leeds {
+    first: &'static [Mode],
+    second: &'static [Mode],
+}
+
+/// Over the graph alone, as the second passage.
+const LEEDS: Leeds = Leeds { first: &[], second: &[Mode::Graph] };
 
 fn ann() -> Document {
     let text = "Ann Lee (born 3 May 1950) is an actress. She was born in Leeds, England.";
@@ -191,7 +198,11 @@ impl Find for Leeds {
         let Document { id, title, text } = ann();
         let right = Passage { id, title, text };
         let wrong = Passage { id: "p2".into(), title: "Lee".into(), text: "Lee is a <answer> river </answer>.".into() };
-        let passages = if query.mode == Mode::Graph { vec![wrong, right] } else { vec![wrong] };
+        let passages = match query.mode {
+            mode if self.first.contains(&mode) => vec![right, wrong],
+            mode if self.second.contains(&mode) => vec![wrong, right],
+            _ => vec![wrong],
+        };
         let hit = |(at, passage)| Hit { rank: at + 1, score: 1.0, passage, path: Default::default() };
         Ok(Evidence::of(1, query.mode, passages.into_iter().enumerate().map(hit).collect()))
     }
@@ -206,10 +217,10 @@ impl Find for Leeds {
 }
 
 fn stage(mislead: f64) -> Stage {
-    stage_of(Habits { mislead, explore: 0.0, wide: 0.0, concede: 0.0 })
+    stage_of(LEEDS, Habits { mislead, explore: 0.0, wide: 0.0, concede: 0.0, deep: 0.0 })
 }
 
-fn stage_of(habits: Habits) -> Stage {
+fn stage_of(leeds: Leeds, habits: Habits) -> Stage {
     let limits = SearchLimits { threads: 1, waiting: 4, timeout: Duration::from_secs(10) };
     let mut policy = Policy::builtin("routerag").unwrap();
     policy.budget.context_tokens = 1 << 16;
@@ -220,8 +231,8 @@ fn stage_of(habits: Habits) -> Stage {
         vocabulary: "bytes".into(),
         template: None,
         eos: Vec::new(),
-        searcher: Arc::new(Searcher::new(Arc::new(Leeds), limits).unwrap()),
-        prober: Arc::new(Prober::new(Leeds)),
+        searcher: Arc::new(Searcher::new(Arc::new(leeds), limits).unwrap()),
+        prober: Arc::new(Prober::new(leeds)),
         habits,
     }
 }
@@ -249,6 +260,25 @@ async fn the_teacher_answers_what_it_has_read() {
         assert_eq!((sample.flaw(), sample.logprobs.len(), sample.timings.total), (None, 0, 0.0));
         assert_eq!(sample.tokenizer.as_deref(), Some("bytes"));
     }
+}
+
+#[tokio::test]
+async fn a_teacher_that_reads_deep_prefers_what_stands_below() {
+    let leeds = Leeds { first: &[Mode::Passage], second: &[Mode::Graph] };
+    for (deep, mode, place) in [(0.0, Mode::Passage, "Doc 1"), (1.0, Mode::Graph, "Doc 2")] {
+        let stage = stage_of(leeds, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 0.0, deep });
+        for seed in 0..20 {
+            let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
+            assert_eq!(sample.evidence[0].mode, mode);
+            let thought = sample.text.rsplit("<think>").next().unwrap();
+            assert!(thought.contains(place) && thought.contains("She was born in Leeds"), "{thought}");
+        }
+    }
+    // Where it stands below nowhere, it is read where it is.
+    let habits = Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 0.0, deep: 1.0 };
+    let stage = stage_of(Leeds { first: &[Mode::Passage], second: &[] }, habits);
+    let sample = stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
+    assert_eq!((sample.evidence[0].mode, sample.answer.as_deref()), (Mode::Passage, Some("Leeds")));
 }
 
 #[tokio::test]
@@ -288,7 +318,7 @@ async fn what_no_search_finds_is_not_taught() {
 
 #[tokio::test]
 async fn what_no_search_finds_ends_in_a_guess_after_different_searches() {
-    let stage = stage_of(Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 1.0 });
+    let stage = stage_of(LEEDS, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 1.0, deep: 0.0 });
     let mut lengths = HashSet::new();
     for seed in 0..20 {
         let sample = stage.play(&lesson("Paris"), "d", 0, seed).await.unwrap().unwrap();

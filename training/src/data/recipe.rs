@@ -84,8 +84,9 @@ impl Recipe {
     /// What is wrong with its shares, or with the names of its sources: samples are told apart by them, and files are
     /// called so.
     fn flaw(&self) -> Option<String> {
-        let Habits { mislead, explore, wide, concede } = self.habits;
-        for (name, share) in [("mislead", mislead), ("explore", explore), ("wide", wide), ("concede", concede)] {
+        let Habits { mislead, explore, wide, concede, deep } = self.habits;
+        let shares = [("mislead", mislead), ("explore", explore), ("wide", wide), ("concede", concede), ("deep", deep)];
+        for (name, share) in shares {
             if !(0.0..=1.0).contains(&share) {
                 return Some(format!("habits.{name} = {share}: must be from 0 to 1"));
             }
@@ -120,7 +121,7 @@ mod tests {
         let path = dir.path().join("recipe.toml");
         let sources = names.iter().map(|name| format!("[[source]]\ndataset = \"{name}\"\n{SOURCE}"));
         let head = format!(
-            "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\nconcede = {concede}\n"
+            "seed = 1\nmeasured = []\n[habits]\nmislead = 0.5\nexplore = 0.0\nwide = 0.0\ndeep = 0.0\nconcede = {concede}\n"
         );
         std::fs::write(&path, [head].into_iter().chain(sources).collect::<String>()).unwrap();
         Recipe::read(&path)
