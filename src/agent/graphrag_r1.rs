@@ -149,8 +149,7 @@ impl Protocol for GraphragR1 {
 fn request(turn: &str, reading: Reading) -> Option<Request> {
     let (_, last) = turn.rsplit_once(QUERY.0)?;
     let ends = |left: &&str| turn.trim().strip_suffix(*left).is_some_and(|turn| turn.ends_with(QUERY.1));
-    let whole =
-        if reading == Reading::Lenient { last.contains(QUERY.1) } else { LEFT_OVER.iter().any(|left| ends(left)) };
+    let whole = if reading == Reading::Lenient { last.contains(QUERY.1) } else { LEFT_OVER.iter().any(ends) };
     let written = last.split(QUERY.1).next().filter(|_| whole)?.trim();
     let query = written.replace('"', "").split_whitespace().collect::<Vec<_>>().join(" ");
     (!query.is_empty()).then(|| Request { written: written.to_owned(), query, mode: None })

@@ -120,7 +120,7 @@ async fn a_long_observation_keeps_its_frame_and_its_speakers() {
     let injected = environment(&trajectory);
     assert!(injected.len() <= 200 && injected.len() > 190, "{}", injected.len());
     assert_eq!(control(&runtime, &injected), [IM_END, IM_START, IM_END, IM_START]);
-    assert!(runtime.tokenizer.decode(&injected).ends_with("word\n</knowledge>\nassistant\n<think>\n"));
+    assert!(runtime.tokenizer.decode(&injected).ends_with("\n</knowledge>\nassistant\n<think>\n"));
     assert!(events.iter().any(|event| matches!(event, Event::Observation { truncated: true, .. })));
 }
 
