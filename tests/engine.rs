@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use waymark::engine::{
 };
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
+use waymark_models::weights::Weights;
 
 const VOCAB: usize = 259;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -516,6 +518,22 @@ async fn an_adapter_that_is_replaced_leaves_no_cache_behind() {
     let mut again = with(third);
     run(&mut again, greedy(5)).await.unwrap();
     assert_eq!(again.cached_prompt_tokens(), 48);
+}
+
+#[tokio::test]
+async fn a_backend_that_takes_no_other_weights_says_so_and_goes_on() {
+    let fixture = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/models/tests/fixtures/decoder/qwen3"));
+    let weights = Weights::open(fixture).unwrap();
+    let engine = start(mock(), EngineConfig::default());
+    let mut first = session(&engine, &prompt(1, 50));
+    run(&mut first, greedy(5)).await.unwrap();
+    drop(first);
+    let refused = engine.replace_weights(weights).await.unwrap_err();
+    assert!(matches!(&refused, EngineError::Weights(reason) if reason.starts_with("mock takes no other")), "{refused}");
+    let mut again = session(&engine, &prompt(1, 50));
+    run(&mut again, greedy(5)).await.unwrap();
+    assert_eq!(again.cached_prompt_tokens(), 48, "of the same weights still");
+    check_text(&again);
 }
 
 #[tokio::test]

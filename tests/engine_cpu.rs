@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use waymark::engine::{
-    Adapter, Backend, CpuBackend, Engine, EngineConfig, Finish, Generate, KvBudget, Origin, Session, SessionOptions,
+    Adapter, Backend, CpuBackend, Engine, EngineConfig, EngineError, Finish, Generate, KvBudget, Origin, Session,
+    SessionOptions,
 };
 use waymark_models::decoder::Decoder;
+use waymark_models::gradient::{Learner, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
@@ -125,6 +127,54 @@ async fn adapters_mix_in_a_batch_without_touching_each_other() {
     }
     assert!(said[0] != said[1] && said[1] != said[2], "the adapters change nothing");
     assert_eq!(engine.counters().prefix_cache_hit_tokens_total.get(), 0, "a cache belongs to one policy");
+}
+
+#[tokio::test]
+async fn other_weights_answer_and_nothing_cached_by_the_old_ones_does() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let engine = engine(&weights, KvBudget::Bytes(1 << 20), EngineConfig::default());
+    let mut learner = Learner::load(&weights, Arc::new(Team::new(2)), &Tune::Full).unwrap();
+    let prompt = prompt(1, 40, 256);
+    let hits = || engine.counters().prefix_cache_hit_tokens_total.get();
+    let mut said = vec![ids(&episode(&engine, prompt.clone(), None).await)];
+    assert_eq!(hits(), 0);
+    for round in 1..3u64 {
+        learner.change(|values, _| {
+            values.iter_mut().enumerate().for_each(|(at, value)| *value *= 1.1 - (at % 3) as f32 / 10.0)
+        });
+        engine.replace_weights(learner.weights().unwrap()).await.unwrap();
+        let mut decoder = decoder(&learner.weights().unwrap());
+        let wanted = episode_alone(&mut decoder, &prompt, None);
+        // Twice: the second time it is found in the cache, as it was computed with these weights.
+        for found in [32 * (round - 1), 32 * round] {
+            let session = episode(&engine, prompt.clone(), None).await;
+            assert_eq!((ids(&session), hits()), (wanted.clone(), found), "round {round}");
+        }
+        said.push(wanted);
+    }
+    assert!(said[0] != said[1] && said[1] != said[2], "the weights change nothing");
+    assert_eq!(engine.counters().invariant_violations_total.get(), 0);
+}
+
+#[tokio::test]
+async fn weights_are_not_replaced_under_a_session_or_an_adapter() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let engine = engine(&weights, KvBudget::Bytes(1 << 20), EngineConfig::default());
+    let learner = Learner::load(&weights, Arc::new(Team::new(2)), &Tune::Full).unwrap();
+    let refused = async || match engine.replace_weights(learner.weights().unwrap()).await.unwrap_err() {
+        EngineError::Weights(reason) => reason,
+        other => panic!("{other}"),
+    };
+    let session = episode(&engine, prompt(1, 40, 256), None).await;
+    assert!(refused().await.contains("1 sessions and 0 adapters"));
+    drop(session);
+    let adapter = engine.load_adapter(fixture("qwen3-adapters").join("full")).await.unwrap();
+    assert!(refused().await.contains("0 sessions and 1 adapters"));
+    engine.unload_adapter(adapter);
+    engine.replace_weights(learner.weights().unwrap()).await.unwrap();
+    let other = Weights::open(&fixture("llama")).unwrap();
+    let error = engine.replace_weights(other).await.unwrap_err().to_string();
+    assert!(error.starts_with("weights: ") && error.contains("another shape"), "{error}");
 }
 
 #[tokio::test]

@@ -108,6 +108,61 @@ fn smollm2_scores_as_it_is_served() {
     assert!(apart < 1e-4 && rounded < 1e-1, "{apart} {rounded}");
 }
 
+/// A learner of all weights.
+fn whole_learner(from: &Path) -> Learner {
+    Learner::load(&Weights::open(from).unwrap(), Arc::new(Team::new(2)), &Tune::Full).unwrap()
+}
+
+#[test]
+fn a_decoder_takes_all_weights_as_they_were_learnt() {
+    let tokens: Vec<u32> = (0..90u32).map(|i| i * i % 251).collect();
+    let pack = sequence(&tokens);
+    for name in ["llama", "qwen2", "qwen3"] {
+        let from = path(name);
+        let (mut learner, mut decoder) = (whole_learner(&from), decoder(&from));
+        let before = served(&whole(&mut decoder, &tokens, None), &tokens);
+        // Every tensor is another one: matrices, norms, biases.
+        learner.change(|values, _| {
+            values.iter_mut().enumerate().for_each(|(at, value)| *value *= 1.0 + (at % 5) as f32 / 10.0)
+        });
+        let scores = learner.score(&pack, false).unwrap();
+        assert!(difference(&scores, &before) > 1e-2, "{name}: the change does nothing");
+        decoder.replace_weights(&learner.weights().unwrap()).unwrap();
+        let apart = difference(&scores, &served(&whole(&mut decoder, &tokens, None), &tokens));
+        assert!(apart < 1e-4, "{name}: {apart}");
+    }
+}
+
+#[test]
+fn weights_of_another_shape_are_refused_and_change_nothing() {
+    let tokens: Vec<u32> = (0..40).collect();
+    let mut decoder = decoder(&path("qwen3"));
+    let before = whole(&mut decoder, &tokens, None);
+    let other = whole_learner(&path("llama"));
+    assert!(decoder.replace_weights(&other.weights().unwrap()).unwrap_err().to_string().contains("another shape"));
+    let lacking =
+        Weights::in_memory(decoder.config().clone(), [("model.norm.weight".to_owned(), vec![2])], vec![0.0; 2]);
+    assert!(matches!(decoder.replace_weights(&lacking.unwrap()), Err(ModelError::Tensor { .. })));
+    assert_eq!(whole(&mut decoder, &tokens, None), before);
+    let few = Weights::in_memory(decoder.config().clone(), [("model.norm.weight".to_owned(), vec![2])], vec![0.0; 3]);
+    assert!(few.unwrap_err().to_string().contains("3 values, the tensors hold 2"));
+}
+
+#[test]
+fn all_weights_are_taken_from_a_checkpoint() {
+    let from = path("qwen3");
+    let first = whole_learner(&from);
+    let mut again = whole_learner(&from);
+    again.change(|values, _| values.fill(0.25));
+    again.load_weights(&Weights::open(&from).unwrap()).unwrap();
+    assert_eq!(again.values(), first.values());
+    assert!(again.load_weights(&Weights::open(&path("llama")).unwrap()).is_err());
+    assert_eq!(again.values(), first.values());
+    let mut adapter = learner(&from, &[Module::QProj], 8.0);
+    assert!(adapter.weights().unwrap_err().to_string().contains("an adapter is learnt"));
+    assert!(adapter.load_weights(&Weights::open(&from).unwrap()).is_err());
+}
+
 #[test]
 fn an_adapter_comes_back_as_it_was_saved() {
     let folder = tempfile::tempdir().unwrap();

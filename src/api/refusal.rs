@@ -46,7 +46,9 @@ impl From<EngineError> for ApiError {
             EngineError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
             EngineError::Request(_) => Self::new(Code::InvalidValue, message),
             EngineError::Backend(_) | EngineError::Sample(_) => Self::new(Code::Internal, message),
-            EngineError::Adapter(_) | EngineError::Dead(_) => Self::new(Code::EngineUnavailable, message),
+            EngineError::Adapter(_) | EngineError::Weights(_) | EngineError::Dead(_) => {
+                Self::new(Code::EngineUnavailable, message)
+            }
         }
     }
 }

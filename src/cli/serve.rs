@@ -54,8 +54,7 @@ pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -
     })
 }
 
-/// Serves until `stop`, and ends the engine's thread: a driver goes with the process, and no thread may be in it then. A
-/// card that hangs for longer than `step_limit` is given up by then.
+/// Serves until `stop`, and [ends](crate::engine::Engine::end) the engine's thread.
 pub(crate) async fn until(
     server: Server,
     stop: impl Future<Output = ()> + Send + 'static,
@@ -63,9 +62,7 @@ pub(crate) async fn until(
 ) -> io::Result<()> {
     let engine = server.state().runtime.engine.clone();
     let ended = server.run(stop).await;
-    if tokio::time::timeout(step_limit + Duration::from_secs(1), engine.shutdown()).await.is_err() {
-        tracing::warn!("the engine is still at work");
-    }
+    engine.end(step_limit).await;
     ended
 }
 

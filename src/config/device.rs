@@ -33,6 +33,14 @@ pub struct DeviceArgs {
     #[arg(long, env = "WAYMARK_NO_CUDA_GRAPHS")]
     pub no_cuda_graphs: bool,
 
+    /// How long a card is waited for.
+    #[command(flatten)]
+    pub patience: StepArgs,
+}
+
+/// How long a card is waited for.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StepArgs {
     /// Seconds a card may take for one step before it counts as lost: readiness turns red, open requests end with an error,
     /// and the program has to be started again. Steps take milliseconds, a long prefill a second.
     #[arg(
@@ -43,6 +51,13 @@ pub struct DeviceArgs {
         value_parser = seconds
     )]
     pub step_timeout: f64,
+}
+
+impl StepArgs {
+    /// How long a card may take for a step.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs_f64(self.step_timeout)
+    }
 }
 
 /// What computes.
@@ -92,7 +107,7 @@ impl DeviceArgs {
             device: self.device,
             share: self.gpu_memory,
             graphs: !self.no_cuda_graphs,
-            step_limit: Duration::from_secs_f64(self.step_timeout),
+            step_limit: self.patience.limit(),
             arithmetic: self.arithmetic,
         }
     }

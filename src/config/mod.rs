@@ -22,7 +22,7 @@ use crate::api::auth::SecretError;
 
 pub use access::{AccessArgs, AccessConfig, TypedKey};
 pub use connection::{ConnectionArgs, ConnectionConfig};
-pub use device::{Device, DeviceArgs, DeviceConfig};
+pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use http::{HttpArgs, HttpConfig};
 pub use log::LogFormat;

@@ -5,9 +5,10 @@ use std::path::Path;
 use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::kernel::Team;
 use waymark_models::sampler::{Pick, SampleError, Sampled};
+use waymark_models::weights::Weights;
 use waymark_models::{AdapterSlot, ForwardBatch, Logits};
 
-/// What the engine must know of a backend. Does not change while the engine runs.
+/// What the engine must know of a backend. Does not change while the engine runs, whatever weights it takes meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendSpec {
     /// The model's name, for people.
@@ -18,7 +19,7 @@ pub struct BackendSpec {
     pub blocks: usize,
     /// The longest sequence the model can see, in tokens.
     pub context: usize,
-    /// Identifies the loaded weights: part of every prefix cache key.
+    /// Identifies the weights it began with: part of every prefix cache key until others take their place.
     pub generation: u64,
 }
 
@@ -29,7 +30,7 @@ impl BackendSpec {
     }
 }
 
-/// Why a forward pass or an adapter failed.
+/// Why a forward pass, an adapter or other weights failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BackendError(pub String);
@@ -76,6 +77,16 @@ pub trait Backend: Send {
 
     /// Forgets an adapter. No later batch names it.
     fn unload_adapter(&mut self, slot: AdapterSlot);
+
+    /// Computes with other weights of the same shape from now on: with all of them or, if it fails or panics, with all of
+    /// those before. No KV is read again that was written before, and no adapter is loaded.
+    ///
+    /// # Errors
+    /// [`BackendError`] when they do not fit, and of a backend that takes none.
+    fn replace_weights(&mut self, weights: &Weights) -> Result<(), BackendError> {
+        let _ = weights;
+        Err(BackendError(format!("{} takes no other weights while it runs: the processor does", self.spec().name)))
+    }
 
     /// True when it works beside its caller, and draws tokens where it is told how: see [`submit`](Self::submit).
     fn overlaps(&self) -> bool {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use tokio::sync::oneshot;
+use waymark_models::weights::Weights;
 
 use super::error::EngineError;
 use super::mailbox::Outbox;
@@ -65,6 +66,10 @@ pub(super) enum Command {
         reply: oneshot::Sender<Result<Adapter, EngineError>>,
     },
     UnloadAdapter(Adapter),
+    ReplaceWeights {
+        weights: Box<Weights>,
+        reply: oneshot::Sender<Result<(), EngineError>>,
+    },
     /// Asks what the engine is doing.
     Snapshot(oneshot::Sender<EngineSnapshot>),
     /// Ends the thread; the sender is dropped when it is over.

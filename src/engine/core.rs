@@ -43,11 +43,11 @@ pub(super) struct Core {
     /// Longest sequence, in tokens.
     pub(super) limit: usize,
     /// Identity of the base weights.
-    base: u64,
+    pub(super) base: u64,
     adapters: Vec<Adapter>,
     /// Adapters that go when their last session has gone.
     retired: Vec<Adapter>,
-    last_generation: u64,
+    pub(super) last_generation: u64,
     /// Steps in a row in which no row succeeded.
     pub(super) failures: u32,
     pub(super) planned: Vec<Planned>,
@@ -123,6 +123,8 @@ impl Core {
                 }
             }
             Command::UnloadAdapter(adapter) => self.retire(adapter),
+            // Who asked and waits no more has them all the same.
+            Command::ReplaceWeights { weights, reply } => drop(reply.send(self.replace_weights(&weights))),
             Command::Snapshot(reply) => drop(reply.send(self.snapshot())),
             Command::Shutdown(_) => {}
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use waymark_models::decoder::{Decoder, KvCache};
 use waymark_models::kernel::Team;
+use waymark_models::weights::Weights;
 use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits};
 
 use super::backend::{Backend, BackendError, BackendSpec};
@@ -68,6 +69,10 @@ impl Backend for CpuBackend {
 
     fn unload_adapter(&mut self, slot: AdapterSlot) {
         self.decoder.unload_adapter(slot);
+    }
+
+    fn replace_weights(&mut self, weights: &Weights) -> Result<(), BackendError> {
+        Ok(self.decoder.replace_weights(weights)?)
     }
 
     fn team(&self) -> Option<&Team> {

@@ -29,6 +29,9 @@ pub enum EngineError {
     /// An adapter could not be loaded, or is not loaded any more.
     #[error("adapter: {0}")]
     Adapter(String),
+    /// The weights could not be replaced; those before stand.
+    #[error("weights: {0}")]
+    Weights(String),
     /// The engine has stopped.
     #[error("the engine has stopped: {0}")]
     Dead(String),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use waymark_models::tokenizer::TokenBytes;
@@ -22,7 +23,7 @@ use super::worker;
 
 /// A handle to a running engine. Clones share it; the thread ends with the last handle and the last session.
 #[derive(Debug, Clone)]
-pub struct Engine(Arc<Shared>);
+pub struct Engine(pub(super) Arc<Shared>);
 
 /// What handles and the thread share.
 #[derive(Debug)]
@@ -146,5 +147,13 @@ impl Engine {
         self.0.send(Command::Shutdown(done));
         // Either way the sender is gone: dropped by the thread at its end, or with the channel.
         let _ = over.await;
+    }
+
+    /// Stops the thread before the process ends: a driver goes with the process, and no thread may be in it then. A step
+    /// may take `step_limit`, after which a card counts as lost; what is still at work a second later is left alone.
+    pub async fn end(&self, step_limit: Duration) {
+        if tokio::time::timeout(step_limit + Duration::from_secs(1), self.shutdown()).await.is_err() {
+            tracing::warn!("the engine is still at work");
+        }
     }
 }

@@ -13,6 +13,7 @@
 //! | `stop` | where a turn ends |
 //! | `constraint`, `masking` | which tokens a turn may hold, found beside the steps |
 //! | `backend`, `cpu`, `cuda`, `mock` | what computes the logits |
+//! | `weights` | other weights for an engine that rests: what a trainer has made of them |
 //! | `counters`, `histogram`, `health`, `snapshot`, `stage` | what can be seen from outside |
 
 mod backend;
@@ -49,6 +50,7 @@ mod step;
 mod stop;
 mod token;
 mod turn;
+mod weights;
 mod worker;
 
 pub use backend::{Backend, BackendError, BackendSpec, Output};

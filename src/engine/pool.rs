@@ -130,6 +130,14 @@ impl Pool {
         }
     }
 
+    /// Forgets all that is cached: those blocks are free then. What is held stays as it is.
+    pub(super) fn clear(&mut self) {
+        while let Some(block) = self.cached.pop_oldest() {
+            self.forget(block);
+            self.free.push(block);
+        }
+    }
+
     /// The sums of the invariant; takes constant time. `held` is how many table entries there are.
     pub(super) fn balanced(&self, held: usize) -> bool {
         self.free.len() + self.cached.len() + self.used == self.total() && self.held == held
@@ -205,6 +213,23 @@ mod tests {
         pool.forget(block);
         pool.release(block);
         assert_eq!((pool.free(), pool.cached()), (1, 0));
+    }
+
+    #[test]
+    fn what_is_cached_can_be_forgotten() {
+        let mut pool = Pool::new(3);
+        let blocks = [1, 2, 3].map(|number| {
+            let block = pool.take().unwrap();
+            pool.register(block, key(number));
+            block
+        });
+        pool.release(blocks[0]);
+        pool.release(blocks[2]);
+        pool.clear();
+        assert_eq!((pool.free(), pool.cached(), pool.used()), (2, 0, 1));
+        assert_eq!([1, 2, 3].map(|number| pool.find(&key(number))), [None, Some(blocks[1]), None]);
+        pool.check([[blocks[1]].as_slice()].into_iter()).unwrap();
+        assert_eq!(pool.drain_overwritten(), 0, "nothing had to make room");
     }
 
     #[test]

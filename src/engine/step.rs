@@ -57,7 +57,10 @@ impl Core {
         let session = match command {
             Command::Generate(submission) => submission.session,
             Command::Resume(id) | Command::Stop(id) | Command::Close(id) => *id,
-            Command::LoadAdapter { .. } | Command::UnloadAdapter(_) | Command::Shutdown(_) => return true,
+            Command::LoadAdapter { .. }
+            | Command::UnloadAdapter(_)
+            | Command::ReplaceWeights { .. }
+            | Command::Shutdown(_) => return true,
             Command::Snapshot(_) => return false,
         };
         // Closing the last session of an adapter that was retired unloads it.

@@ -70,6 +70,11 @@ pub(crate) fn learner(weights: &Weights) -> Learner {
     Learner::load(weights, Arc::new(Team::new(2)), &Tune::Lora(lora())).unwrap()
 }
 
+/// A learner of all its weights.
+pub(crate) fn whole(weights: &Weights) -> Learner {
+    Learner::load(weights, Arc::new(Team::new(2)), &Tune::Full).unwrap()
+}
+
 /// A recipe for it, as if it lay in `dir`.
 pub(crate) fn recipe(dir: &Path) -> Recipe {
     let base = dir.display();

@@ -36,6 +36,7 @@ use tensor::{matrix, vector};
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
+    arithmetic: Arithmetic,
     team: Arc<Team>,
     embedding: Packed,
     layers: Vec<Layer>,
@@ -84,8 +85,23 @@ impl Decoder {
             scratch: Scratch::default(),
             clock: Clock::new(),
             config,
+            arithmetic,
             team,
         })
+    }
+
+    /// Computes with other weights of the same shape from now on; adapters stay. Old and new ones are there at the same time
+    /// until it is done. Cached keys and values computed with the old ones are the caller's to forget.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] when they are of another shape, and what [`load`](Self::load) returns; the old ones stand then.
+    pub fn replace_weights(&mut self, weights: &Weights) -> Result<(), ModelError> {
+        if *weights.config() != self.config {
+            return Err(ModelError::Input("the weights are of a decoder of another shape".to_owned()));
+        }
+        let new = Self::load_with(weights, Arc::clone(&self.team), self.arithmetic)?;
+        (self.embedding, self.layers, self.norm, self.head) = (new.embedding, new.layers, new.norm, new.head);
+        Ok(())
     }
 
     /// What it is configured by.

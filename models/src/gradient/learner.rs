@@ -63,7 +63,12 @@ impl Learner {
         &self.config
     }
 
-    /// What is learnt, in the order of the flat vectors.
+    /// What of it is learnt.
+    pub fn tune(&self) -> &Tune {
+        &self.tune
+    }
+
+    /// The tensors that are learnt, in the order of the flat vectors.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }

@@ -30,6 +30,7 @@ mod tape;
 mod tune;
 mod unembedding;
 pub mod vocabulary;
+mod whole;
 
 pub(crate) use begin::{Pairs, adapter};
 pub(crate) use compute::Compute;

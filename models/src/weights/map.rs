@@ -51,15 +51,20 @@ impl Map {
     /// that two fine-tunings of one model, whose headers are equal, differ. Reading everything would cost seconds at
     /// every start.
     pub(super) fn identify(&self, header: usize, hash: &mut Sha256) {
-        const WINDOWS: usize = 64;
-        const WINDOW: usize = 4096;
         let bytes = self.bytes();
         hash.update((bytes.len() as u64).to_le_bytes());
         let (header, rest) = bytes.split_at(header.min(bytes.len()));
         hash.update(header);
-        for window in 0..WINDOWS {
-            let start = rest.len().saturating_sub(WINDOW) * window / (WINDOWS - 1);
-            hash.update(&rest[start..rest.len().min(start + WINDOW)]);
-        }
+        sample(rest, hash);
+    }
+}
+
+/// Adds 64 windows of 4 KiB, spread over `bytes`, to a hash.
+pub(super) fn sample(bytes: &[u8], hash: &mut Sha256) {
+    const WINDOWS: usize = 64;
+    const WINDOW: usize = 4096;
+    for window in 0..WINDOWS {
+        let start = bytes.len().saturating_sub(WINDOW) * window / (WINDOWS - 1);
+        hash.update(&bytes[start..bytes.len().min(start + WINDOW)]);
     }
 }

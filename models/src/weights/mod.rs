@@ -1,8 +1,10 @@
-//! Checkpoints on disk, seen as named tensors: GGUF and safetensors under the same names, by memory map.
+//! Checkpoints on disk, seen as named tensors: GGUF and safetensors under the same names, by memory map. What a learner has
+//! made of one is seen in the same way.
 
 mod gguf;
 mod hf;
 mod map;
+mod memory;
 mod random;
 mod view;
 
@@ -31,6 +33,7 @@ pub struct Weights {
 enum Source {
     Gguf(Gguf),
     Safetensors(Safetensors),
+    Memory(memory::Memory),
 }
 
 impl Weights {
@@ -89,6 +92,7 @@ impl Weights {
         match &self.source {
             Source::Gguf(gguf) => gguf.tensor(name),
             Source::Safetensors(tensors) => tensors.tensor(name),
+            Source::Memory(tensors) => tensors.tensor(name),
         }
     }
 
@@ -97,14 +101,15 @@ impl Weights {
         match &self.source {
             Source::Gguf(gguf) => gguf.has(name),
             Source::Safetensors(tensors) => tensors.has(name),
+            Source::Memory(tensors) => tensors.has(name),
         }
     }
 
-    /// The GGUF file they come from, with its metadata; none for safetensors.
+    /// The GGUF file they come from, with its metadata; none for others.
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {
             Source::Gguf(gguf) => Some(gguf),
-            Source::Safetensors(_) => None,
+            Source::Safetensors(_) | Source::Memory(_) => None,
         }
     }
 }

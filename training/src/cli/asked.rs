@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use toml::{Table, Value};
 use waymark::agent::Policy;
+use waymark_models::checkpoint::Checkpoint;
 use waymark_models::gradient::Learner;
 
 use super::machine::Base;
+use crate::hash;
 use crate::product;
 use crate::recipe::Recipe;
 
@@ -58,8 +60,8 @@ pub(super) fn hashes(files: &[(String, String)]) -> Value {
     Value::Array(files.iter().map(|(name, hash)| format!("{name} {hash}").into()).collect())
 }
 
-/// Sets `learner` to the policy or run at `dir`, which `flag` named. Returns the record of its training and the hash of its
-/// adapter.
+/// Sets `learner` to the policy or run at `dir`, which `flag` named. Returns the record of its training and the hash of what
+/// was learnt.
 pub(super) fn take(
     flag: &str,
     dir: &Path,
@@ -67,18 +69,38 @@ pub(super) fn take(
     base: &Base,
     learner: &mut Learner,
 ) -> anyhow::Result<(Option<Table>, String)> {
-    ensure!(recipe.adapter.is_some(), "{flag} is an adapter: to go on with all weights, --set base=DIR/policy/model");
     let named = || format!("{flag} {}", dir.display());
     let dir = product::policy_dir(dir);
     let policy = Policy::open(&dir).with_context(named)?;
-    if let Some(other) = &policy.base {
-        let same = *other == recipe.base || *other == base.name;
-        ensure!(same, "{}: it belongs to the base model {other}, the recipe has {}", named(), recipe.base);
-    }
     let (own, wanted) = (policy.protocol.name(), recipe.policy()?.protocol.name());
     ensure!(own == wanted, "{}: its protocol is {own}, the recipe has {wanted}", named());
-    let adapter = policy.adapter_dir.with_context(|| format!("{}: it has no adapter", named()))?;
-    learner.load_adapter(&adapter).with_context(named)?;
-    let (_, hash) = product::fingerprint(&adapter.join("adapter_model.safetensors"))?;
+    let values = match recipe.adapter {
+        Some(_) => take_adapter(&policy, recipe, base, learner),
+        None => take_weights(&dir, &policy, base, learner),
+    };
+    let (_, hash) = product::fingerprint(&values.with_context(named)?)?;
     Ok((policy.training, hash))
+}
+
+/// Takes over a policy's adapter. Returns the file it is in.
+fn take_adapter(policy: &Policy, recipe: &Recipe, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
+    if let Some(other) = &policy.base {
+        let same = *other == recipe.base || *other == base.name;
+        ensure!(same, "it belongs to the base model {other}, the recipe has {}", recipe.base);
+    }
+    let adapter = policy.adapter_dir.as_ref().context("it has no adapter")?;
+    learner.load_adapter(adapter)?;
+    Ok(adapter.join("adapter_model.safetensors"))
+}
+
+/// Takes over all weights of the policy in `dir`. Returns the file they are in.
+fn take_weights(dir: &Path, policy: &Policy, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
+    let model = product::model_dir(dir);
+    let whole = policy.adapter_dir.is_none() && model.is_dir();
+    ensure!(whole, "it has an adapter or nothing, while the recipe learns all weights: give the recipe its [adapter]");
+    let Checkpoint { weights, tokenizer, .. } = Checkpoint::open(&model)?;
+    let same = hash::vocabulary(&tokenizer) == base.vocabulary;
+    ensure!(same, "its vocabulary is not that of the recipe's base model {}", base.name);
+    learner.load_weights(&weights)?;
+    Ok(model.join("model.safetensors"))
 }

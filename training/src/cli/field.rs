@@ -23,7 +23,7 @@ const SEARCH_DEADLINE: Duration = Duration::from_secs(120);
 const ASIDE: usize = 4;
 
 /// What a run is known by, by name.
-type Facts = Vec<(&'static str, Value)>;
+pub(super) type Facts = Vec<(&'static str, Value)>;
 
 /// What is asked.
 #[derive(Debug, clap::Args)]

@@ -16,7 +16,7 @@ use waymark_models::kernel::Team;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
-use super::field::Asking;
+use super::field::{Asking, Facts};
 use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
@@ -24,20 +24,16 @@ use crate::grpo::{Campaign, Goal};
 use crate::ledger::Ledger;
 use crate::recipe::{Grpo, Recipe, Reference};
 
-/// An engine takes a new adapter between two steps, but not new weights.
-const NO_ADAPTER: &str = "grpo learns an adapter, which the engine takes anew each step: give the recipe one, such as \
-    --set 'adapter={rank=16,alpha=32.0,seed=42,targets=[\"q_proj\",\"k_proj\",\"v_proj\",\"o_proj\"]}'";
-
 /// The share of a card's memory for what learns and rolls out on it together, between passes; the rest is for the passes.
 const SHARED: f64 = 0.5;
 
 /// Learns from rewards of its own trajectories, by GRPO.
 ///
 /// Each step, the policy answers questions several times in the engine it is served by; what was better than the others of
-/// its group becomes more probable. RUN gets metrics, all trajectories, checkpoints, and in RUN/policy that of the best step
-/// of the last stage: the one with the highest mean reward on the validation questions, or where the reward prices
-/// searches, with the highest EM less `grpo.thrift` times their cost. A run that was killed goes on when the same command
-/// is given again.
+/// its group becomes more probable. An adapter is learnt, or every weight where the recipe has none. RUN gets metrics, all
+/// trajectories, checkpoints, and in RUN/policy that of the best step of the last stage: the one with the highest mean
+/// reward on the validation questions, or where the reward prices searches, with the highest EM less `grpo.thrift` times
+/// their cost. A run that was killed goes on when the same command is given again.
 ///
 /// Stages that are trained one by one, each with the policy before as --init, have the learning rates and the questions
 /// that they would have in one run; the optimizer's moments begin anew.
@@ -52,7 +48,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     asked: Asked,
 
-    /// The policy or run to begin with; without it a new adapter, which does as the base model does.
+    /// The policy or run to begin with; without it the base model as it is.
     #[arg(long, value_name = "DIR")]
     init: Option<PathBuf>,
 
@@ -75,7 +71,8 @@ pub(crate) struct Args {
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "4GiB")]
     kv_bytes: Size,
 
-    /// What makes the rollouts: `cpu`, `cuda`, `cuda:N`, or `auto`.
+    /// What makes the rollouts: `cpu`, `cuda`, `cuda:N`, or `auto`. Where all weights are learnt it is the processor: a card
+    /// takes an adapter between two steps, but not new weights.
     #[arg(long, env = "WAYMARK_ROLLOUT_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     rollout_device: Device,
 
@@ -94,46 +91,63 @@ impl Args {
         let recipe = self.asked.open()?;
         let settings = recipe.grpo(&self.asked.recipe)?;
         let (goals, behind) = self.goals(settings)?;
-        ensure!(recipe.adapter.is_some(), "{NO_ADAPTER}");
         self.check_reference(settings)?;
+        let device = rolls_on(self.rollout_device, &recipe)?;
         let sheets = self.asking.sheets(settings.validation)?;
         let team = self.machine.team();
         let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
-        let begun = self.begin(&recipe, &base, &mut learner)?;
-        let (engine, embedder) = self.engine(&recipe, settings, &team, self.machine.is_also(self.rollout_device))?;
-        let (fields, over) = self.asking.fields(sheets, &engine, embedder, team.threads())?;
+        let Begun { reference, origin } = self.begin(&recipe, settings, &base, &mut learner)?;
         let policy = recipe.policy()?;
         let exchange = tempfile::tempdir()?;
-        let campaign = Campaign {
-            settings,
-            seed: recipe.seed,
-            goals: &goals,
-            behind,
-            whole: settings.stages.iter().map(|stage| stage.steps as u64).sum(),
-            fields: &fields,
-            policy: &policy,
-            engine: &engine.engine,
-            reference: &begun.reference,
-            exchange: exchange.path().join("adapter"),
+        let (runtime, embedder) = self.engine(&recipe, settings, &team, device)?;
+        let trained = async {
+            let (fields, over) = self.asking.fields(sheets, &runtime, embedder, team.threads())?;
+            let campaign = Campaign {
+                settings,
+                seed: recipe.seed,
+                goals: &goals,
+                behind,
+                whole: settings.stages.iter().map(|stage| stage.steps as u64).sum(),
+                fields: &fields,
+                policy: &policy,
+                engine: &runtime.engine,
+                reference: &reference,
+                exchange: exchange.path().join("adapter"),
+            };
+            self.run_campaign(&campaign, &recipe, (&base, origin), over, &mut learner).await
         };
+        let trained = trained.await;
+        // Whatever came of it.
+        runtime.engine.end(device.step_limit).await;
+        trained
+    }
+
+    /// What was asked for: the plan of it, or the training.
+    async fn run_campaign(
+        &self,
+        campaign: &Campaign<'_>,
+        recipe: &Recipe,
+        (base, origin): (&Base, Origin),
+        over: Facts,
+        learner: &mut Learner,
+    ) -> anyhow::Result<()> {
         if self.asked.dry_run {
-            return plan::grpo(&recipe, &campaign, &mut learner, self.kv_bytes.0).await;
+            return plan::grpo(recipe, campaign, learner, self.kv_bytes.0).await;
         }
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];
         facts.extend(over);
-        facts.extend(asked::device(&learner));
-        facts.extend([("init", Value::String(begun.init)), ("reference", Value::String(begun.compared))]);
-        let facts = asked::facts("grpo", &recipe, &facts)?;
-        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, settings.keep_last)?;
+        facts.extend(asked::device(learner));
+        facts.extend([("init", Value::String(origin.init)), ("reference", Value::String(origin.compared))]);
+        let facts = asked::facts("grpo", recipe, &facts)?;
+        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
         const SHOWN: &[&str] =
             &["reward", "em", "f1", "format_valid", "searches", "kl", "step_seconds", "validation_merit"];
         let bar = Bar::new("grpo", ledger.state().step, campaign.steps(), SHOWN);
         let data = asked::fingerprints(&self.asking.questions)?;
-        let mut producer =
-            Producer { bar, recipe: &recipe, kind: "grpo", data, before: begun.before, base: &base.path };
-        campaign.train(&mut learner, &mut ledger, &mut producer).await?;
-        producer.finish(&ledger, &mut learner)
+        let mut producer = Producer { bar, recipe, kind: "grpo", data, before: origin.before, base: &base.path };
+        campaign.train(learner, &mut ledger, &mut producer).await?;
+        producer.finish(&ledger, learner)
     }
 
     /// The stages to train, and the steps of those before them.
@@ -162,34 +176,40 @@ impl Args {
     }
 
     /// Sets the learner to what training begins with.
-    fn begin(&self, recipe: &Recipe, base: &Base, learner: &mut Learner) -> anyhow::Result<Begun> {
+    fn begin(&self, recipe: &Recipe, settings: &Grpo, base: &Base, learner: &mut Learner) -> anyhow::Result<Begun> {
+        let measured = settings.loss.kl > 0.0;
+        // Of all weights there is no base beside them: it is what they are before --init.
+        let from_base = measured && recipe.adapter.is_none() && settings.reference == Reference::Base;
+        let mut reference = if from_base { learner.values().to_vec() } else { Vec::new() };
         let (before, init) = match &self.init {
             Some(dir) => asked::take("--init", dir, recipe, base, learner)?,
             None => (None, String::new()),
         };
-        let own = learner.values().to_vec();
-        let Some(dir) = &self.reference else {
-            return Ok(Begun { before, init, reference: own, compared: String::new() });
-        };
-        let (_, compared) = asked::take("--reference", dir, recipe, base, learner)?;
-        let reference = learner.values().to_vec();
-        learner.set_values(&own)?;
-        Ok(Begun { before, init, reference, compared })
+        let mut compared = String::new();
+        if let Some(dir) = &self.reference {
+            let own = learner.values().to_vec();
+            (_, compared) = asked::take("--reference", dir, recipe, base, learner)?;
+            reference = learner.values().to_vec();
+            learner.set_values(&own)?;
+        } else if measured && settings.reference == Reference::Initial {
+            reference = learner.values().to_vec();
+        }
+        Ok(Begun { reference, origin: Origin { before, init, compared } })
     }
 
-    /// The engine that makes the rollouts, and what embeds queries for their searches. `shared` is whether a card learns,
-    /// which may be the same one.
+    /// The engine that makes the rollouts, and what embeds queries for their searches.
     fn engine(
         &self,
         recipe: &Recipe,
         settings: &Grpo,
         team: &Arc<Team>,
-        shared: bool,
+        device: DeviceConfig,
     ) -> anyhow::Result<(Runtime, Embedding)> {
         // The learner's, so that both say the same; a card computes in bf16 whatever is asked.
         let rounded = Some(recipe.arithmetic).filter(|arithmetic| *arithmetic != Arithmetic::F32);
-        let mut device = DeviceConfig::of(self.rollout_device).with(rounded);
-        if shared {
+        let mut device = device.with(rounded);
+        // A card that learns may be the same one.
+        if self.machine.is_also(device.device) {
             device.share = SHARED;
         }
         let model = ModelConfig {
@@ -211,14 +231,55 @@ impl Args {
     }
 }
 
+/// What makes the rollouts of a recipe.
+///
+/// # Errors
+/// For a card where all weights are learnt.
+fn rolls_on(device: Device, recipe: &Recipe) -> anyhow::Result<DeviceConfig> {
+    let whole = recipe.adapter.is_none();
+    ensure!(
+        !(whole && matches!(device, Device::Cuda(_))),
+        "--rollout-device {device}: the recipe learns all weights, which a card does not take between two steps: take \
+         cpu, or give the recipe an [adapter]"
+    );
+    Ok(DeviceConfig::of(if whole { Device::Cpu } else { device }))
+}
+
 /// What training begins with.
 struct Begun {
+    /// What the divergence is measured from; nothing where that is what an adapter lies beside, or none is measured.
+    reference: Vec<f32>,
+    origin: Origin,
+}
+
+/// Where it comes from.
+struct Origin {
     /// The record of the training before.
     before: Option<Table>,
-    /// The hash of the adapter it begins with; nothing for a new one.
+    /// The hash of the values it begins with; nothing for the base model.
     init: String,
-    /// What the divergence is measured from.
-    reference: Vec<f32>,
-    /// The hash of the adapter that has these values, where another was named.
+    /// The hash of the values that the divergence is measured from, where others were named.
     compared: String,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::tiny;
+
+    #[test]
+    fn a_card_rolls_out_adapters_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let adapter = tiny::recipe(temp.path());
+        let whole = Recipe { adapter: None, ..adapter.clone() };
+        for device in [Device::Cpu, Device::Auto, Device::Cuda(1)] {
+            assert_eq!(rolls_on(device, &adapter).unwrap().device, device);
+        }
+        for device in [Device::Cpu, Device::Auto] {
+            assert_eq!(rolls_on(device, &whole).unwrap().device, Device::Cpu);
+        }
+        let error = rolls_on(Device::Cuda(1), &whole).unwrap_err().to_string();
+        assert!(error.contains("--rollout-device cuda:1") && error.contains("all weights"), "{error}");
+    }
 }

@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use waymark_models::Arithmetic;
-use waymark_models::gradient::{Learner, Score, Slope};
+use waymark_models::gradient::{Learner, Score, Slope, Tune};
 
 use super::bar::duration;
 use crate::grpo::Campaign;
 use crate::pack::{Sequence, pack, split};
-use crate::recipe::{Recipe, Sft};
+use crate::recipe::{Grpo, Recipe, Sft};
 use crate::sft::{Course, Lesson, Lessons};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -89,11 +89,7 @@ pub(super) async fn grpo(
     let updates = rollouts.div_ceil(settings.mini_batch);
     writeln!(out, "per step   {rollouts} rollouts of about {each:.0} tokens once shared, {updates} optimizer steps")?;
     memory(&mut out, learner, settings.pack_tokens)?;
-    writeln!(
-        out,
-        "           and {:.1} GiB for the KV of the rollouts, and the engine's weights",
-        kv_bytes as f64 / GIB
-    )?;
+    aside(&mut out, learner, settings, kv_bytes)?;
     let all = duration(campaign.steps() as f64 * (rolling + learning));
     writeln!(out, "time       about {all}: {rolling:.0} s of rollouts and {learning:.0} s of learning per step,")?;
     writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;
@@ -116,6 +112,21 @@ fn memory(out: &mut impl Write, learner: &Learner, tokens: usize) -> io::Result<
     let optimizer = 2 * size_of::<f32>() * learner.values().len();
     let gib = (learner.bytes(tokens) + optimizer) as f64 / GIB;
     writeln!(out, "memory     {gib:.1} GiB with passes of {tokens} tokens")
+}
+
+/// What rollouts take beside the learner. Of all weights the engine has a set of its own, and those that the divergence is
+/// measured from stay. A checkpoint is made in memory first, values and moments; that is more than what is there for a
+/// moment while the engine takes new weights, a copy and a second set, or while the divergence is measured.
+fn aside(out: &mut impl Write, learner: &Learner, settings: &Grpo, kv_bytes: usize) -> io::Result<()> {
+    let kv = kv_bytes as f64 / GIB;
+    if *learner.tune() != Tune::Full {
+        return writeln!(out, "           and {kv:.1} GiB for the KV of the rollouts, and the engine's weights");
+    }
+    let set = size_of_val(learner.values()) as f64 / GIB;
+    let reference = if settings.loss.kl > 0.0 { set } else { 0.0 };
+    writeln!(out, "           and {kv:.1} GiB for the KV of the rollouts, {set:.1} GiB for the engine's weights,")?;
+    writeln!(out, "           {reference:.1} GiB for those that the divergence is measured from,")?;
+    writeln!(out, "           {:.1} GiB for copies, while a checkpoint is written", 3.0 * set)
 }
 
 /// Tokens per second, forward and backward, of the first pass over `sequences`; the gradient is left at zero.

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
 
-    /// A policy or run to begin with, instead of a new adapter.
+    /// A policy or run to begin with, instead of the base model as it is.
     #[arg(long, value_name = "DIR")]
     init: Option<PathBuf>,
 

@@ -8,7 +8,7 @@ use crate::pack::{Sequence, pack, split};
 /// For each sequence, a log-probability per token in nats; zeros where nothing is learnt.
 pub type Logprobs = Vec<Vec<f32>>;
 
-/// The log-probability of every learnt token of `sequences`. `base` leaves the adapter out.
+/// The log-probability of every learnt token of `sequences`. `base` leaves the adapter out, where one is learnt.
 ///
 /// # Errors
 /// When the model refuses.

@@ -1,7 +1,7 @@
 //! Learning from rewards by GRPO: groups of trajectories of the same question, each worth what it is above its group.
 //!
-//! A step: the engine gets the adapter as it is, rollouts are made and rewarded, the reference and the policy itself say
-//! how probable they find the tokens, and a few optimizer steps follow.
+//! A step: the engine gets what is learnt as it is, an adapter or all weights; rollouts are made and rewarded, the
+//! reference and the policy itself say how probable they find the tokens, and a few optimizer steps follow.
 
 mod goal;
 mod likelihood;
@@ -17,7 +17,7 @@ use std::time::Instant;
 use waymark::agent::Policy;
 use waymark::engine::Engine;
 use waymark::evaluate::Question;
-use waymark_models::gradient::Learner;
+use waymark_models::gradient::{Learner, Tune};
 
 use crate::TrainError;
 use crate::ledger::{Ledger, Watch};
@@ -54,7 +54,8 @@ pub struct Campaign<'a> {
     pub policy: &'a Policy,
     /// What makes the rollouts: the engine of all fields.
     pub engine: &'a Engine,
-    /// The values that the divergence is measured from, if it is not the base model.
+    /// The values that the divergence is measured from; not looked at where that is what an adapter lies beside, and where
+    /// nothing is measured.
     pub reference: &'a [f32],
     /// A folder through which adapters get into the engine.
     pub exchange: PathBuf,
@@ -254,8 +255,8 @@ impl Campaign<'_> {
         };
         let reference = match self.settings.reference {
             _ if self.settings.loss.kl == 0.0 => old.clone(),
-            Reference::Base => logprobs(learner, &sequences, tokens, true)?,
-            Reference::Initial => logprobs_under(learner, self.reference, &sequences, tokens)?,
+            Reference::Base if *learner.tune() != Tune::Full => logprobs(learner, &sequences, tokens, true)?,
+            _ => logprobs_under(learner, self.reference, &sequences, tokens)?,
         };
         Ok((old, reference, row))
     }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use waymark::agent::{Policy, Sampling};
 use waymark::evaluate::Question;
-use waymark_models::gradient::Learner;
+use waymark_models::gradient::{Learner, Tune};
 
 use super::{Campaign, numbers};
 use crate::TrainError;
@@ -52,11 +52,19 @@ impl Campaign<'_> {
         rollouts(&policy, &self.questions(step), &plan).await
     }
 
-    /// The policy with the learner's values: an adapter of a new generation, so that no cached KV of another is used. It
-    /// is unloaded with the policy.
+    /// The policy with the learner's values. No cached KV of others is used: an adapter is of a new generation, and is
+    /// unloaded with the policy; all weights take the place of the engine's, which rests.
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
-        learner.save_adapter(&self.exchange, "rollout")?;
-        let lease = Some(self.engine.lease_adapter(self.exchange.clone()).await?);
+        let lease = match learner.tune() {
+            Tune::Lora(_) => {
+                learner.save_adapter(&self.exchange, "rollout")?;
+                Some(self.engine.lease_adapter(self.exchange.clone()).await?)
+            }
+            Tune::Full => {
+                self.engine.replace_weights(learner.weights()?).await?;
+                None
+            }
+        };
         let mut policy = Policy { lease, guided: false, ..self.policy.clone() };
         // Bounded by tokens alone: many episodes share the machine, and a clock would make them differ.
         policy.budget.seconds = 86_400.0;

@@ -81,8 +81,19 @@ fn engine(weights: &Weights) -> Runtime {
     Runtime::new(engine, tokenizer, None, vec![257], None)
 }
 
-/// Trains in `dir`; breaks off after each row that `stop` says.
-async fn run(weights: &Weights, dir: &Path, settings: &Grpo, mut stop: impl FnMut(&Row) -> bool + Send) -> Vec<f32> {
+/// Trains an adapter in `dir`; breaks off after each row that `stop` says.
+async fn run(weights: &Weights, dir: &Path, settings: &Grpo, stop: impl FnMut(&Row) -> bool + Send) -> Vec<f32> {
+    run_with(tiny::learner(weights), weights, dir, settings, stop).await
+}
+
+/// Trains what `learner` learns, from its values on.
+async fn run_with(
+    mut learner: Learner,
+    weights: &Weights,
+    dir: &Path,
+    settings: &Grpo,
+    mut stop: impl FnMut(&Row) -> bool + Send,
+) -> Vec<f32> {
     let question = |text: &str| Question { id: text.into(), question: text.into(), ..Question::default() };
     let runtime = engine(weights);
     let field = Field {
@@ -96,7 +107,6 @@ async fn run(weights: &Weights, dir: &Path, settings: &Grpo, mut stop: impl FnMu
     };
     let text = "name = \"bandit\"\nprotocol = \"plain\"\n[budget]\nturn_tokens = 8\nsampled_tokens = 8\n";
     let policy = Policy::parse(text, Path::new("policy.toml")).unwrap();
-    let mut learner = tiny::learner(weights);
     let reference = learner.values().to_vec();
     let exchange = tempfile::tempdir().unwrap();
     let campaign = Campaign {
@@ -164,17 +174,57 @@ async fn the_reward_rises_and_rollouts_agree_with_the_learner() {
     assert!(samples.iter().all(|sample| sample.count(Origin::Policy) <= 8));
 }
 
+/// Prompts come again from step to step: what an engine had cached of them with the weights before would show here.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_weights_learn_and_the_engine_has_them_at_once() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let dir = temp.path().join("run");
+    let settings = Grpo { learning_rate: 3e-3, ..settings() };
+    let last = run_with(tiny::whole(&weights), &weights, &dir, &settings, |_| false).await;
+    let reward = numbers(&dir, "reward");
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&reward[9..]) > mean(&reward[..3]) + 0.15, "{reward:?}");
+    let drift = numbers(&dir, "logprob_drift_max");
+    assert!(drift.len() == 12 && drift.iter().all(|&drift| drift < 1e-3), "{drift:?}");
+    // And the weights that answered were others than those it began with: so is every tensor in the end.
+    let kl = numbers(&dir, "kl");
+    assert!(kl.iter().all(|&kl| kl >= 0.0) && mean(&kl[9..]) > 1e-2, "{kl:?}");
+    let first = tiny::whole(&weights);
+    let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+    let lessons: Vec<Lesson> = samples[11 * 24..].iter().map(Lesson::new).collect();
+    let sequences: Vec<_> = lessons.iter().map(Lesson::sequence).collect();
+    let stale = logprobs(&mut tiny::whole(&weights), &sequences, 1000, false).unwrap();
+    let apart = |(sample, stale): (&Sample, &Vec<f32>)| {
+        let sampled = sample.sampled_logprobs().into_iter().zip(sample.loss_mask()).zip(stale);
+        sampled.filter_map(|((own, learnt), stale)| Some((own.filter(|_| learnt)? - stale).abs())).fold(0.0, f32::max)
+    };
+    let most = samples[11 * 24..].iter().zip(&stale).map(apart).fold(0.0, f32::max);
+    assert!(most > 0.1, "the weights before would say the same: {most}");
+    for parameter in first.parameters() {
+        let (name, range) = (&parameter.name, parameter.range.clone());
+        assert!(first.values()[range.clone()] != last[range], "{name} has learnt nothing");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_training_ends_in_the_same_weights() {
     let temp = tempfile::tempdir().unwrap();
     let weights = tiny::weights(temp.path(), 259);
-    let (whole, parts) = (temp.path().join("whole"), temp.path().join("parts"));
-    let settings = Grpo { recompute: false, skip_flat: true, reference: Reference::Base, ..settings() };
-    let wanted = run(&weights, &whole, &settings, |_| false).await;
-    for stop in [2, 4, 11] {
-        run(&weights, &parts, &settings, |row| row.step == stop).await;
+    for learner in [tiny::learner, tiny::whole] {
+        interrupted(&weights, &temp.path().join(format!("{}", learner(&weights).values().len())), learner).await;
     }
-    assert_eq!(run(&weights, &parts, &settings, |_| false).await, wanted);
+}
+
+async fn interrupted(weights: &Weights, dir: &Path, learner: fn(&Weights) -> Learner) {
+    std::fs::create_dir(dir).unwrap();
+    let (whole, parts) = (dir.join("whole"), dir.join("parts"));
+    let settings = Grpo { recompute: false, skip_flat: true, reference: Reference::Base, ..settings() };
+    let wanted = run_with(learner(weights), weights, &whole, &settings, |_| false).await;
+    for stop in [2, 4, 11] {
+        run_with(learner(weights), weights, &parts, &settings, |row| row.step == stop).await;
+    }
+    assert_eq!(run_with(learner(weights), weights, &parts, &settings, |_| false).await, wanted);
     for name in ["reward", "kl", "gradient_norm", "bandit/em"] {
         assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
     }

@@ -126,6 +126,11 @@ pub fn policy_dir(path: &Path) -> PathBuf {
     if path.join("policy.toml").is_file() || !inner.is_dir() { path.to_owned() } else { inner }
 }
 
+/// Where the checkpoint of the policy in `dir` lies, if all its weights were learnt.
+pub fn model_dir(dir: &Path) -> PathBuf {
+    dir.join(WHOLE)
+}
+
 /// The name and the hash of a file that is learnt from.
 ///
 /// # Errors

@@ -52,7 +52,7 @@ pub(super) fn write(dir: &Path, learner: &Learner, base: &Path) -> Result<(), Tr
     let config = dir.join("config.json");
     let text = fs::read(&config).map_err(RunError::io("read", &config))?;
     fs::write(&config, in_f32(&text)).map_err(RunError::io("write", &config))?;
-    let bytes: Vec<u8> = learner.values().iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes: &[u8] = bytemuck::cast_slice(learner.values());
     let path = dir.join("model.safetensors");
     let refuse =
         |error: safetensors::SafeTensorError| RunError::Checkpoint { path: path.clone(), reason: error.to_string() };

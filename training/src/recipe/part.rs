@@ -151,7 +151,7 @@ pub enum Reference {
     /// The policy that the run began with.
     #[default]
     Initial,
-    /// The base model without any adapter.
+    /// The base model: without any adapter, or with the weights of the checkpoint where all are learnt.
     Base,
 }
 

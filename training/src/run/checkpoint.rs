@@ -77,12 +77,15 @@ impl Checkpoints {
         fs::create_dir_all(&self.dir).map_err(RunError::io("create", &self.dir))?;
         let path = self.path(state.step);
         let (first, second) = optimizer.moments();
-        let bytes: Vec<_> = [values, first, second].map(little_endian).into_iter().collect();
-        let tensors = ["values", "first", "second"].into_iter().zip(&bytes);
+        // As they lie there, for they may be all weights of a model: who computes here is little-endian, as the format.
+        let tensors = [("values", values), ("first", first), ("second", second)];
         let refuse =
             |error: &dyn std::fmt::Display| RunError::Checkpoint { path: path.clone(), reason: error.to_string() };
-        let views = tensors.map(|(name, bytes)| Ok((name, TensorView::new(Dtype::F32, vec![values.len()], bytes)?)));
-        let views: Vec<_> = views.collect::<Result<_, safetensors::SafeTensorError>>().map_err(|e| refuse(&e))?;
+        let mut views = Vec::with_capacity(tensors.len());
+        for (name, floats) in tensors {
+            let view = TensorView::new(Dtype::F32, vec![floats.len()], bytemuck::cast_slice(floats));
+            views.push((name, view.map_err(|error| refuse(&error))?));
+        }
         let state_text = serde_json::to_string(state).map_err(|error| refuse(&error))?;
         let facts = [(STATE, state_text), (UPDATES, optimizer.steps().to_string())];
         let facts = facts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect();
@@ -158,10 +161,6 @@ fn read(bytes: &[u8], settings: Optimizer) -> Result<Checkpoint, String> {
         return Err(format!("{} values with {} and {} moments", values.len(), first.len(), second.len()));
     }
     Ok(Checkpoint { state, values, optimizer: AdamW::resume(settings, first, second, updates) })
-}
-
-fn little_endian(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

@@ -20,9 +20,6 @@ use crate::engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
 /// Rows of a comparison's steps, and how far they go.
 const LIMITS: Limits = Limits { rows: 64, tokens: 8192, context: 1024 };
 
-/// How long the card may take for a step.
-const LIMIT: Duration = Duration::from_secs(60);
-
 /// What the mean difference of log-probabilities may be between `bf16` and `f32`: rounding gives a few thousandths.
 const HALF: f64 = 0.05;
 
@@ -55,16 +52,17 @@ pub(super) fn best(ordinal: usize) -> Result<(Best, String), CudaError> {
     Ok((Best { bandwidth: ceilings.bandwidth, operations: ceilings.operations }, about))
 }
 
-/// A backend with random weights in a shape.
+/// A backend with random weights in a shape, whose steps may take `limit`.
 pub(super) fn backend(
     ordinal: usize,
     shape: &Shape,
     limits: Limits,
     graphs: bool,
+    limit: Duration,
     team: Arc<Team>,
 ) -> Result<(CudaBackend, Ready), CudaError> {
     let begun = Instant::now();
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit: LIMIT };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit };
     let mut decoder = CudaDecoder::load(Source::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
     let plan = *decoder.plan();
@@ -78,10 +76,16 @@ pub(super) fn backend(
 }
 
 /// The card against the processor, batches against single rows, and graphs against single launches, over one checkpoint.
-pub(super) fn agreement(ordinal: usize, weights: &Weights, team: Arc<Team>) -> anyhow::Result<Vec<Agreement>> {
+/// A step of the card may take `limit`.
+pub(super) fn agreement(
+    ordinal: usize,
+    weights: &Weights,
+    limit: Duration,
+    team: Arc<Team>,
+) -> anyhow::Result<Vec<Agreement>> {
     let context = LIMITS.context.min(weights.config().context);
     let limits = Limits { context, ..LIMITS };
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit: LIMIT };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit };
     let decoder = CudaDecoder::load(Source::Checkpoint(weights), &options)?;
     let mut card = CudaBackend::new(decoder, "card", 1, Arc::clone(&team));
     let vocab = weights.config().vocab;

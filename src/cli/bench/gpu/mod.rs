@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use crate::config::Device;
+use crate::config::{Device, StepArgs};
 use report::Report;
 use shape::Shape;
 
@@ -113,6 +113,10 @@ pub(crate) struct Args {
     /// How long a search takes where there is no index.
     #[arg(long, default_value_t = 20)]
     search_ms: u64,
+
+    #[command(flatten)]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is waited for"))]
+    patience: StepArgs,
 
     /// Threads that compute what is left to the processor; 0 takes one per core.
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]

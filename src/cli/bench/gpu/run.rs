@@ -190,7 +190,9 @@ impl Args {
         let mut failures = Failures::default();
         if self.wants(Part::Check) {
             report.kernels = failures.keep("kernels", card::kernels(ordinal, 1));
-            let agreement = self.compared().and_then(|weights| card::agreement(ordinal, &weights, Arc::clone(&team)));
+            let limit = self.patience.limit();
+            let agreement = self.compared();
+            let agreement = agreement.and_then(|weights| card::agreement(ordinal, &weights, limit, Arc::clone(&team)));
             report.agreement = failures.keep("agreement", agreement).unwrap_or_default();
             let learnt = self.learning(ordinal, &team, report);
             failures.keep("learning", learnt);
@@ -224,7 +226,8 @@ impl Args {
             tokens: self.step_tokens(),
             context: self.longest().min(shape.config.context),
         };
-        let (backend, ready) = super::card::backend(ordinal, shape, limits, graphs, Arc::clone(team))?;
+        let limit = self.patience.limit();
+        let (backend, ready) = super::card::backend(ordinal, shape, limits, graphs, limit, Arc::clone(team))?;
         let engine = self.engine(Box::new(backend))?;
         if graphs {
             report.ready.push(ready);

@@ -1,0 +1,71 @@
+//! Tensors that are in memory already: what a learner has made of a checkpoint.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+
+use sha2::{Digest, Sha256};
+
+use super::map::sample;
+use super::view::{GgmlKind, TensorView};
+use super::{Source, Weights};
+use crate::ModelError;
+use crate::decoder::DecoderConfig;
+
+/// Tensors in `f32`, one after the other.
+pub(super) struct Memory {
+    values: Vec<f32>,
+    places: HashMap<String, Place>,
+}
+
+struct Place {
+    shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+impl Memory {
+    pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
+        let Some(Place { shape, range }) = self.places.get(name) else {
+            return Err(ModelError::Tensor { name: name.to_owned(), reason: "not among those in memory".to_owned() });
+        };
+        let bytes = bytemuck::cast_slice(&self.values[range.clone()]);
+        Ok(TensorView { kind: GgmlKind::F32, shape: shape.clone(), bytes: Cow::Borrowed(bytes) })
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} tensors, {} values)", self.places.len(), self.values.len())
+    }
+}
+
+impl Weights {
+    /// Weights of a decoder that lie in `values`: the named tensors with their shapes, one after the other, row-major.
+    ///
+    /// # Errors
+    /// [`ModelError::Input`] when there are more or fewer values than the shapes hold.
+    pub fn in_memory(
+        config: DecoderConfig,
+        tensors: impl IntoIterator<Item = (String, Vec<usize>)>,
+        values: Vec<f32>,
+    ) -> Result<Self, ModelError> {
+        let (mut places, mut end) = (HashMap::new(), 0);
+        for (name, shape) in tensors {
+            let range = end..end + shape.iter().product::<usize>();
+            end = range.end;
+            places.insert(name, Place { shape, range });
+        }
+        if end != values.len() {
+            return Err(ModelError::Input(format!("{} values, the tensors hold {end}", values.len())));
+        }
+        let (mut hash, mut id) = (Sha256::new(), [0; 16]);
+        sample(bytemuck::cast_slice(&values), &mut hash);
+        id.copy_from_slice(&hash.finalize()[..16]);
+        Ok(Self { source: Source::Memory(Memory { values, places }), config, id })
+    }
+}

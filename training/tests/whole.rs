@@ -1,0 +1,153 @@
+//! `train grpo` of every weight, from the command line: planned, killed and resumed, and gone on with.
+#![allow(clippy::unwrap_used)]
+
+mod small;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use small::model;
+use waymark::cli::embedding::Embedding;
+use waymark_index::{BuildOptions, Corpus, Document, build};
+
+/// Nothing is ever right: what is learnt is to be less sure.
+const RECIPE: &str = r#"
+name = "tiny"
+base = "BASE"
+seed = 3
+[policy]
+protocol = "plain"
+[policy.budget]
+turn_tokens = 6
+sampled_tokens = 6
+[grpo]
+learning_rate = 1e-3
+schedule = "constant"
+warmup = 0.0
+questions = 2
+group = 2
+mini_batch = 4
+micro_batch = 4
+pack_tokens = 400
+sampling = { temperature = 1.0 }
+concurrent = 4
+validation = 1
+validate_every = 2
+save_every = 1
+keep_last = 2
+[grpo.loss]
+kl = 0.1
+entropy = 0.1
+[[grpo.stages]]
+steps = 5
+reward = "exact_match"
+[[grpo.stages]]
+steps = 2
+reward = "exact_match"
+"#;
+
+/// A folder with a base model, a recipe, questions and an index.
+fn ready() -> tempfile::TempDir {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    model(dir);
+    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
+    let question = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"nobody says this\"]}}\n");
+    fs::write(dir.join("questions.jsonl"), (4..12).map(question).collect::<String>()).unwrap();
+    let text = |name: &str| Document {
+        id: name.to_owned(),
+        title: name.to_owned(),
+        text: format!("{name} is a word"),
+        triples: None,
+        metadata: None,
+    };
+    let corpus = Corpus::from_documents("words", ["w1", "w2"].map(text).to_vec());
+    build(corpus, &Embedding::Mock, &dir.join("index"), &BuildOptions::default(), &()).unwrap();
+    temp
+}
+
+fn train(dir: &Path, out: &str, flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+    command.args(["grpo", "--threads", "1", "--kv-bytes", "8MiB", "--embedder", "mock", "--recipe", "recipe.toml"]);
+    command.args(["--questions", "questions.jsonl", "--index", "index", "--out", out]).args(flags).current_dir(dir);
+    command
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn done(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn weights(run: &Path) -> Vec<u8> {
+    fs::read(run.join("policy/model/model.safetensors")).unwrap()
+}
+
+#[test]
+fn every_weight_is_learnt_from_rewards_and_gone_on_with() {
+    let temp = ready();
+    let dir = temp.path();
+    let plan = done(train(dir, "first", &["--stage", "1", "--dry-run"]));
+    for part in ["learnt ", "GiB for the engine's weights", "that the divergence is measured from", "GiB for copies"] {
+        assert!(plan.contains(part), "{part} is missing in {plan}");
+    }
+    assert!(!dir.join("first").exists());
+    done(train(dir, "first", &["--stage", "1"]));
+    let first = weights(&dir.join("first"));
+    assert_ne!(first, fs::read(dir.join("model.safetensors")).unwrap());
+
+    let on = ["--stage", "2", "--init", "first", "--reference", "first"];
+    done(train(dir, "second", &on));
+    let second = weights(&dir.join("second"));
+    assert!(second.len() == first.len() && second != first);
+    let policy: toml::Table =
+        toml::from_str(&fs::read_to_string(dir.join("second/policy/policy.toml")).unwrap()).unwrap();
+    assert_eq!((policy["base"].as_str(), policy["training"]["before"]["kind"].as_str()), (Some("model"), Some("grpo")));
+    // The weights that a run began with are part of what it is known by.
+    let other = train(dir, "second", &["--stage", "2"]).output().unwrap();
+    assert!(!other.status.success() && told(&other).contains("init = "), "{}", told(&other));
+    // What comes out is a base model like any other.
+    let based = format!("base={:?}", dir.join("first/policy/model").to_str().unwrap());
+    done(train(dir, "third", &["--stage", "2", "--set", &based]));
+    assert_eq!(weights(&dir.join("third")), second, "the same weights, by another way");
+}
+
+#[test]
+fn killed_and_left_alone_end_in_the_same_weights() {
+    let temp = ready();
+    let dir = temp.path();
+    done(train(dir, "whole", &[]));
+    let mut killed = 0;
+    for step in [1, 3, 6] {
+        let mut running = train(dir, "killed", &[]).spawn().unwrap();
+        let reached = |at: u64| dir.join(format!("killed/checkpoints/step-{at:06}.safetensors")).is_file();
+        while !(step..=7).any(reached) && running.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        running.kill().unwrap();
+        killed += usize::from(!running.wait().unwrap().success());
+    }
+    assert!(killed > 0, "no run was killed before its end");
+    done(train(dir, "killed", &[]));
+    assert_eq!(weights(&dir.join("killed")), weights(&dir.join("whole")));
+}
+
+#[test]
+fn what_is_no_policy_of_all_weights_is_not_gone_on_with() {
+    let temp = ready();
+    let dir = temp.path();
+    fs::create_dir(dir.join("adapter")).unwrap();
+    fs::write(dir.join("adapter/policy.toml"), "name = \"other\"\nprotocol = \"plain\"\n").unwrap();
+    for flag in ["--init", "--reference"] {
+        let output = train(dir, "run", &[flag, "adapter"]).output().unwrap();
+        let told = told(&output);
+        assert!(!output.status.success() && told.contains(flag) && told.contains("learns all weights"), "{told}");
+    }
+    assert!(!dir.join("run").exists());
+}
