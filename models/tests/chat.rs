@@ -101,3 +101,17 @@ fn a_template_cannot_hang() {
     let template = ChatTemplate::new(endless, "", "").unwrap();
     assert!(template.render(&[], true).unwrap_err().to_string().contains("fuel"));
 }
+
+#[test]
+fn what_has_no_end_is_refused() {
+    let source = format!("{{% for i in range(1000) %}}{}{{% endfor %}}", "x".repeat(10_000));
+    let endless = ChatTemplate::new(&source, "", "").unwrap();
+    let said = |text: &str| [Message::new("user", text)];
+    let refused = endless.render(&said("hi"), true).unwrap_err().to_string();
+    assert!(refused.contains("writes more than 1048"), "{refused}");
+    // Long messages make long prompts.
+    let long = "y".repeat(1 << 20);
+    assert!(endless.render(&said(&long), true).is_ok());
+    let twice = ChatTemplate::new("{{ messages[0].content }}{{ messages[0].content }}", "", "").unwrap();
+    assert_eq!(twice.render(&said(&long), true).unwrap().len(), 2 << 20);
+}

@@ -1,16 +1,33 @@
 //! No protocol at all: a text is continued, and what is written is the answer as it stands.
 
+use std::sync::Arc;
+
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{Guide, Offer};
 use super::plain::Plain;
+use super::policy::Policy;
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Tags};
+use super::variant::Variant;
 
 static TAGS: Tags = Tags { outside: Kind::Answer, begins: Kind::Answer, pairs: &[], names: &[], trims: false };
 
 /// The protocol; see the module. It belongs to no policy: any may continue a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verbatim;
+
+impl Verbatim {
+    /// A policy's weights without the protocol they were trained in, within its time.
+    pub fn over(policy: &Policy) -> Policy {
+        Policy {
+            protocol: Arc::new(Verbatim),
+            budget: Budget { seconds: policy.budget.seconds, ..Verbatim.budget() },
+            guided: false,
+            variant: Variant::Serving,
+            ..policy.clone()
+        }
+    }
+}
 
 impl Protocol for Verbatim {
     fn name(&self) -> &'static str {

@@ -1,5 +1,7 @@
 //! From a checked request to running episodes.
 
+use std::iter;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +39,8 @@ pub(super) async fn start(
     start_all(state, caller, policy, vec![question], n).await
 }
 
-/// Starts `n` episodes of each question, those of one question after those of the one before.
+/// Starts `n` episodes of each question, those of one question after those of the one before: the ids count all of them,
+/// the seeds those of their own question.
 pub(super) async fn start_all(
     state: &AppState,
     caller: &Caller,
@@ -51,9 +54,12 @@ pub(super) async fn start_all(
     let schema = questions.iter().any(|(_, options)| options.json.is_some());
     let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
     let build = move || -> Result<Vec<Recorded>, ApiError> {
-        let each = questions.into_iter().zip(records);
-        let each = each.map(|(question, record)| choices(&owned, &caller_owned, &policy_owned, question, n, record));
-        Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+        let mut episodes = Vec::with_capacity(questions.len() * n);
+        for (question, record) in questions.into_iter().zip(records) {
+            let places = episodes.len()..episodes.len() + n;
+            episodes.extend(choices(&owned, &caller_owned, &policy_owned, question, places, record)?);
+        }
+        Ok(episodes)
     };
     let episodes = if schema { compile(state, build).await? } else { beside(build).await? };
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
@@ -62,33 +68,29 @@ pub(super) async fn start_all(
     admitted(follow(episodes, policy, &state.metrics)).await
 }
 
-/// The episodes of one question: its prompt is encoded once, and its schema compiled once. With `record` their traces are
-/// kept.
+/// The episodes of one question at these places among all: its prompt is encoded once, and its schema compiled once. With
+/// `record` their traces are kept.
 fn choices(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
     (conversation, options): Question,
-    n: usize,
+    places: Range<usize>,
     record: bool,
 ) -> Result<Vec<Recorded>, ApiError> {
     let options = EpisodeOptions { salt: caller.salt, request: caller.request, ..options };
-    let first = Episode::new(&state.runtime, policy, conversation.clone(), options.clone())?;
-    let mut episodes: Vec<(EpisodeOptions, Episode)> = Vec::with_capacity(n);
-    for index in 1..n {
-        let options = numbered(&options, index);
-        let episode = first.again(options.id.clone(), options.seed);
-        episodes.push((options, episode));
-    }
-    episodes.insert(0, (options, first));
-    let recorded = |(options, mut episode)| {
+    let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place));
+    let Some(own) = all.next() else { return Ok(Vec::new()) };
+    let first = Episode::new(&state.runtime, policy, conversation.clone(), own.clone())?;
+    let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
+    let recorded = |(mut episode, options): (Episode, EpisodeOptions)| {
         let recorder = record.then(|| {
             let asked = Asked::new(state, caller.key.clone(), policy, conversation.clone(), options);
             Recorder::new(state, asked, &mut episode)
         });
         (episode, recorder)
     };
-    Ok(episodes.into_iter().map(recorded).collect())
+    Ok(iter::once((first, own)).chain(others).map(recorded).collect())
 }
 
 /// Builds episodes whose schema is compiled: few at a time, and not for long.
@@ -109,9 +111,9 @@ async fn compile<T: Send + 'static>(
     timeout_at(until, beside(build)).await.map_err(late)?
 }
 
-/// The options of one of several episodes.
-fn numbered(options: &EpisodeOptions, index: usize) -> EpisodeOptions {
-    let id = options.id.as_ref().map(|id| format!("{id}-{index}"));
+/// The options of one of several episodes: its seed by the index among those of its question, its id by the place among all.
+fn numbered(options: &EpisodeOptions, index: usize, place: usize) -> EpisodeOptions {
+    let id = options.id.as_ref().map(|id| if place == 0 { id.clone() } else { format!("{id}-{place}") });
     EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
 }
 

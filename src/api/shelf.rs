@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use super::error::{ApiError, Code};
 use super::state::now;
-use crate::agent::{AgentError, Policy};
+use crate::agent::{AgentError, Policy, Verbatim};
 use crate::engine::{Engine, EngineError};
 
 /// A policy and when it was loaded.
@@ -15,6 +15,8 @@ use crate::engine::{Engine, EngineError};
 pub struct Served {
     /// The policy.
     pub policy: Arc<Policy>,
+    /// The same weights without its protocol.
+    pub verbatim: Arc<Policy>,
     /// Seconds since 1970.
     pub created: u64,
     /// Its folder under the root, if it was loaded from there while serving.
@@ -23,7 +25,8 @@ pub struct Served {
 
 impl Served {
     fn new(policy: Policy, directory: Option<String>) -> Arc<Served> {
-        Arc::new(Served { policy: Arc::new(policy), created: now(), directory })
+        let verbatim = Arc::new(Verbatim::over(&policy));
+        Arc::new(Served { policy: Arc::new(policy), verbatim, created: now(), directory })
     }
 }
 

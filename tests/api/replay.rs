@@ -72,6 +72,20 @@ async fn chance_is_the_same_again_and_forced_words_are_forced_again() {
 }
 
 #[tokio::test]
+async fn a_continued_text_is_the_same_again() {
+    let house = House::new(MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0)).await;
+    for prompt in [json!("Once upon"), json!([79, 110, 99, 101])] {
+        let body =
+            json!({"model": "routerag", "prompt": prompt, "n": 2, "seed": 3, "temperature": 1.5, "max_tokens": 40});
+        let whole: Value = house.post("/v1/completions", &body).await.json().await.unwrap();
+        let id = whole["id"].as_str().unwrap();
+        check_equal(&house, id).await;
+        check_equal(&house, &format!("{id}-1")).await;
+    }
+    house.quiet().await;
+}
+
+#[tokio::test]
 async fn what_was_broken_off_is_the_same_as_far_as_it_went() {
     let backend = says("one two three four five").with_time(Duration::from_millis(2), Duration::ZERO);
     let faults = backend.faults();

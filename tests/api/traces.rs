@@ -121,6 +121,30 @@ async fn every_completion_has_a_trace_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_continued_text_has_a_trace_for_every_answer() {
+    let house = House::new(script(&Lines::new(["?"]).rule("Once", [" upon"]).rule("Twice", [" told"]))).await;
+    let ask = |store: Value| json!({"model": "routerag", "prompt": ["Once", "Twice"], "n": 2, "seed": 7, "logprobs": 1, "store": store});
+    let whole: Value = house.post("/v1/completions", &ask(Value::Null)).await.json().await.unwrap();
+    let id = whole["id"].as_str().unwrap();
+    for (place, (text, answer, seed)) in
+        [("Once", " upon", 7), ("Once", " upon", 8), ("Twice", " told", 7), ("Twice", " told", 8)].iter().enumerate()
+    {
+        let name = if place == 0 { id.to_owned() } else { format!("{id}-{place}") };
+        let (status, kept) = trace(&house, &name).await;
+        assert_eq!(
+            (status, &kept["protocol"], &kept["model"]),
+            (200, &json!("verbatim"), &json!("routerag")),
+            "{kept}"
+        );
+        assert_eq!(kept["messages"], json!([{"role": "user", "content": text}]));
+        assert_eq!((&kept["answer"], &kept["seed"]), (&json!(answer), &json!(seed)));
+        assert_eq!(whole["choices"][place]["text"], *answer);
+    }
+    assert_eq!(house.post("/v1/completions", &ask(json!(false))).await.status(), 200);
+    assert_eq!(ids(&list(&house, "").await).len(), 4);
+}
+
+#[tokio::test]
 async fn a_response_has_a_trace_unless_it_is_not_to_be_stored() {
     let house = House::new(script(&loops())).await;
     for store in [true, false] {
@@ -176,6 +200,9 @@ async fn a_server_that_keeps_none_refuses_to_keep_one() {
         assert_eq!(house.chat(&chat(json!({}))).await.0, 200);
         let (status, refused) = house.chat(&chat(json!({"rag": {"store": true}}))).await;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!("rag.store")));
+        let response = house.post("/v1/completions", &json!({"model": "plain", "prompt": "x", "store": true})).await;
+        assert_eq!(response.status(), 400);
+        assert_eq!(response.json::<Value>().await.unwrap()["error"]["param"], "store");
         assert_eq!(list(&house, "").await["data"], json!([]));
     }
 }

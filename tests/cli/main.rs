@@ -4,6 +4,7 @@
 mod change;
 mod device;
 mod evaluate;
+mod image;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;

@@ -3,10 +3,12 @@
 mod clock;
 mod environment;
 mod mark;
+mod sheet;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use minijinja::{Environment, Value, context};
+use sheet::Sheet;
 
 use crate::ModelError;
 
@@ -94,9 +96,14 @@ impl ChatTemplate {
         };
         // Templates are somebody else's, and minijinja 3.0.5 panics on some (`''[::-1]`): a
         // panic is one more way to refuse. What it leaves behind is the rendering's own and goes with it.
-        let rendered = catch_unwind(AssertUnwindSafe(|| template.render(values)));
+        let mut sheet = Sheet::for_messages(messages);
+        let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(values, &mut sheet).map(drop)));
         let rendered = rendered.map_err(|_| ModelError::Template("it breaks the template engine".to_owned()))?;
-        rendered.map_err(|error| template_error(&error))
+        if sheet.is_full() {
+            return Err(ModelError::Template(format!("it writes more than {} bytes", sheet.most())));
+        }
+        rendered.map_err(|error| template_error(&error))?;
+        String::from_utf8(sheet.into_bytes()).map_err(|error| ModelError::Template(error.to_string()))
     }
 
     /// The whole conversation, with what messages say kept apart from what the template says. The texts of the

@@ -28,7 +28,8 @@ use stream::Writer;
 ///
 /// The model writes on after each prompt with the adapter of the policy that is named; it neither thinks nor searches.
 /// Control tokens cannot be spelled in a text: send token ids, such as those of `/tokenize`, where they are wanted. With
-/// `stream: true` the answer is a stream of `data:` lines that ends with `data: [DONE]`.
+/// `stream: true` the answer is a stream of `data:` lines that ends with `data: [DONE]`. Each answer has a trace of its own
+/// (`/v1/traces`), by the completion's id; the second one's ends in `-1`, and so on.
 #[utoipa::path(post, path = "/v1/completions", operation_id = "createCompletion", tag = "inference", request_body = CompletionRequest, responses(
     (status = 200, description = "the continuations", content(
         (Completion = "application/json"),
@@ -43,7 +44,7 @@ pub(super) async fn create(
 ) -> Result<Response, ApiError> {
     let (plan, questions) = Plan::new(&state, request)?;
     let started = episodes::start_all(&state, &caller, &plan.policy, questions, plan.n).await;
-    let events = started.map_err(|error| error.renamed("messages", "prompt"))?;
+    let events = started.map_err(|error| error.renamed("messages", "prompt").renamed("rag.store", "store"))?;
     if plan.streams {
         return Ok(chunks::respond(&state, Writer::new(&plan), events));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::logprobs::Draft;
 use super::request::{CompletionRequest, Prompt};
-use crate::agent::{Budget, Conversation, EpisodeOptions, Policy, Protocol, Usage, Variant, Verbatim};
+use crate::agent::{Conversation, EpisodeOptions, Policy, Usage};
 use crate::api::body::within;
 use crate::api::chunks::Head;
 use crate::api::episodes::{self, Question};
@@ -41,17 +41,18 @@ pub(super) struct Plan {
 impl Plan {
     /// Checks everything about a request but what only the engine can know.
     pub(super) fn new(state: &AppState, request: CompletionRequest) -> Result<(Plan, Vec<Question>), ApiError> {
-        let policy = state.policies.get(&request.model)?.policy.clone();
+        let policy = state.policies.get(&request.model)?.verbatim.clone();
+        let head = Head::new(state, &policy, episodes::id("cmpl"));
         let streams = knobs::streams(request.stream, request.stream_options.as_ref())?;
         let (n, logprobs) = (knobs::choices(request.n)?, logprobs(&request)?);
         let options = EpisodeOptions {
+            id: Some(head.id.clone()),
             sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
             max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?.or(Some(MAX_TOKENS)),
             stop: knobs::stops(request.stop)?,
             logprobs,
-            // A trace is of an episode; here is none.
-            store: Some(false),
+            store: request.store,
             ..EpisodeOptions::default()
         };
         let prompts = prompts(state, request.prompt, n)?;
@@ -61,8 +62,8 @@ impl Plan {
         let echo = request.echo.unwrap_or(false);
         let text = |(text, _): &(String, _)| if echo { text.clone() } else { String::new() };
         let plan = Plan {
-            head: Head::new(state, &policy, episodes::id("cmpl")),
-            policy: Arc::new(verbatim(&policy)),
+            head,
+            policy,
             n,
             echoes: prompts.iter().map(text).collect(),
             streams,
@@ -91,17 +92,6 @@ pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
     // Nothing is thought here: what is not part of an answer ends it.
     all.completion_tokens_details.reasoning_tokens = 0;
     all
-}
-
-/// The same weights without the protocol they were trained in.
-fn verbatim(policy: &Policy) -> Policy {
-    Policy {
-        protocol: Arc::new(Verbatim),
-        budget: Budget { seconds: policy.budget.seconds, ..Verbatim.budget() },
-        guided: false,
-        variant: Variant::Serving,
-        ..policy.clone()
-    }
 }
 
 fn sampling(request: &CompletionRequest) -> Knobs<'_> {

@@ -58,6 +58,8 @@ pub struct CompletionRequest {
     pub seed: Option<i64>,
     /// The answer ends before any of these.
     pub stop: Option<Stop>,
+    /// False keeps no trace of it (`/v1/traces`). Not in OpenAI's interface.
+    pub store: Option<bool>,
     /// Who asks, for the log.
     pub user: Option<String>,
 }

@@ -85,8 +85,8 @@ impl Asked {
             ApiError::new(Code::PolicyChanged, message).with_param("id")
         };
         let served = state.policies.get(&self.model).map_err(|_| gone())?;
-        let same = self.policy.ptr_eq(&Arc::downgrade(&served.policy));
-        if same { Ok(served.policy.clone()) } else { Err(gone()) }
+        let same = |policy: &&Arc<Policy>| self.policy.ptr_eq(&Arc::downgrade(policy));
+        [&served.policy, &served.verbatim].into_iter().find(same).cloned().ok_or_else(gone)
     }
 }
 
@@ -131,6 +131,7 @@ impl Kept {
         size_of::<Kept>()
             + size_of_val(record.tokens.as_slice())
             + size_of_val(self.asked.options.sampling.logit_bias.as_slice())
+            + size_of_val(self.asked.options.prompt.as_deref().unwrap_or_default())
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
             + self.asked.options.json.as_ref().map_or(0, shape)
             + self.asked.conversation.question().len()

@@ -16,7 +16,7 @@ use crate::schema;
 /// Everything that was written down about an episode.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Trace<'a> {
-    /// The id of the episode, completion or response. Of `n` completions the second one's ends in `-1`, and so on.
+    /// The id of the episode, completion or response. Of several answers the second one's ends in `-1`, and so on.
     pub id: &'a str,
     /// Always `trace`.
     pub object: &'static str,
@@ -36,7 +36,7 @@ pub struct Trace<'a> {
     pub generation: Option<u64>,
     /// A short hash of build, weights and adapter.
     pub system_fingerprint: &'a str,
-    /// What was said before, and at last the question.
+    /// What was said before, and at last the question; of a continued text, that text as the question.
     pub messages: Vec<TraceMessage<'a>>,
     /// What the request asked for; null where the policy had its way.
     pub options: TraceOptions<'a>,
