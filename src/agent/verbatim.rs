@@ -21,6 +21,8 @@ impl Verbatim {
     pub fn over(policy: &Policy) -> Policy {
         Policy {
             protocol: Arc::new(Verbatim),
+            // Another protocol's may be in a mode that only it shows.
+            retrieval: Verbatim.retrieval(),
             budget: Budget { seconds: policy.budget.seconds, ..Verbatim.budget() },
             guided: false,
             variant: Variant::Serving,

@@ -82,6 +82,8 @@ async fn check(name: &str, lines: Lines, block: &str, mode: &str) {
 
     let (status, chat) = house.chat(&json!({"model": name, "messages": [{"role": "user", "content": "Who?"}]})).await;
     assert_eq!((status, &chat["choices"][0]["message"]["content"]), (200, &json!("Goethe wrote Faust")), "{chat}");
+    let continued = house.post("/v1/completions", &json!({"model": name, "prompt": "Who?", "max_tokens": 2})).await;
+    assert_eq!(continued.status(), 200, "a text is continued without the protocol");
     check_equal(&house, whole["id"].as_str().unwrap()).await;
     house.quiet().await;
 }
