@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use waymark::engine::{
-    Adapter, Backend, CpuBackend, Engine, EngineConfig, EngineError, Finish, Generate, KvBudget, Origin, Session,
-    SessionOptions,
+    Adapter, Backend, CpuBackend, Engine, EngineConfig, EngineError, Finish, Footprint, Generate, KvBudget, Origin,
+    Session, SessionOptions,
 };
 use waymark_models::decoder::Decoder;
 use waymark_models::gradient::{Learner, Tune};
@@ -207,6 +207,55 @@ async fn a_budget_in_bytes_becomes_blocks_and_none_is_refused() {
     };
     assert_eq!(blocks(block * 3 + block / 2), Ok(3));
     assert!(blocks(block - 1).unwrap_err().0.contains("no block"));
+}
+
+#[tokio::test]
+async fn what_comes_and_goes_is_counted_in_bytes() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let mut plain = decoder(&weights);
+    let block = (plain.kv_bytes_per_token() * BLOCK) as u64;
+    let dir = fixture("qwen3-adapters").join("full");
+    plain.load_adapter(&dir).unwrap();
+    let one = plain.adapter_bytes() as u64;
+    assert!(one > 0);
+    let engine = engine(&weights, KvBudget::Blocks(40), EngineConfig::default());
+    let held = async || {
+        engine.snapshot().await.unwrap();
+        let counters = engine.counters();
+        (counters.kv_bytes.get() / block, counters.adapters.get(), counters.adapter_bytes.get() / one)
+    };
+    assert_eq!(held().await, (0, 0, 0));
+    drop(episode(&engine, prompt(1, 40, 256), None).await);
+    // 71 tokens, of which the last has no KV yet.
+    assert_eq!(held().await, (5, 0, 0));
+    drop(episode(&engine, prompt(1, 20, 256), None).await);
+    let (touched, ..) = held().await;
+    assert!((5..=10).contains(&touched), "{touched}: blocks that were used and are not known are used again");
+    let adapter = engine.load_adapter(dir.clone()).await.unwrap();
+    let session = episode(&engine, prompt(2, 40, 256), Some(adapter)).await;
+    let other = engine.load_adapter(dir).await.unwrap();
+    engine.unload_adapter(adapter);
+    let (_, adapters, loaded) = held().await;
+    assert_eq!((adapters, loaded), (2, 2), "its session is still there");
+    drop(session);
+    let (_, adapters, loaded) = held().await;
+    assert_eq!((adapters, loaded), (1, 1));
+    engine.unload_adapter(other);
+    let (_, adapters, loaded) = held().await;
+    assert_eq!((adapters, loaded), (0, 0));
+}
+
+#[tokio::test]
+async fn kv_that_is_reserved_has_its_memory_from_the_start() {
+    let weights = Weights::open(&fixture("qwen3")).unwrap();
+    let backend = CpuBackend::new(decoder(&weights), "test", 1, KvBudget::Blocks(40)).unwrap().with_reserved_kv();
+    let block = decoder(&weights).kv_bytes_per_token() * BLOCK;
+    assert_eq!(backend.footprint(), Footprint { kv: 40 * block, adapters: 0 });
+    let engine = Engine::start(Box::new(backend), EngineConfig::default(), Tokenizer::bytes().table()).unwrap();
+    let session = episode(&engine, prompt(1, 40, 256), None).await;
+    assert_eq!(ids(&session), episode_alone(&mut decoder(&weights), &prompt(1, 40, 256), None));
+    engine.snapshot().await.unwrap();
+    assert_eq!(engine.counters().kv_bytes.get(), 40 * block as u64);
 }
 
 #[tokio::test]

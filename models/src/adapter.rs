@@ -81,6 +81,12 @@ pub(crate) struct Delta {
     pub(crate) parts: Vec<Part>,
 }
 
+impl Delta {
+    fn bytes(&self) -> usize {
+        self.shrink.bytes() + self.parts.iter().map(|part| part.expand.bytes()).sum::<usize>()
+    }
+}
+
 /// One projection's B matrix.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -100,6 +106,11 @@ impl Adapter {
     /// what is missing or has the wrong shape; [`ModelError::Io`] names the file that cannot be read.
     pub(crate) fn load(dir: &Path, config: &DecoderConfig) -> Result<Self, ModelError> {
         Ok(Self { layers: Factors::read(dir, config, |factors| factors.pack())? })
+    }
+
+    /// Bytes that its matrices take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.layers.iter().flatten().flatten().map(Delta::bytes).sum()
     }
 
     /// What it adds at a site, if anything.

@@ -1,4 +1,7 @@
 //! The memory of the server over time, and the slope of a line through it.
+//!
+//! Some of it comes and goes by design, and the server says how much: KV blocks take theirs as they are first used, and each
+//! adapter that was replaced stays until the last request that began with it has ended. What is left is to be flat.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +9,16 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::pulse::Pulse;
+use crate::wire::ask;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(500);
+
+/// What an answer of the server may take before the look is passed over.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The gauges of what comes and goes by design, in bytes.
+const EXPLAINED: [&str; 2] = ["waymark_kv_bytes", "waymark_adapter_bytes"];
 
 /// One look.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +29,15 @@ pub(crate) struct Sample {
     pub(crate) age: f64,
     /// Resident anonymous memory, in bytes.
     pub(crate) resident: f64,
+    /// What of it the server's own gauges explain, in bytes.
+    pub(crate) explained: f64,
+}
+
+impl Sample {
+    /// What the gauges do not explain, in bytes.
+    pub(crate) fn rest(&self) -> f64 {
+        self.resident - self.explained
+    }
 }
 
 /// A line through the memory of all lives: one slope for all, and a level for each.
@@ -43,10 +62,12 @@ pub(crate) fn watch(pulse: Arc<Pulse>, into: Arc<std::sync::Mutex<Vec<Sample>>>)
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(EVERY).await;
-            if let Some((life, pid, age)) = pulse.life()
+            let metrics = tokio::time::timeout(PATIENCE, ask(pulse.address, "GET", "/metrics", "")).await;
+            if let Ok(Ok((200, metrics))) = metrics
+                && let Some((life, pid, age)) = pulse.life()
                 && let Some(resident) = resident(pid)
             {
-                let sample = Sample { life, age: age.as_secs_f64(), resident };
+                let sample = Sample { life, age: age.as_secs_f64(), resident, explained: explained(&metrics) };
                 into.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(sample);
             }
         }
@@ -61,10 +82,17 @@ fn resident(pid: u32) -> Option<f64> {
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kibibytes| kibibytes * 1024.0)
 }
 
-/// Least squares over all samples older than `warm` seconds, with an intercept of its own for each life (the "within"
-/// estimator): b = Σ (x − x̄ₗ)(y − ȳₗ) / Σ (x − x̄ₗ)², the bars being the means of the sample's life. Its standard error
-/// takes the residuals as independent, which memory's are not: it is a lower bound.
-pub(crate) fn fit(samples: &[Sample], warm: f64) -> Option<Fit> {
+/// The sum of the gauges of what comes and goes.
+fn explained(metrics: &str) -> f64 {
+    let value =
+        |name: &&str| metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
+    EXPLAINED.iter().filter_map(value).sum()
+}
+
+/// Least squares through `value` over all samples older than `warm` seconds, with an intercept of its own for each life
+/// (the "within" estimator): b = Σ (x − x̄ₗ)(y − ȳₗ) / Σ (x − x̄ₗ)², the bars being the means of the sample's life. Its
+/// standard error takes the residuals as independent, which memory's are not: it is a lower bound.
+pub(crate) fn fit(samples: &[Sample], warm: f64, value: fn(&Sample) -> f64) -> Option<Fit> {
     let mut lives: std::collections::BTreeMap<usize, Vec<&Sample>> = std::collections::BTreeMap::new();
     for sample in samples.iter().filter(|sample| sample.age >= warm) {
         lives.entry(sample.life).or_default().push(sample);
@@ -75,11 +103,11 @@ pub(crate) fn fit(samples: &[Sample], warm: f64) -> Option<Fit> {
     };
     let (mut xx, mut xy, mut yy, mut count, mut total, mut longest) = (0.0, 0.0, 0.0, 0, 0.0, 0f64);
     for samples in lives.values() {
-        let (x, y) = (mean(samples, |sample| sample.age), mean(samples, |sample| sample.resident));
+        let (x, y) = (mean(samples, |sample| sample.age), mean(samples, value));
         for sample in samples {
-            let (dx, dy) = (sample.age - x, sample.resident - y);
+            let (dx, dy) = (sample.age - x, value(sample) - y);
             (xx, xy, yy) = (xx + dx * dx, xy + dx * dy, yy + dy * dy);
-            total += sample.resident;
+            total += value(sample);
         }
         count += samples.len();
         longest = longest.max(samples[samples.len() - 1].age - samples[0].age);
@@ -106,19 +134,29 @@ mod tests {
     fn lives_of_different_size_share_one_slope() {
         let sample = |life: usize, age: f64| {
             let wobble = if (age as usize).is_multiple_of(2) { 5.0 } else { -5.0 };
-            Sample { life, age, resident: 1000.0 * life as f64 + 3.0 * age + wobble }
+            // An adapter comes and goes every ten seconds.
+            let explained = if (age as usize / 10).is_multiple_of(2) { 0.0 } else { 700.0 };
+            Sample { life, age, resident: 1000.0 * life as f64 + 3.0 * age + wobble + explained, explained }
         };
         let samples: Vec<Sample> =
             (1..=3).flat_map(|life| (0..40).map(move |age| sample(life, f64::from(age)))).collect();
-        let fit = fit(&samples, 10.0).unwrap();
+        let fit = fit(&samples, 10.0, Sample::rest).unwrap();
         assert!((fit.slope - 3.0).abs() < 0.1 && fit.error > 0.0 && fit.error < 0.2, "{fit:?}");
         assert_eq!((fit.samples, fit.lives, fit.longest), (90, 3, 29.0));
     }
 
     #[test]
     fn nothing_is_said_about_too_little() {
-        assert_eq!(fit(&[], 0.0), None);
-        let one = Sample { life: 1, age: 30.0, resident: 1.0 };
-        assert_eq!(fit(&[one, one, one], 0.0), None, "no time has passed");
+        assert_eq!(fit(&[], 0.0, Sample::rest), None);
+        let one = Sample { life: 1, age: 30.0, resident: 1.0, explained: 0.0 };
+        assert_eq!(fit(&[one, one, one], 0.0, Sample::rest), None, "no time has passed");
+    }
+
+    #[test]
+    fn what_the_gauges_say_is_explained() {
+        let metrics =
+            "# HELP waymark_kv_bytes x\nwaymark_kv_bytes 300\nwaymark_adapters 2\nwaymark_adapter_bytes 45\n# EOF\n";
+        assert_eq!(explained(metrics), 345.0);
+        assert_eq!(explained(""), 0.0);
     }
 }

@@ -24,13 +24,14 @@ pub(crate) struct Report {
 impl Report {
     /// Puts it together.
     pub(crate) fn new(plan: &Plan, counts: &Counts, samples: &[Sample], seconds: f64, panics: usize) -> Report {
-        let fit = memory::fit(samples, WARM);
-        let grown = fit.is_some_and(|fit| !flat(&fit));
+        let (whole, rest) =
+            (memory::fit(samples, WARM, |sample| sample.resident), memory::fit(samples, WARM, Sample::rest));
+        let grown = rest.is_some_and(|fit| !flat(&fit));
         let (lost, wrong) = (counts.of(Outcome::Lost), counts.of(Outcome::Wrong));
         let kept = lost + wrong == 0 && counts.broken.is_empty() && panics == 0 && !grown;
         let mut text = String::new();
         // Writing into a string cannot fail.
-        let _ = write(&mut text, plan, counts, seconds, panics).and_then(|()| remember(&mut text, fit.as_ref()));
+        let _ = write(&mut text, plan, counts, seconds, panics).and_then(|()| remember(&mut text, whole.zip(rest)));
         let verdict = if kept { "every promise was kept" } else { "PROMISES WERE BROKEN" };
         let _ = writeln!(text, "* verdict: **{verdict}**");
         for broken in &counts.broken {
@@ -91,20 +92,30 @@ fn write(text: &mut String, plan: &Plan, counts: &Counts, seconds: f64, panics: 
     writeln!(text, "* {terms} times SIGTERM, {panics} panics in the log")
 }
 
-fn remember(text: &mut String, fit: Option<&Fit>) -> std::fmt::Result {
-    let Some(fit) = fit else {
+fn remember(text: &mut String, fits: Option<(Fit, Fit)>) -> std::fmt::Result {
+    let Some((whole, rest)) = fits else {
         return writeln!(text, "* memory: no life was long enough to say anything");
     };
-    let Fit { slope, error, samples, lives, mean, longest } = *fit;
+    let Fit { samples, lives, longest, .. } = rest;
     writeln!(
         text,
-        "* memory: {:.1} MiB on average, slope {:+.1} ± {:.1} KiB/s. Least squares through {samples} looks at the resident \
-         set, one each half second, of {lives} lives, each with a level of its own and without its first {WARM} s; the \
-         longest spans {longest:.0} s, over which the slope makes {:+.1} MiB ({:+.1} %)",
-        mean / f64::from(1 << 20),
+        "* memory: {}; without KV blocks and adapters, whose bytes `/metrics` shows: {}. Least squares through {samples} looks at \
+         the resident anonymous memory, one each half second, of {lives} lives, each with a level of its own and without its \
+         first {WARM} s; the longest spans {longest:.0} s. The latter is to be flat",
+        line(&whole),
+        line(&rest)
+    )
+}
+
+fn line(fit: &Fit) -> String {
+    let Fit { slope, error, mean, longest, .. } = *fit;
+    let mebibyte = f64::from(1 << 20);
+    format!(
+        "{:.1} MiB on average, slope {:+.1} ± {:.1} KiB/s, {:+.1} MiB ({:+.1} %) over the longest life",
+        mean / mebibyte,
         slope / 1024.0,
         error / 1024.0,
-        slope * longest / f64::from(1 << 20),
+        slope * longest / mebibyte,
         100.0 * slope * longest / mean
     )
 }

@@ -77,9 +77,15 @@ async fn held(pulse: &Pulse) -> Result<Option<String>, String> {
     let state: Value = serde_json::from_str(&body).map_err(|error| format!("/debug/state: {status} {error}"))?;
     let sessions = state["sessions"].as_array().map_or(usize::MAX, Vec::len);
     let (used, requests) = (&state["blocks"]["used"], &state["requests"]);
-    let empty = sessions == 0 && *used == 0 && *requests == 0;
-    Ok((!empty)
-        .then(|| format!("after the load the server holds {sessions} sessions, {used} blocks, {requests} requests")))
+    let replaced = |adapter: &&Value| adapter["policy"].is_null();
+    let adapters = state["adapters"].as_array().map_or(usize::MAX, |adapters| adapters.iter().filter(replaced).count());
+    let empty = sessions == 0 && *used == 0 && *requests == 0 && adapters == 0;
+    Ok((!empty).then(|| {
+        format!(
+            "after the load the server holds {sessions} sessions, {used} blocks, {requests} requests, {adapters} adapters \
+             that were replaced"
+        )
+    }))
 }
 
 /// The last life ends as all do.

@@ -46,10 +46,11 @@ impl Start {
         if plan.mock() {
             flags.extend(["--mock".to_owned(), format!("--mock-step-ms={}", plan.step_ms)]);
         } else {
-            // Room for a few sequences of many: blocks are fought over, and all were written while a life is young.
+            // Room for a few sequences of many: blocks are fought over.
             flags.extend([
                 format!("--model={}", plan.model),
                 "--kv-bytes=192MiB".to_owned(),
+                "--kv-reserve".to_owned(),
                 "--max-batch=16".to_owned(),
             ]);
             flags.extend(plan.cache.iter().map(|cache| format!("--cache={}", cache.display())));

@@ -73,6 +73,7 @@ fn processor(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> 
     };
     let generation = generation(checkpoint, rounding);
     let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Bytes(config.kv_bytes))?;
+    let backend = if config.kv_reserve { backend.with_reserved_kv() } else { backend };
     Ok(Box::new(match config.context {
         Some(context) => backend.with_context(context),
         None => backend,

@@ -27,6 +27,11 @@ pub struct ModelArgs {
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "1GiB")]
     pub kv_bytes: Size,
 
+    /// Take the memory of the KV cache at the start, not as it is first used: what the server needs shows at once. For the
+    /// processor; a card's is always taken at the start.
+    #[arg(long, env = "WAYMARK_KV_RESERVE")]
+    pub kv_reserve: bool,
+
     /// Sequences that decode in one step at most.
     #[arg(long, env = "WAYMARK_MAX_BATCH", default_value_t = 32)]
     pub max_batch: usize,
@@ -71,6 +76,8 @@ pub struct ModelConfig {
     pub threads: usize,
     /// Bytes for the KV cache.
     pub kv_bytes: usize,
+    /// Whether they are taken at the start.
+    pub kv_reserve: bool,
     /// Sequences in one step at most.
     pub max_batch: usize,
     /// Tokens in one step at most.
@@ -107,6 +114,7 @@ impl ModelArgs {
             device: self.device.resolve(),
             threads: or_cores(self.threads),
             kv_bytes: self.kv_bytes.0,
+            kv_reserve: self.kv_reserve,
             max_batch: self.max_batch,
             step_tokens: self.step_tokens,
             max_waiting: self.max_waiting,

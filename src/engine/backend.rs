@@ -30,6 +30,16 @@ impl BackendSpec {
     }
 }
 
+/// Memory of this machine, in bytes, that a backend has taken for what comes and goes. A card's is not among it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Footprint {
+    /// The KV blocks that have held anything since the start: the system gives a block its memory when it is first written,
+    /// and does not get it back.
+    pub kv: usize,
+    /// The adapters that are loaded.
+    pub adapters: usize,
+}
+
 /// Why a forward pass, an adapter or other weights failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -117,6 +127,11 @@ pub trait Backend: Send {
     fn collect(&mut self, output: &mut Output) -> Result<(), BackendError> {
         let _ = output;
         Ok(())
+    }
+
+    /// What it has taken of this machine's memory. Asked after every step.
+    fn footprint(&self) -> Footprint {
+        Footprint::default()
     }
 
     /// What became of recording steps, where they are recorded to be replayed.

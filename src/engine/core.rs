@@ -266,6 +266,7 @@ impl Core {
         self.last_generation += 1;
         let adapter = Adapter { slot, generation: self.last_generation };
         self.adapters.push(adapter);
+        self.weigh();
         adapter
     }
 
@@ -305,7 +306,7 @@ impl Core {
         let sequences = &self.sequences;
         let used =
             |slot: AdapterSlot| sequences.values().any(|s| s.adapter.is_some_and(|adapter| adapter.slot == slot));
-        let backend = &mut self.backend;
+        let (backend, before) = (&mut self.backend, self.retired.len());
         self.retired.retain(|adapter| {
             let keep = used(adapter.slot);
             if !keep {
@@ -313,6 +314,9 @@ impl Core {
             }
             keep
         });
+        if self.retired.len() < before {
+            self.weigh();
+        }
     }
 
     /// True while an adapter waits for its last session.
@@ -341,10 +345,19 @@ impl Core {
         counters.blocks_free.set(self.pool.free());
         counters.blocks_cached.set(self.pool.cached());
         counters.blocks_used.set(self.pool.used());
+        self.weigh();
         let (running, waiting) = (self.queues.running.len(), self.queues.waiting.len());
         counters.sessions_running.set(running);
         counters.sessions_waiting.set(waiting);
         counters.sessions_stalled.set(self.queues.stalled);
         counters.sessions_parked.set(self.sequences.len() - running - waiting - self.queues.stalled);
+    }
+
+    /// Shows what the backend holds. Not while a pass is under way.
+    fn weigh(&self) {
+        let (counters, footprint) = (&self.counters, self.backend.footprint());
+        counters.kv_bytes.set(footprint.kv);
+        counters.adapters.set(self.adapters.len() + self.retired.len());
+        counters.adapter_bytes.set(footprint.adapters);
     }
 }

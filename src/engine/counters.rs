@@ -91,6 +91,12 @@ pub struct Counters {
     pub blocks_cached: Gauge,
     /// KV blocks that sessions hold.
     pub blocks_used: Gauge,
+    /// Bytes of this machine's memory that KV blocks have taken so far.
+    pub kv_bytes: Gauge,
+    /// Adapters that are loaded, those included that go with their last session.
+    pub adapters: Gauge,
+    /// Bytes of this machine's memory that they take.
+    pub adapter_bytes: Gauge,
     /// Sessions in the batch.
     pub sessions_running: Gauge,
     /// Sessions that wait for their next step.
@@ -127,6 +133,9 @@ impl Counters {
             blocks_free: Gauge::default(),
             blocks_cached: Gauge::default(),
             blocks_used: Gauge::default(),
+            kv_bytes: Gauge::default(),
+            adapters: Gauge::default(),
+            adapter_bytes: Gauge::default(),
             sessions_running: Gauge::default(),
             sessions_waiting: Gauge::default(),
             sessions_parked: Gauge::default(),

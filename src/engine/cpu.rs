@@ -7,7 +7,7 @@ use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 use waymark_models::{AdapterSlot, BLOCK, ForwardBatch, Logits};
 
-use super::backend::{Backend, BackendError, BackendSpec};
+use super::backend::{Backend, BackendError, BackendSpec, Footprint};
 
 /// How much memory the KV pool may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,13 @@ impl CpuBackend {
         Ok(Self { spec, cache: decoder.kv_cache(blocks), decoder })
     }
 
+    /// With the memory of every KV block taken now, not when it is first used.
+    #[must_use]
+    pub fn with_reserved_kv(mut self) -> Self {
+        self.cache.reserve();
+        self
+    }
+
     /// With sequences of at most `context` tokens, where that is less than the model was made for.
     #[must_use]
     pub fn with_context(mut self, context: usize) -> Self {
@@ -73,6 +80,10 @@ impl Backend for CpuBackend {
 
     fn replace_weights(&mut self, weights: &Weights) -> Result<(), BackendError> {
         Ok(self.decoder.replace_weights(weights)?)
+    }
+
+    fn footprint(&self) -> Footprint {
+        Footprint { kv: self.cache.bytes(), adapters: self.decoder.adapter_bytes() }
     }
 
     fn team(&self) -> Option<&Team> {

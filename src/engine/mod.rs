@@ -53,7 +53,7 @@ mod turn;
 mod weights;
 mod worker;
 
-pub use backend::{Backend, BackendError, BackendSpec, Output};
+pub use backend::{Backend, BackendError, BackendSpec, Footprint, Output};
 pub use config::EngineConfig;
 pub use constraint::{Constraint, Follow};
 pub use counters::{Counter, Counters, Gauge};

@@ -1,6 +1,7 @@
 //! The paged cache of keys and values.
 
 use std::fmt;
+use std::hint::black_box;
 
 use half::f16;
 
@@ -41,6 +42,8 @@ pub struct KvCache {
     /// Per block, the last step that wrote to it and the table entry it was named by.
     writers: Vec<(u64, usize)>,
     step: u64,
+    /// Blocks that have been written to at least once.
+    touched: usize,
 }
 
 /// One layer's blocks.
@@ -87,7 +90,24 @@ impl Pool {
 impl KvCache {
     pub(crate) fn new(kind: KvKind, heads: Heads, layers: usize, blocks: usize) -> Self {
         let layers = (0..layers).map(|_| Pool::new(blocks * heads.block_len() * kind.size())).collect();
-        Self { heads, kind, layers, blocks, writers: vec![(0, 0); blocks], step: 0 }
+        Self { heads, kind, layers, blocks, writers: vec![(0, 0); blocks], step: 0, touched: 0 }
+    }
+
+    /// Bytes that the blocks have taken from the system: one has no memory before it is first written.
+    pub fn bytes(&self) -> usize {
+        self.touched * self.layers.len() * self.heads.block_len() * self.kind.size()
+    }
+
+    /// Takes the memory of every block now.
+    pub fn reserve(&mut self) {
+        for pool in &mut self.layers {
+            // What is known to be zero would not have to be written.
+            black_box(&mut pool.data).fill(0.0);
+        }
+        // As if a step had written to all of them.
+        self.step += 1;
+        self.writers.fill((self.step, 0));
+        self.touched = self.blocks;
     }
 
     /// Blocks in the pool.
@@ -122,6 +142,7 @@ impl KvCache {
     /// Notes that the table entry `entry` of the step's batch names `block` for writing; false when another one does too.
     pub(crate) fn claim(&mut self, block: usize, entry: usize) -> bool {
         let writer = &mut self.writers[block];
+        self.touched += usize::from(writer.0 == 0);
         let free = writer.0 != self.step || writer.1 == entry;
         *writer = (self.step, entry);
         free
@@ -160,5 +181,32 @@ impl fmt::Debug for KvCache {
             .field("layers", &self.layers.len())
             .field("blocks", &self.blocks)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADS: Heads = Heads { query: 4, kv: 2, dim: 16 };
+
+    #[test]
+    fn a_block_takes_memory_once_and_reserved_ones_have_theirs() {
+        for kind in [KvKind::F32, KvKind::F16] {
+            let mut cache = KvCache::new(kind, HEADS, 3, 8);
+            // Keys and values of 2 heads of 16 values for 16 tokens in 3 layers.
+            let block = 2 * 2 * 16 * 16 * 3 * kind.size();
+            assert_eq!(cache.bytes(), 0);
+            for (blocks, taken) in [([2, 5], 2), ([5, 2], 2), ([5, 7], 3)] {
+                cache.begin_step();
+                assert!(blocks.iter().enumerate().all(|(entry, &at)| cache.claim(at, entry)));
+                assert_eq!(cache.bytes(), taken * block);
+            }
+            cache.reserve();
+            assert_eq!(cache.bytes(), 8 * block);
+            cache.begin_step();
+            assert!(cache.claim(0, 0) && cache.claim(2, 1) && !cache.claim(2, 5), "steps are told apart as before");
+            assert_eq!(cache.bytes(), 8 * block);
+        }
     }
 }

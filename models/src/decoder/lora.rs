@@ -31,6 +31,11 @@ impl Slots {
         }
     }
 
+    /// Bytes that the loaded adapters take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.iter().flatten().map(Adapter::bytes).sum()
+    }
+
     pub(crate) fn get(&self, slot: AdapterSlot) -> Option<&Adapter> {
         self.slots.get(slot.0 as usize)?.as_ref()
     }

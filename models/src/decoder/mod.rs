@@ -135,6 +135,11 @@ impl Decoder {
         layers + self.embedding.bytes() + self.head.as_ref().map_or(0, Packed::bytes)
     }
 
+    /// Bytes the matrices of the loaded adapters take.
+    pub fn adapter_bytes(&self) -> usize {
+        self.slots.bytes()
+    }
+
     /// Loads a PEFT LoRA directory beside those that are loaded; rows name it by the slot returned.
     ///
     /// # Errors

@@ -59,6 +59,11 @@ impl Narrow {
         self.out.next_multiple_of(LANES)
     }
 
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.data.as_slice())
+    }
+
     /// `y[i] = A · x[indices[i]]`; y has shape (indices, [`padded`](Self::padded)).
     pub(crate) fn product(&self, team: &Team, x: Rows<'_>, y: &mut [f32]) {
         self.product_with(Isa::best(), team, x, y);
@@ -137,6 +142,11 @@ impl Wide {
             }
         }
         Self { inn, out, data }
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.data.as_slice())
     }
 
     /// Outputs.

@@ -68,11 +68,14 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
 }
 
 /// The engine's gauges.
-fn levels(counters: &Counters) -> [(&'static str, &'static str, u64); 7] {
+fn levels(counters: &Counters) -> [(&'static str, &'static str, u64); 10] {
     [
         ("blocks_free", "KV blocks that hold nothing", counters.blocks_free.get()),
         ("blocks_cached", "KV blocks kept for the prefix cache alone", counters.blocks_cached.get()),
         ("blocks_used", "KV blocks that sessions hold", counters.blocks_used.get()),
+        ("kv_bytes", "Memory of this machine that KV blocks have taken so far", counters.kv_bytes.get()),
+        ("adapters", "Adapters that are loaded", counters.adapters.get()),
+        ("adapter_bytes", "Memory of this machine that adapters take", counters.adapter_bytes.get()),
         ("sessions_running", "Sessions in the batch", counters.sessions_running.get()),
         ("sessions_waiting", "Sessions that wait for their next step", counters.sessions_waiting.get()),
         ("sessions_parked", "Sessions between two turns", counters.sessions_parked.get()),

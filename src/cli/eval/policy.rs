@@ -193,6 +193,7 @@ impl Episodes {
             device: DeviceConfig::of(self.device).with(self.arithmetic),
             threads,
             kv_bytes: self.kv_bytes.0,
+            kv_reserve: false,
             max_batch: self.concurrency,
             step_tokens: 512,
             max_waiting: self.concurrency,

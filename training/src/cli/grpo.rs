@@ -219,6 +219,7 @@ impl Args {
             device,
             threads: team.threads(),
             kv_bytes: self.kv_bytes.0,
+            kv_reserve: false,
             max_batch: settings.concurrent,
             step_tokens: 512.max(settings.concurrent),
             max_waiting: settings.concurrent,

@@ -1,0 +1,74 @@
+//! What encoding leaves behind is bounded, whatever the texts.
+#![allow(clippy::unwrap_used)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use waymark_models::tokenizer::{Specials, Tokenizer};
+
+struct Counting;
+
+/// Bytes that are allocated and not freed.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A tokenizer of the Qwen 2 family, from the fixture.
+fn tokenizer() -> Tokenizer {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tokenizer.json");
+    let fixture: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("tokenizer.json");
+    std::fs::write(&json, fixture["qwen2"]["json"].to_string()).unwrap();
+    Tokenizer::from_file(&json).unwrap()
+}
+
+/// A word of `letters` letters that no other number gives.
+fn word(number: usize, letters: usize) -> String {
+    let mut rest = number;
+    let mut next = || {
+        let letter = char::from(b'a' + (rest % 26) as u8);
+        rest /= 26;
+        letter
+    };
+    (0..letters).map(|_| next()).collect()
+}
+
+#[test]
+fn words_that_are_never_seen_again_are_not_kept() {
+    // One test: allocations are counted for the whole process.
+    let live = || LIVE.load(Ordering::Relaxed);
+    // Usual words, and about the longest that the library remembers.
+    for (letters, most) in [(8, 1 << 20), (240, 12 << 20)] {
+        // A new one remembers nothing yet.
+        let tokenizer = tokenizer();
+        let encode = |numbers: std::ops::Range<usize>| {
+            for number in numbers {
+                assert!(!tokenizer.encode(&word(number, letters), Specials::Literal).unwrap().is_empty());
+            }
+        };
+        let before = live();
+        encode(0..2_000);
+        let young = live();
+        encode(2_000..12_000);
+        let grown = live().saturating_sub(young);
+        assert!(young.saturating_sub(before) < most, "{letters} letters: {} bytes", young.saturating_sub(before));
+        assert!(grown < 1 << 16, "{letters} letters: {grown} bytes for words that came later");
+    }
+}
