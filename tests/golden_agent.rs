@@ -12,9 +12,11 @@ use agent_script::{Script, Stub, character_tokenizer, passage, run};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use waymark::agent::{
-    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, Kind, Offer, Outcome, Policy, Prompt,
-    Protocol, Reading, RouteRag, Runtime, SearchR1, Tags, Trajectory, Variant, tag,
+    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, Kind, Offer, Outcome, PathRouter, Policy,
+    Prompt, Protocol, Reading, RouteRag, Runtime, SearchR1, Seen, Tags, Trajectory, Variant, path_router, tag,
 };
+use waymark_models::chat::ChatTemplate;
+use waymark_models::tokenizer::Tokenizer;
 
 fn golden<T: DeserializeOwned>(name: &str) -> Option<T> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/golden");
@@ -74,11 +76,95 @@ fn passages2string() {
         let passages: Vec<_> = case.documents.iter().map(|document| passage(document)).collect();
         assert_eq!(tag::passages_to_string(&passages, Format::Training), case.text);
         let block = |protocol: &dyn Protocol| -> String {
-            let parts = protocol.observation(&Outcome::Evidence(&passages), Format::Training);
-            parts.into_iter().map(|part| part.text).collect()
+            let parts = protocol.observation(&Outcome::Evidence(Seen::of(&passages)), Format::Training);
+            parts.iter().map(Injected::text).collect()
         };
         assert_eq!(block(&RouteRag), case.information_block_routerag);
         assert_eq!(block(&SearchR1), case.information_block_searchr1);
+    }
+}
+
+#[derive(Deserialize)]
+struct Call {
+    raw: String,
+    processed: String,
+    continues: bool,
+    tool_call: Tool,
+    observation: String,
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    tool: String,
+    args: BTreeMap<String, String>,
+}
+
+/// What the environment of Graph-R1 makes of a turn, and what it puts around the answer of its tool.
+#[test]
+fn graphr1_tool_calls() {
+    let Some(Cases { cases }) = golden::<Cases<Call>>("graphr1_tool_calls.json") else { return };
+    assert!(!cases.is_empty());
+    for Call { raw, processed, continues, tool_call: Tool { tool, args }, observation } in cases {
+        let cut = PathRouter.cut(&raw);
+        assert_eq!(format!("{cut}<|im_end|>"), processed, "{raw:?}");
+        let action = PathRouter.parse(cut, Reading::First);
+        let query = match &action {
+            Action::Search(request) => Some(&request.query),
+            _ => None,
+        };
+        assert_eq!(query, args.get("query"), "{raw:?}");
+        assert_eq!(tool == "search", query.is_some(), "{raw:?}");
+        let told = PathRouter.observation(&Outcome::Invalid(&raw), Format::Training);
+        assert_eq!(!told.is_empty(), continues, "{raw:?}");
+        if tool == "invalid" {
+            assert_eq!(observation, path_router::INVALID);
+            assert!(!continues || told.contains(&Injected::retrieved(observation)), "{raw:?}");
+        }
+    }
+}
+
+/// The same in the loop, token by token, in the template of the reference: its `observation_template`.
+#[tokio::test]
+async fn graphr1_messages() {
+    let Some(Cases { cases }) = golden::<Cases<Call>>("graphr1_tool_calls.json") else { return };
+    let chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                  {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    let tokenizer = Arc::new(Tokenizer::bytes());
+    let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
+    for case in cases {
+        let template = Arc::new(ChatTemplate::new(chatml, "", "<|im_end|>").unwrap());
+        let answer = "so</think>\n<answer>a</answer>";
+        let script = Script::new(tokenizer.clone(), [case.raw.clone(), answer.to_owned()]);
+        let stub = Arc::new(Stub::new(|query| Ok(vec![passage(&format!("T\n{}", query.wanted.text))])));
+        let runtime = Runtime::new(script.clone(), tokenizer.clone(), Some(template), eos.clone(), Some(stub));
+        let mut policy = Policy::builtin("path-router").unwrap();
+        policy.variant = Variant::Training;
+        let (trajectory, _) = run(&runtime, &policy, "?", EpisodeOptions::default()).await.unwrap();
+        assert_eq!(script.generations(), 1 + usize::from(case.continues), "{:?}", case.raw);
+        let named = |id: u32| match tokenizer.name(id).filter(|_| tokenizer.is_control(id)) {
+            Some(name) => name.into_bytes(),
+            None => tokenizer.bytes_of(id).to_vec(),
+        };
+        let written: Vec<u8> = trajectory.response().iter().flat_map(|token| named(token.id)).collect();
+        let response = if case.tool_call.tool == "invalid" {
+            case.observation
+        } else {
+            format!("Doc 1(Title: T) {}", case.tool_call.args["query"])
+        };
+        let block = format!(
+            "<|im_start|>user\n<knowledge>\n{response}\n</knowledge><|im_end|>\n<|im_start|>assistant\n<think>\n"
+        );
+        let whole = match case.continues {
+            true => format!("{}{block}{answer}", case.processed),
+            // The last message has no end of its own here: nothing follows it.
+            false => case.processed.trim_end_matches("<|im_end|>").to_owned(),
+        };
+        assert_eq!(String::from_utf8(written).unwrap(), whole);
+        let learnt: Vec<u32> = (trajectory.tokens.iter().zip(trajectory.loss_mask()))
+            .filter_map(|(token, learnt)| learnt.then_some(token.id))
+            .collect();
+        let own = if case.continues { format!("{}{answer}", PathRouter.cut(&case.raw)) } else { case.raw };
+        assert_eq!(tokenizer.decode(&learnt), own);
     }
 }
 
@@ -202,7 +288,7 @@ async fn check(
     protocol: &str,
     scenario: &Scenario,
     golden: &Golden,
-    tokenizer: Arc<waymark_models::tokenizer::Tokenizer>,
+    tokenizer: Arc<Tokenizer>,
     posted: &mut [Vec<String>],
 ) {
     let what = format!("{name}/{}", golden.question);

@@ -6,7 +6,6 @@ use waymark_index::Mode;
 use waymark_models::ModelError;
 use waymark_models::grammar::GrammarError;
 
-use super::policy::SHOWN;
 use crate::engine::EngineError;
 
 /// Why an episode could not begin or go on.
@@ -31,9 +30,16 @@ pub enum AgentError {
         /// What there is.
         offered: Vec<Mode>,
     },
-    /// A mode was asked for whose triples no policy would see.
-    #[error("no served protocol shows triples to its policy yet, so none searches in the mode {0}: use one of {modes}", modes = names(SHOWN))]
-    Unshown(Mode),
+    /// A mode was asked for whose triples the policy would not see.
+    #[error("the protocol {protocol} shows its policy no triples, so it cannot search in the mode {mode}: use one of {}", names(.shown))]
+    Unshown {
+        /// The protocol.
+        protocol: &'static str,
+        /// What was asked for.
+        mode: Mode,
+        /// What it shows all of.
+        shown: &'static [Mode],
+    },
     /// The protocol searches and there is nothing to search in.
     #[error("policy {policy:?} searches, but no index is loaded: start with an index, or use a plain policy")]
     NoIndex {
@@ -82,7 +88,7 @@ impl AgentError {
         match self {
             AgentError::Conversation(_) => "invalid_messages",
             AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
-            AgentError::Mode { .. } | AgentError::Unshown(_) => "unsupported_mode",
+            AgentError::Mode { .. } | AgentError::Unshown { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
             AgentError::NoGuide(_) | AgentError::Option { .. } | AgentError::Shape(_) => "invalid_option",
             AgentError::Policy { .. } => "invalid_policy",

@@ -31,6 +31,44 @@ pub struct Guide {
 }
 
 impl Guide {
+    /// A turn that is a thought of one line, begun for the policy, then a search or an answer of one line. `query` are the
+    /// tags of a search, `modes` the ways to begin one, if any; with `inside` the thought's tag is open already.
+    pub(super) fn turn(offer: &Offer, query: (&str, &'static str), modes: &[&str], inside: bool) -> Guide {
+        const CHOICE: usize = 3;
+        const QUERY: usize = 4;
+        const ANSWER: usize = 5;
+        const END: usize = 6;
+        const MODE: usize = 7;
+        let (open, close) = query;
+        let search = (open.to_owned(), if modes.is_empty() { QUERY } else { MODE });
+        let answer = ("<answer>".to_owned(), ANSWER);
+        let branches = match (offer.search, offer.answer) {
+            (true, true) => vec![search, answer],
+            (true, false) => vec![search],
+            (false, _) => vec![answer],
+        };
+        let tag = if inside { "" } else { "<think>" };
+        // The opening quotation mark is what makes a small model quote an answer instead of announcing one.
+        let goal = match offer.informed {
+            false => "To answer it, I need to search for",
+            true => "According to the documents, the answer is \"",
+        };
+        let think = format!("{tag} The question is: {} {goal}", offer.question);
+        let line = |close, limit, eos| State::Free { close, limit, pause: "\n", eos, next: END };
+        Guide {
+            states: vec![
+                State::Force { text: think, next: 1 },
+                State::Free { close: "</think>", limit: offer.think_tokens, pause: "\n", eos: false, next: 2 },
+                State::Force { text: "\n".to_owned(), next: CHOICE },
+                State::Choose { branches },
+                line(close, offer.query_tokens, false),
+                line("</answer>", offer.answer_tokens, true),
+                State::End,
+                State::Choose { branches: modes.iter().map(|mode| (format!(" {mode}"), QUERY)).collect() },
+            ],
+        }
+    }
+
     /// The most that can be written for the policy in one turn, given the length of a text.
     pub fn frame(&self, length: impl Fn(&str) -> usize) -> usize {
         let of = |state: &State| match state {

@@ -2,13 +2,13 @@
 
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, Span, debug_span, field::Empty};
-use waymark_index::{Evidence, Hit, Mode, Passage};
+use waymark_index::{Evidence, Hit, Mode, Passage, TripleHit};
 
 use super::AgentError;
 use super::event::Event;
 use super::generator::Source;
 use super::neutral;
-use super::protocol::{Injected, Outcome, Request};
+use super::protocol::{Injected, Outcome, Request, Seen};
 use super::run::Run;
 use super::search::{SearchError, SearchQuery};
 use super::trajectory::Found;
@@ -35,8 +35,9 @@ impl<S: Source> Run<S> {
         let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
             (evidence.hits, evidence.triples, Some(evidence.snapshot))
         });
-        let (passages, neutralised) = self.shown(&hits);
-        let outcome = error.as_deref().map_or(Outcome::Evidence(&passages), Outcome::Failed);
+        let (passages, triples_seen, neutralised) = self.shown(&hits, &triples);
+        let seen = Seen { mode, passages: &passages, triples: &triples_seen };
+        let outcome = error.as_deref().map_or(Outcome::Evidence(seen), Outcome::Failed);
         let parts = self.policy.protocol.observation(&outcome, retrieval.format);
         let finished = Event::SearchFinished {
             turn,
@@ -73,15 +74,25 @@ impl<S: Source> Run<S> {
         (result, false)
     }
 
-    /// The passages as the policy sees them, and how many tags in them were made harmless.
-    fn shown(&self, hits: &[Hit]) -> (Vec<Passage>, usize) {
+    /// Passages and triples as the policy sees them, and how many tags in them were made harmless.
+    fn shown(&self, hits: &[Hit], triples: &[TripleHit]) -> (Vec<Passage>, Vec<TripleHit>, usize) {
         if !self.policy.variant.serves() {
-            return (hits.iter().map(|hit| hit.passage.clone()).collect(), 0);
+            return (hits.iter().map(|hit| hit.passage.clone()).collect(), triples.to_vec(), 0);
         }
         let names = self.policy.protocol.tags().names;
-        let shown: Vec<(Passage, usize)> = hits.iter().map(|hit| neutral::passage(&hit.passage, names)).collect();
-        let count = shown.iter().map(|(_, count)| count).sum();
-        (shown.into_iter().map(|(passage, _)| passage).collect(), count)
+        let (mut count, mut shown) = (0, Vec::with_capacity(hits.len()));
+        for hit in hits {
+            let (passage, met) = neutral::passage(&hit.passage, names);
+            shown.push(passage);
+            count += met;
+        }
+        let mut named = triples.to_vec();
+        for part in named.iter_mut().flat_map(|hit| [&mut hit.subject, &mut hit.relation, &mut hit.object]) {
+            let (text, met) = neutral::neutralise(part, names);
+            *part = text;
+            count += met;
+        }
+        (shown, named, count)
     }
 }
 

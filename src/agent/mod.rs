@@ -2,9 +2,9 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `protocol`, `tag`, `routerag`, `search_r1`, `plain` | what a policy writes and what it is answered |
+//! | `protocol`, `tag`, `statement`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `plain` | what a policy writes and what it is answered |
 //! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
-//! | `conversation`, `runtime`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
+//! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
 //! | `shape`, `opening`, `closing` | answers that must be JSON |
 //! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
@@ -23,6 +23,7 @@ mod episode;
 mod error;
 mod event;
 mod generator;
+mod graphrag_r1;
 mod guide;
 mod guided;
 mod lookup;
@@ -31,6 +32,7 @@ mod observation;
 mod opening;
 mod options;
 mod part;
+pub mod path_router;
 mod plain;
 mod policy;
 mod pool;
@@ -45,6 +47,8 @@ mod scanner;
 mod search;
 mod search_r1;
 mod shape;
+mod speaker;
+mod statement;
 pub mod tag;
 mod trajectory;
 mod turn;
@@ -57,12 +61,16 @@ pub use episode::Episode;
 pub use error::AgentError;
 pub use event::{Cited, Event, Reason, TokenLogprob, TopLogprob, Usage};
 pub use generator::{Generator, Source, Steps};
+pub use graphrag_r1::GraphragR1;
 pub use guide::{Guide, Offer, State};
 pub use options::EpisodeOptions;
 pub(crate) use part::Part;
+pub use path_router::PathRouter;
 pub use plain::Plain;
 pub use policy::{Policy, Retrieval};
-pub use protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Span, Tag, Tags};
+pub use protocol::{
+    Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Seen, Span, Tag, Tags,
+};
 pub use replay::Forced;
 pub use routerag::RouteRag;
 pub use runtime::Runtime;

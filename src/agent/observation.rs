@@ -24,10 +24,9 @@ pub(super) fn observe<S: Source>(
     format: Format,
     limit: usize,
 ) -> Result<Observation, AgentError> {
-    let text: String = parts.iter().map(|part| part.text.as_str()).collect();
-    let ids = runtime.literal(&text)?;
+    let ids = runtime.encode_parts(parts)?;
     if ids.len() <= limit {
-        return Ok(Observation { ids, text, truncated: false });
+        return Ok(Observation { text: text(runtime, parts, &ids), ids, truncated: false });
     }
     if format == Format::Evaluation
         && let Some((ids, text)) = shortened(runtime, parts, ids.len(), limit)?
@@ -38,6 +37,14 @@ pub(super) fn observe<S: Source>(
     Ok(Observation { text: runtime.tokenizer.decode(&ids), ids, truncated: true })
 }
 
+/// The text of an observation: what its ids say, control tokens left out.
+fn text<S: Source>(runtime: &Runtime<S>, parts: &[Injected], ids: &[u32]) -> String {
+    if parts.iter().any(|part| matches!(part, Injected::Speaker(_))) {
+        return runtime.tokenizer.decode(ids);
+    }
+    parts.iter().map(Injected::text).collect()
+}
+
 /// The observation with less of what was retrieved; `None` when the frame alone is too long.
 fn shortened<S: Source>(
     runtime: &Runtime<S>,
@@ -45,17 +52,17 @@ fn shortened<S: Source>(
     length: usize,
     limit: usize,
 ) -> Result<Option<(Vec<u32>, String)>, AgentError> {
-    let Some(at) = parts.iter().position(|part| part.retrieved) else { return Ok(None) };
-    let before: String = parts[..at].iter().map(|part| part.text.as_str()).collect();
-    let after: String = parts[at + 1..].iter().map(|part| part.text.as_str()).collect();
-    let retrieved = runtime.literal(&parts[at].text)?;
+    let Some(at) = parts.iter().position(|part| matches!(part, Injected::Retrieved(_))) else { return Ok(None) };
+    let retrieved = runtime.literal(parts[at].text())?;
+    let mut parts = parts.to_vec();
     // Tokens merge over the seams, so the first guess can miss by a few.
     let mut keep = retrieved.len().saturating_sub(length - limit);
     while keep > 0 {
         let kept = runtime.tokenizer.decode(&retrieved[..keep]);
-        let text = format!("{before}{}{after}", kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
-        let ids = runtime.literal(&text)?;
+        parts[at] = Injected::retrieved(kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
+        let ids = runtime.encode_parts(&parts)?;
         if ids.len() <= limit {
+            let text = text(runtime, &parts, &ids);
             return Ok(Some((ids, text)));
         }
         keep = keep.saturating_sub(ids.len() - limit);

@@ -84,7 +84,7 @@ impl EpisodeOptions {
             graph: self.graph.unwrap_or(own.graph),
             ..own
         };
-        retrieval.check_mode()?;
+        retrieval.check_mode(&*policy.protocol)?;
         Ok(retrieval)
     }
 }

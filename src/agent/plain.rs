@@ -8,6 +8,7 @@ use super::scanner;
 
 static TAGS: Tags = Tags {
     outside: Kind::Answer,
+    begins: Kind::Answer,
     pairs: &[Tag { kind: Kind::Think, open: "<think>", close: "</think>" }],
     names: &["think"],
     trims: false,

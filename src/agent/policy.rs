@@ -8,6 +8,8 @@ use waymark_index::{GraphVariant, Mode, Query, Ranking, TRIPLES};
 
 use super::AgentError;
 use super::budget::Budget;
+use super::graphrag_r1::GraphragR1;
+use super::path_router::PathRouter;
 use super::plain::Plain;
 use super::protocol::{Format, Kind, Protocol};
 use super::routerag::RouteRag;
@@ -19,9 +21,6 @@ use crate::engine::{Adapter, Engine, Lease};
 
 /// The name of the file in a policy's directory.
 pub(super) const FILE: &str = "policy.toml";
-
-/// The modes all of whose evidence the protocols know how to write: passages alone.
-pub(super) const SHOWN: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
 
 /// What a `model` in a request names.
 #[derive(Debug, Clone)]
@@ -56,13 +55,13 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retrieval {
-    /// The mode of queries that name none: `passage`, `graph` or `hybrid`, for no protocol shows triples yet.
+    /// The mode of queries that name none: `passage`, `graph` or `hybrid`; `triples` where the protocol shows them.
     pub mode: Mode,
     /// How passages are ranked within passage search; as the mode of the query has it where nothing is said.
     pub ranking: Option<Ranking>,
     /// Passages per search, at most [`MAX_K`].
     pub k: usize,
-    /// Triples per search, for protocols that show them; there is none yet.
+    /// Triples per search, for protocols that show them.
     pub triples: usize,
     /// Whose graph search is made: `route_rag`, `hippo_rag` or `graph_r1`.
     pub graph: GraphVariant,
@@ -89,8 +88,9 @@ impl Default for Retrieval {
 
 impl Retrieval {
     /// Refuses a mode whose triples would be searched for and never shown.
-    pub(super) fn check_mode(&self) -> Result<(), AgentError> {
-        if SHOWN.contains(&self.mode) { Ok(()) } else { Err(AgentError::Unshown(self.mode)) }
+    pub(super) fn check_mode(&self, protocol: &dyn Protocol) -> Result<(), AgentError> {
+        let (mode, shown) = (self.mode, protocol.shows());
+        if shown.contains(&mode) { Ok(()) } else { Err(AgentError::Unshown { protocol: protocol.name(), mode, shown }) }
     }
 
     /// A search for `text` in this way, but for its mode. Trajectories tell the way to every passage.
@@ -113,6 +113,7 @@ struct File {
     variant: Variant,
     #[serde(default)]
     guided: bool,
+    /// Read for its errors, which tell their line; what counts is which fields are stated.
     #[serde(default)]
     retrieval: Retrieval,
     budget: Option<toml::Table>,
@@ -122,7 +123,7 @@ struct File {
 
 impl Policy {
     /// The names that [`builtin`](Self::builtin) knows.
-    pub const BUILTIN: &[&str] = &["routerag", "search-r1", "plain"];
+    pub const BUILTIN: &[&str] = &["routerag", "search-r1", "path-router", "graphrag-r1", "plain"];
 
     /// A protocol over the bare base model.
     pub fn builtin(name: &str) -> Option<Policy> {
@@ -134,7 +135,7 @@ impl Policy {
             adapter_dir: None,
             lease: None,
             budget: protocol.budget(),
-            retrieval: Retrieval::default(),
+            retrieval: protocol.retrieval(),
             sampling: default_sampling(&*protocol),
             guided: false,
             variant: Variant::default(),
@@ -203,6 +204,8 @@ impl Policy {
             Some(table) => overlay(protocol.budget(), &table).map_err(|error| refuse(format!("budget: {error}")))?,
             None => protocol.budget(),
         };
+        let retrieval =
+            searching(&*protocol, file.retrieval, text).map_err(|error| refuse(format!("retrieval: {error}")))?;
         let sampling = file.sampling.unwrap_or_default().or(&default_sampling(&*protocol));
         let policy = Policy {
             name: file.name,
@@ -211,7 +214,7 @@ impl Policy {
             adapter_dir: file.adapter,
             lease: None,
             budget,
-            retrieval: file.retrieval,
+            retrieval,
             sampling,
             guided: file.guided,
             variant: file.variant,
@@ -233,7 +236,7 @@ impl Policy {
     }
 
     fn check(&self) -> Result<(), AgentError> {
-        self.retrieval.check_mode()?;
+        self.retrieval.check_mode(&*self.protocol)?;
         let refuse = |field, reason| Err(AgentError::Option { field, reason });
         if self.name.is_empty() {
             return refuse("name", "must not be empty");
@@ -255,6 +258,8 @@ fn protocol(name: &str) -> Option<Arc<dyn Protocol>> {
     Some(match name {
         "routerag" => Arc::new(RouteRag),
         "search-r1" => Arc::new(SearchR1),
+        "path-router" => Arc::new(PathRouter),
+        "graphrag-r1" => Arc::new(GraphragR1),
         "plain" => Arc::new(Plain),
         _ => return None,
     })
@@ -263,6 +268,23 @@ fn protocol(name: &str) -> Option<Arc<dyn Protocol>> {
 /// Searching policies are evaluated greedily by their authors; a chat is sampled as it comes.
 fn default_sampling(protocol: &dyn Protocol) -> Sampling {
     if protocol.budget().turns > 0 { Sampling::greedy() } else { Sampling::default() }
+}
+
+/// How a protocol searches, with what the `[retrieval]` of a policy's file states.
+fn searching(protocol: &dyn Protocol, written: Retrieval, file: &str) -> Result<Retrieval, toml::de::Error> {
+    let file: toml::Table = toml::from_str(file)?;
+    let stated = file.get("retrieval").and_then(toml::Value::as_table);
+    let (own, has) = (protocol.retrieval(), |field: &str| stated.is_some_and(|stated| stated.contains_key(field)));
+    let Retrieval { mode, ranking, k, triples, graph, format, least_searches } = written;
+    Ok(Retrieval {
+        mode: if has("mode") { mode } else { own.mode },
+        ranking: ranking.or(own.ranking),
+        k: if has("k") { k } else { own.k },
+        triples: if has("triples") { triples } else { own.triples },
+        graph: if has("graph") { graph } else { own.graph },
+        format: if has("format") { format } else { own.format },
+        least_searches: if has("least_searches") { least_searches } else { own.least_searches },
+    })
 }
 
 /// The protocol's own budget with the fields that a file states.
@@ -342,13 +364,22 @@ mod tests {
         let policy = parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = 9.0").unwrap();
         assert_eq!(policy.budget, Budget { seconds: 9.0, ..Plain.budget() });
         assert!(!policy.searches());
+        let policy = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nk = 2").unwrap();
+        let own = GraphragR1.retrieval();
+        assert_eq!((own.mode, own.triples, own.graph), (Mode::Triples, 5, GraphVariant::GraphR1));
+        assert_eq!(policy.retrieval, Retrieval { k: 2, ..own });
+        let plain = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nmode = \"passage\"").unwrap();
+        assert_eq!(plain.retrieval.mode, Mode::Passage);
     }
 
     #[test]
     fn errors_name_file_and_place() {
         for (text, words) in [
             ("name = \"a\"", vec!["protocol"]),
-            ("name = \"a\"\nprotocol = \"rag\"", vec!["\"rag\"", "routerag, search-r1, plain"]),
+            (
+                "name = \"a\"\nprotocol = \"rag\"",
+                vec!["\"rag\"", "routerag, search-r1, path-router, graphrag-r1, plain"],
+            ),
             ("name = \"a\"\nprotocol = \"plain\"\ncolour = 1", vec!["line 3", "colour"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nturn = 1", vec!["budget", "turn"]),
             ("name = \"a\"\nprotocol = \"routerag\"\n[retrieval]\nk = 0", vec!["retrieval.k"]),

@@ -4,12 +4,16 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{Mode, Passage};
+use waymark_index::{Mode, Passage, TripleHit};
 
 use super::budget::Budget;
-use super::conversation::{Conversation, Message};
+use super::conversation::{Conversation, Message, Role};
 use super::guide::{Guide, Offer};
+use super::policy::Retrieval;
 use super::scanner;
+
+/// The modes that find passages alone, which every protocol that searches can write.
+const PASSAGES: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
 
 /// A way to think, search and answer that a policy was trained in. Implementations hold no state of an episode.
 pub trait Protocol: fmt::Debug + Send + Sync {
@@ -32,7 +36,8 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// The part of a turn that the training loop keeps, which samples without stop strings and cuts afterwards.
     fn cut<'t>(&self, turn: &'t str) -> &'t str;
 
-    /// What the environment answers. Passages arrive neutralised.
+    /// What the environment answers. What was found arrives neutralised. Nothing, to a turn that asks for nothing, means
+    /// that there is no second try: the episode ends.
     fn observation(&self, outcome: &Outcome<'_>, format: Format) -> Vec<Injected>;
 
     /// The thinking, queries and answers of a turn, by byte range and without their tags.
@@ -42,6 +47,21 @@ pub trait Protocol: fmt::Debug + Send + Sync {
 
     /// The limits that the recipe was published with.
     fn budget(&self) -> Budget;
+
+    /// How its policies search where nothing is said.
+    fn retrieval(&self) -> Retrieval {
+        Retrieval::default()
+    }
+
+    /// The modes all of whose evidence it knows how to write.
+    fn shows(&self) -> &'static [Mode] {
+        PASSAGES
+    }
+
+    /// Whether its own loops give one turn more after the last round. The serving loop always does.
+    fn concludes(&self) -> bool {
+        true
+    }
 
     /// What to write for the policy so that an answer follows, given what it was writing; `None` when every turn is an
     /// answer anyway.
@@ -90,6 +110,8 @@ pub struct Tag {
 pub struct Tags {
     /// What text outside every tag is.
     pub outside: Kind,
+    /// What a turn begins inside of: where prompt and observations end with an opening tag, what that opens.
+    pub begins: Kind,
     /// The pairs. Those of kind [`Kind::Text`] are the environment's: a policy that writes them gives plain text.
     pub pairs: &'static [Tag],
     /// Names whose tags must not survive in retrieved text.
@@ -106,6 +128,8 @@ pub enum Reading {
     First,
     /// A search wherever there is one, an answer only where there is none: what the reference's evaluation does.
     SearchFirst,
+    /// As [`First`](Self::First), but what the reference refuses though it is clear what is meant is taken as it is meant.
+    Lenient,
 }
 
 /// What one turn asks for.
@@ -137,12 +161,30 @@ pub struct Request {
 /// What came of an action that does not end the episode.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outcome<'a> {
-    /// Passages, best first; may be empty.
-    Evidence(&'a [Passage]),
+    /// What was found.
+    Evidence(Seen<'a>),
     /// The search could not be made, and why.
     Failed(&'a str),
-    /// The action was [`Action::Invalid`].
-    Invalid,
+    /// The action was [`Action::Invalid`]; the whole turn, as it was written.
+    Invalid(&'a str),
+}
+
+/// What a search found, as the policy may see it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen<'a> {
+    /// How it was searched for.
+    pub mode: Mode,
+    /// Passages, best first; may be empty.
+    pub passages: &'a [Passage],
+    /// Triples, best first, in the modes that find any.
+    pub triples: &'a [TripleHit],
+}
+
+impl<'a> Seen<'a> {
+    /// What a search for passages alone found.
+    pub fn of(passages: &'a [Passage]) -> Seen<'a> {
+        Seen { mode: Mode::Passage, passages, triples: &[] }
+    }
 }
 
 /// Which of the reference's two renderings of evidence is used.
@@ -159,22 +201,33 @@ pub enum Format {
 
 /// A piece of an observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Injected {
-    /// Its text.
-    pub text: String,
-    /// Whether it is retrieved: such text is cut first where an observation is too long.
-    pub retrieved: bool,
+pub enum Injected {
+    /// The protocol's own words.
+    Frame(String),
+    /// Text that comes from outside: it is cut first where an observation is too long.
+    Retrieved(String),
+    /// Another speaker: what the chat template writes between the message before and one of that role. The only piece
+    /// that control tokens come from.
+    Speaker(Role),
 }
 
 impl Injected {
     /// The protocol's own words.
     pub fn frame(text: impl Into<String>) -> Injected {
-        Injected { text: text.into(), retrieved: false }
+        Injected::Frame(text.into())
     }
 
     /// Text that comes from outside.
     pub fn retrieved(text: impl Into<String>) -> Injected {
-        Injected { text: text.into(), retrieved: true }
+        Injected::Retrieved(text.into())
+    }
+
+    /// Its text; none where the template decides.
+    pub fn text(&self) -> &str {
+        match self {
+            Injected::Frame(text) | Injected::Retrieved(text) => text,
+            Injected::Speaker(_) => "",
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::event::{Event, Reason, Usage};
 use super::generator::{Generator, Source};
 use super::observation::observe;
 use super::policy::Policy;
-use super::protocol::{Action, Injected, Outcome};
+use super::protocol::{Action, Injected, Outcome, Reading};
 use super::reader::Reader;
 use super::runtime::Runtime;
 use super::trajectory::{Acted, Found, Fragment, Timings, Trajectory};
@@ -115,10 +115,14 @@ impl<S: Source> Run<S> {
             let last = round == rounds;
             if last && rounds > 0 {
                 self.tell(Event::Budget { kind: Bound::Turns }).await?;
+                if !self.concludes() {
+                    break;
+                }
             }
             let (reader, ended, starved) = self.turn(last).await?;
             let action = self.action(&reader);
-            let goes_on = !last && !starved && ended != Ended::Time && !matches!(action, Action::Answer { .. });
+            let closed = matches!(action, Action::Answer { .. }) || self.is_over(&action, &reader);
+            let goes_on = !last && !starved && ended != Ended::Time && !closed;
             self.answer_tokens += reader.answer_tokens();
             self.act(&action, &reader, goes_on).await?;
             if ended == Ended::Time {
@@ -157,12 +161,13 @@ impl<S: Source> Run<S> {
             Err(_) => Ended::Length,
         };
         let starved = self.room().err();
-        let unanswered = !matches!(self.action(&reader), Action::Answer { .. });
+        let action = self.action(&reader);
+        let unanswered = !matches!(action, Action::Answer { .. });
         if let Some(bound) = starved.filter(|_| unanswered) {
             self.tell(Event::Budget { kind: bound }).await?;
         }
         // Without room nothing could be made of a search, so it is as in the last turn.
-        let closing = last || starved.is_some();
+        let closing = last || starved.is_some() || self.is_over(&action, &reader);
         if closing && unanswered && ended != Ended::Time && self.policy.variant.serves() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
         }
@@ -200,7 +205,7 @@ impl<S: Source> Run<S> {
             return Action::Answer { text: text.to_owned() };
         }
         let kept = if self.policy.variant.cuts() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
-        match self.policy.protocol.parse(kept, self.policy.variant.reading()) {
+        match self.policy.protocol.parse(kept, self.reading()) {
             Action::Answer { text } => {
                 // It was not shown yet: the client's stop strings are still to be looked for.
                 let mut filter = self.filter();
@@ -210,6 +215,26 @@ impl<S: Source> Run<S> {
             }
             action => action,
         }
+    }
+
+    /// Whether one more turn follows the last round.
+    fn concludes(&self) -> bool {
+        self.policy.variant.serves() || self.settings.guided || self.policy.protocol.concludes()
+    }
+
+    /// How turns are read. What a guide has written no reference refuses.
+    fn reading(&self) -> Reading {
+        if self.settings.guided { Reading::Lenient } else { self.policy.variant.reading() }
+    }
+
+    /// Whether a turn asks for nothing where there is no second try.
+    fn is_over(&self, action: &Action, reader: &Reader) -> bool {
+        *action == Action::Invalid && self.rejection(reader).is_empty()
+    }
+
+    /// What a turn is told that asks for nothing.
+    fn rejection(&self, reader: &Reader) -> Vec<Injected> {
+        self.policy.protocol.observation(&Outcome::Invalid(reader.text()), self.settings.retrieval.format)
     }
 
     fn filter(&self) -> AnswerFilter {
@@ -229,8 +254,10 @@ impl<S: Source> Run<S> {
                 self.inject(&self.joined(parts, reader.text())).await
             }
             Action::Invalid if goes_on => {
-                let parts = self.policy.protocol.observation(&Outcome::Invalid, self.settings.retrieval.format);
-                let message = parts.iter().map(|part| part.text.trim()).collect();
+                let parts = self.rejection(reader);
+                let framed = parts.iter().any(|part| matches!(part, Injected::Retrieved(_)));
+                let told = parts.iter().filter(|part| !framed || matches!(part, Injected::Retrieved(_)));
+                let message = told.map(|part| part.text().trim()).collect();
                 self.tell(Event::Invalid { turn: self.turn, message }).await?;
                 self.inject(&parts).await
             }
@@ -244,10 +271,10 @@ impl<S: Source> Run<S> {
         let rest = &turn[self.policy.protocol.cut(turn).len()..];
         if self.policy.variant.serves()
             && rest.trim().is_empty()
-            && let Some(first) = parts.first_mut()
-            && let Some(shorter) = first.text.strip_prefix(rest)
+            && let Some(Injected::Frame(first)) = parts.first_mut()
+            && let Some(shorter) = first.strip_prefix(rest)
         {
-            first.text = shorter.to_owned();
+            *first = shorter.to_owned();
         }
         parts
     }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use waymark_models::ModelError;
 use waymark_models::chat::{ChatTemplate, Message, Segment};
 use waymark_models::grammar::{GrammarError, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
@@ -9,8 +10,9 @@ use waymark_models::tokenizer::{Specials, Tokenizer};
 use super::AgentError;
 use super::generator::Source;
 use super::guided::Bans;
-use super::protocol::Prompt;
+use super::protocol::{Injected, Prompt};
 use super::search::Search;
+use super::speaker::Speakers;
 use crate::engine::Engine;
 
 /// A loaded model with its texts and its index. Cheap to clone.
@@ -28,6 +30,7 @@ pub struct Runtime<S = Engine> {
     pub searcher: Option<Arc<dyn Search>>,
     bans: Arc<OnceLock<Bans>>,
     vocabulary: Arc<OnceLock<Result<Vocabulary, GrammarError>>>,
+    speakers: Arc<OnceLock<Result<Speakers, String>>>,
 }
 
 impl<S: Source> Runtime<S> {
@@ -39,7 +42,8 @@ impl<S: Source> Runtime<S> {
         eos: Vec<u32>,
         searcher: Option<Arc<dyn Search>>,
     ) -> Runtime<S> {
-        Runtime { engine, tokenizer, template, eos, searcher, bans: Arc::default(), vocabulary: Arc::default() }
+        let (bans, vocabulary, speakers) = Default::default();
+        Runtime { engine, tokenizer, template, eos, searcher, bans, vocabulary, speakers }
     }
 
     /// What guided generation forbids with this tokenizer; computed once.
@@ -56,6 +60,29 @@ impl<S: Source> Runtime<S> {
     /// The ids of text in which no control token is meant.
     pub(crate) fn literal(&self, text: &str) -> Result<Vec<u32>, AgentError> {
         Ok(self.tokenizer.encode(text, Specials::Literal)?)
+    }
+
+    /// The ids of an observation. Control tokens come from what the template writes between speakers, and from nothing
+    /// else.
+    pub(super) fn encode_parts(&self, parts: &[Injected]) -> Result<Vec<u32>, AgentError> {
+        let segment = |part: &Injected| {
+            let Injected::Speaker(role) = part else {
+                return Ok(Segment { text: part.text().to_owned(), trusted: false });
+            };
+            Ok(Segment { text: self.speakers()?.text(*role)?.to_owned(), trusted: true })
+        };
+        let segments = parts.iter().map(segment).collect::<Result<Vec<Segment>, AgentError>>()?;
+        Ok(self.tokenizer.encode_segments(&segments)?)
+    }
+
+    /// What the template writes where another speaks; found once.
+    fn speakers(&self) -> Result<&Speakers, AgentError> {
+        let find = || match &self.template {
+            Some(template) => Speakers::of(template, &self.tokenizer).map_err(|error| error.to_string()),
+            None => Ok(Speakers::bare()),
+        };
+        let found = self.speakers.get_or_init(find).as_ref();
+        found.map_err(|reason| AgentError::Text(ModelError::Template(reason.clone())))
     }
 
     /// The ids of a prompt. Control tokens come from the template alone, never from what messages say.

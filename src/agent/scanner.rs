@@ -36,10 +36,10 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// At the beginning of a turn, outside every tag.
+    /// At the beginning of a turn.
     pub fn new(tags: &'static Tags) -> Scanner {
-        let answered = tags.outside == Kind::Answer;
-        Scanner { tags, kind: tags.outside, held: String::new(), position: 0, answered }
+        let answered = tags.begins == Kind::Answer;
+        Scanner { tags, kind: tags.begins, held: String::new(), position: 0, answered }
     }
 
     /// What is being written now.
@@ -143,6 +143,7 @@ mod tests {
 
     static PLAIN: Tags = Tags {
         outside: Kind::Answer,
+        begins: Kind::Answer,
         pairs: &[Tag { kind: Kind::Think, open: "<think>", close: "</think>" }],
         names: &[],
         trims: false,
@@ -150,7 +151,7 @@ mod tests {
 
     /// The rules of the module, over the whole text, character by character.
     fn oracle(tags: &'static Tags, text: &str) -> Vec<(Kind, String)> {
-        let (mut kind, mut at, mut out) = (tags.outside, 0, Vec::<(Kind, String)>::new());
+        let (mut kind, mut at, mut out) = (tags.begins, 0, Vec::<(Kind, String)>::new());
         'text: while at < text.len() {
             for pair in tags.pairs {
                 for (tag, opens) in [(pair.open, true), (pair.close, false)] {

@@ -3,12 +3,13 @@
 
 use waymark_index::Passage;
 
-use super::guide::{Guide, Offer, State};
+use super::guide::{Guide, Offer};
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Reading, Request, Tag, Tags};
 
 /// The tags of the family.
 pub static TAGS: Tags = Tags {
     outside: Kind::Text,
+    begins: Kind::Text,
     pairs: &[
         Tag { kind: Kind::Think, open: "<think>", close: "</think>" },
         Tag { kind: Kind::Query, open: "<search>", close: "</search>" },
@@ -28,7 +29,7 @@ pub const INVALID: &str = "\nMy previous action is invalid. If I want to search,
      try again.\n";
 
 /// The text between the first `open` and the first `close` after it, and what precedes the former.
-fn between<'t>(text: &'t str, open: &str, close: &str) -> Option<(usize, &'t str)> {
+pub(super) fn between<'t>(text: &'t str, open: &str, close: &str) -> Option<(usize, &'t str)> {
     let at = text.find(open)?;
     let inside = &text[at + open.len()..];
     Some((at, &inside[..inside.find(close)?]))
@@ -39,12 +40,14 @@ pub fn parse(turn: &str, reading: Reading, request: impl Fn(&str) -> Request) ->
     let search = |written: &str| Action::Search(request(written.trim()));
     let answer = |text: &str| Action::Answer { text: text.trim().to_owned() };
     match reading {
-        Reading::First => match (between(turn, "<search>", "</search>"), between(turn, "<answer>", "</answer>")) {
-            (Some((s, written)), Some((a, _))) if s < a => search(written),
-            (Some((_, written)), None) => search(written),
-            (_, Some((_, text))) => answer(text),
-            (None, None) => Action::Invalid,
-        },
+        Reading::First | Reading::Lenient => {
+            match (between(turn, "<search>", "</search>"), between(turn, "<answer>", "</answer>")) {
+                (Some((s, written)), Some((a, _))) if s < a => search(written),
+                (Some((_, written)), None) => search(written),
+                (_, Some((_, text))) => answer(text),
+                (None, None) => Action::Invalid,
+            }
+        }
         Reading::SearchFirst => {
             if turn.contains("<search>") {
                 let written = between(turn, "<search>", "</search>").map(|(_, written)| written);
@@ -58,7 +61,12 @@ pub fn parse(turn: &str, reading: Reading, request: impl Fn(&str) -> Request) ->
 
 /// The part of a turn that training keeps: up to its first `</search>`, else up to its first `</answer>`, else all.
 pub fn cut(turn: &str) -> &str {
-    STOPS.iter().find_map(|stop| turn.find(stop).map(|at| &turn[..at + stop.len()])).unwrap_or(turn)
+    cut_at(turn, STOPS)
+}
+
+/// A turn up to the first of the first of `stops` that occurs, else all of it.
+pub(super) fn cut_at<'t>(turn: &'t str, stops: &[&str]) -> &'t str {
+    stops.iter().find_map(|stop| turn.find(stop).map(|at| &turn[..at + stop.len()])).unwrap_or(turn)
 }
 
 /// Passages as both references write them: `Doc i(Title: …) …`, one after the other, each ending in a line break. A
@@ -78,9 +86,9 @@ pub fn passages_to_string(passages: &[Passage], format: Format) -> String {
 /// The observation after an action. `space` stands inside the information tags in [`Format::Training`].
 pub fn observation(outcome: &Outcome<'_>, format: Format, space: &str) -> Vec<Injected> {
     let body = match outcome {
-        Outcome::Invalid => return vec![Injected::frame(INVALID)],
+        Outcome::Invalid(_) => return vec![Injected::frame(INVALID)],
         Outcome::Failed(reason) => format!("The search gave no result: {reason}.\n"),
-        Outcome::Evidence(passages) => passages_to_string(passages, format),
+        Outcome::Evidence(seen) => passages_to_string(seen.passages, format),
     };
     let (space, body) = match format {
         Format::Training => (space, body.trim()),
@@ -95,9 +103,14 @@ pub fn observation(outcome: &Outcome<'_>, format: Format, space: &str) -> Vec<In
 
 /// What to write so that an answer follows: whatever is open is closed first.
 pub fn force_answer(writing: Kind) -> String {
+    close(writing, "</search>")
+}
+
+/// [`force_answer`] for a protocol whose searches end with `query`.
+pub(super) fn close(writing: Kind, query: &str) -> String {
     match writing {
         Kind::Think => "</think>\n<answer>".to_owned(),
-        Kind::Query => "</search>\n<answer>".to_owned(),
+        Kind::Query => format!("{query}\n<answer>"),
         Kind::Text | Kind::Answer => "\n<answer>".to_owned(),
     }
 }
@@ -109,37 +122,7 @@ pub(super) fn without_example(instruction: &str, query: &str, answer: &str, ques
     instruction.replace(answer, "").replace(query, &question)
 }
 
-/// The family as a state machine: a thought of one line that is begun for the policy, then a search or an answer of one
-/// line. `modes` are the ways to begin a query; none where a query names no mode.
+/// The family as a state machine. `modes` are the ways to begin a query; none where a query names no mode.
 pub fn guide(offer: &Offer, modes: &[&str]) -> Guide {
-    const CHOICE: usize = 3;
-    const QUERY: usize = 4;
-    const ANSWER: usize = 5;
-    const END: usize = 6;
-    const MODE: usize = 7;
-    let search = ("<search>".to_owned(), if modes.is_empty() { QUERY } else { MODE });
-    let answer = ("<answer>".to_owned(), ANSWER);
-    let branches = match (offer.search, offer.answer) {
-        (true, true) => vec![search, answer],
-        (true, false) => vec![search],
-        (false, _) => vec![answer],
-    };
-    // The opening quotation mark is what makes a small model quote an answer instead of announcing one.
-    let think = match offer.informed {
-        false => format!("<think> The question is: {} To answer it, I need to search for", offer.question),
-        true => format!("<think> The question is: {} According to the documents, the answer is \"", offer.question),
-    };
-    let line = |close, limit, eos| State::Free { close, limit, pause: "\n", eos, next: END };
-    Guide {
-        states: vec![
-            State::Force { text: think, next: 1 },
-            State::Free { close: "</think>", limit: offer.think_tokens, pause: "\n", eos: false, next: 2 },
-            State::Force { text: "\n".to_owned(), next: CHOICE },
-            State::Choose { branches },
-            line("</search>", offer.query_tokens, false),
-            line("</answer>", offer.answer_tokens, true),
-            State::End,
-            State::Choose { branches: modes.iter().map(|mode| (format!(" {mode}"), QUERY)).collect() },
-        ],
-    }
+    Guide::turn(offer, ("<search>", "</search>"), modes, false)
 }

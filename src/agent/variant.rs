@@ -12,7 +12,9 @@ use super::protocol::Reading;
 /// | sampled ids | kept, always | kept | kept where the new encoding agrees |
 /// | an end-of-sequence token | ends the turn and stays in the sequence | the same | vanishes |
 /// | action | an answer once one is begun, else the first complete pair of tags | a search wherever there is one | the first complete pair of tags |
-/// | after the rounds | one more turn, then an answer is forced | one more turn | one more turn |
+/// | a search in another form than the reference's | made, where it is clear what is meant | refused | refused |
+/// | a turn that ends the episode by asking for nothing | an answer is forced | no answer | no answer |
+/// | after the rounds | one more turn, then an answer is forced | one more turn, where the reference has one | the same |
 /// | sequence | grows in one session | the same | a new session per turn, which sees the last tokens of the context length; of the response the first ones are kept |
 /// | passages | tags in them are neutralised | as they are | as they are |
 /// | repeated search | from the episode | made again | made again |
@@ -35,7 +37,8 @@ impl Variant {
     /// How actions are read.
     pub fn reading(self) -> Reading {
         match self {
-            Variant::Serving | Variant::Training => Reading::First,
+            Variant::Serving => Reading::Lenient,
+            Variant::Training => Reading::First,
             Variant::Evaluation => Reading::SearchFirst,
         }
     }

@@ -10,7 +10,7 @@ use super::policy::Policy;
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Tags};
 use super::variant::Variant;
 
-static TAGS: Tags = Tags { outside: Kind::Answer, pairs: &[], names: &[], trims: false };
+static TAGS: Tags = Tags { outside: Kind::Answer, begins: Kind::Answer, pairs: &[], names: &[], trims: false };
 
 /// The protocol; see the module. It belongs to no policy: any may continue a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +21,8 @@ impl Verbatim {
     pub fn over(policy: &Policy) -> Policy {
         Policy {
             protocol: Arc::new(Verbatim),
+            // Another protocol's may be in a mode that only it shows.
+            retrieval: Verbatim.retrieval(),
             budget: Budget { seconds: policy.budget.seconds, ..Verbatim.budget() },
             guided: false,
             variant: Variant::Serving,

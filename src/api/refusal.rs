@@ -19,7 +19,7 @@ impl From<AgentError> for ApiError {
         match error {
             AgentError::Conversation(_) => Self::invalid("messages", message),
             AgentError::TooLong { .. } => Self::new(Code::ContextLengthExceeded, message).with_param("messages"),
-            AgentError::Mode { .. } | AgentError::Unshown(_) => {
+            AgentError::Mode { .. } | AgentError::Unshown { .. } => {
                 Self::new(Code::UnsupportedParameter, message).with_param("rag.mode")
             }
             AgentError::NoIndex { .. } => Self::new(Code::NotConfigured, message).with_param("model"),

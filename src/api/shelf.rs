@@ -195,7 +195,7 @@ impl PolicyStore {
 /// What is wrong with a policy directory is for its author to mend.
 fn refusal(error: AgentError) -> ApiError {
     match error {
-        AgentError::Policy { .. } | AgentError::Option { .. } | AgentError::Unshown(_) | AgentError::Text(_) => {
+        AgentError::Policy { .. } | AgentError::Option { .. } | AgentError::Unshown { .. } | AgentError::Text(_) => {
             ApiError::invalid("directory", error.to_string())
         }
         AgentError::Engine(EngineError::Adapter(_)) => ApiError::invalid("directory", error.to_string()),

@@ -65,6 +65,9 @@ pub struct Searches {
     pub graph: usize,
     /// Both fused.
     pub hybrid: usize,
+    /// Graph search with triples.
+    #[serde(default)]
+    pub triples: usize,
     /// Those that failed, of whatever mode.
     pub failed: usize,
 }
@@ -174,6 +177,7 @@ impl Searches {
             passage: count(Mode::Passage),
             graph: count(Mode::Graph),
             hybrid: count(Mode::Hybrid),
+            triples: count(Mode::Triples),
             failed: evidence.iter().filter(|found| found.error.is_some()).count(),
         }
     }

@@ -62,6 +62,9 @@ pub struct PerEpisode {
     pub graph: f64,
     /// Hybrid searches.
     pub hybrid: f64,
+    /// Graph searches with triples.
+    #[serde(default)]
+    pub triples: f64,
     /// Searches that failed.
     pub failed_searches: f64,
     /// Cost of the searches.
@@ -127,6 +130,7 @@ impl PerEpisode {
             passage: mean(|row| row.searches.passage as f64),
             graph: mean(|row| row.searches.graph as f64),
             hybrid: mean(|row| row.searches.hybrid as f64),
+            triples: mean(|row| row.searches.triples as f64),
             failed_searches: mean(|row| row.searches.failed as f64),
             cost: mean(|row| row.cost),
             retrieval_seconds: mean(|row| row.retrieval_seconds),

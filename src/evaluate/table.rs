@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::summary::{Duel, Estimate, Summary};
+use super::summary::{Duel, Estimate, PerEpisode, Summary};
 
 /// Writes one line per policy and then how each compares with the first. Shares are in percent.
 ///
@@ -49,6 +49,12 @@ pub fn print(summaries: &[Summary], duels: &[Duel], out: &mut impl Write) -> io:
     Ok(())
 }
 
+/// Searches by mode; those with triples where there are any.
+fn searches(mean: &PerEpisode) -> String {
+    let first = format!("{:.2}/{:.2}/{:.2}", mean.passage, mean.graph, mean.hybrid);
+    if mean.triples > 0.0 { format!("{first}/{:.2}", mean.triples) } else { first }
+}
+
 /// One line, in the order of the titles.
 fn cells(summary: &Summary) -> [String; 15] {
     let percent = |share: f64| format!("{:.1}", share * 100.0);
@@ -63,7 +69,7 @@ fn cells(summary: &Summary) -> [String; 15] {
         percent(summary.answered),
         percent(summary.valid),
         format!("{:.2}", mean.turns),
-        format!("{:.2}/{:.2}/{:.2}", mean.passage, mean.graph, mean.hybrid),
+        searches(mean),
         format!("{:.2}", mean.cost),
         format!("{:.1}", mean.retrieval_seconds * 1e3),
         format!("{:.0}", mean.sampled_tokens),

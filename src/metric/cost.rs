@@ -100,7 +100,7 @@ impl Prices {
             + match searched.mode {
                 Mode::Passage => self.passage,
                 Mode::Hybrid => self.hybrid + walk,
-                // The other modes rank triples as well, and no policy asks for them.
+                // The other modes walk as well, and rank the triples that they have scored anyway.
                 _ => self.graph + walk,
             }
     }

@@ -34,8 +34,9 @@ pub(crate) fn check_bounds(policy: &Policy, trajectory: &Trajectory, events: &[E
 #[tokio::test]
 async fn bounds_hold_whatever_is_said() {
     for seed in 0..60u64 {
-        let (runtime, _) = mock(MockBackend::random(seed, 259).with_confidence(0.0), france());
-        let mut policy = policy(["routerag", "search-r1"][seed as usize % 2]);
+        let stub = france().with_modes(vec![Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples]);
+        let (runtime, _) = mock(MockBackend::random(seed, 259).with_confidence(0.0), stub);
+        let mut policy = policy(["routerag", "search-r1", "path-router", "graphrag-r1"][seed as usize / 2 % 4]);
         policy.guided = seed % 3 != 0;
         policy.sampling.temperature = Some(1.0);
         policy.variant = if seed % 4 == 3 { Variant::Evaluation } else { Variant::Serving };

@@ -36,6 +36,45 @@ async fn an_untrained_policy_runs_valid_loops_when_guided() {
 }
 
 #[tokio::test]
+async fn every_protocol_can_be_guided() {
+    for (name, variant) in [
+        ("search-r1", Variant::Serving),
+        ("path-router", Variant::Serving),
+        // What a guide writes is no JSON, and is taken as it is meant all the same.
+        ("path-router", Variant::Evaluation),
+        ("graphrag-r1", Variant::Serving),
+        ("graphrag-r1", Variant::Evaluation),
+    ] {
+        let mut searched = 0;
+        for seed in 0..8 {
+            let stub = france().with_triples(&[["paris", "is capital of", "france"]]);
+            let (runtime, stub) = mock(MockBackend::random(seed, 259).with_confidence(0.0), stub);
+            let mut policy = policy(name);
+            (policy.guided, policy.variant) = (true, variant);
+            policy.sampling.temperature = Some(1.0);
+            policy.budget.turns = 4;
+            let options = EpisodeOptions { seed, ..default() };
+            let (trajectory, events) = run(&runtime, &policy, "Why <answer>?", options).await.unwrap();
+            check_bounds(&policy, &trajectory, &events);
+            assert!(trajectory.answer.is_some(), "{name} {variant:?} {seed}: {}", trajectory.text);
+            assert_eq!(trajectory.valid_actions(), trajectory.turns(), "{name} {variant:?}: {}", trajectory.text);
+            assert!(trajectory.text.ends_with("</answer>"), "{name}: {}", trajectory.text);
+            assert_eq!(
+                trajectory.text.matches("<think>").count(),
+                trajectory.text.matches("</think>").count() - open(name)
+            );
+            searched += stub.written().len();
+        }
+        assert!(searched >= 8, "{name} {variant:?}: {searched}");
+    }
+}
+
+/// Thoughts that the prompt opens.
+fn open(name: &str) -> usize {
+    usize::from(name == "graphrag-r1")
+}
+
+#[tokio::test]
 async fn a_guided_turn_is_what_the_machine_says() {
     let tokenizer = Arc::new(character_tokenizer("", &["</"]));
     // One line per generation: the first token of a span, the rest of it, and choices among tags.

@@ -5,7 +5,9 @@
 mod agent_script;
 mod bounds;
 mod evaluation;
+mod graphrag_r1;
 mod guided;
+mod path_router;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

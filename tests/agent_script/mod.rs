@@ -12,7 +12,7 @@ use waymark::agent::{
     SearchQuery, Source, Steps, Trajectory,
 };
 use waymark::engine::{EngineError, Finish, Generate, Matcher, Origin, SessionOptions, Step, StopSet, Token};
-use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_index::{Evidence, Hit, Mode, Passage, Path, TripleHit};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 /// Says its lines, one per generation, whatever the context; remembers what each generation saw.
@@ -126,6 +126,7 @@ pub struct Stub {
     find: Box<Find>,
     pub asked: Mutex<Vec<SearchQuery>>,
     modes: Vec<Mode>,
+    triples: Vec<TripleHit>,
     delay: Duration,
 }
 
@@ -138,7 +139,7 @@ impl std::fmt::Debug for Stub {
 impl Stub {
     pub fn new(find: impl Fn(&SearchQuery) -> Result<Vec<Passage>, SearchError> + Send + Sync + 'static) -> Stub {
         let modes = vec![Mode::Passage, Mode::Graph, Mode::Hybrid];
-        Stub { find: Box::new(find), asked: Mutex::default(), modes, delay: Duration::ZERO }
+        Stub { find: Box::new(find), asked: Mutex::default(), modes, triples: Vec::new(), delay: Duration::ZERO }
     }
 
     /// Always the same passages.
@@ -148,6 +149,15 @@ impl Stub {
 
     pub fn with_modes(self, modes: Vec<Mode>) -> Stub {
         Stub { modes, ..self }
+    }
+
+    /// These triples too, to whoever searches for triples.
+    pub fn with_triples(self, triples: &[[&str; 3]]) -> Stub {
+        let hit = |(triple, rank): (&[&str; 3], usize)| {
+            let [subject, relation, object] = triple.map(str::to_owned);
+            TripleHit { rank, score: 1.0, subject, relation, object, passages: Vec::new() }
+        };
+        Stub { triples: triples.iter().zip(1..).map(hit).collect(), modes: vec![Mode::Passage, Mode::Triples], ..self }
     }
 
     pub fn with_delay(self, delay: Duration) -> Stub {
@@ -171,7 +181,9 @@ impl Search for Stub {
                 passage,
                 path: Path::default(),
             });
-            Ok(Evidence::of(1, query.wanted.mode, hits.collect()))
+            let evidence = Evidence::of(1, query.wanted.mode, hits.collect());
+            let triples = self.triples.iter().filter(|_| query.wanted.mode == Mode::Triples);
+            Ok(Evidence { triples: triples.take(query.wanted.triples).cloned().collect(), ..evidence })
         })
     }
 

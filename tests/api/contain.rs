@@ -159,6 +159,7 @@ impl Protocol for Broken {
 /// that finds masks.
 static TAGLESS: Tags = Tags {
     outside: Kind::Text,
+    begins: Kind::Text,
     pairs: &[Tag { kind: Kind::Answer, open: "", close: "</answer>" }],
     names: &["answer"],
     trims: true,

@@ -27,6 +27,7 @@ mod openapi;
 mod patience;
 mod playground;
 mod policies;
+mod protocols;
 mod refusals;
 mod reliability;
 mod replay;

@@ -25,7 +25,7 @@ async fn replay(house: &House, id: &str, mode: &str) -> (u16, Value) {
 }
 
 /// Both replays say what was said: equal ids, and log-probabilities to the bit.
-async fn check_equal(house: &House, id: &str) {
+pub async fn check_equal(house: &House, id: &str) {
     let (_, kept) = trace(house, id).await;
     let sampled = kept["tokens"]["logprobs"].as_array().unwrap().iter().filter(|logprob| logprob.is_number()).count();
     assert!(sampled > 0);

@@ -54,7 +54,11 @@ fn policies_are_evaluated_side_by_side() {
     assert!(rows[0]["f1"].as_f64().unwrap() < rows[1]["f1"].as_f64().unwrap());
 
     let refused = waymark(&[&basic[..], &["--policy", "nobody"]].concat());
-    assert!(!refused.ok() && refused.stderr.contains("routerag, search-r1, plain"), "{}", refused.stderr);
+    assert!(
+        !refused.ok() && refused.stderr.contains("routerag, search-r1, path-router, graphrag-r1, plain"),
+        "{}",
+        refused.stderr
+    );
     let mock = waymark(&[&basic[..], &["--policy", "routerag", "--arithmetic", "bf16"]].concat());
     assert!(!mock.ok() && mock.stderr.contains("--arithmetic") && mock.stderr.contains("--mock"), "{}", mock.stderr);
     let missing = waymark(&["eval", "--mock", "--policy", "routerag"]);

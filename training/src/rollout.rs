@@ -147,5 +147,5 @@ async fn one(
         seed,
         step: plan.step,
     };
-    Ok((Sample::from_trajectory(trajectory, task), row))
+    Ok((Sample { support: row.support_f1, ..Sample::from_trajectory(trajectory, task) }, row))
 }

@@ -78,6 +78,9 @@ pub struct Sample {
     pub actions: Vec<Act>,
     /// What each search found.
     pub evidence: Vec<Retrieved>,
+    /// SF-F1 of what was found; none where the support of the question is not known, or nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub support: Option<f64>,
     /// The answer, if there is one.
     pub answer: Option<String>,
     /// Why it ended.
@@ -184,6 +187,7 @@ impl Sample {
             text: trajectory.text,
             actions: trajectory.actions.into_iter().map(Act::from).collect(),
             evidence: trajectory.evidence.iter().map(Retrieved::from).collect(),
+            support: None,
             answer: trajectory.answer,
             finish: trajectory.finish,
             usage: trajectory.usage,

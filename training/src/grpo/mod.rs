@@ -158,7 +158,11 @@ impl Campaign<'_> {
         let worth = goal.score(&batch);
         let rewards: Vec<f64> = worth.iter().map(|reward| reward.total).collect();
         let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
-        let advantages = self.settings.advantage.group(&rewards, &groups);
+        let mut advantages = self.settings.advantage.group(&rewards, &groups);
+        if let Some(routes) = &self.settings.routes {
+            let along = batch.iter().map(|Rollout { row, .. }| routes.of(row.em, row.f1, row.support_f1));
+            advantages.iter_mut().zip(along).for_each(|(advantage, weight)| *advantage *= weight);
+        }
         for ((rollout, reward), &advantage) in batch.iter_mut().zip(worth).zip(&advantages) {
             rollout.sample.reward = Some(reward);
             rollout.sample.advantage = Some(advantage);

@@ -53,6 +53,7 @@ fn settings() -> Grpo {
         pack_tokens: 400,
         loss: Terms::default(),
         advantage: Advantage::Grpo,
+        routes: None,
         reference: Reference::Initial,
         sampling: Sampling { temperature: Some(1.0), top_p: Some(0.95), ..Sampling::default() },
         concurrent: 16,

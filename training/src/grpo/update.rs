@@ -126,6 +126,7 @@ mod tests {
             pack_tokens: 40,
             loss: Terms { kl: 0.3, entropy: 0.2, ..Terms::default() },
             advantage: Advantage::Grpo,
+            routes: None,
             reference: Reference::Initial,
             sampling: waymark::agent::Sampling::default(),
             concurrent: 1,

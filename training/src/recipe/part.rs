@@ -7,6 +7,7 @@ use waymark::metric::Cost;
 use crate::advantage::Advantage;
 use crate::policy_loss::Terms;
 use crate::reward::Choice;
+use crate::reward::path_router::Routes;
 use crate::schedule::Shape;
 
 /// AdamW (Loshchilov & Hutter 2019, algorithm 2) with gradient clipping. The defaults are `torch.optim.AdamW`'s in the
@@ -87,6 +88,9 @@ pub struct Grpo {
     /// How rewards become advantages.
     #[serde(default)]
     pub advantage: Advantage,
+    /// By what those are multiplied, along which of PathRouter's routes a trajectory went; by nothing, where not stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routes: Option<Routes>,
     /// What the divergence is measured from.
     #[serde(default)]
     pub reference: Reference,

@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn the_recipes_of_the_project_can_be_read_and_written() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes"));
-        for name in ["routerag", "routerag-smollm2", "search_r1"] {
+        for name in ["routerag", "routerag-smollm2", "search_r1", "path_router", "graphrag_r1"] {
             let path = folder.join(format!("{name}.toml"));
             let recipe = Recipe::open(&path, &[]).unwrap();
             assert!(recipe.sft(&path).is_ok() && recipe.grpo(&path).is_ok(), "{name}");

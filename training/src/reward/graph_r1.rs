@@ -1,5 +1,6 @@
 //! Graph-R1's reward, which PathRouter builds upon.
 
+use waymark::agent::path_router;
 use waymark::metric::f1;
 
 use super::extract::between;
@@ -42,8 +43,9 @@ impl GraphR1 {
 impl Reward for GraphR1 {
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
         let score = |sample: &Sample| {
-            // The first turn begins with the end of the prompt, which is not in the text.
-            let sequence = format!("{}{}", TURN.0, sample.text);
+            // Control tokens are not in the text: the loop knows where its messages begin and end.
+            let messages = path_router::turns(&sample.text).into_iter().map(|turn| [TURN.0, &turn, TURN.1].concat());
+            let sequence: String = messages.collect();
             let Earned { form, f1, total } = GraphR1::of(&sequence, &sample.golds);
             worth(total, [("form", form), ("f1", f1)])
         };

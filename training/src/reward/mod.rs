@@ -9,7 +9,7 @@
 //! | `graph_r1` | Graph-R1, PathRouter's base | form, then F1 |
 //! | `searcher` | R1-Searcher | form, cover-EM or F1 |
 //! | `graphrag_r1` | GraphRAG-R1 | attenuation of searches, cost-aware F1 |
-//! | `path_router` | PathRouter | weights of advantages |
+//! | `path_router` | PathRouter | F1, support and shape; weights of advantages |
 //! | `evo_rag` | EVO-RAG | weights of step rewards over time |
 //! | `extract` | | the answer in a decoded sequence |
 
@@ -65,6 +65,8 @@ pub enum Choice {
     Efficiency(Efficiency),
     /// [`graph_r1::GraphR1`].
     GraphR1,
+    /// [`path_router::PathRouter`].
+    PathRouter(path_router::PathRouter),
     /// [`graphrag_r1::Attenuated`].
     Attenuated(graphrag_r1::Attenuated),
     /// [`graphrag_r1::CostAware`].
@@ -79,6 +81,7 @@ impl Choice {
             Choice::FormatBonus(reward) => Box::new(reward),
             Choice::Efficiency(reward) => Box::new(reward),
             Choice::GraphR1 => Box::new(graph_r1::GraphR1),
+            Choice::PathRouter(reward) => Box::new(reward),
             Choice::Attenuated(reward) => Box::new(reward),
             Choice::CostAware(reward) => Box::new(reward),
         }

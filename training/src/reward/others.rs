@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::evo_rag::{Stage, Steps};
 use super::graph_r1::{Earned, GraphR1};
 use super::graphrag_r1::{Attenuated, CostAware};
-use super::path_router::{Route, teacher_weight};
+use super::path_router::{Routes, teacher_weight};
 use super::searcher;
 use crate::golden;
 
@@ -149,8 +149,8 @@ fn path_router() {
     let Some(derived) = golden::read::<Derived>("derived_formulas.json") else { return };
     assert!(!derived.pathrouter_routing.is_empty() && !derived.pathrouter_tkl_lambda.is_empty());
     for Routed { em, f1, support, right, weight } in derived.pathrouter_routing {
-        let route = Route::of(em, f1, support);
-        assert_eq!((u8::from(route.right), route.weight()), (right, weight), "{em} {f1} {support}");
+        let route = Routes::default().route(em, f1, support);
+        assert_eq!((u8::from(route.right), Routes::default().weight(route)), (right, weight), "{em} {f1} {support}");
     }
     for Teacher { step, lambda_bar, warmup, lambda } in derived.pathrouter_tkl_lambda {
         assert!((teacher_weight(step, lambda_bar, warmup) - lambda).abs() < 1e-12, "step {step}");

@@ -1,10 +1,34 @@
-//! PathRouter's routes (§3.1 and §3.3 of the paper; there is no program). Its own rewards are not stated well enough to be
-//! computed; what is stated is how advantages are scaled, and how the teacher's part grows.
+//! PathRouter's routes and rewards (§3.1 to §3.3 of the paper; there is no program). It names its rewards and their sizes but
+//! not when exactly each is due; how that is read here is said beside each.
 
-/// An answer is right from this F1 on, or with an exact match (θ_C).
-const RIGHT: f64 = 0.5;
-/// Evidence is enough from this SF-F1 on (θ_P).
-const ENOUGH: f64 = 0.1;
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use waymark::agent::Reason;
+use waymark::metric::{exact_match, f1};
+
+use super::{Reward, worth};
+use crate::sample::{Reward as Worth, Sample};
+
+/// By what advantages are multiplied, along which route a trajectory went (§3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Routes {
+    /// An answer is right from this F1 on, or with an exact match (θ_C).
+    pub right: f64,
+    /// Evidence is enough from this SF-F1 on (θ_P).
+    pub enough: f64,
+    /// Weight of a right answer without enough evidence.
+    pub lucky: f64,
+    /// Weight of a wrong answer with enough of it.
+    pub unlucky: f64,
+}
+
+impl Default for Routes {
+    fn default() -> Self {
+        Routes { right: 0.5, enough: 0.1, lucky: 0.5, unlucky: 0.3 }
+    }
+}
 
 /// Where a trajectory went: was its answer right, and was its evidence enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,23 +39,167 @@ pub struct Route {
     pub enough: bool,
 }
 
-impl Route {
+impl Routes {
     /// The route of a trajectory whose answer has this EM and F1 and whose evidence this SF-F1.
-    pub fn of(em: f64, f1: f64, support: f64) -> Route {
-        Route { right: em > 0.0 || f1 >= RIGHT, enough: support >= ENOUGH }
+    pub fn route(&self, em: f64, f1: f64, support: f64) -> Route {
+        Route { right: em > 0.0 || f1 >= self.right, enough: support >= self.enough }
     }
 
-    /// What its advantage is multiplied by: luck without evidence counts half, bad luck with evidence less than that.
-    pub fn weight(self) -> f64 {
-        match (self.right, self.enough) {
+    /// What an advantage is multiplied by: luck without evidence counts half, bad luck with evidence less than that.
+    pub fn weight(&self, route: Route) -> f64 {
+        match (route.right, route.enough) {
             (true, true) | (false, false) => 1.0,
-            (true, false) => 0.5,
-            (false, true) => 0.3,
+            (true, false) => self.lucky,
+            (false, true) => self.unlucky,
         }
+    }
+
+    /// The weight of a trajectory; 1 where the support of its question is not known, of which the paper says nothing.
+    pub fn of(&self, em: f64, f1: f64, support: Option<f64>) -> f64 {
+        support.map_or(1.0, |support| self.weight(self.route(em, f1, support)))
+    }
+}
+
+/// `R = F1 + support · P + shape` (§3.2), where P is SF-F1 and shape the sum of what is due of the last four. Graph-R1's
+/// constant R0 = −1 is left out, as it is in every reward of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PathRouter {
+    /// Weight of P; P is 0 where the support of a question is not known.
+    pub support: f64,
+    /// An answer is right from this F1 on, or with an exact match (θ_C).
+    pub right: f64,
+    /// Evidence is enough from this SF-F1 on (θ_P).
+    pub enough: f64,
+    /// r_e, exploration: a right answer after two searches or more.
+    pub explored: f64,
+    /// r_l: one search at most, and not enough evidence.
+    pub stopped: f64,
+    /// r_o: the policy did not answer by itself, so that an answer was forced or there is none: its rounds were used up, or it
+    /// asked for nothing.
+    pub overran: f64,
+    /// r_d: a search found a passage that an earlier one had found. Once, however often it happens.
+    pub repeated: f64,
+}
+
+impl Default for PathRouter {
+    fn default() -> Self {
+        PathRouter {
+            support: 0.5,
+            right: 0.5,
+            enough: 0.1,
+            explored: 0.2,
+            stopped: -0.25,
+            overran: -0.5,
+            repeated: -0.1,
+        }
+    }
+}
+
+impl PathRouter {
+    /// What of its shape a trajectory is paid for, its answer being right or not.
+    fn shape(&self, sample: &Sample, right: bool) -> f64 {
+        let searches = sample.evidence.iter().filter(|found| found.error.is_none()).count();
+        let little = sample.support.is_some_and(|support| support < self.enough);
+        let forced = sample.finish == Reason::Turns || !sample.forced.is_empty();
+        [
+            (right && searches >= 2, self.explored),
+            (searches <= 1 && little, self.stopped),
+            (forced, self.overran),
+            (repeats(sample), self.repeated),
+        ]
+        .into_iter()
+        .map(|(due, worth)| if due { worth } else { 0.0 })
+        .sum()
+    }
+}
+
+/// Whether a search found a passage that an earlier one had found.
+fn repeats(sample: &Sample) -> bool {
+    let mut seen = HashSet::new();
+    sample.evidence.iter().any(|found| {
+        let again = found.passages.iter().any(|(id, _)| seen.contains(id));
+        seen.extend(found.passages.iter().map(|(id, _)| id));
+        again
+    })
+}
+
+impl Reward for PathRouter {
+    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+        let score = |sample: &Sample| {
+            let answer = sample.answer.as_deref();
+            let f1 = answer.map_or(0.0, |answer| f1(answer, &sample.golds));
+            let right = f1 >= self.right || answer.is_some_and(|answer| exact_match(answer, &sample.golds));
+            let support = sample.support.unwrap_or(0.0);
+            let shape = self.shape(sample, right);
+            worth(f1 + self.support * support + shape, [("f1", f1), ("support", support), ("shape", shape)])
+        };
+        samples.iter().map(score).collect()
     }
 }
 
 /// Weight of the divergence from the teacher at a step: rises to `most` over `warmup` steps, and stays (§3.3).
 pub fn teacher_weight(step: usize, most: f64, warmup: usize) -> f64 {
     most * (step as f64 / warmup.max(1) as f64).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use waymark_index::Mode;
+
+    use super::super::graph_r1::GraphR1;
+    use super::super::tests::searched;
+    use super::*;
+
+    const TWICE: &[(Mode, f64)] = &[(Mode::Graph, 0.1), (Mode::Graph, 0.1)];
+
+    fn sample(answer: &str, support: Option<f64>, searches: &[(Mode, f64)]) -> Sample {
+        let golds = vec!["Paris".to_owned()];
+        Sample { golds, answer: Some(answer.to_owned()), support, ..searched("", searches) }
+    }
+
+    #[test]
+    fn every_part_is_paid_once() {
+        let found = |id: &str| vec![(id.to_owned(), 1.0)];
+        let mut again = sample("Paris", Some(0.5), TWICE);
+        again.evidence.iter_mut().for_each(|search| search.passages = found("p1"));
+        let apart = {
+            let mut apart = again.clone();
+            apart.evidence[1].passages = found("p2");
+            apart
+        };
+        let samples = [
+            (sample("Paris", Some(0.5), TWICE), 1.0 + 0.25 + 0.2),
+            (sample("Paris", Some(0.05), &TWICE[..1]), 1.0 + 0.025 - 0.25),
+            (sample("Paris", None, &[]), 1.0),
+            (sample("Rome", Some(0.5), TWICE), 0.25),
+            (Sample { forced: vec![(3, 2)], ..sample("Rome", Some(0.5), TWICE) }, 0.25 - 0.5),
+            (Sample { answer: None, finish: Reason::Turns, ..sample("", Some(0.5), TWICE) }, 0.25 - 0.5),
+            (again, 1.0 + 0.25 + 0.2 - 0.1),
+            (apart, 1.0 + 0.25 + 0.2),
+        ];
+        for (at, (sample, expected)) in samples.iter().enumerate() {
+            let found = PathRouter::default().score(std::slice::from_ref(sample))[0].total;
+            assert!((found - expected).abs() < 1e-9, "{at}: {found} {expected}");
+        }
+    }
+
+    #[test]
+    fn a_route_is_weighed_where_support_is_known() {
+        let routes = Routes::default();
+        let weights = [(1.0, 1.0, Some(0.1)), (1.0, 1.0, Some(0.0)), (0.0, 0.4, Some(0.5)), (0.0, 0.4, None)];
+        assert_eq!(weights.map(|(em, f1, support)| routes.of(em, f1, support)), [1.0, 0.5, 0.3, 1.0]);
+    }
+
+    /// What a rollout keeps has no control tokens: the form is that of the messages all the same.
+    #[test]
+    fn graph_r1_reads_the_messages_of_a_rollout() {
+        let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
+        let text = format!("<think>a</think>\n<query>b</query>{block}c</think>\n<answer>Paris</answer>");
+        let direct = "<think>a</think>\n<answer>Paris</answer>".to_owned();
+        for (text, expected) in [(text, 1.0), (direct, -0.5), ("Paris".to_owned(), -1.0)] {
+            let sample = Sample { text: text.clone(), ..sample("Paris", None, &[]) };
+            assert_eq!(GraphR1.score(&[sample])[0].total, expected, "{text}");
+        }
+    }
 }

@@ -212,6 +212,7 @@ pub(super) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         text: text.to_owned(),
         actions: Vec::new(),
         evidence: evidence.collect(),
+        support: None,
         answer: None,
         finish: Reason::Stop,
         usage: Usage::default(),

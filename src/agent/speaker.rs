@@ -1,0 +1,97 @@
+//! What a chat template writes where the speaker changes in the middle of a sequence.
+
+use waymark_models::ModelError;
+use waymark_models::chat::{ChatTemplate, Message};
+use waymark_models::tokenizer::Tokenizer;
+
+use super::AgentError;
+use super::conversation::Role;
+
+/// The words of a template between messages. Those who encode them mean the control tokens in them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Speakers {
+    /// From the end of a reply to the beginning of what the user says.
+    user: String,
+    /// From the end of what the user says to the beginning of a reply.
+    assistant: String,
+}
+
+impl Speakers {
+    /// Finds them in a short conversation. White space between the token that ends a reply and the one that follows is
+    /// left out, as Graph-R1 leaves it out (`tool_custom_response_template` of its `ppo_trainer.yaml`): a policy's own
+    /// turn ends with the token alone.
+    ///
+    /// # Errors
+    /// [`ModelError::Template`] when the template refuses the conversation or mixes its messages.
+    pub(super) fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Speakers, ModelError> {
+        let messages = [("user", "1"), ("assistant", "2"), ("user", "3")];
+        let segments = template.render_segments(&messages.map(|(role, said)| Message::new(role, said)), true)?;
+        let mixed = || ModelError::Template("it does not keep the messages of a conversation apart".to_owned());
+        let said = |text: &str| segments.iter().position(|segment| !segment.trusted && segment.text == text);
+        let (Some(reply), Some(last)) = (said("2"), said("3")) else { return Err(mixed()) };
+        let words = |from: usize, to: usize| -> Result<String, ModelError> {
+            let between = segments.get(from + 1..to).ok_or_else(mixed)?;
+            Ok(between.iter().map(|segment| segment.text.as_str()).collect())
+        };
+        let (user, assistant) = (words(reply, last)?, words(last, segments.len())?);
+        Ok(Speakers { user: joined(&user, &tokenizer.control_names()), assistant })
+    }
+
+    /// Without a template messages are joined by line breaks.
+    pub(super) fn bare() -> Speakers {
+        Speakers { user: "\n".to_owned(), assistant: "\n".to_owned() }
+    }
+
+    /// The words before somebody speaks.
+    ///
+    /// # Errors
+    /// [`AgentError::Conversation`] for the system, which speaks first or never.
+    pub(super) fn text(&self, role: Role) -> Result<&str, AgentError> {
+        match role {
+            Role::User => Ok(&self.user),
+            Role::Assistant => Ok(&self.assistant),
+            Role::System => Err(AgentError::Conversation("the system speaks before everybody else")),
+        }
+    }
+}
+
+/// Leaves out white space between the first two control tokens of `text`, where nothing else stands between them.
+fn joined(text: &str, control: &[String]) -> String {
+    let token = |text: &str| control.iter().find(|name| text.starts_with(name.as_str())).map(String::len);
+    let Some((first, rest)) = token(text).map(|length| text.split_at(length)) else { return text.to_owned() };
+    let next = rest.trim_start();
+    if token(next).is_some() { format!("{first}{next}") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn found(template: &str) -> Result<Speakers, ModelError> {
+        Speakers::of(&ChatTemplate::new(template, "", "").unwrap(), &Tokenizer::bytes())
+    }
+
+    #[test]
+    fn the_words_between_messages_are_the_templates() {
+        let chat = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+        let speakers = found(chat).unwrap();
+        assert_eq!(speakers.text(Role::User).unwrap(), "<|im_end|><|im_start|>user\n");
+        assert_eq!(speakers.text(Role::Assistant).unwrap(), "<|im_end|>\n<|im_start|>assistant\n");
+        assert!(speakers.text(Role::System).is_err());
+        let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}reply:";
+        assert_eq!(found(plain).unwrap(), Speakers { user: "\nuser: ".into(), assistant: "\nreply:".into() });
+    }
+
+    #[test]
+    fn a_template_that_takes_no_such_conversation_is_refused() {
+        for template in [
+            "{{ raise_exception('no') }}",
+            "{{ messages[0].content }}",
+            "{{ messages[2].content }}{{ messages[1].content }}",
+        ] {
+            assert!(matches!(found(template), Err(ModelError::Template(_))), "{template}");
+        }
+    }
+}
