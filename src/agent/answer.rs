@@ -2,8 +2,9 @@
 
 use super::scanner::overlap;
 
-/// Passes an answer on while it is written. What it gives, put together, is the whole answer up to the first stop
-/// string, which never shows, not even in part.
+/// Passes an answer on while it is written. What it gives, put together, is the whole answer up to the stop string that
+/// is complete first, or up to the longest of those: none of it shows. A longer one that began earlier but is not complete
+/// by then does not count, in whatever pieces the answer comes.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerFilter {
     stops: Vec<String>,
@@ -49,8 +50,9 @@ impl AnswerFilter {
         }
         self.skip_leading();
         let rest = &self.raw[self.passed..];
-        let (mut length, found) = match self.stops.iter().filter_map(|stop| rest.find(stop.as_str())).min() {
-            Some(at) => (at, true),
+        let met = |stop: &String| rest.find(stop.as_str()).map(|at| (at + stop.len(), at));
+        let (mut length, found) = match self.stops.iter().filter_map(met).min() {
+            Some((_, at)) => (at, true),
             None => (rest.len() - self.stops.iter().map(|stop| overlap(rest, stop)).max().unwrap_or(0), false),
         };
         self.stopped = found;
@@ -94,9 +96,22 @@ mod tests {
 
     fn oracle(text: &str, stops: &[String], trims: bool) -> String {
         let text = if trims { text.trim_start() } else { text };
-        let end = stops.iter().filter_map(|stop| text.find(stop.as_str())).min().unwrap_or(text.len());
-        let text = &text[..end];
+        let lengths = (0..=text.len()).filter(|&length| text.is_char_boundary(length));
+        let complete = |length| stops.iter().filter(move |stop| text[..length].ends_with(stop.as_str()));
+        let first = lengths.filter_map(|length| complete(length).map(|stop| length - stop.len()).min()).next();
+        let text = &text[..first.unwrap_or(text.len())];
         if trims { text.trim_end().to_owned() } else { text.to_owned() }
+    }
+
+    #[test]
+    fn what_is_complete_first_ends_it() {
+        for pieces in [&[" a "][..], &[" a", " "], &[" ", "a", " "]] {
+            let mut filter = AnswerFilter::new(&["a".to_owned(), " a ".to_owned()], false);
+            assert_eq!(pieces.iter().map(|piece| filter.push(piece)).collect::<String>(), " ");
+            assert!(filter.stopped());
+        }
+        let mut filter = AnswerFilter::new(&["b".to_owned(), "ab".to_owned()], false);
+        assert_eq!(filter.push("xa") + &filter.push("bc"), "x", "of those that end together the longest");
     }
 
     proptest! {
