@@ -225,6 +225,12 @@ impl Sample {
         all
     }
 
+    /// Whether its answer was asked for: the protocol wrote the beginning of it. The reference programs end there without
+    /// an answer. Rollouts are not guided, and nothing else is forced in them.
+    pub fn is_forced(&self) -> bool {
+        !self.forced.is_empty()
+    }
+
     /// How many tokens are of `origin`.
     pub fn count(&self, origin: Origin) -> usize {
         self.origins.iter().filter(|span| span.0 == origin).fold(0, |sum, span| sum.saturating_add(span.1))

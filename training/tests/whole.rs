@@ -139,6 +139,24 @@ fn killed_and_left_alone_end_in_the_same_weights() {
 }
 
 #[test]
+fn support_is_known_where_training_goes_by_it() {
+    let temp = ready();
+    let dir = temp.path();
+    let routes = ["--stage", "2", "--set", "grpo.routes={}"];
+    let bare = train(dir, "bare", &routes).output().unwrap();
+    let told = told(&bare);
+    assert!(!bare.status.success() && told.contains("questions: ") && told.contains("give `supporting`"), "{told}");
+    assert!(!dir.join("bare").exists());
+
+    let line = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"a\"], \"supporting\": [\"w1\"]}}\n");
+    fs::write(dir.join("questions.jsonl"), (4..12).map(line).collect::<String>()).unwrap();
+    done(train(dir, "known", &routes));
+    let kept = fs::read_to_string(dir.join("known/samples.jsonl")).unwrap();
+    // Nobody searched.
+    assert!(kept.lines().count() == 8 && kept.lines().all(|line| line.contains("\"support\":0.0")), "{kept}");
+}
+
+#[test]
 fn what_is_no_policy_of_all_weights_is_not_gone_on_with() {
     let temp = ready();
     let dir = temp.path();

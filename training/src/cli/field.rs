@@ -12,7 +12,7 @@ use waymark::cli::assembly;
 use waymark::cli::embedding::Embedding;
 use waymark::config::RetrievalConfig;
 use waymark::evaluate::Question;
-use waymark_index::{Embed, LiveIndex, Manifest, OpenOptions};
+use waymark_index::{Embed, Index, LiveIndex, Manifest, OpenOptions};
 
 use super::asked;
 use crate::rollout::Field;
@@ -22,14 +22,18 @@ const SEARCH_DEADLINE: Duration = Duration::from_secs(120);
 /// Of a file at most one question in so many is kept aside to measure with.
 const ASIDE: usize = 4;
 
+/// Why questions cannot be learnt from where support counts.
+const UNSUPPORTED: &str = "the recipe rewards or weighs the support of answers (path_router, grpo.routes), which is \
+    known of none of these questions: give `supporting`, the ids of all passages that a question takes, as they are in its index";
+
 /// What a run is known by, by name.
 pub(super) type Facts = Vec<(&'static str, Value)>;
 
 /// What is asked.
 #[derive(Debug, clap::Args)]
 pub(super) struct Asking {
-    /// Questions with answers, as JSON lines; may be given several times. The name of the file without its ending is what
-    /// they are called in numbers and samples.
+    /// Questions with answers, as JSON lines, and for recipes that go by support with `supporting` (ids in the index); may be
+    /// given several times. The name of the file without its ending is what they are called in numbers and samples.
     ///
     /// The last ones of each file (`grpo.validation` of the recipe, at most a quarter) are not learnt from, but measured
     /// with. Supervised training may have seen them: --validation gives others.
@@ -63,7 +67,7 @@ pub(super) struct Sheet {
 #[derive(Clone)]
 struct Opened {
     searcher: Arc<dyn Search>,
-    manifest: Manifest,
+    index: Arc<Index>,
 }
 
 impl Asking {
@@ -92,13 +96,15 @@ impl Asking {
         Ok(sheets)
     }
 
-    /// Opens the indexes, and puts `runtime` around each. Returns the fields, and what a run over them is known by.
+    /// Opens the indexes, and puts `runtime` around each. Returns the fields, and what a run over them is known by. Where
+    /// training goes by the support of questions (`supported`), that of each file must be known.
     pub(super) fn fields(
         &self,
         sheets: Vec<Sheet>,
         runtime: &Runtime,
         embedder: Embedding,
         threads: usize,
+        supported: bool,
     ) -> anyhow::Result<(Vec<Field>, Facts)> {
         let embedder: Arc<dyn Embed> = Arc::new(embedder);
         let mut open: BTreeMap<&Path, Opened> = BTreeMap::new();
@@ -109,7 +115,13 @@ impl Asking {
                 None => self.open(dir, &embedder, threads)?,
             };
             open.insert(dir, opened.clone());
-            let Opened { searcher, manifest } = opened;
+            let Opened { searcher, index } = opened;
+            let sheet = sheet.support(&|id| {
+                let found = index.passage(id).ok().flatten()?;
+                Some(format!("{} {}", found.title, found.text))
+            });
+            ensure!(!supported || sheet.is_supported(), "{}: {UNSUPPORTED}", sheet.name);
+            let manifest = index.manifest().clone();
             let Manifest { corpus, snapshot, checksum, .. } = &manifest;
             known.push(Value::String(format!("{corpus} snapshot {snapshot} {checksum:08x}")));
             let mut runtime = runtime.clone();
@@ -140,13 +152,25 @@ impl Asking {
             fact_filter: None,
         };
         let live = Arc::new(live);
-        let manifest = live.current().manifest().clone();
+        let index = live.current();
+        let manifest = index.manifest();
         tracing::info!(index = %dir.display(), manifest.snapshot, manifest.passages, "index open");
-        Ok(Opened { searcher: assembly::searcher(&live, &retrieval)?, manifest })
+        Ok(Opened { searcher: assembly::searcher(&live, &retrieval)?, index })
     }
 }
 
 impl Sheet {
+    /// With the texts of the supporting passages, which `text` gives for an id.
+    fn support(mut self, text: &dyn Fn(&str) -> Option<String>) -> Sheet {
+        self.questions.iter_mut().chain(&mut self.validation).for_each(|question| question.support(text));
+        self
+    }
+
+    /// Whether the support of a question to learn from is known.
+    fn is_supported(&self) -> bool {
+        self.questions.iter().any(|question| !question.support.is_empty())
+    }
+
     /// Keeps the last `measured` questions aside.
     fn divided(name: String, mut questions: Vec<Question>, file: &Path, measured: usize) -> anyhow::Result<Sheet> {
         let (all, most) = (questions.len(), questions.len() / ASIDE);

@@ -101,7 +101,8 @@ impl Args {
         let exchange = tempfile::tempdir()?;
         let (runtime, embedder) = self.engine(&recipe, settings, &team, device)?;
         let trained = async {
-            let (fields, over) = self.asking.fields(sheets, &runtime, embedder, team.threads())?;
+            let supported = settings.routes.is_some() || goals.iter().any(|goal| goal.reward.needs_support());
+            let (fields, over) = self.asking.fields(sheets, &runtime, embedder, team.threads(), supported)?;
             let campaign = Campaign {
                 settings,
                 seed: recipe.seed,

@@ -6,7 +6,8 @@ use toml::{Table, Value};
 use waymark_models::Arithmetic;
 use waymark_models::gradient::Precision;
 
-use super::{Grpo, Recipe, RecipeError, Sft};
+use super::{Grpo, Recipe, RecipeError, Sft, Stage};
+use crate::reward::Choice;
 
 impl Recipe {
     /// Reads a recipe; each of `overrides` is `section.field=value` and counts more than the file.
@@ -79,7 +80,7 @@ impl Recipe {
         let checks = own.into_iter().chain(precision).chain(arithmetic).chain(adapter);
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
-        wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw())
+        wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw()).or_else(|| self.routes_flaw())
     }
 
     /// What is wrong with `[policy]`.
@@ -100,6 +101,18 @@ impl Recipe {
         }
         let greedy = params.is_greedy() || params.top_k == 1;
         greedy.then(|| ("grpo.sampling", GREEDY.to_owned()))
+    }
+
+    /// Whether routes and a reward differ in what is right and what is enough, which are the same θ_C and θ_P.
+    fn routes_flaw(&self) -> Option<(&'static str, String)> {
+        let grpo = self.grpo.as_ref()?;
+        let routes = grpo.routes.as_ref()?;
+        let differs = |stage: &Stage| match &stage.reward {
+            Choice::PathRouter(reward) => (reward.right, reward.enough) != (routes.right, routes.enough),
+            _ => false,
+        };
+        let why = "right and enough must be those of each path_router reward in grpo.stages";
+        grpo.stages.iter().any(differs).then(|| ("grpo.routes", why.to_owned()))
     }
 }
 
@@ -274,6 +287,19 @@ mod tests {
         }
         let warm = ["policy.sampling.temperature=0.7".to_owned(), "grpo.sampling={}".to_owned()];
         assert!(Recipe::open(path, &warm).is_ok());
+    }
+
+    #[test]
+    fn routes_and_their_reward_share_their_bounds() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
+        let open = |set: &str| Recipe::open(path, &[set.to_owned()]);
+        for set in ["grpo.routes.right=0.6", "grpo.routes.enough=0.2"] {
+            let error = open(set).unwrap_err().to_string();
+            assert!(error.contains(": grpo.routes: right and enough must be those of"), "{set}: {error}");
+        }
+        assert!(open("grpo.routes.lucky=0.6").is_ok());
+        let other = ["grpo.routes.right=0.6", "grpo.stages=[{steps=1,reward=\"exact_match\"}]"].map(str::to_owned);
+        assert!(Recipe::open(path, &other).is_ok());
     }
 
     #[test]

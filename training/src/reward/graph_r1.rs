@@ -44,7 +44,12 @@ impl Reward for GraphR1 {
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
         let score = |sample: &Sample| {
             // Control tokens are not in the text: the loop knows where its messages begin and end.
-            let messages = path_router::turns(&sample.text).into_iter().map(|turn| [TURN.0, &turn, TURN.1].concat());
+            let mut turns = path_router::turns(&sample.text);
+            // A forced answer is not the policy's: what its last turn wrote by itself is neither a query nor an answer.
+            if let Some(last) = turns.last_mut().filter(|_| sample.is_forced()) {
+                last.clear();
+            }
+            let messages = turns.into_iter().map(|turn| [TURN.0, &turn, TURN.1].concat());
             let sequence: String = messages.collect();
             let Earned { form, f1, total } = GraphR1::of(&sequence, &sample.golds);
             worth(total, [("form", form), ("f1", f1)])

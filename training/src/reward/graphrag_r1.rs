@@ -81,12 +81,36 @@ impl Reward for CostAware {
 
 /// The part for form: an answer within its tags, and at least one search that was made.
 fn form(sample: &Sample) -> f64 {
-    let kept = last_answer(&sample.text).is_some() && !sample.evidence.is_empty();
+    let kept = own_answer(sample).is_some() && !sample.evidence.is_empty();
     if kept { FORM } else { 0.0 }
 }
 
 /// F1 of the answer by R1-Searcher's rules, which the paper uses.
 fn overlap(sample: &Sample) -> f64 {
-    let Some(answer) = last_answer(&sample.text) else { return 0.0 };
+    let Some(answer) = own_answer(sample) else { return 0.0 };
     sample.golds.iter().map(|gold| searcher::overlap(answer, gold).f1).fold(0.0, f64::max)
+}
+
+/// The answer that the policy gave by itself: where one is forced, R1-Searcher's loop has ended without.
+fn own_answer(sample: &Sample) -> Option<&str> {
+    last_answer(&sample.text).filter(|_| !sample.is_forced())
+}
+
+#[cfg(test)]
+mod tests {
+    use waymark_index::Mode;
+
+    use super::super::tests::searched;
+    use super::*;
+
+    #[test]
+    fn a_forced_answer_earns_neither_form_nor_f1() {
+        let text = "a</think><|begin_of_query|>b<|end_of_query|>c</think>\n<answer>Paris</answer>";
+        let own = Sample { golds: vec!["Paris".to_owned()], ..searched(text, &[(Mode::Triples, 0.1)]) };
+        let forced = Sample { forced: vec![(3, 2)], ..own.clone() };
+        let (attenuated, cost_aware) = (Attenuated::default(), CostAware::default());
+        let totals = |samples: &[Sample]| [attenuated.score(samples)[0].total, cost_aware.score(samples)[0].total];
+        assert_eq!(totals(&[own]), [FORM + attenuated.of(1), FORM + cost_aware.of(1.0, 1)]);
+        assert_eq!(totals(&[forced]), [attenuated.of(1), 0.0]);
+    }
 }

@@ -51,6 +51,11 @@ pub trait Reward: std::fmt::Debug + Send + Sync {
         let _ = costs;
         self.score(samples)
     }
+
+    /// Whether it is another reward where the support of no question is known.
+    fn needs_support(&self) -> bool {
+        false
+    }
 }
 
 /// A reward as a recipe names it.

@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use waymark::agent::Reason;
 use waymark::metric::{exact_match, f1};
 
 use super::{Reward, worth};
@@ -71,12 +70,13 @@ pub struct PathRouter {
     pub right: f64,
     /// Evidence is enough from this SF-F1 on (θ_P).
     pub enough: f64,
-    /// r_e, exploration: a right answer after two searches or more.
+    /// r_e, exploration: a right answer after two searches or more. Here and below those count that found a passage which no
+    /// earlier one had: the same query again is no second search.
     pub explored: f64,
     /// r_l: one search at most, and not enough evidence.
     pub stopped: f64,
-    /// r_o: the policy did not answer by itself, so that an answer was forced or there is none: its rounds were used up, or it
-    /// asked for nothing.
+    /// r_o: the policy did not answer by itself, so that an answer was forced or there is none: its turns or its tokens were
+    /// used up, or it asked for nothing.
     pub overran: f64,
     /// r_d: a search found a passage that an earlier one had found. Once, however often it happens.
     pub repeated: f64,
@@ -99,14 +99,13 @@ impl Default for PathRouter {
 impl PathRouter {
     /// What of its shape a trajectory is paid for, its answer being right or not.
     fn shape(&self, sample: &Sample, right: bool) -> f64 {
-        let searches = sample.evidence.iter().filter(|found| found.error.is_none()).count();
+        let (searches, repeats) = finds(sample);
         let little = sample.support.is_some_and(|support| support < self.enough);
-        let forced = sample.finish == Reason::Turns || !sample.forced.is_empty();
         [
             (right && searches >= 2, self.explored),
             (searches <= 1 && little, self.stopped),
-            (forced, self.overran),
-            (repeats(sample), self.repeated),
+            (sample.answer.is_none() || sample.is_forced(), self.overran),
+            (repeats, self.repeated),
         ]
         .into_iter()
         .map(|(due, worth)| if due { worth } else { 0.0 })
@@ -114,17 +113,24 @@ impl PathRouter {
     }
 }
 
-/// Whether a search found a passage that an earlier one had found.
-fn repeats(sample: &Sample) -> bool {
+/// How many searches found a passage that no earlier one had found, and whether one found a passage again.
+fn finds(sample: &Sample) -> (usize, bool) {
     let mut seen = HashSet::new();
-    sample.evidence.iter().any(|found| {
-        let again = found.passages.iter().any(|(id, _)| seen.contains(id));
+    let (mut fresh, mut again) = (0, false);
+    for found in &sample.evidence {
+        let known = found.passages.iter().filter(|(id, _)| seen.contains(id)).count();
+        fresh += usize::from(known < found.passages.len());
+        again |= known > 0;
         seen.extend(found.passages.iter().map(|(id, _)| id));
-        again
-    })
+    }
+    (fresh, again)
 }
 
 impl Reward for PathRouter {
+    fn needs_support(&self) -> bool {
+        true
+    }
+
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
         let score = |sample: &Sample| {
             let answer = sample.answer.as_deref();
@@ -145,6 +151,7 @@ pub fn teacher_weight(step: usize, most: f64, warmup: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use waymark::agent::Reason;
     use waymark_index::Mode;
 
     use super::super::graph_r1::GraphR1;
@@ -153,30 +160,38 @@ mod tests {
 
     const TWICE: &[(Mode, f64)] = &[(Mode::Graph, 0.1), (Mode::Graph, 0.1)];
 
+    /// Each of its searches finds a passage of its own.
     fn sample(answer: &str, support: Option<f64>, searches: &[(Mode, f64)]) -> Sample {
         let golds = vec!["Paris".to_owned()];
-        Sample { golds, answer: Some(answer.to_owned()), support, ..searched("", searches) }
+        let mut sample = Sample { golds, answer: Some(answer.to_owned()), support, ..searched("", searches) };
+        sample.evidence.iter_mut().for_each(|found| found.passages = vec![(format!("p{}", found.turn), 1.0)]);
+        sample
     }
 
     #[test]
     fn every_part_is_paid_once() {
-        let found = |id: &str| vec![(id.to_owned(), 1.0)];
-        let mut again = sample("Paris", Some(0.5), TWICE);
-        again.evidence.iter_mut().for_each(|search| search.passages = found("p1"));
-        let apart = {
-            let mut apart = again.clone();
-            apart.evidence[1].passages = found("p2");
-            apart
+        let found = |support, ids: [&[&str]; 2]| {
+            let mut sample = sample("Paris", Some(support), TWICE);
+            for (search, ids) in sample.evidence.iter_mut().zip(ids) {
+                search.passages = ids.iter().map(|&id| (id.to_owned(), 1.0)).collect();
+            }
+            sample
         };
+        let silent = |finish| Sample { answer: None, finish, ..sample("", Some(0.5), TWICE) };
         let samples = [
             (sample("Paris", Some(0.5), TWICE), 1.0 + 0.25 + 0.2),
             (sample("Paris", Some(0.05), &TWICE[..1]), 1.0 + 0.025 - 0.25),
             (sample("Paris", None, &[]), 1.0),
             (sample("Rome", Some(0.5), TWICE), 0.25),
             (Sample { forced: vec![(3, 2)], ..sample("Rome", Some(0.5), TWICE) }, 0.25 - 0.5),
-            (Sample { answer: None, finish: Reason::Turns, ..sample("", Some(0.5), TWICE) }, 0.25 - 0.5),
-            (again, 1.0 + 0.25 + 0.2 - 0.1),
-            (apart, 1.0 + 0.25 + 0.2),
+            (silent(Reason::Turns), 0.25 - 0.5),
+            (silent(Reason::Length), 0.25 - 0.5),
+            (silent(Reason::Time), 0.25 - 0.5),
+            // The same query twice, once with enough evidence and once without.
+            (found(0.5, [&["p1"], &["p1"]]), 1.0 + 0.25 - 0.1),
+            (found(0.05, [&["p1"], &["p1"]]), 1.0 + 0.025 - 0.25 - 0.1),
+            (found(0.5, [&["p1"], &["p1", "p2"]]), 1.0 + 0.25 + 0.2 - 0.1),
+            (found(0.05, [&["p1"], &[]]), 1.0 + 0.025 - 0.25),
         ];
         for (at, (sample, expected)) in samples.iter().enumerate() {
             let found = PathRouter::default().score(std::slice::from_ref(sample))[0].total;
@@ -200,6 +215,22 @@ mod tests {
         for (text, expected) in [(text, 1.0), (direct, -0.5), ("Paris".to_owned(), -1.0)] {
             let sample = Sample { text: text.clone(), ..sample("Paris", None, &[]) };
             assert_eq!(GraphR1.score(&[sample])[0].total, expected, "{text}");
+        }
+    }
+
+    /// Whatever was asked for before, as where Graph-R1 ends without an answer.
+    #[test]
+    fn graph_r1_pays_no_forced_answer() {
+        let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
+        let first = format!("<think>a</think>\n<query>b</query>{block}");
+        let second = format!("{first}c</think>\n<query>d</query>{block}");
+        for (before, own, forced) in [(String::new(), -0.5, -1.0), (first, 1.0, -0.5), (second, 1.0, 0.0)] {
+            let open = if before.is_empty() { "<think>" } else { "" };
+            let text = format!("{before}{open}e</think>\n<answer>Paris</answer>");
+            let answered = Sample { text, ..sample("Paris", None, &[]) };
+            let asked = Sample { forced: vec![(3, 2)], ..answered.clone() };
+            let totals = [answered, asked].map(|sample| GraphR1.score(&[sample])[0].total);
+            assert_eq!(totals, [own, forced], "{before}");
         }
     }
 }
