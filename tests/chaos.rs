@@ -16,6 +16,9 @@ fn a_short_run_keeps_every_promise() {
     assert!(report.contains("every promise was kept") && report.contains("* lost: 0\n"), "{report}");
     let terms = report.lines().find(|line| line.contains("times SIGTERM")).unwrap();
     assert!(!terms.starts_with("* 1 times"), "it was to be ended in the middle: {report}");
+    let (looks, rest) = report.split("* ").find_map(|line| line.split_once(" looks at the memory, ")).unwrap();
+    let vain = rest.split(' ').next().unwrap();
+    assert!(vain.parse::<u32>().unwrap() < looks.parse::<u32>().unwrap(), "no gauge was found: {report}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Some of it comes and goes by design, and the server says how much: KV blocks take theirs as they are first used, and each
 //! adapter that was replaced stays until the last request that began with it has ended. What is left is to be flat.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -57,19 +57,31 @@ pub(crate) struct Fit {
     pub(crate) longest: f64,
 }
 
+/// What was seen of the memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Looks {
+    /// What each look found, in order.
+    pub(crate) samples: Vec<Sample>,
+    /// Looks at a running server that found nothing: it did not answer in time, or lacks a gauge.
+    pub(crate) missed: usize,
+}
+
 /// Looks at the server's memory until the task is aborted.
-pub(crate) fn watch(pulse: Arc<Pulse>, into: Arc<std::sync::Mutex<Vec<Sample>>>) -> JoinHandle<()> {
+pub(crate) fn watch(pulse: Arc<Pulse>, into: Arc<Mutex<Looks>>) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(EVERY).await;
             let metrics = tokio::time::timeout(PATIENCE, ask(pulse.address, "GET", "/metrics", "")).await;
-            if let Ok(Ok((200, metrics))) = metrics
-                && let Some((life, pid, age)) = pulse.life()
-                && let Some(resident) = resident(pid)
-            {
-                let sample = Sample { life, age: age.as_secs_f64(), resident, explained: explained(&metrics) };
-                into.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(sample);
-            }
+            let Some((life, pid, age)) = pulse.life() else { continue };
+            let explained = match metrics {
+                Ok(Ok((200, metrics))) => explained(&metrics),
+                _ => None,
+            };
+            let sample = |(explained, resident)| Sample { life, age: age.as_secs_f64(), resident, explained };
+            let sample = explained.zip(resident(pid)).map(sample);
+            let mut looks = into.lock().unwrap_or_else(PoisonError::into_inner);
+            looks.missed += usize::from(sample.is_none());
+            looks.samples.extend(sample);
         }
     })
 }
@@ -82,11 +94,11 @@ fn resident(pid: u32) -> Option<f64> {
     line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kibibytes| kibibytes * 1024.0)
 }
 
-/// The sum of the gauges of what comes and goes.
-fn explained(metrics: &str) -> f64 {
+/// The sum of the gauges of what comes and goes, where all of them are there.
+fn explained(metrics: &str) -> Option<f64> {
     let value =
         |name: &&str| metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
-    EXPLAINED.iter().filter_map(value).sum()
+    EXPLAINED.iter().map(value).sum()
 }
 
 /// Least squares through `value` over all samples older than `warm` seconds, with an intercept of its own for each life
@@ -156,7 +168,7 @@ mod tests {
     fn what_the_gauges_say_is_explained() {
         let metrics =
             "# HELP waymark_kv_bytes x\nwaymark_kv_bytes 300\nwaymark_adapters 2\nwaymark_adapter_bytes 45\n# EOF\n";
-        assert_eq!(explained(metrics), 345.0);
-        assert_eq!(explained(""), 0.0);
+        assert_eq!(explained(metrics), Some(345.0));
+        assert_eq!(explained("waymark_kv_bytes 300\n"), None);
     }
 }

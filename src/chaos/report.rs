@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use crate::memory::{self, Fit, Sample};
+use crate::memory::{self, Fit, Looks, Sample};
 use crate::plan::Plan;
 use crate::tally::{Counts, Outcome};
 
@@ -23,16 +23,21 @@ pub(crate) struct Report {
 
 impl Report {
     /// Puts it together.
-    pub(crate) fn new(plan: &Plan, counts: &Counts, samples: &[Sample], seconds: f64, panics: usize) -> Report {
-        let (whole, rest) =
-            (memory::fit(samples, WARM, |sample| sample.resident), memory::fit(samples, WARM, Sample::rest));
+    pub(crate) fn new(plan: &Plan, counts: &Counts, looks: &Looks, seconds: f64, panics: usize) -> Report {
+        let fit = |value| memory::fit(&looks.samples, WARM, value);
+        let (whole, rest) = (fit(|sample| sample.resident), fit(Sample::rest));
         let grown = rest.is_some_and(|fit| !flat(&fit));
         let (lost, wrong) = (counts.of(Outcome::Lost), counts.of(Outcome::Wrong));
         let kept = lost + wrong == 0 && counts.broken.is_empty() && panics == 0 && !grown;
         let mut text = String::new();
         // Writing into a string cannot fail.
-        let _ = write(&mut text, plan, counts, seconds, panics).and_then(|()| remember(&mut text, whole.zip(rest)));
-        let verdict = if kept { "every promise was kept" } else { "PROMISES WERE BROKEN" };
+        let _ =
+            write(&mut text, plan, counts, seconds, panics).and_then(|()| remember(&mut text, looks, whole.zip(rest)));
+        let verdict = match (kept, rest) {
+            (true, Some(_)) => "every promise was kept",
+            (true, None) => "every promise was kept, but for memory, which could not be judged",
+            (false, _) => "PROMISES WERE BROKEN",
+        };
         let _ = writeln!(text, "* verdict: **{verdict}**");
         for broken in &counts.broken {
             let _ = writeln!(text, "  * {broken}");
@@ -92,9 +97,14 @@ fn write(text: &mut String, plan: &Plan, counts: &Counts, seconds: f64, panics: 
     writeln!(text, "* {terms} times SIGTERM, {panics} panics in the log")
 }
 
-fn remember(text: &mut String, fits: Option<(Fit, Fit)>) -> std::fmt::Result {
+fn remember(text: &mut String, looks: &Looks, fits: Option<(Fit, Fit)>) -> std::fmt::Result {
+    let (made, missed) = (looks.samples.len() + looks.missed, looks.missed);
+    writeln!(
+        text,
+        "* {made} looks at the memory, {missed} of them in vain: no answer in time, or a gauge was missing"
+    )?;
     let Some((whole, rest)) = fits else {
-        return writeln!(text, "* memory: no life was long enough to say anything");
+        return writeln!(text, "* memory: too few looks at a server older than {WARM} s to say anything");
     };
     let Fit { samples, lives, longest, .. } = rest;
     writeln!(

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::house::House;
-use crate::memory::{self, Sample};
+use crate::memory::{self, Looks};
 use crate::plan::Plan;
 use crate::pulse::Pulse;
 use crate::report::Report;
@@ -33,8 +33,8 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     swap::load(&pulse, "one").await;
 
     let begun = Instant::now();
-    let samples: Arc<Mutex<Vec<Sample>>> = Arc::default();
-    let watch = memory::watch(Arc::clone(&pulse), Arc::clone(&samples));
+    let looks: Arc<Mutex<Looks>> = Arc::default();
+    let watch = memory::watch(Arc::clone(&pulse), Arc::clone(&looks));
     let clients: Vec<_> =
         (0..plan.clients as u64).map(|number| tokio::spawn(client::live(Arc::clone(&pulse), number))).collect();
     let changes = [tokio::spawn(commit::disturb(Arc::clone(&pulse))), tokio::spawn(swap::disturb(Arc::clone(&pulse)))];
@@ -50,9 +50,9 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     settle(&pulse).await;
     restart::check(&pulse).await;
     leave(&pulse, server).await;
-    let samples = samples.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let looks = looks.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let panics = std::fs::read_to_string(&log).unwrap_or_default().matches("\"message\":\"panic\"").count();
-    let report = Report::new(&plan, &pulse.tally.counts(), &samples, seconds, panics);
+    let report = Report::new(&plan, &pulse.tally.counts(), &looks, seconds, panics);
     report.print(plan.report.as_deref())?;
     if report.kept() { Ok(()) } else { bail!("promises were broken: see above") }
 }

@@ -43,6 +43,7 @@ pub struct Habits {
     /// Share of searches that prefer words and modes by which what is looked for stands below the first passage, where
     /// there are such. Of its own the first passage has it nearly always in a small corpus, and a policy that saw nothing
     /// else reads no further.
+    #[serde(default)]
     pub deep: f64,
 }
 
