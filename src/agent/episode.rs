@@ -14,6 +14,7 @@ use super::event::Event;
 use super::generator::Source;
 use super::guide::Offer;
 use super::neutral::STAND_IN;
+use super::observation::frame;
 use super::options::EpisodeOptions;
 use super::policy::{Policy, Retrieval};
 use super::protocol::Kind;
@@ -64,6 +65,8 @@ pub(super) struct Settings {
     pub(super) context: usize,
     /// How much of it is kept for the end.
     pub(super) aside: usize,
+    /// The shortest observation that the policy can go on after, in tokens.
+    pub(super) frame: usize,
 }
 
 impl Settings {
@@ -78,9 +81,9 @@ impl<S: Source> Episode<S> {
     ///
     /// # Errors
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
-    /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Option`] and
-    /// [`AgentError::NoGuide`] for impossible options, [`AgentError::Shape`] for a schema that cannot be followed,
-    /// [`AgentError::Text`] when template or tokenizer fail.
+    /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Speakers`] when the template
+    /// cannot show what they find, [`AgentError::Option`] and [`AgentError::NoGuide`] for impossible options,
+    /// [`AgentError::Shape`] for a schema that cannot be followed, [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -90,6 +93,7 @@ impl<S: Source> Episode<S> {
         let budget = options.budget(policy)?;
         let retrieval = options.retrieval(policy)?;
         check_search(runtime, policy, &budget, retrieval.mode)?;
+        let frame = if budget.turns > 0 { frame(runtime, policy, retrieval.format)? } else { 0 };
         let sampling = options.sampling.or(&policy.sampling);
         sampling.params(options.seed, options.logprobs.unwrap_or(0)).check()?;
         let guided = guided(policy, options.guided)?;
@@ -122,6 +126,7 @@ impl<S: Source> Episode<S> {
             request: options.request,
             context,
             aside,
+            frame,
         };
         let question = question.into_question();
         let (runtime, policy) = (runtime.clone(), policy.clone());
@@ -213,12 +218,13 @@ fn set_aside<S: Source>(
     let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
     let opening = policy.protocol.force_answer(Kind::Think).filter(|_| policy.variant.serves());
     let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
-    let frame = |informed| {
-        let modes = vec![Mode::Hybrid];
-        let offer = Offer { question: line(question), informed, search: true, answer: true, modes, ..Offer::default() };
+    let frame = |(informed, follows)| {
+        let (question, modes) = (line(question), vec![Mode::Hybrid]);
+        let offer = Offer { question, informed, follows, search: true, answer: true, modes, ..Offer::default() };
         policy.protocol.guide(&offer).map_or(0, |guide| guide.frame(length))
     };
-    forced + if guided { frame(true).max(frame(false)) } else { 0 }
+    let turns = [(false, false), (false, true), (true, true)];
+    forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
 }
 
 /// A question in one short line that holds no tag.

@@ -46,6 +46,14 @@ pub enum AgentError {
         /// The policy.
         policy: String,
     },
+    /// Others speak in the protocol, and the model's chat template cannot let them.
+    #[error("policy {policy:?} cannot be used with this model, for evidence is a message in its protocol: {reason}")]
+    Speakers {
+        /// The policy.
+        policy: String,
+        /// What is wrong with the template.
+        reason: String,
+    },
     /// Guided generation was asked for and the protocol has no guide.
     #[error("protocol {0:?} cannot be guided")]
     NoGuide(&'static str),
@@ -91,7 +99,7 @@ impl AgentError {
             AgentError::Mode { .. } | AgentError::Unshown { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
             AgentError::NoGuide(_) | AgentError::Option { .. } | AgentError::Shape(_) => "invalid_option",
-            AgentError::Policy { .. } => "invalid_policy",
+            AgentError::Policy { .. } | AgentError::Speakers { .. } => "invalid_policy",
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",
             AgentError::Engine(_) => "engine_error",

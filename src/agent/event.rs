@@ -182,7 +182,8 @@ pub struct Cited {
 #[serde(rename_all = "snake_case")]
 #[schema(as = EpisodeEnd)]
 pub enum Reason {
-    /// With an answer that is complete, or that ran into one of the client's stop strings.
+    /// With an answer that is complete, or that ran into one of the client's stop strings; without one where the policy
+    /// asked for nothing, which ends an episode of a reference's loop.
     Stop,
     /// The tokens allowed, or the context, were used up; the answer, if any, is not complete.
     Length,

@@ -140,18 +140,19 @@ impl Protocol for GraphragR1 {
     }
 
     fn guide(&self, offer: &Offer) -> Option<Guide> {
-        Some(Guide::turn(offer, QUERY, &[], !offer.informed))
+        Some(Guide::turn(offer, QUERY, &[], !offer.follows))
     }
 }
 
 /// The search that a turn ends with: what stands between the last opening tag and the closing one, without quotation marks
-/// and with single spaces. An empty one is none.
+/// and with single spaces. An empty one is none; where a guide has written the tags, marks alone are one.
 fn request(turn: &str, reading: Reading) -> Option<Request> {
     let (_, last) = turn.rsplit_once(QUERY.0)?;
     let ends = |left: &&str| turn.trim().strip_suffix(*left).is_some_and(|turn| turn.ends_with(QUERY.1));
-    let whole = if reading == Reading::Lenient { last.contains(QUERY.1) } else { LEFT_OVER.iter().any(ends) };
+    let whole = if reading.lenient() { last.contains(QUERY.1) } else { LEFT_OVER.iter().any(ends) };
     let written = last.split(QUERY.1).next().filter(|_| whole)?.trim();
     let query = written.replace('"', "").split_whitespace().collect::<Vec<_>>().join(" ");
+    let query = if query.is_empty() && reading == Reading::Guided { written.to_owned() } else { query };
     (!query.is_empty()).then(|| Request { written: written.to_owned(), query, mode: None })
 }
 
@@ -198,6 +199,8 @@ mod tests {
         for none in ["<|begin_of_query|> \" \" <|end_of_query|>", "a<|end_of_query|>", "<|begin_of_query|>a", ""] {
             assert_eq!(GraphragR1.parse(none, Reading::First), Action::Invalid, "{none}");
         }
+        let marks = "<|begin_of_query|> \"\" <|end_of_query|>";
+        assert_eq!((asked(marks, Reading::Lenient), asked(marks, Reading::Guided)), (None, Some("\"\"".into())));
         let twice = "<|begin_of_query|>a<|begin_of_query|>b<|end_of_query|>";
         assert_eq!(asked(twice, Reading::First).as_deref(), Some("b"));
     }

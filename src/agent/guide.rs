@@ -9,6 +9,8 @@ pub struct Offer {
     pub question: String,
     /// Whether there is evidence already.
     pub informed: bool,
+    /// Whether the turn follows an observation: all but the first do.
+    pub follows: bool,
     /// Whether a search would be executed.
     pub search: bool,
     /// Whether an answer would be accepted. With neither, an answer is.

@@ -73,6 +73,7 @@ impl<S: Source> Run<S> {
         Offer {
             question: line(&self.question),
             informed: !self.evidence.is_empty(),
+            follows: self.turn > 1,
             search: !last && !repeats,
             answer: self.evidence.len() >= self.settings.retrieval.least_searches,
             modes: self.settings.mode.map_or_else(offered, |mode| vec![mode]),

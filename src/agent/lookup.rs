@@ -2,7 +2,7 @@
 
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, Span, debug_span, field::Empty};
-use waymark_index::{Evidence, Hit, Mode, Passage, TripleHit};
+use waymark_index::{Evidence, Mode, Passage};
 
 use super::AgentError;
 use super::event::Event;
@@ -35,10 +35,11 @@ impl<S: Source> Run<S> {
         let (hits, triples, snapshot) = result.map_or((Vec::new(), Vec::new(), None), |evidence| {
             (evidence.hits, evidence.triples, Some(evidence.snapshot))
         });
-        let (passages, triples_seen, neutralised) = self.shown(&hits, &triples);
-        let seen = Seen { mode, passages: &passages, triples: &triples_seen };
+        let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
+        let seen = Seen { mode, passages: &passages, triples: &triples };
         let outcome = error.as_deref().map_or(Outcome::Evidence(seen), Outcome::Failed);
-        let parts = self.policy.protocol.observation(&outcome, retrieval.format);
+        let mut parts = self.policy.protocol.observation(&outcome, retrieval.format);
+        let neutralised = if self.policy.variant.serves() { self.neutralise(&mut parts) } else { 0 };
         let finished = Event::SearchFinished {
             turn,
             query: query.clone(),
@@ -74,25 +75,18 @@ impl<S: Source> Run<S> {
         (result, false)
     }
 
-    /// Passages and triples as the policy sees them, and how many tags in them were made harmless.
-    fn shown(&self, hits: &[Hit], triples: &[TripleHit]) -> (Vec<Passage>, Vec<TripleHit>, usize) {
-        if !self.policy.variant.serves() {
-            return (hits.iter().map(|hit| hit.passage.clone()).collect(), triples.to_vec(), 0);
-        }
+    /// Makes the tags in what was retrieved harmless, as the policy would read it: where texts are joined, no tag comes
+    /// about either. Returns how many there were.
+    fn neutralise(&self, parts: &mut [Injected]) -> usize {
         let names = self.policy.protocol.tags().names;
-        let (mut count, mut shown) = (0, Vec::with_capacity(hits.len()));
-        for hit in hits {
-            let (passage, met) = neutral::passage(&hit.passage, names);
-            shown.push(passage);
-            count += met;
+        let mut count = 0;
+        for part in parts {
+            if let Injected::Retrieved(text) = part {
+                let (harmless, met) = neutral::neutralise(text, names);
+                (*text, count) = (harmless, count + met);
+            }
         }
-        let mut named = triples.to_vec();
-        for part in named.iter_mut().flat_map(|hit| [&mut hit.subject, &mut hit.relation, &mut hit.object]) {
-            let (text, met) = neutral::neutralise(part, names);
-            *part = text;
-            count += met;
-        }
-        (shown, named, count)
+        count
     }
 }
 

@@ -1,7 +1,5 @@
 //! Makes tags in retrieved text harmless, so that no passage can close its frame or act for the policy.
 
-use waymark_index::Passage;
-
 /// What stands in place of the `<` of a tag: it reads alike and is no part of any tag.
 pub const STAND_IN: char = '\u{2039}';
 
@@ -19,13 +17,6 @@ pub fn neutralise(text: &str, names: &[&str]) -> (String, usize) {
         }
     }
     (out, count)
-}
-
-/// [`neutralise`] for title and text of a passage.
-pub fn passage(passage: &Passage, names: &[&str]) -> (Passage, usize) {
-    let (title, in_title) = neutralise(&passage.title, names);
-    let (text, in_text) = neutralise(&passage.text, names);
-    (Passage { id: passage.id.clone(), title, text }, in_title + in_text)
 }
 
 /// Whether `rest`, after a `<`, reads like the rest of a tag once everything invisible is left out.

@@ -2,7 +2,8 @@
 
 use super::AgentError;
 use super::generator::Source;
-use super::protocol::{Format, Injected};
+use super::policy::Policy;
+use super::protocol::{Format, Injected, Outcome, Seen};
 use super::runtime::Runtime;
 
 /// An observation as it goes into the context.
@@ -17,7 +18,8 @@ pub(super) struct Observation {
 }
 
 /// Encodes an observation into at most `limit` tokens. [`Format::Training`] cuts on the right, closing tag included, as
-/// the reference does; [`Format::Evaluation`] shortens what was retrieved and keeps the frame.
+/// the reference does; [`Format::Evaluation`] shortens what was retrieved and keeps the frame, and so does each where
+/// another speaks: [`frame`] is to fit.
 pub(super) fn observe<S: Source>(
     runtime: &Runtime<S>,
     parts: &[Injected],
@@ -28,7 +30,7 @@ pub(super) fn observe<S: Source>(
     if ids.len() <= limit {
         return Ok(Observation { text: text(runtime, parts, &ids), ids, truncated: false });
     }
-    if format == Format::Evaluation
+    if (format == Format::Evaluation || speaks(parts))
         && let Some((ids, text)) = shortened(runtime, parts, ids.len(), limit)?
     {
         return Ok(Observation { ids, text, truncated: true });
@@ -37,9 +39,36 @@ pub(super) fn observe<S: Source>(
     Ok(Observation { text: runtime.tokenizer.decode(&ids), ids, truncated: true })
 }
 
+/// Tokens of the shortest observation after which the policy can go on; 0 where nobody else speaks, for there any part
+/// of one will do.
+///
+/// # Errors
+/// [`AgentError::Speakers`] when others speak in the protocol and the chat template has no words for that.
+pub(super) fn frame<S: Source>(runtime: &Runtime<S>, policy: &Policy, format: Format) -> Result<usize, AgentError> {
+    let nothing = Outcome::Evidence(Seen::of(&[]));
+    let mut parts = policy.protocol.observation(&nothing, format);
+    if !speaks(&parts) {
+        return Ok(0);
+    }
+    if let Err(reason) = runtime.speakers() {
+        return Err(AgentError::Speakers { policy: policy.name.clone(), reason: reason.to_owned() });
+    }
+    for part in &mut parts {
+        if let Injected::Retrieved(text) = part {
+            text.clear();
+        }
+    }
+    Ok(runtime.encode_parts(&parts)?.len())
+}
+
+/// Whether another speaks in an observation.
+fn speaks(parts: &[Injected]) -> bool {
+    parts.iter().any(|part| matches!(part, Injected::Speaker(_)))
+}
+
 /// The text of an observation: what its ids say, control tokens left out.
 fn text<S: Source>(runtime: &Runtime<S>, parts: &[Injected], ids: &[u32]) -> String {
-    if parts.iter().any(|part| matches!(part, Injected::Speaker(_))) {
+    if speaks(parts) {
         return runtime.tokenizer.decode(ids);
     }
     parts.iter().map(Injected::text).collect()
@@ -57,7 +86,7 @@ fn shortened<S: Source>(
     let mut parts = parts.to_vec();
     // Tokens merge over the seams, so the first guess can miss by a few.
     let mut keep = retrieved.len().saturating_sub(length - limit);
-    while keep > 0 {
+    loop {
         let kept = runtime.tokenizer.decode(&retrieved[..keep]);
         parts[at] = Injected::retrieved(kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
         let ids = runtime.encode_parts(&parts)?;
@@ -65,7 +94,9 @@ fn shortened<S: Source>(
             let text = text(runtime, &parts, &ids);
             return Ok(Some((ids, text)));
         }
+        if keep == 0 {
+            return Ok(None);
+        }
         keep = keep.saturating_sub(ids.len() - limit);
     }
-    Ok(None)
 }

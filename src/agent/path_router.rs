@@ -4,7 +4,8 @@
 //!
 //! **Queries.** Graph-R1's program takes `{"query": "…"}` and nothing else; its prompt never says so, the schema of its tool
 //! does, which no template here is given. PathRouter's own examples show plain text. So the loop that serves takes both, and
-//! the reference's two loops take JSON alone. What begins like JSON is held to it everywhere.
+//! the reference's two loops take JSON alone. What begins like JSON is held to it everywhere, but where a guide has written
+//! the tags.
 //!
 //! **Evidence.** Graph-R1 returns sentences of its hypergraph as JSON, PathRouter passages, in a form that it does not
 //! print: here it is that of the other protocols.
@@ -152,18 +153,18 @@ impl Protocol for PathRouter {
     }
 
     fn guide(&self, offer: &Offer) -> Option<Guide> {
-        Some(Guide::turn(offer, QUERY, &[], offer.informed))
+        Some(Guide::turn(offer, QUERY, &[], offer.follows))
     }
 }
 
 /// Reads what stands between the tags of a query, stripped; `None` where it is refused.
 fn request(written: &str, reading: Reading) -> Option<Request> {
-    let lenient = reading == Reading::Lenient;
     let query = match statement::read(written) {
-        Some(query) if lenient => query.trim().to_owned(),
+        Some(query) if reading.lenient() => query.trim().to_owned(),
         Some(query) => query,
-        None if lenient && !written.is_empty() && !written.starts_with('{') => written.to_owned(),
-        None => return None,
+        None if written.is_empty() || !reading.lenient() => return None,
+        None if written.starts_with('{') && reading != Reading::Guided => return None,
+        None => written.to_owned(),
     };
     Some(Request { written: written.to_owned(), query, mode: None })
 }
@@ -199,19 +200,20 @@ mod tests {
 
     #[test]
     fn plain_queries_are_for_the_loop_that_serves() {
-        for (inner, strict, lenient) in [
-            (r#"{"query": "Who?"}"#, Some("Who?"), Some("Who?")),
-            ("\n{\"query\": \" Who? \"}\n", Some(" Who? "), Some("Who?")),
-            ("\nWho wrote Faust?\n", None, Some("Who wrote Faust?")),
-            (r#"{"q": "Who?"}"#, None, None),
-            (r#"{"query": "Who?"#, None, None),
-            (r#"["Who?"]"#, None, Some(r#"["Who?"]"#)),
-            ("", None, None),
+        for (inner, strict, lenient, guided) in [
+            (r#"{"query": "Who?"}"#, Some("Who?"), Some("Who?"), Some("Who?")),
+            ("\n{\"query\": \" Who? \"}\n", Some(" Who? "), Some("Who?"), Some("Who?")),
+            ("\nWho wrote Faust?\n", None, Some("Who wrote Faust?"), Some("Who wrote Faust?")),
+            (r#"{"q": "Who?"}"#, None, None, Some(r#"{"q": "Who?"}"#)),
+            (r#"{"query": "Who?"#, None, None, Some(r#"{"query": "Who?"#)),
+            (r#"["Who?"]"#, None, Some(r#"["Who?"]"#), Some(r#"["Who?"]"#)),
+            ("", None, None, None),
         ] {
             let turn = format!("<think>a</think>\n<query>{inner}</query>");
             assert_eq!(query(&turn, Reading::First).as_deref(), strict, "{inner}");
             assert_eq!(query(&turn, Reading::SearchFirst).as_deref(), strict, "{inner}");
             assert_eq!(query(&turn, Reading::Lenient).as_deref(), lenient, "{inner}");
+            assert_eq!(query(&turn, Reading::Guided).as_deref(), guided, "{inner}");
         }
     }
 

@@ -36,8 +36,8 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// The part of a turn that the training loop keeps, which samples without stop strings and cuts afterwards.
     fn cut<'t>(&self, turn: &'t str) -> &'t str;
 
-    /// What the environment answers. What was found arrives neutralised. Nothing, to a turn that asks for nothing, means
-    /// that there is no second try: the episode ends.
+    /// What the environment answers. What was found comes as it is stored, belongs into [`Injected::Retrieved`] alone, and
+    /// is neutralised there. Nothing, to a turn that asks for nothing, means that there is no second try: the episode ends.
     fn observation(&self, outcome: &Outcome<'_>, format: Format) -> Vec<Injected>;
 
     /// The thinking, queries and answers of a turn, by byte range and without their tags.
@@ -130,6 +130,15 @@ pub enum Reading {
     SearchFirst,
     /// As [`First`](Self::First), but what the reference refuses though it is clear what is meant is taken as it is meant.
     Lenient,
+    /// As [`Lenient`](Self::Lenient), and any text in the tags of a query is one: a guide has written the tags.
+    Guided,
+}
+
+impl Reading {
+    /// Whether it takes what the reference refuses.
+    pub fn lenient(self) -> bool {
+        matches!(self, Reading::Lenient | Reading::Guided)
+    }
 }
 
 /// What one turn asks for.
@@ -169,7 +178,7 @@ pub enum Outcome<'a> {
     Invalid(&'a str),
 }
 
-/// What a search found, as the policy may see it.
+/// What a search found, as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen<'a> {
     /// How it was searched for.
@@ -191,7 +200,8 @@ impl<'a> Seen<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// As in training: stripped, and cut on the right where it is too long, closing tag included.
+    /// As in training: stripped, and cut on the right where it is too long, closing tag included, unless another
+    /// speaker's words would be cut with it.
     Training,
     /// As in evaluation. The reference does not cut there; where the budget demands it, passages are cut and the
     /// closing tag stays.

@@ -121,8 +121,9 @@ impl<S: Source> Run<S> {
             }
             let (reader, ended, starved) = self.turn(last).await?;
             let action = self.action(&reader);
-            let closed = matches!(action, Action::Answer { .. }) || self.is_over(&action, &reader);
-            let goes_on = !last && !starved && ended != Ended::Time && !closed;
+            let over = self.is_over(&action, &reader);
+            let answered = matches!(action, Action::Answer { .. });
+            let goes_on = !last && !starved && ended != Ended::Time && !answered && !over;
             self.answer_tokens += reader.answer_tokens();
             self.act(&action, &reader, goes_on).await?;
             if ended == Ended::Time {
@@ -137,6 +138,7 @@ impl<S: Source> Run<S> {
                 Action::Answer { text } => return Ok(End { reason, answer: Some(text) }),
                 _ if goes_on => {}
                 _ if ended == Ended::Time => return Ok(End { reason, answer: None }),
+                _ if over => return Ok(End { reason, answer: None }),
                 _ if starved => return Ok(End { reason: Reason::Length, answer: None }),
                 _ => return Ok(End { reason: Reason::Turns, answer: None }),
             }
@@ -160,14 +162,16 @@ impl<S: Source> Run<S> {
             Ok(room) => self.write(&mut reader, room, last).await?,
             Err(_) => Ended::Length,
         };
-        let starved = self.room().err();
         let action = self.action(&reader);
         let unanswered = !matches!(action, Action::Answer { .. });
+        let over = self.is_over(&action, &reader);
+        let asks = unanswered && !over && !last;
+        let starved = self.room().err().or_else(|| self.cramped().filter(|_| asks));
         if let Some(bound) = starved.filter(|_| unanswered) {
             self.tell(Event::Budget { kind: bound }).await?;
         }
         // Without room nothing could be made of a search, so it is as in the last turn.
-        let closing = last || starved.is_some() || self.is_over(&action, &reader);
+        let closing = last || starved.is_some() || over;
         if closing && unanswered && ended != Ended::Time && self.policy.variant.serves() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
         }
@@ -224,7 +228,7 @@ impl<S: Source> Run<S> {
 
     /// How turns are read. What a guide has written no reference refuses.
     fn reading(&self) -> Reading {
-        if self.settings.guided { Reading::Lenient } else { self.policy.variant.reading() }
+        if self.settings.guided { Reading::Guided } else { self.policy.variant.reading() }
     }
 
     /// Whether a turn asks for nothing where there is no second try.
@@ -281,17 +285,27 @@ impl<S: Source> Run<S> {
 
     /// Puts an observation into the context, as much of it as the budget allows.
     async fn inject(&mut self, parts: &[Injected]) -> Result<(), AgentError> {
-        let room = self.context_left().saturating_sub(self.settings.aside);
-        let limit = self.settings.budget.observation_tokens.min(room);
+        let (limit, kind) = self.observable();
         let observation = observe(&self.runtime, parts, self.settings.retrieval.format, limit)?;
         if observation.truncated {
-            let kind =
-                if limit < self.settings.budget.observation_tokens { Bound::Context } else { Bound::ObservationTokens };
             self.tell(Event::Budget { kind }).await?;
         }
         self.append(&observation.ids, Origin::Environment, false);
         let (tokens, truncated) = (observation.ids.len(), observation.truncated);
         self.tell(Event::Observation { turn: self.turn, text: observation.text, tokens, truncated }).await
+    }
+
+    /// How many tokens an observation may have, and what bounds them.
+    fn observable(&self) -> (usize, Bound) {
+        let most = self.settings.budget.observation_tokens;
+        let room = self.context_left().saturating_sub(self.settings.aside);
+        if room < most { (room, Bound::Context) } else { (most, Bound::ObservationTokens) }
+    }
+
+    /// What leaves no room for an observation that the policy could go on after, if anything does.
+    fn cramped(&self) -> Option<Bound> {
+        let (most, bound) = self.observable();
+        (most < self.settings.frame).then_some(bound)
     }
 
     /// How many tokens the coming turn may sample, or which bound leaves too few. What a forced answer needs is set

@@ -69,20 +69,20 @@ impl<S: Source> Runtime<S> {
             let Injected::Speaker(role) = part else {
                 return Ok(Segment { text: part.text().to_owned(), trusted: false });
             };
-            Ok(Segment { text: self.speakers()?.text(*role)?.to_owned(), trusted: true })
+            let speakers = self.speakers().map_err(|reason| ModelError::Template(reason.to_owned()))?;
+            Ok(Segment { text: speakers.text(*role)?.to_owned(), trusted: true })
         };
         let segments = parts.iter().map(segment).collect::<Result<Vec<Segment>, AgentError>>()?;
         Ok(self.tokenizer.encode_segments(&segments)?)
     }
 
-    /// What the template writes where another speaks; found once.
-    fn speakers(&self) -> Result<&Speakers, AgentError> {
+    /// What the template writes where another speaks, or why it has no words for that; found once.
+    pub(super) fn speakers(&self) -> Result<&Speakers, &str> {
         let find = || match &self.template {
             Some(template) => Speakers::of(template, &self.tokenizer).map_err(|error| error.to_string()),
             None => Ok(Speakers::bare()),
         };
-        let found = self.speakers.get_or_init(find).as_ref();
-        found.map_err(|reason| AgentError::Text(ModelError::Template(reason.clone())))
+        self.speakers.get_or_init(find).as_ref().map_err(String::as_str)
     }
 
     /// The ids of a prompt. Control tokens come from the template alone, never from what messages say.

@@ -40,7 +40,7 @@ pub fn parse(turn: &str, reading: Reading, request: impl Fn(&str) -> Request) ->
     let search = |written: &str| Action::Search(request(written.trim()));
     let answer = |text: &str| Action::Answer { text: text.trim().to_owned() };
     match reading {
-        Reading::First | Reading::Lenient => {
+        Reading::First | Reading::Lenient | Reading::Guided => {
             match (between(turn, "<search>", "</search>"), between(turn, "<answer>", "</answer>")) {
                 (Some((s, written)), Some((a, _))) if s < a => search(written),
                 (Some((_, written)), None) => search(written),

@@ -22,7 +22,9 @@ impl From<AgentError> for ApiError {
             AgentError::Mode { .. } | AgentError::Unshown { .. } => {
                 Self::new(Code::UnsupportedParameter, message).with_param("rag.mode")
             }
-            AgentError::NoIndex { .. } => Self::new(Code::NotConfigured, message).with_param("model"),
+            AgentError::NoIndex { .. } | AgentError::Speakers { .. } => {
+                Self::new(Code::NotConfigured, message).with_param("model")
+            }
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
             AgentError::Option { field, .. } => Self::invalid(field, message),
             AgentError::Shape(_) => Self::invalid("response_format", format!("`response_format`: {message}")),

@@ -69,6 +69,35 @@ async fn every_protocol_can_be_guided() {
     }
 }
 
+/// What a guide writes up to the place where the policy goes on, in a turn of path-router's.
+const SEARCHES: &str = " The question is: Why? To answer it, I need to search for";
+
+#[tokio::test]
+async fn a_guided_query_is_one_whatever_it_begins_with() {
+    for (name, query) in [("path-router", "{x"), ("graphrag-r1", "\"\"")] {
+        let (first, rest) = (&query[..1], format!("{}\n", &query[1..]));
+        let lines = [" ", "a\n", first, &rest, " ", "b\n", "a", "P", "aris\n"];
+        let (runtime, _, stub) = scripted(&lines, france().with_triples(&[["a", "b", "c"]]));
+        let policy = Policy { guided: true, ..policy(name) };
+        let (trajectory, _) = run(&runtime, &policy, "Why?", default()).await.unwrap();
+        assert_eq!(stub.written(), [query], "{name}: {}", trajectory.text);
+        assert_eq!((trajectory.answer.as_deref(), trajectory.turns()), (Some("Paris"), 2), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_thought_that_the_environment_has_opened_is_not_opened_again() {
+    // An empty query is told so, and gives no evidence.
+    let lines = [" ", "a\n", " ", "\n", " ", "b\n", "x", "y\n"];
+    let (runtime, _, stub) = scripted(&lines, france());
+    let mut policy = Policy { guided: true, ..policy("path-router") };
+    policy.budget.turns = 2;
+    let (trajectory, _) = run(&runtime, &policy, "Why?", default()).await.unwrap();
+    assert_eq!(stub.written(), ["xy"]);
+    assert!(trajectory.text.starts_with(&format!("<think>{SEARCHES}")), "{}", trajectory.text);
+    assert!(trajectory.text.contains(&format!("</knowledge>\nassistant\n<think>\n{SEARCHES}")), "{}", trajectory.text);
+}
+
 /// Thoughts that the prompt opens.
 fn open(name: &str) -> usize {
     usize::from(name == "graphrag-r1")

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use agent_script::{Script, Stub, character_tokenizer, passage, run, streamed_answer};
 use tokio::sync::mpsc;
 use waymark::agent::{
-    Action, AgentError, Bound, Conversation, Episode, EpisodeOptions, Event, Message, Policy, Reason, Role, Runtime,
-    SearchError, Trajectory, Variant, tag,
+    Action, AgentError, Bound, Conversation, Episode, EpisodeOptions, Event, Format, Message, Policy, Reason, Role,
+    Runtime, SearchError, Trajectory, Variant, tag,
 };
 use waymark::engine::mock::Lines;
 use waymark::engine::{Engine, EngineConfig, MockBackend, Origin};

@@ -70,8 +70,18 @@ async fn a_turn_without_a_query_ends_the_episode() {
         assert_eq!(trajectory.answer.as_deref(), answer, "{variant:?}");
         assert_eq!((stub.written().len(), trajectory.rounds(), trajectory.turns()), (0, 0, 1), "{variant:?}");
         assert_eq!(script.generations(), if answer.is_some() { 2 } else { 1 }, "{variant:?}");
+        assert_eq!(trajectory.finish, Reason::Stop, "{variant:?}");
         assert!(!events.iter().any(|event| matches!(event, Event::Invalid { .. })), "{variant:?}");
     }
+}
+
+#[tokio::test]
+async fn a_turn_that_is_cut_off_before_its_query_ends_the_episode_for_its_length() {
+    let (runtime, _, _) = scripted(&["I do not know", REPLY], france());
+    let mut policy = policy("path-router");
+    (policy.variant, policy.budget.turn_tokens) = (Variant::Evaluation, 5);
+    let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish, trajectory.turns()), (None, Reason::Length, 1));
 }
 
 #[tokio::test]
@@ -112,16 +122,72 @@ async fn poisoned_passages_speak_for_nobody() {
 
 #[tokio::test]
 async fn a_long_observation_keeps_its_frame_and_its_speakers() {
-    let long = Stub::of(vec![passage(&format!("T\n{}", "word ".repeat(400)))]);
-    let (runtime, _, _) = scripted(&[QUERY, REPLY], long);
+    for format in [Format::Training, Format::Evaluation] {
+        let long = Stub::of(vec![passage(&format!("T\n{}", "word ".repeat(400)))]);
+        let (runtime, _, _) = scripted(&[QUERY, REPLY], long);
+        let mut policy = policy("path-router");
+        (policy.budget.observation_tokens, policy.retrieval.format) = (200, format);
+        let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
+        let injected = environment(&trajectory);
+        assert!(injected.len() <= 200 && injected.len() > 190, "{}", injected.len());
+        assert_eq!(control(&runtime, &injected), [IM_END, IM_START, IM_END, IM_START], "{format:?}");
+        assert!(runtime.tokenizer.decode(&injected).ends_with("\n</knowledge>\nassistant\n<think>\n"));
+        assert!(events.iter().any(|event| matches!(event, Event::Observation { truncated: true, .. })));
+    }
+}
+
+const JSON: &str = "<think>a</think>\n<query>{\"query\": \"a\"}</query>";
+
+#[tokio::test]
+async fn without_room_for_another_speaker_there_is_no_search() {
+    for (variant, answer, reason) in
+        [(Variant::Serving, Some("Paris"), Reason::Stop), (Variant::Evaluation, None, Reason::Length)]
+    {
+        for format in [Format::Training, Format::Evaluation] {
+            let (runtime, _, stub) = scripted(&[JSON, "Paris</answer>", REPLY], france());
+            let mut policy = policy("path-router");
+            (policy.variant, policy.retrieval.format) = (variant, format);
+            policy.budget.observation_tokens = 20;
+            let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
+            assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (answer, reason), "{variant:?} {format:?}");
+            assert_eq!((stub.written().len(), environment(&trajectory).len(), trajectory.turns()), (0, 0, 1));
+            assert!(events.contains(&Event::Budget { kind: Bound::ObservationTokens }));
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_little_context_left_the_frame_fits_whole_or_not_at_all() {
+    let (runtime, _, _) = scripted(&[JSON, REPLY], france());
     let mut policy = policy("path-router");
-    policy.budget.observation_tokens = 200;
-    let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
-    let injected = environment(&trajectory);
-    assert!(injected.len() <= 200 && injected.len() > 190, "{}", injected.len());
-    assert_eq!(control(&runtime, &injected), [IM_END, IM_START, IM_END, IM_START]);
-    assert!(runtime.tokenizer.decode(&injected).ends_with("\n</knowledge>\nassistant\n<think>\n"));
-    assert!(events.iter().any(|event| matches!(event, Event::Observation { truncated: true, .. })));
+    policy.variant = Variant::Evaluation;
+    let (whole, _) = run(&runtime, &policy, "?", default()).await.unwrap();
+    let frame = environment(&whole).len() - BLOCK.split_once('\n').unwrap().1.find("\n</knowledge>").unwrap()
+        + "<knowledge>\n".len();
+    for (left, rounds) in [(frame - 1, 0), (frame + 1, 1)] {
+        let (runtime, _, _) = scripted(&[JSON, REPLY], france());
+        policy.budget.context_tokens = whole.prompt_tokens + JSON.len() + left;
+        let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
+        assert_eq!((trajectory.rounds(), trajectory.finish), (rounds, Reason::Length), "{left}");
+        let injected = environment(&trajectory);
+        assert_eq!(control(&runtime, &injected).len(), 4 * rounds, "{left}");
+        assert!(injected.is_empty() || runtime.tokenizer.decode(&injected).ends_with("\n<think>\n"));
+        assert!(events.contains(&Event::Budget { kind: Bound::Context }));
+    }
+}
+
+#[tokio::test]
+async fn a_template_without_words_for_others_is_found_before_the_first_turn() {
+    let (runtime, _, _) = scripted(&[QUERY, REPLY], france());
+    let text = format!("{{% if messages|length > 1 %}}{{{{ raise_exception('one alone') }}}}{{% endif %}}{TEMPLATE}");
+    let template = Arc::new(ChatTemplate::new(&text, "", "<|im_end|>").unwrap());
+    let runtime = Runtime::new(runtime.engine, runtime.tokenizer, Some(template), runtime.eos, runtime.searcher);
+    let named = Policy { name: "mine".into(), ..policy("path-router") };
+    let refused = run(&runtime, &named, "?", default()).await.unwrap_err();
+    assert_eq!(refused.code(), "invalid_policy");
+    let message = refused.to_string();
+    assert!(message.starts_with("policy \"mine\" cannot be used with this model") && message.contains("one alone"));
+    assert!(run(&runtime, &policy("routerag"), "?", default()).await.is_ok());
 }
 
 #[tokio::test]

@@ -36,6 +36,7 @@ pub struct Plan {
     pub store: Option<PolicyStore>,
     pub keys: Keys,
     pub policies: Vec<Policy>,
+    pub template: ChatTemplate,
 }
 
 /// A running server.
@@ -79,6 +80,7 @@ impl Plan {
             store: None,
             keys: Keys::default(),
             policies,
+            template: template(),
         }
     }
 
@@ -86,7 +88,7 @@ impl Plan {
         let tokenizer = Arc::new(tokenizer());
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
-        let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(template())), eos, self.searcher);
+        let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(self.template)), eos, self.searcher);
         let mut state =
             AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base_names(vec!["mock".into()]);
         state = state.with_index_name("shelf");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use waymark::agent::{Policy, Search, SearchError, SearchQuery, neutral};
 use waymark::engine::mock::Lines;
 use waymark_index::{Evidence, Mode, TripleHit};
+use waymark_models::chat::ChatTemplate;
 
 use crate::house::{House, Plan, evidence, script};
 use crate::replay::check_equal;
@@ -112,4 +113,29 @@ async fn a_turn_that_asks_for_nothing_is_made_to_answer() {
         let kept: Value = trace.json().await.unwrap();
         assert!(kept["text"].as_str().unwrap().contains("I cannot say.</think>\n<answer>"), "{kept}");
     }
+}
+
+#[tokio::test]
+async fn a_model_that_lets_nobody_else_speak_is_not_the_clients_fault() {
+    let one = "{% if messages|length > 1 %}{{ raise_exception('one alone') }}{% endif %}{{ messages[0].content }}";
+    let template = ChatTemplate::new(one, "", "").unwrap();
+    let mut plan =
+        Plan { searcher: Some(Arc::new(Poisoned)), template, ..Plan::new(script(&Lines::new(["<answer>x</answer>"]))) };
+    plan.policies.push(Policy::builtin("path-router").unwrap());
+    let house = plan.build().await;
+    let ask = async |model: &str, question: &str| {
+        let response = house.post("/v1/agent", &json!({"question": question, "model": model})).await;
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let (status, refused) = ask("path-router", "Who?").await;
+    let error = &refused["error"];
+    assert_eq!(
+        (status, &error["code"], &error["param"]),
+        (400, &json!("not_configured"), &json!("model")),
+        "{refused}"
+    );
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("path-router") && message.contains("one alone"), "{message}");
+    assert_eq!(ask("routerag", "Who?").await.0, 200);
+    house.quiet().await;
 }
