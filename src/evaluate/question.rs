@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use waymark_index::Index;
 
 /// A question with what is known of its answer.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -22,7 +23,7 @@ pub struct Question {
     /// Whether those are all of them.
     #[serde(default = "yes")]
     pub supporting_complete: bool,
-    /// Texts of the supporting passages, title first: [`Question::support`] fills them in.
+    /// Texts of the supporting passages, title first: [`Question::support_from`] fills them in.
     #[serde(skip)]
     pub support: Vec<String>,
 }
@@ -70,13 +71,22 @@ impl Question {
         Ok(question)
     }
 
-    /// Fills in the texts of the supporting passages, which `text` gives for an id. Where not all of them are known, or
-    /// one is not to be had, there are none: a figure of support would be of something else.
-    pub fn support(&mut self, mut text: impl FnMut(&str) -> Option<String>) {
+    /// Fills in the texts of the supporting passages as `index` has them. Where not all of them are known, or one is not to
+    /// be had, there are none: a figure of support would be of something else.
+    pub fn support_from(&mut self, index: &Index) {
+        self.support(|id| index.passage(id).ok().flatten().map(|found| compared(&found.title, &found.text)));
+    }
+
+    fn support(&mut self, mut text: impl FnMut(&str) -> Option<String>) {
         let known = self.supporting_complete;
         let texts: Option<Vec<String>> = self.supporting.iter().map(|id| text(id)).collect();
         self.support = texts.filter(|_| known).unwrap_or_default();
     }
+}
+
+/// A passage as text that support is compared by.
+pub(super) fn compared(title: &str, text: &str) -> String {
+    format!("{title} {text}")
 }
 
 fn refuse(path: &Path, line: usize, reason: String) -> QuestionError {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 use waymark_index::Mode;
 
-use super::question::Question;
+use super::question::{Question, compared};
 use crate::agent::{Action, AgentError, Found, Policy, Reading, Reason, Runtime, Source, Trajectory};
 use crate::engine::Origin;
 use crate::metric::{Cost, Searched, Unsupported, exact_match, f1, support_f1};
@@ -155,7 +155,7 @@ pub fn priced(found: &Found) -> Searched {
 fn retrieved(evidence: &[Found]) -> Vec<String> {
     let mut seen = HashSet::new();
     let hits = evidence.iter().flat_map(|found| &found.hits).filter(|hit| seen.insert(&hit.passage.id));
-    hits.map(|hit| format!("{} {}", hit.passage.title, hit.passage.text)).collect()
+    hits.map(|hit| compared(&hit.passage.title, &hit.passage.text)).collect()
 }
 
 /// Whether the form of the protocol was kept to the end. What was written for an unguided policy, it did not write.

@@ -156,8 +156,7 @@ impl Episodes {
         let (live, runtime, base) = tokio::task::block_in_place(|| self.open(index))?;
         let current = live.current();
         let plan = Plan { cost: plan.cost.over(current.manifest()), ..plan };
-        let text = |id: &str| current.passage(id).ok().flatten().map(|found| format!("{} {}", found.title, found.text));
-        questions.iter_mut().for_each(|question| question.support(text));
+        questions.iter_mut().for_each(|question| question.support_from(&current));
         let mut policies = Vec::new();
         for spec in &self.policies {
             policies.push(self.policy(spec, &runtime, &base).await?);

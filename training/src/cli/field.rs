@@ -116,10 +116,7 @@ impl Asking {
             };
             open.insert(dir, opened.clone());
             let Opened { searcher, index } = opened;
-            let sheet = sheet.support(&|id| {
-                let found = index.passage(id).ok().flatten()?;
-                Some(format!("{} {}", found.title, found.text))
-            });
+            let sheet = sheet.support_from(&index);
             ensure!(!supported || sheet.is_supported(), "{}: {UNSUPPORTED}", sheet.name);
             let manifest = index.manifest().clone();
             let Manifest { corpus, snapshot, checksum, .. } = &manifest;
@@ -160,9 +157,9 @@ impl Asking {
 }
 
 impl Sheet {
-    /// With the texts of the supporting passages, which `text` gives for an id.
-    fn support(mut self, text: &dyn Fn(&str) -> Option<String>) -> Sheet {
-        self.questions.iter_mut().chain(&mut self.validation).for_each(|question| question.support(text));
+    /// With the texts of the supporting passages.
+    fn support_from(mut self, index: &Index) -> Sheet {
+        self.questions.iter_mut().chain(&mut self.validation).for_each(|question| question.support_from(index));
         self
     }
 
