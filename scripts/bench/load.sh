@@ -9,30 +9,10 @@ waymark=${1:-target/release/waymark}
 each=${SECONDS_EACH:-5}
 here=$(cd "$(dirname "$0")" && pwd)
 log=$(mktemp)
-server=""
+. "$here/mock.sh"
 trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null || true; rm -f "$log"' EXIT
 
 say() { echo "$*" >&2; }
-
-# start FLAG…: a server on a free port; sets `url`.
-start() {
-    "$waymark" serve --mock --port 0 --log warn "$@" >"$log" 2>&1 &
-    server=$!
-    url=""
-    for _ in $(seq 300); do
-        url=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' "$log" | head -n 1 || true)
-        [ -n "$url" ] && curl -sf "$url/ready" >/dev/null && return
-        kill -0 "$server" 2>/dev/null || { cat "$log" >&2; exit 1; }
-        sleep 0.1
-    done
-    say "the server was not ready in 30 s"; exit 1
-}
-
-stop() {
-    kill -TERM "$server"
-    wait "$server" || { say "the server ended with status $?"; exit 1; }
-    server=""
-}
 
 # drive CONNECTIONS SECONDS PATH [BODY]: sets `requests`, `seconds`, `bytes`, `p50`, `p99`, `errors`, `timeouts`, `statuses`.
 drive() {

@@ -11,19 +11,11 @@ waymark=${1:-target/release/waymark}
 tokenizer=${TOKENIZER:-builtin}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
-server=""
+log=$work/log
+. "$here/mock.sh"
 trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 
-"$waymark" serve --mock --port 0 --log warn --max-batch 512 --step-tokens 4096 --max-waiting 1024 --mock-step-ms 20 \
-    >"$work/log" 2>&1 &
-server=$!
-url=""
-for _ in $(seq 300); do
-    url=$(grep -oE 'http://127\.0\.0\.1:[0-9]+' "$work/log" | head -n 1 || true)
-    [ -n "$url" ] && curl -sf "$url/ready" >/dev/null && break
-    kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
-    sleep 0.1
-done
+start --max-batch 512 --step-tokens 4096 --max-waiting 1024 --mock-step-ms 20
 
 # A text that goes on: unlike in a chat, where tags are not told, each token is an event.
 body='{"model":"plain","prompt":"Say something.","max_tokens":100'
@@ -51,6 +43,4 @@ echo
 echo "| streams | wrk: p50, p99 per step | AIPerf: mean, p50, p99 between chunks | AIPerf's time between tokens, mean | the server: mean of a step, share of at most 25 ms |"
 echo "|---|---|---|---|---|"
 for streams in 1 64; do row "$streams"; done
-kill -TERM "$server"
-wait "$server"
-server=""
+stop
