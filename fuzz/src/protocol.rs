@@ -58,7 +58,10 @@ fn check_whole(protocol: &dyn Protocol, turn: &str) {
             Action::Answer { text } if protocol.tags().trims => {
                 assert!(turn.contains(&text), "{} reads an answer nobody wrote", protocol.name());
             }
-            Action::Answer { .. } | Action::Invalid => {}
+            Action::Refuse { text } => {
+                assert!(turn.contains(&text), "{} reads a refusal nobody wrote", protocol.name());
+            }
+            Action::Answer { .. } | Action::Backtrack | Action::Invalid => {}
         }
     }
     assert!(turn.starts_with(protocol.cut(turn)));

@@ -191,6 +191,8 @@ pub enum Reason {
     Turns,
     /// The time was used up; the answer, if any, is not complete.
     Time,
+    /// Without an answer: the policy says that it can give none.
+    Refused,
 }
 
 /// What an episode took, in tokens.

@@ -153,7 +153,7 @@ fn request(turn: &str, reading: Reading) -> Option<Request> {
     let written = last.split(QUERY.1).next().filter(|_| whole)?.trim();
     let query = written.replace('"', "").split_whitespace().collect::<Vec<_>>().join(" ");
     let query = if query.is_empty() && reading == Reading::Guided { written.to_owned() } else { query };
-    (!query.is_empty()).then(|| Request { written: written.to_owned(), query, mode: None })
+    (!query.is_empty()).then(|| Request { query, ..Request::plain(written) })
 }
 
 /// Triples, a line each, and passages, title first. Where triples were asked for there is a line break before the passages

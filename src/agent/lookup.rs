@@ -52,7 +52,21 @@ impl<S: Source> Run<S> {
             neutralised,
             error: error.clone(),
         };
-        self.evidence.push(Found { turn, query, mode, hits, triples, snapshot, cached, neutralised, seconds, error });
+        let entities = request.entities.clone();
+        self.evidence.push(Found {
+            turn,
+            query,
+            entities,
+            mode,
+            hits,
+            triples,
+            snapshot,
+            cached,
+            neutralised,
+            seconds,
+            error,
+            withdrawn: None,
+        });
         self.tell(finished).await?;
         Ok(parts)
     }

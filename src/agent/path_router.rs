@@ -166,7 +166,7 @@ fn request(written: &str, reading: Reading) -> Option<Request> {
         None if written.starts_with('{') && reading != Reading::Guided => return None,
         None => written.to_owned(),
     };
-    Some(Request { written: written.to_owned(), query, mode: None })
+    Some(Request { query, ..Request::plain(written) })
 }
 
 /// The turns of a policy, from the text of an episode after its prompt: each with the `<think>` that was opened for it.

@@ -45,6 +45,11 @@ pub trait Protocol: fmt::Debug + Send + Sync {
         scanner::spans(self.tags(), turn)
     }
 
+    /// What a turn says of the evidence before it, stripped, where the recipe has policies summarise.
+    fn summary(&self, _turn: &str) -> Option<String> {
+        None
+    }
+
     /// The limits that the recipe was published with.
     fn budget(&self) -> Budget;
 
@@ -90,6 +95,8 @@ pub enum Kind {
     Query,
     /// The answer.
     Answer,
+    /// Why the policy does not answer.
+    Refusal,
     /// Anything outside the known tags.
     Text,
 }
@@ -147,13 +154,27 @@ impl Reading {
 pub enum Action {
     /// Evidence.
     Search(Request),
+    /// What the last search found that was not withdrawn before is to count for nothing.
+    Backtrack,
     /// The end of the episode.
     Answer {
         /// The answer, stripped.
         text: String,
     },
+    /// The end of the episode without an answer, because none can be given.
+    Refuse {
+        /// Why, stripped; may be empty.
+        text: String,
+    },
     /// Nothing that the protocol knows.
     Invalid,
+}
+
+impl Action {
+    /// Whether the episode ends with it, in whatever loop.
+    pub fn ends(&self) -> bool {
+        matches!(self, Action::Answer { .. } | Action::Refuse { .. })
+    }
 }
 
 /// A search that a policy asks for.
@@ -165,6 +186,17 @@ pub struct Request {
     pub query: String,
     /// The mode it names, if it names one.
     pub mode: Option<Mode>,
+    /// The names it says it is about, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entities: Vec<String>,
+}
+
+impl Request {
+    /// A search for all that is written, in no mode of its own.
+    pub fn plain(written: impl Into<String>) -> Request {
+        let written = written.into();
+        Request { query: written.clone(), written, mode: None, entities: Vec::new() }
+    }
 }
 
 /// What came of an action that does not end the episode.

@@ -155,6 +155,8 @@ impl Reader {
             Kind::Think => Some(Event::Think { turn, text, tokens: strip(tokens) }),
             Kind::Query => Some(Event::Query { turn, text, tokens: strip(tokens) }),
             Kind::Text => Some(Event::Text { turn, text, tokens: strip(tokens) }),
+            // It is told whole, once it is the turn's action.
+            Kind::Refusal => None,
             Kind::Answer => {
                 let filter = self.answer.as_mut()?;
                 if let Some(waiting) = &mut self.tokens {

@@ -66,7 +66,9 @@ impl<S: Source> Episode<S> {
         let (hits, triples, snapshot) =
             result.map_or_else(|_| Default::default(), |found| (found.hits, found.triples, Some(found.snapshot)));
         let (turn, query, mode, seconds) = (then.turn, then.query.clone(), then.mode, began.elapsed().as_secs_f64());
-        Found { turn, query, mode, hits, triples, snapshot, cached: false, neutralised: 0, seconds, error }
+        let (entities, withdrawn) = (then.entities.clone(), then.withdrawn);
+        let (cached, neutralised) = (false, 0);
+        Found { turn, query, entities, mode, hits, triples, snapshot, cached, neutralised, seconds, error, withdrawn }
     }
 }
 

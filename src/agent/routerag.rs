@@ -104,7 +104,7 @@ pub fn request(written: &str) -> Request {
         (false, false) => None,
     };
     let query = written.replace("[passage]", "").replace("[graph]", "").trim().to_owned();
-    Request { written: written.to_owned(), query, mode }
+    Request { query, mode, ..Request::plain(written) }
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
             ("[passage]", "", Some(Mode::Passage)),
             ("", "", None),
         ] {
-            assert_eq!(request(written), Request { written: written.into(), query: query.into(), mode }, "{written}");
+            assert_eq!(request(written), Request { query: query.into(), mode, ..Request::plain(written) }, "{written}");
         }
     }
 

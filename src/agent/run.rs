@@ -247,8 +247,9 @@ impl<S: Source> Run<S> {
 
     /// Does what a turn asks for and records it.
     async fn act(&mut self, action: &Action, reader: &Reader, goes_on: bool) -> Result<(), AgentError> {
-        let answers = matches!(action, Action::Answer { .. });
-        self.actions.push(Acted { turn: self.turn, action: action.clone(), executed: goes_on || answers });
+        let (turn, executed) = (self.turn, goes_on || action.ends());
+        let summary = self.policy.protocol.summary(reader.text());
+        self.actions.push(Acted { turn, action: action.clone(), executed, summary });
         match action {
             Action::Answer { text } if reader.answer().is_none() && !text.is_empty() => {
                 self.tell(Event::Answer { text: text.clone(), tokens: Vec::new() }).await

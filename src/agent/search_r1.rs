@@ -46,7 +46,7 @@ impl Protocol for SearchR1 {
     }
 
     fn parse(&self, turn: &str, reading: Reading) -> Action {
-        tag::parse(turn, reading, |written| Request { written: written.into(), query: written.into(), mode: None })
+        tag::parse(turn, reading, |written| Request::plain(written))
     }
 
     fn cut<'t>(&self, turn: &'t str) -> &'t str {

@@ -61,6 +61,8 @@ pub struct Acted {
     pub action: Action,
     /// Whether the environment did anything about it: false for a search after the last round.
     pub executed: bool,
+    /// What the turn says of the evidence before it, in protocols whose policies summarise.
+    pub summary: Option<String>,
 }
 
 /// A search and what it found.
@@ -70,6 +72,8 @@ pub struct Found {
     pub turn: usize,
     /// What was searched for.
     pub query: String,
+    /// The names that the policy said it is about.
+    pub entities: Vec<String>,
     /// How.
     pub mode: Mode,
     /// What was found, as it is stored.
@@ -86,6 +90,8 @@ pub struct Found {
     pub seconds: f64,
     /// Why it failed, where it did.
     pub error: Option<String>,
+    /// The turn that withdrew it: what it found stays in the sequence, but supports no answer.
+    pub withdrawn: Option<usize>,
 }
 
 /// Where the time of an episode went, in seconds.
@@ -119,7 +125,15 @@ impl Trajectory {
 
     /// Rounds with the environment.
     pub fn rounds(&self) -> usize {
-        self.actions.iter().filter(|acted| acted.executed && !matches!(acted.action, Action::Answer { .. })).count()
+        self.actions.iter().filter(|acted| acted.executed && !acted.action.ends()).count()
+    }
+
+    /// Why the policy gave no answer, where it says that it can give none.
+    pub fn refusal(&self) -> Option<&str> {
+        match self.actions.last().map(|acted| &acted.action) {
+            Some(Action::Refuse { text }) => Some(text),
+            _ => None,
+        }
     }
 
     /// Turns with an action that the protocol knows.

@@ -111,6 +111,7 @@ impl Record {
                     Reason::Length => "length",
                     Reason::Turns => "turns",
                     Reason::Time => "time",
+                    Reason::Refused => "refused",
                 });
             }
             Event::Failed { .. } => return false,

@@ -132,6 +132,7 @@ impl<W: Write> Printer<W> {
                 Reason::Length => "no tokens left",
                 Reason::Turns => "no turns left",
                 Reason::Time => "no time left",
+                Reason::Refused => "the policy refused to give one",
             };
             self.note("answer", &format!("none: {why}"))?;
         }

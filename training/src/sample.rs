@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use waymark::agent::{Acted, Action, Found, Reason, Timings, Trajectory, Usage};
 use waymark::engine::{Origin, Token};
-use waymark_index::Mode;
+use waymark_index::{Mode, TripleHit};
 
 /// What an episode was about: all of a sample that its trajectory does not tell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -112,6 +112,9 @@ pub struct Act {
     pub action: Action,
     /// Whether the environment did anything about it.
     pub executed: bool,
+    /// What the turn says of the evidence before it, in protocols whose policies summarise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
 }
 
 /// A search and what it found.
@@ -123,8 +126,14 @@ pub struct Retrieved {
     pub mode: Mode,
     /// What was searched for.
     pub query: String,
+    /// The names that the policy said it is about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entities: Vec<String>,
     /// Passages, best first, as `[id, score]`.
     pub passages: Vec<(String, f32)>,
+    /// Triples, best first, as `[subject, relation, object]`, in the modes that return any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triples: Vec<[String; 3]>,
     /// Seconds it took.
     pub seconds: f64,
     /// Whether it was taken from an earlier search of the episode.
@@ -133,6 +142,9 @@ pub struct Retrieved {
     /// Why it failed, where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The turn that withdrew it, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawn: Option<usize>,
 }
 
 /// What a trajectory was worth.
@@ -283,7 +295,7 @@ fn logprobs(tokens: &[Token]) -> Vec<Option<f32>> {
 
 impl From<Acted> for Act {
     fn from(acted: Acted) -> Act {
-        Act { turn: acted.turn, action: acted.action, executed: acted.executed }
+        Act { turn: acted.turn, action: acted.action, executed: acted.executed, summary: acted.summary }
     }
 }
 
@@ -293,12 +305,20 @@ impl From<&Found> for Retrieved {
             turn: found.turn,
             mode: found.mode,
             query: found.query.clone(),
+            entities: found.entities.clone(),
             passages: found.hits.iter().map(|hit| (hit.passage.id.clone(), hit.score)).collect(),
+            triples: found.triples.iter().map(words).collect(),
             seconds: found.seconds,
             cached: found.cached,
             error: found.error.clone(),
+            withdrawn: found.withdrawn,
         }
     }
+}
+
+/// The three parts of a triple.
+fn words(triple: &TripleHit) -> [String; 3] {
+    [triple.subject.clone(), triple.relation.clone(), triple.object.clone()]
 }
 
 #[cfg(test)]
@@ -322,17 +342,21 @@ pub(crate) mod tests {
         )
     }
 
+    fn acted(turn: usize, action: Action) -> Acted {
+        Acted { turn, action, executed: true, summary: None }
+    }
+
     pub(crate) fn trajectory(tokens: Vec<Token>, prompt_tokens: usize, text: &str) -> Trajectory {
-        let request = Request { written: "[graph] x".into(), query: "x".into(), mode: Some(Mode::Graph) };
+        let request = Request { query: "x".into(), mode: Some(Mode::Graph), ..Request::plain("[graph] x") };
         Trajectory {
             id: "e".into(),
             prompt_tokens,
             tokens,
             text: text.to_owned(),
             actions: vec![
-                Acted { turn: 1, action: Action::Search(request), executed: true },
-                Acted { turn: 2, action: Action::Invalid, executed: true },
-                Acted { turn: 3, action: Action::Answer { text: text.to_owned() }, executed: true },
+                acted(1, Action::Search(request)),
+                acted(2, Action::Invalid),
+                acted(3, Action::Answer { text: text.to_owned() }),
             ],
             evidence: Vec::new(),
             answer: Some(text.to_owned()),

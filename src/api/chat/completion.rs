@@ -86,7 +86,7 @@ pub enum FinishReason {
 impl From<Reason> for FinishReason {
     fn from(reason: Reason) -> FinishReason {
         match reason {
-            Reason::Stop => FinishReason::Stop,
+            Reason::Stop | Reason::Refused => FinishReason::Stop,
             Reason::Length | Reason::Turns | Reason::Time => FinishReason::Length,
         }
     }

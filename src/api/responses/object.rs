@@ -195,7 +195,7 @@ pub enum Bound {
 /// The bound that `reason` speaks of, if it speaks of one.
 pub(super) fn bound(reason: Reason) -> Option<Bound> {
     match reason {
-        Reason::Stop => None,
+        Reason::Stop | Reason::Refused => None,
         Reason::Length => Some(Bound::MaxOutputTokens),
         Reason::Turns => Some(Bound::MaxToolCalls),
         Reason::Time => Some(Bound::MaxTime),

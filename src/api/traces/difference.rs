@@ -236,6 +236,7 @@ mod tests {
         Found {
             turn: 1,
             query: "q".into(),
+            entities: vec![],
             mode: Mode::Passage,
             hits: (1..).zip(ids).map(hit).collect(),
             triples: vec![],
@@ -244,6 +245,7 @@ mod tests {
             neutralised: 0,
             seconds: 0.0,
             error: None,
+            withdrawn: None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use serde_json::Value;
 use waymark_models::grammar::Json;
 
-use crate::agent::{Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
+use crate::agent::{Acted, Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
 use crate::api::auth::{Caller, KeyId};
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
@@ -127,7 +127,7 @@ impl Kept {
             End::Failed(error) => error.message.len(),
             End::Cancelled => 0,
         };
-        let actions: usize = record.actions.iter().map(|acted| size_of_val(acted) + words(&acted.action)).sum();
+        let actions: usize = record.actions.iter().map(acted).sum();
         size_of::<Kept>()
             + size_of_val(record.tokens.as_slice())
             + size_of_val(self.asked.options.sampling.logit_bias.as_slice())
@@ -162,12 +162,20 @@ fn held(value: &Value) -> usize {
     size_of_val(value) + inside
 }
 
+fn acted(acted: &Acted) -> usize {
+    size_of_val(acted) + words(&acted.action) + acted.summary.as_ref().map_or(0, String::len)
+}
+
 fn words(action: &Action) -> usize {
     match action {
-        Action::Search(request) => request.written.len() + request.query.len(),
-        Action::Answer { text } => text.len(),
-        Action::Invalid => 0,
+        Action::Search(request) => request.written.len() + request.query.len() + names(&request.entities),
+        Action::Answer { text } | Action::Refuse { text } => text.len(),
+        Action::Backtrack | Action::Invalid => 0,
     }
+}
+
+fn names(names: &[String]) -> usize {
+    names.iter().map(|name| size_of_val(name) + name.len()).sum()
 }
 
 fn found(found: &Found) -> usize {
@@ -180,5 +188,5 @@ fn found(found: &Found) -> usize {
         let passages: usize = triple.passages.iter().map(|id| size_of_val(id) + id.len()).sum();
         size_of_val(triple) + triple.subject.len() + triple.relation.len() + triple.object.len() + passages
     });
-    size_of_val(found) + found.query.len() + hits.sum::<usize>() + triples.sum::<usize>()
+    size_of_val(found) + found.query.len() + names(&found.entities) + hits.sum::<usize>() + triples.sum::<usize>()
 }

@@ -140,9 +140,12 @@ pub struct TraceAction<'a> {
     pub turn: usize,
     /// Whether anything was done about it: not about a search after the last round.
     pub executed: bool,
-    /// What it asked for: `{"type": "search" | "answer" | "invalid", …}`.
+    /// What it asked for: `{"type": "search" | "backtrack" | "answer" | "refuse" | "invalid", …}`.
     #[schema(value_type = Object)]
     pub action: &'a Action,
+    /// What it says of the evidence before it, where policies of the protocol summarise.
+    #[schema(required)]
+    pub summary: Option<&'a str>,
 }
 
 /// A search and what it found.
@@ -152,6 +155,8 @@ pub struct TraceSearch<'a> {
     pub turn: usize,
     /// What was searched for.
     pub query: &'a str,
+    /// The names that the policy said it is about.
+    pub entities: &'a [String],
     /// How.
     #[schema(value_type = String)]
     pub mode: Mode,
@@ -173,6 +178,9 @@ pub struct TraceSearch<'a> {
     /// Why it failed, where it did.
     #[schema(required)]
     pub error: Option<&'a str>,
+    /// The turn that withdrew it, where one did: what it found supports no answer.
+    #[schema(required)]
+    pub withdrawn: Option<usize>,
 }
 
 /// Where the time of an episode went, in seconds.
@@ -303,7 +311,12 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
 
 impl<'a> From<&'a Acted> for TraceAction<'a> {
     fn from(acted: &'a Acted) -> TraceAction<'a> {
-        TraceAction { turn: acted.turn, executed: acted.executed, action: &acted.action }
+        TraceAction {
+            turn: acted.turn,
+            executed: acted.executed,
+            action: &acted.action,
+            summary: acted.summary.as_deref(),
+        }
     }
 }
 
@@ -312,6 +325,7 @@ impl<'a> From<&'a Found> for TraceSearch<'a> {
         TraceSearch {
             turn: found.turn,
             query: &found.query,
+            entities: &found.entities,
             mode: found.mode,
             snapshot: found.snapshot,
             hits: &found.hits,
@@ -320,6 +334,7 @@ impl<'a> From<&'a Found> for TraceSearch<'a> {
             neutralised: found.neutralised,
             seconds: found.seconds,
             error: found.error.as_deref(),
+            withdrawn: found.withdrawn,
         }
     }
 }

@@ -125,6 +125,7 @@ fn turn(sample: &Sample, text: &str, out: &mut impl Write) -> anyhow::Result<()>
             Kind::Think => Style::new().italic(),
             Kind::Query => Style::new().blue().bold(),
             Kind::Answer => Style::new().green().bold(),
+            Kind::Refusal => Style::new().red().bold(),
             Kind::Text => Style::new().magenta(),
         };
         let (tag, inside) = (&text[at..span.range.start], &text[span.range.clone()]);
@@ -158,6 +159,7 @@ fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
         Reason::Length => "out of tokens",
         Reason::Turns => "out of turns",
         Reason::Time => "out of time",
+        Reason::Refused => "refused",
     };
     let (policy, environment) = (sample.count(Origin::Policy), sample.count(Origin::Environment));
     let tokens = format!("{} prompt, {policy} policy, {environment} environment", sample.prompt_tokens);

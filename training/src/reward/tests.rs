@@ -187,10 +187,13 @@ pub(super) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         turn,
         mode,
         query: "q".to_owned(),
+        entities: Vec::new(),
         passages: Vec::new(),
+        triples: Vec::new(),
         seconds,
         cached: false,
         error: None,
+        withdrawn: None,
     });
     Sample {
         id: String::new(),
