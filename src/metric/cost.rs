@@ -100,7 +100,8 @@ impl Prices {
             + match searched.mode {
                 Mode::Passage => self.passage,
                 Mode::Hybrid => self.hybrid + walk,
-                // The other modes walk as well, and rank the triples that they have scored anyway.
+                // Two of the other modes walk as well, and rank the triples that they have scored anyway; the third looks at
+                // every phrase for each name that it is asked about, and is priced alike.
                 _ => self.graph + walk,
             }
     }

@@ -40,6 +40,24 @@ async fn a_turn_ends_with_the_line_of_its_subquery() {
 }
 
 #[tokio::test]
+async fn a_token_may_run_past_the_line() {
+    let tokenizer = Arc::new(character_tokenizer("", &["?\n\n"]));
+    let eos = tokenizer.id("<|im_end|>").unwrap();
+    for variant in [Variant::Serving, Variant::Evaluation] {
+        let step = format!("{STEP}\n");
+        let script = Script::new(tokenizer.clone(), [format!("{step}and more").as_str(), END]);
+        let stub = Arc::new(kag());
+        let runtime = Runtime::new(script, tokenizer.clone(), None, vec![eos], Some(stub.clone()));
+        let mut policy = policy("tearag");
+        policy.variant = variant;
+        let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
+        assert_eq!((trajectory.answer.as_deref(), stub.written().len()), (Some("Paris"), 1), "{variant:?}");
+        assert_eq!(stub.written(), ["What is the capital of France?"]);
+        assert!(trajectory.text.starts_with(&format!("{step}{BLOCK}{END}")), "{}", trajectory.text);
+    }
+}
+
+#[tokio::test]
 async fn the_training_loop_keeps_a_turn_up_to_its_line() {
     let mut policy = policy("tearag");
     policy.variant = Variant::Training;

@@ -98,6 +98,7 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
 #[derive(Debug, Clone, Copy)]
 enum End {
     Finished(Reason, bool),
+    Refused,
     Failed,
     Cancelled,
 }
@@ -106,6 +107,7 @@ fn end() -> impl Strategy<Value = End> {
     let reason = prop_oneof![Just(Reason::Stop), Just(Reason::Length), Just(Reason::Turns), Just(Reason::Time)];
     prop_oneof![
         4 => (reason, any::<bool>()).prop_map(|(reason, answered)| End::Finished(reason, answered)),
+        1 => Just(End::Refused),
         1 => Just(End::Failed),
         1 => Just(End::Cancelled),
     ]
@@ -126,6 +128,11 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
             let (answer, usage) = (answered.then(String::new), Usage::default());
             let citations = vec![cite(0), cite(1)];
             draft.take(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
+        }
+        End::Refused => {
+            draft.take(Event::Refusal { text: "no, and that is all".into() });
+            let (reason, usage) = (Reason::Refused, Usage::default());
+            draft.take(Event::Finished { reason, answer: None, usage, turns: 0, searches: 0, citations: Vec::new() });
         }
         End::Failed => draft.fail(ApiError::new(Code::Internal, "broken")),
         End::Cancelled => draft.cancel(),
@@ -189,6 +196,11 @@ impl Reader {
                 assert_eq!(event["annotation_index"], annotations.len());
                 annotations.push(event["annotation"].clone());
             }
+            "refusal.delta" => {
+                let text = content[0]["refusal"].as_str().unwrap().to_owned() + event["delta"].as_str().unwrap();
+                content[0]["refusal"] = text.into();
+            }
+            "refusal.done" => assert_eq!(event["refusal"], content[0]["refusal"]),
             "reasoning_text.done" | "output_text.done" => assert_eq!(event["text"], content[0]["text"]),
             "content_part.done" => assert_eq!(event["part"], content[0]),
             search => assert!(search.starts_with("file_search_call."), "{search}"),
@@ -215,7 +227,7 @@ proptest! {
         let mut reader = Reader::default();
         told.iter().for_each(|event| reader.read(event));
         let output = last["output"].as_array().unwrap();
-        if matches!(end, End::Finished(..)) {
+        if matches!(end, End::Finished(..) | End::Refused) {
             prop_assert!(reader.done.iter().all(|done| *done));
             prop_assert_eq!(output, &reader.items);
         } else {

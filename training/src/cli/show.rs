@@ -139,12 +139,16 @@ fn turn(sample: &Sample, text: &str, out: &mut impl Write) -> anyhow::Result<()>
 fn evidence(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     for found in &sample.evidence {
         let cached = if found.cached { " (again)" } else { "" };
-        let cost = format!("{:.1} ms{cached}", found.seconds * 1e3);
+        let withdrawn = found.withdrawn.map(|turn| format!(", withdrawn in turn {turn}")).unwrap_or_default();
+        let cost = format!("{:.1} ms{cached}{withdrawn}", found.seconds * 1e3);
         writeln!(out, "{} {} {}", found.mode.to_string().blue(), found.query, cost.dimmed())?;
         for (id, score) in &found.passages {
             let gold = sample.supporting.contains(id);
             let mark = if gold { "✓".green().to_string() } else { " ".to_owned() };
             writeln!(out, "  {mark} {id} {}", format!("{score:.4}").dimmed())?;
+        }
+        for triple in &found.triples {
+            writeln!(out, "    {}", triple.join(" · "))?;
         }
         if let Some(error) = &found.error {
             writeln!(out, "  {}", error.red())?;
