@@ -133,13 +133,14 @@ impl Protocol for EvoRag {
         Some(tag::force_answer(writing))
     }
 
-    /// Whoever may answer may refuse to, once there is evidence; whoever has evidence may go back on it.
+    /// Going back is offered on a search that found nothing, and refusing where none did: whoever was never trained in it
+    /// would choose either at random.
     fn guide(&self, offer: &Offer) -> Option<Guide> {
         let mut guide = Guide::turn(offer, SEARCH, &[], false);
         if offer.withdraw {
             guide = guide.or(BACKTRACK.0, State::Force { text: BACKTRACK.1.to_owned(), next: Guide::END });
         }
-        if offer.informed && offer.answer {
+        if offer.refuse {
             let (close, limit, next) = (REFUSE.1, offer.answer_tokens, Guide::END);
             guide = guide.or(REFUSE.0, State::Free { close, limit, pause: "\n", eos: true, next });
         }
@@ -239,7 +240,7 @@ mod tests {
         };
         let first = Offer { search: true, ..Offer::default() };
         assert_eq!(choices(first.clone()), ["<search>"]);
-        let later = Offer { informed: true, answer: true, withdraw: true, ..first };
+        let later = Offer { informed: true, answer: true, withdraw: true, refuse: true, ..first };
         assert_eq!(choices(later.clone()), ["<search>", "<answer>", "<backtrack>", "<refuse>"]);
         let last = Offer { search: false, withdraw: false, ..later };
         assert_eq!(choices(last), ["<answer>", "<refuse>"]);

@@ -17,8 +17,10 @@ pub struct Offer {
     pub search: bool,
     /// Whether an answer would be accepted. With neither, an answer is.
     pub answer: bool,
-    /// Whether there is a search that could be withdrawn.
+    /// Whether the last search that stands found nothing, and could be withdrawn.
     pub withdraw: bool,
+    /// Whether there were searches, and none that stands found anything.
+    pub refuse: bool,
     /// The modes that can be searched in.
     pub modes: Vec<Mode>,
     /// How long a thought may become, in tokens.

@@ -14,6 +14,7 @@ use super::guide::{Guide, Offer, State};
 use super::reader::Reader;
 use super::run::Run;
 use super::scanner::overlap;
+use super::trajectory::Found;
 use super::turn::{Ended, Want};
 use crate::engine::{Constraint, StopSet};
 
@@ -72,7 +73,9 @@ impl<S: Source> Run<S> {
         let offered = || self.runtime.searcher.as_ref().map_or_else(Vec::new, |searcher| searcher.modes());
         // Whoever repeats a search has nothing more to ask.
         let repeats = self.evidence.last().is_some_and(|found| found.cached);
-        let standing = self.evidence.iter().filter(|found| found.withdrawn.is_none()).count();
+        let stands = |found: &&Found| found.withdrawn.is_none();
+        let vain = |found: &Found| found.hits.is_empty() && found.triples.is_empty();
+        let standing = self.evidence.iter().filter(stands).count();
         Offer {
             question: line(&self.question),
             informed: standing > 0,
@@ -80,7 +83,8 @@ impl<S: Source> Run<S> {
             follows: self.turn > 1,
             search: !last && !repeats,
             answer: standing >= self.settings.retrieval.least_searches,
-            withdraw: !last && standing > 0,
+            withdraw: !last && self.evidence.iter().rfind(stands).is_some_and(vain),
+            refuse: !self.evidence.is_empty() && self.evidence.iter().filter(stands).all(vain),
             modes: self.settings.mode.map_or_else(offered, |mode| vec![mode]),
             think_tokens: THINK.min(room / 2).max(1),
             query_tokens: QUERY.min(room / 4).max(1),

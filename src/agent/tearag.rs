@@ -43,6 +43,12 @@ If something is still unknown, go on with the next step. If nothing is, end with
 Final answer: the answer to the question, in a few words
 Question: ";
 
+/// The same for an untrained policy, which would copy whatever stood behind a label: its guide writes the labels.
+const GUIDED: &str = "Answer the question step by step. Each step names the important entity of the question and asks one \
+subquery about it. What is found is given to you between <Reference> and </Reference>: passages, and facts as triplets. Sum up \
+the fact that answers the subquery. When nothing is unknown any more, give the final answer in a few words.
+Question: ";
+
 const ENTITY: &str = "Important entity:";
 const SUBQUERY: &str = "Subquery:";
 const SUMMARY: &str = "Summary:";
@@ -73,9 +79,9 @@ impl Protocol for TeaRag {
         "tearag"
     }
 
-    /// There is no example in it that could be copied, so a guided policy gets the same.
-    fn prompt(&self, conversation: &Conversation, _guided: bool) -> Prompt {
-        Prompt::Chat(conversation.with_last(format!("{INSTRUCTION}{}", conversation.question())))
+    fn prompt(&self, conversation: &Conversation, guided: bool) -> Prompt {
+        let instruction = if guided { GUIDED } else { INSTRUCTION };
+        Prompt::Chat(conversation.with_last(format!("{instruction}{}", conversation.question())))
     }
 
     fn tags(&self) -> &'static Tags {
@@ -181,7 +187,13 @@ impl Protocol for TeaRag {
             (true, false) => vec![step],
             (false, _) => vec![answer],
         };
-        let (first, next) = if offer.follows { (format!(" {SUMMARY}"), SUMMARISED) } else { (String::new(), CHOICE) };
+        // As elsewhere: the opening quotation mark makes a small model quote an answer instead of announcing one.
+        let goal = match offer.informed {
+            false => String::new(),
+            true => format!(" The question is: {} According to the evidence, the answer is \"", offer.question),
+        };
+        let (first, next) =
+            if offer.follows { (format!(" {SUMMARY}{goal}"), SUMMARISED) } else { (String::new(), CHOICE) };
         let line = |limit, next| State::Free { close: "\n", limit, pause: "\n", eos: false, next };
         Some(Guide {
             states: vec![
@@ -347,6 +359,37 @@ mod tests {
         ] {
             assert_eq!(TeaRag.cut(&turn), kept);
         }
+    }
+
+    #[test]
+    fn a_guided_prompt_shows_no_label() {
+        let text = |guided| match TeaRag.prompt(&Conversation::new("Who?"), guided) {
+            Prompt::Chat(messages) => messages[0].content.clone(),
+            Prompt::Raw(_) => unreachable!("it is a chat"),
+        };
+        for label in [ENTITY, SUBQUERY, SUMMARY, ANSWER] {
+            assert!(text(false).contains(label) && !text(true).contains(label), "{label}");
+        }
+        assert!(text(false).ends_with("\nQuestion: Who?") && text(true).ends_with("\nQuestion: Who?"));
+    }
+
+    #[test]
+    fn a_guide_writes_the_labels() {
+        let offer = Offer { question: "Who?".into(), turn: 2, follows: true, informed: true, ..Offer::default() };
+        let written = |offer: Offer| {
+            let states = TeaRag.guide(&offer).unwrap().states;
+            let (State::Force { text, next }, State::Choose { branches }) = (&states[0], &states[2]) else {
+                unreachable!("it begins with these")
+            };
+            assert!(branches.iter().all(|(_, next)| *next < states.len()));
+            (text.clone(), *next, branches.iter().map(|(text, _)| text.clone()).collect::<Vec<_>>())
+        };
+        let (summary, next, choices) = written(Offer { search: true, answer: true, ..offer.clone() });
+        assert!(summary.starts_with(" Summary: The question is: Who? ") && next == 1, "{summary}");
+        assert_eq!(choices, ["Step 2:\nImportant entity:", "Final answer:"]);
+        let first = Offer { search: true, turn: 1, follows: false, informed: false, ..offer.clone() };
+        assert_eq!(written(first), (String::new(), 2, vec!["Step 1:\nImportant entity:".to_owned()]));
+        assert_eq!(written(Offer { informed: false, ..offer }), (" Summary:".into(), 1, vec!["Final answer:".into()]));
     }
 
     #[test]
