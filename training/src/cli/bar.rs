@@ -31,6 +31,10 @@ impl Bar {
 
     /// Shows a row.
     pub(super) fn show(&mut self, row: &Row) {
+        // Where a run knows its length round by round, that of the round counts.
+        if let Some(end) = row.values.get("round_end") {
+            self.bar.set_length(*end as u64);
+        }
         let told = |name: &str| self.names.contains(&name) || name.ends_with("/em") || name.ends_with("/f1");
         let number = |(name, value): (&String, &f64)| format!("{} {}", name.replace('_', " "), short(*value));
         let text = row.values.iter().filter(|(name, _)| told(name)).map(number).collect::<Vec<_>>().join(", ");
