@@ -109,7 +109,7 @@ fn joined_spans(parts: &[(Kind, &str)]) -> Vec<(Kind, String)> {
 
 /// A turn ends at the same place and for the same reason however its bytes are cut into tokens.
 fn check_stops(protocol: &dyn Protocol, bytes: &[u8], pieces: &[&[u8]]) {
-    let stops = StopSet::new(protocol.stops());
+    let stops = StopSet::new(protocol.stops()).with_lines(protocol.lines());
     let single = first_stop(&stops, bytes.chunks(1));
     let cut = first_stop(&stops, pieces.iter().copied());
     assert_eq!(single.map(|(which, _)| which), cut.map(|(which, _)| which));
@@ -130,8 +130,8 @@ fn first_stop<'b>(stops: &StopSet, mut pieces: impl Iterator<Item = &'b [u8]>) -
 
 /// Retrieved text says nothing to the parser once it is neutralised, and neutralising it again changes nothing.
 fn check_neutral(protocol: &dyn Protocol, text: &str) {
-    let (harmless, _) = neutral::neutralise(text, protocol.tags().names);
-    assert_eq!(neutral::neutralise(&harmless, protocol.tags().names), (harmless.clone(), 0));
+    let (harmless, _) = neutral::neutralise(text, protocol.tags());
+    assert_eq!(neutral::neutralise(&harmless, protocol.tags()), (harmless.clone(), 0));
     for stop in protocol.stops() {
         assert!(!harmless.contains(stop));
     }

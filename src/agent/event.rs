@@ -60,6 +60,11 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tokens: Vec<TokenLogprob>,
     },
+    /// Why the policy gives no answer, told whole.
+    Refusal {
+        /// The text; never empty.
+        text: String,
+    },
     /// More text outside every known tag.
     Text {
         /// The turn it belongs to.
@@ -76,6 +81,10 @@ pub enum Event {
         turn: usize,
         /// What is searched for.
         query: String,
+        /// The names that the policy said it is about.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[schema(value_type = Option<Vec<String>>)]
+        entities: Vec<String>,
         /// How.
         #[schema(value_type = String)]
         mode: Mode,
@@ -110,6 +119,15 @@ pub enum Event {
         /// Why it gave nothing, where it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+    },
+    /// The policy went back: what one of its searches found supports no answer any more.
+    Withdrawn {
+        /// The turn that went back.
+        turn: usize,
+        /// The turn that had asked for the search.
+        search: usize,
+        /// What was searched for.
+        query: String,
     },
     /// Text that the environment put into the context.
     Observation {

@@ -47,6 +47,7 @@ static TAGS: Tags = Tags {
         Tag { kind: Kind::Text, open: DOCUMENTS.0, close: DOCUMENTS.1 },
     ],
     names: &["think", "answer", "begin_of_query", "end_of_query", "begin_of_documents", "end_of_documents"],
+    labels: &[],
     trims: true,
 };
 
@@ -99,7 +100,7 @@ impl Protocol for GraphragR1 {
     /// To a turn that asks for nothing, nothing: the episode ends.
     fn observation(&self, outcome: &Outcome<'_>, _format: Format) -> Vec<Injected> {
         let body = match outcome {
-            Outcome::Invalid(_) => return Vec::new(),
+            Outcome::Invalid(_) | Outcome::Withdrawn(_) => return Vec::new(),
             Outcome::Failed(reason) => format!("The search gave no result: {reason}."),
             Outcome::Evidence(seen) => block(seen),
         };

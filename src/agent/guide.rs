@@ -9,12 +9,16 @@ pub struct Offer {
     pub question: String,
     /// Whether there is evidence already.
     pub informed: bool,
+    /// Which turn it is, counted from 1.
+    pub turn: usize,
     /// Whether the turn follows an observation: all but the first do.
     pub follows: bool,
     /// Whether a search would be executed.
     pub search: bool,
     /// Whether an answer would be accepted. With neither, an answer is.
     pub answer: bool,
+    /// Whether there is a search that could be withdrawn.
+    pub withdraw: bool,
     /// The modes that can be searched in.
     pub modes: Vec<Mode>,
     /// How long a thought may become, in tokens.
@@ -33,13 +37,16 @@ pub struct Guide {
 }
 
 impl Guide {
+    /// Where [`turn`](Self::turn) chooses.
+    const CHOICE: usize = 3;
+    /// Where it ends.
+    pub(super) const END: usize = 6;
+
     /// A turn that is a thought of one line, begun for the policy, then a search or an answer of one line. `query` are the
     /// tags of a search, `modes` the ways to begin one, if any; with `inside` the thought's tag is open already.
     pub(super) fn turn(offer: &Offer, query: (&str, &'static str), modes: &[&str], inside: bool) -> Guide {
-        const CHOICE: usize = 3;
         const QUERY: usize = 4;
         const ANSWER: usize = 5;
-        const END: usize = 6;
         const MODE: usize = 7;
         let (open, close) = query;
         let search = (open.to_owned(), if modes.is_empty() { QUERY } else { MODE });
@@ -56,12 +63,12 @@ impl Guide {
             true => "According to the documents, the answer is \"",
         };
         let think = format!("{tag} The question is: {} {goal}", offer.question);
-        let line = |close, limit, eos| State::Free { close, limit, pause: "\n", eos, next: END };
+        let line = |close, limit, eos| State::Free { close, limit, pause: "\n", eos, next: Guide::END };
         Guide {
             states: vec![
                 State::Force { text: think, next: 1 },
                 State::Free { close: "</think>", limit: offer.think_tokens, pause: "\n", eos: false, next: 2 },
-                State::Force { text: "\n".to_owned(), next: CHOICE },
+                State::Force { text: "\n".to_owned(), next: Guide::CHOICE },
                 State::Choose { branches },
                 line(close, offer.query_tokens, false),
                 line("</answer>", offer.answer_tokens, true),
@@ -69,6 +76,17 @@ impl Guide {
                 State::Choose { branches: modes.iter().map(|mode| (format!(" {mode}"), QUERY)).collect() },
             ],
         }
+    }
+
+    /// A turn of [`turn`](Self::turn) in which something else may be chosen: `open` is written, then comes `state`.
+    #[must_use]
+    pub(super) fn or(mut self, open: &str, state: State) -> Guide {
+        let place = self.states.len();
+        if let Some(State::Choose { branches }) = self.states.get_mut(Self::CHOICE) {
+            branches.push((open.to_owned(), place));
+        }
+        self.states.push(state);
+        self
     }
 
     /// The most that can be written for the policy in one turn, given the length of a text.

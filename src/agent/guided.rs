@@ -20,8 +20,8 @@ use crate::engine::{Constraint, StopSet};
 /// Tokens that guided generation keeps a policy from, as logit biases.
 #[derive(Debug)]
 pub(super) struct Bans {
-    /// At the beginning of a span: what is banned inside, white space alone, and whatever could begin a tag, so that no
-    /// span is empty.
+    /// At the beginning of a span: what is banned inside, white space alone, and whatever could begin a tag or end a line,
+    /// so that no span is empty.
     first: Arc<[(u32, f32)]>,
     /// Inside a span: control tokens and whatever could open a tag.
     inside: Arc<[(u32, f32)]>,
@@ -51,7 +51,7 @@ impl Bans {
                 first.push(ban);
                 inside.push(ban);
                 last.push(ban);
-            } else if bytes.contains(&b'<') || bytes.iter().all(u8::is_ascii_whitespace) {
+            } else if bytes.iter().any(|byte| b"<\n".contains(byte)) || bytes.iter().all(u8::is_ascii_whitespace) {
                 first.push(ban);
             }
         }
@@ -70,12 +70,15 @@ impl<S: Source> Run<S> {
         let offered = || self.runtime.searcher.as_ref().map_or_else(Vec::new, |searcher| searcher.modes());
         // Whoever repeats a search has nothing more to ask.
         let repeats = self.evidence.last().is_some_and(|found| found.cached);
+        let standing = self.evidence.iter().filter(|found| found.withdrawn.is_none()).count();
         Offer {
             question: line(&self.question),
-            informed: !self.evidence.is_empty(),
+            informed: standing > 0,
+            turn: self.turn,
             follows: self.turn > 1,
             search: !last && !repeats,
-            answer: self.evidence.len() >= self.settings.retrieval.least_searches,
+            answer: standing >= self.settings.retrieval.least_searches,
+            withdraw: !last && standing > 0,
             modes: self.settings.mode.map_or_else(offered, |mode| vec![mode]),
             think_tokens: THINK.min(room / 2).max(1),
             query_tokens: QUERY.min(room / 4).max(1),

@@ -23,7 +23,10 @@ impl<S: Source> Run<S> {
         let retrieval = self.settings.retrieval;
         let mode = self.settings.mode.or(request.mode).unwrap_or(retrieval.mode);
         let (turn, query) = (self.turn, request.query.clone());
-        self.tell(Event::SearchStarted { turn, query: query.clone(), mode, k: retrieval.k }).await?;
+        let entities = request.entities.clone();
+        let started =
+            Event::SearchStarted { turn, query: query.clone(), entities: entities.clone(), mode, k: retrieval.k };
+        self.tell(started).await?;
         let began = Instant::now();
         let span = debug_span!("search", %mode, cached = Empty, hits = Empty, error = Empty);
         let (result, cached) = self.search(request, mode).instrument(span.clone()).await;
@@ -52,7 +55,6 @@ impl<S: Source> Run<S> {
             neutralised,
             error: error.clone(),
         };
-        let entities = request.entities.clone();
         self.evidence.push(Found {
             turn,
             query,
@@ -71,32 +73,53 @@ impl<S: Source> Run<S> {
         Ok(parts)
     }
 
+    /// Withdraws the last search that stands, and says what the policy is to see of it. What the search found stays in
+    /// the sequence, to which ids are only added.
+    pub(super) async fn withdraw(&mut self) -> Result<Vec<Injected>, AgentError> {
+        let turn = self.turn;
+        let last = self.evidence.iter_mut().rev().find(|found| found.withdrawn.is_none());
+        let taken = last.map(|found| {
+            found.withdrawn = Some(turn);
+            (found.turn, found.query.clone())
+        });
+        if let Some((search, query)) = &taken {
+            self.tell(Event::Withdrawn { turn, search: *search, query: query.clone() }).await?;
+        }
+        let outcome = Outcome::Withdrawn(taken.as_ref().map(|(_, query)| query.as_str()));
+        let mut parts = self.policy.protocol.observation(&outcome, self.settings.retrieval.format);
+        if self.policy.variant.serves() {
+            self.neutralise(&mut parts);
+        }
+        Ok(parts)
+    }
+
     async fn search(&mut self, request: &Request, mode: Mode) -> Looked {
-        let key = (request.query.clone(), mode);
+        let key = (request.query.clone(), request.entities.clone(), mode);
         if let Some(found) = self.found.get(&key).filter(|_| self.policy.variant.serves()) {
             return (Ok(found.clone()), true);
         }
         let Some(searcher) = self.runtime.searcher.clone() else {
             return (Err(SearchError::Failed("no index is loaded".to_owned())), false);
         };
-        let wanted = self.settings.retrieval.query(request.query.as_str(), mode).deadline(self.deadline.into_std());
+        let wanted = self.settings.retrieval.query(request.query.as_str(), &request.entities, mode);
+        let wanted = wanted.deadline(self.deadline.into_std());
         let query = SearchQuery { wanted, written: request.written.clone() };
         let result = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
-        let result = result.map(|evidence| Evidence { walk: None, ..evidence });
+        let result = result.map(|evidence| Evidence { walk: None, association: None, ..evidence });
         if let Ok(found) = &result {
             self.found.insert(key, found.clone());
         }
         (result, false)
     }
 
-    /// Makes the tags in what was retrieved harmless, as the policy would read it: where texts are joined, no tag comes
-    /// about either. Returns how many there were.
+    /// Makes the tags and labels in what was retrieved harmless, as the policy would read it: where texts are joined, none
+    /// comes about either. Returns how many there were.
     fn neutralise(&self, parts: &mut [Injected]) -> usize {
-        let names = self.policy.protocol.tags().names;
+        let tags = self.policy.protocol.tags();
         let mut count = 0;
         for part in parts {
             if let Injected::Retrieved(text) = part {
-                let (harmless, met) = neutral::neutralise(text, names);
+                let (harmless, met) = neutral::neutralise(text, tags);
                 (*text, count) = (harmless, count + met);
             }
         }

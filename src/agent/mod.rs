@@ -2,7 +2,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `protocol`, `tag`, `statement`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `plain` | what a policy writes and what it is answered |
+//! | `protocol`, `tag`, `statement`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain` | what a policy writes and what it is answered |
 //! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
@@ -22,6 +22,7 @@ mod conversation;
 mod episode;
 mod error;
 mod event;
+mod evo_rag;
 mod generator;
 mod graphrag_r1;
 mod guide;
@@ -50,6 +51,7 @@ mod shape;
 mod speaker;
 mod statement;
 pub mod tag;
+mod tearag;
 mod trajectory;
 mod turn;
 mod variant;
@@ -60,6 +62,7 @@ pub use conversation::{Conversation, Message, Role};
 pub use episode::Episode;
 pub use error::AgentError;
 pub use event::{Cited, Event, Reason, TokenLogprob, TopLogprob, Usage};
+pub use evo_rag::EvoRag;
 pub use generator::{Generator, Source, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{Guide, Offer, State};
@@ -78,6 +81,7 @@ pub use sampling::Sampling;
 pub use scanner::{Piece, Scanner};
 pub use search::{Find, MAX_K, Search, SearchError, SearchLimits, SearchQuery, Searcher};
 pub use search_r1::SearchR1;
+pub use tearag::TeaRag;
 pub use trajectory::{Acted, Found, Fragment, Timings, Trajectory};
 pub use variant::Variant;
 pub use verbatim::Verbatim;

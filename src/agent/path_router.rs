@@ -59,6 +59,7 @@ static TAGS: Tags = Tags {
         Tag { kind: Kind::Text, open: "<knowledge>", close: "</knowledge>" },
     ],
     names: &["think", "query", "answer", "knowledge"],
+    labels: &[],
     trims: true,
 };
 
@@ -108,6 +109,7 @@ impl Protocol for PathRouter {
     fn observation(&self, outcome: &Outcome<'_>, format: Format) -> Vec<Injected> {
         let body = match outcome {
             Outcome::Invalid(turn) if tag::between(turn, QUERY.0, QUERY.1).is_none() => return Vec::new(),
+            Outcome::Withdrawn(_) => return Vec::new(),
             Outcome::Invalid(_) => INVALID.to_owned(),
             Outcome::Failed(reason) => format!("The search gave no result: {reason}."),
             Outcome::Evidence(seen) => {

@@ -11,6 +11,7 @@ static TAGS: Tags = Tags {
     begins: Kind::Answer,
     pairs: &[Tag { kind: Kind::Think, open: "<think>", close: "</think>" }],
     names: &["think"],
+    labels: &[],
     trims: false,
 };
 

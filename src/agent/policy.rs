@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{GraphVariant, Mode, Query, Ranking, TRIPLES};
+use waymark_index::{ENTITIES, GraphVariant, Mode, Query, Ranking, TRIPLES};
 
 use super::AgentError;
 use super::budget::Budget;
+use super::evo_rag::EvoRag;
 use super::graphrag_r1::GraphragR1;
 use super::path_router::PathRouter;
 use super::plain::Plain;
@@ -16,6 +17,7 @@ use super::routerag::RouteRag;
 use super::sampling::Sampling;
 use super::search::MAX_K;
 use super::search_r1::SearchR1;
+use super::tearag::TeaRag;
 use super::variant::Variant;
 use crate::engine::{Adapter, Engine, Lease};
 
@@ -55,11 +57,11 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retrieval {
-    /// The mode of queries that name none: `passage`, `graph` or `hybrid`; `triples` where the protocol shows them.
+    /// The mode of queries that name none: `passage`, `graph` or `hybrid`; `triples` or `kag` where the protocol shows them.
     pub mode: Mode,
     /// How passages are ranked within passage search; as the mode of the query has it where nothing is said.
     pub ranking: Option<Ranking>,
-    /// Passages per search, at most [`MAX_K`].
+    /// Passages per search, at most [`MAX_K`]; in the mode `kag`, passages and triples together.
     pub k: usize,
     /// Triples per search, for protocols that show them.
     pub triples: usize,
@@ -93,11 +95,13 @@ impl Retrieval {
         if shown.contains(&mode) { Ok(()) } else { Err(AgentError::Unshown { protocol: protocol.name(), mode, shown }) }
     }
 
-    /// A search for `text` in this way, but for its mode. Trajectories tell the way to every passage.
-    pub(super) fn query(&self, text: impl Into<String>, mode: Mode) -> Query {
+    /// A search for `text` in this way, but for its mode, about the first of `entities` where the mode cares. Trajectories
+    /// tell the way to every passage.
+    pub(super) fn query(&self, text: impl Into<String>, entities: &[String], mode: Mode) -> Query {
         let graph = self.graph.into();
         let ranking = self.ranking.unwrap_or(mode.ranking());
-        Query { ranking, triples: self.triples, graph, explain: true, ..Query::new(text, mode, self.k) }
+        let entities = entities.iter().take(ENTITIES).cloned().collect();
+        Query { ranking, triples: self.triples, graph, entities, explain: true, ..Query::new(text, mode, self.k) }
     }
 }
 
@@ -123,7 +127,7 @@ struct File {
 
 impl Policy {
     /// The names that [`builtin`](Self::builtin) knows.
-    pub const BUILTIN: &[&str] = &["routerag", "search-r1", "path-router", "graphrag-r1", "plain"];
+    pub const BUILTIN: &[&str] = &["routerag", "search-r1", "path-router", "graphrag-r1", "tearag", "evo-rag", "plain"];
 
     /// A protocol over the bare base model.
     pub fn builtin(name: &str) -> Option<Policy> {
@@ -260,6 +264,8 @@ fn protocol(name: &str) -> Option<Arc<dyn Protocol>> {
         "search-r1" => Arc::new(SearchR1),
         "path-router" => Arc::new(PathRouter),
         "graphrag-r1" => Arc::new(GraphragR1),
+        "tearag" => Arc::new(TeaRag),
+        "evo-rag" => Arc::new(EvoRag),
         "plain" => Arc::new(Plain),
         _ => return None,
     })
@@ -351,7 +357,7 @@ mod tests {
             least_searches: 0,
         };
         assert_eq!(policy.retrieval, retrieval);
-        let query = retrieval.query("x", Mode::Graph);
+        let query = retrieval.query("x", &[], Mode::Graph);
         assert_eq!((query.mode, query.ranking, query.k, query.triples), (Mode::Graph, Ranking::Dense, 5, 8));
         assert_eq!(query.graph, GraphVariant::HippoRag.into());
         assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
@@ -378,7 +384,7 @@ mod tests {
             ("name = \"a\"", vec!["protocol"]),
             (
                 "name = \"a\"\nprotocol = \"rag\"",
-                vec!["\"rag\"", "routerag, search-r1, path-router, graphrag-r1, plain"],
+                vec!["\"rag\"", "routerag, search-r1, path-router, graphrag-r1, tearag, evo-rag, plain"],
             ),
             ("name = \"a\"\nprotocol = \"plain\"\ncolour = 1", vec!["line 3", "colour"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nturn = 1", vec!["budget", "turn"]),

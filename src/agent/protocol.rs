@@ -30,6 +30,11 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// The strings that end a turn, each kept as its end.
     fn stops(&self) -> &'static [&'static str];
 
+    /// Labels whose line ends a turn with its line break.
+    fn lines(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// What a turn asks for. Total: any text gives an action, [`Action::Invalid`] included.
     fn parse(&self, turn: &str, reading: Reading) -> Action;
 
@@ -106,10 +111,18 @@ pub enum Kind {
 pub struct Tag {
     /// What stands between the two.
     pub kind: Kind,
-    /// The opening tag.
+    /// The opening tag; where it ends with a colon it is a label, which opens something at the beginning of a line alone,
+    /// blanks before it left out.
     pub open: &'static str,
-    /// The closing tag.
+    /// The closing tag. That of a label closes nothing else; without one the rest of the turn is what it opens.
     pub close: &'static str,
+}
+
+impl Tag {
+    /// Whether it is opened by a label.
+    pub fn is_label(&self) -> bool {
+        self.open.ends_with(':')
+    }
 }
 
 /// The tags of a protocol.
@@ -123,6 +136,8 @@ pub struct Tags {
     pub pairs: &'static [Tag],
     /// Names whose tags must not survive in retrieved text.
     pub names: &'static [&'static str],
+    /// Names that must not survive there as labels, at the beginning of a line and before a colon.
+    pub labels: &'static [&'static str],
     /// Whether white space around an answer means nothing.
     pub trims: bool,
 }
@@ -206,6 +221,8 @@ pub enum Outcome<'a> {
     Evidence(Seen<'a>),
     /// The search could not be made, and why.
     Failed(&'a str),
+    /// The action was [`Action::Backtrack`]: what was searched for by the search that is withdrawn, if there was one.
+    Withdrawn(Option<&'a str>),
     /// The action was [`Action::Invalid`]; the whole turn, as it was written.
     Invalid(&'a str),
 }

@@ -57,7 +57,7 @@ impl<S: Source> Episode<S> {
 
     async fn search_again(&self, then: &Found) -> Found {
         let began = Instant::now();
-        let wanted = self.settings.retrieval.query(then.query.as_str(), then.mode);
+        let wanted = self.settings.retrieval.query(then.query.as_str(), &then.entities, then.mode);
         let result = match &self.runtime.searcher {
             Some(searcher) => searcher.search(SearchQuery::from(wanted)).await,
             None => Err(SearchError::Failed("no index is loaded".to_owned())),

@@ -42,7 +42,8 @@ pub(super) struct Run<S: Source> {
     answer_tokens: usize,
     actions: Vec<Acted>,
     pub(super) evidence: Vec<Found>,
-    pub(super) found: HashMap<(String, Mode), Evidence>,
+    /// What searches found, by what was searched for.
+    pub(super) found: HashMap<(String, Vec<String>, Mode), Evidence>,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
     pub(super) timings: Timings,
@@ -56,6 +57,9 @@ pub(super) struct Run<S: Source> {
 /// A guided turn with fewer tokens would hold nothing.
 const LEAST_GUIDED: usize = 8;
 
+/// What is told of a refusal that gives no reason.
+const UNSAID: &str = "The question cannot be answered.";
+
 /// How an episode ended.
 struct End {
     reason: Reason,
@@ -67,9 +71,12 @@ impl<S: Source> Run<S> {
         let Episode { runtime, policy, settings, question, prompt, remains } = episode;
         let session = runtime.engine.open(settings.session(&policy));
         let began = Instant::now();
-        let stops = if policy.variant.cuts() { &[][..] } else { policy.protocol.stops() };
+        let stops = match policy.variant.cuts() {
+            true => StopSet::default(),
+            false => StopSet::new(policy.protocol.stops()).with_lines(policy.protocol.lines()),
+        };
         let mut run = Run {
-            turn_stops: Arc::new(StopSet::new(stops)),
+            turn_stops: Arc::new(stops),
             deadline: began + settings.budget.time(),
             prompt_tokens: prompt.len(),
             tokens: Vec::new(),
@@ -122,8 +129,7 @@ impl<S: Source> Run<S> {
             let (reader, ended, starved) = self.turn(last).await?;
             let action = self.action(&reader);
             let over = self.is_over(&action, &reader);
-            let answered = matches!(action, Action::Answer { .. });
-            let goes_on = !last && !starved && ended != Ended::Time && !answered && !over;
+            let goes_on = !last && !starved && ended != Ended::Time && !action.ends() && !over;
             self.answer_tokens += reader.answer_tokens();
             self.act(&action, &reader, goes_on).await?;
             if ended == Ended::Time {
@@ -136,6 +142,10 @@ impl<S: Source> Run<S> {
             };
             match action {
                 Action::Answer { text } => return Ok(End { reason, answer: Some(text) }),
+                Action::Refuse { .. } if reason == Reason::Stop => {
+                    return Ok(End { reason: Reason::Refused, answer: None });
+                }
+                Action::Refuse { .. } => return Ok(End { reason, answer: None }),
                 _ if goes_on => {}
                 _ if ended == Ended::Time => return Ok(End { reason, answer: None }),
                 _ if over => return Ok(End { reason, answer: None }),
@@ -163,7 +173,7 @@ impl<S: Source> Run<S> {
             Err(_) => Ended::Length,
         };
         let action = self.action(&reader);
-        let unanswered = !matches!(action, Action::Answer { .. });
+        let unanswered = !action.ends();
         let over = self.is_over(&action, &reader);
         let asks = unanswered && !over && !last;
         let starved = self.room().err().or_else(|| self.cramped().filter(|_| asks));
@@ -254,8 +264,16 @@ impl<S: Source> Run<S> {
             Action::Answer { text } if reader.answer().is_none() && !text.is_empty() => {
                 self.tell(Event::Answer { text: text.clone(), tokens: Vec::new() }).await
             }
+            Action::Refuse { text } => {
+                let text = if text.is_empty() { UNSAID } else { text };
+                self.tell(Event::Refusal { text: text.to_owned() }).await
+            }
             Action::Search(request) if goes_on => {
                 let parts = self.look_up(request).await?;
+                self.inject(&self.joined(parts, reader.text())).await
+            }
+            Action::Backtrack if goes_on => {
+                let parts = self.withdraw().await?;
                 self.inject(&self.joined(parts, reader.text())).await
             }
             Action::Invalid if goes_on => {
@@ -366,9 +384,10 @@ impl<S: Source> Run<S> {
         Ok(Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings })
     }
 
-    /// What was found, in the order in which it was.
+    /// What was found and not withdrawn, in the order in which it was.
     fn passages(&self) -> Vec<Passage> {
-        self.evidence.iter().flat_map(|found| &found.hits).map(|hit| hit.passage.clone()).collect()
+        let standing = self.evidence.iter().filter(|found| found.withdrawn.is_none());
+        standing.flat_map(|found| &found.hits).map(|hit| hit.passage.clone()).collect()
     }
 
     fn usage(&self) -> Usage {

@@ -3,7 +3,7 @@
 //! Rules, for any text in any pieces: a tag is never shown, everything else is shown once and in order, and what might
 //! still become a tag is held back. Inside a query only its closing tag counts, because a query is executed as it is
 //! written; inside an answer only its closing tag ends it and other tags are dropped; elsewhere the tag opened last
-//! says what follows.
+//! says what follows. A label counts at the beginning of a line alone, and what closes it only behind it.
 
 use super::protocol::{Kind, Span, Tags};
 
@@ -33,13 +33,15 @@ pub struct Scanner {
     held: String,
     position: usize,
     answered: bool,
+    /// Whether there are only blanks between what is held and the beginning of its line.
+    fresh: bool,
 }
 
 impl Scanner {
     /// At the beginning of a turn.
     pub fn new(tags: &'static Tags) -> Scanner {
         let answered = tags.begins == Kind::Answer;
-        Scanner { tags, kind: tags.begins, held: String::new(), position: 0, answered }
+        Scanner { tags, kind: tags.begins, held: String::new(), position: 0, answered, fresh: true }
     }
 
     /// What is being written now.
@@ -70,17 +72,27 @@ impl Scanner {
 
     /// The tags that mean something here.
     fn known(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let inside_query = self.kind == Kind::Query;
+        let (kind, inside_query) = (self.kind, self.kind == Kind::Query);
         let pairs = self.tags.pairs.iter();
         pairs.flat_map(move |tag| {
             let open = (!inside_query).then_some(tag.open);
-            let close = (!inside_query || tag.kind == Kind::Query).then_some(tag.close);
+            let closes = if tag.is_label() { tag.kind == kind } else { !inside_query || tag.kind == Kind::Query };
+            let close = (closes && !tag.close.is_empty()).then_some(tag.close);
             [open, close].into_iter().flatten()
         })
     }
 
     fn next_tag(&self) -> Option<(usize, &'static str)> {
-        self.known().filter_map(|tag| Some((self.held.find(tag)?, tag))).min_by_key(|(at, _)| *at)
+        let first = |tag: &str| {
+            let counts = |at: &usize| !tag.ends_with(':') || self.begins_line(*at);
+            self.held.match_indices(tag).map(|(at, _)| at).find(counts)
+        };
+        self.known().filter_map(|tag| Some((first(tag)?, tag))).min_by_key(|(at, _)| *at)
+    }
+
+    /// Whether there are only blanks between this place in what is held and the beginning of its line.
+    fn begins_line(&self, at: usize) -> bool {
+        is_fresh(&self.held[..at], self.fresh)
     }
 
     /// How many bytes at the end of what is held might be the beginning of a tag.
@@ -105,6 +117,7 @@ impl Scanner {
             return;
         }
         let start = self.position;
+        self.fresh = self.begins_line(bytes);
         let text: String = self.held.drain(..bytes).collect();
         self.position += bytes;
         match out.last_mut() {
@@ -114,9 +127,21 @@ impl Scanner {
     }
 
     fn skip(&mut self, bytes: usize) {
+        self.fresh = self.begins_line(bytes);
         self.held.drain(..bytes);
         self.position += bytes;
     }
+}
+
+/// Whether the line that `text` ends in holds only blanks; `before` says so of what precedes it.
+fn is_fresh(text: &str, before: bool) -> bool {
+    let line = text.rfind('\n').map(|at| &text[at + 1..]);
+    (before || line.is_some()) && line.unwrap_or(text).chars().all(is_blank)
+}
+
+/// What may stand before a label in its line.
+pub(super) fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t')
 }
 
 /// The length of the longest end of `text` that is a beginning of `tag`, but not all of it.
@@ -146,7 +171,21 @@ mod tests {
         begins: Kind::Answer,
         pairs: &[Tag { kind: Kind::Think, open: "<think>", close: "</think>" }],
         names: &[],
+        labels: &[],
         trims: false,
+    };
+
+    static LABELLED: Tags = Tags {
+        outside: Kind::Think,
+        begins: Kind::Think,
+        pairs: &[
+            Tag { kind: Kind::Query, open: "Ask:", close: "\n" },
+            Tag { kind: Kind::Answer, open: "Say:", close: "" },
+            Tag { kind: Kind::Text, open: "<r>", close: "</r>" },
+        ],
+        names: &["r"],
+        labels: &["Ask", "Say"],
+        trims: true,
     };
 
     /// The rules of the module, over the whole text, character by character.
@@ -155,7 +194,13 @@ mod tests {
         'text: while at < text.len() {
             for pair in tags.pairs {
                 for (tag, opens) in [(pair.open, true), (pair.close, false)] {
-                    let counts = kind != Kind::Query || tag == "</search>";
+                    let line = text[..at].rsplit('\n').next().unwrap_or_default();
+                    let counts = match (opens, pair.is_label()) {
+                        (true, false) => kind != Kind::Query,
+                        (true, true) => kind != Kind::Query && line.chars().all(|c| c == ' '),
+                        (false, false) => kind != Kind::Query || pair.kind == Kind::Query,
+                        (false, true) => kind == pair.kind && !tag.is_empty(),
+                    };
                     if !counts || !text[at..].starts_with(tag) {
                         continue;
                     }
@@ -212,6 +257,11 @@ mod tests {
             Just("\u{e9}\u{1f600}"),
             Just("\n"),
             Just("<<search>>"),
+            Just(" "),
+            Just("Ask:"),
+            Just("Say:"),
+            Just("Sa"),
+            Just("<r>"),
         ];
         prop::collection::vec(part, 0..14).prop_map(|parts| parts.concat())
     }
@@ -221,8 +271,8 @@ mod tests {
 
         /// Any text in any pieces: nothing leaks, nothing is lost, and places are those in the text.
         #[test]
-        fn any_pieces_read_like_the_whole(text in text(), cuts in prop::collection::vec(1usize..9, 1..40), plain: bool) {
-            let tags = if plain { &PLAIN } else { &TAGS };
+        fn any_pieces_read_like_the_whole(text in text(), cuts in prop::collection::vec(1usize..9, 1..40), which in 0usize..3) {
+            let tags = [&TAGS, &PLAIN, &LABELLED][which];
             let (mut scanner, mut pieces) = (Scanner::new(tags), Vec::new());
             let (mut rest, mut cuts) = (text.as_str(), cuts.into_iter().cycle());
             while !rest.is_empty() {
@@ -251,6 +301,22 @@ mod tests {
         scanner.push("g>", &mut out);
         assert_eq!(joined(&out), [(Kind::Think, "a < b </thing>".to_owned())]);
         assert_eq!(scanner.writing(), Kind::Think);
+    }
+
+    #[test]
+    fn a_label_counts_at_the_beginning_of_a_line() {
+        let (mut scanner, mut out) = (Scanner::new(&LABELLED), Vec::new());
+        for piece in ["I Say: no\n", " \t", "As", "k: who?", "\nso\nS", "ay: a\nb Ask: c"] {
+            scanner.push(piece, &mut out);
+        }
+        scanner.finish(&mut out);
+        let found: Vec<(Kind, &str)> = out.iter().map(|piece| (piece.kind, piece.text.as_str())).collect();
+        assert_eq!(joined(&out).len(), 4, "{found:?}");
+        let texts: Vec<(Kind, String)> = joined(&out);
+        assert_eq!(texts[0], (Kind::Think, "I Say: no\n \t".to_owned()));
+        assert_eq!(texts[1], (Kind::Query, " who?".to_owned()));
+        assert_eq!(texts[2], (Kind::Think, "so\n".to_owned()));
+        assert_eq!(texts[3], (Kind::Answer, " a\nb Ask: c".to_owned()));
     }
 
     #[test]

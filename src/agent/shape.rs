@@ -34,8 +34,11 @@ impl Shape {
         let Some(tag) = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer) else {
             return Ok(Shape { turn: Arc::clone(&json), answer: json, close: "" });
         };
-        let closing = Closing::new(json, tag.close, Arc::clone(&tokens), eos.to_vec());
-        let answer: Arc<dyn Constraint> = Arc::new(closing);
+        // What nothing closes ends as JSON by itself does: with the turn.
+        let answer: Arc<dyn Constraint> = match tag.close {
+            "" => json,
+            close => Arc::new(Closing::new(json, close, Arc::clone(&tokens), eos.to_vec())),
+        };
         let turn: Arc<dyn Constraint> = Arc::new(Opening::new(tag, tags, tokens, Arc::clone(&answer)));
         Ok(Shape { turn, answer, close: tag.close })
     }

@@ -17,6 +17,7 @@ pub static TAGS: Tags = Tags {
         Tag { kind: Kind::Text, open: "<information>", close: "</information>" },
     ],
     names: &["think", "search", "answer", "information"],
+    labels: &[],
     trims: true,
 };
 
@@ -87,6 +88,7 @@ pub fn passages_to_string(passages: &[Passage], format: Format) -> String {
 pub fn observation(outcome: &Outcome<'_>, format: Format, space: &str) -> Vec<Injected> {
     let body = match outcome {
         Outcome::Invalid(_) => return vec![Injected::frame(INVALID)],
+        Outcome::Withdrawn(_) => return Vec::new(),
         Outcome::Failed(reason) => format!("The search gave no result: {reason}.\n"),
         Outcome::Evidence(seen) => passages_to_string(seen.passages, format),
     };
@@ -111,7 +113,7 @@ pub(super) fn close(writing: Kind, query: &str) -> String {
     match writing {
         Kind::Think => "</think>\n<answer>".to_owned(),
         Kind::Query => format!("{query}\n<answer>"),
-        Kind::Text | Kind::Answer => "\n<answer>".to_owned(),
+        Kind::Text | Kind::Answer | Kind::Refusal => "\n<answer>".to_owned(),
     }
 }
 

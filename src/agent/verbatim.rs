@@ -10,7 +10,8 @@ use super::policy::Policy;
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Tags};
 use super::variant::Variant;
 
-static TAGS: Tags = Tags { outside: Kind::Answer, begins: Kind::Answer, pairs: &[], names: &[], trims: false };
+static TAGS: Tags =
+    Tags { outside: Kind::Answer, begins: Kind::Answer, pairs: &[], names: &[], labels: &[], trims: false };
 
 /// The protocol; see the module. It belongs to no policy: any may continue a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

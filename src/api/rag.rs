@@ -14,8 +14,8 @@ use crate::agent::{EpisodeOptions, Event, MAX_K};
 pub struct RagOptions {
     /// Whether searches and observations are shown, under `rag` beside the content.
     pub trace: Option<bool>,
-    /// Which search is made, whatever the policy writes: `passage`, `graph` or `hybrid`. No protocol
-    /// shows triples yet, so `triples` and `kag` are refused.
+    /// Which search is made, whatever the policy writes: `passage`, `graph` or `hybrid`; `triples` and `kag` where the
+    /// policy's protocol shows what they find.
     #[schema(value_type = Option<String>)]
     pub mode: Option<Mode>,
     /// How passages are ranked in passage search: `fused`, `dense` or `bm25`.

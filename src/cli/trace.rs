@@ -40,6 +40,8 @@ impl<W: Write> Printer<W> {
             Event::Text { text, .. } => self.delta("text", text, |text| text.dimmed().to_string())?,
             Event::Query { text, .. } => self.delta("search", text, |text| text.cyan().to_string())?,
             Event::Answer { text, .. } => self.delta("answer", text, |text| text.bold().to_string())?,
+            Event::Refusal { text } => self.note("refused", text)?,
+            Event::Withdrawn { query, .. } => self.note("back", &format!("withdraws the search for {query}"))?,
             Event::SearchFinished { hits, error, milliseconds, cached, neutralised, .. } => {
                 self.found(hits, error.as_deref(), *milliseconds, *cached, *neutralised)?;
             }

@@ -1,9 +1,10 @@
-//! Stop strings, found in a stream of token bytes.
+//! Stop strings and stop lines, found in a stream of token bytes.
 
-/// Byte strings that end a turn.
+/// Byte strings that end a turn, and labels whose line does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopSet {
     stops: Vec<Stop>,
+    lines: Vec<Vec<u8>>,
 }
 
 /// One of them.
@@ -17,22 +18,31 @@ pub(crate) struct Stop {
 impl StopSet {
     /// Takes the strings in the order that [`Finish::Stop`](super::Finish::Stop) counts them. Empty ones never match.
     pub fn new<S: AsRef<[u8]>>(stops: impl IntoIterator<Item = S>) -> Self {
-        Self { stops: stops.into_iter().map(|stop| Stop::new(stop.as_ref())).collect() }
+        Self { stops: stops.into_iter().map(|stop| Stop::new(stop.as_ref())).collect(), lines: Vec::new() }
+    }
+
+    /// The same set, and the line break of every line that begins with one of `labels`, blanks before it left out. A turn
+    /// begins with a line. They are counted after the strings; a label without bytes never matches.
+    #[must_use]
+    pub fn with_lines<S: AsRef<[u8]>>(mut self, labels: impl IntoIterator<Item = S>) -> Self {
+        self.lines.extend(labels.into_iter().map(|label| label.as_ref().to_vec()));
+        self
     }
 
     /// True when nothing can match.
     pub fn is_empty(&self) -> bool {
-        self.stops.iter().all(|stop| stop.bytes.is_empty())
+        self.stops.iter().all(|stop| stop.bytes.is_empty()) && self.lines.iter().all(Vec::is_empty)
     }
 
-    /// The string with this index.
+    /// The string with this index: of a line, its break.
     pub fn get(&self, index: usize) -> Option<&[u8]> {
-        self.stops.get(index).map(|stop| stop.bytes.as_slice())
+        let line = || index.checked_sub(self.stops.len()).and_then(|line| self.lines.get(line));
+        self.stops.get(index).map(|stop| stop.bytes.as_slice()).or_else(|| line().map(|_| b"\n".as_slice()))
     }
 
-    /// Number of strings.
+    /// Number of strings and lines.
     pub fn len(&self) -> usize {
-        self.stops.len()
+        self.stops.len() + self.lines.len()
     }
 }
 
@@ -66,6 +76,43 @@ impl Stop {
 #[derive(Debug, Clone, Default)]
 pub struct Matcher {
     matched: Vec<usize>,
+    lines: Vec<Line>,
+}
+
+/// Where in a line a stream is, as far as a label is concerned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Line {
+    /// Before anything but blanks.
+    #[default]
+    Start,
+    /// So many bytes into the label.
+    Label(usize),
+    /// Behind the label.
+    Labelled,
+    /// In a line that does not begin with it.
+    Other,
+}
+
+impl Line {
+    /// Takes one more byte; true where it ends a line that begins with `label`.
+    fn push(&mut self, label: &[u8], byte: u8) -> bool {
+        let ends = byte == b'\n';
+        let found = ends && *self == Line::Labelled;
+        let matched = match *self {
+            Line::Start if matches!(byte, b' ' | b'\t') => return false,
+            Line::Start => 0,
+            Line::Label(matched) => matched,
+            Line::Labelled if !ends => return false,
+            Line::Labelled | Line::Other => label.len(),
+        };
+        *self = match label.get(matched) {
+            _ if ends => Line::Start,
+            Some(next) if *next == byte && matched + 1 == label.len() => Line::Labelled,
+            Some(next) if *next == byte => Line::Label(matched + 1),
+            _ => Line::Other,
+        };
+        found
+    }
 }
 
 impl Matcher {
@@ -73,6 +120,7 @@ impl Matcher {
     /// byte the longest, since it began first. After that the matcher is spent.
     pub fn push(&mut self, set: &StopSet, bytes: &[u8]) -> Option<usize> {
         self.matched.resize(set.stops.len(), 0);
+        self.lines.resize(set.lines.len(), Line::default());
         for &byte in bytes {
             let mut found: Option<usize> = None;
             for (index, stop) in set.stops.iter().enumerate() {
@@ -83,6 +131,11 @@ impl Matcher {
                 let longer = found.is_none_or(|other| stop.bytes.len() > set.stops[other].bytes.len());
                 if self.matched[index] == stop.bytes.len() && longer {
                     found = Some(index);
+                }
+            }
+            for (index, label) in set.lines.iter().enumerate() {
+                if self.lines[index].push(label, byte) {
+                    found = found.or(Some(set.stops.len() + index));
                 }
             }
             if found.is_some() {
@@ -117,7 +170,53 @@ mod tests {
         assert!(!set.is_empty() && StopSet::new([""]).is_empty());
     }
 
+    #[test]
+    fn a_line_ends_a_turn_with_its_break() {
+        let set = StopSet::new(["</a>"]).with_lines(["Query:", ""]);
+        let end = |text: &str| {
+            let mut matcher = Matcher::default();
+            let found = text.bytes().position(|byte| matcher.push(&set, &[byte]).is_some());
+            found.map(|at| at + 1)
+        };
+        for (text, wanted) in [
+            ("Query: x\nmore", Some(9)),
+            ("a\n \tQuery:x\n", Some(12)),
+            ("a\nQuery:\n", Some(9)),
+            ("Query\nQuery: x", None),
+            ("a Query: x\n", None),
+            ("QQuery: x\n", None),
+            ("Quer\ny: x\n", None),
+            ("Query: x</a>\n", Some(12)),
+            ("\n\n", None),
+        ] {
+            assert_eq!(end(text), wanted, "{text:?}");
+        }
+        assert_eq!((set.len(), set.get(1), set.get(3)), (3, Some(b"\n".as_slice()), None));
+        assert_eq!(Matcher::default().push(&set, b"Query: x\nand on"), Some(1));
+        assert!(StopSet::default().with_lines([""]).is_empty() && !set.is_empty());
+    }
+
     proptest! {
+        /// Any text, any tokenisation: the line that a look at the whole lines finds.
+        #[test]
+        fn lines_are_found_in_any_pieces(text in "[Qu: \n]{0,40}", cuts in prop::collection::vec(1usize..5, 40)) {
+            let mut start = 0;
+            let wanted = text.split_inclusive('\n').find_map(|line| {
+                start += line.len();
+                (line.trim_start_matches(' ').starts_with("Qu:") && line.ends_with('\n')).then_some(start)
+            });
+            let (set, mut matcher, mut at) = (StopSet::default().with_lines(["Qu:"]), Matcher::default(), 0);
+            let found = cuts.iter().find_map(|cut| {
+                let from = at;
+                at = (at + cut).min(text.len());
+                matcher.push(&set, &text.as_bytes()[from..at]).map(|_| (from, at))
+            });
+            prop_assert_eq!(wanted.is_some(), found.is_some());
+            if let (Some(end), Some((from, to))) = (wanted, found) {
+                prop_assert!(from < end && end <= to);
+            }
+        }
+
         /// Any text, any tokenisation, any stop set: the same end as a search in the whole text finds.
         #[test]
         fn every_tokenisation_finds_the_same_end(

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use waymark_index::Mode;
 
 use super::question::{Question, compared};
-use crate::agent::{Action, AgentError, Found, Policy, Reading, Reason, Runtime, Source, Trajectory};
-use crate::engine::Origin;
+use crate::agent::{AgentError, Found, Kind, Policy, Reading, Reason, Runtime, Source, Trajectory};
+use crate::engine::{Origin, Token};
 use crate::metric::{Cost, Searched, Unsupported, exact_match, f1, support_f1};
 
 /// One question, as a policy answered it.
@@ -29,7 +29,8 @@ pub struct Row {
     pub support_f1: Option<f64>,
     /// Share of the answer's words that were not retrieved; none without words.
     pub unsupported: Option<f64>,
-    /// Whether every turn was a valid action and the last one an answer that the policy gave and closed by itself.
+    /// Whether every turn was a valid action and the last one an answer or a refusal that the policy gave and closed by
+    /// itself.
     pub valid: bool,
     /// Why the episode ended; none where it failed.
     pub finish: Option<Reason>,
@@ -68,6 +69,9 @@ pub struct Searches {
     /// Graph search with triples.
     #[serde(default)]
     pub triples: usize,
+    /// Passages and triples ranked together.
+    #[serde(default)]
+    pub kag: usize,
     /// Those that failed, of whatever mode.
     pub failed: usize,
 }
@@ -151,23 +155,29 @@ pub fn priced(found: &Found) -> Searched {
     Searched { mode: found.mode, passages: found.hits.len(), seconds: found.seconds, cached: found.cached }
 }
 
-/// The texts of all passages found, title first, each once.
+/// The texts of all passages found by searches that stand, title first, each once.
 fn retrieved(evidence: &[Found]) -> Vec<String> {
     let mut seen = HashSet::new();
-    let hits = evidence.iter().flat_map(|found| &found.hits).filter(|hit| seen.insert(&hit.passage.id));
+    let standing = evidence.iter().filter(|found| found.withdrawn.is_none());
+    let hits = standing.flat_map(|found| &found.hits).filter(|hit| seen.insert(&hit.passage.id));
     hits.map(|hit| compared(&hit.passage.title, &hit.passage.text)).collect()
 }
 
 /// Whether the form of the protocol was kept to the end. What was written for an unguided policy, it did not write.
 fn is_valid<S: Source>(runtime: &Runtime<S>, policy: &Policy, guided: bool, trajectory: &Trajectory) -> bool {
-    if trajectory.valid_actions() < trajectory.turns() || trajectory.response().iter().any(|t| t.forced && !guided) {
+    let stopped = matches!(trajectory.finish, Reason::Stop | Reason::Refused);
+    // What no tag closes is closed by the end of its turn.
+    let mut pairs = policy.protocol.tags().pairs.iter();
+    let closed = stopped || pairs.all(|tag| tag.kind != Kind::Answer || !tag.close.is_empty());
+    let wrote = |token: &Token| !token.forced || guided;
+    if !closed || trajectory.valid_actions() < trajectory.turns() || !trajectory.response().iter().all(wrote) {
         return false;
     }
     // The last turn, as it would be read without any lenience: an answer that is not closed is none.
     let ids: Vec<u32> = trajectory.response().iter().map(|token| token.id).collect();
     let own = trajectory.response().iter().rev().take_while(|token| token.origin == Origin::Policy).count();
     let last = runtime.tokenizer.decode(&ids[ids.len() - own..]);
-    matches!(policy.protocol.parse(&last, Reading::First), Action::Answer { .. })
+    policy.protocol.parse(&last, Reading::First).ends()
 }
 
 impl Searches {
@@ -178,6 +188,7 @@ impl Searches {
             graph: count(Mode::Graph),
             hybrid: count(Mode::Hybrid),
             triples: count(Mode::Triples),
+            kag: count(Mode::Kag),
             failed: evidence.iter().filter(|found| found.error.is_some()).count(),
         }
     }

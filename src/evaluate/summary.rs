@@ -65,6 +65,9 @@ pub struct PerEpisode {
     /// Graph searches with triples.
     #[serde(default)]
     pub triples: f64,
+    /// Searches for passages and triples ranked together.
+    #[serde(default)]
+    pub kag: f64,
     /// Searches that failed.
     pub failed_searches: f64,
     /// Cost of the searches.
@@ -131,6 +134,7 @@ impl PerEpisode {
             graph: mean(|row| row.searches.graph as f64),
             hybrid: mean(|row| row.searches.hybrid as f64),
             triples: mean(|row| row.searches.triples as f64),
+            kag: mean(|row| row.searches.kag as f64),
             failed_searches: mean(|row| row.searches.failed as f64),
             cost: mean(|row| row.cost),
             retrieval_seconds: mean(|row| row.retrieval_seconds),

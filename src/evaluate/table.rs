@@ -49,10 +49,11 @@ pub fn print(summaries: &[Summary], duels: &[Duel], out: &mut impl Write) -> io:
     Ok(())
 }
 
-/// Searches by mode; those with triples where there are any.
+/// Searches by mode; those with triples where there are any, however they are ranked.
 fn searches(mean: &PerEpisode) -> String {
     let first = format!("{:.2}/{:.2}/{:.2}", mean.passage, mean.graph, mean.hybrid);
-    if mean.triples > 0.0 { format!("{first}/{:.2}", mean.triples) } else { first }
+    let triples = mean.triples + mean.kag;
+    if triples > 0.0 { format!("{first}/{triples:.2}") } else { first }
 }
 
 /// One line, in the order of the titles.

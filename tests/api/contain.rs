@@ -162,6 +162,7 @@ static TAGLESS: Tags = Tags {
     begins: Kind::Text,
     pairs: &[Tag { kind: Kind::Answer, open: "", close: "</answer>" }],
     names: &["answer"],
+    labels: &[],
     trims: true,
 };
 

@@ -76,8 +76,8 @@ async fn check(name: &str, lines: Lines, block: &str, mode: &str) {
             && searched["hits"][0]["passage"]["text"].as_str().unwrap().contains(EVIL)
     );
     let seen = told("observation")["text"].as_str().unwrap();
-    let names = Policy::builtin(name).unwrap().protocol.tags().names;
-    let (harmless, _) = neutral::neutralise(EVIL, names);
+    let tags = Policy::builtin(name).unwrap().protocol.tags();
+    let (harmless, _) = neutral::neutralise(EVIL, tags);
     assert_eq!(seen, block.replace("EVIL", &harmless), "{seen}");
     assert_eq!(trace.iter().filter(|event| event["type"] == "search_started").count(), 1);
 

@@ -14,7 +14,7 @@ pub(crate) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
     let (policy, observed) = (tokens(Origin::Policy), tokens(Origin::Environment));
     let searches = |rollout: &Rollout| {
         let made = rollout.row.searches;
-        (made.passage + made.graph + made.hybrid + made.triples) as f64
+        (made.passage + made.graph + made.hybrid + made.triples + made.kag) as f64
     };
     let answered = |rollout: &Rollout| rollout.row.answer.as_ref().is_some_and(|answer| !answer.trim().is_empty());
     row.with("reward", mean(&|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)))
@@ -27,6 +27,7 @@ pub(crate) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
         .with("searches_graph", mean(&|rollout| rollout.row.searches.graph as f64))
         .with("searches_hybrid", mean(&|rollout| rollout.row.searches.hybrid as f64))
         .with("searches_triples", mean(&|rollout| rollout.row.searches.triples as f64))
+        .with("searches_kag", mean(&|rollout| rollout.row.searches.kag as f64))
         .with("turns", mean(&|rollout| rollout.row.turns as f64))
         .with("retrieval_cost", mean(&|rollout| rollout.row.cost))
         .with("prompt_tokens", mean(&|rollout| rollout.sample.prompt_tokens as f64))

@@ -73,9 +73,12 @@ pub struct AgentResponse {
     /// The answer, if there is one.
     #[schema(required)]
     pub answer: Option<String>,
+    /// Why the policy gives none, where it says that it can give none.
+    #[schema(required)]
+    pub refusal: Option<String>,
     /// The passages that support it, in the order of its text.
     pub citations: Vec<Cited>,
-    /// Why it ended: `stop`, `length`, `turns` or `time`.
+    /// Why it ended: `stop`, `length`, `turns`, `time` or `refused`.
     pub finish_reason: Reason,
     /// What it took, in tokens.
     pub usage: Usage,

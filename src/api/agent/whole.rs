@@ -23,6 +23,10 @@ pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiErro
     let Some(Event::Finished { reason, answer, usage, turns, searches, citations }) = trace.last().cloned() else {
         return Err(broken());
     };
+    let refusal = trace.iter().rev().find_map(|event| match event {
+        Event::Refusal { text } => Some(text.clone()),
+        _ => None,
+    });
     Ok(AgentResponse {
         id,
         object: "agent.episode",
@@ -30,6 +34,7 @@ pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiErro
         model,
         question,
         answer,
+        refusal,
         citations,
         finish_reason: reason,
         usage,

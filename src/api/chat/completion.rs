@@ -46,10 +46,10 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: AssistantRole,
-    /// The answer; empty when the policy gave none.
+    /// The answer; empty when the policy gave none, null when it refuses to.
     #[schema(required)]
     pub content: Option<String>,
-    /// Always null.
+    /// Why the policy gives no answer, where it says that it can give none; only some protocols let it.
     #[schema(required)]
     pub refusal: Option<String>,
     /// What the policy thought on the way.
@@ -77,7 +77,7 @@ pub enum AssistantRole {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// By itself, or at a stop string.
+    /// By itself, with an answer or a refusal, or at a stop string.
     Stop,
     /// At a bound: sampled tokens, turns, time, or the context.
     Length,
@@ -174,6 +174,9 @@ pub struct Delta<'a> {
     /// Text of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a str>,
+    /// Why there is no answer, whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<&'a str>,
     /// Text of the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,

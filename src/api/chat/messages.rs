@@ -38,8 +38,8 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
     if message.name.is_some() {
         return unsupported("name", "speakers' names are");
     }
-    if message.refusal.is_some() {
-        return unsupported("refusal", "refusals are");
+    if message.refusal.is_some() && role != Role::Assistant {
+        return unsupported("refusal", "refusals by others than the assistant are");
     }
     if message.audio.is_some() {
         return unsupported("audio", "audio is");
@@ -50,7 +50,7 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
     let content = match message.content {
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => joined(at, parts)?,
-        None if role == Role::Assistant => String::new(),
+        None if role == Role::Assistant => message.refusal.unwrap_or_default(),
         None => return Err(ApiError::missing(&format!("messages[{at}].content"))),
     };
     Ok(Message::new(role, content))

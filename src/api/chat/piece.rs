@@ -14,6 +14,8 @@ pub(super) enum Piece {
     Reasoning(String),
     /// More of the answer, with its tokens where they were asked for.
     Content(String, Vec<LogProb>),
+    /// Why there is no answer, whole.
+    Refusal(String),
     /// A step to show under `rag`.
     Step(RagStep),
     /// The end.
@@ -44,9 +46,11 @@ impl Translator {
             Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reasoning(turn, text),
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => None,
             Event::Answer { text, tokens } => Some(Piece::Content(text, tokens.into_iter().map(logprob).collect())),
+            Event::Refusal { text } => Some(Piece::Refusal(text)),
             Event::Finished { reason, usage, .. } => Some(Piece::Finish(reason.into(), usage)),
             Event::SearchStarted { .. }
             | Event::SearchFinished { .. }
+            | Event::Withdrawn { .. }
             | Event::Observation { .. }
             | Event::Invalid { .. }
             | Event::Budget { .. } => self.trace.then(|| self.step(event)),

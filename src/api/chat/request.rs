@@ -203,9 +203,8 @@ pub struct ChatMessage {
     /// An earlier answer's trace, as this server sent it. It is not put before the model again.
     #[schema(value_type = Option<Object>)]
     pub rag: Option<Value>,
-    /// A part of an earlier answer that must be null here.
-    #[schema(schema_with = null)]
-    pub refusal: Option<Value>,
+    /// An earlier refusal, as this server sent it; said in place of `content` where that is missing.
+    pub refusal: Option<String>,
     /// A part of an earlier answer that must be empty here.
     #[schema(schema_with = empty)]
     pub annotations: Option<Value>,

@@ -42,6 +42,9 @@ impl Chunks for Writer {
                 let logprobs = self.logprobs.then_some(LogProbs { content: Some(tokens), refusal: None });
                 self.chunk(frame, index, Delta { content: Some(&text), ..Delta::default() }, logprobs, None);
             }
+            Some(Piece::Refusal(text)) => {
+                self.chunk(frame, index, Delta { refusal: Some(&text), ..Delta::default() }, None, None);
+            }
             Some(Piece::Step(step)) => {
                 let rag = RagTrace { trace: vec![step] };
                 self.chunk(frame, index, Delta { rag: Some(&rag), ..Delta::default() }, None, None);

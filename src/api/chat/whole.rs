@@ -37,6 +37,7 @@ struct Draft {
     translator: Translator,
     content: String,
     tokens: Vec<LogProb>,
+    refusal: Option<String>,
     reasoning: String,
     rag: Option<RagTrace>,
     end: Option<FinishReason>,
@@ -48,6 +49,7 @@ impl Draft {
             translator: Translator::new(trace),
             content: String::new(),
             tokens: Vec::new(),
+            refusal: None,
             reasoning: String::new(),
             rag: trace.then(RagTrace::default),
             end: None,
@@ -62,6 +64,7 @@ impl Draft {
                 self.content += &text;
                 self.tokens.extend(tokens);
             }
+            Some(Piece::Refusal(text)) => self.refusal = Some(text),
             Some(Piece::Step(step)) => self.rag.get_or_insert_default().trace.push(step),
             Some(Piece::Finish(reason, spent)) => {
                 usage.add(&spent);
@@ -75,7 +78,9 @@ impl Draft {
             self.end.ok_or_else(|| ApiError::new(Code::Internal, "an episode ended without a result"))?;
         let reasoning_content = (!self.reasoning.is_empty()).then_some(self.reasoning);
         let message = AssistantMessage {
-            content: Some(self.content),
+            // As OpenAI has it: a message either says something or refuses to.
+            content: Some(self.content).filter(|content| self.refusal.is_none() || !content.is_empty()),
+            refusal: self.refusal,
             reasoning: reasoning_content.clone().filter(|_| plan.mirror),
             reasoning_content,
             rag: self.rag,

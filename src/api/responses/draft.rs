@@ -5,7 +5,8 @@ use waymark_index::Hit;
 use super::attributes::Searched;
 use super::event::{Happening, Part, ResponseEvent};
 use super::item::{
-    Annotation, FileSearchCall, ItemStatus, MessageItem, OutputItem, OutputText, ReasoningItem, ReasoningText,
+    Annotation, FileSearchCall, ItemStatus, MessageItem, MessagePart, OutputItem, OutputRefusal, OutputText,
+    ReasoningItem, ReasoningText,
 };
 use super::object::{IncompleteDetails, ResponseFault, ResponseObject, ResponseStatus, ResponseUsage, bound};
 use super::show::Show;
@@ -106,6 +107,7 @@ impl Draft {
             Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reason(turn, &text),
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => {}
             Event::Answer { text, tokens } => self.answer(text, tokens.into_iter().map(logprob).collect()),
+            Event::Refusal { text } => self.refuse(text),
             Event::SearchStarted { query, .. } => self.search(query),
             Event::SearchFinished { turn, mode, hits, snapshot, cached, error, .. } => {
                 self.found(Searched { turn, mode, snapshot, cached }, &hits, error.is_some());
@@ -118,6 +120,7 @@ impl Draft {
             Event::Started { .. }
             | Event::TurnStarted { .. }
             | Event::Query { .. }
+            | Event::Withdrawn { .. }
             | Event::Observation { .. }
             | Event::Invalid { .. }
             | Event::Budget { .. }
@@ -177,6 +180,7 @@ impl Draft {
             event,
             Event::SearchStarted { .. }
                 | Event::SearchFinished { .. }
+                | Event::Withdrawn { .. }
                 | Event::Observation { .. }
                 | Event::Invalid { .. }
                 | Event::Budget { .. }
@@ -265,7 +269,7 @@ impl Draft {
         self.end_reasoning();
         let at = self.begin_message();
         let OutputItem::Message(item) = &mut self.object.output[at] else { return };
-        let Some(part) = item.content.first_mut() else { return };
+        let Some(MessagePart::Text(part)) = item.content.first_mut() else { return };
         part.text += &delta;
         let logprobs = if self.show.logprobs { tokens } else { Vec::new() };
         part.logprobs.extend(logprobs.iter().cloned());
@@ -282,7 +286,7 @@ impl Draft {
         let item = MessageItem { id: id.clone(), status, role: "assistant", content: Vec::new() };
         let at = self.add(OutputItem::Message(item));
         if let OutputItem::Message(item) = &mut self.object.output[at] {
-            item.content.push(OutputText::default());
+            item.content.push(MessagePart::Text(OutputText::default()));
         }
         let part = Part::Output(OutputText::default());
         self.tell(Happening::PartAdded { item_id: id, output_index: at, content_index: 0, part });
@@ -294,7 +298,7 @@ impl Draft {
         let at = self.begin_message();
         let OutputItem::Message(item) = &mut self.object.output[at] else { return };
         item.status = status;
-        let Some(part) = item.content.first_mut() else { return };
+        let Some(MessagePart::Text(part)) = item.content.first_mut() else { return };
         part.annotations.clone_from(&citations);
         let (item_id, part) = (item.id.clone(), part.clone());
         for (annotation_index, annotation) in citations.into_iter().enumerate() {
@@ -309,6 +313,28 @@ impl Draft {
         self.tell(Happening::TextDone { item_id: item, output_index: at, content_index: 0, text, logprobs });
         let part = Part::Output(part);
         self.tell(Happening::PartDone { item_id, output_index: at, content_index: 0, part });
+        self.done(at);
+    }
+
+    /// A message that says why there is no answer.
+    fn refuse(&mut self, refusal: String) {
+        self.end_reasoning();
+        let (id, status) = (self.id("msg"), ItemStatus::InProgress);
+        let item = MessageItem { id: id.clone(), status, role: "assistant", content: Vec::new() };
+        let at = self.add(OutputItem::Message(item));
+        let (item_id, output_index, content_index) = (id, at, 0);
+        let part = Part::Refusal(OutputRefusal::default());
+        self.tell(Happening::PartAdded { item_id: item_id.clone(), output_index, content_index, part });
+        let delta = refusal.clone();
+        self.tell(Happening::RefusalDelta { item_id: item_id.clone(), output_index, content_index, delta });
+        let said = OutputRefusal { refusal: refusal.clone() };
+        if let OutputItem::Message(item) = &mut self.object.output[at] {
+            item.status = ItemStatus::Completed;
+            item.content.push(MessagePart::Refusal(said.clone()));
+        }
+        self.tell(Happening::RefusalDone { item_id: item_id.clone(), output_index, content_index, refusal });
+        let part = Part::Refusal(said);
+        self.tell(Happening::PartDone { item_id, output_index, content_index, part });
         self.done(at);
     }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::item::{Annotation, OutputItem, OutputText, ReasoningText};
+use super::item::{Annotation, OutputItem, OutputRefusal, OutputText, ReasoningText};
 use super::object::ResponseObject;
 use crate::api::chat::completion::LogProb;
 use crate::api::error::ApiError;
@@ -189,6 +189,30 @@ pub enum Happening {
         /// Its tokens, where they are shown.
         logprobs: Vec<LogProb>,
     },
+    /// Why the policy gives no answer, whole.
+    #[serde(rename = "response.refusal.delta")]
+    RefusalDelta {
+        /// The item.
+        item_id: String,
+        /// Its place in the output.
+        output_index: usize,
+        /// Always 0.
+        content_index: usize,
+        /// The text.
+        delta: String,
+    },
+    /// The refusal is complete.
+    #[serde(rename = "response.refusal.done")]
+    RefusalDone {
+        /// The item.
+        item_id: String,
+        /// Its place in the output.
+        output_index: usize,
+        /// Always 0.
+        content_index: usize,
+        /// The whole text.
+        refusal: String,
+    },
     /// A step of the run, where `rag.trace` is set. Not in OpenAI's interface: its SDKs pass it on, but for the helper
     /// `responses.stream` of the one for Node, which refuses what it does not know.
     #[serde(rename = "response.rag.step")]
@@ -217,6 +241,8 @@ pub enum Part {
     Reasoning(ReasoningText),
     /// Of the answer.
     Output(OutputText),
+    /// Of a refusal.
+    Refusal(OutputRefusal),
 }
 
 impl Happening {
@@ -241,6 +267,8 @@ impl Happening {
             Self::TextDelta { .. } => "response.output_text.delta",
             Self::AnnotationAdded { .. } => "response.output_text.annotation.added",
             Self::TextDone { .. } => "response.output_text.done",
+            Self::RefusalDelta { .. } => "response.refusal.delta",
+            Self::RefusalDone { .. } => "response.refusal.done",
             Self::RagStep { .. } => "response.rag.step",
             Self::Error { .. } => "error",
         }

@@ -64,7 +64,18 @@ enum InputContent {
     /// The text.
     Text(String),
     /// Its parts.
-    Parts(Vec<InputPart>),
+    Parts(Vec<InputPiece>),
+}
+
+/// A part of a message, or an earlier refusal.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its shape is used")]
+enum InputPiece {
+    /// Text.
+    Text(InputPart),
+    /// A refusal.
+    Refusal(InputRefusal),
 }
 
 /// A part of a message.
@@ -82,6 +93,17 @@ pub struct InputPart {
     /// The tokens of an earlier answer; they are not put before the model again.
     #[schema(value_type = Option<Vec<Object>>)]
     pub logprobs: Option<Value>,
+}
+
+/// An earlier refusal, as this server sent it.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InputRefusal {
+    /// Always `refusal`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    pub refusal: String,
 }
 
 /// The messages that `input` holds, oldest first.
@@ -130,6 +152,7 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
         let at = format!("{at}[{index}]");
         match part.get("type").and_then(Value::as_str) {
             Some("input_text" | "output_text" | "text") => text += &body::read::<InputPart>(part, &at)?.text,
+            Some("refusal") => text += &body::read::<InputRefusal>(part, &at)?.refusal,
             Some(kind) => return Err(ApiError::unsupported(&at, &format!("parts of type `{kind}` are"))),
             None => return Err(ApiError::invalid(&at, format!("`{at}`: a part has a `type`"))),
         }

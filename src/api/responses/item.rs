@@ -16,7 +16,7 @@ pub enum OutputItem {
     Reasoning(ReasoningItem),
     /// One search.
     FileSearchCall(FileSearchCall),
-    /// The answer.
+    /// The answer, or a refusal to give one.
     Message(MessageItem),
 }
 
@@ -72,7 +72,7 @@ pub struct FileSearchResult {
     pub attributes: Attributes,
 }
 
-/// The answer.
+/// The answer, or a refusal to give one.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct MessageItem {
     /// Names the item.
@@ -81,8 +81,36 @@ pub struct MessageItem {
     pub status: ItemStatus,
     /// Always `assistant`.
     pub role: &'static str,
-    /// The answer, in one part.
-    pub content: Vec<OutputText>,
+    /// The answer or the refusal, in one part.
+    pub content: Vec<MessagePart>,
+}
+
+/// What a message says.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum MessagePart {
+    /// An answer.
+    Text(OutputText),
+    /// That there is none.
+    Refusal(OutputRefusal),
+}
+
+impl MessagePart {
+    /// Its words.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Text(part) => &part.text,
+            Self::Refusal(part) => &part.refusal,
+        }
+    }
+}
+
+/// Why the policy gives no answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+#[serde(tag = "type", rename = "refusal")]
+pub struct OutputRefusal {
+    /// The text.
+    pub refusal: String,
 }
 
 /// A text of the answer.
@@ -147,7 +175,11 @@ impl OutputItem {
         match self {
             Self::FileSearchCall(call) if !show.results => call.results = None,
             Self::Message(message) if !show.logprobs => {
-                message.content.iter_mut().for_each(|part| part.logprobs.clear());
+                for part in &mut message.content {
+                    if let MessagePart::Text(part) = part {
+                        part.logprobs.clear();
+                    }
+                }
             }
             _ => {}
         }

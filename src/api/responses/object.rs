@@ -8,7 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::format::TextFormat;
-use super::item::{ItemStatus, OutputItem};
+use super::item::{ItemStatus, MessagePart, OutputItem};
 use super::show::Show;
 use crate::agent::{Reason, Usage};
 use crate::api::error::ApiError;
@@ -109,13 +109,13 @@ impl ResponseObject {
         }
     }
 
-    /// The text of the answer so far.
+    /// The text of the answer so far, or of the refusal.
     pub(super) fn text(&self) -> String {
         let messages = self.output.iter().filter_map(|item| match item {
             OutputItem::Message(message) => Some(&message.content),
             _ => None,
         });
-        messages.flatten().map(|part| part.text.as_str()).collect()
+        messages.flatten().map(MessagePart::text).collect()
     }
 }
 

@@ -25,7 +25,7 @@ const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Debug, clap::Args)]
 pub struct Episodes {
     /// Policy: a directory, or a protocol over the bare base model (`routerag`, `search-r1`, `path-router`, `graphrag-r1`,
-    /// `plain`), guided where it searches. Several are compared.
+    /// `tearag`, `evo-rag`, `plain`), guided where it searches. Several are compared.
     #[arg(long = "policy", value_name = "DIR|NAME", required = true)]
     policies: Vec<String>,
 
