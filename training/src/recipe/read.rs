@@ -355,5 +355,12 @@ mod tests {
             let text = toml::to_string(&recipe).unwrap();
             assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
         }
+        for name in ["tearag", "evo_rag"] {
+            let path = folder.join(format!("{name}.toml"));
+            let recipe = Recipe::open(&path, &[]).unwrap();
+            assert!(recipe.sft(&path).is_ok() && recipe.dpo(&path).is_ok(), "{name}");
+            let text = toml::to_string(&recipe).unwrap();
+            assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
+        }
     }
 }

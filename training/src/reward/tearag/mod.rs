@@ -9,8 +9,8 @@ use super::extract::between;
 use super::{Beside, Likeness, Reward, worth};
 use crate::sample::{Act, Reward as Worth, Sample};
 
-/// How the answer of a path begins (§4.2.7).
-const ANSWER: &str = "Final answer: ";
+/// How the answer of a path begins; a space follows (§4.2.7).
+const ANSWER: &str = "Final answer:";
 /// The tags that evidence stands between.
 const EVIDENCE: &str = "Reference";
 
@@ -144,8 +144,8 @@ fn names(step: &Step<'_>) -> bool {
     !step.entities.is_empty() && step.entities.iter().all(|entity| query.contains(&normalize(entity)))
 }
 
-/// Whether a path has the form of §4.2: steps of key entities, a subquery, evidence and a summary, and behind them an answer
-/// that the policy gave by itself and that begins as it is to.
+/// Whether a path has the form of §4.2: numbered steps of key entities, a subquery, evidence and a summary, and behind them
+/// an answer that the policy gave by itself and that begins as it is to.
 fn is_formed(sample: &Sample) -> bool {
     let Some((last, before)) = sample.actions.split_last() else { return false };
     let stepped =
@@ -155,8 +155,21 @@ fn is_formed(sample: &Sample) -> bool {
         && !before.is_empty()
         && before.iter().all(stepped)
         && summarised
+        && is_numbered(&sample.text, before.len())
         && !sample.is_forced()
-        && sample.text.contains(ANSWER)
+        && sample.text.rsplit_once(ANSWER).is_some_and(|(_, answer)| answer.starts_with(' '))
+}
+
+/// Whether each of the steps has its heading, before its evidence.
+fn is_numbered(text: &str, steps: usize) -> bool {
+    let close = format!("</{EVIDENCE}>");
+    let open = format!("<{EVIDENCE}>");
+    let own: Vec<&str> = text.split(&open).map(|part| part.rsplit(&close).next().unwrap_or_default()).collect();
+    let headed = |step: usize| {
+        let heading = format!("Step {step}:");
+        own.get(step - 1).is_some_and(|part| part.lines().any(|line| line.trim() == heading))
+    };
+    (1..=steps).all(headed)
 }
 
 #[cfg(test)]

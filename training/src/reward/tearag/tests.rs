@@ -111,6 +111,9 @@ fn what_lacks_a_part_has_no_form() {
         Sample { actions: Vec::new(), ..whole.clone() },
         Sample { forced: vec![(1, 2)], ..whole.clone() },
         Sample { text: whole.text.replace("Final answer: ", "Answer: "), ..whole.clone() },
+        Sample { text: whole.text.replace("Final answer: ", "Final answer:"), ..whole.clone() },
+        Sample { text: whole.text.replace("Step 2:", "Step 3:"), ..whole.clone() },
+        Sample { text: whole.text.replace("Step 1:\n", ""), ..whole.clone() },
     ];
     for (at, sample) in broken.iter().enumerate() {
         assert_eq!(form(sample), 0.0, "case {at}");
