@@ -1,6 +1,7 @@
 //! Rollouts: the policy answers questions in the loop and the engine it is served by.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use waymark::agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
@@ -13,6 +14,9 @@ use waymark_models::gradient::{Learner, Tune};
 use crate::TrainError;
 use crate::order;
 use crate::sample::{Sample, Task};
+
+/// From one line about rollouts that take long to the next.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// Questions over one index.
 #[derive(Debug, Clone)]
@@ -133,12 +137,16 @@ pub async fn rollouts(
         (place, stubborn(policy, field, question, plan, place).await)
     });
     let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrent.max(1));
-    let (mut done, mut failed) = (Vec::with_capacity(count), 0);
+    let (mut done, mut failed, mut told) = (Vec::with_capacity(count), 0, Instant::now());
     while let Some((place, played)) = running.next().await {
         let ((sample, row), again) = played?;
         failed += usize::from(again);
         let (_, question) = questions[place / plan.group];
         done.push((place, Rollout { group: place / plan.group, sample, row, support: question.support.clone() }));
+        if told.elapsed() >= PAUSE {
+            told = Instant::now();
+            tracing::info!(step = plan.step, done = done.len(), of = count, "rolling out");
+        }
     }
     done.sort_by_key(|(place, _)| *place);
     Ok(Batch { rollouts: done.into_iter().map(|(_, rollout)| rollout).collect(), failed })
