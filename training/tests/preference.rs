@@ -12,7 +12,7 @@ use small::model;
 use waymark::cli::embedding::Embedding;
 use waymark_index::{BuildOptions, Corpus, Document, build};
 
-/// Random words, of which some are in the gold answer: that is a little reward in stage 2 of EVO-RAG, and makes pairs.
+/// One random word, which some questions take for an answer: that is a little reward in stage 2 of EVO-RAG, and makes pairs.
 const RECIPE: &str = r#"
 name = "tiny"
 base = "BASE"
@@ -20,8 +20,8 @@ seed = 3
 [policy]
 protocol = "plain"
 [policy.budget]
-turn_tokens = 6
-sampled_tokens = 6
+turn_tokens = 1
+sampled_tokens = 1
 [adapter]
 rank = 4
 alpha = 8.0
@@ -62,10 +62,9 @@ fn ready() -> tempfile::TempDir {
     let dir = temp.path();
     model(dir);
     fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
-    let golds = (10..26).map(|at| format!("w{at}")).collect::<Vec<_>>().join(" ");
-    let question = |at| {
-        format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"{golds}\"], \"supporting\": [\"w1\", \"w2\"]}}\n")
-    };
+    let golds = (10..30).map(|at| format!("\"w{at}\"")).collect::<Vec<_>>().join(", ");
+    let question =
+        |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [{golds}], \"supporting\": [\"w1\", \"w2\"]}}\n");
     fs::write(dir.join("questions.jsonl"), (3..10).map(question).collect::<String>()).unwrap();
     let text = |name: &str| Document {
         id: name.to_owned(),
@@ -171,7 +170,7 @@ fn what_makes_no_sense_is_refused_by_file_field_and_fix() {
     for (set, parts) in [
         ("dpo.beta=0.0", ["recipe.toml: dpo.beta", "above 0"]),
         ("dpo.betta=0.1", ["recipe.toml: dpo", "unknown field `betta`"]),
-        ("dpo.sampling={}", ["recipe.toml: dpo.sampling", "temperature above 0"]),
+        ("dpo.sampling={temperature=0.0}", ["recipe.toml: dpo.sampling", "temperature above 0"]),
         ("dpo.validation=0", ["recipe.toml: dpo.stages.begins", "dpo.validation above 0"]),
         ("dpo.validation=3", ["dpo.validation = 3", "at most 1"]),
         ("dpo.reference=old", ["recipe.toml: dpo.reference", "unknown variant `old`"]),

@@ -15,10 +15,11 @@ use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
 use super::rolling::Rolling;
-use crate::dpo::{Campaign, Goal};
+use crate::dpo::{self, Campaign, Goal};
 use crate::ledger::Ledger;
 use crate::recipe::Recipe;
 use crate::recipe::dpo::Reference;
+use crate::run::Metrics;
 
 /// Learns from preferences between its own trajectories, by DPO.
 ///
@@ -134,9 +135,10 @@ impl Args {
             "step_seconds",
             "validation_merit",
         ];
-        // How long the round is that it stands in is known with the next row.
-        let step = ledger.state().step;
-        let bar = Bar::new("dpo", step, step.max(1), SHOWN);
+        // As long as the round that it stands in; the next one says how long it is.
+        let rows = Metrics::read(&ledger.folder().metrics())?;
+        let end = rows.iter().rev().find_map(|row| row.values.get(dpo::ROUND_END)).map_or(1, |&end| end as u64);
+        let bar = Bar::new("dpo", ledger.state().step, end, SHOWN);
         let data = asked::fingerprints(&self.asking.questions)?;
         let mut producer = Producer { bar, recipe, kind: "dpo", data, before, base: &base.path };
         campaign.train(learner, &mut ledger, &mut producer).await?;

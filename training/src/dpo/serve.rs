@@ -8,7 +8,7 @@ use waymark::agent::Policy;
 use waymark::evaluate::Question;
 use waymark_models::gradient::Learner;
 
-use super::standing::{MERIT, PAIRS};
+use super::standing::{MERIT, PAIRS, ROUND_END};
 use super::update::sums;
 use super::{Campaign, Goal, Preference};
 use crate::grpo::{logprobs, logprobs_under};
@@ -66,7 +66,7 @@ impl Campaign<'_> {
         let row = told(ledger.row(step, &goal.phase), &made, &pairs)
             .with("failed", failed as f64)
             .with("round", round as f64)
-            .with("round_end", last as f64)
+            .with(ROUND_END, last as f64)
             .with("rollout_seconds", rolled)
             .with("rollout_tokens_per_second", sampled as f64 / rolled)
             .with("step_seconds", began.elapsed().as_secs_f64());

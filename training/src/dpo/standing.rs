@@ -6,6 +6,8 @@ use crate::sft::VALIDATION;
 
 /// The name of the number of pairs, in the row of a round's first step.
 pub(super) const PAIRS: &str = "pairs";
+/// The name of the step that a round ends with, in the same row.
+pub const ROUND_END: &str = "round_end";
 /// The name of a measurement by which rounds are compared.
 pub(super) const MERIT: &str = "validation_merit";
 
@@ -86,9 +88,11 @@ mod tests {
         }
     }
 
-    /// Rows of rounds, each with its first step, its pairs, and what was measured after which step.
-    fn rows(rounds: &[(u64, f64, Option<(u64, f64)>)]) -> Vec<Row> {
-        let of = |&(first, pairs, measured): &(u64, f64, Option<(u64, f64)>)| {
+    /// A round: its first step, its pairs, and what was measured after which step.
+    type Told = (u64, f64, Option<(u64, f64)>);
+
+    fn rows(rounds: &[Told]) -> Vec<Row> {
+        let of = |&(first, pairs, measured): &Told| {
             let measured = measured.map(|(step, merit)| Row::new(step, VALIDATION, 0.0).with(MERIT, merit));
             std::iter::once(Row::new(first, "dpo1", 0.0).with(PAIRS, pairs)).chain(measured)
         };

@@ -141,7 +141,7 @@ async fn interrupted_training_ends_in_the_same_weights() {
         let settings = Dpo { reference: Reference::Initial, ..settings() };
         let wanted = run(learner(&weights), &weights, &whole, &settings, [2, 2], |_| false).await;
         // In a round's rollouts, between its steps, at its end, and where the next stage takes the best round again.
-        let last = numbers(&whole, "round_end")[1] as u64;
+        let last = numbers(&whole, ROUND_END)[1] as u64;
         for stop in [1, 3, 5, 8, last, last + 1, last + 3] {
             run(learner(&weights), &weights, &parts, &settings, [2, 2], |row| row.step == stop).await;
         }
@@ -165,7 +165,7 @@ async fn a_stage_can_begin_with_the_best_round_before_it() {
     let dir = temp.path().join("run");
     let settings = Dpo { keep_last: 100, ..settings() };
     run(tiny::learner(&weights), &weights, &dir, &settings, [3, 1], |_| false).await;
-    let ends = numbers(&dir, "round_end");
+    let ends = numbers(&dir, ROUND_END);
     let checkpoints = crate::run::Checkpoints::new(dir.join("checkpoints"), 100);
     let at = |round: usize, further: u64| checkpoints.load(ends[round] as u64 + further, Optimizer::default()).unwrap();
     // Nothing is ever right, and of equal rounds the first is the best.

@@ -49,15 +49,9 @@ struct Step<'a> {
 impl TeaRag {
     /// How much of each gold passage the best text of a path holds: the memory vector (eq. 9 to 11), summed and divided by
     /// the steps (eq. 12). More than 1 where there are fewer steps than passages and each of them finds several.
-    pub fn memory<'a>(
-        &self,
-        likeness: &Likeness,
-        support: &[String],
-        texts: impl Iterator<Item = &'a str> + Clone,
-        steps: usize,
-    ) -> f64 {
+    fn memory(&self, likeness: &Likeness, support: &[String], texts: &[&str], steps: usize) -> f64 {
         let best = |gold: &String| {
-            let alike = texts.clone().map(|text| self.relevance.of(likeness.cosine(gold, text)));
+            let alike = texts.iter().map(|text| self.relevance.of(likeness.cosine(gold, text)));
             alike.fold(0.0, f64::max)
         };
         support.iter().map(best).sum::<f64>() / steps.max(1) as f64
@@ -67,10 +61,10 @@ impl TeaRag {
     /// weighs them is lost.
     fn process(&self, steps: &[Step<'_>], support: &[String], likeness: &Likeness) -> [f64; 5] {
         let kept = steps.iter().filter(|step| names(step)).count() as f64 / steps.len().max(1) as f64;
-        let queries = self.memory(likeness, support, steps.iter().map(|step| step.query), steps.len());
-        let contexts = steps.iter().flat_map(|step| step.context.iter().copied());
-        let contexts = self.memory(likeness, support, contexts, steps.len());
-        let summaries = self.memory(likeness, support, steps.iter().filter_map(|step| step.summary), steps.len());
+        let memory = |texts: Vec<&str>| self.memory(likeness, support, &texts, steps.len());
+        let queries = memory(steps.iter().map(|step| step.query).collect());
+        let contexts = memory(steps.iter().flat_map(|step| step.context.iter().copied()).collect());
+        let summaries = memory(steps.iter().filter_map(|step| step.summary).collect());
         [(kept + queries + contexts + summaries) / 4.0, kept, queries, contexts, summaries]
     }
 }

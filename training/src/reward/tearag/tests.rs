@@ -142,7 +142,7 @@ fn memory_is_divided_by_steps() {
         let support: Vec<String> =
             memory_vector.iter().zip(0..).map(|(m, at)| format!("{at} @{}", m.acos().to_degrees())).collect();
         let likeness = Likeness::of(&Circle, support.iter().cloned().chain(["q @0".to_owned()])).unwrap();
-        let found = reward.memory(&likeness, &support, std::iter::once("q @0"), steps);
+        let found = reward.memory(&likeness, &support, &["q @0"], steps);
         assert!((found - expected).abs() < 1e-6, "{found} {expected}");
     }
 }
