@@ -51,7 +51,9 @@ impl Bans {
                 first.push(ban);
                 inside.push(ban);
                 last.push(ban);
-            } else if bytes.iter().any(|byte| b"<\n".contains(byte)) || bytes.iter().all(u8::is_ascii_whitespace) {
+            } else if bytes.iter().any(|byte| b"<\n".contains(byte))
+                || bytes.iter().all(|&byte| char::from(byte).is_whitespace())
+            {
                 first.push(ban);
             }
         }

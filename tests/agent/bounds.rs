@@ -31,12 +31,15 @@ pub(crate) fn check_bounds(policy: &Policy, trajectory: &Trajectory, events: &[E
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 1);
 }
 
+/// The protocols that search.
+const SEARCHING: [&str; 6] = ["routerag", "search-r1", "path-router", "graphrag-r1", "tearag", "evo-rag"];
+
 #[tokio::test]
 async fn bounds_hold_whatever_is_said() {
-    for seed in 0..60u64 {
-        let stub = france().with_modes(vec![Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples]);
+    for seed in 0..90u64 {
+        let stub = france().with_modes(vec![Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag]);
         let (runtime, _) = mock(MockBackend::random(seed, 259).with_confidence(0.0), stub);
-        let mut policy = policy(["routerag", "search-r1", "path-router", "graphrag-r1"][seed as usize / 2 % 4]);
+        let mut policy = policy(SEARCHING[seed as usize / 2 % SEARCHING.len()]);
         policy.guided = seed % 3 != 0;
         policy.sampling.temperature = Some(1.0);
         policy.variant = if seed % 4 == 3 { Variant::Evaluation } else { Variant::Serving };

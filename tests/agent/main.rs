@@ -5,9 +5,11 @@
 mod agent_script;
 mod bounds;
 mod evaluation;
+mod evo_rag;
 mod graphrag_r1;
 mod guided;
 mod path_router;
+mod tearag;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

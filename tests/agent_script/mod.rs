@@ -160,6 +160,14 @@ impl Stub {
         Stub { triples: triples.iter().zip(1..).map(hit).collect(), modes: vec![Mode::Passage, Mode::Triples], ..self }
     }
 
+    /// Triples of these ranks too, to whoever has passages and triples ranked together.
+    pub fn with_kag(self, triples: &[(usize, [&str; 3])]) -> Stub {
+        let plain: Vec<[&str; 3]> = triples.iter().map(|(_, triple)| *triple).collect();
+        let mut stub = self.with_triples(&plain).with_modes(vec![Mode::Passage, Mode::Kag]);
+        stub.triples.iter_mut().zip(triples).for_each(|(hit, (rank, _))| hit.rank = *rank);
+        stub
+    }
+
     pub fn with_delay(self, delay: Duration) -> Stub {
         Stub { delay, ..self }
     }
@@ -182,7 +190,7 @@ impl Search for Stub {
                 path: Path::default(),
             });
             let evidence = Evidence::of(1, query.wanted.mode, hits.collect());
-            let triples = self.triples.iter().filter(|_| query.wanted.mode == Mode::Triples);
+            let triples = self.triples.iter().filter(|_| matches!(query.wanted.mode, Mode::Triples | Mode::Kag));
             Ok(Evidence { triples: triples.take(query.wanted.triples).cloned().collect(), ..evidence })
         })
     }

@@ -18,6 +18,7 @@ mod cors;
 mod debug;
 mod documents;
 mod drain;
+mod evo_rag;
 mod golden;
 mod gone;
 mod house;

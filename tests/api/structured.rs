@@ -1,10 +1,13 @@
 //! `response_format`: answers that are JSON whatever the policy would have said.
 
 use serde_json::{Value, json};
+use waymark::agent::Policy;
+use waymark::engine::MockBackend;
 use waymark::engine::mock::Lines;
+use waymark_index::Mode;
 
 use crate::golden::ask;
-use crate::house::{House, chunks, joined, says, script};
+use crate::house::{House, Plan, chunks, joined, says, script, tokenizer};
 use crate::traces::trace;
 
 /// What a policy that knows nothing of it can be held to in a few tokens.
@@ -119,6 +122,29 @@ async fn of_a_loop_only_the_final_answer_is_held_to_it() {
         assert_eq!(message["rag"]["trace"][0]["query"], "Faust");
         check(content(&whole));
         assert_eq!(content(&whole) == SAID, fits);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_no_tag_closes_ends_with_its_json() {
+    let (fits, not) = (format!("Final answer:{SAID}"), "Final answer: Goethe ".to_owned());
+    for (backend, guided, said) in [
+        (says(&fits), false, Some(SAID)),
+        (says(&not), false, None),
+        (MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0), true, None),
+    ] {
+        let mut plan = Plan::new(backend);
+        let mut policy = Policy::builtin("tearag").unwrap();
+        policy.retrieval.mode = Mode::Passage;
+        plan.policies.push(policy);
+        let house = plan.build().await;
+        let body = ask(json!({"model": "tearag", "response_format": verdict(), "rag": {"guided": guided}, "seed": 1}));
+        let (status, whole) = house.chat(&body).await;
+        assert_eq!(status, 200, "{whole}");
+        check(content(&whole));
+        assert!(said.is_none_or(|said| content(&whole) == said), "{whole}");
+        assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+        house.quiet().await;
     }
 }
 

@@ -95,7 +95,7 @@ async fn a_trace_holds_all_that_was_written_down() {
     assert_eq!(kept["actions"][0]["action"]["type"], "search");
     assert_eq!(
         kept["actions"][1],
-        json!({"turn": 2, "executed": true, "action": {"type": "answer", "text": "Goethe"}})
+        json!({"turn": 2, "executed": true, "action": {"type": "answer", "text": "Goethe"}, "summary": null})
     );
     let time = |name: &str| kept["timings"][name].as_f64().unwrap();
     assert!(time("total") >= time("generation") && time("total") >= time("first_token"));

@@ -55,7 +55,8 @@ fn policies_are_evaluated_side_by_side() {
 
     let refused = waymark(&[&basic[..], &["--policy", "nobody"]].concat());
     assert!(
-        !refused.ok() && refused.stderr.contains("routerag, search-r1, path-router, graphrag-r1, tearag, evo-rag, plain"),
+        !refused.ok()
+            && refused.stderr.contains("routerag, search-r1, path-router, graphrag-r1, tearag, evo-rag, plain"),
         "{}",
         refused.stderr
     );

@@ -1,0 +1,167 @@
+//! What clients see of a policy that goes back, and of one that refuses to answer.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use waymark::agent::{Policy, Search, SearchError, SearchQuery};
+use waymark::engine::mock::Lines;
+use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+
+use crate::house::{House, Plan, chunks, joined, script};
+use crate::replay::check_equal;
+
+const REFUSAL: &str = "The passages do not say.";
+
+/// Finds a passage that is named after the query.
+#[derive(Debug)]
+struct Named;
+
+impl Search for Named {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        let id = query.wanted.text.clone();
+        let passage = Passage { title: id.clone(), id, text: "Goethe wrote Faust.".into() };
+        let hits = vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }];
+        Box::pin(async move { Ok(Evidence::of(3, query.wanted.mode, hits)) })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+}
+
+async fn house() -> House {
+    let refusal = format!("<think>No.</think>\n<refuse> {REFUSAL} </refuse>");
+    let lines = Lines::new(["<think>Who?</think>\n<search>one</search>", &refusal])
+        .rule(
+            "Faust",
+            [
+                "<search>one</search>",
+                "<think>No.</think>\n<backtrack></backtrack>",
+                "<search>two</search>",
+                "<answer>Goethe wrote Faust.</answer>",
+            ],
+        )
+        .terminator("</information>\n\n");
+    let mut plan = Plan { searcher: Some(Arc::new(Named)), ..Plan::new(script(&lines)) };
+    let mut policy = Policy::builtin("evo-rag").unwrap();
+    policy.budget.context_tokens = 16_384;
+    plan.policies.push(policy);
+    plan.build().await
+}
+
+/// The contents of its messages.
+fn messages(response: &Value) -> Vec<&Value> {
+    let items = response["output"].as_array().unwrap().iter();
+    items.filter(|item| item["type"] == "message").map(|item| &item["content"]).collect()
+}
+
+fn chat(content: &str) -> Value {
+    json!({"model": "evo-rag", "messages": [{"role": "user", "content": content}]})
+}
+
+#[tokio::test]
+async fn a_chat_has_the_refusal_in_the_place_of_content() {
+    let house = house().await;
+    let (status, whole) = house.chat(&chat("Who?")).await;
+    let choice = &whole["choices"][0];
+    let message = &choice["message"];
+    assert_eq!((status, &message["refusal"], &message["content"]), (200, &json!(REFUSAL), &Value::Null), "{whole}");
+    assert_eq!((&choice["finish_reason"], &message["reasoning_content"]), (&json!("stop"), &json!("Who?\n\nNo.\n")));
+
+    let mut body = chat("Who?");
+    body["stream"] = json!(true);
+    let told = chunks(&house.stream(&body).await);
+    assert_eq!((joined(&told, "refusal")[&0].as_str(), joined(&told, "content")[&0].as_str()), (REFUSAL, ""));
+    assert_eq!(told.last().unwrap()["choices"][0]["finish_reason"], "stop");
+
+    // What was said comes back with the next question.
+    let mut body = chat("Who?");
+    let list = body["messages"].as_array_mut().unwrap();
+    list.push(message.clone());
+    list.push(json!({"role": "user", "content": "Faust, then?"}));
+    let (status, whole) = house.chat(&body).await;
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((status, &message["content"], &message["refusal"]), (200, &json!("Goethe wrote Faust."), &Value::Null));
+    body["messages"][0]["refusal"] = json!("no");
+    assert_eq!(house.chat(&body).await.1["error"]["param"], "messages[0].refusal");
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn an_episode_says_that_it_refused() {
+    let house = house().await;
+    let whole: Value =
+        house.post("/v1/agent", &json!({"question": "Who?", "model": "evo-rag"})).await.json().await.unwrap();
+    assert_eq!((&whole["answer"], &whole["refusal"]), (&Value::Null, &json!(REFUSAL)), "{whole}");
+    assert_eq!((&whole["finish_reason"], &whole["citations"]), (&json!("refused"), &json!([])));
+    check_equal(&house, whole["id"].as_str().unwrap()).await;
+    let body = json!({"question": "Who?", "model": "evo-rag", "stream": true});
+    let stream = house.post("/v1/agent", &body).await.text().await.unwrap();
+    assert!(stream.contains("event: refusal\n"), "{stream}");
+    let metrics = house.get("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains("outcome=\"refused\""), "{metrics}");
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn what_was_withdrawn_is_told_and_not_cited() {
+    let house = house().await;
+    let whole: Value =
+        house.post("/v1/agent", &json!({"question": "Faust?", "model": "evo-rag"})).await.json().await.unwrap();
+    assert_eq!((&whole["answer"], &whole["refusal"]), (&json!("Goethe wrote Faust."), &Value::Null), "{whole}");
+    let cited: Vec<&Value> = whole["citations"].as_array().unwrap().iter().map(|cited| &cited["passage"]).collect();
+    assert_eq!(cited, ["two"]);
+    let trace = whole["trace"].as_array().unwrap();
+    let told = trace.iter().find(|event| event["type"] == "withdrawn").unwrap();
+    assert_eq!(*told, json!({"type": "withdrawn", "turn": 2, "search": 1, "query": "one"}));
+    let id = whole["id"].as_str().unwrap();
+    let kept: Value = house.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
+    assert_eq!((&kept["searches"][0]["withdrawn"], &kept["searches"][1]["withdrawn"]), (&json!(2), &Value::Null));
+    assert_eq!(kept["actions"][1]["action"], json!({"type": "backtrack"}));
+    check_equal(&house, id).await;
+
+    let mut body = chat("Faust?");
+    body["rag"] = json!({"trace": true});
+    let (_, whole) = house.chat(&body).await;
+    let steps = whole["choices"][0]["message"]["rag"]["trace"].as_array().unwrap();
+    assert!(steps.iter().any(|step| step["type"] == "withdrawn" && step["search"] == 1), "{steps:?}");
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_response_has_the_refusal_as_its_message() {
+    let house = house().await;
+    let body = json!({"model": "evo-rag", "input": "Who?", "store": true});
+    let whole: Value = house.post("/v1/responses", &body).await.json().await.unwrap();
+    assert_eq!((&whole["status"], &whole["incomplete_details"]), (&json!("completed"), &Value::Null), "{whole}");
+    let said = json!([{"type": "refusal", "refusal": REFUSAL}]);
+    assert_eq!(messages(&whole), [&said]);
+
+    let streamed = json!({"model": "evo-rag", "input": "Who?", "stream": true});
+    let stream = house.post("/v1/responses", &streamed).await.text().await.unwrap();
+    let events: Vec<&str> = stream.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    let tail = [
+        "response.content_part.added",
+        "response.refusal.delta",
+        "response.refusal.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ];
+    assert!(events.ends_with(&tail), "{events:?}");
+
+    // It is remembered as what was said, whether it is sent or named.
+    for again in [
+        json!({"model": "evo-rag", "input": "Faust, then?", "previous_response_id": whole["id"]}),
+        json!({"model": "evo-rag", "input": [
+            {"role": "user", "content": "Who?"},
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "Faust, then?"},
+        ]}),
+    ] {
+        let next: Value = house.post("/v1/responses", &again).await.json().await.unwrap();
+        assert_eq!(messages(&next)[0][0]["text"], "Goethe wrote Faust.", "{next}");
+    }
+    house.quiet().await;
+}
