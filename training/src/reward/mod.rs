@@ -39,6 +39,8 @@ pub use judge::Judge;
 pub use likeness::Likeness;
 
 #[cfg(test)]
+mod loops;
+#[cfg(test)]
 mod others;
 #[cfg(test)]
 pub(crate) mod tests;
