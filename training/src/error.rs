@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use waymark::agent::AgentError;
 use waymark::engine::EngineError;
+use waymark_index::EmbedError;
 use waymark_models::ModelError;
 
 use crate::recipe::RecipeError;
@@ -41,6 +42,9 @@ pub enum TrainError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A reward compares texts, and they cannot be embedded.
+    #[error("the texts that a reward compares: {0}")]
+    Embed(EmbedError),
     /// There is nothing to learn from.
     #[error("{0}")]
     Nothing(String),

@@ -69,12 +69,17 @@ impl Ledger {
     /// When the checkpoint cannot be read, or is of another adapter.
     pub fn restore(&self, learner: &mut Learner) -> Result<AdamW, TrainError> {
         match self.checkpoints.latest(self.optimizer)? {
-            None => Ok(AdamW::new(self.optimizer, learner.values().len())),
+            None => Ok(self.fresh(learner)),
             Some(checkpoint) => {
                 learner.set_values(&checkpoint.values)?;
                 Ok(checkpoint.optimizer)
             }
         }
+    }
+
+    /// An optimizer that has made no step.
+    pub fn fresh(&self, learner: &Learner) -> AdamW {
+        AdamW::new(self.optimizer, learner.values().len())
     }
 
     /// Sets `learner` to the best checkpoint, where anything was measured.

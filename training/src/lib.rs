@@ -5,6 +5,7 @@
 //! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
 //! | [`cli`] | the commands |
 //! | [`data`] | trajectories for the cold start |
+//! | [`dpo`] | learning from preferences |
 //! | [`grpo`] | learning from rewards |
 //! | [`hash`] | hashes that are the same on every machine |
 //! | [`ledger`] | a run while it goes on: numbers, checkpoints, time |
@@ -22,10 +23,12 @@
 pub mod advantage;
 pub mod cli;
 pub mod data;
+pub mod dpo;
 mod error;
 pub mod grpo;
 pub mod hash;
 pub mod ledger;
+mod numbers;
 pub mod optimizer;
 pub mod order;
 pub mod pack;

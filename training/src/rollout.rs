@@ -1,14 +1,22 @@
 //! Rollouts: the policy answers questions in the loop and the engine it is served by.
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use futures::StreamExt;
 use waymark::agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
+use waymark::engine::Engine;
 use waymark::evaluate::{self, Question};
 use waymark::metric::Cost;
 use waymark_index::Manifest;
+use waymark_models::gradient::{Learner, Tune};
 
 use crate::TrainError;
 use crate::order;
 use crate::sample::{Sample, Task};
+
+/// From one line about rollouts that take long to the next.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// Questions over one index.
 #[derive(Debug, Clone)]
@@ -58,6 +66,8 @@ pub struct Rollout {
     pub sample: Sample,
     /// What it is worth as an answer.
     pub row: evaluate::Row,
+    /// Texts of the passages that its question takes; empty where they are not known.
+    pub support: Vec<String>,
 }
 
 /// What a batch of questions brought.
@@ -67,6 +77,48 @@ pub struct Batch {
     pub rollouts: Vec<Rollout>,
     /// Episodes that failed and were played again.
     pub failed: usize,
+}
+
+/// `policy` with the learner's values, in `engine`. No cached KV of others is used: an adapter is of a new generation, and is
+/// unloaded with the policy; all weights take the place of the engine's, which rests. Adapters get there through the folder
+/// `exchange`.
+///
+/// # Errors
+/// When engine or file system refuse.
+pub async fn serve(policy: &Policy, engine: &Engine, exchange: &Path, learner: &Learner) -> Result<Policy, TrainError> {
+    let lease = match learner.tune() {
+        Tune::Lora(_) => {
+            learner.save_adapter(exchange, "rollout")?;
+            Some(engine.lease_adapter(exchange.to_owned()).await?)
+        }
+        Tune::Full => {
+            engine.replace_weights(learner.weights()?).await?;
+            None
+        }
+    };
+    let mut policy = Policy { lease, guided: false, ..policy.clone() };
+    // Bounded by tokens alone: many episodes share the machine, and a clock would make them differ.
+    policy.budget.seconds = 86_400.0;
+    Ok(policy)
+}
+
+/// Lets `policy` answer, as it is served, the questions that the fields are measured with, once each. Always with the same
+/// seeds: what differs from one measurement to the next is the policy.
+///
+/// # Errors
+/// As [`rollouts`].
+pub async fn measure(
+    policy: &Policy,
+    fields: &[Field],
+    concurrent: usize,
+    seed: u64,
+    cost: Cost,
+) -> Result<Vec<Rollout>, TrainError> {
+    let asked: Vec<(&Field, &Question)> =
+        fields.iter().flat_map(|field| field.validation.iter().map(move |question| (field, question))).collect();
+    let (sampling, seed) = (Sampling::default(), order::seed(seed, "validation", 0));
+    let plan = Plan { sampling: &sampling, group: 1, concurrent, seed, step: 0, cost };
+    Ok(rollouts(policy, &asked, &plan).await?.rollouts)
 }
 
 /// Lets `policy` answer each of `questions` several times. What comes back is in their order, whatever the order they
@@ -85,11 +137,16 @@ pub async fn rollouts(
         (place, stubborn(policy, field, question, plan, place).await)
     });
     let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrent.max(1));
-    let (mut done, mut failed) = (Vec::with_capacity(count), 0);
+    let (mut done, mut failed, mut told) = (Vec::with_capacity(count), 0, Instant::now());
     while let Some((place, played)) = running.next().await {
         let ((sample, row), again) = played?;
         failed += usize::from(again);
-        done.push((place, Rollout { group: place / plan.group, sample, row }));
+        let (_, question) = questions[place / plan.group];
+        done.push((place, Rollout { group: place / plan.group, sample, row, support: question.support.clone() }));
+        if told.elapsed() >= PAUSE {
+            told = Instant::now();
+            tracing::info!(step = plan.step, done = done.len(), of = count, "rolling out");
+        }
     }
     done.sort_by_key(|(place, _)| *place);
     Ok(Batch { rollouts: done.into_iter().map(|(_, rollout)| rollout).collect(), failed })

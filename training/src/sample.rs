@@ -96,6 +96,13 @@ pub struct Sample {
     /// Its advantage over the others of its group, once that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advantage: Option<f64>,
+    /// Ids of the trajectories of the same step that it was preferred to, in training by preferences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preferred_to: Vec<String>,
+    /// What the log-probabilities of all that is learnt of it add up to under the reference, in nats; of trajectories of a
+    /// pair, where preferences are measured from a reference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<f64>,
 }
 
 /// A run of tokens of one origin: `["policy",41]`.
@@ -206,6 +213,8 @@ impl Sample {
             timings: trajectory.timings,
             reward: None,
             advantage: None,
+            preferred_to: Vec::new(),
+            reference: None,
         }
     }
 

@@ -7,11 +7,17 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::{Dtype, TensorView};
+use waymark::agent::Runtime;
+use waymark::engine::{CpuBackend, Engine, EngineConfig, KvBudget};
+use waymark_models::decoder::Decoder;
 use waymark_models::gradient::{Learner, Lora, Module, Tune};
 use waymark_models::kernel::Team;
+use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
 
 use crate::recipe::Recipe;
+use crate::reward::Reward;
+use crate::sample::{Reward as Worth, Sample};
 
 const HIDDEN: usize = 64;
 const FFN: usize = 96;
@@ -73,6 +79,29 @@ pub(crate) fn learner(weights: &Weights) -> Learner {
 /// A learner of all its weights.
 pub(crate) fn whole(weights: &Weights) -> Learner {
     Learner::load(weights, Arc::new(Team::new(2)), &Tune::Full).unwrap()
+}
+
+/// An engine that rolls it out, with a token for each byte.
+pub(crate) fn engine(weights: &Weights) -> Runtime {
+    let tokenizer = Arc::new(Tokenizer::bytes());
+    let decoder = Decoder::load(weights, Arc::new(Team::new(2))).unwrap();
+    let backend = CpuBackend::new(decoder, "tiny", weights.generation(), KvBudget::Blocks(512)).unwrap();
+    let engine = Engine::start(Box::new(backend), EngineConfig::default(), tokenizer.table()).unwrap();
+    Runtime::new(engine, tokenizer, None, vec![257], None)
+}
+
+/// A bandit with an arm per token: the share of even ones.
+#[derive(Debug)]
+pub(crate) struct Even;
+
+impl Reward for Even {
+    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+        let share = |sample: &Sample| {
+            let own = &sample.tokens[sample.prompt_tokens..];
+            own.iter().filter(|&&token| token % 2 == 0).count() as f64 / own.len().max(1) as f64
+        };
+        samples.iter().map(|sample| Worth { total: share(sample), ..Worth::default() }).collect()
+    }
 }
 
 /// A recipe for it, as if it lay in `dir`.

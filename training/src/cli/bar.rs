@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::dpo::ROUND_END;
 use crate::run::Row;
 
 const LOOK: &str = "{prefix} {bar:24} {pos}/{len} {wide_msg}";
@@ -31,6 +32,10 @@ impl Bar {
 
     /// Shows a row.
     pub(super) fn show(&mut self, row: &Row) {
+        // Where a run knows its length round by round, that of the round counts.
+        if let Some(end) = row.values.get(ROUND_END) {
+            self.bar.set_length(*end as u64);
+        }
         let told = |name: &str| self.names.contains(&name) || name.ends_with("/em") || name.ends_with("/f1");
         let number = |(name, value): (&String, &f64)| format!("{} {}", name.replace('_', " "), short(*value));
         let text = row.values.iter().filter(|(name, _)| told(name)).map(number).collect::<Vec<_>>().join(", ");

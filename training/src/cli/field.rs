@@ -1,4 +1,4 @@
-//! What GRPO asks: question files, each with the index that its questions are asked over.
+//! What training by rewards or preferences asks: question files, each with the index that its questions are asked over.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,13 @@ use anyhow::{Context, ensure};
 use toml::Value;
 use waymark::agent::{Runtime, Search};
 use waymark::cli::assembly;
-use waymark::cli::embedding::Embedding;
 use waymark::config::RetrievalConfig;
 use waymark::evaluate::Question;
 use waymark_index::{Embed, Index, LiveIndex, Manifest, OpenOptions};
+use waymark_models::kernel::Team;
 
 use super::asked;
+use super::machine::Machine;
 use crate::rollout::Field;
 
 /// How long a search may take: what is learnt is not to depend on the load of the machine.
@@ -23,7 +24,7 @@ const SEARCH_DEADLINE: Duration = Duration::from_secs(120);
 const ASIDE: usize = 4;
 
 /// Why questions cannot be learnt from where support counts.
-const UNSUPPORTED: &str = "the recipe rewards or weighs the support of answers (path_router, grpo.routes), which is \
+const UNSUPPORTED: &str = "the recipe rewards or weighs the support of answers (path_router, evo_rag, grpo.routes), which is \
     known of none of these questions: give `supporting`, the ids of all passages that a question takes, as they are in its index";
 
 /// What a run is known by, by name.
@@ -35,7 +36,7 @@ pub(super) struct Asking {
     /// Questions with answers, as JSON lines, and for recipes that go by support with `supporting` (ids in the index); may be
     /// given several times. The name of the file without its ending is what they are called in numbers and samples.
     ///
-    /// The last ones of each file (`grpo.validation` of the recipe, at most a quarter) are not learnt from, but measured
+    /// The last ones of each file (`grpo.validation` or `dpo.validation` of the recipe, at most a quarter) are not learnt from, but measured
     /// with. Supervised training may have seen them: --validation gives others.
     #[arg(long, required = true, value_name = "FILE")]
     pub(super) questions: Vec<PathBuf>,
@@ -46,13 +47,13 @@ pub(super) struct Asking {
     index: Vec<PathBuf>,
 
     /// Questions to measure with, instead of the last ones of --questions: one file for each, in the same order, of which
-    /// the first ones are asked (`grpo.validation`).
+    /// the first ones are asked (`validation` of the recipe).
     #[arg(long, value_name = "FILE")]
     validation: Vec<PathBuf>,
 
     /// Embedding model: must be the one the indexes were built with.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
-    pub(super) embedder: String,
+    embedder: String,
 }
 
 /// The questions of a file, divided.
@@ -71,12 +72,12 @@ struct Opened {
 }
 
 impl Asking {
-    /// Reads the questions; `measured` of each file are to be measured with.
-    pub(super) fn sheets(&self, measured: usize) -> anyhow::Result<Vec<Sheet>> {
+    /// Reads the questions; `measured` of each file are to be measured with, as the recipe's `field` says.
+    pub(super) fn sheets(&self, field: &str, measured: usize) -> anyhow::Result<Vec<Sheet>> {
         let (files, indexes, kept) = (self.questions.len(), self.index.len(), self.validation.len());
         ensure!(files == indexes, "{files} --questions for {indexes} --index: give one index each");
         ensure!(kept == 0 || files == kept, "{files} --questions for {kept} --validation: give one file each, or none");
-        ensure!(kept == 0 || measured > 0, "--validation: the recipe asks none of them, set grpo.validation above 0");
+        ensure!(kept == 0 || measured > 0, "--validation: the recipe asks none of them, set {field} above 0");
         let mut names: BTreeMap<String, &Path> = BTreeMap::new();
         let mut sheets = Vec::new();
         for (place, file) in self.questions.iter().enumerate() {
@@ -89,11 +90,17 @@ impl Asking {
             ensure!(!questions.is_empty(), "{}: there is no question in it", file.display());
             let sheet = match self.validation.get(place) {
                 Some(apart) => Sheet::apart(name, questions, file, apart, measured)?,
-                None => Sheet::divided(name, questions, file, measured)?,
+                None => Sheet::divided(name, questions, file, (field, measured))?,
             };
             sheets.push(sheet);
         }
         Ok(sheets)
+    }
+
+    /// What embeds queries for searches, and texts for rewards that compare them.
+    pub(super) fn embedder(&self, team: &Arc<Team>, machine: &Machine) -> anyhow::Result<Arc<dyn Embed>> {
+        let aside = Arc::new(Team::new(team.threads()));
+        Ok(Arc::new(assembly::embedder(&self.embedder, machine.cache.clone(), aside)?))
     }
 
     /// Opens the indexes, and puts `runtime` around each. Returns the fields, and what a run over them is known by. Where
@@ -102,17 +109,16 @@ impl Asking {
         &self,
         sheets: Vec<Sheet>,
         runtime: &Runtime,
-        embedder: Embedding,
+        embedder: &Arc<dyn Embed>,
         threads: usize,
         supported: bool,
     ) -> anyhow::Result<(Vec<Field>, Facts)> {
-        let embedder: Arc<dyn Embed> = Arc::new(embedder);
         let mut open: BTreeMap<&Path, Opened> = BTreeMap::new();
         let (mut fields, mut known) = (Vec::new(), Vec::new());
         for (sheet, dir) in sheets.into_iter().zip(&self.index) {
             let opened = match open.get(dir.as_path()) {
                 Some(opened) => opened.clone(),
-                None => self.open(dir, &embedder, threads)?,
+                None => self.open(dir, embedder, threads)?,
             };
             open.insert(dir, opened.clone());
             let Opened { searcher, index } = opened;
@@ -169,12 +175,17 @@ impl Sheet {
     }
 
     /// Keeps the last `measured` questions aside.
-    fn divided(name: String, mut questions: Vec<Question>, file: &Path, measured: usize) -> anyhow::Result<Sheet> {
+    fn divided(
+        name: String,
+        mut questions: Vec<Question>,
+        file: &Path,
+        (field, measured): (&str, usize),
+    ) -> anyhow::Result<Sheet> {
         let (all, most) = (questions.len(), questions.len() / ASIDE);
         ensure!(
             measured <= most,
-            "{}: grpo.validation = {measured} would keep more than a quarter of its {all} questions aside: set \
-             grpo.validation to at most {most}, or give others to measure with by --validation",
+            "{}: {field} = {measured} would keep more than a quarter of its {all} questions aside: set \
+             {field} to at most {most}, or give others to measure with by --validation",
             file.display()
         );
         let validation = questions.split_off(all - measured);
@@ -220,20 +231,20 @@ mod tests {
     }
 
     fn refused(asking: &Asking, measured: usize) -> String {
-        asking.sheets(measured).unwrap_err().to_string()
+        asking.sheets("grpo.validation", measured).unwrap_err().to_string()
     }
 
     #[test]
     fn questions_are_named_by_their_file_and_divided() {
         let temp = tempfile::tempdir().unwrap();
         let (one, two) = (file(temp.path(), "single.jsonl", 0, 8), file(temp.path(), "2wiki.jsonl", 0, 9));
-        let sheets = asking(&[&one, &two], &[]).sheets(2).unwrap();
+        let sheets = asking(&[&one, &two], &[]).sheets("grpo.validation", 2).unwrap();
         let told: Vec<_> =
             sheets.iter().map(|sheet| (sheet.name.as_str(), sheet.questions.len(), sheet.validation.len())).collect();
         assert_eq!(told, [("single", 6, 2), ("2wiki", 7, 2)]);
         assert_eq!(sheets[0].validation[0].question, "question 6?");
         let kept = [file(temp.path(), "a.jsonl", 100, 3), file(temp.path(), "b.jsonl", 200, 9)];
-        let sheets = asking(&[&one, &two], &[&kept[0], &kept[1]]).sheets(4).unwrap();
+        let sheets = asking(&[&one, &two], &[&kept[0], &kept[1]]).sheets("grpo.validation", 4).unwrap();
         let told: Vec<_> = sheets.iter().map(|sheet| (sheet.questions.len(), sheet.validation.len())).collect();
         assert_eq!(told, [(8, 3), (9, 4)]);
         assert_eq!(sheets[1].validation[0].question, "question 200?");

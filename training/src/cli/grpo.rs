@@ -1,18 +1,14 @@
 //! `train grpo`: learning from rewards.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::ensure;
 use toml::{Table, Value};
-use waymark::agent::Runtime;
-use waymark::cli::embedding::Embedding;
-use waymark::cli::{assembly, logging};
-use waymark::config::{Device, DeviceConfig, LogFormat, ModelConfig, Size};
-use waymark_models::Arithmetic;
+use waymark::cli::logging;
+use waymark::config::LogFormat;
 use waymark_models::gradient::Learner;
-use waymark_models::kernel::Team;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
@@ -20,12 +16,10 @@ use super::field::{Asking, Facts};
 use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
+use super::rolling::Rolling;
 use crate::grpo::{Campaign, Goal};
 use crate::ledger::Ledger;
 use crate::recipe::{Grpo, Recipe, Reference};
-
-/// The share of a card's memory for what learns and rolls out on it together, between passes; the rest is for the passes.
-const SHARED: f64 = 0.5;
 
 /// Learns from rewards of its own trajectories, by GRPO.
 ///
@@ -67,14 +61,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
 
-    /// Memory for the KV cache of the rollouts, such as `4GiB`.
-    #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "4GiB")]
-    kv_bytes: Size,
-
-    /// What makes the rollouts: `cpu`, `cuda`, `cuda:N`, or `auto`. Where all weights are learnt it is the processor: a card
-    /// takes an adapter between two steps, but not new weights.
-    #[arg(long, env = "WAYMARK_ROLLOUT_DEVICE", value_name = "DEVICE", default_value = "cpu")]
-    rollout_device: Device,
+    #[command(flatten)]
+    rolling: Rolling,
 
     #[command(flatten)]
     machine: Machine,
@@ -90,19 +78,22 @@ impl Args {
     async fn train(self) -> anyhow::Result<()> {
         let recipe = self.asked.open()?;
         let settings = recipe.grpo(&self.asked.recipe)?;
-        let (goals, behind) = self.goals(settings)?;
+        let (taken, behind) = self.stages(settings)?;
         self.check_reference(settings)?;
-        let device = rolls_on(self.rollout_device, &recipe)?;
-        let sheets = self.asking.sheets(settings.validation)?;
+        let device = self.rolling.device(&recipe)?;
+        let sheets = self.asking.sheets("grpo.validation", settings.validation)?;
         let team = self.machine.team();
         let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
         let Begun { reference, origin } = self.begin(&recipe, settings, &base, &mut learner)?;
         let policy = recipe.policy()?;
         let exchange = tempfile::tempdir()?;
-        let (runtime, embedder) = self.engine(&recipe, settings, &team, device)?;
+        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, &self.machine)?;
         let trained = async {
+            let embedder = self.asking.embedder(&team, &self.machine)?;
+            let goal = |place| Goal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
+            let goals: Vec<Goal> = taken.map(goal).collect();
             let supported = settings.routes.is_some() || goals.iter().any(|goal| goal.reward.needs_support());
-            let (fields, over) = self.asking.fields(sheets, &runtime, embedder, team.threads(), supported)?;
+            let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), supported)?;
             let campaign = Campaign {
                 settings,
                 seed: recipe.seed,
@@ -133,7 +124,7 @@ impl Args {
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
         if self.asked.dry_run {
-            return plan::grpo(recipe, campaign, learner, self.kv_bytes.0).await;
+            return plan::grpo(recipe, campaign, learner, self.rolling.kv_bytes()).await;
         }
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];
@@ -151,8 +142,8 @@ impl Args {
         producer.finish(&ledger, learner)
     }
 
-    /// The stages to train, and the steps of those before them.
-    fn goals(&self, settings: &Grpo) -> anyhow::Result<(Vec<Goal>, u64)> {
+    /// The stages to train, by their places, and the steps of those before them.
+    fn stages(&self, settings: &Grpo) -> anyhow::Result<(Range<usize>, u64)> {
         let all = &settings.stages;
         let taken = match self.stage {
             None => 0..all.len(),
@@ -163,7 +154,7 @@ impl Args {
             }
         };
         let behind = all[..taken.start].iter().map(|stage| stage.steps as u64).sum();
-        Ok((taken.map(|place| Goal::of(&all[place], place + 1, settings)).collect(), behind))
+        Ok((taken, behind))
     }
 
     /// Refuses a reference that nothing would be measured from.
@@ -197,54 +188,6 @@ impl Args {
         }
         Ok(Begun { reference, origin: Origin { before, init, compared } })
     }
-
-    /// The engine that makes the rollouts, and what embeds queries for their searches.
-    fn engine(
-        &self,
-        recipe: &Recipe,
-        settings: &Grpo,
-        team: &Arc<Team>,
-        device: DeviceConfig,
-    ) -> anyhow::Result<(Runtime, Embedding)> {
-        // The learner's, so that both say the same; a card computes in bf16 whatever is asked.
-        let rounded = Some(recipe.arithmetic).filter(|arithmetic| *arithmetic != Arithmetic::F32);
-        let mut device = device.with(rounded);
-        // A card that learns may be the same one.
-        if self.machine.is_also(device.device) {
-            device.share = SHARED;
-        }
-        let model = ModelConfig {
-            mock_step: Duration::ZERO,
-            weights: Some(recipe.base.clone()),
-            cache: self.machine.cache.clone(),
-            device,
-            threads: team.threads(),
-            kv_bytes: self.kv_bytes.0,
-            kv_reserve: false,
-            max_batch: settings.concurrent,
-            step_tokens: 512.max(settings.concurrent),
-            max_waiting: settings.concurrent,
-            context: None,
-        };
-        let (runtime, _) = assembly::runtime(&model, Arc::clone(team), None)?;
-        let aside = Arc::new(Team::new(team.threads()));
-        let embedder = assembly::embedder(&self.asking.embedder, self.machine.cache.clone(), aside)?;
-        Ok((runtime, embedder))
-    }
-}
-
-/// What makes the rollouts of a recipe.
-///
-/// # Errors
-/// For a card where all weights are learnt.
-fn rolls_on(device: Device, recipe: &Recipe) -> anyhow::Result<DeviceConfig> {
-    let whole = recipe.adapter.is_none();
-    ensure!(
-        !(whole && matches!(device, Device::Cuda(_))),
-        "--rollout-device {device}: the recipe learns all weights, which a card does not take between two steps: take \
-         cpu, or give the recipe an [adapter]"
-    );
-    Ok(DeviceConfig::of(if whole { Device::Cpu } else { device }))
 }
 
 /// What training begins with.
@@ -262,26 +205,4 @@ struct Origin {
     init: String,
     /// The hash of the values that the divergence is measured from, where others were named.
     compared: String,
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::tiny;
-
-    #[test]
-    fn a_card_rolls_out_adapters_alone() {
-        let temp = tempfile::tempdir().unwrap();
-        let adapter = tiny::recipe(temp.path());
-        let whole = Recipe { adapter: None, ..adapter.clone() };
-        for device in [Device::Cpu, Device::Auto, Device::Cuda(1)] {
-            assert_eq!(rolls_on(device, &adapter).unwrap().device, device);
-        }
-        for device in [Device::Cpu, Device::Auto] {
-            assert_eq!(rolls_on(device, &whole).unwrap().device, Device::Cpu);
-        }
-        let error = rolls_on(Device::Cuda(1), &whole).unwrap_err().to_string();
-        assert!(error.contains("--rollout-device cuda:1") && error.contains("all weights"), "{error}");
-    }
 }

@@ -3,6 +3,7 @@
 mod asked;
 mod bar;
 mod data;
+mod dpo;
 mod eval;
 mod field;
 mod grpo;
@@ -10,6 +11,7 @@ mod machine;
 mod plan;
 mod producer;
 mod report;
+mod rolling;
 mod sft;
 mod show;
 
@@ -33,6 +35,7 @@ The way to a policy:
   train sft  --recipe training/recipes/routerag-smollm2.toml --data samples.jsonl --out runs/sft
   train grpo --recipe training/recipes/routerag-smollm2.toml --init runs/sft --stage 1 \\
              --questions questions.jsonl --index corpus.index --out runs/stage1
+  train dpo  --help                               or learn from preferences instead: TeaRAG, EVO-RAG
   train eval --policy runs/stage1/policy --questions eval.jsonl --index corpus.index
   train show runs/stage1/samples.jsonl            read a trajectory
   waymark serve --policy runs/stage1/policy --index corpus.index
@@ -48,6 +51,8 @@ enum Command {
     Sft(sft::Args),
     /// Learn from rewards of its own trajectories.
     Grpo(grpo::Args),
+    /// Learn from preferences between its own trajectories.
+    Dpo(dpo::Args),
     /// Measure a policy.
     Eval(eval::Args),
     /// Draw the report of a run anew.
@@ -67,6 +72,7 @@ impl Cli {
             Command::Data(args) => args.run(log),
             Command::Sft(args) => args.run(log),
             Command::Grpo(args) => args.run(log),
+            Command::Dpo(args) => args.run(log),
             Command::Eval(args) => args.run(log),
             Command::Report(args) => args.run(),
             Command::Show(args) => args.run(log),

@@ -7,9 +7,12 @@ use waymark_models::Arithmetic;
 use waymark_models::gradient::{Learner, Score, Slope, Tune};
 
 use super::bar::duration;
+use crate::dpo;
 use crate::grpo::Campaign;
 use crate::pack::{Sequence, pack, split};
-use crate::recipe::{Grpo, Recipe, Sft};
+use crate::recipe::dpo::Reference;
+use crate::recipe::{Recipe, Sft};
+use crate::rollout::{Field, Rollout};
 use crate::sft::{Course, Lesson, Lessons};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -65,34 +68,80 @@ pub(super) async fn grpo(
     let began = Instant::now();
     let tried = campaign.try_out(learner).await?;
     let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
-    let lessons: Vec<Lesson> = tried.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
-    let sequences: Vec<Sequence<'_>> = lessons.iter().map(Lesson::sequence).collect();
-    let computed: usize = split(&sequences, settings.pack_tokens)
-        .into_iter()
-        .map(|pass| pack(&sequences[pass]).pack.tokens().len())
-        .sum();
-    let speed = measure(learner, &sequences, settings.pack_tokens)?;
+    let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
     let rollouts = settings.questions * settings.group;
-    let each = computed as f64 / tried.len().max(1) as f64;
     let passes =
         1.0 + FORWARD * (f64::from(u8::from(settings.recompute)) + f64::from(u8::from(settings.loss.kl > 0.0)));
     let (rolling, learning) = (rolled * rollouts as f64, each * rollouts as f64 * passes / speed);
     let mut out = io::stdout().lock();
     head(&mut out, recipe, learner)?;
-    for field in campaign.fields {
-        let (questions, validation) = (field.questions.len(), field.validation.len());
-        writeln!(out, "questions  {}: {questions} to learn from, {validation} to measure with", field.name)?;
-    }
+    asked(&mut out, campaign.fields)?;
     for goal in campaign.goals {
         writeln!(out, "stage      {}: {} steps, {:?}", goal.phase, goal.steps, goal.reward)?;
     }
     let updates = rollouts.div_ceil(settings.mini_batch);
     writeln!(out, "per step   {rollouts} rollouts of about {each:.0} tokens once shared, {updates} optimizer steps")?;
     memory(&mut out, learner, settings.pack_tokens)?;
-    aside(&mut out, learner, settings, kv_bytes)?;
+    aside(&mut out, learner, settings.loss.kl > 0.0, kv_bytes)?;
     let all = duration(campaign.steps() as f64 * (rolling + learning));
     writeln!(out, "time       about {all}: {rolling:.0} s of rollouts and {learning:.0} s of learning per step,")?;
     writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;
+    Ok(())
+}
+
+/// Says what training by preferences would do. The time is that of the rollouts of a few questions and of a pass over them;
+/// how many pairs there will be is not known.
+pub(super) async fn dpo(
+    recipe: &Recipe,
+    campaign: &dpo::Campaign<'_>,
+    learner: &mut Learner,
+    kv_bytes: usize,
+) -> anyhow::Result<()> {
+    let settings = campaign.settings;
+    let began = Instant::now();
+    let tried = campaign.try_out(learner).await?;
+    let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
+    let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
+    let mut out = io::stdout().lock();
+    head(&mut out, recipe, learner)?;
+    asked(&mut out, campaign.fields)?;
+    for goal in campaign.goals {
+        let (phase, rounds, epochs, nll) = (&goal.phase, goal.rounds, goal.epochs, goal.terms.nll);
+        let made = format!("{rounds} rounds of {epochs} epochs, {:?}, {:?}", goal.reward, goal.rule);
+        writeln!(out, "stage      {phase}: {made}, likelihood weighed {nll}")?;
+    }
+    let questions = settings.questions.min(campaign.fields.iter().map(|field| field.questions.len()).sum());
+    let rollouts = questions * settings.group;
+    writeln!(
+        out,
+        "per round  {rollouts} rollouts of about {each:.0} tokens once shared, whose pairs are not yet known,"
+    )?;
+    writeln!(out, "           {} of them in an optimizer step", settings.batch)?;
+    memory(&mut out, learner, settings.pack_tokens)?;
+    aside(&mut out, learner, settings.reference == Reference::Initial, kv_bytes)?;
+    // Two trajectories, scored and learnt.
+    let pair = 2.0 * each * (1.0 + FORWARD) / speed;
+    let rolling = duration(rolled * rollouts as f64);
+    writeln!(out, "time       about {rolling} of rollouts per round, and {pair:.1} s for each pair in each epoch,")?;
+    writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;
+    Ok(())
+}
+
+/// Tokens of a rollout, what is shared counted once, and tokens per second of learning from them.
+fn size(tried: &[Rollout], pack_tokens: usize, learner: &mut Learner) -> anyhow::Result<(f64, f64)> {
+    let lessons: Vec<Lesson> = tried.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
+    let sequences: Vec<Sequence<'_>> = lessons.iter().map(Lesson::sequence).collect();
+    let passes = split(&sequences, pack_tokens).into_iter();
+    let computed: usize = passes.map(|pass| pack(&sequences[pass]).pack.tokens().len()).sum();
+    let speed = measure(learner, &sequences, pack_tokens)?;
+    Ok((computed as f64 / tried.len().max(1) as f64, speed))
+}
+
+fn asked(out: &mut impl Write, fields: &[Field]) -> io::Result<()> {
+    for field in fields {
+        let (questions, validation) = (field.questions.len(), field.validation.len());
+        writeln!(out, "questions  {}: {questions} to learn from, {validation} to measure with", field.name)?;
+    }
     Ok(())
 }
 
@@ -117,13 +166,13 @@ fn memory(out: &mut impl Write, learner: &Learner, tokens: usize) -> io::Result<
 /// What rollouts take beside the learner. Of all weights the engine has a set of its own, and those that the divergence is
 /// measured from stay. A checkpoint is made in memory first, values and moments; that is more than what is there for a
 /// moment while the engine takes new weights, a copy and a second set, or while the divergence is measured.
-fn aside(out: &mut impl Write, learner: &Learner, settings: &Grpo, kv_bytes: usize) -> io::Result<()> {
+fn aside(out: &mut impl Write, learner: &Learner, measured: bool, kv_bytes: usize) -> io::Result<()> {
     let kv = kv_bytes as f64 / GIB;
     if *learner.tune() != Tune::Full {
         return writeln!(out, "           and {kv:.1} GiB for the KV of the rollouts, and the engine's weights");
     }
     let set = size_of_val(learner.values()) as f64 / GIB;
-    let reference = if settings.loss.kl > 0.0 { set } else { 0.0 };
+    let reference = if measured { set } else { 0.0 };
     writeln!(out, "           and {kv:.1} GiB for the KV of the rollouts, {set:.1} GiB for the engine's weights,")?;
     writeln!(out, "           {reference:.1} GiB for those that the divergence is measured from,")?;
     writeln!(out, "           {:.1} GiB for copies, while a checkpoint is written", 3.0 * set)

@@ -176,5 +176,8 @@ fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(advantage) = sample.advantage {
         writeln!(out, "{} {advantage:+.3}", "advantage".bold())?;
     }
+    if !sample.preferred_to.is_empty() {
+        writeln!(out, "{} to {}", "preferred".bold(), sample.preferred_to.join(", "))?;
+    }
     Ok(())
 }

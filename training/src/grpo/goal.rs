@@ -1,11 +1,14 @@
 //! What is rewarded, for how long, and by what the best step of that time is known.
 
-use waymark::metric::Cost;
+use std::sync::Arc;
 
+use waymark::metric::Cost;
+use waymark_index::Embed;
+
+use crate::TrainError;
 use crate::recipe::{Grpo, Stage};
-use crate::reward::{ExactMatch, Reward};
+use crate::reward::{ExactMatch, Judge};
 use crate::rollout::Rollout;
-use crate::sample::{Reward as Worth, Sample};
 
 /// Steps under one reward.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ pub struct Goal {
     /// How many.
     pub steps: usize,
     /// What is rewarded.
-    pub reward: Box<dyn Reward>,
+    pub reward: Judge,
     /// How searches are priced: in the numbers, and in the reward where it looks at that.
     pub cost: Cost,
     /// What a unit of that cost weighs against EM when the best step is chosen; none for rewards that do not look at it.
@@ -23,32 +26,28 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// A stage of a recipe, counted from 1.
-    pub fn of(stage: &Stage, number: usize, settings: &Grpo) -> Goal {
+    /// A stage of a recipe, counted from 1. `embedder` compares texts, in rewards that do.
+    pub fn of(stage: &Stage, number: usize, settings: &Grpo, embedder: Arc<dyn Embed>) -> Goal {
         let own = stage.reward.cost();
         Goal {
             phase: format!("grpo{number}"),
             steps: stage.steps,
-            reward: stage.reward.reward(),
+            reward: Judge::new(stage.reward.reward(), embedder),
             cost: own.unwrap_or(settings.cost),
             thrift: own.map(|_| settings.thrift),
         }
-    }
-
-    /// What each of a step's rollouts is worth. Searches cost there what their rows say: there is one price.
-    pub(super) fn score(&self, rollouts: &[Rollout]) -> Vec<Worth> {
-        let samples: Vec<Sample> = rollouts.iter().map(|rollout| rollout.sample.clone()).collect();
-        let costs: Vec<f64> = rollouts.iter().map(|rollout| rollout.row.cost).collect();
-        self.reward.score_at(&samples, &costs)
     }
 
     /// By how much a policy that answers so is the better one: the mean of the reward.
     ///
     /// A reward that looks at the cost compares the trajectories of a batch with one another, and its mean is the same
     /// for a cheap policy and for a dear one. There it is the mean of `EM − thrift · cost`.
-    pub(super) fn merit(&self, rollouts: &[Rollout]) -> f64 {
+    ///
+    /// # Errors
+    /// As [`Judge::score`].
+    pub(super) fn merit(&self, rollouts: &[Rollout]) -> Result<f64, TrainError> {
         let worth: f64 = match self.thrift {
-            None => self.score(rollouts).iter().map(|worth| worth.total).sum(),
+            None => self.reward.score(rollouts)?.iter().map(|worth| worth.total).sum(),
             Some(thrift) => {
                 let own = |rollout: &Rollout| {
                     ExactMatch::of(&rollout.sample.text, &rollout.sample.golds) - thrift * rollout.row.cost
@@ -56,6 +55,6 @@ impl Goal {
                 rollouts.iter().map(own).sum()
             }
         };
-        worth / rollouts.len().max(1) as f64
+        Ok(worth / rollouts.len().max(1) as f64)
     }
 }

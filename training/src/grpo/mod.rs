@@ -5,7 +5,6 @@
 
 mod goal;
 mod likelihood;
-mod numbers;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -19,16 +18,15 @@ use waymark::engine::Engine;
 use waymark::evaluate::Question;
 use waymark_models::gradient::{Learner, Tune};
 
-use crate::TrainError;
 use crate::ledger::{Ledger, Watch};
 use crate::optimizer::AdamW;
-use crate::order;
 use crate::recipe::{Grpo, Reference};
 use crate::rollout::{Batch, Field, Rollout};
 use crate::run::Row;
 use crate::schedule::Schedule;
 use crate::sft::Lesson;
 use crate::store::Writer;
+use crate::{TrainError, numbers, order};
 
 pub use self::goal::Goal;
 pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
@@ -155,7 +153,7 @@ impl Campaign<'_> {
         let ((goal, _), began) = (self.goal(step), Instant::now());
         let Batch { rollouts: mut batch, failed } = self.roll(step, learner).await?;
         let rolled = began.elapsed().as_secs_f64();
-        let worth = goal.score(&batch);
+        let worth = goal.reward.score(&batch)?;
         let rewards: Vec<f64> = worth.iter().map(|reward| reward.total).collect();
         let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
         let mut advantages = self.settings.advantage.group(&rewards, &groups);

@@ -2,17 +2,15 @@
 
 use std::ops::ControlFlow;
 
-use waymark::agent::{Policy, Sampling};
-use waymark::evaluate::Question;
-use waymark_models::gradient::{Learner, Tune};
+use waymark::agent::Policy;
+use waymark_models::gradient::Learner;
 
-use super::{Campaign, numbers};
-use crate::TrainError;
+use super::Campaign;
 use crate::ledger::{Ledger, Watch};
-use crate::order;
 use crate::recipe::Grpo;
-use crate::rollout::{Batch, Field, Plan, Rollout, rollouts};
+use crate::rollout::{Batch, Plan, Rollout, measure, rollouts, serve};
 use crate::sft::VALIDATION;
+use crate::{TrainError, numbers, order};
 
 impl Campaign<'_> {
     /// The rollouts of a few questions, for an estimate.
@@ -52,23 +50,8 @@ impl Campaign<'_> {
         rollouts(&policy, &self.questions(step), &plan).await
     }
 
-    /// The policy with the learner's values. No cached KV of others is used: an adapter is of a new generation, and is
-    /// unloaded with the policy; all weights take the place of the engine's, which rests.
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
-        let lease = match learner.tune() {
-            Tune::Lora(_) => {
-                learner.save_adapter(&self.exchange, "rollout")?;
-                Some(self.engine.lease_adapter(self.exchange.clone()).await?)
-            }
-            Tune::Full => {
-                self.engine.replace_weights(learner.weights()?).await?;
-                None
-            }
-        };
-        let mut policy = Policy { lease, guided: false, ..self.policy.clone() };
-        // Bounded by tokens alone: many episodes share the machine, and a clock would make them differ.
-        policy.budget.seconds = 86_400.0;
-        Ok(policy)
+        serve(self.policy, self.engine, &self.exchange, learner).await
     }
 
     /// Measures the policy as it is served, on questions it does not learn from. The best step of a stage is the one at
@@ -79,28 +62,15 @@ impl Campaign<'_> {
         ledger: &mut Ledger,
         watch: &mut dyn Watch,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let measured = || self.fields.iter().filter(|field| !field.validation.is_empty());
-        let asked: Vec<(&Field, &Question)> =
-            measured().flat_map(|field| field.validation.iter().map(move |question| (field, question))).collect();
-        if asked.is_empty() {
+        if self.fields.iter().all(|field| field.validation.is_empty()) {
             return Ok(ControlFlow::Continue(()));
         }
         let step = ledger.state().step;
         let (goal, before) = self.goal(step);
-        let (served, seed) = (Sampling::default(), order::seed(self.seed, "validation", 0));
-        let concurrent = self.settings.concurrent;
-        // Always the same seeds: what differs from one measurement to the next is the policy.
-        let plan = Plan { sampling: &served, group: 1, concurrent, seed, step: 0, cost: goal.cost };
         let policy = self.serve(learner).await?;
-        let made = rollouts(&policy, &asked, &plan).await?.rollouts;
-        let merit = goal.merit(&made);
-        let mut row = ledger.row(step, VALIDATION).with("validation_merit", merit);
-        let mut rest = made.as_slice();
-        for field in measured() {
-            let (own, others) = rest.split_at(field.validation.len());
-            row = numbers::measured(row, &field.name, own);
-            rest = others;
-        }
+        let made = measure(&policy, self.fields, self.settings.concurrent, self.seed, goal.cost).await?;
+        let merit = goal.merit(&made)?;
+        let row = numbers::served(ledger.row(step, VALIDATION).with("validation_merit", merit), self.fields, &made);
         if step > 0 {
             ledger.measured(merit, before);
         }

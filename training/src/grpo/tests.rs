@@ -7,39 +7,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use waymark::agent::{Runtime, Sampling, Search, SearchError, SearchQuery};
-use waymark::engine::{CpuBackend, EngineConfig, KvBudget, Origin};
+use waymark::cli::embedding::Embedding;
+use waymark::engine::Origin;
 use waymark::metric::{Cost, Prices, Searched};
 use waymark_index::{Evidence, GraphInfo, Manifest, Mode};
-use waymark_models::decoder::Decoder;
-use waymark_models::kernel::Team;
-use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
 
 use super::*;
 use crate::advantage::Advantage;
 use crate::policy_loss::Terms;
 use crate::recipe::{Optimizer, Stage};
-use crate::reward::{Choice, Efficiency, Reward};
+use crate::reward::{Choice, Efficiency, Judge};
 use crate::rollout::{Plan, rollouts};
 use crate::run::Metrics;
-use crate::sample::{Reward as Worth, Sample};
+use crate::sample::Sample;
 use crate::schedule::Shape;
 use crate::sft::VALIDATION;
-use crate::{store, tiny};
-
-/// A bandit with an arm per token: the share of even ones.
-#[derive(Debug)]
-struct Even;
-
-impl Reward for Even {
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
-        let share = |sample: &Sample| {
-            let own = &sample.tokens[sample.prompt_tokens..];
-            own.iter().filter(|&&token| token % 2 == 0).count() as f64 / own.len().max(1) as f64
-        };
-        samples.iter().map(|sample| Worth { total: share(sample), ..Worth::default() }).collect()
-    }
-}
+use crate::store;
+use crate::tiny::{self, Even, engine};
 
 fn settings() -> Grpo {
     Grpo {
@@ -70,15 +55,8 @@ fn settings() -> Grpo {
 }
 
 fn goal(phase: &str) -> Goal {
-    Goal { phase: phase.into(), steps: 6, reward: Box::new(Even), cost: Cost::default(), thrift: None }
-}
-
-fn engine(weights: &Weights) -> Runtime {
-    let tokenizer = Arc::new(Tokenizer::bytes());
-    let decoder = Decoder::load(weights, Arc::new(Team::new(2))).unwrap();
-    let backend = CpuBackend::new(decoder, "tiny", weights.generation(), KvBudget::Blocks(512)).unwrap();
-    let engine = Engine::start(Box::new(backend), EngineConfig::default(), tokenizer.table()).unwrap();
-    Runtime::new(engine, tokenizer, None, vec![257], None)
+    let reward = Judge::new(Box::new(Even), Arc::new(Embedding::Mock));
+    Goal { phase: phase.into(), steps: 6, reward, cost: Cost::default(), thrift: None }
 }
 
 /// Trains an adapter in `dir`; breaks off after each row that `stop` says.
@@ -381,7 +359,7 @@ async fn there_is_one_price_for_a_search() {
     assert_eq!(large.price(Cost::WallTime), Cost::WallTime);
     let policy = Policy::parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nsampled_tokens = 4\n", Path::new("p"));
     let question = Question { question: "who?".into(), ..Question::default() };
-    let stage = |reward| Goal::of(&Stage { steps: 1, reward }, 2, &settings());
+    let stage = |reward| Goal::of(&Stage { steps: 1, reward }, 2, &settings(), Arc::new(Embedding::Mock));
     let goal = stage(Choice::Efficiency(Efficiency::default()));
     let settings = settings();
     let plan = Plan { sampling: &settings.sampling, group: 2, concurrent: 2, seed: 2, step: 1, cost: goal.cost };
@@ -394,13 +372,13 @@ async fn there_is_one_price_for_a_search() {
         rollout.sample.golds = vec!["a".into()];
     }
     assert!((made[2].row.cost - made[0].row.cost - 1.0).abs() < 1e-12, "200 kilonodes at 0.005");
-    let worth = goal.score(&made);
+    let worth = goal.reward.score(&made).unwrap();
     assert!(worth.iter().zip(&made).all(|(worth, rollout)| worth.parts["cost"] == rollout.row.cost));
     assert!(worth[0].total > worth[2].total);
     // All are right: the mean reward does not tell cheap from dear, the merit does.
-    let of = |rollouts: &[Rollout]| goal.merit(rollouts);
+    let of = |rollouts: &[Rollout]| goal.merit(rollouts).unwrap();
     assert!((of(&made[..2]) - (1.0 - 0.03 * made[0].row.cost)).abs() < 1e-12 && of(&made[..2]) > of(&made[2..]));
-    assert_eq!(stage(Choice::ExactMatch).merit(&made), 1.0);
+    assert_eq!(stage(Choice::ExactMatch).merit(&made).unwrap(), 1.0);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! A recipe: everything a policy is trained by, as one TOML file whose comments name the source of every constant.
 
+pub mod dpo;
 mod part;
 mod read;
 
@@ -10,6 +11,7 @@ use waymark::agent::Policy;
 use waymark_models::Arithmetic;
 use waymark_models::gradient::{Lora, Precision, Tune};
 
+pub use dpo::Dpo;
 pub use part::{Grpo, Optimizer, Reference, Sft, Stage};
 
 /// What can be wrong with a recipe.
@@ -83,6 +85,9 @@ pub struct Recipe {
     pub sft: Option<Sft>,
     /// Learning from rewards.
     pub grpo: Option<Grpo>,
+    /// Learning from preferences. Not written where there is none, so that runs from before it go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dpo: Option<Dpo>,
 }
 
 impl Recipe {

@@ -6,7 +6,7 @@ use toml::{Table, Value};
 use waymark_models::Arithmetic;
 use waymark_models::gradient::Precision;
 
-use super::{Grpo, Recipe, RecipeError, Sft, Stage};
+use super::{Dpo, Grpo, Recipe, RecipeError, Sft, Stage};
 use crate::reward::Choice;
 
 impl Recipe {
@@ -55,6 +55,14 @@ impl Recipe {
         self.grpo.as_ref().ok_or_else(|| missing(path, "grpo"))
     }
 
+    /// The section for preferences.
+    ///
+    /// # Errors
+    /// When the recipe has none.
+    pub fn dpo(&self, path: &Path) -> Result<&Dpo, RecipeError> {
+        self.dpo.as_ref().ok_or_else(|| missing(path, "dpo"))
+    }
+
     /// The first field whose value makes no sense, and why.
     fn flaw(&self) -> Option<(&'static str, String)> {
         let (one, two) = self.optimizer.betas;
@@ -79,6 +87,7 @@ impl Recipe {
         });
         let checks = own.into_iter().chain(precision).chain(arithmetic).chain(adapter);
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
+        let checks = checks.chain(self.dpo.iter().flat_map(Dpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
         wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw()).or_else(|| self.routes_flaw())
     }
@@ -94,13 +103,17 @@ impl Recipe {
 
     /// What is wrong with the sampling of rollouts, which takes what it does not state from `[policy.sampling]`.
     fn sampling_flaw(&self) -> Option<(&'static str, String)> {
-        let (grpo, policy) = (self.grpo.as_ref()?, self.policy().ok()?);
-        let params = grpo.sampling.or(&policy.sampling).params(0, 0);
-        if let Err(error) = params.check() {
-            return Some(("grpo.sampling", error.to_string()));
-        }
-        let greedy = params.is_greedy() || params.top_k == 1;
-        greedy.then(|| ("grpo.sampling", GREEDY.to_owned()))
+        let policy = self.policy().ok()?;
+        let grpo = self.grpo.iter().map(|grpo| ("grpo.sampling", &grpo.sampling));
+        let dpo = self.dpo.iter().map(|dpo| ("dpo.sampling", &dpo.sampling));
+        grpo.chain(dpo).find_map(|(field, sampling)| {
+            let params = sampling.or(&policy.sampling).params(0, 0);
+            if let Err(error) = params.check() {
+                return Some((field, error.to_string()));
+            }
+            let greedy = params.is_greedy() || params.top_k == 1;
+            greedy.then(|| (field, GREEDY.to_owned()))
+        })
     }
 
     /// Whether routes and a reward differ in what is right and what is enough, which are the same θ_C and θ_P.
@@ -117,7 +130,7 @@ impl Recipe {
 }
 
 /// A field, whether its value makes sense, and what would.
-type Check = (&'static str, bool, &'static str);
+pub(super) type Check = (&'static str, bool, &'static str);
 
 /// What of a policy's file is not the recipe's to say under `[policy]`.
 const OWN: &[(&str, &str)] =
@@ -125,9 +138,9 @@ const OWN: &[(&str, &str)] =
 
 const GREEDY: &str = "rollouts are greedy and all of a question are the same: state a temperature above 0 \
     (what is not stated here is taken from [policy.sampling]) and no top_k of 1";
-const RATE: &str = "must be above 0 and at most 1";
-const SHARE: &str = "must be from 0 to 1";
-const COUNT: &str = "must be at least 1";
+pub(super) const RATE: &str = "must be above 0 and at most 1";
+pub(super) const SHARE: &str = "must be from 0 to 1";
+pub(super) const COUNT: &str = "must be at least 1";
 
 impl Sft {
     fn checks(&self) -> Vec<Check> {
@@ -173,11 +186,11 @@ impl Grpo {
     }
 }
 
-fn rate(value: f64) -> bool {
+pub(super) fn rate(value: f64) -> bool {
     value > 0.0 && value <= 1.0
 }
 
-fn share(value: f64) -> bool {
+pub(super) fn share(value: f64) -> bool {
     (0.0..=1.0).contains(&value)
 }
 
@@ -339,6 +352,13 @@ mod tests {
             let path = folder.join(format!("{name}.toml"));
             let recipe = Recipe::open(&path, &[]).unwrap();
             assert!(recipe.sft(&path).is_ok() && recipe.grpo(&path).is_ok(), "{name}");
+            let text = toml::to_string(&recipe).unwrap();
+            assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
+        }
+        for name in ["tearag", "evo_rag"] {
+            let path = folder.join(format!("{name}.toml"));
+            let recipe = Recipe::open(&path, &[]).unwrap();
+            assert!(recipe.sft(&path).is_ok() && recipe.dpo(&path).is_ok(), "{name}");
             let text = toml::to_string(&recipe).unwrap();
             assert_eq!(Recipe::parse(&text, &path, &[]).unwrap(), recipe, "{name}");
         }

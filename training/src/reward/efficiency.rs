@@ -5,7 +5,7 @@ use waymark::metric::{Cost, Searched};
 
 use super::balance::balanced;
 use super::exact::{ExactMatch, overlap};
-use super::{Reward, worth};
+use super::{Beside, Likeness, Reward, worth};
 use crate::sample::{Reward as Worth, Sample};
 
 /// RouteRAG's second stage (§3.2.1 of its paper; `TwoStageRewardManager` of its code): 0 for a wrong answer, else
@@ -42,6 +42,19 @@ impl Reward for Efficiency {
         self.score_at(samples, &costs)
     }
 
+    fn score_beside(&self, samples: &[Sample], beside: &[Beside<'_>], _: &Likeness) -> Vec<Worth> {
+        let costs: Vec<f64> = beside.iter().map(|beside| beside.cost).collect();
+        self.score_at(samples, &costs)
+    }
+}
+
+/// What an answer is worth at an efficiency.
+pub(super) fn paid(em: f64, efficiency: f64) -> f64 {
+    if em > 0.0 { em + efficiency } else { 0.0 }
+}
+
+impl Efficiency {
+    /// What samples are worth whose searches cost so much.
     fn score_at(&self, samples: &[Sample], costs: &[f64]) -> Vec<Worth> {
         let lengths: Vec<usize> = samples.iter().map(|sample| sample.tokens.len()).collect();
         let efficiencies = efficiencies(&self.pairing.assign(costs, &lengths));
@@ -54,14 +67,7 @@ impl Reward for Efficiency {
         };
         samples.iter().zip(efficiencies).zip(costs).map(score).collect()
     }
-}
 
-/// What an answer is worth at an efficiency.
-pub(super) fn paid(em: f64, efficiency: f64) -> f64 {
-    if em > 0.0 { em + efficiency } else { 0.0 }
-}
-
-impl Efficiency {
     fn cost_of(&self, sample: &Sample) -> f64 {
         let searches = sample.evidence.iter().map(|found| Searched {
             mode: found.mode,

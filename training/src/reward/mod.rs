@@ -10,10 +10,13 @@
 //! | `searcher` | R1-Searcher | form, cover-EM or F1 |
 //! | `graphrag_r1` | GraphRAG-R1 | attenuation of searches, cost-aware F1 |
 //! | `path_router` | PathRouter | F1, support and shape; weights of advantages |
-//! | `evo_rag` | EVO-RAG | weights of step rewards over time |
+//! | `tearag` | TeaRAG | F1, form, and how much of the gold passages a path came by |
+//! | `evo_rag` | EVO-RAG | step rewards, and their weights over time |
 //! | `extract` | | the answer in a decoded sequence |
+//! | `judge`, `beside`, `likeness` | | a reward at work, and what it may look at besides the trajectory |
 
 mod balance;
+mod beside;
 mod efficiency;
 pub mod evo_rag;
 mod exact;
@@ -21,18 +24,26 @@ pub mod extract;
 mod format;
 pub mod graph_r1;
 pub mod graphrag_r1;
+mod judge;
+mod likeness;
 pub mod path_router;
 pub mod searcher;
+pub mod tearag;
 
 pub use balance::balanced;
+pub use beside::Beside;
 pub use efficiency::{Efficiency, Pairing, efficiencies, percentile};
 pub use exact::ExactMatch;
 pub use format::{Form, FormatBonus};
+pub use judge::Judge;
+pub use likeness::Likeness;
 
+#[cfg(test)]
+mod loops;
 #[cfg(test)]
 mod others;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use serde::{Deserialize, Serialize};
 use waymark::metric::Cost;
@@ -45,10 +56,16 @@ pub trait Reward: std::fmt::Debug + Send + Sync {
     /// trajectories of one training step.
     fn score(&self, samples: &[Sample]) -> Vec<Worth>;
 
-    /// As [`score`](Self::score), where it is known already what the searches of each sample cost. A reward that does not
-    /// look at that is the same.
-    fn score_at(&self, samples: &[Sample], costs: &[f64]) -> Vec<Worth> {
-        let _ = costs;
+    /// Texts of a sample, or beside it, that it compares by their likeness.
+    fn texts(&self, sample: &Sample, beside: &Beside<'_>) -> Vec<String> {
+        let _ = (sample, beside);
+        Vec::new()
+    }
+
+    /// As [`score`](Self::score), where more is known of each sample than it says itself, and how alike its
+    /// [`texts`](Self::texts) are. A reward that does not look at that is the same.
+    fn score_beside(&self, samples: &[Sample], beside: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
+        let _ = (beside, likeness);
         self.score(samples)
     }
 
@@ -76,6 +93,11 @@ pub enum Choice {
     Attenuated(graphrag_r1::Attenuated),
     /// [`graphrag_r1::CostAware`].
     CostAware(graphrag_r1::CostAware),
+    /// [`tearag::TeaRag`].
+    #[serde(rename = "tearag")]
+    TeaRag(tearag::TeaRag),
+    /// [`evo_rag::EvoRag`].
+    EvoRag(evo_rag::EvoRag),
 }
 
 impl Choice {
@@ -89,6 +111,8 @@ impl Choice {
             Choice::PathRouter(reward) => Box::new(reward),
             Choice::Attenuated(reward) => Box::new(reward),
             Choice::CostAware(reward) => Box::new(reward),
+            Choice::TeaRag(reward) => Box::new(reward),
+            Choice::EvoRag(reward) => Box::new(reward),
         }
     }
 

@@ -182,7 +182,7 @@ fn searches_are_paid_by_their_work() {
 }
 
 /// A reply after searches that found nothing, with the seconds that they took.
-pub(super) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
+pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
     let evidence = searches.iter().zip(1..).map(|(&(mode, seconds), turn)| Retrieved {
         turn,
         mode,
@@ -222,5 +222,7 @@ pub(super) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         timings: Timings::default(),
         reward: None,
         advantage: None,
+        preferred_to: Vec::new(),
+        reference: None,
     }
 }

@@ -76,6 +76,10 @@ pub(super) const ANSWERS: &[Known] = &[
         .close()
         .of(&[("format_valid", "valid form"), ("answered", "answered")]),
     Look::new("Flat groups").note("all of a group earned the same").unit(Unit::Share).of(&[("flat_groups", "flat")]),
+    Look::new("Pairs").note("of a round").exact().of(&[("pairs", "pairs")]),
+    Look::new("Reward of pairs")
+        .note("mean over a round's pairs")
+        .of(&[("chosen_reward", "chosen"), ("rejected_reward", "rejected")]),
     Look::new("Merit")
         .note("of questions kept aside; the highest is the best step of a stage")
         .close()
@@ -101,6 +105,14 @@ pub(super) const LEARNING: &[Known] = &[
         .unit(Unit::Share)
         .close()
         .of(&[("accuracy", "training"), ("validation_accuracy", "validation")]),
+    Look::new("Preference loss").note("without the likelihood of what is chosen").of(&[("preference_loss", "loss")]),
+    Look::new("Margin").note("of chosen trajectories over rejected ones").of(&[("margin", "margin")]),
+    Look::new("Order of pairs")
+        .note("share in which the chosen trajectory is ahead")
+        .unit(Unit::Share)
+        .close()
+        .of(&[("pair_accuracy", "ahead")]),
+    Look::new("Likelihood of what is chosen").note("negative, nats per token").close().of(&[("nll", "NLL")]),
     Look::new("Policy loss").note("clipped surrogate alone").close().of(&[("policy_loss", "policy loss")]),
     Look::new("KL to the reference").note("k3, mean per token").of(&[("kl", "KL")]),
     Look::new("Entropy").note("nats, mean per token").of(&[("entropy", "entropy")]),

@@ -1,12 +1,12 @@
-//! The numbers of a step.
+//! The numbers of a step's rollouts.
 
 use waymark::engine::Origin;
 
-use crate::rollout::Rollout;
+use crate::rollout::{Field, Rollout};
 use crate::run::Row;
 
 /// Adds what the rollouts of a step tell: answers, form, searches and lengths, as means over trajectories.
-pub(super) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
+pub(crate) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
     // The sum of nothing is −0, and would be shown as such.
     let mean =
         |value: &dyn Fn(&Rollout) -> f64| rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64 + 0.0;
@@ -36,8 +36,19 @@ pub(super) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
         .with("response_tokens", policy + observed)
 }
 
+/// Adds what the questions that each field is measured with say of the policy as it is served; `rollouts` are those of all
+/// fields, in their order.
+pub(crate) fn served(mut row: Row, fields: &[Field], mut rollouts: &[Rollout]) -> Row {
+    for field in fields.iter().filter(|field| !field.validation.is_empty()) {
+        let (own, others) = rollouts.split_at(field.validation.len());
+        row = measured(row, &field.name, own);
+        rollouts = others;
+    }
+    row
+}
+
 /// Adds what the questions of `field` say of the policy as it is served, named `field/…`.
-pub(super) fn measured(row: Row, field: &str, rollouts: &[Rollout]) -> Row {
+fn measured(row: Row, field: &str, rollouts: &[Rollout]) -> Row {
     let mean =
         |value: &dyn Fn(&Rollout) -> f64| rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64 + 0.0;
     row.with(format!("{field}/em"), mean(&|rollout| rollout.row.em))
@@ -51,7 +62,7 @@ pub(super) fn measured(row: Row, field: &str, rollouts: &[Rollout]) -> Row {
 }
 
 /// Adds how far rewards differ within groups, and how many groups have nothing to teach.
-pub(super) fn groups(row: Row, groups: &[usize], rewards: &[f64]) -> Row {
+pub(crate) fn groups(row: Row, groups: &[usize], rewards: &[f64]) -> Row {
     let mut order: Vec<usize> = (0..groups.len()).collect();
     order.sort_by_key(|&place| groups[place]);
     let (mut deviations, mut flat, mut count) = (0.0, 0, 0usize);
@@ -67,14 +78,14 @@ pub(super) fn groups(row: Row, groups: &[usize], rewards: &[f64]) -> Row {
 }
 
 /// Whether all rewards of a group are the same.
-pub(super) fn is_flat(mut rewards: impl Iterator<Item = f64>) -> bool {
+pub(crate) fn is_flat(mut rewards: impl Iterator<Item = f64>) -> bool {
     let first = rewards.next();
     rewards.all(|reward| Some(reward) == first)
 }
 
 /// Adds how far the learner's log-probabilities are from those at sampling time: mean and largest absolute difference, in
 /// nats, over the tokens that were sampled.
-pub(super) fn drift(row: Row, rollouts: &[&Rollout], recomputed: &[Vec<f32>]) -> Row {
+pub(crate) fn drift(row: Row, rollouts: &[&Rollout], recomputed: &[Vec<f32>]) -> Row {
     let (mut sum, mut most, mut count) = (0.0, 0.0f64, 0usize);
     for (rollout, recomputed) in rollouts.iter().zip(recomputed) {
         let (mask, sampled) = (rollout.sample.loss_mask(), rollout.sample.sampled_logprobs());

@@ -1,4 +1,4 @@
-//! EVO-RAG's weights of step rewards (§3.2 and Table 1 of the paper; there is no program).
+//! EVO-RAG's weights of step rewards (§3.2 and Table 1 of its paper).
 
 use serde::{Deserialize, Serialize};
 
@@ -29,10 +29,11 @@ const CORNERS: [[f64; 7]; 3] = [
 ];
 
 /// The two stages of training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// Discovery.
+    #[default]
     First,
     /// Refinement.
     Second,

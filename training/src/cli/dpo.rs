@@ -1,0 +1,147 @@
+//! `train dpo`: learning from preferences.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use toml::{Table, Value};
+use waymark::cli::logging;
+use waymark::config::LogFormat;
+use waymark_models::gradient::Learner;
+
+use super::asked::{self, Asked};
+use super::bar::Bar;
+use super::field::{Asking, Facts};
+use super::machine::{Base, Machine};
+use super::plan;
+use super::producer::Producer;
+use super::rolling::Rolling;
+use crate::dpo::{self, Campaign, Goal};
+use crate::ledger::Ledger;
+use crate::recipe::Recipe;
+use crate::recipe::dpo::Reference;
+use crate::run::Metrics;
+
+/// Learns from preferences between its own trajectories, by DPO.
+///
+/// Each round, the policy answers questions several times in the engine it is served by; the recipe's reward and rule say
+/// which trajectories are preferred to which, and a few epochs over these pairs make the preferred ones more probable than
+/// the others. An adapter is learnt, or every weight where the recipe has none. RUN gets metrics, all trajectories with what
+/// each was preferred to, checkpoints, and in RUN/policy that of the best round of the last stage: the one with the highest
+/// EM on the validation questions, or the last round where there are none. A run that was killed goes on when the same
+/// command is given again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  train dpo --recipe training/recipes/tearag.toml --init runs/sft --questions nq.jsonl --index wiki.index \\
+            --questions hotpotqa.jsonl --index wiki.index --out runs/tearag --dry-run
+  train dpo --recipe training/recipes/evo_rag.toml --questions hotpotqa.jsonl --index hotpotqa.index --out runs/evo_rag
+  train show runs/evo_rag/samples.jsonl --step 1      what was preferred to what")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    asked: Asked,
+
+    /// The policy or run to begin with; without it the base model as it is.
+    #[arg(long, value_name = "DIR")]
+    init: Option<PathBuf>,
+
+    #[command(flatten)]
+    asking: Asking,
+
+    /// The run's folder.
+    #[arg(long, value_name = "RUN")]
+    out: PathBuf,
+
+    #[command(flatten)]
+    rolling: Rolling,
+
+    #[command(flatten)]
+    machine: Machine,
+}
+
+impl Args {
+    pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
+        logging::start(log, "info", LogFormat::Text)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.train())
+    }
+
+    async fn train(self) -> anyhow::Result<()> {
+        let recipe = self.asked.open()?;
+        let settings = recipe.dpo(&self.asked.recipe)?;
+        let device = self.rolling.device(&recipe)?;
+        let sheets = self.asking.sheets("dpo.validation", settings.validation)?;
+        let team = self.machine.team();
+        let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
+        let take = |dir: &PathBuf| asked::take("--init", dir, &recipe, &base, &mut learner);
+        let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
+        let measured = settings.reference == Reference::Initial;
+        let initial = if measured { learner.values().to_vec() } else { Vec::new() };
+        let policy = recipe.policy()?;
+        let exchange = tempfile::tempdir()?;
+        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, &self.machine)?;
+        let trained = async {
+            let embedder = self.asking.embedder(&team, &self.machine)?;
+            let stages = settings.stages.iter().zip(1..);
+            let goals: Vec<Goal> =
+                stages.map(|(stage, number)| Goal::of(stage, number, settings, Arc::clone(&embedder))).collect();
+            let supported = goals.iter().any(|goal| goal.reward.needs_support());
+            let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), supported)?;
+            let campaign = Campaign {
+                settings,
+                seed: recipe.seed,
+                goals: &goals,
+                fields: &fields,
+                policy: &policy,
+                engine: &runtime.engine,
+                initial: &initial,
+                exchange: exchange.path().join("adapter"),
+            };
+            self.run_campaign(&campaign, &recipe, &base, origin, over, &mut learner).await
+        };
+        let trained = trained.await;
+        // Whatever came of it.
+        runtime.engine.end(device.step_limit).await;
+        trained
+    }
+
+    /// What was asked for: the plan of it, or the training.
+    async fn run_campaign(
+        &self,
+        campaign: &Campaign<'_>,
+        recipe: &Recipe,
+        base: &Base,
+        (before, init): (Option<Table>, String),
+        over: Facts,
+        learner: &mut Learner,
+    ) -> anyhow::Result<()> {
+        if self.asked.dry_run {
+            return plan::dpo(recipe, campaign, learner, self.rolling.kv_bytes()).await;
+        }
+        let mut facts: Vec<(&str, Value)> = vec![("weights", base.id.clone().into())];
+        facts.extend(over);
+        facts.extend(asked::device(learner));
+        facts.push(("init", init.into()));
+        let facts = asked::facts("dpo", recipe, &facts)?;
+        let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
+        const SHOWN: &[&str] = &[
+            "round",
+            "reward",
+            "em",
+            "f1",
+            "pairs",
+            "loss",
+            "margin",
+            "pair_accuracy",
+            "step_seconds",
+            "validation_merit",
+        ];
+        // As long as the round that it stands in; the next one says how long it is.
+        let rows = Metrics::read(&ledger.folder().metrics())?;
+        let end = rows.iter().rev().find_map(|row| row.values.get(dpo::ROUND_END)).map_or(1, |&end| end as u64);
+        let bar = Bar::new("dpo", ledger.state().step, end, SHOWN);
+        let data = asked::fingerprints(&self.asking.questions)?;
+        let mut producer = Producer { bar, recipe, kind: "dpo", data, before, base: &base.path };
+        campaign.train(learner, &mut ledger, &mut producer).await?;
+        producer.finish(&ledger, learner)
+    }
+}

@@ -1,0 +1,54 @@
+//! Which trajectories of a question are preferred to which: one file per rule.
+
+mod siblings;
+mod tearag;
+
+use serde::{Deserialize, Serialize};
+
+pub use siblings::Siblings;
+pub use tearag::TeaRag;
+
+use crate::sample::Sample;
+
+/// A rule as a recipe names it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// [`Siblings`].
+    Siblings(Siblings),
+    /// [`TeaRag`].
+    #[serde(rename = "tearag")]
+    TeaRag(TeaRag),
+}
+
+/// Two trajectories of a question, by their places among all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preference {
+    /// The preferred one.
+    pub chosen: usize,
+    /// The other one.
+    pub rejected: usize,
+}
+
+impl Rule {
+    /// The pairs among the trajectories of one question, which are rewarded.
+    pub fn pairs(&self, group: &[Sample]) -> Vec<Preference> {
+        match self {
+            Rule::Siblings(rule) => rule.pairs(group),
+            Rule::TeaRag(rule) => rule.pairs(group),
+        }
+    }
+
+    /// Whether no trajectory can be both chosen and rejected.
+    pub(crate) fn is_sound(&self) -> bool {
+        match self {
+            Rule::Siblings(rule) => rule.margin >= 0.0,
+            Rule::TeaRag(rule) => rule.wrong < rule.single.min(rule.right) && rule.poor <= rule.reasoned,
+        }
+    }
+}
+
+/// What a trajectory was worth.
+fn total(sample: &Sample) -> f64 {
+    sample.reward.as_ref().map_or(0.0, |reward| reward.total)
+}

@@ -1,0 +1,107 @@
+//! EVO-RAG's pairs: branches that part at the same state.
+
+use serde::{Deserialize, Serialize};
+use waymark::agent::Action;
+
+use super::{Preference, total};
+use crate::sample::Sample;
+
+/// At each state the pair of trajectories that part there by other actions and differ most in their reward, if that is
+/// enough (§3.3 and §3.4 of EVO-RAG's paper). A state is what was done so far: the same actions find the same evidence.
+/// What was thought before them is no part of it. Of equal differences the first counts, in the order of the samples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Siblings {
+    /// By how much the rewards have to differ at least.
+    pub margin: f64,
+}
+
+impl Siblings {
+    /// The pairs of one question: those of the first state first.
+    pub fn pairs(&self, group: &[Sample]) -> Vec<Preference> {
+        let mut pairs = Vec::new();
+        let mut states: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).collect())];
+        while let Some((depth, members)) = states.pop() {
+            let branches = branches(group, &members, depth);
+            pairs.extend(self.widest(group, &branches));
+            // Whoever has no further action is at the end of its branch.
+            let goes_on = |branch: &Vec<usize>| branch.len() > 1 && group[branch[0]].actions.len() > depth;
+            states.extend(branches.into_iter().rev().filter(goes_on).map(|branch| (depth + 1, branch)));
+        }
+        pairs
+    }
+
+    /// The two of different branches that differ most.
+    fn widest(&self, group: &[Sample], branches: &[Vec<usize>]) -> Option<Preference> {
+        let mut best: Option<(f64, Preference)> = None;
+        for (at, branch) in branches.iter().enumerate() {
+            let others = branches.iter().enumerate().filter(|(other, _)| *other != at).flat_map(|(_, other)| other);
+            for (&chosen, &rejected) in branch.iter().flat_map(|one| others.clone().map(move |other| (one, other))) {
+                let ahead = total(&group[chosen]) - total(&group[rejected]);
+                if ahead > 0.0 && ahead >= self.margin && best.is_none_or(|(most, _)| ahead > most) {
+                    best = Some((ahead, Preference { chosen, rejected }));
+                }
+            }
+        }
+        best.map(|(_, pair)| pair)
+    }
+}
+
+/// The members that did the same so far, by what they did next.
+fn branches(group: &[Sample], members: &[usize], depth: usize) -> Vec<Vec<usize>> {
+    let next = |member: usize| -> Option<&Action> { group[member].actions.get(depth).map(|act| &act.action) };
+    let mut branches: Vec<Vec<usize>> = Vec::new();
+    for &member in members {
+        match branches.iter_mut().find(|branch| next(branch[0]) == next(member)) {
+            Some(branch) => branch.push(member),
+            None => branches.push(vec![member]),
+        }
+    }
+    branches
+}
+
+#[cfg(test)]
+mod tests {
+    use waymark::agent::Request;
+
+    use super::*;
+    use crate::reward::tests::searched;
+    use crate::sample::{Act, Reward};
+
+    /// A trajectory that searches for each of the words, of this worth.
+    fn sample(words: &str, worth: f64) -> Sample {
+        let search = |(query, turn): (&str, usize)| {
+            let action = Action::Search(Request::plain(query));
+            Act { turn, action, executed: true, summary: None }
+        };
+        let actions = words.split_whitespace().zip(1..).map(search).collect();
+        let reward = Some(Reward { total: worth, ..Reward::default() });
+        Sample { actions, reward, ..searched("", &[]) }
+    }
+
+    fn pairs(margin: f64, group: &[(&str, f64)]) -> Vec<(usize, usize)> {
+        let group: Vec<Sample> = group.iter().map(|(words, worth)| sample(words, *worth)).collect();
+        let pairs = Siblings { margin }.pairs(&group);
+        pairs.into_iter().map(|Preference { chosen, rejected }| (chosen, rejected)).collect()
+    }
+
+    #[test]
+    fn each_state_gives_the_pair_that_differs_most() {
+        // All part at the beginning, but 0 and 1, and 3 and 4, go a step together.
+        let group = [("a b", 0.4), ("a c", 1.0), ("d", 0.1), ("e f", 0.5), ("e g h", -0.2), ("e g i", 0.3)];
+        assert_eq!(pairs(0.2, &group), [(1, 4), (1, 0), (3, 4), (5, 4)]);
+        assert_eq!(pairs(0.6, &group), [(1, 4), (1, 0), (3, 4)]);
+        assert_eq!(pairs(1.3, &group), []);
+    }
+
+    #[test]
+    fn what_did_the_same_is_no_pair() {
+        assert_eq!(pairs(0.2, &[("a b", 0.0), ("a b", 1.0)]), []);
+        assert_eq!(pairs(0.0, &[("a", 0.5), ("b", 0.5)]), []);
+        // One that ends earlier did something else: nothing.
+        assert_eq!(pairs(0.2, &[("a", 0.0), ("a b", 1.0), ("a", 0.5)]), [(1, 0)]);
+        assert_eq!(pairs(0.2, &[]), []);
+        // Of equals the first.
+        assert_eq!(pairs(0.2, &[("a", 0.0), ("b", 1.0), ("c", 1.0), ("d", 0.0)]), [(1, 0)]);
+    }
+}

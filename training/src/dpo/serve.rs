@@ -1,0 +1,178 @@
+//! The policy at work in the engine: the first step of a round, and measurements on questions it does not learn from.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use waymark::agent::Policy;
+use waymark::evaluate::Question;
+use waymark_models::gradient::Learner;
+
+use super::standing::{MERIT, PAIRS, ROUND_END};
+use super::update::sums;
+use super::{Campaign, Goal, Preference};
+use crate::grpo::{logprobs, logprobs_under};
+use crate::ledger::{Ledger, Watch};
+use crate::pack::Sequence;
+use crate::recipe::dpo::Reference;
+use crate::rollout::{Batch, Field, Plan, Rollout, measure, rollouts, serve};
+use crate::run::Row;
+use crate::sample::Sample;
+use crate::sft::{Lesson, VALIDATION};
+use crate::store::Writer;
+use crate::{TrainError, numbers, order};
+
+impl Campaign<'_> {
+    /// The rollouts of a few questions, for an estimate.
+    ///
+    /// # Errors
+    /// When there is no stage, or engine or file system refuse.
+    pub async fn try_out(&self, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
+        let Some(goal) = self.goals.first() else { return Ok(Vec::new()) };
+        let few = self.questions(1).into_iter().take(4).collect();
+        Ok(self.roll(goal, 1, few, learner).await?.rollouts)
+    }
+
+    /// The questions of a round, counted from 1: each epoch asks all of all fields in an order of its own.
+    pub(super) fn questions(&self, round: u64) -> Vec<(&Field, &Question)> {
+        let all: Vec<_> =
+            self.fields.iter().flat_map(|field| field.questions.iter().map(move |q| (field, q))).collect();
+        let seed = |epoch| order::seed(self.seed, "questions", epoch);
+        let batch = order::batch(all.len(), self.settings.questions.min(all.len()), round - 1, seed);
+        batch.into_iter().map(|place| all[place]).collect()
+    }
+
+    /// The first step of a round: trajectories of the policy as it is, what they are worth, which are preferred to which, and
+    /// how probable the reference finds those. All of it is in the file of samples then.
+    pub(super) async fn begin(
+        &self,
+        goal: &Goal,
+        round: u64,
+        learner: &mut Learner,
+        ledger: &mut Ledger,
+        kept: &mut Writer,
+        watch: &mut dyn Watch,
+    ) -> Result<ControlFlow<()>, TrainError> {
+        let (step, began) = (ledger.state().step + 1, Instant::now());
+        let Batch { rollouts: mut made, failed } = self.roll(goal, step, self.questions(round), learner).await?;
+        let rolled = began.elapsed().as_secs_f64();
+        let worth = goal.reward.score(&made)?;
+        made.iter_mut().zip(worth).for_each(|(rollout, worth)| rollout.sample.reward = Some(worth));
+        let pairs = preferred(goal, &mut made);
+        self.refer(&pairs, &mut made, learner)?;
+        made.iter().try_for_each(|rollout| kept.append(&rollout.sample))?;
+        let sampled: usize = made.iter().map(|rollout| rollout.row.tokens.sampled).sum();
+        let last = step + goal.updates(pairs.len(), self.settings.batch);
+        let row = told(ledger.row(step, &goal.phase), &made, &pairs)
+            .with("failed", failed as f64)
+            .with("round", round as f64)
+            .with(ROUND_END, last as f64)
+            .with("rollout_seconds", rolled)
+            .with("rollout_tokens_per_second", sampled as f64 / rolled)
+            .with("step_seconds", began.elapsed().as_secs_f64());
+        ledger.note(&row)?;
+        ledger.advance(step);
+        let go_on = watch.row(&row);
+        if pairs.is_empty() {
+            tracing::warn!(round, stage = goal.phase, "no pair in a round, which teaches nothing: look at its samples");
+        }
+        if go_on.is_continue() {
+            kept.sync()?;
+            ledger.save(learner, &ledger.fresh(learner))?;
+            watch.saved(ledger, learner)?;
+        }
+        Ok(go_on)
+    }
+
+    async fn roll(
+        &self,
+        goal: &Goal,
+        step: u64,
+        questions: Vec<(&Field, &Question)>,
+        learner: &Learner,
+    ) -> Result<Batch, TrainError> {
+        let policy = self.serve(learner).await?;
+        let Self { seed, settings, .. } = *self;
+        let (group, concurrent) = (settings.group, settings.concurrent);
+        let plan = Plan { sampling: &settings.sampling, group, concurrent, seed, step, cost: goal.cost };
+        rollouts(&policy, &questions, &plan).await
+    }
+
+    async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
+        serve(self.policy, self.engine, &self.exchange, learner).await
+    }
+
+    /// Notes how probable the reference finds the trajectories of the pairs, where there is one.
+    fn refer(&self, pairs: &[Preference], made: &mut [Rollout], learner: &mut Learner) -> Result<(), TrainError> {
+        let members: BTreeSet<usize> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
+        let lessons: Vec<Lesson> = members.iter().map(|&member| Lesson::new(&made[member].sample)).collect();
+        let sequences: Vec<Sequence<'_>> = lessons.iter().map(Lesson::sequence).collect();
+        let tokens = self.settings.pack_tokens;
+        let known = match self.settings.reference {
+            Reference::None => return Ok(()),
+            Reference::Round => logprobs(learner, &sequences, tokens, false)?,
+            Reference::Initial => logprobs_under(learner, self.initial, &sequences, tokens)?,
+        };
+        for (&member, known) in members.iter().zip(sums(&known)) {
+            made[member].sample.reference = Some(known);
+        }
+        Ok(())
+    }
+
+    /// Measures the policy as it is served, on questions it does not learn from. The best round is the one with the highest
+    /// mean EM; none of the first `before` steps.
+    pub(super) async fn validate(
+        &self,
+        before: u64,
+        learner: &Learner,
+        ledger: &mut Ledger,
+        watch: &mut dyn Watch,
+    ) -> Result<ControlFlow<()>, TrainError> {
+        if self.fields.iter().all(|field| field.validation.is_empty()) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let step = ledger.state().step;
+        let (concurrent, cost) = (self.settings.concurrent, self.settings.cost);
+        let policy = self.serve(learner).await?;
+        let made = measure(&policy, self.fields, concurrent, self.seed, cost).await?;
+        let merit = made.iter().map(|rollout| rollout.row.em).sum::<f64>() / made.len().max(1) as f64;
+        let row = numbers::served(ledger.row(step, VALIDATION).with(MERIT, merit), self.fields, &made);
+        if step > 0 {
+            ledger.measured(merit, before);
+        }
+        ledger.note(&row)?;
+        Ok(watch.row(&row))
+    }
+}
+
+/// Chooses the pairs among the trajectories of each question, which lie side by side, and notes them there. They are by place
+/// among all.
+fn preferred(goal: &Goal, made: &mut [Rollout]) -> Vec<Preference> {
+    let (mut pairs, mut first) = (Vec::new(), 0);
+    for group in made.chunk_by(|one, other| one.group == other.group) {
+        let samples: Vec<Sample> = group.iter().map(|rollout| rollout.sample.clone()).collect();
+        let own = goal.rule.pairs(&samples).into_iter();
+        pairs.extend(own.map(|pair| Preference { chosen: first + pair.chosen, rejected: first + pair.rejected }));
+        first += group.len();
+    }
+    for &Preference { chosen, rejected } in &pairs {
+        let other = made[rejected].sample.id.clone();
+        made[chosen].sample.preferred_to.push(other);
+    }
+    pairs
+}
+
+/// The numbers of a round's trajectories and of the pairs among them.
+fn told(row: Row, made: &[Rollout], pairs: &[Preference]) -> Row {
+    let rewards: Vec<f64> =
+        made.iter().map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)).collect();
+    let groups: Vec<usize> = made.iter().map(|rollout| rollout.group).collect();
+    let row = numbers::groups(numbers::rollouts(row, made), &groups, &rewards);
+    let row = row.with(PAIRS, pairs.len() as f64);
+    if pairs.is_empty() {
+        return row;
+    }
+    let mean =
+        |of: fn(&Preference) -> usize| pairs.iter().map(|pair| rewards[of(pair)]).sum::<f64>() / pairs.len() as f64;
+    row.with("chosen_reward", mean(|pair| pair.chosen)).with("rejected_reward", mean(|pair| pair.rejected))
+}

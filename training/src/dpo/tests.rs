@@ -1,0 +1,176 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use waymark::agent::Sampling;
+use waymark::cli::embedding::Embedding;
+use waymark::evaluate::Question;
+use waymark::metric::Cost;
+use waymark_models::weights::Weights;
+
+use super::*;
+use crate::recipe::Optimizer;
+use crate::recipe::dpo::Reference;
+use crate::reward::Judge;
+use crate::sample::Sample;
+use crate::schedule::Shape;
+use crate::store;
+use crate::tiny::{self, Even, engine};
+
+fn settings() -> Dpo {
+    Dpo {
+        learning_rate: 1e-2,
+        schedule: Shape::Constant,
+        warmup: 0.0,
+        questions: 4,
+        group: 8,
+        batch: 3,
+        pack_tokens: 400,
+        beta: 0.2,
+        reference: Reference::Round,
+        sampling: Sampling { temperature: Some(1.0), top_p: Some(0.95), ..Sampling::default() },
+        concurrent: 16,
+        cost: Cost::default(),
+        validation: 0,
+        save_every: 2,
+        keep_last: 2,
+        stages: Vec::new(),
+    }
+}
+
+fn goal(phase: &str, rounds: usize, begins: Begins) -> Goal {
+    Goal {
+        phase: phase.into(),
+        rounds,
+        patience: 0,
+        epochs: 2,
+        begins,
+        terms: Terms { beta: 0.2, nll: 0.1 },
+        reward: Judge::new(Box::new(Even), Arc::new(Embedding::Mock)),
+        rule: Rule::Siblings(Siblings { margin: 0.1 }),
+        cost: Cost::default(),
+    }
+}
+
+/// Trains what `learner` learns in `dir`, two stages of rounds; breaks off after each row that `stop` says.
+async fn run(
+    mut learner: Learner,
+    weights: &Weights,
+    dir: &Path,
+    settings: &Dpo,
+    rounds: [usize; 2],
+    mut stop: impl FnMut(&Row) -> bool + Send,
+) -> Vec<f32> {
+    let question = |text: &str| Question { id: text.into(), question: text.into(), ..Question::default() };
+    let runtime = engine(weights);
+    let field = Field {
+        name: "bandit".into(),
+        runtime: runtime.clone(),
+        index: None,
+        questions: ["which arm?", "which arm now?", "and now, which arm?", "this one?", "that one?"]
+            .map(question)
+            .to_vec(),
+        validation: vec![question("what is measured?")],
+    };
+    let text = "name = \"bandit\"\nprotocol = \"plain\"\n[budget]\nturn_tokens = 8\nsampled_tokens = 8\n";
+    let policy = Policy::parse(text, Path::new("policy.toml")).unwrap();
+    let initial = learner.values().to_vec();
+    let exchange = tempfile::tempdir().unwrap();
+    let campaign = Campaign {
+        settings,
+        seed: 11,
+        goals: &[goal("dpo1", rounds[0], Begins::Last), goal("dpo2", rounds[1], Begins::Best)],
+        fields: &[field],
+        policy: &policy,
+        engine: &runtime.engine,
+        initial: &initial,
+        exchange: exchange.path().join("adapter"),
+    };
+    let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
+    let mut watch = |row: &Row| if stop(row) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    campaign.train(&mut learner, &mut ledger, &mut watch).await.unwrap();
+    learner.values().to_vec()
+}
+
+fn numbers(dir: &Path, name: &str) -> Vec<f64> {
+    let rows = Metrics::read(&dir.join("metrics.jsonl")).unwrap();
+    rows.iter().filter_map(|row| row.values.get(name).copied()).collect()
+}
+
+fn mean(part: &[f64]) -> f64 {
+    part.iter().sum::<f64>() / part.len() as f64
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_preferred_becomes_more_probable() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    for reference in [Reference::Initial, Reference::Round, Reference::None] {
+        let dir = temp.path().join(format!("{reference:?}"));
+        let settings = Dpo { reference, ..settings() };
+        run(tiny::learner(&weights), &weights, &dir, &settings, [6, 2], |_| false).await;
+        let (reward, pairs) = (numbers(&dir, "reward"), numbers(&dir, standing::PAIRS));
+        assert_eq!((reward.len(), pairs.len()), (8, 8));
+        assert!(mean(&reward[6..]) > mean(&reward[..2]) + 0.1, "{reference:?}: {reward:?}");
+        let (chosen, rejected) = (numbers(&dir, "chosen_reward"), numbers(&dir, "rejected_reward"));
+        assert!(chosen.iter().zip(&rejected).all(|(chosen, rejected)| *chosen > rejected + 0.099));
+        // Four pairs a round, three a step, twice: a step of rollouts and four more.
+        let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+        assert_eq!(samples.len(), 8 * 32);
+        let steps: Vec<u64> = samples.chunk_by(|a, b| a.step == b.step).map(|round| round[0].step).collect();
+        let lasts: Vec<u64> = pairs.iter().map(|&pairs| 1 + 2 * (pairs as u64).div_ceil(3)).collect();
+        assert_eq!(steps, (0..8).map(|at| 1 + lasts[..at].iter().sum::<u64>()).collect::<Vec<_>>());
+        // What a pair is measured from is noted, and where that is the policy itself, nobody is ahead at first.
+        let noted = |sample: &Sample| sample.reference.is_some();
+        assert_eq!(samples.iter().any(noted), reference != Reference::None);
+        let margins = numbers(&dir, "margin");
+        assert_eq!(margins[0].abs() < 1e-4, reference != Reference::None, "{margins:?}");
+        assert_eq!(numbers(&dir, "preference_loss").len(), margins.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_training_ends_in_the_same_weights() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    for learner in [tiny::learner, tiny::whole] {
+        let dir = temp.path().join(format!("{}", learner(&weights).values().len()));
+        std::fs::create_dir(&dir).unwrap();
+        let (whole, parts) = (dir.join("whole"), dir.join("parts"));
+        let settings = Dpo { reference: Reference::Initial, ..settings() };
+        let wanted = run(learner(&weights), &weights, &whole, &settings, [2, 2], |_| false).await;
+        // In a round's rollouts, between its steps, at its end, and where the next stage takes the best round again.
+        let last = numbers(&whole, ROUND_END)[1] as u64;
+        for stop in [1, 3, 5, 8, last, last + 1, last + 3] {
+            run(learner(&weights), &weights, &parts, &settings, [2, 2], |row| row.step == stop).await;
+        }
+        let found = run(learner(&weights), &weights, &parts, &settings, [2, 2], |_| false).await;
+        assert!(found == wanted, "{} values", wanted.len());
+        for name in ["reward", "loss", "margin", "gradient_norm", "bandit/em", standing::PAIRS] {
+            assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
+        }
+        let read = |dir: &Path| -> Vec<_> {
+            let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+            samples.into_iter().map(|sample| (sample.id, sample.tokens, sample.preferred_to)).collect()
+        };
+        assert_eq!(read(&parts), read(&whole));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_can_begin_with_the_best_round_before_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let dir = temp.path().join("run");
+    let settings = Dpo { keep_last: 100, ..settings() };
+    run(tiny::learner(&weights), &weights, &dir, &settings, [3, 1], |_| false).await;
+    let ends = numbers(&dir, ROUND_END);
+    let checkpoints = crate::run::Checkpoints::new(dir.join("checkpoints"), 100);
+    let at = |round: usize, further: u64| checkpoints.load(ends[round] as u64 + further, Optimizer::default()).unwrap();
+    // Nothing is ever right, and of equal rounds the first is the best.
+    let begun = at(2, 1);
+    assert_eq!(begun.state.best, Some((ends[0] as u64, 0.0)));
+    assert!(begun.values == at(0, 0).values && begun.values != at(2, 0).values);
+    assert_eq!(begun.optimizer.steps(), 0);
+}

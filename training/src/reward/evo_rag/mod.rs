@@ -1,0 +1,125 @@
+//! EVO-RAG's rewards of single steps (§3.2 of its paper; there is no program).
+
+mod weights;
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use waymark::agent::Action;
+use waymark::metric::{exact_match, f1};
+
+use super::{Beside, Likeness, Reward, worth};
+use crate::sample::{Act, Reward as Worth, Sample};
+
+pub use weights::{Stage, Steps};
+
+/// From this share of the longest episode on a search that is like an earlier one costs its action (§3.2, `r_act`).
+const LATE: f64 = 0.3;
+
+/// The sum over all steps of their rewards, each weighed by stage and time (eq. 1 and 2). A step is a turn; the first is made
+/// at time 0, as in the paper's algorithm 1.
+///
+/// Of a refusal a language model is to say whether it is right (§3.2: ChatGPT-4o, on the evidence so far). Here evidence is
+/// enough once every supporting passage was found and none of those searches was withdrawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvoRag {
+    /// Which weights.
+    pub stage: Stage,
+    /// T_max: steps of the longest episode.
+    pub steps: usize,
+}
+
+impl Default for EvoRag {
+    fn default() -> Self {
+        EvoRag { stage: Stage::First, steps: 20 }
+    }
+}
+
+impl EvoRag {
+    /// The rewards of each step, not yet weighed.
+    fn rewards(&self, sample: &Sample, likeness: &Likeness) -> Vec<Steps> {
+        let mut queries: Vec<&str> = Vec::new();
+        let mut rewards = Vec::with_capacity(sample.actions.len());
+        for (time, act) in sample.actions.iter().enumerate() {
+            let mut own = Steps { step: -1.0, ..Steps::default() };
+            match &act.action {
+                Action::Search(request) => {
+                    own.retrieval_bonus = if finds(sample, act.turn) { 1.0 } else { -1.0 };
+                    let most = queries.iter().map(|query| likeness.cosine(query, &request.query)).reduce(f32::max);
+                    own.overlap = most.map_or(0.0, |most| -f64::from(most));
+                    let late = time as f64 >= LATE * self.steps as f64;
+                    own.retrieval_action = if late && own.overlap < 0.0 { -1.0 } else { 0.0 };
+                    queries.push(&request.query);
+                }
+                Action::Backtrack => own.backtrack = -1.0,
+                Action::Refuse { .. } => own.refusal = if is_enough(sample, act.turn) { -1.0 } else { 1.0 },
+                Action::Answer { .. } | Action::Invalid => {}
+            }
+            rewards.push(own);
+        }
+        if let (Some(last), Some(answer)) = (rewards.last_mut(), sample.answer.as_deref()) {
+            let em = f64::from(u8::from(exact_match(answer, &sample.golds)));
+            last.answer = 0.5 * (em + f1(answer, &sample.golds));
+        }
+        rewards
+    }
+}
+
+impl Reward for EvoRag {
+    fn needs_support(&self) -> bool {
+        true
+    }
+
+    fn texts(&self, sample: &Sample, _: &Beside<'_>) -> Vec<String> {
+        let query = |act: &Act| match &act.action {
+            Action::Search(request) => Some(request.query.clone()),
+            _ => None,
+        };
+        sample.actions.iter().filter_map(query).collect()
+    }
+
+    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+        self.score_beside(samples, &[], &Likeness::default())
+    }
+
+    fn score_beside(&self, samples: &[Sample], _: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
+        let score = |sample: &Sample| {
+            let rewards = self.rewards(sample, likeness);
+            let weighed = rewards.iter().enumerate().map(|(time, own)| {
+                let weights = Steps::weights(self.stage, time, self.steps);
+                weights.weighed(own)
+            });
+            // The sum of nothing is −0, and would be shown as such.
+            let sum = |of: fn(&Steps) -> f64| rewards.iter().map(of).sum::<f64>() + 0.0;
+            let parts = [
+                ("retrieval_bonus", sum(|own| own.retrieval_bonus)),
+                ("retrieval_action", sum(|own| own.retrieval_action)),
+                ("overlap", sum(|own| own.overlap)),
+                ("backtrack", sum(|own| own.backtrack)),
+                ("refusal", sum(|own| own.refusal)),
+                ("step", sum(|own| own.step)),
+                ("answer", sum(|own| own.answer)),
+            ];
+            worth(weighed.sum::<f64>() + 0.0, parts)
+        };
+        samples.iter().map(score).collect()
+    }
+}
+
+/// Whether the search of a turn found a supporting passage.
+fn finds(sample: &Sample, turn: usize) -> bool {
+    let mut found = sample.evidence.iter().filter(|found| found.turn == turn).flat_map(|found| &found.passages);
+    found.any(|(id, _)| sample.supporting.contains(id))
+}
+
+/// Whether all that the question takes was found up to a turn, by searches that stood then.
+fn is_enough(sample: &Sample, turn: usize) -> bool {
+    let stands = |withdrawn: Option<usize>| withdrawn.is_none_or(|by| by > turn);
+    let before = sample.evidence.iter().filter(|found| found.turn < turn && stands(found.withdrawn));
+    let found: HashSet<&String> = before.flat_map(|found| &found.passages).map(|(id, _)| id).collect();
+    !sample.supporting.is_empty() && sample.supporting.iter().all(|id| found.contains(id))
+}
+
+#[cfg(test)]
+mod tests;

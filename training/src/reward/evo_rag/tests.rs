@@ -1,0 +1,103 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use waymark::agent::Request;
+use waymark::cli::embedding::Embedding;
+use waymark_index::Mode;
+
+use super::super::tests::searched;
+use super::*;
+use crate::sample::{Act, Retrieved};
+
+/// What a turn asks for, and what a search of it finds.
+type Turn<'a> = (Action, &'a [&'a str]);
+
+fn search(query: &str) -> Action {
+    Action::Search(Request::plain(query))
+}
+
+fn sample(turns: &[Turn<'_>], answer: Option<&str>) -> Sample {
+    let mut sample = searched("", &[]);
+    for ((action, found), turn) in turns.iter().zip(1..) {
+        sample.actions.push(Act { turn, action: action.clone(), executed: true, summary: None });
+        if let Action::Search(_) = action {
+            let one = searched("", &[(Mode::Passage, 0.1)]).evidence.remove(0);
+            let passages = found.iter().map(|id| ((*id).to_owned(), 1.0)).collect();
+            sample.evidence.push(Retrieved { turn, passages, ..one });
+        }
+    }
+    sample.answer = answer.map(str::to_owned);
+    sample.golds = vec!["red house".to_owned()];
+    sample.supporting = vec!["a".to_owned(), "b".to_owned()];
+    sample
+}
+
+/// The rewards of each step of an episode whose queries were embedded.
+fn rewards(sample: &Sample) -> Vec<Steps> {
+    let reward = EvoRag::default();
+    let embedder: Arc<dyn waymark_index::Embed> = Arc::new(Embedding::Mock);
+    let likeness = Likeness::of(embedder.as_ref(), reward.texts(sample, &Beside::default())).unwrap();
+    reward.rewards(sample, &likeness)
+}
+
+#[test]
+fn each_action_is_paid_as_the_paper_says() {
+    let answer = Action::Answer { text: "the house".to_owned() };
+    let turns: &[Turn<'_>] =
+        &[(search("one two"), &["x", "a"]), (search("one two"), &["x"]), (Action::Backtrack, &[]), (answer, &[])];
+    let found = rewards(&sample(turns, Some("the house")));
+    let step = Steps { step: -1.0, ..Steps::default() };
+    assert_eq!(found[0], Steps { retrieval_bonus: 1.0, ..step });
+    // The same query again is as like the first as can be; it is early enough to cost no action.
+    let again = found[1];
+    assert!((again.overlap + 1.0).abs() < 1e-6 && again.retrieval_bonus == -1.0 && again.retrieval_action == 0.0);
+    assert_eq!(found[2], Steps { backtrack: -1.0, ..step });
+    // No exact match; of "house" and "red house" precision is 1 and recall ½.
+    assert!((found[3].answer - 0.5 * (2.0 / 3.0)).abs() < 1e-12, "{:?}", found[3]);
+}
+
+#[test]
+fn late_searches_cost_their_action_where_another_was_like_them() {
+    let mut turns: Vec<Turn<'_>> = vec![(Action::Invalid, &[]); 5];
+    turns.push((search("one two"), &[]));
+    turns.push((search("one three"), &[]));
+    let found = rewards(&sample(&turns, None));
+    // Steps are counted from 0, and 6 of 20 is a share of 0.3.
+    assert_eq!((found[5].retrieval_action, found[6].retrieval_action), (0.0, -1.0));
+    assert!(found[6].overlap < -0.4 && found[6].overlap > -1.0, "{:?}", found[6]);
+    let alone: Vec<Turn<'_>> =
+        turns[..5].iter().cloned().chain([(Action::Invalid, &[][..]), turns[6].clone()]).collect();
+    assert_eq!(rewards(&sample(&alone, None))[6].retrieval_action, 0.0, "there is no query that it could be like");
+}
+
+#[test]
+fn refusing_is_right_until_all_that_it_takes_was_found_and_stands() {
+    let refuse = Action::Refuse { text: String::new() };
+    let both: &[Turn<'_>] = &[(search("one"), &["a"]), (search("two"), &["b"]), (refuse.clone(), &[])];
+    let last = |sample: &Sample| rewards(sample).last().unwrap().refusal;
+    let whole = sample(both, None);
+    assert_eq!(last(&whole), -1.0);
+    assert_eq!(last(&sample(&both[1..], None)), 1.0);
+    let mut withdrawn = whole.clone();
+    withdrawn.evidence[1].withdrawn = Some(3);
+    assert_eq!(last(&withdrawn), 1.0);
+    withdrawn.evidence[1].withdrawn = Some(4);
+    assert_eq!(last(&withdrawn), -1.0);
+    let unknown = Sample { supporting: Vec::new(), ..whole };
+    assert_eq!(last(&unknown), 1.0);
+}
+
+#[test]
+fn the_total_is_weighed_step_by_step() {
+    let answer = Action::Answer { text: "red house".to_owned() };
+    let turns: &[Turn<'_>] = &[(search("one two"), &["a"]), (answer, &[])];
+    let sample = [sample(turns, Some("red house"))];
+    let total = |stage| EvoRag { stage, steps: 20 }.score(&sample)[0].total;
+    // Table 1: at time 0 the bonus weighs 2 and a step 0.02; at time 1 of 20 a step 0.0215 and the answer 0.0525.
+    assert!((total(Stage::First) - (2.0 - 0.02 - 0.0215 + 0.0525)).abs() < 1e-12);
+    // Stage 2: 1 and 0.05, then 0.0525 and 0.145.
+    assert!((total(Stage::Second) - (1.0 - 0.05 - 0.0525 + 0.145)).abs() < 1e-12);
+    let parts = &EvoRag::default().score(&sample)[0].parts;
+    assert_eq!((parts["step"], parts["answer"], parts["retrieval_bonus"]), (-2.0, 1.0, 1.0));
+}

@@ -1,0 +1,148 @@
+#![allow(clippy::unwrap_used)]
+
+use serde::Deserialize;
+use waymark::agent::Request;
+use waymark_index::{Embed, EmbedError};
+
+use super::super::tests::searched;
+use super::*;
+use crate::golden;
+use crate::sample::Act;
+
+/// A text is a point on the circle: the word behind the last `@` is its angle in degrees.
+#[derive(Debug)]
+struct Circle;
+
+impl Embed for Circle {
+    fn id(&self) -> &'static str {
+        "circle"
+    }
+
+    fn dims(&self) -> usize {
+        2
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let point = |text: &&str| {
+            let degrees: f32 = text.rsplit('@').next().unwrap_or_default().trim().parse()?;
+            Ok(vec![degrees.to_radians().cos(), degrees.to_radians().sin()])
+        };
+        texts.iter().map(point).collect()
+    }
+}
+
+fn search(turn: usize, entity: &str, query: &str, summary: Option<&str>) -> Act {
+    let request = Request { entities: vec![entity.to_owned()], ..Request::plain(query) };
+    Act { turn, action: Action::Search(request), executed: true, summary: summary.map(str::to_owned) }
+}
+
+fn answer(turn: usize, text: &str, summary: Option<&str>) -> Act {
+    let action = Action::Answer { text: text.to_owned() };
+    Act { turn, action, executed: true, summary: summary.map(str::to_owned) }
+}
+
+/// Two steps and an answer.
+fn path() -> Sample {
+    let text = "Step 1:\nImportant entity: Rome\nSubquery: Where is Rome? @0\n<Reference>\nEvidence 1: a @90\n\n\
+        Evidence 2: b @60\n</Reference>\nSummary: s @45\nStep 2:\nImportant entity: Italy\nSubquery: Which? @60\n\
+        <Reference>\nEvidence 1: c @0\n</Reference>\nSummary: t @90\nFinal answer: red house";
+    let actions = vec![
+        search(1, "Rome", "Where is Rome? @0", None),
+        search(2, "Italy", "Which? @60", Some("s @45")),
+        answer(3, "red house", Some("t @90")),
+    ];
+    let golds = vec!["red house".to_owned()];
+    Sample { actions, golds, answer: Some("red house".to_owned()), ..searched(text, &[]) }
+}
+
+fn scored(sample: &Sample, support: &[&str]) -> Worth {
+    let support: Vec<String> = support.iter().map(|text| (*text).to_owned()).collect();
+    let reward = TeaRag { relevance: Relevance::Cosine };
+    let beside = Beside { cost: 0.0, support: &support };
+    let likeness = Likeness::of(&Circle, reward.texts(sample, &beside)).unwrap();
+    reward.score_beside(std::slice::from_ref(sample), &[beside], &likeness).remove(0)
+}
+
+#[test]
+fn a_path_is_paid_for_answer_form_and_reasoning() {
+    // Gold passages at 0 and at 90 degrees. Queries at 0 and 60: 1 and sin 60. Contexts at 90, 60 and 0: 1 and 1. Summaries at
+    // 45 and 90: cos 45 and 1. Of two steps, one names its key entity.
+    let (s60, c45) = (3f64.sqrt() / 2.0, 2f64.sqrt() / 2.0);
+    let found = scored(&path(), &["g @0", "h @90"]);
+    let expected = [0.5, (1.0 + s60) / 2.0, 1.0, (c45 + 1.0) / 2.0];
+    for (name, expected) in ["names", "queries", "contexts", "summaries"].into_iter().zip(expected) {
+        assert!((found.parts[name] - expected).abs() < 1e-6, "{name}: {} {expected}", found.parts[name]);
+    }
+    let process = expected.iter().sum::<f64>() / 4.0;
+    assert!((found.parts[part::PROCESS] - process).abs() < 1e-6);
+    assert_eq!((found.parts[part::OUTCOME], found.parts[part::FORMAT]), (1.0, 1.0));
+    assert!((found.total - 2.0 - process).abs() < 1e-6);
+}
+
+#[test]
+fn of_a_single_hop_the_outcome_counts_per_step() {
+    for support in [&[][..], &["g @0"]] {
+        let found = scored(&path(), support);
+        assert_eq!((found.parts[part::OUTCOME], found.parts["f1"], found.total), (0.5, 1.0, 1.5));
+        assert!(!found.parts.contains_key(part::PROCESS));
+    }
+}
+
+#[test]
+fn what_lacks_a_part_has_no_form() {
+    let form = |sample: &Sample| scored(sample, &[]).parts[part::FORMAT];
+    let whole = path();
+    assert_eq!(form(&whole), 1.0);
+    let act = |at: usize, act: Act| {
+        let mut sample = whole.clone();
+        sample.actions[at] = act;
+        sample
+    };
+    let nameless = Act { action: Action::Search(Request::plain("Which?")), ..whole.actions[1].clone() };
+    let broken = [
+        act(1, search(2, "Italy", "Which? @60", None)),
+        act(1, search(2, "Italy", "Which? @60", Some(""))),
+        act(1, nameless),
+        act(1, Act { action: Action::Invalid, ..whole.actions[1].clone() }),
+        act(1, Act { executed: false, ..whole.actions[1].clone() }),
+        act(2, answer(3, "red house", None)),
+        act(2, search(3, "Rome", "Rome? @0", Some("t @90"))),
+        Sample { actions: whole.actions[2..].to_vec(), ..whole.clone() },
+        Sample { actions: Vec::new(), ..whole.clone() },
+        Sample { forced: vec![(1, 2)], ..whole.clone() },
+        Sample { text: whole.text.replace("Final answer: ", "Answer: "), ..whole.clone() },
+        Sample { text: whole.text.replace("Final answer: ", "Final answer:"), ..whole.clone() },
+        Sample { text: whole.text.replace("Step 2:", "Step 3:"), ..whole.clone() },
+        Sample { text: whole.text.replace("Step 1:\n", ""), ..whole.clone() },
+    ];
+    for (at, sample) in broken.iter().enumerate() {
+        assert_eq!(form(sample), 0.0, "case {at}");
+    }
+}
+
+#[derive(Deserialize)]
+struct Derived {
+    tearag_process: Vec<Process>,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    memory_vector: Vec<f64>,
+    steps: usize,
+    reward: f64,
+}
+
+#[test]
+fn memory_is_divided_by_steps() {
+    let Some(Derived { tearag_process }) = golden::read("derived_formulas.json") else { return };
+    assert!(!tearag_process.is_empty());
+    let reward = TeaRag { relevance: Relevance::Cosine };
+    for Process { memory_vector, steps, reward: expected } in tearag_process {
+        // One text, and for each gold passage an angle from it whose cosine is what is remembered.
+        let support: Vec<String> =
+            memory_vector.iter().zip(0..).map(|(m, at)| format!("{at} @{}", m.acos().to_degrees())).collect();
+        let likeness = Likeness::of(&Circle, support.iter().cloned().chain(["q @0".to_owned()])).unwrap();
+        let found = reward.memory(&likeness, &support, &["q @0"], steps);
+        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+    }
+}
