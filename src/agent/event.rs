@@ -203,13 +203,13 @@ pub enum Reason {
     /// With an answer that is complete, or that ran into one of the client's stop strings; without one where the policy
     /// asked for nothing, which ends an episode of a reference's loop.
     Stop,
-    /// The tokens allowed, or the context, were used up; the answer, if any, is not complete.
+    /// The tokens allowed, or the context, were used up; the answer or the refusal, if any, is not complete.
     Length,
     /// The rounds were used up without an answer.
     Turns,
-    /// The time was used up; the answer, if any, is not complete.
+    /// The time was used up; the answer or the refusal, if any, is not complete.
     Time,
-    /// Without an answer: the policy says that it can give none.
+    /// With a complete refusal: the policy says that it can give no answer.
     Refused,
 }
 

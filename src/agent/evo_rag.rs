@@ -1,7 +1,7 @@
 //! EVO-RAG ("Curriculum-Guided Reinforcement Learning for Efficient Multi-Hop Retrieval-Augmented Generation"): beside
 //! searching and answering a policy may go back on a search, and may refuse to answer.
 //!
-//! The paper has the four actions and at most twenty steps (§3.2), and its retriever: BM25 and vectors, fused by reciprocal
+//! The paper has the four actions (§3.2), at most twenty steps (§3.6), and its retriever: BM25 and vectors, fused by reciprocal
 //! ranks (§4.1). **Everything else is ours**, as it publishes neither a program nor a prompt:
 //!
 //! * **Syntax**: a thought, then one of the pairs of tags below. A turn means the first complete pair in it.
@@ -18,6 +18,7 @@ use super::conversation::Conversation;
 use super::guide::{Guide, Offer, State};
 use super::policy::Retrieval;
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Tag, Tags};
+use super::scanner::overlap;
 use super::tag;
 
 /// The prompt. The question follows.
@@ -29,7 +30,7 @@ get new information. After reasoning, take exactly one action:
 - <backtrack></backtrack> withdraws your last search, if it led nowhere: what it found does not count any more.
 - <answer> and </answer> enclose the answer, without detailed illustrations, and end the task.
 - <refuse> and </refuse> enclose why no answer can be given, if what can be found does not hold one, and end the task.
-You have twenty steps at most. Question: ";
+Question: ";
 
 /// What stands for a query in it.
 const QUERY: &str = "query";
@@ -85,7 +86,7 @@ impl Protocol for EvoRag {
         STOPS
     }
 
-    /// The first complete pair. A refusal that is not closed is one where it is clear what is meant.
+    /// The first complete pair. A refusal that only lacks its end is one where it is clear what is meant.
     fn parse(&self, turn: &str, reading: Reading) -> Action {
         let pair = |(open, close)| tag::between(turn, open, close);
         let all = [pair(SEARCH), pair(BACKTRACK), pair(ANSWER), pair(REFUSE)].into_iter().enumerate();
@@ -95,8 +96,8 @@ impl Protocol for EvoRag {
             Some((_, 1, _)) => Action::Backtrack,
             Some((_, 2, text)) => Action::Answer { text: text.to_owned() },
             Some((_, _, text)) => Action::Refuse { text: text.to_owned() },
-            None => match turn.split_once(REFUSE.0).filter(|_| reading.lenient()) {
-                Some((_, text)) => Action::Refuse { text: text.trim().to_owned() },
+            None => match unclosed(turn).filter(|_| reading.lenient()) {
+                Some(text) => Action::Refuse { text: text.to_owned() },
                 None => Action::Invalid,
             },
         }
@@ -148,6 +149,16 @@ impl Protocol for EvoRag {
     }
 }
 
+/// The refusal that a turn breaks off in, stripped. A tag that is mentioned in a thought begins none, and neither does one
+/// that other tags follow.
+fn unclosed(turn: &str) -> Option<&str> {
+    let (before, text) = turn.split_once(REFUSE.0)?;
+    let thinks = before.rfind("<think>") > before.rfind("</think>");
+    let tagged = TAGS.pairs.iter().any(|tag| text.contains(tag.open) || text.contains(tag.close));
+    let text = &text[..text.len() - overlap(text, REFUSE.1)];
+    (!thinks && !tagged).then(|| text.trim())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +189,11 @@ mod tests {
             ("<search>a <backtrack></backtrack>", Action::Backtrack, None),
             ("<refuse>a <search>b</search>", search("b"), None),
             ("<refuse> a ", Action::Invalid, Some(refuse("a"))),
+            ("<think>b</think><refuse> a </ref", Action::Invalid, Some(refuse("a"))),
+            ("<think>Should I <refuse>? No, I search.</think>", Action::Invalid, None),
+            ("<think>Should I <refuse>? No", Action::Invalid, None),
+            ("<refuse>a <search>b", Action::Invalid, None),
+            ("<refuse>a</answer>", Action::Invalid, None),
             ("<backtrack>", Action::Invalid, None),
             ("<backtrack/>", Action::Invalid, None),
             ("</refuse><refuse", Action::Invalid, None),

@@ -1,4 +1,5 @@
-//! A turn that is free until its answer begins, and held to a rule from there.
+//! A turn that is free until its answer begins, and held to a rule from there. Labels begin something at the beginning of a
+//! line alone, as they do for whoever reads the turn.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use waymark_models::sampler::TokenMask;
 use waymark_models::tokenizer::TokenBytes;
 
 use super::protocol::{Kind, Tag, Tags};
-use crate::engine::{Constraint, Follow, Stop};
+use crate::engine::{Constraint, Follow, Label, Stop};
 
 /// The rule of a tagged turn: anything up to the tag that opens an answer, then what an answer must be. A query is never
 /// an answer, whatever it holds.
@@ -16,36 +17,67 @@ pub(super) struct Opening(Arc<Rule>);
 #[derive(Debug)]
 struct Rule {
     tokens: Arc<TokenBytes>,
-    opens: Stop,
+    opens: Mark,
     /// Tags after which nothing is held to anything.
-    frees: Vec<Stop>,
-    /// By how much of the opening tag is there: the tokens that do not complete it and go on. What stands behind the tag in
+    frees: Vec<Mark>,
+    /// By the state of the opening tag, which is how much of it is there: the tokens that do not complete it and go on. What stands behind the tag in
     /// the same token could not be held to the rule; the tag's own end is always a token as well.
     masks: Vec<Option<TokenMask>>,
     answer: Arc<dyn Constraint>,
 }
 
+/// What opens something, found byte by byte.
+#[derive(Debug)]
+enum Mark {
+    Tag(Stop),
+    Label(Label),
+}
+
+impl Mark {
+    fn of(tag: &Tag) -> Mark {
+        if tag.is_label() {
+            Mark::Label(Label::new(tag.open.as_bytes()))
+        } else {
+            Mark::Tag(Stop::new(tag.open.as_bytes()))
+        }
+    }
+
+    /// How many states there are before it is complete; the first is 0.
+    fn states(&self) -> usize {
+        match self {
+            Mark::Tag(tag) => tag.len(),
+            Mark::Label(label) => label.states(),
+        }
+    }
+
+    /// The state after one more byte; none where it is complete.
+    fn advance(&self, state: usize, byte: u8) -> Option<usize> {
+        match self {
+            Mark::Tag(tag) => Some(tag.advance(state, byte)).filter(|matched| *matched < tag.len()),
+            Mark::Label(label) => label.advance(state, byte),
+        }
+    }
+}
+
 impl Opening {
     /// Holds what follows the opening `tag` to `answer`.
     pub(super) fn new(tag: &Tag, tags: &Tags, tokens: Arc<TokenBytes>, answer: Arc<dyn Constraint>) -> Opening {
-        let opens = Stop::new(tag.open.as_bytes());
-        let queries = tags.pairs.iter().filter(|tag| tag.kind == Kind::Query);
-        let frees = queries.map(|tag| Stop::new(tag.open.as_bytes())).collect();
-        let masks = (0..opens.len()).map(|matched| mask(&opens, matched, &tokens)).collect();
+        let opens = Mark::of(tag);
+        let frees = tags.pairs.iter().filter(|tag| tag.kind == Kind::Query).map(Mark::of).collect();
+        let masks = (0..opens.states()).map(|state| mask(&opens, state, &tokens)).collect();
         Opening(Arc::new(Rule { tokens, opens, frees, masks, answer }))
     }
 }
 
-/// All tokens but those that complete `tag` before their end, where `matched` bytes of it are there.
-fn mask(tag: &Stop, matched: usize, tokens: &TokenBytes) -> Option<TokenMask> {
+/// All tokens but those that complete `tag` before their end, in a text that is in this state.
+fn mask(tag: &Mark, state: usize, tokens: &TokenBytes) -> Option<TokenMask> {
     let overruns = |id: &u32| {
-        let (bytes, mut matched) = (tokens.get(*id), matched);
-        bytes.iter().enumerate().any(|(at, &byte)| {
-            matched = tag.advance(matched, byte);
-            let complete = matched == tag.len();
-            matched = if complete { 0 } else { matched };
-            complete && at + 1 < bytes.len()
-        })
+        let (bytes, mut state) = (tokens.get(*id), Some(state));
+        let complete = bytes.iter().position(|&byte| {
+            state = state.and_then(|state| tag.advance(state, byte));
+            state.is_none()
+        });
+        complete.is_some_and(|at| at + 1 < bytes.len())
     };
     let all = TokenMask::all(tokens.len());
     let banned: Vec<u32> = (0..tokens.len() as u32).filter(overruns).collect();
@@ -72,7 +104,7 @@ struct Turn {
 
 #[derive(Debug)]
 enum Place {
-    /// How much of each tag is there.
+    /// The state of each tag.
     Before {
         opens: usize,
         frees: Vec<usize>,
@@ -98,17 +130,17 @@ impl Follow for Turn {
             Place::Before { opens, frees } => (opens, frees),
         };
         for &byte in rule.tokens.get(id) {
-            *opens = rule.opens.advance(*opens, byte);
-            if *opens == rule.opens.len() {
+            let Some(state) = rule.opens.advance(*opens, byte) else {
                 self.at = Place::Inside(rule.answer.begin());
                 return Ok(());
-            }
-            for (tag, matched) in rule.frees.iter().zip(frees.iter_mut()) {
-                *matched = tag.advance(*matched, byte);
-                if *matched == tag.len() {
+            };
+            *opens = state;
+            for (tag, state) in rule.frees.iter().zip(frees.iter_mut()) {
+                let Some(next) = tag.advance(*state, byte) else {
                     self.at = Place::Free;
                     return Ok(());
-                }
+                };
+                *state = next;
             }
         }
         Ok(())
@@ -141,13 +173,24 @@ mod tests {
         }
     }
 
+    static LABELLED: Tags = Tags {
+        pairs: &[Tag { kind: Kind::Query, open: "Q:", close: "\n" }, Tag { kind: Kind::Answer, open: "A:", close: "" }],
+        ..TAGS
+    };
+
+    const LABELS: [&str; 8] = ["{", "A:", "A", ":", ": x", "Q:", " ", "\n"];
+
     const TOKENS: [&str; 8] = ["{", "<", "answer", ">", ">{", "<answer>", "<answer>x", "<search>"];
 
-    fn turn() -> Box<dyn Follow> {
+    fn turn_of(tags: &Tags, tokens: &[&str]) -> Box<dyn Follow> {
         let mut table = TokenBytes::new();
-        TOKENS.iter().for_each(|token| table.push(token.as_bytes(), false));
-        let tag = TAGS.pairs.iter().find(|tag| tag.kind == Kind::Answer).unwrap();
-        Opening::new(tag, &TAGS, Arc::new(table), Arc::new(Only(TOKENS.len()))).begin()
+        tokens.iter().for_each(|token| table.push(token.as_bytes(), false));
+        let tag = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer).unwrap();
+        Opening::new(tag, tags, Arc::new(table), Arc::new(Only(tokens.len()))).begin()
+    }
+
+    fn turn() -> Box<dyn Follow> {
+        turn_of(&TAGS, &TOKENS)
     }
 
     fn allowed(turn: &mut Box<dyn Follow>) -> Vec<&'static str> {
@@ -166,6 +209,28 @@ mod tests {
         turn.accept(3).unwrap();
         assert_eq!(allowed(&mut turn), ["{"]);
         assert!(turn.accept(4).is_err());
+    }
+
+    #[test]
+    fn labels_open_something_at_the_beginning_of_a_line() {
+        let allows = |turn: &mut Box<dyn Follow>, id: u32| turn.allowed().unwrap().is_none_or(|mask| mask.allows(id));
+        // In the middle of a line neither label means anything, and no token runs past one.
+        let mut turn = turn_of(&LABELLED, &LABELS);
+        for id in [0, 1, 5, 2] {
+            turn.accept(id).unwrap();
+            assert!(allows(&mut turn, 4));
+        }
+        for id in [7, 6, 2] {
+            turn.accept(id).unwrap();
+        }
+        assert!(!allows(&mut turn, 4) && allows(&mut turn, 3) && allows(&mut turn, 6));
+        turn.accept(3).unwrap();
+        assert!(allows(&mut turn, 0) && !allows(&mut turn, 1), "the answer is held to its rule");
+        let mut turn = turn_of(&LABELLED, &LABELS);
+        for id in [6, 5, 1] {
+            turn.accept(id).unwrap();
+        }
+        assert!(turn.allowed().unwrap().is_none(), "a query is free");
     }
 
     #[test]

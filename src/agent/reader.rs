@@ -26,6 +26,7 @@ pub(super) struct Reader {
     /// Where in the text each token ends, and which parts are answer: for counting.
     ends: Vec<usize>,
     answers: Vec<Range<usize>>,
+    withheld: String,
 }
 
 /// Tokens on their way into the delta that shows them.
@@ -56,6 +57,7 @@ impl Reader {
             tokens: logprobs.then(Tokens::default),
             ends: Vec::new(),
             answers: Vec::new(),
+            withheld: String::new(),
         }
     }
 
@@ -72,6 +74,11 @@ impl Reader {
     /// The answer shown so far, once one was begun.
     pub(super) fn answer(&self) -> Option<&str> {
         self.answer.as_ref().filter(|_| self.scanner.answered()).map(AnswerFilter::shown)
+    }
+
+    /// What may be a refusal, which is told whole once it is the turn's action.
+    pub(super) fn withheld(&self) -> &str {
+        &self.withheld
     }
 
     /// Whether one of the client's stop strings ended the answer.
@@ -155,8 +162,10 @@ impl Reader {
             Kind::Think => Some(Event::Think { turn, text, tokens: strip(tokens) }),
             Kind::Query => Some(Event::Query { turn, text, tokens: strip(tokens) }),
             Kind::Text => Some(Event::Text { turn, text, tokens: strip(tokens) }),
-            // It is told whole, once it is the turn's action.
-            Kind::Refusal => None,
+            Kind::Refusal => {
+                self.withheld += &text;
+                None
+            }
             Kind::Answer => {
                 let filter = self.answer.as_mut()?;
                 if let Some(waiting) = &mut self.tokens {

@@ -260,6 +260,10 @@ impl<S: Source> Run<S> {
         let (turn, executed) = (self.turn, goes_on || action.ends());
         let summary = self.policy.protocol.summary(reader.text());
         self.actions.push(Acted { turn, action: action.clone(), executed, summary });
+        if !matches!(action, Action::Refuse { .. }) && !reader.withheld().is_empty() {
+            let (text, tokens) = (reader.withheld().to_owned(), Vec::new());
+            self.tell(Event::Text { turn, text, tokens }).await?;
+        }
         match action {
             Action::Answer { text } if reader.answer().is_none() && !text.is_empty() => {
                 self.tell(Event::Answer { text: text.clone(), tokens: Vec::new() }).await
@@ -288,13 +292,19 @@ impl<S: Source> Run<S> {
         }
     }
 
-    /// Leaves out white space at the beginning of an observation that the policy has written already: its last token
-    /// may run past the closing tag, and in training such a rest was cut.
+    /// Leaves out what the policy has written already at the beginning of an observation: a tag that ends its turn and
+    /// begins the observation, and white space, for its last token may run past the closing tag. In training such a rest
+    /// was cut.
     fn joined(&self, mut parts: Vec<Injected>, turn: &str) -> Vec<Injected> {
-        let rest = &turn[self.policy.protocol.cut(turn).len()..];
+        let protocol = &self.policy.protocol;
+        let (kept, rest) = turn.split_at(protocol.cut(turn).len());
+        let Some(Injected::Frame(first)) = parts.first_mut() else { return parts };
+        let written = |stop: &&&str| kept.ends_with(**stop) && first.starts_with(**stop);
+        if let Some(stop) = protocol.stops().iter().find(written) {
+            first.replace_range(..stop.len(), "");
+        }
         if self.policy.variant.serves()
             && rest.trim().is_empty()
-            && let Some(Injected::Frame(first)) = parts.first_mut()
             && let Some(shorter) = first.strip_prefix(rest)
         {
             *first = shorter.to_owned();

@@ -62,6 +62,7 @@ static TAGS: Tags = Tags {
     begins: Kind::Think,
     pairs: &[
         Tag { kind: Kind::Query, open: SUBQUERY, close: "\n" },
+        Tag { kind: Kind::Query, open: SUBQUERY, close: REFERENCE.0 },
         Tag { kind: Kind::Answer, open: ANSWER, close: "" },
         Tag { kind: Kind::Text, open: REFERENCE.0, close: REFERENCE.1 },
     ],
@@ -147,8 +148,8 @@ impl Protocol for TeaRag {
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// Five steps, as many as the baselines have that it is compared with, and room for a little more evidence than its
-    /// policies see on average (Table 7: 618 and 659 tokens).
+    /// Five steps, which are ours, and room for a little more evidence than its policies see on average (Table 7: 618 and
+    /// 659 tokens).
     fn budget(&self) -> Budget {
         Budget {
             turns: 5,
@@ -319,6 +320,9 @@ mod tests {
         let spans: Vec<(Kind, &str)> = TeaRag.spans(STEP).into_iter().map(|s| (s.kind, &STEP[s.range])).collect();
         let head = "Step 1:\nImportant entity: Alexander Carl Otto Westphal\n";
         assert_eq!(spans, [(Kind::Think, head), (Kind::Query, &format!(" {query}")[..])]);
+        let own = "Subquery: q <Reference>";
+        let spans: Vec<(Kind, &str)> = TeaRag.spans(own).into_iter().map(|s| (s.kind, &own[s.range])).collect();
+        assert_eq!(spans, [(Kind::Query, " q ")]);
         let last = TeaRag.spans(END).pop().unwrap();
         assert_eq!((last.kind, &END[last.range]), (Kind::Answer, " Kreuzlingen"));
     }

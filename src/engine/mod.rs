@@ -69,7 +69,7 @@ pub use mock::MockBackend;
 pub use request::{Adapter, Generate, RequestId, SessionOptions};
 pub use session::Session;
 pub use snapshot::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
-pub(crate) use stop::Stop;
+pub(crate) use stop::{Label, Stop};
 pub use stop::{Matcher, StopSet};
 pub use token::{Finish, Origin, Step, Token};
 pub use turn::Turn;

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopSet {
     stops: Vec<Stop>,
-    lines: Vec<Vec<u8>>,
+    lines: Vec<Label>,
 }
 
 /// One of them.
@@ -25,13 +25,13 @@ impl StopSet {
     /// begins with a line. They are counted after the strings; a label without bytes never matches.
     #[must_use]
     pub fn with_lines<S: AsRef<[u8]>>(mut self, labels: impl IntoIterator<Item = S>) -> Self {
-        self.lines.extend(labels.into_iter().map(|label| label.as_ref().to_vec()));
+        self.lines.extend(labels.into_iter().map(|label| Label::new(label.as_ref())));
         self
     }
 
     /// True when nothing can match.
     pub fn is_empty(&self) -> bool {
-        self.stops.iter().all(|stop| stop.bytes.is_empty()) && self.lines.iter().all(Vec::is_empty)
+        self.stops.iter().all(|stop| stop.bytes.is_empty()) && self.lines.iter().all(|label| label.0.is_empty())
     }
 
     /// The string with this index: of a line, its break.
@@ -72,47 +72,41 @@ impl Stop {
     }
 }
 
+/// A label: it counts at the beginning of a line alone, blanks before it left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Label(Vec<u8>);
+
+impl Label {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    /// How many states a text can be in that has not completed it, counted from 0, the beginning of a text: so many bytes of
+    /// it after the beginning of a line, and at last, in a line that does not begin with it.
+    pub(crate) fn states(&self) -> usize {
+        self.0.len() + 1
+    }
+
+    /// The state after one more byte; none where it is complete.
+    pub(crate) fn advance(&self, state: usize, byte: u8) -> Option<usize> {
+        let other = self.0.len();
+        match self.0.get(state) {
+            _ if byte == b'\n' => Some(0),
+            _ if state == 0 && other > 0 && matches!(byte, b' ' | b'\t') => Some(0),
+            Some(next) if *next != byte => Some(other),
+            Some(_) if state + 1 == other => None,
+            Some(_) => Some(state + 1),
+            None => Some(other),
+        }
+    }
+}
+
 /// How far into each stop string a stream is. Starts anew with each turn.
 #[derive(Debug, Clone, Default)]
 pub struct Matcher {
     matched: Vec<usize>,
-    lines: Vec<Line>,
-}
-
-/// Where in a line a stream is, as far as a label is concerned.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Line {
-    /// Before anything but blanks.
-    #[default]
-    Start,
-    /// So many bytes into the label.
-    Label(usize),
-    /// Behind the label.
-    Labelled,
-    /// In a line that does not begin with it.
-    Other,
-}
-
-impl Line {
-    /// Takes one more byte; true where it ends a line that begins with `label`.
-    fn push(&mut self, label: &[u8], byte: u8) -> bool {
-        let ends = byte == b'\n';
-        let found = ends && *self == Line::Labelled;
-        let matched = match *self {
-            Line::Start if matches!(byte, b' ' | b'\t') => return false,
-            Line::Start => 0,
-            Line::Label(matched) => matched,
-            Line::Labelled if !ends => return false,
-            Line::Labelled | Line::Other => label.len(),
-        };
-        *self = match label.get(matched) {
-            _ if ends => Line::Start,
-            Some(next) if *next == byte && matched + 1 == label.len() => Line::Labelled,
-            Some(next) if *next == byte => Line::Label(matched + 1),
-            _ => Line::Other,
-        };
-        found
-    }
+    /// By label: its state, or none in a line that begins with it.
+    lines: Vec<Option<usize>>,
 }
 
 impl Matcher {
@@ -120,7 +114,7 @@ impl Matcher {
     /// byte the longest, since it began first. After that the matcher is spent.
     pub fn push(&mut self, set: &StopSet, bytes: &[u8]) -> Option<usize> {
         self.matched.resize(set.stops.len(), 0);
-        self.lines.resize(set.lines.len(), Line::default());
+        self.lines.resize(set.lines.len(), Some(0));
         for &byte in bytes {
             let mut found: Option<usize> = None;
             for (index, stop) in set.stops.iter().enumerate() {
@@ -133,10 +127,15 @@ impl Matcher {
                     found = Some(index);
                 }
             }
-            for (index, label) in set.lines.iter().enumerate() {
-                if self.lines[index].push(label, byte) {
-                    found = found.or(Some(set.stops.len() + index));
-                }
+            for (index, (label, state)) in set.lines.iter().zip(&mut self.lines).enumerate() {
+                *state = match *state {
+                    Some(state) => label.advance(state, byte),
+                    None if byte == b'\n' => {
+                        found = found.or(Some(set.stops.len() + index));
+                        Some(0)
+                    }
+                    None => None,
+                };
             }
             if found.is_some() {
                 return found;

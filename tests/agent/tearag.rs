@@ -58,6 +58,29 @@ async fn a_token_may_run_past_the_line() {
 }
 
 #[tokio::test]
+async fn a_reference_that_the_policy_opens_is_not_opened_again() {
+    for variant in [Variant::Serving, Variant::Evaluation, Variant::Training] {
+        let own = "Step 1:\nImportant entity: France\nSubquery: q <Reference>";
+        let (runtime, _, stub) = scripted(&[&format!("{own} Evidence 1: made up\n"), END], kag());
+        let mut policy = policy("tearag");
+        policy.variant = variant;
+        let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
+        assert_eq!(
+            (trajectory.answer.as_deref(), stub.written()),
+            (Some("Paris"), vec!["q".to_owned()]),
+            "{variant:?}"
+        );
+        let block = BLOCK.strip_prefix("<Reference>").unwrap();
+        assert!(trajectory.text.starts_with(&format!("{own}{block}{END}")), "{variant:?}: {}", trajectory.text);
+        let shown = |event: &Event| match event {
+            Event::Query { text, .. } | Event::Think { text, .. } => text.contains('<'),
+            _ => false,
+        };
+        assert!(variant.cuts() || !events.iter().any(shown), "{variant:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_training_loop_keeps_a_turn_up_to_its_line() {
     let mut policy = policy("tearag");
     policy.variant = Variant::Training;

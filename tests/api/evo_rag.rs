@@ -8,7 +8,7 @@ use waymark::agent::{Policy, Search, SearchError, SearchQuery};
 use waymark::engine::mock::Lines;
 use waymark_index::{Evidence, Hit, Mode, Passage, Path};
 
-use crate::house::{House, Plan, chunks, joined, script};
+use crate::house::{House, Plan, chunks, joined, says, script};
 use crate::replay::check_equal;
 
 const REFUSAL: &str = "The passages do not say.";
@@ -83,6 +83,12 @@ async fn a_chat_has_the_refusal_in_the_place_of_content() {
     let (status, whole) = house.chat(&body).await;
     let message = &whole["choices"][0]["message"];
     assert_eq!((status, &message["content"], &message["refusal"]), (200, &json!("Goethe wrote Faust."), &Value::Null));
+    // An empty content beside it is none; more is one too many.
+    body["messages"][1]["content"] = json!("");
+    assert_eq!(house.chat(&body).await.0, 200);
+    body["messages"][1]["content"] = json!("But yes.");
+    assert_eq!(house.chat(&body).await.1["error"]["param"], "messages[1].refusal");
+    body["messages"][1]["content"] = Value::Null;
     body["messages"][0]["refusal"] = json!("no");
     assert_eq!(house.chat(&body).await.1["error"]["param"], "messages[0].refusal");
     house.quiet().await;
@@ -126,6 +132,45 @@ async fn what_was_withdrawn_is_told_and_not_cited() {
     let (_, whole) = house.chat(&body).await;
     let steps = whole["choices"][0]["message"]["rag"]["trace"].as_array().unwrap();
     assert!(steps.iter().any(|step| step["type"] == "withdrawn" && step["search"] == 1), "{steps:?}");
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_refusal_that_a_bound_cuts_is_incomplete_everywhere() {
+    let plan = Plan { searcher: Some(Arc::new(Named)), ..Plan::new(says(&format!("<refuse> {REFUSAL} {REFUSAL}"))) };
+    let mut policy = Policy::builtin("evo-rag").unwrap();
+    (policy.budget.context_tokens, policy.budget.turn_tokens) = (16_384, 30);
+    let house = Plan { policies: vec![policy], ..plan }.build().await;
+    let whole: Value =
+        house.post("/v1/responses", &json!({"model": "evo-rag", "input": "Who?"})).await.json().await.unwrap();
+    let item = &whole["output"][0];
+    assert_eq!((&whole["status"], &item["status"]), (&json!("incomplete"), &json!("incomplete")), "{whole}");
+    assert_eq!(item["content"], json!([{"type": "refusal", "refusal": "The passages do not s"}]));
+    let whole: Value =
+        house.post("/v1/agent", &json!({"question": "Who?", "model": "evo-rag"})).await.json().await.unwrap();
+    assert_eq!(
+        (&whole["refusal"], &whole["finish_reason"]),
+        (&json!("The passages do not s"), &json!("length")),
+        "{whole}"
+    );
+    let (_, whole) = house.chat(&chat("Who?")).await;
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_mentioned_tag_is_no_refusal() {
+    let lines = ["<think>Should I <refuse>? No, I answer.</think>", "<answer>Goethe wrote Faust.</answer>"];
+    let lines = Lines::new(lines).terminator("try again.\n");
+    let mut plan = Plan { searcher: Some(Arc::new(Named)), ..Plan::new(script(&lines)) };
+    let mut policy = Policy::builtin("evo-rag").unwrap();
+    policy.budget.context_tokens = 16_384;
+    plan.policies.push(policy);
+    let house = plan.build().await;
+    let (_, whole) = house.chat(&chat("Who?")).await;
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&message["content"], &message["refusal"]), (&json!("Goethe wrote Faust."), &Value::Null), "{whole}");
+    assert_eq!(message["reasoning_content"], "Should I ? No, I answer.", "nothing that was written is lost");
     house.quiet().await;
 }
 

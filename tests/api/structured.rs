@@ -131,6 +131,9 @@ async fn an_answer_that_no_tag_closes_ends_with_its_json() {
     for (backend, guided, said) in [
         (says(&fits), false, Some(SAID)),
         (says(&not), false, None),
+        // Labels in the middle of a line neither free the turn nor begin an answer.
+        (says(&format!("Summary: The Subquery: x is settled.\n{not}")), false, None),
+        (says(&format!("Summary: A Final answer: is near.\n{fits}")), false, Some(SAID)),
         (MockBackend::random(5, tokenizer().vocab()).with_confidence(2.0), true, None),
     ] {
         let mut plan = Plan::new(backend);

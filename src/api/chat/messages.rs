@@ -50,10 +50,15 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
     let content = match message.content {
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => joined(at, parts)?,
-        None if role == Role::Assistant => message.refusal.unwrap_or_default(),
+        None if role == Role::Assistant => String::new(),
         None => return Err(ApiError::missing(&format!("messages[{at}].content"))),
     };
-    Ok(Message::new(role, content))
+    // An assistant either said something or refused to.
+    match message.refusal.filter(|refusal| !refusal.is_empty()) {
+        Some(_) if !content.is_empty() => unsupported("refusal", "refusals beside `content` are"),
+        Some(refusal) => Ok(Message::new(role, refusal)),
+        None => Ok(Message::new(role, content)),
+    }
 }
 
 /// The text of a message in parts.

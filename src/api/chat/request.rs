@@ -203,7 +203,7 @@ pub struct ChatMessage {
     /// An earlier answer's trace, as this server sent it. It is not put before the model again.
     #[schema(value_type = Option<Object>)]
     pub rag: Option<Value>,
-    /// An earlier refusal, as this server sent it; said in place of `content` where that is missing.
+    /// An earlier refusal, as this server sent it, in place of `content`: only one of them may hold text.
     pub refusal: Option<String>,
     /// A part of an earlier answer that must be empty here.
     #[schema(schema_with = empty)]

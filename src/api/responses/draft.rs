@@ -26,6 +26,8 @@ pub(super) struct Draft {
     reasoning: Option<Reasoning>,
     /// Where in the output the answer is, once it was begun.
     message: Option<usize>,
+    /// Why there is no answer; told at the end, which says whether it is complete.
+    refusal: Option<String>,
     /// Where in the output the search is that runs.
     search: Option<usize>,
     /// Why it failed.
@@ -52,6 +54,7 @@ impl Draft {
             sequence: 0,
             reasoning: None,
             message: None,
+            refusal: None,
             search: None,
             failure: None,
         }
@@ -107,7 +110,7 @@ impl Draft {
             Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reason(turn, &text),
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => {}
             Event::Answer { text, tokens } => self.answer(text, tokens.into_iter().map(logprob).collect()),
-            Event::Refusal { text } => self.refuse(text),
+            Event::Refusal { text } => self.refusal = Some(text),
             Event::SearchStarted { query, .. } => self.search(query),
             Event::SearchFinished { turn, mode, hits, snapshot, cached, error, .. } => {
                 self.found(Searched { turn, mode, snapshot, cached }, &hits, error.is_some());
@@ -132,9 +135,12 @@ impl Draft {
     fn finish(&mut self, reason: Reason, answered: bool, usage: &Usage, citations: Vec<Annotation>) {
         self.end_reasoning();
         let bound = bound(reason);
+        let status = if bound.is_none() { ItemStatus::Completed } else { ItemStatus::Incomplete };
         if self.message.is_some() || answered {
-            let status = if bound.is_none() { ItemStatus::Completed } else { ItemStatus::Incomplete };
             self.end_message(status, citations);
+        }
+        if let Some(refusal) = self.refusal.take() {
+            self.refuse(refusal, status);
         }
         self.object.usage = Some(ResponseUsage::from(usage));
         self.object.incomplete_details = bound.map(|reason| IncompleteDetails { reason });
@@ -317,8 +323,7 @@ impl Draft {
     }
 
     /// A message that says why there is no answer.
-    fn refuse(&mut self, refusal: String) {
-        self.end_reasoning();
+    fn refuse(&mut self, refusal: String, ended: ItemStatus) {
         let (id, status) = (self.id("msg"), ItemStatus::InProgress);
         let item = MessageItem { id: id.clone(), status, role: "assistant", content: Vec::new() };
         let at = self.add(OutputItem::Message(item));
@@ -329,7 +334,7 @@ impl Draft {
         self.tell(Happening::RefusalDelta { item_id: item_id.clone(), output_index, content_index, delta });
         let said = OutputRefusal { refusal: refusal.clone() };
         if let OutputItem::Message(item) = &mut self.object.output[at] {
-            item.status = ItemStatus::Completed;
+            item.status = ended;
             item.content.push(MessagePart::Refusal(said.clone()));
         }
         self.tell(Happening::RefusalDone { item_id: item_id.clone(), output_index, content_index, refusal });

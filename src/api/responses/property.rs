@@ -98,7 +98,7 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
 #[derive(Debug, Clone, Copy)]
 enum End {
     Finished(Reason, bool),
-    Refused,
+    Refused(Reason),
     Failed,
     Cancelled,
 }
@@ -107,7 +107,7 @@ fn end() -> impl Strategy<Value = End> {
     let reason = prop_oneof![Just(Reason::Stop), Just(Reason::Length), Just(Reason::Turns), Just(Reason::Time)];
     prop_oneof![
         4 => (reason, any::<bool>()).prop_map(|(reason, answered)| End::Finished(reason, answered)),
-        1 => Just(End::Refused),
+        1 => prop_oneof![Just(Reason::Refused), Just(Reason::Length)].prop_map(End::Refused),
         1 => Just(End::Failed),
         1 => Just(End::Cancelled),
     ]
@@ -129,9 +129,9 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
             let citations = vec![cite(0), cite(1)];
             draft.take(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
         }
-        End::Refused => {
+        End::Refused(reason) => {
             draft.take(Event::Refusal { text: "no, and that is all".into() });
-            let (reason, usage) = (Reason::Refused, Usage::default());
+            let usage = Usage::default();
             draft.take(Event::Finished { reason, answer: None, usage, turns: 0, searches: 0, citations: Vec::new() });
         }
         End::Failed => draft.fail(ApiError::new(Code::Internal, "broken")),
@@ -227,8 +227,10 @@ proptest! {
         let mut reader = Reader::default();
         told.iter().for_each(|event| reader.read(event));
         let output = last["output"].as_array().unwrap();
-        if matches!(end, End::Finished(..) | End::Refused) {
+        if matches!(end, End::Finished(..) | End::Refused(_)) {
             prop_assert!(reader.done.iter().all(|done| *done));
+            let said: Vec<&Value> = output.iter().filter(|item| item["type"] == "message").collect();
+            prop_assert!(said.iter().all(|item| item["status"] == status), "{said:?}");
             prop_assert_eq!(output, &reader.items);
         } else {
             // What was broken off was told as far as it went, and is marked.
