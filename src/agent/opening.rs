@@ -150,6 +150,9 @@ impl Follow for Turn {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
+    use super::super::scanner::Scanner;
     use super::super::tag::TAGS;
     use super::*;
 
@@ -231,6 +234,43 @@ mod tests {
             turn.accept(id).unwrap();
         }
         assert!(turn.allowed().unwrap().is_none(), "a query is free");
+    }
+
+    proptest! {
+        /// In any text an answer is held to its rule, and a query is free, from where the reader reads one.
+        #[test]
+        fn it_opens_what_the_reader_reads(parts in prop::collection::vec(part(), 0..12), labelled: bool) {
+            let tags = if labelled { &LABELLED } else { &TAGS };
+            let mut table = TokenBytes::new();
+            (0..=255u8).for_each(|byte| table.push(&[byte], false));
+            let tag = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer).unwrap();
+            let Opening(rule) = Opening::new(tag, tags, Arc::new(table), Arc::new(Only(256)));
+            let frees = vec![0; rule.frees.len()];
+            let mut turn = Turn { rule, at: Place::Before { opens: 0, frees } };
+            let (mut scanner, mut pieces) = (Scanner::new(tags), Vec::new());
+            for c in parts.concat().chars() {
+                for byte in c.to_string().bytes() {
+                    turn.accept(u32::from(byte)).unwrap();
+                }
+                scanner.push(&c.to_string(), &mut pieces);
+                let opened = match &turn.at {
+                    Place::Before { .. } => None,
+                    Place::Inside(_) => Some(Kind::Answer),
+                    Place::Free => Some(Kind::Query),
+                };
+                let read = Some(scanner.writing()).filter(|kind| matches!(kind, Kind::Answer | Kind::Query));
+                prop_assert_eq!(opened, read);
+                if opened.is_some() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn part() -> impl Strategy<Value = &'static str> {
+        let parts =
+            ["Q:", "A:", "A", ":", "\n", " ", "\t", "x", "\u{e9}", "<answer>", "<search>", "<think>", "<ans", "wer>"];
+        prop::sample::select(parts.to_vec())
     }
 
     #[test]
