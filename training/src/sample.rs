@@ -252,6 +252,11 @@ impl Sample {
         !self.forced.is_empty()
     }
 
+    /// The answer that the policy gave by itself; none where it was asked for.
+    pub fn own_answer(&self) -> Option<&str> {
+        self.answer.as_deref().filter(|_| !self.is_forced())
+    }
+
     /// How many tokens are of `origin`.
     pub fn count(&self, origin: Origin) -> usize {
         self.origins.iter().filter(|span| span.0 == origin).fold(0, |sum, span| sum.saturating_add(span.1))

@@ -20,7 +20,8 @@ const LATE: f64 = 0.3;
 /// at time 0, as in the paper's algorithm 1.
 ///
 /// Of a refusal a language model is to say whether it is right (§3.2: ChatGPT-4o, on the evidence so far). Here evidence is
-/// enough once every supporting passage was found and none of those searches was withdrawn.
+/// enough once every supporting passage was found and none of those searches was withdrawn. An answer that had to be asked
+/// for after the last step counts for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvoRag {
@@ -58,7 +59,7 @@ impl EvoRag {
             }
             rewards.push(own);
         }
-        if let (Some(last), Some(answer)) = (rewards.last_mut(), sample.answer.as_deref()) {
+        if let (Some(last), Some(answer)) = (rewards.last_mut(), sample.own_answer()) {
             let em = f64::from(u8::from(exact_match(answer, &sample.golds)));
             last.answer = 0.5 * (em + f1(answer, &sample.golds));
         }

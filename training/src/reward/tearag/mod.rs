@@ -19,7 +19,8 @@ const EVIDENCE: &str = "Reference";
 ///
 /// A question whose support is at most one passage, or not known, is of a single hop: `R_o` is divided by the steps of the
 /// path there, and there is no `R_p` (§4.3.2). Where the program of the authors compares texts by the sigmoid of a
-/// reranker, this one takes the relevance of their cosine.
+/// reranker, this one takes the relevance of their cosine. What happens after the last step is not told: an answer that had
+/// to be asked for counts for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TeaRag {
@@ -86,7 +87,7 @@ impl Reward for TeaRag {
     fn score_beside(&self, samples: &[Sample], beside: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
         let score = |(sample, beside): (&Sample, &Beside<'_>)| {
             let steps = steps(sample);
-            let answer = sample.answer.as_deref().map_or(0.0, |answer| f1(answer, &sample.golds));
+            let answer = sample.own_answer().map_or(0.0, |answer| f1(answer, &sample.golds));
             let form = f64::from(u8::from(is_formed(sample)));
             if !is_composed(beside) {
                 let outcome = answer / steps.len().max(1) as f64;

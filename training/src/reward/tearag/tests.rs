@@ -89,6 +89,14 @@ fn of_a_single_hop_the_outcome_counts_per_step() {
 }
 
 #[test]
+fn a_forced_answer_counts_for_nothing() {
+    let forced = Sample { forced: vec![(1, 2)], ..path() };
+    let found = scored(&forced, &["g @0", "h @90"]);
+    assert_eq!((found.parts[part::OUTCOME], found.parts[part::FORMAT]), (0.0, 0.0));
+    assert!(found.total > 0.5, "its reasoning does");
+}
+
+#[test]
 fn what_lacks_a_part_has_no_form() {
     let form = |sample: &Sample| scored(sample, &[]).parts[part::FORMAT];
     let whole = path();
