@@ -39,7 +39,7 @@ pub use self::goal::Goal;
 pub use self::loss::{Likelihood, Terms, Verdict};
 pub use self::rule::{Preference, Rule, Siblings, TeaRag};
 pub use self::standing::ROUND_END;
-pub use self::update::{Pair, Side, Updated, sums, update};
+pub use self::update::{Pair, Side, Updated, update};
 
 /// The whole of training by preferences.
 #[derive(Debug)]

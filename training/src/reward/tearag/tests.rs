@@ -60,7 +60,7 @@ fn scored(sample: &Sample, support: &[&str]) -> Worth {
     let reward = TeaRag { relevance: Relevance::Cosine };
     let beside = Beside { cost: 0.0, support: &support };
     let likeness = Likeness::of(&Circle, reward.texts(sample, &beside)).unwrap();
-    reward.score_beside(std::slice::from_ref(sample), &[beside], &likeness).remove(0)
+    reward.score_beside(&[sample], &[beside], &likeness).remove(0)
 }
 
 #[test]
