@@ -13,6 +13,7 @@ use waymark_models::gradient::{Learner, Tune};
 
 use crate::TrainError;
 use crate::order;
+use crate::reward::tearag::is_composed;
 use crate::sample::{Sample, Task};
 
 /// From one line about rollouts that take long to the next.
@@ -34,6 +35,11 @@ pub struct Field {
 }
 
 impl Field {
+    /// How many of the questions to learn from are of several hops, as [`is_composed`] says; the others count as single ones.
+    pub fn composed(&self) -> usize {
+        self.questions.iter().filter(|question| is_composed(&question.support)).count()
+    }
+
     /// How searches over this index are priced: see [`Cost::over`].
     pub fn price(&self, cost: Cost) -> Cost {
         self.index.as_ref().map_or(cost, |index| cost.over(index))

@@ -96,13 +96,22 @@ pub struct Sample {
     /// Its advantage over the others of its group, once that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advantage: Option<f64>,
-    /// Ids of the trajectories of the same step that it was preferred to, in training by preferences.
+    /// The trajectories of the same step that it was preferred to, in training by preferences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub preferred_to: Vec<String>,
-    /// What the log-probabilities of all that is learnt of it add up to under the reference, in nats; of trajectories of a
-    /// pair, where preferences are measured from a reference.
+    pub preferred_to: Vec<Preferred>,
+}
+
+/// What a trajectory was preferred to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Preferred {
+    /// The id of the other trajectory.
+    pub to: String,
+    /// The turn, counted from 0, in which the two part: they are compared from there on.
+    pub turn: usize,
+    /// What the log-probabilities of all that is learnt from there on add up to under the reference, in nats: of this
+    /// trajectory and of the other. None where there is no reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference: Option<f64>,
+    pub reference: Option<(f64, f64)>,
 }
 
 /// A run of tokens of one origin: `["policy",41]`.
@@ -214,7 +223,6 @@ impl Sample {
             reward: None,
             advantage: None,
             preferred_to: Vec::new(),
-            reference: None,
         }
     }
 
@@ -231,6 +239,22 @@ impl Sample {
         }
         mask.iter_mut().take(self.prompt_tokens).for_each(|learnt| *learnt = false);
         mask
+    }
+
+    /// Where the policy's turn `turn`, counted from 0, begins; behind all tokens where there is none. What the environment
+    /// answers stands between any two turns.
+    pub fn turn_start(&self, turn: usize) -> usize {
+        let (mut at, mut turns) = (0usize, 0);
+        for &Span(origin, run) in &self.origins {
+            if origin == Origin::Policy && at >= self.prompt_tokens {
+                if turns == turn {
+                    return at.min(self.tokens.len());
+                }
+                turns += 1;
+            }
+            at = at.saturating_add(run);
+        }
+        self.tokens.len()
     }
 
     /// For each token, its log-probability at sampling time; `None` where it was not sampled.
@@ -250,6 +274,11 @@ impl Sample {
     /// an answer. Rollouts are not guided, and nothing else is forced in them.
     pub fn is_forced(&self) -> bool {
         !self.forced.is_empty()
+    }
+
+    /// The answer that the policy gave by itself; none where it was asked for.
+    pub fn own_answer(&self) -> Option<&str> {
+        self.answer.as_deref().filter(|_| !self.is_forced())
     }
 
     /// How many tokens are of `origin`.
@@ -403,6 +432,7 @@ pub(crate) mod tests {
         fn whatever_the_numbers_there_is_a_mask_for_every_token(sample in hostile()) {
             prop_assert_eq!(sample.loss_mask().len(), sample.tokens.len());
             prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
+            prop_assert!((0..4).all(|turn| sample.turn_start(turn) <= sample.tokens.len()));
             let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
             prop_assert!(sample.flaw().is_some() || covered == sample.tokens.len() as u128);
         }
@@ -438,6 +468,15 @@ pub(crate) mod tests {
         assert_eq!(line["origins"], serde_json::json!([["prompt", 2], ["policy", 1]]));
         assert_eq!(line["actions"][0]["type"], "search");
         assert_eq!(line["actions"][2]["turn"], 3);
+    }
+
+    #[test]
+    fn turns_begin_behind_the_prompt_and_each_observation() {
+        let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
+        let runs = [(Origin::Prompt, 3), (Origin::Policy, 2), (Origin::Environment, 4), (Origin::Policy, 1)];
+        let tokens = runs.into_iter().flat_map(|(origin, run)| vec![token(origin); run]).collect();
+        let sample = Sample::from_trajectory(trajectory(tokens, 3, ""), Task::default());
+        assert_eq!([0, 1, 2].map(|turn| sample.turn_start(turn)), [3, 9, 10]);
     }
 
     #[test]

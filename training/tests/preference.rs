@@ -143,6 +143,22 @@ fn preferences_are_planned_learnt_shown_and_gone_on_with() {
 }
 
 #[test]
+fn a_plan_says_how_many_questions_count_as_single_hops() {
+    let temp = ready();
+    let dir = temp.path();
+    let stages = "dpo.stages=[{rounds=1,epochs=1,reward={tearag={}},pairs={tearag={}}}]";
+    let plan = || done(train(dir, "run", &["--dry-run", "--set", stages]));
+    let known = plan();
+    assert!(known.contains("6 of several hops; 0 of one, or of unknown support"), "{known}");
+    assert!(known.contains("GiB for the trajectories of a round"), "{known}");
+    // One of the two is in no index.
+    let text = fs::read_to_string(dir.join("questions.jsonl")).unwrap().replace("\"w2\"]", "\"elsewhere\"]");
+    fs::write(dir.join("questions.jsonl"), text).unwrap();
+    let lost = plan();
+    assert!(lost.contains("0 of several hops; 6 of one, or of unknown support"), "{lost}");
+}
+
+#[test]
 fn killed_and_left_alone_end_in_the_same_bytes() {
     let temp = ready();
     let dir = temp.path();

@@ -10,7 +10,7 @@ use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
-use super::field::{Asking, Facts};
+use super::field::{self, Asking, Facts};
 use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
@@ -86,6 +86,9 @@ impl Args {
                 stages.map(|(stage, number)| Goal::of(stage, number, settings, Arc::clone(&embedder))).collect();
             let supported = goals.iter().any(|goal| goal.reward.needs_support());
             let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), supported)?;
+            if goals.iter().any(|goal| goal.reward.counts_hops()) {
+                field::tell_hops(&fields);
+            }
             let campaign = Campaign {
                 settings,
                 seed: recipe.seed,

@@ -162,6 +162,15 @@ impl Asking {
     }
 }
 
+/// Says how many questions a reward that counts hops takes for single ones: also those whose support is not known, or not in
+/// the index.
+pub(super) fn tell_hops(fields: &[Field]) {
+    for field in fields {
+        let (several, all) = (field.composed(), field.questions.len());
+        tracing::info!(questions = field.name, several, single = all - several, "hops, as the reward counts them");
+    }
+}
+
 impl Sheet {
     /// With the texts of the supporting passages.
     fn support_from(mut self, index: &Index) -> Sheet {

@@ -12,7 +12,7 @@ use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
-use super::field::{Asking, Facts};
+use super::field::{self, Asking, Facts};
 use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
@@ -94,6 +94,9 @@ impl Args {
             let goals: Vec<Goal> = taken.map(goal).collect();
             let supported = settings.routes.is_some() || goals.iter().any(|goal| goal.reward.needs_support());
             let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), supported)?;
+            if goals.iter().any(|goal| goal.reward.counts_hops()) {
+                field::tell_hops(&fields);
+            }
             let campaign = Campaign {
                 settings,
                 seed: recipe.seed,

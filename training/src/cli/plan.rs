@@ -75,7 +75,7 @@ pub(super) async fn grpo(
     let (rolling, learning) = (rolled * rollouts as f64, each * rollouts as f64 * passes / speed);
     let mut out = io::stdout().lock();
     head(&mut out, recipe, learner)?;
-    asked(&mut out, campaign.fields)?;
+    asked(&mut out, campaign.fields, campaign.goals.iter().any(|goal| goal.reward.counts_hops()))?;
     for goal in campaign.goals {
         writeln!(out, "stage      {}: {} steps, {:?}", goal.phase, goal.steps, goal.reward)?;
     }
@@ -104,7 +104,7 @@ pub(super) async fn dpo(
     let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
     let mut out = io::stdout().lock();
     head(&mut out, recipe, learner)?;
-    asked(&mut out, campaign.fields)?;
+    asked(&mut out, campaign.fields, campaign.goals.iter().any(|goal| goal.reward.counts_hops()))?;
     for goal in campaign.goals {
         let (phase, rounds, epochs, nll) = (&goal.phase, goal.rounds, goal.epochs, goal.terms.nll);
         let made = format!("{rounds} rounds of {epochs} epochs, {:?}, {:?}", goal.reward, goal.rule);
@@ -119,12 +119,22 @@ pub(super) async fn dpo(
     writeln!(out, "           {} of them in an optimizer step", settings.batch)?;
     memory(&mut out, learner, settings.pack_tokens)?;
     aside(&mut out, learner, settings.reference == Reference::Initial, kv_bytes)?;
+    let held = tried.iter().map(held).sum::<usize>() as f64 / tried.len().max(1) as f64 * rollouts as f64 / GIB;
+    writeln!(out, "           and about {held:.1} GiB for the trajectories of a round")?;
     // Two trajectories, scored and learnt.
     let pair = 2.0 * each * (1.0 + FORWARD) / speed;
     let rolling = duration(rolled * rollouts as f64);
     writeln!(out, "time       about {rolling} of rollouts per round, and {pair:.1} s for each pair in each epoch,")?;
     writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;
     Ok(())
+}
+
+/// About how many bytes a rollout takes while its round is made: its ids and their log-probabilities, its text twice, and
+/// the passages that its question takes.
+fn held(rollout: &Rollout) -> usize {
+    let sample = &rollout.sample;
+    let numbers = size_of_val(sample.tokens.as_slice()) + size_of_val(sample.logprobs.as_slice());
+    numbers + 2 * sample.text.len() + rollout.support.iter().map(String::len).sum::<usize>()
 }
 
 /// Tokens of a rollout, what is shared counted once, and tokens per second of learning from them.
@@ -137,10 +147,19 @@ fn size(tried: &[Rollout], pack_tokens: usize, learner: &mut Learner) -> anyhow:
     Ok((computed as f64 / tried.len().max(1) as f64, speed))
 }
 
-fn asked(out: &mut impl Write, fields: &[Field]) -> io::Result<()> {
+/// What is asked; and where a reward counts hops, how many questions are of several.
+fn asked(out: &mut impl Write, fields: &[Field], hops: bool) -> io::Result<()> {
     for field in fields {
         let (questions, validation) = (field.questions.len(), field.validation.len());
         writeln!(out, "questions  {}: {questions} to learn from, {validation} to measure with", field.name)?;
+        if hops {
+            let several = field.composed();
+            writeln!(
+                out,
+                "           {several} of several hops; {} of one, or of unknown support",
+                questions - several
+            )?;
+        }
     }
     Ok(())
 }

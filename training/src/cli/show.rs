@@ -176,8 +176,9 @@ fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(advantage) = sample.advantage {
         writeln!(out, "{} {advantage:+.3}", "advantage".bold())?;
     }
-    if !sample.preferred_to.is_empty() {
-        writeln!(out, "{} to {}", "preferred".bold(), sample.preferred_to.join(", "))?;
+    for preferred in &sample.preferred_to {
+        let turn = if preferred.turn > 0 { format!(", from turn {} on", preferred.turn + 1) } else { String::new() };
+        writeln!(out, "{} to {}{turn}", "preferred".bold(), preferred.to)?;
     }
     Ok(())
 }

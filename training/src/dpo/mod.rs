@@ -39,7 +39,7 @@ pub use self::goal::Goal;
 pub use self::loss::{Likelihood, Terms, Verdict};
 pub use self::rule::{Preference, Rule, Siblings, TeaRag};
 pub use self::standing::ROUND_END;
-pub use self::update::{Pair, Side, Updated, sums, update};
+pub use self::update::{Pair, Side, Updated, update};
 
 /// The whole of training by preferences.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Campaign<'_> {
     ) -> Result<ControlFlow<()>, TrainError> {
         let round = Round::read(&ledger.folder().samples(), first)?;
         for step in ledger.state().step + 1..=last {
-            let row = self.step(goal, &round, (first, last), learner, optimizer, ledger.row(step, &goal.phase))?;
+            let row = self.step(goal, &round, (first, last), learner, optimizer, ledger)?;
             ledger.note(&row)?;
             ledger.advance(step);
             let mut go_on = watch.row(&row);
@@ -139,7 +139,7 @@ impl Campaign<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// An optimizer step. `row` gets its numbers.
+    /// The next optimizer step.
     fn step(
         &self,
         goal: &Goal,
@@ -147,9 +147,9 @@ impl Campaign<'_> {
         (first, last): (u64, u64),
         learner: &mut Learner,
         optimizer: &mut AdamW,
-        row: Row,
+        ledger: &Ledger,
     ) -> Result<Row, TrainError> {
-        let (step, began, settings) = (row.step, Instant::now(), self.settings);
+        let (step, began, settings) = (ledger.state().step + 1, Instant::now(), self.settings);
         let done = step - first - 1;
         let seed = |epoch: u64| order::seed(order::seed(self.seed, "pairs", first), "epoch", epoch);
         let pairs = round.batch(done, settings.batch, seed);
@@ -164,7 +164,8 @@ impl Campaign<'_> {
             }
         }
         let seconds = began.elapsed().as_secs_f64();
-        Ok(row
+        Ok(ledger
+            .row(step, &goal.phase)
             .with("loss", updated.mean.loss)
             .with("preference_loss", updated.mean.preference)
             .with("nll", updated.mean.nll)

@@ -1,6 +1,6 @@
 //! The policy at work in the engine: the first step of a round, and measurements on questions it does not learn from.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use waymark::evaluate::Question;
 use waymark_models::gradient::Learner;
 
 use super::standing::{MERIT, PAIRS, ROUND_END};
-use super::update::sums;
+use super::update::total;
 use super::{Campaign, Goal, Preference};
 use crate::grpo::{logprobs, logprobs_under};
 use crate::ledger::{Ledger, Watch};
@@ -17,7 +17,7 @@ use crate::pack::Sequence;
 use crate::recipe::dpo::Reference;
 use crate::rollout::{Batch, Field, Plan, Rollout, measure, rollouts, serve};
 use crate::run::Row;
-use crate::sample::Sample;
+use crate::sample::{Preferred, Sample};
 use crate::sft::{Lesson, VALIDATION};
 use crate::store::Writer;
 use crate::{TrainError, numbers, order};
@@ -58,8 +58,12 @@ impl Campaign<'_> {
         let rolled = began.elapsed().as_secs_f64();
         let worth = goal.reward.score(&made)?;
         made.iter_mut().zip(worth).for_each(|(rollout, worth)| rollout.sample.reward = Some(worth));
-        let pairs = preferred(goal, &mut made);
-        self.refer(&pairs, &mut made, learner)?;
+        let pairs = preferred(goal, &made);
+        let known = self.refer(&pairs, &made, learner)?;
+        for (&Preference { chosen, rejected, turn }, reference) in pairs.iter().zip(known) {
+            let to = made[rejected].sample.id.clone();
+            made[chosen].sample.preferred_to.push(Preferred { to, turn, reference });
+        }
         made.iter().try_for_each(|rollout| kept.append(&rollout.sample))?;
         let sampled: usize = made.iter().map(|rollout| rollout.row.tokens.sampled).sum();
         let last = step + goal.updates(pairs.len(), self.settings.batch);
@@ -102,21 +106,28 @@ impl Campaign<'_> {
         serve(self.policy, self.engine, &self.exchange, learner).await
     }
 
-    /// Notes how probable the reference finds the trajectories of the pairs, where there is one.
-    fn refer(&self, pairs: &[Preference], made: &mut [Rollout], learner: &mut Learner) -> Result<(), TrainError> {
-        let members: BTreeSet<usize> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
+    /// How probable the reference finds what is compared in each pair, of the chosen trajectory and of the rejected one, where
+    /// there is a reference.
+    fn refer(
+        &self,
+        pairs: &[Preference],
+        made: &[Rollout],
+        learner: &mut Learner,
+    ) -> Result<Vec<Option<(f64, f64)>>, TrainError> {
+        let mut members: Vec<usize> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
+        members.sort_unstable();
+        members.dedup();
         let lessons: Vec<Lesson> = members.iter().map(|&member| Lesson::new(&made[member].sample)).collect();
         let sequences: Vec<Sequence<'_>> = lessons.iter().map(Lesson::sequence).collect();
         let tokens = self.settings.pack_tokens;
         let known = match self.settings.reference {
-            Reference::None => return Ok(()),
+            Reference::None => return Ok(vec![None; pairs.len()]),
             Reference::Round => logprobs(learner, &sequences, tokens, false)?,
             Reference::Initial => logprobs_under(learner, self.initial, &sequences, tokens)?,
         };
-        for (&member, known) in members.iter().zip(sums(&known)) {
-            made[member].sample.reference = Some(known);
-        }
-        Ok(())
+        let known: HashMap<usize, Vec<f32>> = members.into_iter().zip(known).collect();
+        let sum = |member: usize, turn: usize| total(&known[&member][made[member].sample.turn_start(turn)..]);
+        Ok(pairs.iter().map(|pair| Some((sum(pair.chosen, pair.turn), sum(pair.rejected, pair.turn)))).collect())
     }
 
     /// Measures the policy as it is served, on questions it does not learn from. The best round is the one with the highest
@@ -145,19 +156,17 @@ impl Campaign<'_> {
     }
 }
 
-/// Chooses the pairs among the trajectories of each question, which lie side by side, and notes them there. They are by place
-/// among all.
-fn preferred(goal: &Goal, made: &mut [Rollout]) -> Vec<Preference> {
+/// The pairs among the trajectories of each question, which lie side by side; by their places among all.
+fn preferred(goal: &Goal, made: &[Rollout]) -> Vec<Preference> {
     let (mut pairs, mut first) = (Vec::new(), 0);
     for group in made.chunk_by(|one, other| one.group == other.group) {
-        let samples: Vec<Sample> = group.iter().map(|rollout| rollout.sample.clone()).collect();
-        let own = goal.rule.pairs(&samples).into_iter();
-        pairs.extend(own.map(|pair| Preference { chosen: first + pair.chosen, rejected: first + pair.rejected }));
+        let samples: Vec<&Sample> = group.iter().map(|rollout| &rollout.sample).collect();
+        pairs.extend(goal.rule.pairs(&samples).into_iter().map(|Preference { chosen, rejected, turn }| Preference {
+            chosen: first + chosen,
+            rejected: first + rejected,
+            turn,
+        }));
         first += group.len();
-    }
-    for &Preference { chosen, rejected } in &pairs {
-        let other = made[rejected].sample.id.clone();
-        made[chosen].sample.preferred_to.push(other);
     }
     pairs
 }

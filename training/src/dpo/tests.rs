@@ -13,7 +13,6 @@ use super::*;
 use crate::recipe::Optimizer;
 use crate::recipe::dpo::Reference;
 use crate::reward::Judge;
-use crate::sample::Sample;
 use crate::schedule::Shape;
 use crate::store;
 use crate::tiny::{self, Even, engine};
@@ -122,8 +121,8 @@ async fn what_is_preferred_becomes_more_probable() {
         let lasts: Vec<u64> = pairs.iter().map(|&pairs| 1 + 2 * (pairs as u64).div_ceil(3)).collect();
         assert_eq!(steps, (0..8).map(|at| 1 + lasts[..at].iter().sum::<u64>()).collect::<Vec<_>>());
         // What a pair is measured from is noted, and where that is the policy itself, nobody is ahead at first.
-        let noted = |sample: &Sample| sample.reference.is_some();
-        assert_eq!(samples.iter().any(noted), reference != Reference::None);
+        let mut preferred = samples.iter().flat_map(|sample| &sample.preferred_to);
+        assert!(preferred.all(|pair| pair.turn == 0 && pair.reference.is_some() == (reference != Reference::None)));
         let margins = numbers(&dir, "margin");
         assert_eq!(margins[0].abs() < 1e-4, reference != Reference::None, "{margins:?}");
         assert_eq!(numbers(&dir, "preference_loss").len(), margins.len());

@@ -4,7 +4,7 @@ use waymark_models::gradient::{Learner, Score, Slope};
 
 use super::loss::{Likelihood, Terms, Verdict};
 use crate::TrainError;
-use crate::grpo::{Logprobs, logprobs};
+use crate::grpo::logprobs;
 use crate::optimizer::AdamW;
 use crate::pack::{Sequence, pack, split};
 
@@ -54,13 +54,13 @@ pub fn update(
 ) -> Result<Updated, TrainError> {
     let sides: Vec<Side<'_>> = pairs.iter().flat_map(|pair| [pair.chosen, pair.rejected]).collect();
     let sequences: Vec<Sequence<'_>> = sides.iter().map(|side| side.sequence).collect();
-    let known = sums(&logprobs(learner, &sequences, pack_tokens, false)?);
+    let known = logprobs(learner, &sequences, pack_tokens, false)?;
     let scale = 1.0 / pairs.len().max(1) as f64;
     let mut updated = Updated::default();
     let mut slopes: Vec<f32> = Vec::with_capacity(sides.len());
     for at in (0..sides.len()).step_by(2) {
         let side = |at: usize| Likelihood {
-            policy: known[at],
+            policy: total(&known[at]),
             reference: sides[at].reference,
             tokens: sequences[at].targets(),
         };
@@ -80,9 +80,9 @@ pub fn update(
     Ok(updated)
 }
 
-/// What the log-probabilities of each sequence add up to, in nats.
-pub fn sums(logprobs: &Logprobs) -> Vec<f64> {
-    logprobs.iter().map(|own| own.iter().copied().map(f64::from).sum()).collect()
+/// What log-probabilities add up to, in nats.
+pub(super) fn total(logprobs: &[f32]) -> f64 {
+    logprobs.iter().copied().map(f64::from).sum()
 }
 
 impl Updated {

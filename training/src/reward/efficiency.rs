@@ -39,10 +39,10 @@ pub enum Pairing {
 impl Reward for Efficiency {
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
         let costs: Vec<f64> = samples.iter().map(|sample| self.cost_of(sample)).collect();
-        self.score_at(samples, &costs)
+        self.score_at(&samples.iter().collect::<Vec<_>>(), &costs)
     }
 
-    fn score_beside(&self, samples: &[Sample], beside: &[Beside<'_>], _: &Likeness) -> Vec<Worth> {
+    fn score_beside(&self, samples: &[&Sample], beside: &[Beside<'_>], _: &Likeness) -> Vec<Worth> {
         let costs: Vec<f64> = beside.iter().map(|beside| beside.cost).collect();
         self.score_at(samples, &costs)
     }
@@ -55,10 +55,10 @@ pub(super) fn paid(em: f64, efficiency: f64) -> f64 {
 
 impl Efficiency {
     /// What samples are worth whose searches cost so much.
-    fn score_at(&self, samples: &[Sample], costs: &[f64]) -> Vec<Worth> {
+    fn score_at(&self, samples: &[&Sample], costs: &[f64]) -> Vec<Worth> {
         let lengths: Vec<usize> = samples.iter().map(|sample| sample.tokens.len()).collect();
         let efficiencies = efficiencies(&self.pairing.assign(costs, &lengths));
-        let score = |((sample, efficiency), &cost): ((&Sample, f64), &f64)| {
+        let score = |((sample, efficiency), &cost): ((&&Sample, f64), &f64)| {
             let em = ExactMatch::of(&sample.text, &sample.golds);
             worth(
                 paid(em, efficiency),

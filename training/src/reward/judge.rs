@@ -27,6 +27,11 @@ impl Judge {
         self.reward.needs_support()
     }
 
+    /// Whether it takes questions of one hop otherwise than those of several.
+    pub fn counts_hops(&self) -> bool {
+        self.reward.counts_hops()
+    }
+
     /// What each of a step's rollouts is worth. Searches cost there what their rows say: there is one price.
     ///
     /// # Errors
@@ -34,7 +39,7 @@ impl Judge {
     pub fn score(&self, rollouts: &[Rollout]) -> Result<Vec<Worth>, TrainError> {
         let beside: Vec<Beside<'_>> =
             rollouts.iter().map(|rollout| Beside { cost: rollout.row.cost, support: &rollout.support }).collect();
-        let samples: Vec<Sample> = rollouts.iter().map(|rollout| rollout.sample.clone()).collect();
+        let samples: Vec<&Sample> = rollouts.iter().map(|rollout| &rollout.sample).collect();
         let texts = samples.iter().zip(&beside).flat_map(|(sample, beside)| self.reward.texts(sample, beside));
         let likeness = Likeness::of(self.embedder.as_ref(), texts).map_err(TrainError::Embed)?;
         Ok(self.reward.score_beside(&samples, &beside, &likeness))

@@ -80,7 +80,7 @@ fn scored(reward: &dyn Reward, sample: &Sample) -> Worth {
     let support = ["barn", "house"].map(|thing| format!("{thing} {}", text(thing)));
     let beside = Beside { cost: 0.0, support: &support };
     let likeness = Likeness::of(&Embedding::Mock, reward.texts(sample, &beside)).unwrap();
-    reward.score_beside(std::slice::from_ref(sample), &[beside], &likeness).remove(0)
+    reward.score_beside(&[sample], &[beside], &likeness).remove(0)
 }
 
 #[tokio::test]
@@ -109,8 +109,8 @@ async fn tearag() {
     assert!(lost["queries"] < parts["queries"] && lost[part::PROCESS] < parts[part::PROCESS], "{lost:?}");
     let unformed = play(path("barn", "house", "Answer:")).await;
     assert_eq!(unformed.reward.as_ref().unwrap().parts[part::FORMAT], 0.0, "{}", unformed.text);
-    let pairs = dpo::TeaRag::default().pairs(&[unformed, right]);
-    assert_eq!(pairs, [Preference { chosen: 1, rejected: 0 }]);
+    let pairs = dpo::TeaRag::default().pairs(&[&unformed, &right]);
+    assert_eq!(pairs, [Preference { chosen: 1, rejected: 0, turn: 0 }]);
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ use crate::sample::{Reward as Worth, Sample};
 /// Values trajectories.
 pub trait Reward: std::fmt::Debug + Send + Sync {
     /// What each sample is worth, in their order. A reward may depend on the others of the batch: `samples` are all
-    /// trajectories of one training step.
+    /// trajectories of one training step. One that does has a [`score_beside`](Self::score_beside) of its own.
     fn score(&self, samples: &[Sample]) -> Vec<Worth>;
 
     /// Texts of a sample, or beside it, that it compares by their likeness.
@@ -64,9 +64,14 @@ pub trait Reward: std::fmt::Debug + Send + Sync {
 
     /// As [`score`](Self::score), where more is known of each sample than it says itself, and how alike its
     /// [`texts`](Self::texts) are. A reward that does not look at that is the same.
-    fn score_beside(&self, samples: &[Sample], beside: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
+    fn score_beside(&self, samples: &[&Sample], beside: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
         let _ = (beside, likeness);
-        self.score(samples)
+        samples.iter().flat_map(|sample| self.score(std::slice::from_ref(*sample))).collect()
+    }
+
+    /// Whether it takes a question of one supporting passage, or of unknown ones, otherwise than one of several.
+    fn counts_hops(&self) -> bool {
+        false
     }
 
     /// Whether it is another reward where the support of no question is known.

@@ -223,6 +223,5 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         reward: None,
         advantage: None,
         preferred_to: Vec::new(),
-        reference: None,
     }
 }

@@ -9,7 +9,7 @@ use crate::recipe::Sft;
 use crate::sample::Sample;
 
 /// A trajectory with what of it is learnt.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Lesson {
     pub(super) tokens: Vec<u32>,
     pub(super) learnt: Vec<bool>,
@@ -19,6 +19,13 @@ impl Lesson {
     /// What a sample teaches.
     pub fn new(sample: &Sample) -> Self {
         Self { learnt: sample.loss_mask(), tokens: sample.tokens.clone() }
+    }
+
+    /// What a sample teaches from one of the policy's turns on, counted from 0.
+    pub fn from_turn(sample: &Sample, turn: usize) -> Self {
+        let mut lesson = Self::new(sample);
+        lesson.learnt[..sample.turn_start(turn)].fill(false);
+        lesson
     }
 
     /// For a pass.

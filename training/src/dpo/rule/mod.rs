@@ -28,11 +28,13 @@ pub struct Preference {
     pub chosen: usize,
     /// The other one.
     pub rejected: usize,
+    /// The turn, counted from 0, in which they part: what the policy wrote before it is not learnt from this pair.
+    pub turn: usize,
 }
 
 impl Rule {
     /// The pairs among the trajectories of one question, which are rewarded.
-    pub fn pairs(&self, group: &[Sample]) -> Vec<Preference> {
+    pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
         match self {
             Rule::Siblings(rule) => rule.pairs(group),
             Rule::TeaRag(rule) => rule.pairs(group),

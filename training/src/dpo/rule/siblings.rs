@@ -9,6 +9,10 @@ use crate::sample::Sample;
 /// At each state the pair of trajectories that part there by other actions and differ most in their reward, if that is
 /// enough (§3.3 and §3.4 of EVO-RAG's paper). A state is what was done so far: the same actions find the same evidence.
 /// What was thought before them is no part of it. Of equal differences the first counts, in the order of the samples.
+///
+/// The paper's pairs are branches that begin with different actions. Here a branch is all that the policy wrote from the turn
+/// in which they part to the end of the episode, and its worth that of the whole episode: what was done before is the same
+/// on both sides, and adds the same to both.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Siblings {
@@ -18,28 +22,27 @@ pub struct Siblings {
 
 impl Siblings {
     /// The pairs of one question: those of the first state first.
-    pub fn pairs(&self, group: &[Sample]) -> Vec<Preference> {
+    pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
         let mut pairs = Vec::new();
         let mut states: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).collect())];
         while let Some((depth, members)) = states.pop() {
             let branches = branches(group, &members, depth);
-            pairs.extend(self.widest(group, &branches));
-            // Whoever has no further action is at the end of its branch.
-            let goes_on = |branch: &Vec<usize>| branch.len() > 1 && group[branch[0]].actions.len() > depth;
-            states.extend(branches.into_iter().rev().filter(goes_on).map(|branch| (depth + 1, branch)));
+            pairs.extend(self.widest(group, &branches, depth));
+            let goes_on = branches.into_iter().rev().filter(|branch| branch.len() > 1);
+            states.extend(goes_on.map(|branch| (depth + 1, branch)));
         }
         pairs
     }
 
     /// The two of different branches that differ most.
-    fn widest(&self, group: &[Sample], branches: &[Vec<usize>]) -> Option<Preference> {
+    fn widest(&self, group: &[&Sample], branches: &[Vec<usize>], turn: usize) -> Option<Preference> {
         let mut best: Option<(f64, Preference)> = None;
         for (at, branch) in branches.iter().enumerate() {
             let others = branches.iter().enumerate().filter(|(other, _)| *other != at).flat_map(|(_, other)| other);
             for (&chosen, &rejected) in branch.iter().flat_map(|one| others.clone().map(move |other| (one, other))) {
-                let ahead = total(&group[chosen]) - total(&group[rejected]);
+                let ahead = total(group[chosen]) - total(group[rejected]);
                 if ahead > 0.0 && ahead >= self.margin && best.is_none_or(|(most, _)| ahead > most) {
-                    best = Some((ahead, Preference { chosen, rejected }));
+                    best = Some((ahead, Preference { chosen, rejected, turn }));
                 }
             }
         }
@@ -47,11 +50,11 @@ impl Siblings {
     }
 }
 
-/// The members that did the same so far, by what they did next.
-fn branches(group: &[Sample], members: &[usize], depth: usize) -> Vec<Vec<usize>> {
+/// The members that did the same so far, by what they did next. Who did nothing more, for a bound was reached, is in none.
+fn branches(group: &[&Sample], members: &[usize], depth: usize) -> Vec<Vec<usize>> {
     let next = |member: usize| -> Option<&Action> { group[member].actions.get(depth).map(|act| &act.action) };
     let mut branches: Vec<Vec<usize>> = Vec::new();
-    for &member in members {
+    for &member in members.iter().filter(|&&member| next(member).is_some()) {
         match branches.iter_mut().find(|branch| next(branch[0]) == next(member)) {
             Some(branch) => branch.push(member),
             None => branches.push(vec![member]),
@@ -79,18 +82,19 @@ mod tests {
         Sample { actions, reward, ..searched("", &[]) }
     }
 
-    fn pairs(margin: f64, group: &[(&str, f64)]) -> Vec<(usize, usize)> {
+    /// Chosen, rejected, and where they part.
+    fn pairs(margin: f64, group: &[(&str, f64)]) -> Vec<(usize, usize, usize)> {
         let group: Vec<Sample> = group.iter().map(|(words, worth)| sample(words, *worth)).collect();
-        let pairs = Siblings { margin }.pairs(&group);
-        pairs.into_iter().map(|Preference { chosen, rejected }| (chosen, rejected)).collect()
+        let pairs = Siblings { margin }.pairs(&group.iter().collect::<Vec<_>>());
+        pairs.into_iter().map(|Preference { chosen, rejected, turn }| (chosen, rejected, turn)).collect()
     }
 
     #[test]
     fn each_state_gives_the_pair_that_differs_most() {
         // All part at the beginning, but 0 and 1, and 3 and 4, go a step together.
         let group = [("a b", 0.4), ("a c", 1.0), ("d", 0.1), ("e f", 0.5), ("e g h", -0.2), ("e g i", 0.3)];
-        assert_eq!(pairs(0.2, &group), [(1, 4), (1, 0), (3, 4), (5, 4)]);
-        assert_eq!(pairs(0.6, &group), [(1, 4), (1, 0), (3, 4)]);
+        assert_eq!(pairs(0.2, &group), [(1, 4, 0), (1, 0, 1), (3, 4, 1), (5, 4, 2)]);
+        assert_eq!(pairs(0.6, &group), [(1, 4, 0), (1, 0, 1), (3, 4, 1)]);
         assert_eq!(pairs(1.3, &group), []);
     }
 
@@ -98,10 +102,10 @@ mod tests {
     fn what_did_the_same_is_no_pair() {
         assert_eq!(pairs(0.2, &[("a b", 0.0), ("a b", 1.0)]), []);
         assert_eq!(pairs(0.0, &[("a", 0.5), ("b", 0.5)]), []);
-        // One that ends earlier did something else: nothing.
-        assert_eq!(pairs(0.2, &[("a", 0.0), ("a b", 1.0), ("a", 0.5)]), [(1, 0)]);
+        // One that ends earlier did nothing else.
+        assert_eq!(pairs(0.2, &[("a", 0.0), ("a b", 1.0), ("a", 0.5)]), []);
         assert_eq!(pairs(0.2, &[]), []);
         // Of equals the first.
-        assert_eq!(pairs(0.2, &[("a", 0.0), ("b", 1.0), ("c", 1.0), ("d", 0.0)]), [(1, 0)]);
+        assert_eq!(pairs(0.2, &[("a", 0.0), ("b", 1.0), ("c", 1.0), ("d", 0.0)]), [(1, 0, 0)]);
     }
 }

@@ -42,14 +42,14 @@ struct Earned {
 
 impl TeaRag {
     /// The pairs of one question: for each chosen path, in the order of the samples, the next that is rejected on a walk
-    /// from the lowest sum of all three rewards upwards. None is rejected twice.
-    pub fn pairs(&self, group: &[Sample]) -> Vec<Preference> {
-        let earned: Vec<Earned> = group.iter().map(Earned::of).collect();
+    /// from the lowest sum of all three rewards upwards. None is rejected twice. They are compared from their beginnings on.
+    pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
+        let earned: Vec<Earned> = group.iter().map(|sample| Earned::of(sample)).collect();
         let mut walk: Vec<usize> = (0..group.len()).collect();
-        walk.sort_by(|&one, &other| total(&group[one]).total_cmp(&total(&group[other])));
+        walk.sort_by(|&one, &other| total(group[one]).total_cmp(&total(group[other])));
         let rejected = walk.into_iter().filter(|&place| self.rejects(&earned[place]));
         let chosen = (0..group.len()).filter(|&place| self.chooses(&earned[place]));
-        chosen.zip(rejected).map(|(chosen, rejected)| Preference { chosen, rejected }).collect()
+        chosen.zip(rejected).map(|(chosen, rejected)| Preference { chosen, rejected, turn: 0 }).collect()
     }
 
     fn chooses(&self, earned: &Earned) -> bool {
@@ -92,8 +92,8 @@ mod tests {
     }
 
     fn pairs(group: &[Sample]) -> Vec<(usize, usize)> {
-        let pairs = TeaRag::default().pairs(group);
-        pairs.into_iter().map(|Preference { chosen, rejected }| (chosen, rejected)).collect()
+        let pairs = TeaRag::default().pairs(&group.iter().collect::<Vec<_>>());
+        pairs.into_iter().map(|Preference { chosen, rejected, .. }| (chosen, rejected)).collect()
     }
 
     #[test]

@@ -19,8 +19,10 @@ const LATE: f64 = 0.3;
 /// The sum over all steps of their rewards, each weighed by stage and time (eq. 1 and 2). A step is a turn; the first is made
 /// at time 0, as in the paper's algorithm 1.
 ///
+/// Queries are compared by the embedder of the index, which is to be all-MiniLM-L6-v2 for the paper's `r_dup` and `r_act`.
 /// Of a refusal a language model is to say whether it is right (§3.2: ChatGPT-4o, on the evidence so far). Here evidence is
-/// enough once every supporting passage was found and none of those searches was withdrawn.
+/// enough once every supporting passage was found and none of those searches was withdrawn. An answer that had to be asked
+/// for after the last step counts for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvoRag {
@@ -58,7 +60,7 @@ impl EvoRag {
             }
             rewards.push(own);
         }
-        if let (Some(last), Some(answer)) = (rewards.last_mut(), sample.answer.as_deref()) {
+        if let (Some(last), Some(answer)) = (rewards.last_mut(), sample.own_answer()) {
             let em = f64::from(u8::from(exact_match(answer, &sample.golds)));
             last.answer = 0.5 * (em + f1(answer, &sample.golds));
         }
@@ -80,11 +82,11 @@ impl Reward for EvoRag {
     }
 
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
-        self.score_beside(samples, &[], &Likeness::default())
+        self.score_beside(&samples.iter().collect::<Vec<_>>(), &[], &Likeness::default())
     }
 
-    fn score_beside(&self, samples: &[Sample], _: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
-        let score = |sample: &Sample| {
+    fn score_beside(&self, samples: &[&Sample], _: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
+        let score = |sample: &&Sample| {
             let rewards = self.rewards(sample, likeness);
             let weighed = rewards.iter().enumerate().map(|(time, own)| {
                 let weights = Steps::weights(self.stage, time, self.steps);

@@ -98,6 +98,8 @@ fn the_total_is_weighed_step_by_step() {
     assert!((total(Stage::First) - (2.0 - 0.02 - 0.0215 + 0.0525)).abs() < 1e-12);
     // Stage 2: 1 and 0.05, then 0.0525 and 0.145.
     assert!((total(Stage::Second) - (1.0 - 0.05 - 0.0525 + 0.145)).abs() < 1e-12);
+    let forced = [Sample { forced: vec![(1, 2)], ..sample[0].clone() }];
+    assert_eq!(EvoRag::default().score(&forced)[0].parts["answer"], 0.0);
     let parts = &EvoRag::default().score(&sample)[0].parts;
     assert_eq!((parts["step"], parts["answer"], parts["retrieval_bonus"]), (-2.0, 1.0, 1.0));
 }

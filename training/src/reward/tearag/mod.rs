@@ -19,7 +19,8 @@ const EVIDENCE: &str = "Reference";
 ///
 /// A question whose support is at most one passage, or not known, is of a single hop: `R_o` is divided by the steps of the
 /// path there, and there is no `R_p` (§4.3.2). Where the program of the authors compares texts by the sigmoid of a
-/// reranker, this one takes the relevance of their cosine.
+/// reranker, this one takes the relevance of their cosine. What happens after the last step is not told: an answer that had
+/// to be asked for counts for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TeaRag {
@@ -71,7 +72,7 @@ impl TeaRag {
 
 impl Reward for TeaRag {
     fn texts(&self, sample: &Sample, beside: &Beside<'_>) -> Vec<String> {
-        if !is_composed(beside) {
+        if !is_composed(beside.support) {
             return Vec::new();
         }
         let steps = steps(sample);
@@ -80,15 +81,20 @@ impl Reward for TeaRag {
     }
 
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
-        self.score_beside(samples, &vec![Beside::default(); samples.len()], &Likeness::default())
+        let all: Vec<&Sample> = samples.iter().collect();
+        self.score_beside(&all, &vec![Beside::default(); samples.len()], &Likeness::default())
     }
 
-    fn score_beside(&self, samples: &[Sample], beside: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
-        let score = |(sample, beside): (&Sample, &Beside<'_>)| {
+    fn counts_hops(&self) -> bool {
+        true
+    }
+
+    fn score_beside(&self, samples: &[&Sample], beside: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
+        let score = |(sample, beside): (&&Sample, &Beside<'_>)| {
             let steps = steps(sample);
-            let answer = sample.answer.as_deref().map_or(0.0, |answer| f1(answer, &sample.golds));
+            let answer = sample.own_answer().map_or(0.0, |answer| f1(answer, &sample.golds));
             let form = f64::from(u8::from(is_formed(sample)));
-            if !is_composed(beside) {
+            if !is_composed(beside.support) {
                 let outcome = answer / steps.len().max(1) as f64;
                 let parts = [(part::OUTCOME, outcome), (part::FORMAT, form), ("f1", answer)];
                 return worth(outcome + form, parts);
@@ -110,9 +116,9 @@ impl Reward for TeaRag {
     }
 }
 
-/// Whether a question takes several passages, all of them known.
-fn is_composed(beside: &Beside<'_>) -> bool {
-    beside.support.len() > 1
+/// Whether a question is of several hops: it takes several passages, and the texts of all are known.
+pub fn is_composed(support: &[String]) -> bool {
+    support.len() > 1
 }
 
 /// The steps of a path: its searches, each with the evidence after it and what the next turn says of that.

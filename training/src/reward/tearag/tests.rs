@@ -60,7 +60,7 @@ fn scored(sample: &Sample, support: &[&str]) -> Worth {
     let reward = TeaRag { relevance: Relevance::Cosine };
     let beside = Beside { cost: 0.0, support: &support };
     let likeness = Likeness::of(&Circle, reward.texts(sample, &beside)).unwrap();
-    reward.score_beside(std::slice::from_ref(sample), &[beside], &likeness).remove(0)
+    reward.score_beside(&[sample], &[beside], &likeness).remove(0)
 }
 
 #[test]
@@ -86,6 +86,14 @@ fn of_a_single_hop_the_outcome_counts_per_step() {
         assert_eq!((found.parts[part::OUTCOME], found.parts["f1"], found.total), (0.5, 1.0, 1.5));
         assert!(!found.parts.contains_key(part::PROCESS));
     }
+}
+
+#[test]
+fn a_forced_answer_counts_for_nothing() {
+    let forced = Sample { forced: vec![(1, 2)], ..path() };
+    let found = scored(&forced, &["g @0", "h @90"]);
+    assert_eq!((found.parts[part::OUTCOME], found.parts[part::FORMAT]), (0.0, 0.0));
+    assert!(found.total > 0.5, "its reasoning does");
 }
 
 #[test]
