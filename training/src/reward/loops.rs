@@ -104,6 +104,11 @@ async fn tearag() {
     assert!(parts["contexts"] > 0.9 && parts["summaries"] > 0.9 && parts["queries"] > 0.3, "{parts:?}");
     assert!(parts[part::PROCESS] > 0.8, "{parts:?}");
 
+    // A subquery that opens the evidence itself is in form too, and its evidence is read all the same.
+    let opened = path("barn", "house", "Final answer:").map(|turn| turn.replace(" hay\n", " hay <Reference>"));
+    let opened = play(opened).await;
+    assert_eq!(opened.reward.as_ref().unwrap().parts, parts, "{}", opened.text);
+
     let astray = play(path("moon", "moon", "Final answer:")).await;
     let lost = &astray.reward.as_ref().unwrap().parts;
     assert!(lost["queries"] < parts["queries"] && lost[part::PROCESS] < parts[part::PROCESS], "{lost:?}");
