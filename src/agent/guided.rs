@@ -73,9 +73,8 @@ impl<S: Source> Run<S> {
         let offered = || self.runtime.searcher.as_ref().map_or_else(Vec::new, |searcher| searcher.modes());
         // Whoever repeats a search has nothing more to ask.
         let repeats = self.evidence.last().is_some_and(|found| found.cached);
-        let stands = |found: &&Found| found.withdrawn.is_none();
         let vain = |found: &Found| found.hits.is_empty() && found.triples.is_empty();
-        let standing = self.evidence.iter().filter(stands).count();
+        let standing = self.evidence.iter().filter(|found| found.stands()).count();
         Offer {
             question: line(&self.question),
             informed: standing > 0,
@@ -83,8 +82,8 @@ impl<S: Source> Run<S> {
             follows: self.turn > 1,
             search: !last && !repeats,
             answer: standing >= self.settings.retrieval.least_searches,
-            withdraw: !last && self.evidence.iter().rfind(stands).is_some_and(vain),
-            refuse: !self.evidence.is_empty() && self.evidence.iter().filter(stands).all(vain),
+            withdraw: !last && self.evidence.iter().rfind(|found| found.stands()).is_some_and(vain),
+            refuse: !self.evidence.is_empty() && self.evidence.iter().filter(|found| found.stands()).all(vain),
             modes: self.settings.mode.map_or_else(offered, |mode| vec![mode]),
             think_tokens: THINK.min(room / 2).max(1),
             query_tokens: QUERY.min(room / 4).max(1),

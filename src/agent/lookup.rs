@@ -77,7 +77,7 @@ impl<S: Source> Run<S> {
     /// the sequence, to which ids are only added.
     pub(super) async fn withdraw(&mut self) -> Result<Vec<Injected>, AgentError> {
         let turn = self.turn;
-        let last = self.evidence.iter_mut().rev().find(|found| found.withdrawn.is_none());
+        let last = self.evidence.iter_mut().rev().find(|found| found.stands());
         let taken = last.map(|found| {
             found.withdrawn = Some(turn);
             (found.turn, found.query.clone())

@@ -20,8 +20,8 @@ struct Rule {
     opens: Mark,
     /// Tags after which nothing is held to anything.
     frees: Vec<Mark>,
-    /// By the state of the opening tag, which is how much of it is there: the tokens that do not complete it and go on. What stands behind the tag in
-    /// the same token could not be held to the rule; the tag's own end is always a token as well.
+    /// By the state of the opening tag: the tokens that do not complete it and go on. What stands behind the tag in the same
+    /// token could not be held to the rule; the tag's own end is always a token as well.
     masks: Vec<Option<TokenMask>>,
     answer: Arc<dyn Constraint>,
 }

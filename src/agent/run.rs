@@ -396,7 +396,7 @@ impl<S: Source> Run<S> {
 
     /// What was found and not withdrawn, in the order in which it was.
     fn passages(&self) -> Vec<Passage> {
-        let standing = self.evidence.iter().filter(|found| found.withdrawn.is_none());
+        let standing = self.evidence.iter().filter(|found| found.stands());
         standing.flat_map(|found| &found.hits).map(|hit| hit.passage.clone()).collect()
     }
 

@@ -94,6 +94,13 @@ pub struct Found {
     pub withdrawn: Option<usize>,
 }
 
+impl Found {
+    /// Whether what it found supports an answer: nobody went back on it.
+    pub fn stands(&self) -> bool {
+        self.withdrawn.is_none()
+    }
+}
+
 /// Where the time of an episode went, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Timings {

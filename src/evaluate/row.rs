@@ -158,7 +158,7 @@ pub fn priced(found: &Found) -> Searched {
 /// The texts of all passages found by searches that stand, title first, each once.
 fn retrieved(evidence: &[Found]) -> Vec<String> {
     let mut seen = HashSet::new();
-    let standing = evidence.iter().filter(|found| found.withdrawn.is_none());
+    let standing = evidence.iter().filter(|found| found.stands());
     let hits = standing.flat_map(|found| &found.hits).filter(|hit| seen.insert(&hit.passage.id));
     hits.map(|hit| compared(&hit.passage.title, &hit.passage.text)).collect()
 }

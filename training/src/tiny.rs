@@ -7,8 +7,9 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::{Dtype, TensorView};
-use waymark::agent::Runtime;
+use waymark::agent::{Policy, Runtime};
 use waymark::engine::{CpuBackend, Engine, EngineConfig, KvBudget};
+use waymark::evaluate::Question;
 use waymark_models::decoder::Decoder;
 use waymark_models::gradient::{Learner, Lora, Module, Tune};
 use waymark_models::kernel::Team;
@@ -17,6 +18,7 @@ use waymark_models::weights::Weights;
 
 use crate::recipe::Recipe;
 use crate::reward::Reward;
+use crate::rollout::Field;
 use crate::sample::{Reward as Worth, Sample};
 
 const HIDDEN: usize = 64;
@@ -122,4 +124,59 @@ pub(crate) fn recipe(dir: &Path) -> Recipe {
         "#
     );
     Recipe::parse(&text, Path::new("tiny.toml"), &[]).unwrap()
+}
+
+/// What a bandit is asked and measured with, and its policy.
+pub(crate) fn bandit(runtime: &Runtime) -> (Field, Policy) {
+    let question = |text: &str| Question { id: text.into(), question: text.into(), ..Question::default() };
+    let field = Field {
+        name: "bandit".into(),
+        runtime: runtime.clone(),
+        index: None,
+        questions: ["which arm?", "which arm now?", "and now, which arm?", "this one?", "that one?"]
+            .map(question)
+            .to_vec(),
+        validation: vec![question("what is measured?")],
+    };
+    let text = "name = \"bandit\"\nprotocol = \"plain\"\n[budget]\nturn_tokens = 8\nsampled_tokens = 8\n";
+    (field, Policy::parse(text, Path::new("policy.toml")).unwrap())
+}
+
+/// Moves an adapter away from its beginning, where half of it is zero.
+pub(crate) fn nudge(learner: &mut Learner) {
+    learner.change(|values, _| {
+        values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
+    });
+}
+
+/// Five sequences that share a beginning, and which tokens of each are learnt.
+pub(crate) fn forest(vocab: usize) -> (Vec<Vec<u32>>, Vec<Vec<bool>>) {
+    let tokens: Vec<Vec<u32>> = (0..5u32)
+        .map(|own| (0..24 + 3 * own).map(|at| (at * (1 + at / 18 * own) + 5) % vocab as u32).collect())
+        .collect();
+    let learnt = tokens.iter().map(|own| (0..own.len()).map(|at| at >= 18 && at % 4 != 3).collect()).collect();
+    (tokens, learnt)
+}
+
+/// Checks `gradient` at the learner's values against differences of `loss`: along the gradient, and in directions that have
+/// nothing to do with it.
+pub(crate) fn check_slopes(learner: &mut Learner, gradient: &[f32], loss: impl Fn(&mut Learner) -> f64) {
+    const STEP: f32 = 5e-3;
+    let before = learner.values().to_vec();
+    let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+    let along: Vec<f32> = gradient.iter().map(|&g| (f64::from(g) / norm) as f32).collect();
+    let across = |kind: usize| -> Vec<f32> {
+        let sign = |at: usize| if (at * (2 * kind + 3) / 7).is_multiple_of(2) { 1.0 } else { -1.0 };
+        (0..before.len()).map(|at| sign(at) / (before.len() as f32).sqrt()).collect()
+    };
+    for direction in [along, across(1), across(2)] {
+        let slope: f64 = gradient.iter().zip(&direction).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum();
+        let mut at = |step: f32| {
+            let values: Vec<f32> = before.iter().zip(&direction).map(|(value, d)| value + step * d).collect();
+            learner.set_values(&values).unwrap();
+            loss(learner)
+        };
+        let measured = (at(STEP) - at(-STEP)) / f64::from(2.0 * STEP);
+        assert!((measured - slope).abs() < 0.01 * norm, "{measured} measured, {slope} computed, norm {norm}");
+    }
 }

@@ -2,15 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod small;
+mod words;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
-use small::model;
-use waymark::cli::embedding::Embedding;
-use waymark_index::{BuildOptions, Corpus, Document, build};
+use words::{done, told};
 
 /// Nothing is ever right: what is learnt is to be less sure.
 const RECIPE: &str = r#"
@@ -50,39 +49,12 @@ reward = "exact_match"
 
 /// A folder with a base model, a recipe, questions and an index.
 fn ready() -> tempfile::TempDir {
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path();
-    model(dir);
-    fs::write(dir.join("recipe.toml"), RECIPE.replace("BASE", dir.to_str().unwrap())).unwrap();
     let question = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"nobody says this\"]}}\n");
-    fs::write(dir.join("questions.jsonl"), (4..12).map(question).collect::<String>()).unwrap();
-    let text = |name: &str| Document {
-        id: name.to_owned(),
-        title: name.to_owned(),
-        text: format!("{name} is a word"),
-        triples: None,
-        metadata: None,
-    };
-    let corpus = Corpus::from_documents("words", ["w1", "w2"].map(text).to_vec());
-    build(corpus, &Embedding::Mock, &dir.join("index"), &BuildOptions::default(), &()).unwrap();
-    temp
+    words::ready(RECIPE, (4..12).map(question))
 }
 
 fn train(dir: &Path, out: &str, flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
-    command.args(["grpo", "--threads", "1", "--kv-bytes", "8MiB", "--embedder", "mock", "--recipe", "recipe.toml"]);
-    command.args(["--questions", "questions.jsonl", "--index", "index", "--out", out]).args(flags).current_dir(dir);
-    command
-}
-
-fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn done(mut command: Command) -> String {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", told(&output));
-    String::from_utf8(output.stdout).unwrap()
+    words::train("grpo", dir, out, flags)
 }
 
 fn weights(run: &Path) -> Vec<u8> {

@@ -32,7 +32,7 @@ use crate::run::Metrics;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  train dpo --recipe training/recipes/tearag.toml --init runs/sft --questions nq.jsonl --index wiki.index \\
+  train dpo --recipe training/recipes/tearag.toml --init runs/tearag-sft --questions nq.jsonl --index wiki.index \\
             --questions hotpotqa.jsonl --index wiki.index --out runs/tearag --dry-run
   train dpo --recipe training/recipes/evo_rag.toml --questions hotpotqa.jsonl --index hotpotqa.index --out runs/evo_rag
   train show runs/evo_rag/samples.jsonl --step 1      what was preferred to what")]

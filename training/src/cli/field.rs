@@ -36,8 +36,8 @@ pub(super) struct Asking {
     /// Questions with answers, as JSON lines, and for recipes that go by support with `supporting` (ids in the index); may be
     /// given several times. The name of the file without its ending is what they are called in numbers and samples.
     ///
-    /// The last ones of each file (`grpo.validation` or `dpo.validation` of the recipe, at most a quarter) are not learnt from, but measured
-    /// with. Supervised training may have seen them: --validation gives others.
+    /// The last ones of each file (`grpo.validation` or `dpo.validation` of the recipe, at most a quarter) are not learnt
+    /// from, but measured with. Supervised training may have seen them: --validation gives others.
     #[arg(long, required = true, value_name = "FILE")]
     pub(super) questions: Vec<PathBuf>,
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use waymark::agent::Sampling;
 use waymark::cli::embedding::Embedding;
-use waymark::evaluate::Question;
 use waymark::metric::Cost;
 use waymark_models::weights::Weights;
 
@@ -61,19 +60,8 @@ async fn run(
     rounds: [usize; 2],
     mut stop: impl FnMut(&Row) -> bool + Send,
 ) -> Vec<f32> {
-    let question = |text: &str| Question { id: text.into(), question: text.into(), ..Question::default() };
     let runtime = engine(weights);
-    let field = Field {
-        name: "bandit".into(),
-        runtime: runtime.clone(),
-        index: None,
-        questions: ["which arm?", "which arm now?", "and now, which arm?", "this one?", "that one?"]
-            .map(question)
-            .to_vec(),
-        validation: vec![question("what is measured?")],
-    };
-    let text = "name = \"bandit\"\nprotocol = \"plain\"\n[budget]\nturn_tokens = 8\nsampled_tokens = 8\n";
-    let policy = Policy::parse(text, Path::new("policy.toml")).unwrap();
+    let (field, policy) = tiny::bandit(&runtime);
     let initial = learner.values().to_vec();
     let exchange = tempfile::tempdir().unwrap();
     let campaign = Campaign {

@@ -121,16 +121,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let weights = tiny::weights(temp.path(), VOCAB);
         let mut learner = tiny::learner(&weights);
-        // Away from the beginning, where half of an adapter is zero.
-        learner.change(|values, _| {
-            values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
-        });
+        tiny::nudge(&mut learner);
         // Two pairs share a prompt, and the third a trajectory with the first.
-        let tokens: Vec<Vec<u32>> = (0..5u32)
-            .map(|own| (0..24 + 3 * own).map(|at| (at * (1 + at / 18 * own) + 5) % VOCAB as u32).collect())
-            .collect();
-        let learnt: Vec<Vec<bool>> =
-            tokens.iter().map(|own| (0..own.len()).map(|at| at >= 18 && at % 4 != 3).collect()).collect();
+        let (tokens, learnt) = tiny::forest(VOCAB);
         let side = |at: usize| {
             let sequence = Sequence { tokens: &tokens[at], learnt: &learnt[at] };
             Side { sequence, reference: -2.5 * sequence.targets() as f64 - at as f64 }
@@ -150,22 +143,6 @@ mod tests {
         assert!(gradient.iter().zip(&parted).all(|(a, b)| f64::from((a - b).abs()) < 1e-4 * norm));
         assert!((loss(&mut learner, &pairs) - updated.mean.loss).abs() < 1e-5);
 
-        // Along the gradient, and in directions that have nothing to do with it.
-        let along: Vec<f32> = gradient.iter().map(|&g| (f64::from(g) / norm) as f32).collect();
-        let across = |kind: usize| -> Vec<f32> {
-            let sign = |at: usize| if (at * (2 * kind + 3) / 7).is_multiple_of(2) { 1.0 } else { -1.0 };
-            (0..before.len()).map(|at| sign(at) / (before.len() as f32).sqrt()).collect()
-        };
-        for direction in [along, across(1), across(2)] {
-            let slope: f64 = gradient.iter().zip(&direction).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum();
-            let mut at = |step: f32| {
-                let values: Vec<f32> = before.iter().zip(&direction).map(|(value, d)| value + step * d).collect();
-                learner.set_values(&values).unwrap();
-                loss(&mut learner, &pairs)
-            };
-            const STEP: f32 = 5e-3;
-            let measured = (at(STEP) - at(-STEP)) / f64::from(2.0 * STEP);
-            assert!((measured - slope).abs() < 0.01 * norm, "{measured} measured, {slope} computed, norm {norm}");
-        }
+        tiny::check_slopes(&mut learner, &gradient, |learner| loss(learner, &pairs));
     }
 }
