@@ -226,7 +226,9 @@ impl Sample {
         }
     }
 
-    /// For each token, whether training learns it: written by the policy itself, after the prompt.
+    /// For each token, whether training learns it: written by the policy itself, after the prompt, and before an answer was
+    /// asked for. The references have no such answer, and pay none: learnt by the worth of its trajectory, a right one would
+    /// become less probable.
     pub fn loss_mask(&self) -> Vec<bool> {
         let length = self.tokens.len();
         let mut mask: Vec<bool> = Vec::with_capacity(length);
@@ -234,9 +236,8 @@ impl Sample {
             mask.resize(mask.len().saturating_add(run).min(length), origin == Origin::Policy);
         }
         mask.resize(length, false);
-        for &(first, run) in &self.forced {
-            mask.iter_mut().skip(first).take(run).for_each(|learnt| *learnt = false);
-        }
+        let asked = self.forced.iter().map(|&(first, _)| first).min().unwrap_or(length);
+        mask.iter_mut().skip(asked).for_each(|learnt| *learnt = false);
         mask.iter_mut().take(self.prompt_tokens).for_each(|learnt| *learnt = false);
         mask
     }
@@ -443,7 +444,8 @@ pub(crate) mod tests {
         ) {
             let prompt = prompt.min(tokens.len());
             let sample = Sample::from_trajectory(trajectory(tokens.clone(), prompt, ""), Task::default());
-            let learnt = |(at, token): (usize, &Token)| at >= prompt && token.origin == Origin::Policy && !token.forced;
+            let asked = tokens.iter().position(|token| token.forced).unwrap_or(tokens.len());
+            let learnt = |(at, token): (usize, &Token)| (prompt..asked).contains(&at) && token.origin == Origin::Policy;
             let mask: Vec<bool> = tokens.iter().enumerate().map(learnt).collect();
             prop_assert_eq!(sample.loss_mask(), mask);
             let logprobs: Vec<_> = tokens.iter().map(|token| token.logprob).collect();

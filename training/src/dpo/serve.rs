@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use waymark::agent::Policy;
 use waymark::evaluate::Question;
+use waymark::metric::exact_match;
 use waymark_models::gradient::Learner;
 
 use super::standing::{MERIT, PAIRS, ROUND_END};
@@ -131,7 +132,7 @@ impl Campaign<'_> {
     }
 
     /// Measures the policy as it is served, on questions it does not learn from. The best round is the one with the highest
-    /// mean EM; none of the first `before` steps.
+    /// mean EM of answers that were not asked for, as rewards have it; none of the first `before` steps.
     pub(super) async fn validate(
         &self,
         before: u64,
@@ -146,7 +147,7 @@ impl Campaign<'_> {
         let (concurrent, cost) = (self.settings.concurrent, self.settings.cost);
         let policy = self.serve(learner).await?;
         let made = measure(&policy, self.fields, concurrent, self.seed, cost).await?;
-        let merit = made.iter().map(|rollout| rollout.row.em).sum::<f64>() / made.len().max(1) as f64;
+        let merit = made.iter().map(|rollout| right(&rollout.sample)).sum::<f64>() / made.len().max(1) as f64;
         let row = numbers::served(ledger.row(step, VALIDATION).with(MERIT, merit), self.fields, &made);
         if step > 0 {
             ledger.measured(merit, before);
@@ -154,6 +155,11 @@ impl Campaign<'_> {
         ledger.note(&row)?;
         Ok(watch.row(&row))
     }
+}
+
+/// EM of the answer that the policy gave by itself.
+fn right(sample: &Sample) -> f64 {
+    f64::from(u8::from(sample.own_answer().is_some_and(|answer| exact_match(answer, &sample.golds))))
 }
 
 /// The pairs among the trajectories of each question, which lie side by side; by their places among all.
@@ -184,4 +190,18 @@ fn told(row: Row, made: &[Rollout], pairs: &[Preference]) -> Row {
     let mean =
         |of: fn(&Preference) -> usize| pairs.iter().map(|pair| rewards[of(pair)]).sum::<f64>() / pairs.len() as f64;
     row.with("chosen_reward", mean(|pair| pair.chosen)).with("rejected_reward", mean(|pair| pair.rejected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::tests::searched;
+
+    #[test]
+    fn an_answer_that_was_asked_for_makes_no_round_better() {
+        let own = Sample { golds: vec!["rome".into()], answer: Some("Rome.".into()), ..searched("", &[]) };
+        let asked = Sample { forced: vec![(0, 1)], ..own.clone() };
+        let silent = Sample { answer: None, ..own.clone() };
+        assert_eq!([own, asked, silent].map(|sample| right(&sample)), [1.0, 0.0, 0.0]);
+    }
 }

@@ -49,9 +49,7 @@ impl Goal {
         let worth: f64 = match self.thrift {
             None => self.reward.score(rollouts)?.iter().map(|worth| worth.total).sum(),
             Some(thrift) => {
-                let own = |rollout: &Rollout| {
-                    ExactMatch::of(&rollout.sample.text, &rollout.sample.golds) - thrift * rollout.row.cost
-                };
+                let own = |rollout: &Rollout| ExactMatch::earned(&rollout.sample) - thrift * rollout.row.cost;
                 rollouts.iter().map(own).sum()
             }
         };

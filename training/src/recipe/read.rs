@@ -5,6 +5,7 @@ use std::path::Path;
 use toml::{Table, Value};
 use waymark_models::Arithmetic;
 use waymark_models::gradient::Precision;
+use waymark_models::sampler::SamplingParams;
 
 use super::{Dpo, Grpo, Recipe, RecipeError, Sft, Stage};
 use crate::reward::Choice;
@@ -89,7 +90,8 @@ impl Recipe {
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
         let checks = checks.chain(self.dpo.iter().flat_map(Dpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
-        wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw()).or_else(|| self.routes_flaw())
+        let wrong = wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw());
+        wrong.or_else(|| self.recompute_flaw()).or_else(|| self.routes_flaw())
     }
 
     /// What is wrong with `[policy]`.
@@ -112,8 +114,21 @@ impl Recipe {
                 return Some((field, error.to_string()));
             }
             let greedy = params.is_greedy() || params.top_k == 1;
-            greedy.then(|| (field, GREEDY.to_owned()))
+            if greedy {
+                return Some((field, GREEDY.to_owned()));
+            }
+            // Ratios are of the model's own distribution. Pairs are preferred, whatever drew them.
+            let SamplingParams { top_p, top_k, min_p, .. } = params;
+            let own = SamplingParams { top_p, top_k, min_p, ..SamplingParams::default() };
+            (field == "grpo.sampling" && params != own).then(|| (field, BENT.to_owned()))
         })
+    }
+
+    /// A turn that is encoded again has tokens that were never sampled, and so no log-probability but the learner's.
+    fn recompute_flaw(&self) -> Option<(&'static str, String)> {
+        let encodes = self.policy().ok()?.variant.cuts();
+        let sampled = self.grpo.as_ref().is_some_and(|grpo| !grpo.recompute);
+        (encodes && sampled).then(|| ("grpo.recompute", RECOMPUTE.to_owned()))
     }
 
     /// Whether routes and a reward differ in what is right and what is enough, which are the same θ_C and θ_P.
@@ -136,8 +151,12 @@ pub(super) type Check = (&'static str, bool, &'static str);
 const OWN: &[(&str, &str)] =
     &[("name", "policy.name"), ("base", "policy.base"), ("adapter", "policy.adapter"), ("training", "policy.training")];
 
+const RECOMPUTE: &str = "must be true where policy.variant is training: its turns are encoded again, and not all of \
+    their tokens were sampled";
 const GREEDY: &str = "rollouts are greedy and all of a question are the same: state a temperature above 0 \
     (what is not stated here is taken from [policy.sampling]) and no top_k of 1";
+const BENT: &str = "must have temperature 1 and neither penalties nor logit_bias (what is not stated here is taken \
+    from [policy.sampling]): what is learnt is the log-probability without them";
 pub(super) const RATE: &str = "must be above 0 and at most 1";
 pub(super) const SHARE: &str = "must be from 0 to 1";
 pub(super) const COUNT: &str = "must be at least 1";
@@ -290,15 +309,18 @@ mod tests {
             ("grpo.sampling={temperature=0.000001}", "grpo.sampling", "[policy.sampling]"),
             ("grpo.sampling={temperature=1.0,top_k=1}", "grpo.sampling", "top_k of 1"),
             ("grpo.sampling={temperature=1.0,top_p=7.0}", "grpo.sampling", "top_p must be"),
+            ("grpo.sampling={temperature=0.7}", "grpo.sampling", "temperature 1"),
+            ("policy.sampling.repetition_penalty=1.1", "grpo.sampling", "neither penalties"),
             ("grpo.group=1", "grpo.group", "at least 2"),
             ("policy.name=other", "policy.name", "must not be stated"),
             ("policy.adapter=somewhere", "policy.adapter", "must not be stated"),
             ("policy.training={}", "policy.training", "must not be stated"),
+            ("policy.variant=training", "grpo.recompute", "encoded again"),
         ] {
             let error = Recipe::open(path, &[set.to_owned()]).unwrap_err().to_string();
             assert!(error.contains(&format!(": {field}: ")) && error.contains(reason), "{set}: {error}");
         }
-        let warm = ["policy.sampling.temperature=0.7".to_owned(), "grpo.sampling={}".to_owned()];
+        let warm = ["policy.sampling.temperature=1.0".to_owned(), "grpo.sampling={}".to_owned()];
         assert!(Recipe::open(path, &warm).is_ok());
     }
 

@@ -59,7 +59,7 @@ impl Efficiency {
         let lengths: Vec<usize> = samples.iter().map(|sample| sample.tokens.len()).collect();
         let efficiencies = efficiencies(&self.pairing.assign(costs, &lengths));
         let score = |((sample, efficiency), &cost): ((&&Sample, f64), &f64)| {
-            let em = ExactMatch::of(&sample.text, &sample.golds);
+            let em = ExactMatch::earned(sample);
             worth(
                 paid(em, efficiency),
                 [("em", em), ("f1", overlap(sample)), ("efficiency", efficiency), ("cost", cost)],

@@ -2,6 +2,8 @@
 
 use waymark::metric::strip;
 
+use crate::sample::Sample;
+
 /// What RouteRAG looks for an answer after: its training knows no other chat template.
 const REPLY: &str = "<|im_start|>assistant";
 
@@ -22,6 +24,15 @@ pub fn between<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
 /// The last answer of a reply, without white space at its ends; tags within retrieved text count.
 pub fn last_answer(reply: &str) -> Option<&str> {
     between(reply, "answer").last().map(|answer| strip(answer))
+}
+
+/// The last answer of a trajectory, where the policy gave and closed it by itself. One that was asked for when the turns were
+/// used up earns nothing in the references, whose loops end there without one: where it is paid, policies learn to search
+/// until they are asked. Where a protocol has no tags for answers (TeaRAG, plain), it is the one that the loop took.
+pub(super) fn given(sample: &Sample) -> Option<&str> {
+    let tagged = sample.text.contains("<answer>");
+    let answer = if tagged { last_answer(&sample.text) } else { sample.answer.as_deref() };
+    answer.filter(|_| !sample.is_forced())
 }
 
 /// The answer in a prompt with its reply as Search-R1 finds it (`extract_solution` of its `qa_em.py`): the last of at least

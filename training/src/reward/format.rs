@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use waymark::metric::{exact_match, normalize};
 
-use super::exact::overlap;
-use super::extract::{between, last_answer};
+use super::exact::{ExactMatch, overlap};
+use super::extract::{between, given};
 use super::{Reward, worth};
 use crate::sample::{Reward as Worth, Sample};
 
@@ -43,10 +43,10 @@ impl FormatBonus {
 impl Reward for FormatBonus {
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
         let score = |sample: &Sample| {
-            let answer = last_answer(&sample.text);
-            let em = answer.map_or(0.0, |answer| f64::from(u8::from(exact_match(answer, &sample.golds))));
-            let form = f64::from(u8::from(Form::of(&sample.text)));
-            let total = self.of(&sample.text, answer, &sample.golds);
+            let own = if sample.is_forced() { "" } else { &sample.text };
+            let em = ExactMatch::earned(sample);
+            let form = f64::from(u8::from(Form::of(own)));
+            let total = self.of(own, given(sample), &sample.golds);
             worth(total, [("em", em), ("f1", overlap(sample)), ("form", form)])
         };
         samples.iter().map(score).collect()

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use waymark::metric::searcher;
 
-use super::extract::last_answer;
+use super::extract::given;
 use super::{Reward, worth};
 use crate::sample::{Reward as Worth, Sample};
 
@@ -81,19 +81,14 @@ impl Reward for CostAware {
 
 /// The part for form: an answer within its tags, and at least one search that was made.
 fn form(sample: &Sample) -> f64 {
-    let kept = own_answer(sample).is_some() && !sample.evidence.is_empty();
+    let kept = given(sample).is_some() && !sample.evidence.is_empty();
     if kept { FORM } else { 0.0 }
 }
 
 /// F1 of the answer by R1-Searcher's rules, which the paper uses.
 fn overlap(sample: &Sample) -> f64 {
-    let Some(answer) = own_answer(sample) else { return 0.0 };
+    let Some(answer) = given(sample) else { return 0.0 };
     sample.golds.iter().map(|gold| searcher::overlap(answer, gold).f1).fold(0.0, f64::max)
-}
-
-/// The answer that the policy gave by itself: where one is forced, R1-Searcher's loop has ended without.
-fn own_answer(sample: &Sample) -> Option<&str> {
-    last_answer(&sample.text).filter(|_| !sample.is_forced())
 }
 
 #[cfg(test)]

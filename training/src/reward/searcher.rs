@@ -1,5 +1,5 @@
 //! R1-Searcher's rewards, which GraphRAG-R1's training follows. They read a solution: what comes after the `<think>` that
-//! the prompt ends with. No protocol here writes its tags, so no recipe can name them yet.
+//! the prompt ends with. No recipe can name them: GraphRAG-R1, whose protocol writes these tags, has rewards of its own.
 
 use waymark::metric::{searcher, strip};
 

@@ -163,6 +163,29 @@ fn the_reference_pays_one_trajectory_for_the_searches_of_another() {
 }
 
 #[test]
+fn an_answer_that_was_asked_for_earns_nothing() {
+    let reply =
+        "<think>a</think><search>b</search><information>Rome</information><think>c</think><answer>Rome</answer>";
+    let own = Sample { golds: vec!["Rome".to_owned()], ..searched(reply, &[(Mode::Passage, 0.1)]) };
+    let batch = [own.clone(), Sample { forced: vec![(3, 2)], ..own }];
+    let totals = |reward: &dyn Reward| reward.score(&batch).iter().map(|worth| worth.total).collect::<Vec<f64>>();
+    assert_eq!(totals(&ExactMatch), [1.0, 0.0]);
+    assert_eq!(totals(&Efficiency::default()), [1.0, 0.0]);
+    assert_eq!(totals(&FormatBonus { structure: 0.2, answer: 0.1, retrieval: 0.1 }), [1.0, 0.0]);
+}
+
+#[test]
+fn answers_of_protocols_without_tags_are_read() {
+    let of = |text: &str| {
+        let answer = Some("Rome".to_owned());
+        let sample = Sample { golds: vec!["Rome".to_owned()], answer, ..searched(text, &[]) };
+        ExactMatch.score(&[sample])[0].total
+    };
+    // One that is begun and not closed counts for nothing, also where the server shows it.
+    assert_eq!(["Final answer: Rome", "Rome", "<answer>Rome"].map(of), [1.0, 1.0, 0.0]);
+}
+
+#[test]
 fn searches_are_paid_by_their_work() {
     let right = |modes: &[(Mode, f64)]| Sample { golds: vec!["a".to_owned()], ..searched("<answer>a</answer>", modes) };
     let batch = [

@@ -81,9 +81,11 @@ impl Lessons {
         let kept = lessons.train.len() + lessons.held_out.len();
         let lessons = Self { dropped: train.len() + held_out.len() - kept, ..lessons };
         if lessons.train.is_empty() {
-            let (all, longest) = (train.len(), settings.longest);
-            let why =
-                format!("none of {all} samples can be learnt from: is sft.longest = {longest} too short for them?");
+            let (all, aside, longest) = (train.len(), held_out.len(), settings.longest);
+            let why = match all {
+                0 => format!("no sample to learn from, {aside} held out: look at the file, sft.limit, sft.held_out"),
+                _ => format!("none of {all} samples can be learnt from: is sft.longest = {longest} too short?"),
+            };
             return Err(TrainError::Nothing(why));
         }
         Ok(lessons)

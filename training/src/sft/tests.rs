@@ -91,6 +91,12 @@ proptest! {
 }
 
 #[test]
+fn nothing_to_learn_from_is_told_by_its_cause() {
+    let told = |settings: &Sft| Lessons::new(&[], settings, 1).unwrap_err().to_string();
+    assert!(told(&settings()).contains("look at the file"), "{}", told(&settings()));
+}
+
+#[test]
 fn a_run_does_not_go_on_under_other_facts() {
     let temp = tempfile::tempdir().unwrap();
     let open = |facts: &str| Ledger::open(&temp.path().join("run"), facts, Optimizer::default(), 1);
