@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use waymark::cli::{Cli, end};
 
 #[cfg(unix)]
@@ -10,5 +9,5 @@ use waymark::cli::{Cli, end};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    end(Cli::parse().run())
+    end(Cli::read().run())
 }

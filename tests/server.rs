@@ -167,6 +167,22 @@ fn a_hangup_has_it_read_its_keys_again() {
 }
 
 #[test]
+fn work_that_never_ends_cannot_hold_it_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.toml");
+    let file = path.to_str().unwrap();
+    new_key("some", file);
+    let mut program = Program::start(&["--api-keys", file]);
+    // Nobody ever writes into it: whoever reads the keys again waits for ever.
+    std::fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    program.signal("-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    program.terminate();
+    assert_eq!(program.wait().code(), Some(0));
+}
+
+#[test]
 fn a_hangup_has_it_read_its_policies_again() {
     let root = tempfile::tempdir().unwrap();
     let write = |name: &str| {

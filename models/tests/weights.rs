@@ -103,6 +103,14 @@ fn configurations_with_unknown_features_are_refused_by_name() {
     let llama3 = serde_json::json!({"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 8192});
     let config = with("rope_scaling", llama3).unwrap().config().clone();
     assert!(matches!(config.rope_scaling, RopeScaling::Llama3 { factor: 32.0, original_context: 8192, .. }));
+    let linear = |names: &[&str]| {
+        let mut rope = serde_json::json!({"factor": 2.0});
+        names.iter().for_each(|name| rope[*name] = "linear".into());
+        with("rope_scaling", rope).unwrap().config().rope_scaling.clone()
+    };
+    for names in [&["type"][..], &["rope_type"], &["type", "rope_type"]] {
+        assert_eq!(linear(names), RopeScaling::Linear { factor: 2.0 }, "{names:?}");
+    }
     let v5 = serde_json::json!({"rope_type": "default", "rope_theta": 1e6});
     assert_eq!(with("rope_parameters", v5).unwrap().config().rope_base, 1e6);
 }

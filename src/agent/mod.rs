@@ -2,7 +2,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `protocol`, `tag`, `statement`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain` | what a policy writes and what it is answered |
+//! | `protocol`, `tag`, `statement`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | what a policy writes and what it is answered |
 //! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
@@ -11,7 +11,7 @@
 //! | `event`, `trajectory`, `replay` | what is told, what is kept, and running that again |
 //! | `citation` | which passages support an answer |
 //! | `neutral` | what retrieved text may not do |
-//! | `search`, `pool` | searching beside everything else |
+//! | `search`, `pool`, `part` | searching beside everything else, and what each mode reads |
 //! | `generator` | the seam to the engine |
 
 mod answer;

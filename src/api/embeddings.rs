@@ -13,6 +13,7 @@ use waymark_index::Embed;
 use super::beside::beside;
 use super::body::{Json, Wire};
 use super::error::{ApiError, Code, Refusals};
+use super::knobs;
 use super::state::AppState;
 
 /// Texts one request may bring, as in OpenAI's interface.
@@ -141,6 +142,7 @@ pub(crate) async fn create(
         ApiError::new(Code::NotConfigured, "this server has no embedder: start it with `--index` or without `--mock`")
     })?;
     let format = request.encoding_format.unwrap_or_default();
+    knobs::note_user(request.user.as_deref());
     let texts = check(request, &served)?;
     let (vectors, tokens) = embed(served.embedder.clone(), texts).await?;
     let data = vectors

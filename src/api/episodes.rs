@@ -3,6 +3,7 @@
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -13,7 +14,7 @@ use super::beside::beside;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
-use super::traces::{self, Asked, Recorder};
+use super::traces::{self, Admission, Asked, Recorder};
 use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
 
 /// How long a request waits for its schema to be compiled.
@@ -53,11 +54,14 @@ pub(super) async fn start_all(
     let records = records.collect::<Result<Vec<bool>, _>>()?;
     let schema = questions.iter().any(|(_, options)| options.json.is_some());
     let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
+    let admission = Admission::default();
+    let shared = admission.clone();
     let build = move || -> Result<Vec<Recorded>, ApiError> {
         let mut episodes = Vec::with_capacity(questions.len() * n);
         for (question, record) in questions.into_iter().zip(records) {
             let places = episodes.len()..episodes.len() + n;
-            episodes.extend(choices(&owned, &caller_owned, &policy_owned, question, places, record)?);
+            let admission = record.then_some(&shared);
+            episodes.extend(choices(&owned, &caller_owned, &policy_owned, question, places, admission)?);
         }
         Ok(episodes)
     };
@@ -65,18 +69,21 @@ pub(super) async fn start_all(
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
-    admitted(follow(episodes, policy, &state.metrics)).await
+    let count = episodes.len();
+    let events = admitted(follow(episodes, policy, &state.metrics), count).await?;
+    admission.store(true, Relaxed);
+    Ok(events)
 }
 
 /// The episodes of one question at these places among all: its prompt is encoded once, and its schema compiled once. With
-/// `record` their traces are kept.
+/// an `admission` their traces are kept.
 fn choices(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
     (conversation, options): Question,
     places: Range<usize>,
-    record: bool,
+    admission: Option<&Admission>,
 ) -> Result<Vec<Recorded>, ApiError> {
     let options = EpisodeOptions { salt: caller.salt, request: caller.request, ..options };
     let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place));
@@ -84,9 +91,9 @@ fn choices(
     let first = Episode::new(&state.runtime, policy, conversation.clone(), own.clone())?;
     let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
     let recorded = |(mut episode, options): (Episode, EpisodeOptions)| {
-        let recorder = record.then(|| {
+        let recorder = admission.map(|admission| {
             let asked = Asked::new(state, caller.key.clone(), policy, conversation.clone(), options);
-            Recorder::new(state, asked, &mut episode)
+            Recorder::new(state, asked, &mut episode, admission)
         });
         (episode, recorder)
     };
@@ -94,7 +101,7 @@ fn choices(
 }
 
 /// Builds episodes whose schema is compiled: few at a time, and not for long.
-async fn compile<T: Send + 'static>(
+pub(super) async fn compile<T: Send + 'static>(
     state: &AppState,
     build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

@@ -130,13 +130,13 @@ impl Drop for Record {
     }
 }
 
-/// What a stream has to say before it would have to wait: an episode that is refused says so at once, and its client
-/// gets a status instead of a stream that breaks.
-pub(crate) async fn admitted(mut events: Events) -> Result<Events, ApiError> {
+/// What a stream of so many `episodes` has to say before it would have to wait: an episode that is refused says so at once,
+/// after the few events of its beginning, and its client gets a status instead of a stream that breaks.
+pub(crate) async fn admitted(mut events: Events, episodes: usize) -> Result<Events, ApiError> {
     let mut early = Vec::new();
     while let std::task::Poll::Ready(Some((index, event))) = futures::poll!(events.next()) {
         early.push((index, Ok(event?)));
-        if early.len() >= QUEUED {
+        if early.len() >= QUEUED * episodes {
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! What requests may say about sampling, each number within its bounds.
+//! What requests may say about sampling, each number within its bounds, and about who asks.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,9 @@ const MAX_ALTERNATIVES: u32 = 20;
 
 /// Most stop strings, as in OpenAI's interface.
 const MAX_STOPS: usize = 4;
+
+/// Characters that the log takes of what a request says about who asks.
+const SHOWN: usize = 64;
 
 /// One stop string or several.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -98,6 +101,14 @@ pub(crate) fn alternatives(param: &str, top: Option<u32>) -> Result<Option<usize
 /// How many answers.
 pub(crate) fn choices(n: Option<u32>) -> Result<usize, ApiError> {
     within("n", n, 1, MAX_CHOICES).map(|n| n.unwrap_or(1) as usize)
+}
+
+/// Tells the log who asks, where a request says so: the beginning of it, for it may be as long as a body.
+pub(crate) fn note_user(user: Option<&str>) {
+    if let Some(user) = user {
+        let user: String = user.chars().take(SHOWN).collect();
+        tracing::info!(user, "asked by");
+    }
 }
 
 /// Refuses `stream_options` where nothing is streamed.

@@ -14,7 +14,8 @@
 //! | `policies`, `shelf` | what is served, and changing it |
 //! | `traces`, `archive` | what was written down about episodes, and running them again |
 //! | `trainers` | the retrievers that the reference systems' trainers call |
-//! | `knobs` | what requests say about sampling |
+//! | `knobs`, `rag` | what requests say about sampling, and about searching |
+//! | `episodes`, `usage` | what the routes that answer share: starting episodes, and what they cost |
 //! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
 //! | `beside` | work that would hold others up |
 //! | `body` | reading requests, and refusing what is in them by name |

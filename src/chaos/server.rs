@@ -79,6 +79,9 @@ impl Start {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
         command.args(&self.flags).arg(format!("--port={port}"));
+        // What is free is given back at once: otherwise what is judged is not what the server holds, but how much the last
+        // swaps and commits have freed, which jemalloc keeps for ten seconds, and when.
+        command.env("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0");
         // It ends when its input does: see `tether`.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         command.spawn().context("the server cannot be started")

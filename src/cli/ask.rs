@@ -1,6 +1,7 @@
 //! `waymark ask`: one question, watched.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use serde_json::json;
 
@@ -26,6 +27,10 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_URL")]
     url: Option<String>,
 
+    /// Certificates to trust in place of the public ones where that server speaks HTTPS, as PEM.
+    #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+
     /// The policy to ask; the first one served when not given.
     #[arg(long, env = "WAYMARK_ASK_POLICY", value_name = "NAME")]
     policy_name: Option<String>,
@@ -42,16 +47,37 @@ pub(crate) struct Args {
     serve: ServeArgs,
 }
 
+/// Flags of a server that are read also where another one is asked, by their ids.
+const READ: [&str; 2] = ["api_key", "log_format"];
+
+/// Why a flag that was typed would be passed over: it is for a server of its own, and another one is asked. What variables
+/// set may be meant for other commands.
+pub(super) fn unread(matches: &clap::ArgMatches) -> Option<String> {
+    matches.get_one::<String>("url")?;
+    let typed = |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    let own = <ServeArgs as clap::Args>::augment_args(clap::Command::new("serve"));
+    let mut passed = own.get_arguments().filter(|flag| !READ.contains(&flag.get_id().as_str()));
+    let flag = passed.find(|flag| typed(flag.get_id().as_str()))?.get_long()?;
+    Some(format!("--{flag} is for a server of its own, and --url (WAYMARK_URL) names one that runs: leave one out"))
+}
+
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "warn", self.serve.log_format)?;
+        let collector = self.serve.telemetry.otlp_endpoint.clone();
+        let traces = logging::start_traced(log, "warn", self.serve.log_format, collector.as_deref())?;
+        let asked = self.ask().await;
+        tokio::task::spawn_blocking(move || traces.finish()).await?;
+        asked
+    }
+
+    async fn ask(self) -> anyhow::Result<()> {
         let mut request = json!({ "question": self.question, "stream": true, "seed": self.seed });
         if let Some(name) = &self.policy_name {
             request["model"] = json!(name);
         }
         match self.url {
             Some(url) => {
-                let client = Client::new(&url).with_key(self.serve.access.key()?);
+                let client = Client::new(&url).with_key(self.serve.access.key()?).trusting(self.ca.as_deref())?;
                 show(&client, &request, self.json).await
             }
             None => {

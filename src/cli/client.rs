@@ -1,16 +1,26 @@
-//! The commands' view of a running server: its agent route, read event by event.
+//! The commands' view of a running server: its agent route, read event by event, over HTTP or HTTPS.
 
-use anyhow::{Context, bail};
-use futures::StreamExt;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use ureq::http::Response;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body, RequestBuilder};
 
 use crate::agent::Event;
 use crate::api::auth::Secret;
 
-/// A server somewhere, spoken to over HTTP.
+/// Events that wait for whoever shows them; the stream waits then as well.
+const WAITING: usize = 64;
+
+/// A server somewhere.
 #[derive(Debug, Clone)]
 pub struct Client {
-    http: reqwest::Client,
+    agent: Agent,
     base: String,
     key: Option<Secret>,
 }
@@ -28,7 +38,7 @@ struct Reason {
 impl Client {
     /// A client of the server at `base`, such as `http://127.0.0.1:8080`.
     pub fn new(base: &str) -> Self {
-        Self { http: reqwest::Client::new(), base: base.trim_end_matches('/').to_owned(), key: None }
+        Self { agent: agent(RootCerts::WebPki), base: base.trim_end_matches('/').to_owned(), key: None }
     }
 
     /// The same client, with the key that the server may want.
@@ -37,9 +47,27 @@ impl Client {
         self
     }
 
-    fn keyed(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+    /// The same client, which trusts the certificates in `file` (PEM) and no others, where one is named.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds none.
+    pub fn trusting(mut self, file: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(file) = file else { return Ok(self) };
+        let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let certificates: Vec<_> = parse_pem(&pem)
+            .filter_map(|item| match item {
+                Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                _ => None,
+            })
+            .collect();
+        ensure!(!certificates.is_empty(), "{}: there is no certificate in it", file.display());
+        self.agent = agent(RootCerts::new_with_certs(&certificates));
+        Ok(self)
+    }
+
+    fn keyed<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         match &self.key {
-            Some(key) => request.bearer_auth(key.reveal()),
+            Some(key) => request.header("authorization", format!("Bearer {}", key.reveal())),
             None => request,
         }
     }
@@ -49,9 +77,12 @@ impl Client {
     /// # Errors
     /// The server cannot be reached or refuses.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
-        let url = format!("{}{path}", self.base);
-        let response = self.keyed(self.http.get(&url)).send().await.with_context(|| format!("cannot reach {url}"))?;
-        Ok(accepted(response).await?.text().await?)
+        let (client, url) = (self.clone(), format!("{}{path}", self.base));
+        let fetch = move || -> anyhow::Result<String> {
+            let response = client.keyed(client.agent.get(&url)).call();
+            Ok(accepted(response.with_context(|| format!("cannot reach {url}"))?)?.body_mut().read_to_string()?)
+        };
+        spawn_blocking(fetch).await?
     }
 
     /// Runs one episode and hands every event to `each` as it comes.
@@ -63,17 +94,33 @@ impl Client {
         request: &serde_json::Value,
         mut each: impl FnMut(Event) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        let (sender, mut events) = mpsc::channel(WAITING);
+        let (client, body) = (self.clone(), request.to_string());
+        let reading = spawn_blocking(move || client.read(body, &sender));
+        while let Some(event) = events.recv().await {
+            each(event)?;
+        }
+        reading.await?
+    }
+
+    /// Reads the stream of an episode to its end, or until nobody listens any more: a server that is silent pings.
+    fn read(&self, body: String, events: &mpsc::Sender<Event>) -> anyhow::Result<()> {
         let url = format!("{}/v1/agent", self.base);
-        let sent = self.keyed(self.http.post(&url)).json(request).send().await;
-        let response = accepted(sent.with_context(|| format!("cannot reach {url}"))?).await?;
-        let mut body = response.bytes_stream();
-        let mut buffer = Vec::new();
-        while let Some(chunk) = body.next().await {
-            buffer.extend_from_slice(&chunk.context("the stream was cut")?);
+        let sent = self.keyed(self.agent.post(&url)).content_type("application/json").send(body);
+        let response = accepted(sent.with_context(|| format!("cannot reach {url}"))?)?;
+        let mut stream = response.into_body().into_reader();
+        let (mut buffer, mut chunk) = (Vec::new(), [0; 1 << 14]);
+        while !events.is_closed() {
+            let read = stream.read(&mut chunk).context("the stream was cut")?;
+            if read == 0 {
+                break;
+            }
+            buffer.extend_from_slice(&chunk[..read]);
             while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let message: Vec<u8> = buffer.drain(..end + 2).collect();
                 if let Some(event) = parse(&message)? {
-                    each(event)?;
+                    // Whoever listens no more is noticed above.
+                    let _ = events.blocking_send(event);
                 }
             }
         }
@@ -81,13 +128,19 @@ impl Client {
     }
 }
 
+/// What speaks to servers whose certificates are of `roots`.
+fn agent(roots: RootCerts) -> Agent {
+    let tls = TlsConfig::builder().root_certs(roots).build();
+    Agent::config_builder().http_status_as_error(false).tls_config(tls).build().new_agent()
+}
+
 /// Turns a refusal into the error the server gave.
-async fn accepted(response: reqwest::Response) -> anyhow::Result<reqwest::Response> {
+fn accepted(mut response: Response<Body>) -> anyhow::Result<Response<Body>> {
     let status = response.status();
     if status.is_success() {
         return Ok(response);
     }
-    let body = response.text().await.unwrap_or_default();
+    let body = response.body_mut().read_to_string().unwrap_or_default();
     match serde_json::from_str::<Refusal>(&body) {
         Ok(refusal) => bail!("the server refused ({status}): {}", refusal.error.message),
         Err(_) => bail!("the server answered {status}: {body}"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
-use crate::api::auth::{Entry, KeyId, Limits, Scope, Secret};
+use crate::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
 
 /// API keys.
 #[derive(Debug, clap::Subcommand)]
@@ -67,6 +67,10 @@ impl New {
         };
         let mut out = io::stdout();
         if let Some(file) = &self.file {
+            if file.exists() {
+                // A server refuses a file with two keys of one name: it would not start again.
+                Keys::open(Some(file), vec![entry.clone()]).context("no key was made")?;
+            }
             let appended = OpenOptions::new().create(true).append(true).open(file);
             appended.and_then(|mut file| write!(file, "\n{entry}")).with_context(|| file.display().to_string())?;
             writeln!(out, "{}", secret.reveal())?;
@@ -78,5 +82,29 @@ impl New {
             "# That is the key: it is shown this one time. These lines go into the file of --api-keys:\n{entry}"
         )?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_of_keys_is_never_made_one_that_no_server_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys.toml");
+        let make = |name: &str| {
+            let (name, file) = (name.to_owned(), Some(path.clone()));
+            let scopes = vec![Scope::Infer];
+            New { name, scopes, requests_per_minute: None, concurrent: None, private_cache: false, file }.run()
+        };
+        make("alice").unwrap();
+        make("bob").unwrap();
+        let before = std::fs::read_to_string(&path).unwrap();
+        let refused = format!("{:#}", make("alice").unwrap_err());
+        assert!(refused.contains("alice"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
+        assert!(Keys::open(Some(&path), Vec::new()).is_ok());
     }
 }

@@ -19,9 +19,14 @@ pub fn start(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Re
     begin(vec![log(filter.unwrap_or(quiet), format)?])
 }
 
-/// Starts the log of a server, and sends traces to `collector` where there is one.
-pub(super) fn start_traced(filter: Option<&str>, format: LogFormat, collector: Option<&str>) -> anyhow::Result<Traces> {
-    let mut listeners = vec![log(filter.unwrap_or("info"), format)?];
+/// Starts the log of a server as [`start`] does, and sends traces to `collector` where there is one.
+pub(super) fn start_traced(
+    filter: Option<&str>,
+    quiet: &str,
+    format: LogFormat,
+    collector: Option<&str>,
+) -> anyhow::Result<Traces> {
+    let mut listeners = vec![log(filter.unwrap_or(quiet), format)?];
     let traces = Traces::to(collector)?;
     listeners.extend(traces.listener());
     begin(listeners)?;

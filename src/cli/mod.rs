@@ -13,6 +13,7 @@ mod end;
 pub mod eval;
 mod explain;
 mod filter;
+mod harmless;
 mod index;
 mod key;
 pub mod logging;
@@ -26,7 +27,10 @@ mod telemetry;
 mod trace;
 mod triples;
 
-use clap::{Parser, Subcommand};
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::client::Client;
 pub use self::end::end;
@@ -83,14 +87,27 @@ enum Command {
     Openapi(openapi::Args),
 }
 
+/// What blocking work that nobody waits for any more gets to come to its end: a commit whose client was told that the
+/// server goes, a file on a disk that does not answer. What a commit writes is published whole or not at all.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
+
 impl Cli {
+    /// Reads the command line. What is wrong with it ends the program.
+    pub fn read() -> Self {
+        let matches = Self::command().get_matches();
+        if let Some(reason) = matches.subcommand_matches("ask").and_then(ask::unread) {
+            Self::command().error(ErrorKind::ArgumentConflict, reason).exit();
+        }
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the command.
     ///
     /// # Errors
     /// Whatever stopped it, with its causes.
     pub fn run(self) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(async {
+        let result = runtime.block_on(async {
             match self.command {
                 Command::Serve(args) => args.run(self.log.as_deref()).await,
                 Command::Demo(args) => args.run(self.log.as_deref()).await,
@@ -103,6 +120,9 @@ impl Cli {
                 Command::Key(command) => command.run(),
                 Command::Openapi(args) => args.run(),
             }
-        })
+        });
+        // Only dropped, it would wait for them without end, and with nobody left to hear a second signal.
+        runtime.shutdown_timeout(LEFT_BEHIND);
+        result
     }
 }

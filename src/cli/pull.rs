@@ -5,14 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::ProgressBar;
-use waymark_models::pull::{self, Progress};
+use waymark_models::pull::{self, Progress, PullOptions};
 
+use super::triples::variable;
 use super::{cache, logging, progress};
 use crate::config::LogFormat;
 
 /// Fetches weights, checks their sha256, and prints where they are.
 ///
-/// A download that was broken off goes on where it stopped; one that is there already is not fetched again.
+/// A download that was broken off goes on where it stopped; one that is there already is not fetched again. As with other
+/// programs, `HF_TOKEN` holds the token that some repositories of the model hub want, and `HF_ENDPOINT` the address of a
+/// mirror; every command that fetches weights goes by them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +42,8 @@ impl Args {
 
 /// What `spec` names, on this machine.
 pub(crate) fn fetch(spec: &str, cache: &Path) -> anyhow::Result<PathBuf> {
-    Ok(tokio::task::block_in_place(|| pull::pull(spec, cache, &Bar::default()))?)
+    let options = PullOptions { hub: variable("HF_ENDPOINT"), token: variable("HF_TOKEN"), ..PullOptions::default() };
+    Ok(tokio::task::block_in_place(|| pull::pull_with(spec, cache, &options, &Bar::default()))?)
 }
 
 /// A bar that appears with the first byte.

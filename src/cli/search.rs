@@ -8,6 +8,7 @@ use anyhow::bail;
 use waymark_index::{GraphOptions, GraphVariant, Index, KagOptions, Mode, Query, Ranking, TRIPLES};
 use waymark_models::kernel::Team;
 
+use super::harmless::Harmless;
 use super::{assembly, explain, filter, logging};
 use crate::agent::Part;
 use crate::config::{FactFilterArgs, LogFormat, cores};
@@ -165,6 +166,7 @@ impl Args {
             writeln!(out)?;
             return Ok(());
         }
+        let mut out = Harmless(out);
         if self.explain {
             explain::print(&query, &evidence, &mut out)?;
             return Ok(());

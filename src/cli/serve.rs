@@ -28,7 +28,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         let collector = self.serve.telemetry.otlp_endpoint.clone();
-        let traces = logging::start_traced(log, self.serve.log_format, collector.as_deref())?;
+        let traces = logging::start_traced(log, "info", self.serve.log_format, collector.as_deref())?;
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
         // Weights may have to be fetched first: the signal is caught from here on.

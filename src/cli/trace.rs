@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use owo_colors::OwoColorize;
 use waymark_index::Hit;
 
+use super::harmless::harmless;
 use crate::agent::{Event, Reason, Usage};
 
 /// Width of the column that says what a line is.
@@ -34,6 +35,7 @@ impl<W: Write> Printer<W> {
         match event {
             Event::Started { question, model, .. } => {
                 self.head("ask")?;
+                let (question, model) = (harmless(question), harmless(model));
                 write!(self.out, "{} {}", question.bold(), format_args!("({model})").dimmed())?;
             }
             Event::Think { text, .. } => self.delta("think", text, |text| text.dimmed().to_string())?,
@@ -52,7 +54,7 @@ impl<W: Write> Printer<W> {
             }
             Event::Failed { message, .. } => {
                 self.head("failed")?;
-                writeln!(self.out, "{}", message.red())?;
+                writeln!(self.out, "{}", harmless(message).red())?;
             }
             Event::TurnStarted { .. } | Event::SearchStarted { .. } | Event::Observation { .. } => {}
         }
@@ -71,7 +73,8 @@ impl<W: Write> Printer<W> {
 
     /// Goes on under `label`, in a new line when something else was being written.
     fn delta(&mut self, label: &'static str, text: &str, style: impl Fn(&str) -> String) -> io::Result<()> {
-        let mut text = text;
+        let text = harmless(text);
+        let mut text = text.as_str();
         if self.section != Some(label) {
             text = text.trim_start();
             if text.is_empty() {
@@ -94,7 +97,7 @@ impl<W: Write> Printer<W> {
 
     fn note(&mut self, label: &'static str, text: &str) -> io::Result<()> {
         self.head(label)?;
-        write!(self.out, "{}", text.yellow())
+        write!(self.out, "{}", harmless(text).yellow())
     }
 
     fn found(
@@ -114,7 +117,8 @@ impl<W: Write> Printer<W> {
             return self.note("search", error);
         }
         for hit in hits {
-            write!(self.out, "\n{:LABEL$}{} {}  {}", "", hit.rank, hit.passage.title.cyan(), route(hit).dimmed())?;
+            let title = harmless(&hit.passage.title);
+            write!(self.out, "\n{:LABEL$}{} {}  {}", "", hit.rank, title.cyan(), route(hit).dimmed())?;
         }
         self.section = Some("found");
         Ok(())

@@ -194,7 +194,7 @@ impl Args {
 }
 
 /// What the environment variable `name` is set to, if it is to anything.
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -193,6 +193,15 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_names_every_variable() {
+        let readme = include_str!("../../README.md");
+        for flag in ServeArgs::augment_args(Command::new("serve")).get_arguments() {
+            let name = flag.get_env().unwrap().to_str().unwrap();
+            assert!(readme.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
     fn defaults_resolve() {
         let config = parse(&[]).unwrap().resolve().unwrap();
         assert_eq!(config.address.port(), 8080);

@@ -15,7 +15,7 @@ mod watch;
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 
@@ -29,7 +29,7 @@ pub use tls::{Tls, TlsError};
 /// What streams get, after the drain's deadline, to send their last event.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What connections get to close once no work is left.
+/// What connections get at least to close once no work is left.
 const CLOSING: Duration = Duration::from_millis(500);
 
 /// A server that listens already and answers once it runs.
@@ -91,21 +91,23 @@ impl Server {
         let times = state.config.connection;
         let hall = Hall::new(api::router(state.clone()), api::overloaded(state), times, tls);
         // Connections are taken in during the drain, so that `/ready` can say what is going on.
-        tokio::select! {
-            () = hall.receive(&listener) => {}
-            () = async {
+        let left = tokio::select! {
+            () = hall.receive(&listener) => Duration::ZERO,
+            left = async {
                 shutdown.await;
-                wind_down(&drain, deadline).await;
-            } => {}
-        }
+                wind_down(&drain, deadline).await
+            } => left,
+        };
         drop(listener);
-        hall.close(CLOSING).await;
+        // The work is over, but an answer in one piece, or the end of a stream, may still lie in our buffers.
+        hall.close(left.min(times.send).max(CLOSING)).await;
         Ok(())
     }
 }
 
-/// Refuses new work, waits for running work until `deadline`, then ends it.
-async fn wind_down(drain: &Drain, deadline: Duration) {
+/// Refuses new work, waits for running work until `deadline`, then ends it. Returns what is left of the time.
+async fn wind_down(drain: &Drain, deadline: Duration) -> Duration {
+    let begun = Instant::now();
     drain.advance(Phase::Draining);
     tracing::info!(running = drain.running(), seconds = deadline.as_secs_f64(), "draining");
     if tokio::time::timeout(deadline, drain.idle()).await.is_err() {
@@ -115,4 +117,5 @@ async fn wind_down(drain: &Drain, deadline: Duration) {
             tracing::warn!(running = drain.running(), "some clients did not take their last event");
         }
     }
+    deadline.saturating_sub(begun.elapsed())
 }

@@ -44,6 +44,8 @@ enum Stage {
     Waiting { lifetime: Lifetime },
     /// Takes its answer.
     Taking { lifetime: Lifetime, until: Instant },
+    /// Takes what is left of it, which was made: it lies in hyper's buffers, whole if it came in one piece.
+    Rest { until: Instant },
     /// Is kept open.
     Idle { until: Instant },
 }
@@ -75,6 +77,22 @@ impl Watch {
         }
     }
 
+    /// The answer was made, and is on its way until everything that was written is out.
+    fn made(&self) {
+        let mut stage = self.stage();
+        let end = if let Stage::Taking { lifetime, .. } = &*stage { lifetime.end() } else { None };
+        *stage = Stage::Rest { until: end.unwrap_or_else(|| Instant::now() + self.0.times.send) };
+        drop(stage);
+        self.0.changed.notify_one();
+    }
+
+    /// Everything that was written is out.
+    fn flushed(&self) {
+        if matches!(*self.stage(), Stage::Rest { .. }) {
+            self.enter(Stage::Idle { until: Instant::now() + self.0.times.idle });
+        }
+    }
+
     /// A head has come. What is returned is told until when the request may go on.
     pub(super) fn asked(&self) -> Lifetime {
         let lifetime = Lifetime::telling(Arc::clone(&self.0.changed));
@@ -93,7 +111,7 @@ impl Watch {
     /// Until when the connection may go on as it is; `None` while it waits for work without a bound of its own.
     fn deadline(&self) -> Option<Instant> {
         match &*self.stage() {
-            Stage::Head { until } | Stage::Idle { until } => Some(*until),
+            Stage::Head { until } | Stage::Rest { until } | Stage::Idle { until } => Some(*until),
             Stage::Waiting { lifetime } => lifetime.end(),
             Stage::Taking { lifetime, until } => Some(lifetime.end().unwrap_or(*until)),
         }
@@ -121,13 +139,13 @@ impl Watch {
         match *self.stage() {
             Stage::Head { .. } => "sending the head of a request",
             Stage::Waiting { .. } => "waiting for an answer",
-            Stage::Taking { .. } => "taking an answer",
+            Stage::Taking { .. } | Stage::Rest { .. } => "taking an answer",
             Stage::Idle { .. } => "idle",
         }
     }
 }
 
-/// The body of an answer; when it is dropped, it was taken or given up.
+/// The body of an answer; when it is dropped, all of it was made, or it was given up.
 #[derive(Debug)]
 pub(super) struct Taken {
     body: Body,
@@ -156,12 +174,11 @@ impl HttpBody for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let until = Instant::now() + self.watch.0.times.idle;
-        self.watch.enter(Stage::Idle { until });
+        self.watch.made();
     }
 }
 
-/// A stream that tells its watch when bytes come.
+/// A stream that tells its watch when bytes come, and when all are out.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     stream: S,
@@ -207,7 +224,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // hyper flushes once nothing is left in its own buffers.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.watch.flushed();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -247,6 +269,8 @@ mod tests {
         let answer = watch.answered(whole(), lifetime);
         assert_eq!(left(&watch), Some(20), "an answer that is not taken");
         drop(answer);
+        assert_eq!(left(&watch), Some(20), "an answer that lies in buffers");
+        watch.flushed();
         assert_eq!(left(&watch), Some(300), "a connection that is kept");
         watch.received();
         assert_eq!(left(&watch), Some(1), "a second head that does not come");

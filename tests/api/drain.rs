@@ -1,10 +1,12 @@
 //! Going down: readiness red, new work refused, running streams finished or told, then the end.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 
-use crate::house::{House, Plan, chunks, eventually, joined, read_until, says};
+use crate::house::{House, Large, Plan, chunks, eventually, joined, read_until, says};
 
 fn body(stream: bool) -> Value {
     json!({"model": "plain", "stream": stream, "messages": [{"role": "user", "content": "hello"}]})
@@ -86,4 +88,21 @@ async fn an_idle_server_ends_at_once() {
     house.terminate();
     house.running.await.unwrap().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn an_answer_on_its_way_arrives_whole() {
+    let mut plan = Plan::new(says("hi"));
+    plan.searcher = Some(Arc::new(Large));
+    let mut house = plan.build().await;
+    let mut socket = house.raw_with("/v1/search", "connection: close", &json!({"query": "x"})).await;
+    let mut seen = read_until(&mut socket, "\r\n\r\n").await.into_bytes();
+    eventually("the work is over", || house.state.drain.running() == 0).await;
+    house.terminate();
+    // Longer than connections get that have nothing left to say.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // What was cut off ends in a reset, or too early.
+    let _ = tokio::time::timeout(Duration::from_secs(20), socket.read_to_end(&mut seen)).await;
+    assert!(seen.len() > 32 << 20 && seen.ends_with(b"}"), "{} bytes came", seen.len());
+    house.running.await.unwrap().unwrap();
 }

@@ -1,6 +1,7 @@
 //! Clients that take their time, with their head, their body, their answer or nothing at all: each costs a bounded time
 //! and a bounded room, and holds up nobody but itself.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use waymark::agent::{Budget, Policy};
 
-use crate::house::{House, Plan, eventually, read_until, says};
+use crate::house::{House, Large, Plan, eventually, read_until, says};
 
 const SOON: Duration = Duration::from_millis(300);
 
@@ -92,6 +93,22 @@ async fn a_connection_that_is_kept_for_nothing() {
     }
     let (time, rest) = to_the_end(&mut socket).await;
     assert!(rest.is_empty() && time >= SOON / 3 && time < Duration::from_secs(10), "{time:?} {rest}");
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_has_the_time_of_an_answer() {
+    for (idle, send, whole) in [(SOON, Duration::from_secs(20), true), (Duration::from_secs(20), SOON, false)] {
+        let house = house(|plan| {
+            plan.searcher = Some(Arc::new(Large));
+            (plan.http.connection.idle, plan.http.connection.send) = (idle, send);
+        })
+        .await;
+        let mut socket = house.raw_with("/v1/search", "connection: close", &json!({"query": "x"})).await;
+        let seen = read_until(&mut socket, "\r\n\r\n").await.len();
+        tokio::time::sleep(SOON * 4).await;
+        let (_, rest) = to_the_end(&mut socket).await;
+        assert_eq!(seen + rest.len() > 32 << 20, whole, "{} bytes came", seen + rest.len());
+    }
 }
 
 /// Asks for a stream over a connection that takes in little before it has to be read.

@@ -39,7 +39,7 @@ async fn the_page_comes_with_a_policy_that_allows_nothing_from_outside() {
 struct Hostile;
 
 const MARKUP: &str =
-    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>Goethe wrote it.";
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> Goethe wrote it.";
 
 impl Search for Hostile {
     fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {

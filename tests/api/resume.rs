@@ -167,6 +167,17 @@ async fn whoever_has_it_all_is_told_so() {
 }
 
 #[tokio::test]
+async fn to_look_takes_it_from_nobody() {
+    let house = House::new(says(&"word ".repeat(200)).with_time(STEP, Duration::ZERO)).await;
+    let mut socket = house.raw("/v1/agent", &question("plain")).await;
+    let begun = read_until(&mut socket, "event: answer").await;
+    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let looked = house.client.head(house.url(&format!("/v1/agent/{id}"))).send().await.unwrap();
+    assert_eq!(looked.status(), 200);
+    read_until(&mut socket, "event: finished").await;
+}
+
+#[tokio::test]
 async fn a_stream_is_cancelled_when_nobody_comes_back() {
     let mut plan = Plan::new(says(&"word ".repeat(1000)).with_time(STEP, Duration::ZERO));
     plan.http.resume = ResumeConfig { grace: Duration::from_millis(150), ..ResumeConfig::default() };

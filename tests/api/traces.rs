@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
 use waymark::config::TraceConfig;
+use waymark::engine::EngineConfig;
 use waymark::engine::mock::Lines;
 
 use crate::house::{House, Plan, eventually, read_until, says, script, tokenizer};
@@ -178,6 +179,22 @@ async fn what_fails_or_is_given_up_leaves_a_trace_too() {
     let (_, kept) = trace(&house, ids(&listed)[0]).await;
     assert_eq!((&kept["status"], &kept["error"]["code"]), (&json!("failed"), &json!("internal_error")), "{kept}");
     assert!(!kept["text"].as_str().unwrap().is_empty());
+}
+
+/// All of a request is refused or none of it, however many answers it wants, and what was refused pushes out nothing.
+#[tokio::test]
+async fn what_is_refused_leaves_none() {
+    let backend = says(&"long ".repeat(2000)).with_time(Duration::from_millis(5), Duration::ZERO);
+    let engine = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
+    let house = Plan { engine, ..Plan::new(backend) }.build().await;
+    let many = json!({"model": "plain", "prompt": ["a", "b", "c", "d"], "n": 10, "stream": true});
+    for (path, body) in [("/v1/chat/completions", chat(json!({"n": 16}))), ("/v1/completions", many)] {
+        let refused = house.post(path, &body).await;
+        assert_eq!(refused.status(), 503, "{path}");
+        assert_eq!(refused.headers()["retry-after"], "1", "{path}");
+        house.quiet().await;
+        assert_eq!(ids(&list(&house, "").await), Vec::<&str>::new(), "{path}");
+    }
 }
 
 #[tokio::test]

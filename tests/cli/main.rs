@@ -11,7 +11,10 @@ mod pulled;
 mod triples;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
+use std::sync::mpsc;
 
 use program::{Serving, waymark};
 use serde_json::Value;
@@ -91,6 +94,11 @@ fn retrieval_is_measured_and_explained() {
     }
     assert_eq!((&rows[2]["recall"]["1"], &rows[2]["mrr"]), (&0.75.into(), &1.0.into()), "{}", rows[2]);
 
+    let nowhere = dir.path().join("none/report.json");
+    let unread = ["eval", "retrieval", "--index", "no-such.index", "--questions", questions];
+    let refused = waymark(&[&unread[..], &["--json", nowhere.to_str().unwrap()]].concat());
+    assert!(refused.stderr.contains("report.json"), "said before anything is measured: {}", refused.stderr);
+
     let refused = waymark(&["eval", "retrieval", "--index", &index, "--questions", questions, "--modes", "psychic"]);
     assert!(!refused.ok() && refused.stderr.contains("psychic"), "{}", refused.stderr);
 
@@ -131,6 +139,8 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["serve", "--model", "no-such-model"], "no-such-model"),
         (vec!["serve", "--mock", "--index", "no-such.index"], "no-such.index"),
         (vec!["ask", "--url", "http://127.0.0.1:1", "why?"], "cannot reach"),
+        (vec!["ask", "--url", "http://127.0.0.1:1", "--index", "x.index", "why?"], "--index is for a server"),
+        (vec!["ask", "--mock", "--otlp-endpoint", "https://x", "why?"], "--otlp-endpoint"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
     ] {
         let run = waymark(&args);
@@ -138,6 +148,28 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         assert!(run.stderr.contains(words), "{args:?}: {}", run.stderr);
         assert!(run.stdout.is_empty(), "{args:?}: {}", run.stdout);
     }
+}
+
+/// Many repositories of the hub are for those alone who show a token.
+#[test]
+fn the_hub_is_shown_the_token_and_asked_where_it_is_said_to_be() {
+    let hub = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", hub.local_addr().unwrap());
+    let (heads, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in hub.incoming().map_while(Result::ok) {
+            let mut head = [0; 4096];
+            let read = stream.read(&mut head).unwrap_or(0);
+            let _ = heads.send(String::from_utf8_lossy(&head[..read]).to_lowercase());
+            let _ = stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        }
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let variables = [("HF_ENDPOINT", address.as_str()), ("HF_TOKEN", "hf_Secret")];
+    let run = program::with(&variables, &["pull", "org/name", "--cache", cache.path().to_str().unwrap()]);
+    assert!(!run.ok() && run.stderr.contains("org/name") && !run.stderr.contains("hf_Secret"), "{}", run.stderr);
+    let heads: Vec<String> = heard.try_iter().collect();
+    assert!(heads.iter().any(|head| head.contains("authorization: bearer hf_secret")), "{heads:?}");
 }
 
 #[test]
@@ -156,6 +188,24 @@ fn the_description_of_the_interface_is_printed() {
     assert_eq!(yaml.stdout, fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.yaml")).unwrap());
     let json: Value = serde_json::from_str(&waymark(&["openapi", "--json"]).stdout).unwrap();
     assert!(json["paths"]["/v1/chat/completions"]["post"].is_object());
+}
+
+#[test]
+fn a_server_with_a_certificate_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (place("cert.pem"), place("key.pem"));
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let server = Serving::start(&["--mock", "--tls-cert", &certificate, "--tls-key", &key]);
+    assert!(server.url.starts_with("https://127.0.0.1:"), "{}", server.url);
+    let ask = ["ask", "--url", &server.url, "--policy-name", "plain", "Who?"];
+    let asked = waymark(&[&ask[..], &["--ca", &certificate]].concat());
+    assert!(asked.ok() && asked.stdout.contains("tokens written"), "{}", asked.stderr);
+    let doubted = waymark(&ask);
+    assert!(!doubted.ok() && doubted.stderr.contains("cannot reach https://"), "{}", doubted.stderr);
+    assert!(server.stop());
 }
 
 #[test]

@@ -26,7 +26,12 @@ fn command(args: &[&str]) -> Command {
 
 /// Runs the program to its end.
 pub(crate) fn waymark(args: &[&str]) -> Run {
-    let output = command(args).output().unwrap();
+    with(&[], args)
+}
+
+/// The same, with these variables in its environment.
+pub(crate) fn with(variables: &[(&str, &str)], args: &[&str]) -> Run {
+    let output = command(args).envs(variables.iter().copied()).output().unwrap();
     Run {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),

@@ -76,8 +76,11 @@ pub enum RopeScaling {
     Factors(Vec<f32>),
 }
 
-/// No size of a real model comes near this; a damaged one must not lead to huge allocations.
+/// No size of a real model comes near these; a damaged one must not lead to huge allocations, nor to products of sizes that
+/// overflow: of tokens, of values in a row, of layers and heads.
 const LARGEST: usize = 1 << 26;
+const WIDEST: usize = 1 << 20;
+const MOST: usize = 1 << 12;
 
 impl DecoderConfig {
     /// Checks that the numbers fit together, so that no later code has to.
@@ -97,17 +100,17 @@ impl DecoderConfig {
 
     fn check_sizes(&self) -> Result<(), ModelError> {
         let sizes = [
-            ("vocabulary", self.vocab),
-            ("hidden size", self.hidden),
-            ("number of layers", self.layers),
-            ("number of heads", self.heads),
-            ("number of key-value heads", self.kv_heads),
-            ("head size", self.head_dim),
-            ("feed-forward size", self.ffn),
-            ("context", self.context),
+            ("vocabulary", self.vocab, LARGEST),
+            ("hidden size", self.hidden, WIDEST),
+            ("number of layers", self.layers, MOST),
+            ("number of heads", self.heads, MOST),
+            ("number of key-value heads", self.kv_heads, MOST),
+            ("head size", self.head_dim, MOST),
+            ("feed-forward size", self.ffn, WIDEST),
+            ("context", self.context, LARGEST),
         ];
-        if let Some((name, size)) = sizes.iter().find(|(_, size)| !(1..=LARGEST).contains(size)) {
-            return refuse(format_args!("{name} is {size}, not from 1 to {LARGEST}"));
+        if let Some((name, size, most)) = sizes.iter().find(|(_, size, most)| !(1..=*most).contains(size)) {
+            return refuse(format_args!("{name} is {size}, not from 1 to {most}"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             return refuse(format_args!("{} heads are no multiple of {} key-value heads", self.heads, self.kv_heads));
@@ -213,6 +216,8 @@ mod tests {
         assert!(refused(|config| config.vocab = LARGEST + 1).contains("vocabulary"));
         assert!(refused(|config| config.context = usize::MAX).contains("context"));
         assert!(refused(|config| config.layers = 0).contains("layers"));
+        assert!(refused(|config| config.layers = MOST + 1).contains("layers"));
+        assert!(refused(|config| config.hidden = WIDEST + 1).contains("hidden"));
         assert!(refused(|config| config.rms_eps = f32::NAN).contains("rms epsilon"));
         assert!(refused(|config| config.rope_base = 1.0).contains("rope base"));
         assert!(refused(|config| config.rope_base = f32::INFINITY).contains("rope base"));

@@ -11,8 +11,9 @@ const IDS: u32 = 1 << 24;
 
 /// Words whose ids each thread that encodes remembers for each pipeline: the first it meets, for ever. A usual one takes
 /// some 400 bytes, one of 255 bytes 8 KiB. With the library's own 10,000 every thread of a server grows for as long as it
-/// meets new words: by 4 MB, or by 80 MB where they are long on purpose.
-const REMEMBERED: usize = 1024;
+/// meets new words: by 4 MB, or by 80 MB where they are long on purpose. And prompts are encoded on the runtime's blocking
+/// threads, of which a crowd makes 512: those keep 26 MB with so few words, or 512 MB.
+const REMEMBERED: usize = 128;
 
 /// `parse` is the tokenizer as published; `literal` is the same one without any added token, so that no text can spell
 /// one.

@@ -2,7 +2,7 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -38,6 +38,7 @@ use crate::api::state::AppState;
 pub(in crate::api) async fn get(
     State(state): State<AppState>,
     caller: Caller,
+    method: Method,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
@@ -47,6 +48,10 @@ pub(in crate::api) async fn get(
     let (param, after) = after(&headers, query.as_deref().unwrap_or_default())?;
     let stream =
         state.streams.get(&id, &caller).ok_or_else(|| absent(format!("there is no stream `{id}` to take up")))?;
+    if method == Method::HEAD {
+        // To look takes it from nobody.
+        return Ok(StatusCode::OK.into_response());
+    }
     // Its episode's time, and some to take what is left.
     let taken = Instant::now() + state.config.connection.send;
     caller.lifetime.end_by(stream.end.map_or(taken, |end| end.max(taken)));

@@ -51,9 +51,7 @@ impl Plan {
         if check::store(request.store)? == Some(false) {
             options.store = Some(false);
         }
-        if let Some(user) = request.safety_identifier.or(request.user) {
-            tracing::info!(user, "asked by");
-        }
+        knobs::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let conversation = conversation(request.messages)?;
         let plan = Plan {
             head: Head::new(state, &policy, id),

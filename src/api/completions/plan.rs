@@ -56,9 +56,7 @@ impl Plan {
             ..EpisodeOptions::default()
         };
         let prompts = prompts(state, request.prompt, n)?;
-        if let Some(user) = request.user {
-            tracing::info!(user, "asked by");
-        }
+        knobs::note_user(request.user.as_deref());
         let echo = request.echo.unwrap_or(false);
         let text = |(text, _): &(String, _)| if echo { text.clone() } else { String::new() };
         let plan = Plan {

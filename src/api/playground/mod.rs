@@ -133,6 +133,11 @@ mod tests {
     }
 
     #[test]
+    fn what_supports_an_answer_is_the_servers_to_say() {
+        assert!(PAGE.contains("cite(event.citations, shown, answered.made)") && !PAGE.contains(".includes("));
+    }
+
+    #[test]
     fn the_policy_names_what_the_page_holds_and_nothing_else() {
         let policy = policy(PAGE);
         assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");

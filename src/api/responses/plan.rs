@@ -77,9 +77,7 @@ impl Plan {
         let instructions = request.instructions.map(|text| Message::new(Role::System, text));
         let messages = instructions.into_iter().chain(history.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
-        if let Some(user) = request.safety_identifier.or(request.user) {
-            tracing::info!(user, "asked by");
-        }
+        knobs::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let plan = Plan { policy, stream: request.stream.unwrap_or(false), show, object, history };
         Ok((plan, (conversation, options)))
     }

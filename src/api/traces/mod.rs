@@ -25,7 +25,7 @@ use super::state::AppState;
 use trace::{Trace, TraceSummary};
 
 pub(crate) use kept::{Asked, Kept};
-pub(super) use recorder::{Recorder, wanted};
+pub(super) use recorder::{Admission, Recorder, wanted};
 
 /// Traces, youngest first.
 #[derive(Debug, Serialize, ToSchema)]

@@ -1,6 +1,7 @@
 //! Keeps an episode's trace when it is over, however it got there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::sync::oneshot;
 
@@ -22,18 +23,24 @@ pub(crate) fn wanted(state: &AppState, store: Option<bool>) -> Result<bool, ApiE
     Ok(store.unwrap_or(true) && state.traces.keeps())
 }
 
+/// Whether the request that episodes are run for was taken on. Of one that was refused nothing is kept: most of its
+/// episodes are given up for the fault of another.
+pub(crate) type Admission = Arc<AtomicBool>;
+
 /// Keeps one episode's trace. Dropped without a word about its end, it keeps what there is as cancelled.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     archive: Archive<Kept>,
+    admission: Admission,
     asked: Option<Asked>,
     remains: oneshot::Receiver<Fragment>,
 }
 
 impl Recorder {
     /// A recorder of `episode`, which was asked for like this.
-    pub(crate) fn new(state: &AppState, asked: Asked, episode: &mut Episode) -> Recorder {
-        Recorder { archive: state.traces.clone(), asked: Some(asked), remains: episode.remains() }
+    pub(crate) fn new(state: &AppState, asked: Asked, episode: &mut Episode, admission: &Admission) -> Recorder {
+        let (archive, admission) = (state.traces.clone(), Arc::clone(admission));
+        Recorder { archive, admission, asked: Some(asked), remains: episode.remains() }
     }
 
     /// Keeps an episode that is over, and gives back the error that ended it.
@@ -69,6 +76,8 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.break_off(End::Cancelled);
+        if self.admission.load(Relaxed) {
+            self.break_off(End::Cancelled);
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::agent::{AgentError, Episode, EpisodeOptions, Found, Reason, Trajector
 use crate::api::auth::Caller;
 use crate::api::beside::beside;
 use crate::api::body::{Json, Wire};
+use crate::api::episodes;
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
 use crate::engine::{Origin, Token};
@@ -99,12 +100,14 @@ pub(in crate::api) async fn create(
 /// The same question to the same policy with the same options.
 async fn again(state: &AppState, kept: &Arc<Kept>) -> Result<Episode, ApiError> {
     let policy = kept.asked.policy(state)?;
-    let (state, kept) = (state.clone(), kept.clone());
-    beside(move || {
+    let schema = kept.asked.options.json.is_some();
+    let (runtime, kept) = (state.runtime.clone(), kept.clone());
+    let build = move || -> Result<Episode, ApiError> {
         let options = EpisodeOptions { id: None, cites: false, ..kept.asked.options.clone() };
-        Ok(Episode::new(&state.runtime, &policy, kept.asked.conversation.clone(), options)?)
-    })
-    .await
+        Ok(Episode::new(&runtime, &policy, kept.asked.conversation.clone(), options)?)
+    };
+    // It is compiled once more, which is as much work as before.
+    if schema { episodes::compile(state, build).await } else { beside(build).await }
 }
 
 async fn forced(state: &AppState, kept: &Kept, episode: Episode) -> Result<Replay, ApiError> {

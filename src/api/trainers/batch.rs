@@ -11,6 +11,10 @@ use crate::api::error::ApiError;
 /// Queries one request may hold: more than the largest published batch (512 questions in 5 rollouts each).
 const MAX_QUERIES: usize = 8192;
 
+/// Passages that one request may be answered with: all of them lie in memory at once, twice over while they are written
+/// down. The largest published batch asks for 512,000 (2,560 queries, 200 passages each).
+const MAX_PASSAGES: usize = 1 << 19;
+
 /// Queries of one request that run or wait at the same time. All requests together are bounded by the searcher, which
 /// refuses what is too much; a batch of any size takes only so many of its places.
 const IN_FLIGHT: usize = 8;
@@ -21,12 +25,14 @@ pub(super) struct Searched {
     pub(super) seconds: f64,
 }
 
-/// Refuses a request with more queries than one may hold.
-pub(super) fn check(param: &str, queries: usize) -> Result<(), ApiError> {
-    if queries <= MAX_QUERIES {
+/// Refuses a request with more queries than one may hold, or with so many that `k` passages for each would be too much.
+pub(super) fn check(param: &str, queries: usize, k: usize) -> Result<(), ApiError> {
+    let most = MAX_QUERIES.min(MAX_PASSAGES / k.max(1));
+    if queries <= most {
         return Ok(());
     }
-    Err(ApiError::invalid(param, format!("`{param}` holds {queries} queries, {MAX_QUERIES} at most")))
+    let message = format!("`{param}` holds {queries} queries, {most} at most with {k} passages for each");
+    Err(ApiError::invalid(param, message))
 }
 
 /// How many passages are wanted per query, where nothing, `null` and 0 mean `default` as in Python's `topk or default`.

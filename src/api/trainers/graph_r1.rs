@@ -62,8 +62,8 @@ pub(crate) async fn query(
     if request.query.is_empty() {
         return Err(ApiError::invalid("query", "`query` is empty"));
     }
-    batch::check("query", request.query.len())?;
     let k = within("retrieval_num", request.retrieval_num, 1, MOST)?.unwrap_or(DEFAULT_K);
+    batch::check("query", request.query.len(), k)?;
     let graph = GraphOptions::from(GraphVariant::GraphR1);
     let query = |text: &String| Query {
         ranking: Ranking::Dense,

@@ -71,7 +71,7 @@ pub(crate) async fn search(
 ) -> Result<axum::Json<RouteRagResponse>, ApiError> {
     let searcher = state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
-    batch::check("queries", request.queries.len())?;
+    batch::check("queries", request.queries.len(), k)?;
     let queries = request.queries.iter().map(|written| query(written, k)).collect();
     let found = batch::search(searcher, "queries", queries).await?;
     let time = match request.return_times {

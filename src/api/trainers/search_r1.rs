@@ -73,7 +73,7 @@ pub(crate) async fn retrieve(
 ) -> Result<axum::Json<RetrieveResponse>, ApiError> {
     let searcher = state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
-    batch::check("queries", request.queries.len())?;
+    batch::check("queries", request.queries.len(), k)?;
     let query = |text: String| Query::new(text.trim(), Mode::Passage, k).ranking(Ranking::Dense);
     let found = batch::search(searcher, "queries", request.queries.into_iter().map(query).collect()).await?;
     let scored = request.return_scores.unwrap_or(false);

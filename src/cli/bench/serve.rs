@@ -26,6 +26,10 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
+    /// Certificates to trust in place of the public ones where it speaks HTTPS, as PEM.
+    #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+
     /// The policy to ask.
     #[arg(long, default_value = "routerag")]
     model: String,
@@ -96,7 +100,7 @@ impl Args {
         ensure!(self.clients > 0 && self.count > 0, "--clients and --count must be at least 1");
         let questions = Arc::new(self.questions()?);
         let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
-        let client = Client::new(&self.url).with_key(key);
+        let client = Client::new(&self.url).with_key(key).trusting(self.ca.as_deref())?;
         let before = client.text("/metrics").await?;
         let next = Arc::new(AtomicUsize::new(0));
         let start = Instant::now();

@@ -43,7 +43,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "warn", self.serve.log_format)?;
+        let collector = self.serve.telemetry.otlp_endpoint.clone();
+        let traces = logging::start_traced(log, "warn", self.serve.log_format, collector.as_deref())?;
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
         let mut stop = Box::pin(stop_signal());
@@ -58,7 +59,9 @@ impl Args {
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
         writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
         writeln!(out, "Ctrl-C stops it.")?;
-        Ok(serve::until(server, stop, step_limit).await?)
+        let ended = serve::until(server, stop, step_limit).await;
+        tokio::task::spawn_blocking(move || traces.finish()).await?;
+        Ok(ended?)
     }
 }
 

@@ -13,6 +13,7 @@ use waymark_models::kernel::Team;
 use super::metric::{Mean, Score};
 use super::questions::{Question, Questions};
 use super::report::{Measured, Report};
+use super::sheet::Sheet;
 use super::way::Way;
 use crate::agent::MAX_K;
 use crate::cli::{assembly, progress};
@@ -70,6 +71,7 @@ impl Args {
         self.k.dedup();
         let Some(&deepest) = self.k.last() else { anyhow::bail!("--k is empty") };
         ensure!(self.k[0] > 0 && deepest <= MAX_K, "--k must be from 1 to {MAX_K}");
+        let json = self.json.as_deref().map(Sheet::open).transpose()?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let questions = Questions::read(&self.questions)?;
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(1)))?;
@@ -77,12 +79,10 @@ impl Args {
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.modes.is_empty() { Way::defaults(index.modes()) } else { self.modes.clone() };
         let report = self.measure(&index, &questions, &ways, threads)?;
-        if let Some(path) = &self.json {
-            let json = serde_json::to_vec_pretty(&report)?;
-            std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        report.print(&mut std::io::stdout().lock())?;
-        Ok(())
+        // Whichever of the two cannot be written, the other is: they cost the same measurement.
+        let printed = report.print(&mut std::io::stdout().lock());
+        json.map_or(Ok(()), |json| json.fill(&report))?;
+        Ok(printed?)
     }
 
     fn measure(&self, index: &Index, questions: &Questions, ways: &[Way], threads: usize) -> anyhow::Result<Report> {

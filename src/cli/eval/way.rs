@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use waymark_index::{GraphVariant, Mode, Query, Ranking, UnknownName};
 
+use crate::agent::Part;
+
 /// A mode, with the ranking of passages or the variant of the graph search where one was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) struct Way {
@@ -38,21 +40,27 @@ impl Way {
 }
 
 impl FromStr for Way {
-    type Err = UnknownName;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Way, UnknownName> {
+    fn from_str(name: &str) -> Result<Way, String> {
         let (mode, how) = name.split_once(':').map_or((name, None), |(mode, how)| (mode, Some(how)));
-        let mode: Mode = mode.parse()?;
+        let said = |error: UnknownName| error.to_string();
+        let mode = mode.parse::<Mode>().map_err(said)?;
         let mut way = Way { mode, ranking: None, variant: None };
-        match how {
-            None => {}
-            Some(how) if mode == Mode::Passage => way.ranking = Some(how.parse()?),
-            Some(how) => match how.parse() {
-                Ok(ranking) => way.ranking = Some(ranking),
-                Err(_) => way.variant = Some(how.parse()?),
-            },
-        }
-        Ok(way)
+        let Some(how) = how else { return Ok(way) };
+        let read = match how.parse::<Ranking>() {
+            Ok(ranking) => {
+                way.ranking = Some(ranking);
+                Part::Ranking
+            }
+            Err(unknown) if mode == Mode::Passage => return Err(said(unknown)),
+            Err(_) => {
+                way.variant = Some(how.parse::<GraphVariant>().map_err(said)?);
+                Part::Graph
+            }
+        };
+        // What is not read would be measured under a name that is not its own.
+        read.unread(mode).map_or(Ok(way), |reason| Err(format!("{how} {reason}")))
     }
 }
 
@@ -83,6 +91,9 @@ mod tests {
         assert_eq!(query("graph:graph_r1").graph, GraphVariant::GraphR1.into());
         for name in ["", "psychic", "passage:graph_r1", "graph:psychic", "passage:"] {
             assert!(name.parse::<Way>().is_err(), "{name}");
+        }
+        for name in ["graph:bm25", "triples:dense", "kag:fused", "kag:hippo_rag"] {
+            assert!(name.parse::<Way>().unwrap_err().contains("is not read in the mode"), "{name}");
         }
     }
 

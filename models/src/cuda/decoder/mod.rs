@@ -63,8 +63,8 @@ pub struct CudaDecoder {
     upload: Pinned<u64>,
     /// Ids, log-probabilities and status, to where the card copies them.
     results: Pinned<u32>,
-    /// Before and after the last step.
-    events: [Event; 2],
+    /// After the last step.
+    done: Event,
     /// Since when a step is under way that nobody has waited for.
     begun: Option<Instant>,
     patience: Patience,
@@ -109,7 +109,7 @@ impl CudaDecoder {
             buckets: Buckets::up_to(limits.rows),
             upload: Pinned::filled(&card, image.bytes.div_ceil(size_of::<u64>()), 0)?,
             results: Pinned::filled(&card, 3 * limits.rows, 0)?,
-            events: [Event::new(&card)?, Event::new(&card)?],
+            done: Event::new(&card)?,
             begun: None,
             patience: card.patience(),
             chosen: Vec::new(),
@@ -234,7 +234,6 @@ impl CudaDecoder {
         }
         self.machine.card.bind()?;
         self.begun = Some(Instant::now());
-        self.events[0].record(&self.machine.card)?;
         self.send(&step)?;
         let reach = self.machine.adapters.reach();
         let grid = || if step.decode { reach.decode(step.singles) } else { reach.tiles(step.lora) };
@@ -246,7 +245,7 @@ impl CudaDecoder {
         }
         let results = self.machine.work.span(self.machine.room.results);
         self.machine.card.download(results, self.results.values_mut())?;
-        self.events[1].record(&self.machine.card)
+        self.done.record(&self.machine.card)
     }
 
     /// Waits for the step that was begun. `drawn` gets an entry for each row of logits, `None` for those that are in
@@ -260,7 +259,7 @@ impl CudaDecoder {
         drawn: &mut Vec<Option<Result<Sampled, SampleError>>>,
     ) -> Result<(), CudaError> {
         if let Some(begun) = self.begun {
-            self.events[1].wait(&self.machine.card, begun, &mut self.patience)?;
+            self.done.wait(&self.machine.card, begun, &mut self.patience)?;
             self.begun = None;
         }
         drawn.clear();
@@ -287,14 +286,6 @@ impl CudaDecoder {
             card.download(span, logits.row_mut(to))?;
         }
         card.synchronize()
-    }
-
-    /// Seconds the card took for the last step that was collected.
-    ///
-    /// # Errors
-    /// [`CudaError::Call`].
-    pub fn last_step_seconds(&self) -> Result<f64, CudaError> {
-        self.events[0].seconds_to(&self.events[1])
     }
 
     /// Why no step can succeed any more, if none can.

@@ -22,6 +22,10 @@ use crate::decoder::DecoderConfig;
 /// Memory that cuBLAS works in, in bytes: what its makers advise for compute capability 9.0.
 pub const BLAS_BYTES: usize = 32 << 20;
 
+/// What is left whatever share may be taken, in bytes: for cuBLAS' own state and kernels, recordings, and what rounding up
+/// to the driver's pages takes.
+const LEFT: usize = 1 << 30;
+
 /// The most tokens of a step: a grid's second and third sides, which count tokens or rows, go no further.
 const LARGEST_STEP: usize = 65_535;
 
@@ -121,12 +125,12 @@ impl Plan {
     }
 }
 
-/// The share of the card that may be taken, as far as it is free.
+/// The share of the card that may be taken, as far as it is free and others need none of it.
 fn usable(memory: Memory) -> usize {
     let share = (memory.total as f64 * memory.share) as usize;
     // What others hold counts against the share: it is of the whole card.
     let held = memory.total.saturating_sub(memory.free);
-    share.saturating_sub(held).min(memory.free)
+    share.saturating_sub(held).min(memory.free.saturating_sub(LEFT))
 }
 
 /// Refuses what no kernel was written for.

@@ -65,6 +65,12 @@ fn what_weights_and_workspace_leave_is_cache() {
 }
 
 #[test]
+fn a_whole_card_is_not_filled_to_the_brim() {
+    let plan = Plan::new(&seven(), &LIMITS, 132, Memory { share: 1.0, ..memory(80) }).unwrap();
+    assert!(plan.weights + plan.workspace + plan.blocks * plan.block <= 79 * GIB);
+}
+
+#[test]
 fn what_others_hold_counts_against_the_share() {
     let alone = Plan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
     let shared = Plan::new(&seven(), &LIMITS, 132, Memory { free: 70 * GIB, ..memory(80) }).unwrap();

@@ -35,8 +35,10 @@ struct Config {
 
 #[derive(Debug, Deserialize)]
 struct Rope {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// What it was called before. `transformers` 4 copied it to the new name and saved both.
+    #[serde(rename = "type")]
+    former_type: Option<String>,
     rope_theta: Option<f32>,
     factor: Option<f32>,
     original_max_position_embeddings: Option<usize>,
@@ -120,7 +122,7 @@ impl Config {
         let Some(rope) = self.rope_scaling.as_ref().or(self.rope_parameters.as_ref()) else {
             return Ok(RopeScaling::None);
         };
-        let kind = rope.rope_type.as_deref().unwrap_or("default");
+        let kind = rope.rope_type.as_deref().or(rope.former_type.as_deref()).unwrap_or("default");
         let factor = || rope.factor.ok_or_else(|| format!("rope scaling {kind} without a factor"));
         let original_context = rope.original_max_position_embeddings.unwrap_or(self.max_position_embeddings);
         match kind {

@@ -11,14 +11,17 @@ use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
-use super::compare::{Bed, Bounds, Tally, follow, graphs, prompts};
+use super::compare::{Bounds, alone, follow, graphs, prompts};
 use super::learn;
 use super::report::{Agreement, Kernels, Learning, Ready};
 use super::shape::{Best, Shape};
-use crate::engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
+use crate::engine::{CpuBackend, CudaBackend, KvBudget};
 
 /// Rows of a comparison's steps, and how far they go.
 const LIMITS: Limits = Limits { rows: 64, tokens: 8192, context: 1024 };
+
+/// Decode steps in which a row by itself is compared with the same among others.
+const DECODED: usize = 4;
 
 /// What the mean difference of log-probabilities may be between `bf16` and `f32`: rounding gives a few thousandths.
 const HALF: f64 = 0.05;
@@ -94,7 +97,7 @@ pub(super) fn agreement(
     let mut processor = CpuBackend::new(decoder, "cpu", 1, KvBudget::Blocks(1024))?;
     let texts = prompts(50, 24, vocab, 7);
     found.push(follow("processor and card, 50 prompts", &mut processor, &mut card, &texts, 32, HALF)?);
-    found.push(batches(&mut card, &prompts(64, 40, vocab, 8))?);
+    found.push(alone(&mut card, &prompts(64, 40, vocab, 8), DECODED, HALF)?);
     let edges = card.decoder().buckets().sizes().to_vec();
     let bounds = Bounds { rows: LIMITS.rows, tokens: LIMITS.tokens, context, vocab };
     found.push(graphs(&mut card, &edges, bounds, |card, on| card.decoder().set_graphs(on))?);
@@ -106,23 +109,4 @@ pub(super) fn learning(ordinal: usize, name: &str, weights: &Weights, team: Arc<
     let card = Learner::load_on_card(weights, ordinal, &learn::tune())?;
     let processor = Learner::load(weights, team, &learn::tune())?;
     Ok(learn::compare(name, card, processor)?)
-}
-
-/// A row by itself and among 64.
-fn batches(card: &mut CudaBackend, texts: &[Vec<u32>]) -> Result<Agreement, BackendError> {
-    let (mut tally, mut parted) = (Tally::default(), Vec::new());
-    let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
-    let whole: Vec<usize> = texts.iter().map(Vec::len).collect();
-    let mut together = Bed::new(card, longest, 0);
-    together.step(texts, &whole)?;
-    let rows: Vec<Vec<f32>> = (0..texts.len()).map(|row| together.logits.row(row).to_vec()).collect();
-    // In the blocks behind those of the batch.
-    let first = texts.len() * longest.div_ceil(waymark_models::BLOCK);
-    for (text, row) in texts.iter().zip(&rows) {
-        let mut alone = Bed::new(card, longest, first);
-        alone.step(std::slice::from_ref(text), &[text.len()])?;
-        tally.rows(alone.logits.row(0), row);
-        parted.push(None);
-    }
-    Ok(tally.agreement("a row alone and among 64", &parted, HALF))
 }

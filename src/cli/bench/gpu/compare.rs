@@ -110,6 +110,46 @@ pub(super) fn follow(
     Ok(tally.agreement(what, &parted, bound))
 }
 
+/// Each row by itself and among all: its prompt, then `steps` decode steps after the tokens that are likeliest among all.
+pub(super) fn alone<B: Backend>(
+    backend: &mut B,
+    texts: &[Vec<u32>],
+    steps: usize,
+    bound: f64,
+) -> Result<Agreement, BackendError> {
+    let longest = texts.iter().map(Vec::len).max().unwrap_or(0) + steps;
+    let mut sequences = texts.to_vec();
+    let mut new: Vec<usize> = texts.iter().map(Vec::len).collect();
+    let mut rows = vec![Vec::new(); texts.len()];
+    let mut together = Bed::new(backend, longest, 0);
+    for _ in 0..=steps {
+        together.step(&sequences, &new)?;
+        for (index, (ids, found)) in sequences.iter_mut().zip(&mut rows).enumerate() {
+            let logits = together.logits.row(index).to_vec();
+            ids.push(argmax(&logits) as u32);
+            found.push(logits);
+        }
+        new.fill(1);
+    }
+    // In the blocks behind those of all.
+    let first = texts.len() * longest.div_ceil(BLOCK);
+    let (mut tally, mut parted) = (Tally::default(), Vec::new());
+    for ((ids, text), found) in sequences.iter().zip(texts).zip(&rows) {
+        let (mut bed, mut parts) = (Bed::new(backend, longest, first), None);
+        for (step, among) in found.iter().enumerate() {
+            let new = if step == 0 { text.len() } else { 1 };
+            bed.step(&[ids[..text.len() + step].to_vec()], &[new])?;
+            let row = bed.logits.row(0);
+            tally.rows(row, among);
+            if argmax(row) != argmax(among) {
+                parts.get_or_insert(step);
+            }
+        }
+        parted.push(parts);
+    }
+    Ok(tally.agreement("a row alone and among all, its prompt and decode steps", &parted, bound))
+}
+
 /// What steps may be at most.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
@@ -270,6 +310,38 @@ mod tests {
         // Beside and at 1, 2, 4, 8, 16 and 20, three steps each.
         let rows = [1, 2, 1, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 19, 20].iter().sum::<usize>();
         assert_eq!(found.positions, 3 * rows);
+    }
+
+    /// Says something else where a step decodes one row.
+    struct Lonely(MockBackend, MockBackend);
+
+    impl Backend for Lonely {
+        fn spec(&self) -> &BackendSpec {
+            self.0.spec()
+        }
+
+        fn forward(&mut self, batch: &ForwardBatch, logits: &mut Logits) -> Result<(), BackendError> {
+            let other = batch.rows().len() == 1 && batch.tokens().len() == 1;
+            // Both have all tokens.
+            self.1.forward(batch, logits)?;
+            if other { Ok(()) } else { self.0.forward(batch, logits) }
+        }
+
+        fn load_adapter(&mut self, _: &Path) -> Result<AdapterSlot, BackendError> {
+            Err(BackendError("none".to_owned()))
+        }
+
+        fn unload_adapter(&mut self, _: AdapterSlot) {}
+    }
+
+    #[test]
+    fn rows_are_compared_through_their_decode_steps() {
+        let texts = prompts(6, 10, 100, 3);
+        let same = alone(&mut mock(1), &texts, 4, 0.0).unwrap();
+        assert_eq!((same.positions, same.diverged, same.largest), (6 * 5, 0, 0.0));
+        assert!(same.holds);
+        let other = alone(&mut Lonely(mock(1), mock(2)), &texts, 4, 0.01).unwrap();
+        assert!(!other.holds && other.first == Some(1), "{other:?}");
     }
 
     #[test]

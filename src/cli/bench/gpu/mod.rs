@@ -38,7 +38,8 @@ Examples:
   waymark bench gpu --mock --sequences 1,4 --loops 4")]
 pub(crate) struct Args {
     /// What is measured: `cuda` or `cuda:N`, or `cpu`.
-    #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "cuda")]
+    // No variable sets this or the index: what is meant for servers would refuse `--mock`, or want `--questions`.
+    #[arg(long, value_name = "DEVICE", default_value = "cuda")]
     device: Device,
 
     /// Measure the mock: no weights, no arithmetic, the engine alone.
@@ -99,7 +100,7 @@ pub(crate) struct Args {
     written: usize,
 
     /// The index that the loops search; without it they wait for `--search-ms` instead, and the report says so.
-    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR", requires = "questions")]
+    #[arg(long, value_name = "DIR", requires = "questions")]
     index: Option<PathBuf>,
 
     /// Questions for those searches, one JSON object with a `question` per line.
@@ -162,13 +163,17 @@ impl Args {
         let outcome = self.measure(&mut report).await;
         // What was found before something failed is worth having.
         report.print(&mut io::stdout().lock())?;
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&report)?;
-            std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-        }
+        self.save(&report)?;
         outcome?;
         ensure!(report.holds(), "something is computed wrong: see above");
         Ok(())
+    }
+
+    /// Writes what is known so far: a card may be taken back, or the program ended, before the last part is done.
+    fn save(&self, report: &Report) -> anyhow::Result<()> {
+        let Some(path) = &self.json else { return Ok(()) };
+        let text = serde_json::to_string_pretty(report)?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn wants(&self, part: Part) -> bool {

@@ -24,15 +24,15 @@ pub(super) struct Setting {
     pub(super) graphs: bool,
 }
 
-/// Decode rates at each number of sequences, while all of them decode.
+/// Decode rates at each number of sequences, while all of them decode; those found before one fails are in `rates`.
 pub(super) async fn decode(
     engine: &Engine,
     shape: &Shape,
     sequences: &[usize],
     setting: Setting,
     best: Option<Best>,
-) -> anyhow::Result<Vec<Rate>> {
-    let mut rates = Vec::new();
+    rates: &mut Vec<Rate>,
+) -> anyhow::Result<()> {
     for &count in sequences {
         let mut rate = 0.0_f64;
         for round in 0..setting.rounds {
@@ -44,7 +44,7 @@ pub(super) async fn decode(
         let floor = best.map(|best| shape.decode_floor(count, context, best) * rate / count as f64);
         rates.push(line(shape, count, setting, rate, floor));
     }
-    Ok(rates)
+    Ok(())
 }
 
 /// The prefill rate of `sequences` prompts: from the first request to the moment all have their first token.
@@ -98,7 +98,8 @@ async fn run(
     setting: Setting,
     seed: u64,
 ) -> anyhow::Result<(Instant, Vec<Vec<Instant>>)> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed << 32 | sequences as u64);
+    // Another seed for each kind of prompt, of which one would be the beginning of another; and none of the agentic load's.
+    let mut random = ChaCha8Rng::seed_from_u64(1 << 63 | seed << 48 | (setting.prompt as u64) << 24 | sequences as u64);
     let vocab = shape.config.vocab as u32;
     let sessions: Vec<Session> = (0..sequences)
         .map(|_| {

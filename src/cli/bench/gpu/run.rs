@@ -60,7 +60,7 @@ impl Args {
     ) -> anyhow::Result<()> {
         let setting = Setting { prompt: self.prompt, tokens: self.tokens, rounds: self.rounds, graphs };
         if self.wants(Part::Decode) {
-            report.decode.extend(rates::decode(engine, shape, &self.sequences, setting, best).await?);
+            rates::decode(engine, shape, &self.sequences, setting, best, &mut report.decode).await?;
         }
         if self.wants(Part::Prefill) && graphs {
             let setting = Setting { prompt: self.prompt_tokens, ..setting };
@@ -190,10 +190,12 @@ impl Args {
         let mut failures = Failures::default();
         if self.wants(Part::Check) {
             report.kernels = failures.keep("kernels", card::kernels(ordinal, 1));
+            failures.keep("report", self.save(report));
             let limit = self.patience.limit();
             let agreement = self.compared();
             let agreement = agreement.and_then(|weights| card::agreement(ordinal, &weights, limit, Arc::clone(&team)));
             report.agreement = failures.keep("agreement", agreement).unwrap_or_default();
+            failures.keep("report", self.save(report));
             let learnt = self.learning(ordinal, &team, report);
             failures.keep("learning", learnt);
         }
@@ -205,6 +207,7 @@ impl Args {
                 if graphs || self.wants(Part::Decode) {
                     let measured = self.shape(ordinal, shape, graphs, best, &team, report).await;
                     failures.keep(&shape.name, measured);
+                    failures.keep("report", self.save(report));
                 }
             }
         }
