@@ -21,6 +21,10 @@ pub(crate) fn check_bounds(policy: &Policy, trajectory: &Trajectory, events: &[E
     assert!(trajectory.tokens.len() <= budget.context_tokens, "context");
     let sampled = trajectory.tokens.iter().filter(|token| token.logprob.is_some()).count();
     assert!(sampled <= budget.sampled_tokens, "sampled {sampled}");
+    for turn in trajectory.tokens.split(|token| token.origin != Origin::Policy) {
+        let sampled = turn.iter().filter(|token| token.logprob.is_some()).count();
+        assert!(sampled <= 2 * budget.turn_tokens, "sampled {sampled} in a turn");
+    }
     assert!(trajectory.rounds() <= budget.turns, "rounds");
     assert!(trajectory.turns() <= budget.turns + 1, "turns");
     for event in events {
