@@ -91,13 +91,13 @@ mod tests {
 
     use super::*;
 
-    fn headers(name: header::HeaderName, values: &[&str]) -> HeaderMap {
+    fn headers(name: &header::HeaderName, values: &[&str]) -> HeaderMap {
         values.iter().map(|value| (name.clone(), HeaderValue::from_str(value).unwrap())).collect()
     }
 
     #[test]
     fn json_is_accepted_by_its_name_and_by_wider_ones() {
-        let accepts = |values: &[&str]| accepts_json(&headers(header::ACCEPT, values));
+        let accepts = |values: &[&str]| accepts_json(&headers(&header::ACCEPT, values));
         assert!(accepts(&[]));
         for value in
             ["application/json, text/event-stream", "Application/JSON;q=0.5", "*/*", "text/html, application/*"]
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn no_origin_or_an_allowed_one() {
         let allowed = ["https://a.test".to_owned()];
-        let comes = |values: &[&str], allowed: &[String]| comes_from(&headers(header::ORIGIN, values), allowed);
+        let comes = |values: &[&str], allowed: &[String]| comes_from(&headers(&header::ORIGIN, values), allowed);
         assert!(comes(&[], &[]) && comes(&["https://a.test"], &allowed));
         for origin in ["http://a.test", "https://a.test:8443", "https://a.test.evil.test", "null", ""] {
             assert!(!comes(&[origin], &allowed), "{origin}");
