@@ -34,6 +34,7 @@ const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/detokenize"),
     (&Method::GET, "/v1/responses/"),
     (&Method::GET, "/v1/traces/"),
+    (&Method::POST, "/mcp"),
 ];
 
 thread_local! {
@@ -68,7 +69,8 @@ pub(super) fn check(answer: &Answer) {
         }
     } else if !answer.status.is_success() {
         let body: Value = serde_json::from_slice(&answer.body).expect("an error is JSON");
-        let error = body["error"].as_object().expect("an error object");
+        // A message of the Model Context Protocol has it inside an error of its own.
+        let error = body["error"]["data"].as_object().or(body["error"].as_object()).expect("an error object");
         assert!(["message", "type", "param", "code"].iter().all(|key| error.contains_key(*key)), "{body}");
     }
 }

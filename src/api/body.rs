@@ -22,11 +22,11 @@ pub(crate) trait Wire: DeserializeOwned {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
 }
 
-/// A JSON body, read and checked.
+/// A body as it was sent, declared as JSON and no larger than it may be.
 #[derive(Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
+pub(crate) struct Raw(pub(crate) Bytes);
 
-impl<T: Wire> FromRequest<AppState> for Json<T> {
+impl FromRequest<AppState> for Raw {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
@@ -42,6 +42,19 @@ impl<T: Wire> FromRequest<AppState> for Json<T> {
             StatusCode::PAYLOAD_TOO_LARGE => too_large(state.config.body_limit),
             _ => ApiError::new(Code::InvalidJson, "the body could not be read"),
         })?;
+        Ok(Raw(bytes))
+    }
+}
+
+/// A JSON body, read and checked.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: Wire> FromRequest<AppState> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let Raw(bytes) = Raw::from_request(request, state).await?;
         parse(&bytes).map(Json)
     }
 }
@@ -66,17 +79,27 @@ fn too_large(limit: usize) -> ApiError {
 
 /// Reads a request: known fields as they are, unimplemented ones by their table, everything else refused.
 pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Result<T, ApiError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid UTF-8: {error}")))?;
-    check_depth(text)?;
-    let mut value: Value = serde_json::from_str(text)
-        .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid JSON: {error}")))?;
+    let mut value = json(bytes)?;
     if !value.is_object() {
         return Err(ApiError::new(Code::InvalidJson, "the body must be a JSON object"));
     }
     for (path, harmless) in T::UNIMPLEMENTED {
         refuse_unimplemented(&mut value, path, harmless)?;
     }
+    shaped(value)
+}
+
+/// The JSON of a body, whatever it says.
+pub(crate) fn json(bytes: &[u8]) -> Result<Value, ApiError> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid UTF-8: {error}")))?;
+    check_depth(text)?;
+    serde_json::from_str(text)
+        .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid JSON: {error}")))
+}
+
+/// Reads a value of a known shape; what is wrong in it is refused by its path.
+pub(crate) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
 }
 

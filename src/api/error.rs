@@ -70,6 +70,8 @@ error_table! {
     InvalidApiKey: UNAUTHORIZED, "invalid_request_error", "invalid_api_key", retry: false;
     /// The key may not do this.
     InsufficientScope: FORBIDDEN, "permission_error", "insufficient_scope", retry: false;
+    /// A page of an origin that may not use the server asks.
+    OriginNotAllowed: FORBIDDEN, "permission_error", "origin_not_allowed", retry: false;
     /// The key has asked as often as it may.
     RateLimited: TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", retry: true;
     /// The key has as many requests running as it may.
@@ -98,6 +100,8 @@ error_table! {
     NotFound: NOT_FOUND, "invalid_request_error", "not_found", retry: false;
     /// The route exists, the method does not.
     MethodNotAllowed: METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed", retry: false;
+    /// The client takes no form that the answer has.
+    NotAcceptable: NOT_ACCEPTABLE, "invalid_request_error", "not_acceptable", retry: false;
     /// The body took too long to arrive.
     RequestTimeout: REQUEST_TIMEOUT, "invalid_request_error", "request_timeout", retry: true;
     /// The body is larger than the limit.

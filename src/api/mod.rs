@@ -7,6 +7,7 @@
 //! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: texts without a conversation |
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
+//! | `mcp` | `/mcp`, the Model Context Protocol: searching and asking as tools |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | lists, a page at a time |
 //! | `documents`, `library` | what the index holds, and changing it |
@@ -47,6 +48,7 @@ pub mod health;
 mod knobs;
 mod library;
 pub mod lifetime;
+mod mcp;
 mod metrics;
 pub mod models;
 mod observe;
@@ -97,6 +99,7 @@ fn work() -> Routes {
         .infer(routes!(chat::create_short))
         .infer(routes!(responses::create))
         .infer(routes!(agent::create))
+        .infer(routes!(mcp::receive))
         .infer(routes!(completions::create))
         .infer(routes!(tokenize::tokenize))
         .infer(routes!(tokenize::detokenize))

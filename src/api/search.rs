@@ -20,7 +20,7 @@ use crate::agent::{MAX_K, Part, SearchError};
 const DEFAULT_K: usize = 5;
 
 /// A search. What its mode does not read is refused.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
     /// What to look for, as plain text.
@@ -112,6 +112,11 @@ pub(crate) async fn search(
     State(state): State<AppState>,
     Json(request): Json<SearchRequest>,
 ) -> Result<axum::Json<SearchResponse>, ApiError> {
+    find(&state, request).await.map(axum::Json)
+}
+
+/// Searches the index, for whatever route was asked.
+pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<SearchResponse, ApiError> {
     let searcher = state.searcher()?;
     let query = request.wanted()?;
     let begun = Instant::now();
@@ -123,7 +128,7 @@ pub(crate) async fn search(
     let Evidence { snapshot, mode, hits, triples, walk, association } = evidence;
     let query = request.query;
     let object = "search";
-    Ok(axum::Json(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, walk, association }))
+    Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, walk, association })
 }
 
 impl SearchRequest {

@@ -20,10 +20,13 @@ use crate::house::{House, Plan, Shelf, eventually, read_until, says, script};
 const STEP: Duration = Duration::from_millis(15);
 
 /// The routes that generate.
-const ROUTES: [&str; 4] = ["/v1/chat/completions", "/v1/agent", "/v1/responses", "/v1/completions"];
+const ROUTES: [&str; 5] = ["/v1/chat/completions", "/v1/agent", "/v1/responses", "/v1/completions", "/mcp"];
 
 /// A request for `model` that says `text`, to any of those routes.
 fn ask(path: &str, model: &str, text: &str, stream: bool) -> Value {
+    if path == "/mcp" {
+        return tool("ask", json!({"question": text, "model": model}));
+    }
     let (name, said) = match path {
         "/v1/agent" => ("question", json!(text)),
         "/v1/responses" => ("input", json!(text)),
@@ -38,9 +41,16 @@ fn ask(path: &str, model: &str, text: &str, stream: bool) -> Value {
     request
 }
 
-/// Every way to ask: each route, streamed and in one piece. Responses are stored in either.
+/// A call of a tool over `/mcp`, where nothing is streamed.
+fn tool(name: &str, arguments: Value) -> Value {
+    let params = json!({"name": name, "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+}
+
+/// Every way to ask: each route, streamed where it can be and in one piece. Responses are stored in either.
 fn ways() -> impl Iterator<Item = (&'static str, bool)> {
-    ROUTES.into_iter().flat_map(|path| [(path, true), (path, false)])
+    let all = ROUTES.into_iter().flat_map(|path| [(path, true), (path, false)]);
+    all.filter(|way| *way != ("/mcp", true))
 }
 
 fn body(model: &str, stream: bool) -> Value {
@@ -148,10 +158,11 @@ impl Search for Abyss {
 #[tokio::test]
 async fn while_searching() {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
-    let search = ("/v1/search", json!({"query": "hello"}));
+    let query = json!({"query": "hello"});
+    let searches = [("/v1/search", query.clone()), ("/mcp", tool("search", query))];
     // A prompt as it stands is not searched for.
     let loops = ways().filter(|(path, _)| *path != "/v1/completions");
-    let asked = loops.map(|(path, stream)| (path, ask(path, "routerag", "hello", stream))).chain([search]);
+    let asked = loops.map(|(path, stream)| (path, ask(path, "routerag", "hello", stream))).chain(searches);
     for (path, request) in asked {
         let waiting = Arc::new(AtomicUsize::new(0));
         let searcher = Some(Arc::new(Abyss(waiting.clone())) as Arc<dyn Search>);

@@ -23,6 +23,7 @@ mod golden;
 mod gone;
 mod house;
 mod load;
+mod mcp;
 mod metrics;
 mod openapi;
 mod patience;

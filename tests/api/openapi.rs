@@ -29,6 +29,7 @@ async fn the_server_shows_it() {
         "/v1/chat/completions",
         "/v1/chat",
         "/v1/agent",
+        "/mcp",
         "/v1/completions",
         "/tokenize",
         "/detokenize",

@@ -16,13 +16,14 @@ use super::body::{Json, Wire};
 use super::chat::request::ResponseFormat;
 use super::episodes;
 use super::error::{ApiError, Refusals};
+use super::follow::Events;
 use super::knobs::{self, Knobs};
 use super::rag::RagOptions;
 use super::state::AppState;
 use crate::agent::{Cited, Conversation, EpisodeOptions, Event, Message, Reason, Usage};
 
 /// A question for an episode.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentRequest {
     /// What is asked.
@@ -110,26 +111,42 @@ pub(super) async fn create(
     caller: Caller,
     Json(request): Json<AgentRequest>,
 ) -> Result<Response, ApiError> {
+    let (streamed, resumable) = (request.stream.unwrap_or(false), request.resumable.unwrap_or(false));
+    let (id, events) = begin(&state, &caller, request).await?;
+    match (streamed, resumable) {
+        (true, true) => resume::respond(&state, &caller, &id, events),
+        (true, false) => Ok(stream::respond(&state, events)),
+        (false, _) => Ok(axum::Json(whole::collect(events).await?).into_response()),
+    }
+}
+
+/// The whole answer to a request that is not streamed, for whatever route was asked.
+pub(super) async fn answer(
+    state: &AppState,
+    caller: &Caller,
+    request: AgentRequest,
+) -> Result<AgentResponse, ApiError> {
+    let (_, events) = begin(state, caller, request).await?;
+    whole::collect(events).await
+}
+
+/// Starts the episode that is asked for; its id, and what happens in it.
+async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Result<(String, Events), ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.index.as_deref()))?;
     let options = options(&request)?;
-    let (streamed, resumable) = (request.stream.unwrap_or(false), request.resumable.unwrap_or(false));
-    if resumable && !streamed {
+    let resumable = request.resumable.unwrap_or(false);
+    if resumable && !request.stream.unwrap_or(false) {
         return Err(ApiError::invalid("resumable", "`resumable` needs `stream: true`"));
     }
     let id = options.id.clone().unwrap_or_default();
     let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
     if resumable {
-        state.streams.room(&caller)?;
+        state.streams.room(caller)?;
     }
-    let started = episodes::start(&state, &caller, &policy, (conversation, options), 1).await;
-    let events = started.map_err(|error| error.renamed("messages", "question"))?;
-    match (streamed, resumable) {
-        (true, true) => resume::respond(&state, &caller, &id, events),
-        (true, false) => Ok(stream::respond(&state, events)),
-        (false, _) => Ok(axum::Json(whole::collect(events).await?).into_response()),
-    }
+    let started = episodes::start(state, caller, &policy, (conversation, options), 1).await;
+    Ok((id, started.map_err(|error| error.renamed("messages", "question"))?))
 }
 
 fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {

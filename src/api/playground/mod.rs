@@ -23,6 +23,7 @@ const FRONT: &str = concat!(
     "POST /v1/chat/completions   OpenAI's chat interface\n",
     "POST /v1/agent              the typed trace of an episode\n",
     "POST /v1/search             evidence without a model\n",
+    "POST /mcp                   both as tools of the Model Context Protocol\n",
     "POST /retrieve, /search     Search-R1's and RouteRAG's retrievers\n",
     "GET  /v1/models             what is served\n",
     "GET  /openapi.yaml          everything else\n",

@@ -16,6 +16,7 @@ const NODE: &str = "openai@7.57.0";
 const LANGCHAIN: &str = "langchain-openai==1.7.3";
 /// Its Responses need the extra.
 const LITELLM: &str = "litellm[mcp]==1.106.2";
+const MCP: &str = "mcp==2.3.0";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -123,4 +124,11 @@ async fn litellm_is_content() {
     let install = || python("python-litellm", LITELLM);
     let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
     content(python, "ask_litellm.py", Vec::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_official_mcp_sdk_is_content() {
+    let install = || python("python-mcp", MCP);
+    let Some(python) = tokio::task::spawn_blocking(install).await.unwrap() else { return };
+    content(python, "ask_mcp.py", Vec::new()).await;
 }

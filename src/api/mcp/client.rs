@@ -1,0 +1,126 @@
+//! What the headers say of a client, and whether it may come in.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
+
+use super::message::Fault;
+use crate::api::error::{ApiError, Code};
+use crate::api::state::AppState;
+
+/// The revisions of the protocol that are spoken, the newest first.
+const VERSIONS: [&str; 2] = ["2025-06-18", "2025-03-26"];
+
+/// The header that says which one a client speaks. Without it it is the older one, which is answered no differently.
+const VERSION: &str = "mcp-protocol-version";
+
+/// What JSON may be called in `accept`, the narrowest first.
+const JSON: [&str; 3] = ["application/json", "application/*", "*/*"];
+
+/// A client whose headers let it in.
+#[derive(Debug)]
+pub(crate) struct Client {
+    version: Option<HeaderValue>,
+}
+
+impl FromRequestParts<AppState> for Client {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        if !comes_from(&parts.headers, &state.config.cors_origins) {
+            let message = "pages of this origin may not use this server: name it by `--cors-origin`";
+            return Err(ApiError::new(Code::OriginNotAllowed, message));
+        }
+        if !accepts_json(&parts.headers) {
+            let message = "the answer is JSON: send `accept: application/json, text/event-stream`";
+            return Err(ApiError::new(Code::NotAcceptable, message));
+        }
+        Ok(Client { version: parts.headers.get(VERSION).cloned() })
+    }
+}
+
+impl Client {
+    /// Whether the revision that the client speaks is spoken here.
+    pub(super) fn check_version(&self) -> Result<(), Fault> {
+        let Some(sent) = &self.version else { return Ok(()) };
+        if VERSIONS.iter().any(|version| version.as_bytes() == sent.as_bytes()) {
+            return Ok(());
+        }
+        let message = format!("`{VERSION}`: spoken here are {}", VERSIONS.join(" and "));
+        Err(Fault::request(ApiError::invalid(VERSION, message)))
+    }
+}
+
+/// The revision to speak with a client that wants `wanted`.
+pub(super) fn agree(wanted: &str) -> &'static str {
+    VERSIONS.into_iter().find(|version| *version == wanted).unwrap_or(VERSIONS[0])
+}
+
+/// Whether a request is not a browser's, or one of a page that is allowed. What CORS does about reading answers is no
+/// help against a page whose own name was made to lead here: its browser takes it for a page of this server.
+fn comes_from(headers: &HeaderMap, allowed: &[String]) -> bool {
+    let known =
+        |origin: &HeaderValue| allowed.iter().any(|known| known == "*" || known.as_bytes() == origin.as_bytes());
+    headers.get_all(header::ORIGIN).iter().all(known)
+}
+
+/// Whether JSON is accepted: of what `accept` says about it the narrowest counts.
+fn accepts_json(headers: &HeaderMap) -> bool {
+    if !headers.contains_key(header::ACCEPT) {
+        return true;
+    }
+    let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
+    let fitting = lines.flat_map(|line| line.split(',')).filter_map(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let kind = parts.next()?.to_ascii_lowercase();
+        let place = JSON.iter().position(|name| *name == kind)?;
+        Some((place, !parts.any(is_refusal)))
+    });
+    fitting.min_by_key(|(place, _)| *place).is_some_and(|(_, wanted)| wanted)
+}
+
+/// Whether a parameter of a range says that it is not wanted: `q=0`.
+fn is_refusal(parameter: &str) -> bool {
+    let Some((name, value)) = parameter.split_once('=') else { return false };
+    name.trim().eq_ignore_ascii_case("q") && value.trim().parse::<f32>().is_ok_and(|quality| quality == 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn headers(name: &header::HeaderName, values: &[&str]) -> HeaderMap {
+        values.iter().map(|value| (name.clone(), HeaderValue::from_str(value).unwrap())).collect()
+    }
+
+    #[test]
+    fn json_is_accepted_by_its_name_and_by_wider_ones() {
+        let accepts = |values: &[&str]| accepts_json(&headers(&header::ACCEPT, values));
+        assert!(accepts(&[]));
+        for value in
+            ["application/json, text/event-stream", "Application/JSON;q=0.5", "*/*", "text/html, application/*"]
+        {
+            assert!(accepts(&[value]), "{value}");
+        }
+        assert!(accepts(&["text/event-stream", "application/json"]));
+        for value in
+            ["text/event-stream", "", "application/json;q=0", "*/*, application/json; q=0.0", "application/jsonp"]
+        {
+            assert!(!accepts(&[value]), "{value}");
+        }
+    }
+
+    #[test]
+    fn no_origin_or_an_allowed_one() {
+        let allowed = ["https://a.test".to_owned()];
+        let comes = |values: &[&str], allowed: &[String]| comes_from(&headers(&header::ORIGIN, values), allowed);
+        assert!(comes(&[], &[]) && comes(&["https://a.test"], &allowed));
+        for origin in ["http://a.test", "https://a.test:8443", "https://a.test.evil.test", "null", ""] {
+            assert!(!comes(&[origin], &allowed), "{origin}");
+        }
+        assert!(!comes(&["https://a.test", "https://evil.test"], &allowed));
+        assert!(comes(&["https://evil.test"], &["*".to_owned()]));
+    }
+}
