@@ -70,7 +70,6 @@ impl Machine {
         let config = &self.config;
         Embed {
             batch: self.batch(),
-            sampled: self.results(0),
             table: self.weights.span(self.places.embedding),
             stream: self.work.span(self.room.stream),
             count: step.tokens as u32,
@@ -200,7 +199,6 @@ impl Machine {
     fn normalise(&self, weight: Place<f32>, index: Option<Span<u32>>, rows: usize) -> Result<(), CudaError> {
         Norm {
             stream: self.work.span(self.room.stream),
-            delta: None,
             index,
             weight: self.weights.span(weight),
             out: self.work.span(self.room.normed),

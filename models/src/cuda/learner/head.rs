@@ -70,7 +70,6 @@ impl<D: Driver> Pass<'_, D> {
         let (normed, logits) = (self.work(self.room.normed), self.work(self.room.logits));
         Norm {
             stream: self.work(self.room.stream),
-            delta: None,
             index: Some(self.part(self.room.layout.wanted, chunk)),
             weight: self.weight(self.weights.1.norm),
             out: normed,

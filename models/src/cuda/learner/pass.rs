@@ -46,8 +46,6 @@ impl<D: Driver> Pass<'_, D> {
         }
         Embed {
             batch: self.batch(),
-            // No token names a sampled one.
-            sampled: self.work(layout.tokens),
             table: self.weight(self.weights.1.embedding),
             stream: self.work(self.room.stream),
             count: self.tokens as u32,
@@ -139,7 +137,6 @@ impl<D: Driver> Pass<'_, D> {
     pub(super) fn normalise(&self, stream: Place<f32>, weight: Place<f32>) -> Result<(), CudaError> {
         Norm {
             stream: self.work(stream),
-            delta: None,
             index: None,
             weight: self.weight(weight),
             out: self.work(self.room.normed),
