@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::driver::{Driver, Matrix, Target};
 use super::pass::Pass;
 use super::room::TARGETS;
 use crate::cuda::CudaError;
+use crate::cuda::driver::{Driver, Matrix, Target};
 use crate::cuda::kernel::{Norm, NormBackward, SCORES, Score as ScoreKernel, ScoreBackward, Span};
 use crate::cuda::plan::Place;
 use crate::gradient::{Objective, Score};

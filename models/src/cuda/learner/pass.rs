@@ -3,11 +3,11 @@
 use half::bf16;
 
 use super::adapter::Adapter;
-use super::driver::Driver;
 use super::room::Room;
 use super::rows::Rows;
 use super::site::{Output, Site};
 use crate::cuda::CudaError;
+use crate::cuda::driver::Driver;
 use crate::cuda::kernel::{AttendPrefill, BatchView, Embed, Norm, Rotary, SiluMul, Span};
 use crate::cuda::plan::{LayerPlaces, Place, WeightPlaces};
 use crate::decoder::DecoderConfig;
