@@ -106,7 +106,8 @@ impl Writing {
         Ok(())
     }
 
-    /// Removes the journal of embeddings: what is in it now stands in the published snapshot.
+    /// Removes the journal of embeddings: what the published snapshot wants of it stands there now. What a killed build of
+    /// another corpus left in it goes as well, and is embedded again.
     pub(crate) fn forget(&self) -> Result<(), IndexError> {
         let path = self.dir.join(JOURNAL);
         match fs::remove_file(&path) {
@@ -116,7 +117,8 @@ impl Writing {
     }
 
     /// Removes every snapshot but `keep`, and whatever killed builds left. Readers that have a removed snapshot open
-    /// keep it: the system frees the files when the last one is done.
+    /// keep it: the system frees the files when the last one is done. What will not go, as on a network file system
+    /// while somebody reads it, is told to the log and left to the next writer: its number is not used again.
     pub(crate) fn sweep(&self, keep: Option<u64>) -> Result<(), IndexError> {
         for name in names(&self.dir)? {
             let path = self.dir.join(&name);
@@ -126,7 +128,9 @@ impl Writing {
                 None if name == MANIFEST_PART => fs::remove_file(&path),
                 None => continue,
             };
-            removed.map_err(IndexError::io("remove", &path))?;
+            if let Err(error) = removed {
+                tracing::warn!(path = %path.display(), %error, "what an earlier snapshot left cannot be removed yet");
+            }
         }
         Ok(())
     }

@@ -90,6 +90,8 @@ impl Index {
     /// # Errors
     /// As [`Index::open`].
     pub fn open_with(dir: &Path, embed: Arc<dyn Embed>, options: &OpenOptions) -> Result<Index, IndexError> {
+        // Before its files are read through: whoever watches a folder asks again and again.
+        check_embedder(dir, &Manifest::read(dir)?, embed.as_ref())?;
         let snapshot = Snapshot::open_newest(dir, options)?;
         check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
         Ok(Index { snapshot, embed, filter: None, dir: dir.to_owned() })

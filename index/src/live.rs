@@ -14,6 +14,9 @@ use crate::index::{Index, OpenOptions};
 use crate::manifest::{MANIFEST, Manifest};
 use crate::progress::BuildProgress;
 
+/// The longest wait between two looks at a snapshot that cannot be opened, each of which may read all of it.
+const SELDOM: Duration = Duration::from_secs(10);
+
 /// The newest snapshot of an index, as far as it is known here.
 ///
 /// Whoever searches takes [`LiveIndex::current`] and keeps that snapshot for as long as it holds it. A commit, by this
@@ -100,18 +103,20 @@ impl LiveIndex {
     }
 
     /// Looks for new snapshots every `interval`, on a thread of its own that ends with the index. What cannot be opened
-    /// is told to the log, once.
+    /// is told to the log, once, and looked at less and less often.
     ///
     /// # Errors
     /// If the system gives no thread.
     pub fn watch(self: &Arc<Self>, interval: Duration) -> std::io::Result<()> {
         let watched = Arc::downgrade(self);
         let look = move || {
-            let mut told = None;
+            let (mut told, mut wait) = (None, interval);
             loop {
-                std::thread::sleep(interval);
+                std::thread::sleep(wait);
                 let Some(live) = watched.upgrade() else { break };
-                match live.refresh() {
+                let looked = live.refresh();
+                wait = if looked.is_ok() { interval } else { wait.saturating_mul(2).min(SELDOM.max(interval)) };
+                match looked {
                     Ok(true) => {
                         tracing::info!(snapshot = live.current().manifest().snapshot, "a new snapshot is searched")
                     }

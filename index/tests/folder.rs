@@ -177,6 +177,13 @@ fn another_format_another_embedder_or_no_index_is_refused_with_what_to_do() {
         let text = error.to_string();
         assert!(matches!(error, IndexError::Embedder { .. }) && text.contains(id) && text.contains("build it again"));
     }
+    // That is said before anything is read through.
+    let store = dir.join("snapshot-1/passages.bin");
+    let whole = fs::read(&store).unwrap();
+    fs::write(&store, "damaged").unwrap();
+    let other = Index::open(&dir, Arc::new(HashEmbed { id: "other", dims: 64 }));
+    assert!(matches!(other, Err(IndexError::Embedder { .. })), "{other:?}");
+    fs::write(&store, whole).unwrap();
 
     let path = dir.join("manifest.json");
     let newer = fs::read_to_string(&path).unwrap().replace("\"format\": 2", "\"format\": 99");

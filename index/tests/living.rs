@@ -198,6 +198,19 @@ fn changes_that_come_to_nothing_publish_nothing() {
 }
 
 #[test]
+fn what_cannot_be_removed_stops_no_change() {
+    let (_temp, dir) = small_index(5);
+    // Removing it as a folder fails, as it does on a network file system while somebody reads what is in one.
+    fs::write(dir.join("snapshot-7"), "").unwrap();
+    for (id, snapshot) in [("new", 8), ("newer", 9)] {
+        let report = changed(&dir, Changes::upsert([document(id, "New", &format!("a {id} text"))]));
+        assert_eq!((report.published, report.manifest.snapshot), (true, snapshot));
+        assert!(!dir.join(".embeddings").exists(), "the journal goes all the same");
+    }
+    assert!(!dir.join("snapshot-1").exists() && !dir.join("snapshot-8").exists(), "what can go goes");
+}
+
+#[test]
 fn changes_that_make_no_sense_are_refused_whole() {
     let (temp, dir) = small_index(5);
     let before = files(&dir);
@@ -252,6 +265,27 @@ fn documents_without_triples_need_somebody_to_ask() {
     let index = open(&dir).unwrap();
     assert_eq!((triples(&index, 0), triples(&index, 3).len()), (first, 2));
     assert_eq!(report.manifest.graph.unwrap().source, "pairs");
+}
+
+#[test]
+fn a_document_whose_text_stays_needs_nobody_to_ask() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    let extract = Arc::new(Pairs { reads_corpus: false });
+    write(&dir, numbered(3, "first"), &BuildOptions { extract: Some(extract), ..BuildOptions::default() }).unwrap();
+    let triples = |index: &Index| index.graph().unwrap().triples(1).unwrap();
+    let before = triples(&open(&dir).unwrap());
+    let metadata = Some([("note".to_owned(), "new".into())].into_iter().collect());
+    let noted = Document { metadata, ..numbered(3, "first").remove(1) };
+    let report = changed(&dir, Changes::upsert([noted.clone()]));
+    assert_eq!((report.replaced, report.published), (1, true));
+    let index = open(&dir).unwrap();
+    assert_eq!(index.passage("p1").unwrap(), Some(noted.clone()));
+    assert!(!before.is_empty() && triples(&index) == before);
+    // Another text has to be asked about.
+    let other = Changes::upsert([Document { text: "another text".to_owned(), ..noted }]);
+    let refused = commit(&dir, &HashEmbed::default(), other, &CommitOptions::default(), &()).unwrap_err();
+    assert!(matches!(&refused, IndexError::NoTriples { id, .. } if id == "p1"), "{refused}");
 }
 
 /// Remembers every text that it was given.

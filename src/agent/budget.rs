@@ -13,7 +13,8 @@ pub struct Budget {
     /// Rounds with the environment (searches and invalid actions alike). One more generation may follow them, whose
     /// search is not executed.
     pub turns: usize,
-    /// Tokens that one turn may sample.
+    /// Tokens that one turn may sample. An answer that has to be asked for, or must be JSON, may take as many again: taken
+    /// from the turn there might be none left for it.
     pub turn_tokens: usize,
     /// Tokens of an answer that has to be asked for: set aside until the end, and the most a guided answer takes.
     pub answer_tokens: usize,

@@ -130,6 +130,7 @@ mod tests {
             (&Json::Object, r#"{"a": "b"}</answer>"#, r#"{"a": "b"}</answer>"#),
             (&Json::Object, r#"{"a": "b</answer>"#, r#"{"a": "b"#),
             (&Json::Object, r#"{"a": "<think>"}</answer>"#, r#"{"a": ""#),
+            (&Json::Object, r#"{"a": "\u003cb>"}</answer>"#, r#"{"a": "\u003cb>"}</answer>"#),
             (&Json::Object, r#"{"a": "b"}</think>"#, r#"{"a": "b"}</"#),
             (&number, "127</answer>", "127</answer>"),
             (&number, "-</answer>", "-"),

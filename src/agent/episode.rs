@@ -17,7 +17,7 @@ use super::neutral::STAND_IN;
 use super::observation::frame;
 use super::options::EpisodeOptions;
 use super::policy::{Policy, Retrieval};
-use super::protocol::Kind;
+use super::protocol::{Kind, Tags};
 use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
@@ -55,6 +55,8 @@ pub(super) struct Settings {
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) shape: Option<Shape>,
+    /// What the first turn begins inside of.
+    pub(super) begins: Kind,
     /// Whether its end tells which passages support the answer. They are looked for when its time is over and its
     /// blocks are free.
     pub(super) cites: bool,
@@ -110,6 +112,9 @@ impl<S: Source> Episode<S> {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
         let shape = options.json.as_ref().map(|json| shape(runtime, policy, json)).transpose()?;
+        let tags = policy.protocol.tags();
+        // JSON begins at once, whatever the template has opened.
+        let begins = if shape.is_some() { tags.begins } else { begins(runtime, tags, &prompt) };
         let settings = Settings {
             id: options.id.unwrap_or_else(new_id),
             budget,
@@ -121,6 +126,7 @@ impl<S: Source> Episode<S> {
             guided,
             logprobs: options.logprobs,
             shape,
+            begins,
             cites: options.cites,
             salt: options.salt,
             request: options.request,
@@ -188,6 +194,18 @@ impl<S: Source> Episode<S> {
 
 fn new_id() -> String {
     Uuid::now_v7().simple().to_string()
+}
+
+/// What the first turn begins inside of: the templates of models that always think end with the tag of a thought.
+fn begins<S: Source>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Kind {
+    /// More tokens than such a tag and the white space around it are.
+    const END: usize = 16;
+    let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id));
+    // Without a template there is nobody to open anything, and what was asked opens nothing.
+    let Some(reply) = control.map(|at| &prompt[at + 1..]) else { return tags.begins };
+    let end = runtime.tokenizer.decode(&reply[reply.len().saturating_sub(END)..]);
+    let opened = |kind: Kind, open: &str| kind == Kind::Think && end.trim_end().ends_with(open);
+    tags.pairs.iter().find(|tag| opened(tag.kind, tag.open)).map_or(tags.begins, |tag| tag.kind)
 }
 
 /// The rules for answers that must be `json`.

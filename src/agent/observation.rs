@@ -6,6 +6,9 @@ use super::policy::Policy;
 use super::protocol::{Format, Injected, Outcome, Seen};
 use super::runtime::Runtime;
 
+/// More bytes than a token stands for.
+const LONGEST: usize = 256;
+
 /// An observation as it goes into the context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Observation {
@@ -26,6 +29,7 @@ pub(super) fn observe<S: Source>(
     format: Format,
     limit: usize,
 ) -> Result<Observation, AgentError> {
+    let parts = &within(parts, limit);
     let ids = runtime.encode_parts(parts)?;
     if ids.len() <= limit {
         return Ok(Observation { text: text(runtime, parts, &ids), ids, truncated: false });
@@ -37,6 +41,17 @@ pub(super) fn observe<S: Source>(
     }
     let ids = ids[..limit].to_vec();
     Ok(Observation { text: runtime.tokenizer.decode(&ids), ids, truncated: true })
+}
+
+/// The parts without what was retrieved so far behind the cut that no tokens could bring it in. A passage may be megabytes of
+/// text, and to encode all of it would hold up everybody else on this thread.
+fn within(parts: &[Injected], limit: usize) -> Vec<Injected> {
+    let most = limit.saturating_add(1).saturating_mul(LONGEST);
+    let cut = |part: &Injected| match part {
+        Injected::Retrieved(text) => Injected::retrieved(&text[..text.floor_char_boundary(most)]),
+        part => part.clone(),
+    };
+    parts.iter().map(cut).collect()
 }
 
 /// Tokens of the shortest observation after which the policy can go on; 0 where nobody else speaks, for there any part
@@ -98,5 +113,20 @@ fn shortened<S: Source>(
             return Ok(None);
         }
         keep = keep.saturating_sub(ids.len() - limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_far_behind_the_cut_is_not_encoded() {
+        let parts = [Injected::frame("f".repeat(9000)), Injected::retrieved("a".to_owned() + &"\u{e9}".repeat(9000))];
+        let cut = within(&parts, 9);
+        assert_eq!(cut[0], parts[0], "the frame stays");
+        // The last character would stand half outside.
+        assert_eq!(cut[1].text().len(), 10 * LONGEST - 1);
+        assert_eq!(within(&parts, usize::MAX), parts);
     }
 }

@@ -5,6 +5,7 @@ use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::budget::Budget;
+use super::part::Part;
 use super::policy::{Policy, Retrieval};
 use super::sampling::Sampling;
 use super::search::MAX_K;
@@ -85,7 +86,20 @@ impl EpisodeOptions {
             ..own
         };
         retrieval.check_mode(&*policy.protocol)?;
+        self.check_parts()?;
         Ok(retrieval)
+    }
+
+    /// Refuses what no search would read. Where the policy chooses the mode, any may be made.
+    fn check_parts(&self) -> Result<(), AgentError> {
+        let given =
+            [("rag.ranking", Part::Ranking, self.ranking.is_some()), ("rag.graph", Part::Graph, self.graph.is_some())];
+        let unread =
+            |&(_, part, given): &(&str, Part, bool)| given && self.mode.is_some_and(|mode| part.unread(mode).is_some());
+        match given.into_iter().find(unread) {
+            Some((field, ..)) => Err(AgentError::Option { field, reason: "is not read in the mode of `rag.mode`" }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -117,5 +131,12 @@ mod tests {
             let options = EpisodeOptions { k: Some(k), ..EpisodeOptions::default() };
             assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with("k:"));
         }
+        let (ranking, graph) = (Some(Ranking::Bm25), Some(GraphVariant::HippoRag));
+        for (mode, refused) in [(Mode::Graph, "rag.ranking"), (Mode::Passage, "rag.graph")] {
+            let options = EpisodeOptions { mode: Some(mode), ranking, graph, ..EpisodeOptions::default() };
+            assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused));
+        }
+        let chosen = EpisodeOptions { ranking, graph, ..EpisodeOptions::default() };
+        assert!(chosen.retrieval(&policy).is_ok(), "the policy may search in any mode");
     }
 }

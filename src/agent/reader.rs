@@ -61,6 +61,11 @@ impl Reader {
         }
     }
 
+    /// The same at the beginning of a turn that the prompt has begun inside of `kind`.
+    pub(super) fn inside(self, tags: &'static Tags, kind: Kind) -> Reader {
+        Reader { scanner: Scanner::inside(tags, kind), ..self }
+    }
+
     /// The turn's text so far.
     pub(super) fn text(&self) -> &str {
         &self.text

@@ -210,7 +210,8 @@ impl<S: Source> Run<S> {
         let tags = self.policy.protocol.tags();
         let filter = self.policy.variant.serves().then(|| self.filter());
         let tokenizer = self.runtime.tokenizer.clone();
-        Reader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some())
+        let reader = Reader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some());
+        if self.turn == 1 { reader.inside(tags, self.settings.begins) } else { reader }
     }
 
     /// What a turn asks for. When serving, an answer that was begun is the action, because it was shown already.

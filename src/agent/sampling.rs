@@ -15,11 +15,12 @@ pub struct Sampling {
     pub top_k: Option<usize>,
     /// Keeps tokens at least this fraction as probable as the most probable one.
     pub min_p: Option<f32>,
-    /// Makes tokens that occurred less probable; 1 does nothing.
+    /// Makes tokens less probable that occurred in the turn at hand, or where generation is guided in the span at hand; 1 does
+    /// nothing.
     pub repetition_penalty: Option<f32>,
-    /// Subtracted from a logit per occurrence.
+    /// Subtracted from a logit per occurrence there.
     pub frequency_penalty: Option<f32>,
-    /// Subtracted from a logit once.
+    /// Subtracted from a logit once for them.
     pub presence_penalty: Option<f32>,
     /// Added to the logits of these ids.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -40,8 +40,13 @@ pub struct Scanner {
 impl Scanner {
     /// At the beginning of a turn.
     pub fn new(tags: &'static Tags) -> Scanner {
-        let answered = tags.begins == Kind::Answer;
-        Scanner { tags, kind: tags.begins, held: String::new(), position: 0, answered, fresh: true }
+        Scanner::inside(tags, tags.begins)
+    }
+
+    /// At the beginning of a turn that goes on inside `kind`. Where all that stands in no tag is the answer, that has begun.
+    pub fn inside(tags: &'static Tags, kind: Kind) -> Scanner {
+        let answered = kind == Kind::Answer || tags.outside == Kind::Answer;
+        Scanner { tags, kind, held: String::new(), position: 0, answered, fresh: true }
     }
 
     /// What is being written now.

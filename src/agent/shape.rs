@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use waymark_models::grammar::{GrammarError, Json, Vocabulary};
 use waymark_models::tokenizer::TokenBytes;
 
@@ -9,6 +10,10 @@ use super::closing::Closing;
 use super::opening::Opening;
 use super::protocol::{Kind, Tags};
 use crate::engine::Constraint;
+
+/// Why some schemas are refused.
+const SPELLED: &str =
+    "an enumeration, a constant or the name of a property holds `<`, which no answer between tags can";
 
 /// The rules for the turns of one protocol.
 #[derive(Debug, Clone)]
@@ -30,14 +35,20 @@ impl Shape {
         tokens: Arc<TokenBytes>,
         eos: &[u32],
     ) -> Result<Shape, GrammarError> {
-        let json: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json)?);
+        let rule: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json)?);
         let Some(tag) = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer) else {
-            return Ok(Shape { turn: Arc::clone(&json), answer: json, close: "" });
+            return Ok(Shape { turn: Arc::clone(&rule), answer: rule, close: "" });
         };
+        if let Json::Schema(schema) = json
+            && !tag.close.is_empty()
+            && spells(schema)
+        {
+            return Err(GrammarError::Schema(SPELLED.to_owned()));
+        }
         // What nothing closes ends as JSON by itself does: with the turn.
         let answer: Arc<dyn Constraint> = match tag.close {
-            "" => json,
-            close => Arc::new(Closing::new(json, close, Arc::clone(&tokens), eos.to_vec())),
+            "" => rule,
+            close => Arc::new(Closing::new(rule, close, Arc::clone(&tokens), eos.to_vec())),
         };
         let turn: Arc<dyn Constraint> = Arc::new(Opening::new(tag, tags, tokens, Arc::clone(&answer)));
         Ok(Shape { turn, answer, close: tag.close })
@@ -46,5 +57,62 @@ impl Shape {
     /// Whether what ends with `close` is an answer.
     pub(super) fn ends(&self, close: &str) -> bool {
         self.close == close
+    }
+}
+
+/// Whether a schema names a text with `<`. Such a text is written as it stands or not at all, and inside tags that sign stands
+/// nowhere.
+fn spells(schema: &Value) -> bool {
+    let fields = match schema {
+        Value::Array(items) => return items.iter().any(spells),
+        Value::Object(fields) => fields,
+        _ => return false,
+    };
+    fields.iter().any(|(name, value)| match (name.as_str(), value) {
+        ("title" | "description" | "default" | "examples" | "$comment", _) => false,
+        ("enum" | "const" | "required", value) => holds(value),
+        ("properties", Value::Object(all)) => all.iter().any(|(name, value)| name.contains('<') || spells(value)),
+        ("$defs" | "definitions" | "patternProperties", Value::Object(all)) => all.values().any(spells),
+        (_, value) => spells(value),
+    })
+}
+
+fn holds(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('<'),
+        Value::Array(items) => items.iter().any(holds),
+        Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('<') || holds(value)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+    use waymark_models::tokenizer::Tokenizer;
+
+    use super::super::protocol::Protocol;
+    use super::super::{Plain, tag};
+    use super::*;
+
+    #[test]
+    fn what_no_answer_between_tags_can_hold_is_refused() {
+        let (tokens, eos) = (Tokenizer::bytes().table(), [257]);
+        let vocabulary = Vocabulary::new(&tokens, &eos).unwrap();
+        let fits = |schema: &Value, tags: &Tags| {
+            Shape::new(&Json::Schema(schema.clone()), tags, &vocabulary, Arc::clone(&tokens), &eos).is_ok()
+        };
+        for (schema, between) in [
+            (json!({"enum": ["<1 year", ">1 year"]}), false),
+            (json!({"type": "array", "items": {"const": "<br>"}}), false),
+            (json!({"type": "object", "properties": {"a<b": {"type": "string"}}}), false),
+            (json!({"type": "string", "description": "a < b"}), true),
+            (json!({"type": "object", "properties": {"description": {"enum": ["a"]}}}), true),
+            (json!({"type": "object", "properties": {"title": {"enum": ["<"]}}}), false),
+        ] {
+            assert_eq!(fits(&schema, &tag::TAGS), between, "{schema}");
+            assert!(fits(&schema, Plain.tags()), "{schema}");
+        }
     }
 }

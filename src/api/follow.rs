@@ -3,11 +3,13 @@
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 
 use super::error::ApiError;
 use super::metrics::{EpisodeLabels, Metrics, PolicyLabels};
@@ -133,11 +135,16 @@ impl Drop for Record {
 /// What a stream of so many `episodes` has to say before it would have to wait: an episode that is refused says so at once,
 /// after the few events of its beginning, and its client gets a status instead of a stream that breaks.
 pub(crate) async fn admitted(mut events: Events, episodes: usize) -> Result<Events, ApiError> {
-    let mut early = Vec::new();
-    while let std::task::Poll::Ready(Some((index, event))) = futures::poll!(events.next()) {
-        early.push((index, Ok(event?)));
-        if early.len() >= QUEUED * episodes {
-            break;
+    let (mut early, mut asked) = (Vec::new(), 0);
+    while early.len() < QUEUED * episodes && asked < episodes {
+        match futures::poll!(events.next()) {
+            Poll::Ready(Some((index, event))) => early.push((index, Ok(event?))),
+            Poll::Ready(None) => break,
+            // That may be to make room for others, before all episodes were asked.
+            Poll::Pending => {
+                asked += 1;
+                yield_now().await;
+            }
         }
     }
     Ok(stream::iter(early).chain(events).boxed())

@@ -17,8 +17,9 @@ const EVERY: Duration = Duration::from_millis(500);
 /// What an answer of the server may take before the look is passed over.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The gauges of what comes and goes by design, in bytes.
-const EXPLAINED: [&str; 2] = ["waymark_kv_bytes", "waymark_adapter_bytes"];
+/// The gauges of what comes and goes by design, or is kept up to a bound, in bytes.
+const EXPLAINED: [&str; 4] =
+    ["waymark_kv_bytes", "waymark_adapter_bytes", "waymark_traces_kept_bytes", "waymark_responses_kept_bytes"];
 
 /// One look.
 #[derive(Debug, Clone, Copy)]
@@ -166,9 +167,9 @@ mod tests {
 
     #[test]
     fn what_the_gauges_say_is_explained() {
-        let metrics =
-            "# HELP waymark_kv_bytes x\nwaymark_kv_bytes 300\nwaymark_adapters 2\nwaymark_adapter_bytes 45\n# EOF\n";
-        assert_eq!(explained(metrics), Some(345.0));
+        let metrics = "# HELP waymark_kv_bytes x\nwaymark_kv_bytes 300\nwaymark_adapters 2\nwaymark_adapter_bytes 45\n\
+            waymark_traces_kept_bytes 6\nwaymark_responses_kept_bytes 1\n# EOF\n";
+        assert_eq!(explained(metrics), Some(352.0));
         assert_eq!(explained("waymark_kv_bytes 300\n"), None);
     }
 }

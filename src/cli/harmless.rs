@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 /// `text` without signs that a terminal would act on. Lines and tabs stay.
-pub(super) fn harmless(text: &str) -> String {
+pub fn harmless(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' | '\t' => c,
         '\r' => ' ',

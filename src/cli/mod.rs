@@ -34,6 +34,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::client::Client;
 pub use self::end::end;
+pub use self::harmless::harmless;
 pub use self::trace::Printer;
 
 /// An inference server for trained agentic RAG policies.

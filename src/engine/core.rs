@@ -139,6 +139,13 @@ impl Core {
                 return submission.outbox.end(Err(error));
             }
         };
+        let known = self.sequences.get(&id).map_or(0, |sequence| sequence.ids.len());
+        if submission.keep > known {
+            // An earlier turn was refused, and with it the tokens it brought.
+            self.counters.turn_failures_total.add(1);
+            let reason = "an earlier turn of this session was refused: open another one";
+            return submission.outbox.end(Err(EngineError::Request(reason.to_owned())));
+        }
         self.stop(id);
         let ticket = self.queues.tick();
         let base = self.base;

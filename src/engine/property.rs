@@ -16,6 +16,7 @@ use super::command::{Command, Submission};
 use super::config::EngineConfig;
 use super::core::Core;
 use super::counters::Counters;
+use super::error::EngineError;
 use super::health::Pulse;
 use super::mailbox::{Inbox, Mail, mailbox};
 use super::mock::{MockBackend, Random};
@@ -480,4 +481,25 @@ fn parked_sessions_give_way_before_running_ones() {
     assert_eq!(house.core.counters.evictions_total.get(), 1);
     assert_eq!(house.core.counters.preemptions_total.get(), 0);
     house.settle();
+}
+
+#[test]
+fn a_turn_that_builds_on_a_refused_one_is_refused() {
+    let mut house = House::new(4, EngineConfig::default());
+    let (outbox, inbox) = mailbox(8);
+    let submission = Submission {
+        session: 1,
+        options: SessionOptions::default(),
+        keep: 5,
+        append: Vec::new(),
+        generate: Generate::default(),
+        outbox,
+        submitted: Instant::now(),
+        stage: Stage::queue(),
+        permit: None,
+    };
+    house.tell(Command::Generate(Box::new(submission)));
+    let mail = inbox.poll(&mut VecDeque::new(), &mut Context::from_waker(Waker::noop()));
+    assert!(matches!(mail, Poll::Ready(Mail::End(Err(EngineError::Request(_))))));
+    assert!(house.core.sequences.is_empty() && !house.core.busy());
 }

@@ -436,6 +436,23 @@ async fn a_plain_policy_chats() {
 }
 
 #[tokio::test]
+async fn a_thought_that_the_template_opens_is_no_answer() {
+    let text = TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif");
+    for (line, thought, answer) in [("Who?\n</think>\n\nGoethe.", "Who?\n", "\n\nGoethe."), ("Who", "Who", "")] {
+        let (runtime, _, _) = scripted(&[line], france());
+        let template = Arc::new(ChatTemplate::new(&text, "", "<|im_end|>").unwrap());
+        let runtime = Runtime::new(runtime.engine, runtime.tokenizer, Some(template), runtime.eos, None);
+        let (trajectory, events) = run(&runtime, &policy("plain"), "Who wrote Faust?", default()).await.unwrap();
+        assert_eq!((trajectory.answer.as_deref(), streamed_answer(&events).as_str()), (Some(answer), answer));
+        let thoughts = events.iter().filter_map(|event| match event {
+            Event::Think { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        assert_eq!(thoughts.collect::<String>(), thought);
+    }
+}
+
+#[tokio::test]
 async fn a_seed_repeats_a_run() {
     let (runtime, _) = mock(MockBackend::random(3, 259).with_confidence(0.0), france());
     let mut policy = policy("routerag");

@@ -23,7 +23,7 @@ pub(super) fn write(
     progress.update(Phase::Reading, 0, None);
     for document in documents {
         let document = document?;
-        if done == u64::from(u32::MAX) {
+        if done == u64::from(u32::MAX) || lexical.is_full() {
             return Err(IndexError::TooLarge { limit: done });
         }
         if let Some(given) = &document.triples {

@@ -167,10 +167,9 @@ impl Committing<'_> {
         if source == Some(&Builtin.id()) {
             return Ok(Some(Arc::new(Builtin)));
         }
-        match plan.incoming().find(|document| document.triples.is_none()).zip(source) {
-            Some((document, source)) => {
-                Err(IndexError::NoTriples { id: document.id.clone(), extractor: source.to_owned() })
-            }
+        let Some(source) = source else { return Ok(None) };
+        match plan.unasked(base)? {
+            Some(document) => Err(IndexError::NoTriples { id: document.id.clone(), extractor: source.to_owned() }),
             None => Ok(None),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::changes::Changes;
 use crate::corpus::Document;
 use crate::error::IndexError;
-use crate::graph::distinct;
+use crate::graph::{Origin, distinct};
 use crate::snapshot::Snapshot;
 
 /// What happens to a document of the snapshot.
@@ -74,13 +74,22 @@ impl Plan {
         self.fates.is_empty() && self.new.is_empty()
     }
 
-    /// The documents that are put in.
-    pub(super) fn incoming(&self) -> impl Iterator<Item = &Document> {
-        let replaced = self.fates.values().filter_map(|fate| match fate {
-            Fate::Replaced(document) => Some(document),
+    /// The first document that is put in without triples and about whose text nobody was asked: where the text stays,
+    /// so does what an extractor found in it.
+    pub(super) fn unasked(&self, base: &Snapshot) -> Result<Option<&Document>, IndexError> {
+        let extracted = |number| base.graph.as_ref().is_some_and(|graph| graph.origin(number) == Origin::Extracted);
+        let replaced = self.fates.iter().filter_map(|(&number, fate)| match fate {
+            Fate::Replaced(document) => Some((number, document)),
             Fate::Gone => None,
         });
-        replaced.chain(&self.new)
+        let mut replaced: Vec<_> = replaced.filter(|(_, document)| document.triples.is_none()).collect();
+        replaced.sort_unstable_by_key(|(number, _)| *number);
+        for (number, document) in replaced {
+            if !(extracted(number) && reads_the_same(base, number, document)?) {
+                return Ok(Some(document));
+            }
+        }
+        Ok(self.new.iter().find(|document| document.triples.is_none()))
     }
 
     /// For each passage of `base` the number afterwards of the one with the same id, title and text, if there is one.
@@ -89,10 +98,7 @@ impl Plan {
         let mut place = |number| {
             let stays = match self.fates.get(&number) {
                 Some(Fate::Gone) => return Ok(None),
-                Some(Fate::Replaced(document)) => {
-                    let old = base.store.passage(number)?;
-                    old.title == document.title && old.text == document.text
-                }
+                Some(Fate::Replaced(document)) => reads_the_same(base, number, document)?,
                 None => true,
             };
             next += 1;
@@ -118,4 +124,10 @@ impl Plan {
     pub(super) fn empties(&self, base: &Snapshot) -> bool {
         self.new.is_empty() && self.removed == base.store.len() as u64
     }
+}
+
+/// Whether a document has the title and the text of the passage with this number.
+fn reads_the_same(base: &Snapshot, number: u32, document: &Document) -> Result<bool, IndexError> {
+    let old = base.store.passage(number)?;
+    Ok(old.title == document.title && old.text == document.text)
 }

@@ -23,7 +23,8 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     path.extension().is_some_and(|ending| endings.iter().any(|known| ending.eq_ignore_ascii_case(known)))
 }
 
-/// Reads all Markdown and text files below `root` in the order of their names; hidden files are passed over.
+/// Reads all Markdown and text files below `root` in the order of their names; hidden files are passed over. Links to
+/// files are read, links to folders are not followed.
 ///
 /// A chunk's id is the file's path from `root`, `#`, and the number of the chunk in the file: the same file always
 /// gives the same ids. Its title is the first heading of a Markdown file, or else the file's name.
@@ -47,7 +48,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
             let path = error.path().unwrap_or(root).to_owned();
             IndexError::Io { action: "read", path, source: error.into() }
         })?;
-        if entry.file_type().is_file() && holds_prose(entry.path()) {
+        if entry.path().is_file() && holds_prose(entry.path()) {
             files.push(entry.into_path());
         }
     }

@@ -146,6 +146,23 @@ fn a_folder_is_cut_into_chunks_with_stable_ids() {
     assert_eq!(joined, words(&long), "nothing is lost and nothing doubled");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_file_is_read_as_the_file() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::write(dir.path().join("a.txt"), "Some text.").unwrap();
+    symlink("../a.txt", folder.join("linked.txt")).unwrap();
+    symlink("..", folder.join("round")).unwrap();
+    for path in [folder.join("linked.txt"), folder] {
+        let corpus = Corpus::open(&path, &CorpusOptions::default()).unwrap();
+        let ids: Vec<String> = corpus.map(|document| document.unwrap().id).collect();
+        assert_eq!(ids, ["linked.txt#1"], "{}", path.display());
+    }
+}
+
 #[test]
 fn a_missing_corpus_is_named() {
     let error = Corpus::open(Path::new("no/such/file.jsonl"), &CorpusOptions::default()).unwrap_err().to_string();

@@ -52,7 +52,7 @@ impl Default for KagOptions {
 /// TeaRAG takes the sigmoid of a reranker's score; there is no reranker here, and the plain sigmoid of a cosine would
 /// lie between 0.27 and 0.73 for everything.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Relevance {
     /// `1 / (1 + exp(-slope · (cosine - centre)))`.
     Sigmoid {
@@ -61,8 +61,8 @@ pub enum Relevance {
         /// The cosine whose relevance is one half.
         centre: f64,
     },
-    /// The cosine itself, 0 if it is negative.
-    Cosine,
+    /// The cosine itself, 0 if it is negative. In braces: serde takes any field of a bare name without reading it.
+    Cosine {},
 }
 
 impl Default for Relevance {
@@ -79,7 +79,7 @@ impl Relevance {
         let cosine = f64::from(cosine);
         match self {
             Relevance::Sigmoid { slope, centre } => 1.0 / (1.0 + (-slope * (cosine - centre)).exp()),
-            Relevance::Cosine => cosine.clamp(0.0, 1.0),
+            Relevance::Cosine {} => cosine.clamp(0.0, 1.0),
         }
     }
 }
@@ -95,7 +95,7 @@ impl KagOptions {
     pub fn check(&self) -> Result<(), &'static str> {
         let finite = match self.relevance {
             Relevance::Sigmoid { slope, centre } => slope.is_finite() && centre.is_finite(),
-            Relevance::Cosine => true,
+            Relevance::Cosine {} => true,
         };
         let counts = [self.chunks, self.entities, self.triples, self.iterations as usize];
         if !(0.0..1.0).contains(&self.damping) {

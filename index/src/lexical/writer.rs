@@ -15,6 +15,10 @@ use crate::error::IndexError;
 /// Sizes tantivy's first hash table of terms; it grows by itself.
 const MEMORY_BUDGET: usize = 64 << 20;
 
+/// Bytes that a segment in the making may take. tantivy finds what it holds by addresses of 32 bits, and beyond them
+/// writes over what came first without a word; its own writer of several segments keeps below them.
+const MOST_MEMORY: usize = 3900 << 20;
+
 /// A lexical index in the making.
 pub(crate) struct LexicalWriter {
     writer: SingleSegmentIndexWriter,
@@ -40,6 +44,11 @@ impl LexicalWriter {
             .single_segment_index_writer(files, MEMORY_BUDGET)
             .map_err(creating())?;
         Ok(LexicalWriter { writer, content })
+    }
+
+    /// Whether nothing more should be added.
+    pub(crate) fn is_full(&self) -> bool {
+        self.writer.mem_usage() > MOST_MEMORY
     }
 
     /// Appends a passage, whose document id is how many came before it.

@@ -24,7 +24,7 @@ const SETTINGS: &str = "x-guidance";
 
 impl Json {
     /// The schema as the library takes it: with bounded white space, so that no text goes on for ever without saying
-    /// anything.
+    /// anything, and with escapes of any character, for texts in which one must not stand as it is.
     ///
     /// # Errors
     /// [`GrammarError::Schema`] when the schema is no object, too large or too deep.
@@ -37,7 +37,8 @@ impl Json {
         if fields.contains_key(SETTINGS) {
             return refuse("`x-guidance` is not a keyword of JSON schema");
         }
-        fields.insert(SETTINGS.to_owned(), json!({ "whitespace_pattern": r"[ \t\n]{1,16}" }));
+        let settings = json!({ "whitespace_pattern": r"[ \t\n]{1,16}", "json_allow_general_unicode_escapes": true });
+        fields.insert(SETTINGS.to_owned(), settings);
         let schema = Value::Object(fields);
         if depth(&schema, MAX_DEPTH).is_none() {
             return refuse(&format!("the schema is nested more than {MAX_DEPTH} levels deep"));

@@ -46,12 +46,12 @@ pub struct ChatRequest {
     /// Keeps tokens at least this probable relative to the best one. Not in OpenAI's interface.
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,
-    /// Divides the logits of tokens seen before. Not in OpenAI's interface.
+    /// Divides the logits of tokens seen before in the turn, or in the span that a guided policy is at. Not in OpenAI's interface.
     pub repetition_penalty: Option<f32>,
-    /// Lowers tokens by how often they were sampled.
+    /// Lowers tokens by how often they were sampled in the turn, or in the span that a guided policy is at.
     #[schema(minimum = -2, maximum = 2)]
     pub frequency_penalty: Option<f32>,
-    /// Lowers tokens that were sampled at all.
+    /// Lowers tokens that were sampled there at all.
     #[schema(minimum = -2, maximum = 2)]
     pub presence_penalty: Option<f32>,
     /// Added to the logits of tokens, by token id.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use owo_colors::{OwoColorize, Style};
 use waymark::agent::{Kind, Policy, Reason};
-use waymark::cli::{assembly, logging};
+use waymark::cli::{assembly, harmless, logging};
 use waymark::config::LogFormat;
 use waymark::engine::Origin;
 use waymark_models::tokenizer::Tokenizer;
@@ -97,11 +97,11 @@ impl Args {
 fn print(sample: &Sample, tokenizer: &Tokenizer, prompt: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let step = if sample.step > 0 { format!(" · step {}", sample.step) } else { String::new() };
     writeln!(out, "{} {}", sample.id.bold(), format!("{}{step}", sample.dataset).dimmed())?;
-    writeln!(out, "{} {}", "question".bold(), sample.question)?;
-    writeln!(out, "{}    {}\n", "golds".bold(), sample.golds.join(" | "))?;
+    writeln!(out, "{} {}", "question".bold(), harmless(&sample.question))?;
+    writeln!(out, "{}    {}\n", "golds".bold(), harmless(&sample.golds.join(" | ")))?;
     let mut at = 0;
     for &Span(origin, length) in &sample.origins {
-        let text = tokenizer.decode(&sample.tokens[at..at + length]);
+        let text = harmless(&tokenizer.decode(&sample.tokens[at..at + length]));
         at += length;
         match origin {
             Origin::Prompt if prompt => write!(out, "{}", text.dimmed())?,
@@ -141,17 +141,17 @@ fn evidence(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
         let cached = if found.cached { " (again)" } else { "" };
         let withdrawn = found.withdrawn.map(|turn| format!(", withdrawn in turn {turn}")).unwrap_or_default();
         let cost = format!("{:.1} ms{cached}{withdrawn}", found.seconds * 1e3);
-        writeln!(out, "{} {} {}", found.mode.to_string().blue(), found.query, cost.dimmed())?;
+        writeln!(out, "{} {} {}", found.mode.to_string().blue(), harmless(&found.query), cost.dimmed())?;
         for (id, score) in &found.passages {
             let gold = sample.supporting.contains(id);
             let mark = if gold { "✓".green().to_string() } else { " ".to_owned() };
             writeln!(out, "  {mark} {id} {}", format!("{score:.4}").dimmed())?;
         }
         for triple in &found.triples {
-            writeln!(out, "    {}", triple.join(" · "))?;
+            writeln!(out, "    {}", harmless(&triple.join(" · ")))?;
         }
         if let Some(error) = &found.error {
-            writeln!(out, "  {}", error.red())?;
+            writeln!(out, "  {}", harmless(error).red())?;
         }
     }
     Ok(())
@@ -167,7 +167,7 @@ fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     };
     let (policy, environment) = (sample.count(Origin::Policy), sample.count(Origin::Environment));
     let tokens = format!("{} prompt, {policy} policy, {environment} environment", sample.prompt_tokens);
-    writeln!(out, "{} {}", "answer".bold(), sample.answer.as_deref().unwrap_or("none").green())?;
+    writeln!(out, "{} {}", "answer".bold(), harmless(sample.answer.as_deref().unwrap_or("none")).green())?;
     writeln!(out, "{} {ended}; {} turns; tokens: {tokens}", "ended".bold(), sample.actions.len())?;
     if let Some(reward) = &sample.reward {
         let parts: Vec<String> = reward.parts.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();

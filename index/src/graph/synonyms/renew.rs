@@ -31,6 +31,10 @@ impl Neighbours {
     ) -> Result<Neighbours, IndexError> {
         let (moved, new) = moved(earlier.phrases, phrases);
         let (columns, queries) = eligible(phrases);
+        // Lists over more than are scanned may lack some, and would go on lacking them where all can be found.
+        if columns.len() <= EXACT && eligible(earlier.phrases).0.len() > EXACT {
+            return Neighbours::find(phrases, vectors, threads, done);
+        }
         // What each phrase has from before: a list that only lacks the new phrases, or nothing.
         let mut kept: Vec<Option<Vec<(u32, f32)>>> = vec![None; phrases.len()];
         for (before, now) in (0..).zip(&moved).filter_map(|(before, now)| Some((before, (*now)?))) {

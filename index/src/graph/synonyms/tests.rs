@@ -114,6 +114,18 @@ fn full_lists_that_lose_a_phrase_are_made_again() {
     assert!(renewed(&found, &before, &now) == naive(&now));
 }
 
+#[test]
+fn lists_that_were_found_approximately_are_found_anew_once_all_can_be_scanned() {
+    let texts: BTreeSet<String> = (0..=EXACT).map(|number| format!("group{} {number}", number % 40)).collect();
+    let before = phrases(&texts.iter().cloned().collect::<Vec<_>>(), 4, 0.3);
+    let now = phrases(&texts.into_iter().take(60).collect::<Vec<_>>(), 4, 0.3);
+    // As if nothing had been found among too many.
+    let found = Neighbours::of((0..before.table.len()).map(|_| Vec::new()));
+    let expected = naive(&now);
+    assert!(expected.len() > 0);
+    assert!(renewed(&found, &before, &now) == expected);
+}
+
 fn renewed(found: &Neighbours, before: &Phrases, now: &Phrases) -> Neighbours {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("synonyms");

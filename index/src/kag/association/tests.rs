@@ -6,7 +6,7 @@ use super::*;
 use crate::kag::Relevance;
 
 fn options(iterations: u32) -> KagOptions {
-    KagOptions { iterations, relevance: Relevance::Cosine, threshold: 0.5, ..KagOptions::default() }
+    KagOptions { iterations, relevance: Relevance::Cosine {}, threshold: 0.5, ..KagOptions::default() }
 }
 
 fn chunk<'a>(similarity: f32, title: &'a str) -> Chunk<'a> {
@@ -74,7 +74,7 @@ fn equal_masses_are_ranked_chunks_first_in_the_order_found() {
 fn relevance_is_one_half_at_the_centre_and_never_leaves_0_to_1() {
     let sigmoid = Relevance::default();
     near(sigmoid.of(0.4), 1.0 / (1.0 + (-10.0 * (f64::from(0.4_f32) - 0.4)).exp()));
-    for relevance in [sigmoid, Relevance::Cosine] {
+    for relevance in [sigmoid, Relevance::Cosine {}] {
         for cosine in [-1.0, -0.1, 0.0, 0.3, 1.0, f32::MAX, f32::MIN] {
             assert!((0.0..=1.0).contains(&relevance.of(cosine)));
         }

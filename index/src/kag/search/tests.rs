@@ -41,7 +41,7 @@ fn index() -> (TempDir, Index) {
 }
 
 fn query(text: &str, k: usize) -> Query {
-    let kag = KagOptions { relevance: Relevance::Cosine, threshold: 0.2, ..KagOptions::default() };
+    let kag = KagOptions { relevance: Relevance::Cosine {}, threshold: 0.2, ..KagOptions::default() };
     Query { kag, ..Query::new(text, Mode::Kag, k) }
 }
 
@@ -185,4 +185,18 @@ fn numbers_out_of_range_are_refused() {
     assert!(bad(|kag| kag.damping = 1.0) && bad(|kag| kag.damping = f64::NAN) && bad(|kag| kag.threshold = -0.1));
     assert!(bad(|kag| kag.iterations = 0) && bad(|kag| kag.iterations = 1001) && bad(|kag| kag.chunks = 0));
     assert!(bad(|kag| kag.relevance = Relevance::Sigmoid { slope: f64::INFINITY, centre: 0.0 }));
+}
+
+#[test]
+fn what_a_relevance_does_not_read_is_refused() {
+    let read = |relevance: &str| serde_json::from_str::<KagOptions>(&format!("{{\"relevance\": {relevance}}}"));
+    assert_eq!(read(r#"{"kind": "cosine"}"#).unwrap().relevance, Relevance::Cosine {});
+    assert_eq!(serde_json::to_value(Relevance::Cosine {}).unwrap(), serde_json::json!({"kind": "cosine"}));
+    for (relevance, named) in [
+        (r#"{"kind": "cosine", "slope": 20}"#, "`slope`"),
+        (r#"{"kind": "sigmoid", "slope": 20, "centre": 0.3, "center": 0.5}"#, "`center`"),
+    ] {
+        let error = read(relevance).unwrap_err().to_string();
+        assert!(error.contains("unknown field") && error.contains(named), "{error}");
+    }
 }

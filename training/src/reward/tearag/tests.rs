@@ -57,7 +57,7 @@ fn path() -> Sample {
 
 fn scored(sample: &Sample, support: &[&str]) -> Worth {
     let support: Vec<String> = support.iter().map(|text| (*text).to_owned()).collect();
-    let reward = TeaRag { relevance: Relevance::Cosine };
+    let reward = TeaRag { relevance: Relevance::Cosine {} };
     let beside = Beside { cost: 0.0, support: &support };
     let likeness = Likeness::of(&Circle, reward.texts(sample, &beside)).unwrap();
     reward.score_beside(&[sample], &[beside], &likeness).remove(0)
@@ -144,7 +144,7 @@ struct Process {
 fn memory_is_divided_by_steps() {
     let Some(Derived { tearag_process }) = golden::read("derived_formulas.json") else { return };
     assert!(!tearag_process.is_empty());
-    let reward = TeaRag { relevance: Relevance::Cosine };
+    let reward = TeaRag { relevance: Relevance::Cosine {} };
     for Process { memory_vector, steps, reward: expected } in tearag_process {
         // One text, and for each gold passage an angle from it whose cosine is what is remembered.
         let support: Vec<String> =
