@@ -8,7 +8,7 @@
 //! Different from the processor: a prefix that sequences share is computed once for each of them (`rows`), and no layer
 //! keeps its activations.
 //!
-//! What is here is always compiled, and tested on the emulator of kernels; a card stands behind [`Driver`](super::driver::Driver).
+//! What is here is always compiled, and tested on the emulator of kernels; a card stands behind [`Driver`].
 
 mod adapter;
 mod backward;
