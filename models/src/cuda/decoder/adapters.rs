@@ -1,6 +1,7 @@
 //! Adapters on a card.
 
 use std::path::Path;
+use std::slice;
 
 use half::bf16;
 
@@ -8,24 +9,19 @@ use crate::ModelError;
 use crate::adapter;
 use crate::batch::AdapterSlot;
 use crate::cuda::CudaError;
-use crate::cuda::device::{Card, Region};
+use crate::cuda::driver::Driver;
 use crate::cuda::kernel::{Factors, Span};
 use crate::cuda::plan::{ADAPTERS, Carver, LARGEST_RANK, Place, SITES};
 use crate::cuda::reach::Reach;
 use crate::decoder::DecoderConfig;
 
 /// The loaded adapters by slot, and the table by which kernels find them.
-pub(super) struct Adapters {
-    slots: Vec<Option<Loaded>>,
+pub(super) struct Adapters<D: Driver> {
+    /// Each one's memory, kept for what the addresses in the table mean.
+    slots: Vec<Option<D::Region>>,
     /// Of all slots: shape (layers, sites, [`ADAPTERS`]).
     table: Span<Factors>,
     reach: Reach,
-}
-
-/// One adapter's memory.
-struct Loaded {
-    #[allow(dead_code, reason = "kept for what its addresses mean")]
-    region: Region,
 }
 
 /// One site's factors, rounded and padded as the kernels want them, with their places.
@@ -37,13 +33,10 @@ struct Packed {
     stacked: usize,
 }
 
-impl Adapters {
+impl<D: Driver> Adapters<D> {
     /// None yet; `table` is cleared.
-    pub(super) fn new(card: &Card, table: Span<Factors>) -> Result<Self, CudaError> {
-        // Kept until it is copied: some machines' drivers read such memory as late as pinned memory.
-        let none = vec![Factors::default(); table.len()];
-        card.upload(&none, table)?;
-        card.synchronize()?;
+    pub(super) fn new(driver: &D, table: Span<Factors>) -> Result<Self, CudaError> {
+        driver.upload(&vec![Factors::default(); table.len()], table)?;
         Ok(Self { slots: Vec::new(), table, reach: Reach::default() })
     }
 
@@ -63,7 +56,7 @@ impl Adapters {
     }
 
     /// Loads the adapter in `dir` into a free slot.
-    pub(super) fn load(&mut self, card: &Card, dir: &Path, config: &DecoderConfig) -> Result<AdapterSlot, CudaError> {
+    pub(super) fn load(&mut self, driver: &D, dir: &Path, config: &DecoderConfig) -> Result<AdapterSlot, CudaError> {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free >= ADAPTERS {
             return Err(ModelError::Input(format!("{ADAPTERS} adapters are loaded already")).into());
@@ -76,64 +69,63 @@ impl Adapters {
             return Err(ModelError::Input(reason).into());
         }
         let packed: Vec<_> = read.iter().flatten().map(|site| site.as_ref().map(|f| pack(f, &mut carver))).collect();
-        let region = Region::take(card, carver.bytes())?;
+        let region = driver.take(carver.bytes())?;
         let mut rows = Vec::with_capacity(packed.len());
         for site in &packed {
             rows.push(match site {
-                Some(site) => site.put(card, &region)?,
+                Some(site) => site.put(driver, &region)?,
                 None => Factors::default(),
             });
         }
-        self.enter(card, free, &rows)?;
+        self.enter(driver, free, &rows)?;
         let stacked = packed.iter().flatten().map(|site| site.stacked).max().unwrap_or(0);
         if free == self.slots.len() {
             self.slots.push(None);
         }
-        self.slots[free] = Some(Loaded { region });
+        self.slots[free] = Some(region);
         self.reach.cover(self.slots.iter().flatten().count(), stacked);
         Ok(AdapterSlot(free as u32))
     }
 
     /// Forgets an adapter; its memory is given back.
-    pub(super) fn unload(&mut self, card: &Card, slot: AdapterSlot) -> Result<(), CudaError> {
+    pub(super) fn unload(&mut self, driver: &D, slot: AdapterSlot) -> Result<(), CudaError> {
         let index = slot.0 as usize;
         if !self.holds(slot) {
             return Ok(());
         }
-        card.bind()?;
-        self.enter(card, index, &vec![Factors::default(); self.table.len() / ADAPTERS])?;
+        driver.bind()?;
+        self.enter(driver, index, &vec![Factors::default(); self.table.len() / ADAPTERS])?;
         self.slots[index] = None;
         Ok(())
     }
 
     /// Writes one slot's column of the table.
-    fn enter(&self, card: &Card, slot: usize, rows: &[Factors]) -> Result<(), CudaError> {
-        for (site, factors) in rows.iter().enumerate() {
-            if let Some(to) = self.table.slice(site * ADAPTERS + slot, 1) {
-                card.upload(std::slice::from_ref(factors), to)?;
-            }
-        }
-        card.synchronize()
+    fn enter(&self, driver: &D, slot: usize, rows: &[Factors]) -> Result<(), CudaError> {
+        let place = |site: usize| self.table.slice(site * ADAPTERS + slot, 1);
+        let entries = rows.iter().enumerate();
+        let column: Vec<_> =
+            entries.filter_map(|(site, factors)| Some((slice::from_ref(factors), place(site)?))).collect();
+        driver.upload_all(&column)
     }
 }
 
 impl Packed {
     /// Copies the factors to the card and says where they are.
-    fn put(&self, card: &Card, region: &Region) -> Result<Factors, CudaError> {
-        let a: Span<bf16> = region.span(self.a_place);
-        card.upload(&self.a, a)?;
+    fn put<D: Driver>(&self, driver: &D, region: &D::Region) -> Result<Factors, CudaError> {
+        let a = driver.span(region, self.a_place);
+        let mut pieces = vec![(self.a.as_slice(), a)];
         let mut factors =
             Factors { a: a.address(), rank: self.rank as u32, stacked: self.stacked as u32, ..Factors::default() };
         let mut first = 0;
         for (projection, part) in self.b.iter().enumerate() {
             let Some((b, place)) = part else { continue };
-            let span: Span<bf16> = region.span(*place);
-            card.upload(b, span)?;
+            let span = driver.span(region, *place);
+            pieces.push((b.as_slice(), span));
             factors.b[projection] = span.address();
             factors.first[projection] = first;
             first += self.rank as u32;
         }
-        card.synchronize()?;
+        driver.upload_all(&pieces)?;
         Ok(factors)
     }
 }

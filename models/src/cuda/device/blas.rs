@@ -10,8 +10,7 @@ use half::bf16;
 use super::hold::Hold;
 use super::{Card, Region};
 use crate::cuda::CudaError;
-use crate::cuda::kernel::Span;
-use crate::cuda::learner::{self, Matrix, Operands, Product};
+use crate::cuda::driver::{Matrix, Operands, Product, Target};
 use crate::cuda::plan::{BLAS_BYTES, Place};
 
 /// cuBLAS on one card's stream, with memory of its own: it must not take any while a graph is recorded.
@@ -23,17 +22,6 @@ pub(crate) struct Blas {
 
 // SAFETY: a handle may be used by one thread at a time, whichever it is.
 unsafe impl Send for Blas {}
-
-/// What a product is written to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Target {
-    /// Replaced, rounded to `bf16`.
-    Half(Span<bf16>),
-    /// Replaced, in `f32`.
-    Single(Span<f32>),
-    /// Added to, in `f32`.
-    Sum(Span<f32>),
-}
 
 impl Blas {
     /// On the stream of `card`.
@@ -59,24 +47,7 @@ impl Blas {
         }
     }
 
-    /// `y = x · Wᵀ`: x has shape (rows, inn), the matrix (out, inn), y (rows, out), all row after row.
-    pub(crate) fn product(
-        &self,
-        x: Span<bf16>,
-        rows: usize,
-        (matrix, out, inn): (Span<bf16>, usize, usize),
-        y: Target,
-    ) -> Result<(), CudaError> {
-        let operands = Operands::Half(Matrix::new(x, inn), Matrix::new(matrix, inn).transpose());
-        let target = match y {
-            Target::Half(span) => learner::Target::Half(Matrix::new(span, out)),
-            Target::Single(span) => learner::Target::Single(Matrix::new(span, out)),
-            Target::Sum(span) => learner::Target::Sum(Matrix::new(span, out)),
-        };
-        self.multiply(&Product { operands, target, rows, inner: inn, columns: out, scale: 1.0 })
-    }
-
-    /// Any product of matrices.
+    /// A product of matrices.
     pub(crate) fn multiply(&self, product: &Product) -> Result<(), CudaError> {
         let Product { operands, target, rows, inner, columns, scale } = *product;
         assert!(product.fits(), "operands of a product of shape ({rows}, {inner}, {columns})");
@@ -88,9 +59,9 @@ impl Blas {
             Operands::Single(left, right) => (Side::single(left), Side::single(right)),
         };
         let (to, beta) = match target {
-            learner::Target::Half(to) => (Side::half(to), 0.0f32),
-            learner::Target::Single(to) => (Side::single(to), 0.0),
-            learner::Target::Sum(to) => (Side::single(to), 1.0),
+            Target::Half(to) => (Side::half(to), 0.0f32),
+            Target::Single(to) => (Side::single(to), 0.0),
+            Target::Sum(to) => (Side::single(to), 1.0),
         };
         let size = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
         // SAFETY: sizes were checked. cuBLAS counts by columns, where every matrix is its transpose: so its A is the right

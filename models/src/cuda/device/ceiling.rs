@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use half::bf16;
 
-use super::{Blas, Card, Event, Region, Target};
+use super::{Blas, Card, Event, Region};
 use crate::cuda::CudaError;
+use crate::cuda::driver::{Matrix, Operands, Product, Target};
 use crate::cuda::kernel::Span;
 use crate::cuda::plan::Place;
 
@@ -40,11 +41,19 @@ impl Card {
         let seconds = self.best(rounds, || self.copy(bytes(&from), bytes(&to)))?;
         let bandwidth = (2 * COPIED * TIMES) as f64 / seconds;
         let blas = Blas::new(self)?;
-        let matrix = |region: &Region, at: usize| -> Span<bf16> {
-            region.span(Place::new(at * SIDE * SIDE * size_of::<bf16>(), SIDE * SIDE))
+        let matrix = |region: &Region, at: usize| -> Matrix<bf16> {
+            let values = region.span(Place::new(at * SIDE * SIDE * size_of::<bf16>(), SIDE * SIDE));
+            Matrix::new(values, SIDE)
         };
-        let (x, w, y) = (matrix(&from, 0), matrix(&from, 1), matrix(&to, 0));
-        let seconds = self.best(rounds, || blas.product(x, SIDE, (w, SIDE, SIDE), Target::Half(y)))?;
+        let product = Product {
+            operands: Operands::Half(matrix(&from, 0), matrix(&from, 1).transpose()),
+            target: Target::Half(matrix(&to, 0)),
+            rows: SIDE,
+            inner: SIDE,
+            columns: SIDE,
+            scale: 1.0,
+        };
+        let seconds = self.best(rounds, || blas.multiply(&product))?;
         let operations = 2.0 * (SIDE as f64).powi(3) * TIMES as f64 / seconds;
         Ok(Ceilings { bandwidth, operations })
     }

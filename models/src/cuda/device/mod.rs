@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
-pub(crate) use blas::{Blas, Target};
+pub(crate) use blas::Blas;
 pub use ceiling::Ceilings;
 pub(crate) use event::Event;
 pub(crate) use graph::Graph;

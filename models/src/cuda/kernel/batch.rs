@@ -5,15 +5,11 @@ use super::Span;
 /// In device memory: no row, no token, no adapter.
 pub const NONE: u32 = u32::MAX;
 
-/// A token of this bit set stands for the id at `tokens & !FROM_SAMPLE` of the ids that were sampled last: the next step
-/// can be laid out before they are known.
-pub const FROM_SAMPLE: u32 = 1 << 31;
-
 /// Where a step's layout lies. Buffers may be longer than the step: kernels read as much as their grid covers, and padding
 /// says that it is padding.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchView {
-    /// Per token: its id, or [`FROM_SAMPLE`] and an index, or [`NONE`].
+    /// Per token: its id, or [`NONE`].
     pub tokens: Span<u32>,
     /// Per token: its position in its sequence.
     pub positions: Span<u32>,

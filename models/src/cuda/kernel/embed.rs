@@ -10,8 +10,6 @@ use super::{BatchView, Geometry, Kernel, KernelError, Launch, Span};
 pub struct Embed {
     /// Its `tokens`.
     pub batch: BatchView,
-    /// Ids sampled last, for tokens that name one ([`FROM_SAMPLE`](super::FROM_SAMPLE)).
-    pub sampled: Span<u32>,
     /// Embeddings, shape (vocab, width).
     pub table: Span<bf16>,
     /// The residual stream, shape (tokens, width). Written.
@@ -38,7 +36,6 @@ impl Embed {
         kernel.fits("stream", &self.stream, count * width)?;
         let arguments = Arguments::new()
             .span(&self.batch.tokens)
-            .span(&self.sampled)
             .span(&self.table)
             .span(&self.stream)
             .int(self.width)

@@ -49,7 +49,7 @@ mod test;
 pub use activation::SiluMul;
 pub use attention::{AttendDecode, AttendPrefill, prefill_tiles};
 pub use attention_backward::AttendBackward;
-pub use batch::{BatchView, FROM_SAMPLE, NONE};
+pub use batch::{BatchView, NONE};
 pub use convert::{Narrow, Widen};
 pub use embed::Embed;
 pub use gradient::{NormBackward, RotaryBackward, SiluMulBackward};

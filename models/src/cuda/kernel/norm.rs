@@ -1,20 +1,18 @@
-//! RMS norm, fused with the residual sum before it.
+//! RMS norm.
 
 use half::bf16;
 
 use super::launch::Arguments;
 use super::{Geometry, Kernel, KernelError, Launch, Span};
 
-/// `stream += delta`, then `out = stream / √(mean(stream²) + eps) · weight`, row by row (Zhang and Sennrich 2019,
-/// arXiv:1910.07467).
+/// `out = stream / √(mean(stream²) + eps) · weight`, row by row (Zhang and Sennrich 2019, arXiv:1910.07467). What a layer
+/// adds to the stream, the product before has added already.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm {
-    /// The residual stream, shape (rows of the stream, width). Changed when there is a delta.
+    /// The residual stream, shape (rows of the stream, width).
     pub stream: Span<f32>,
-    /// What is added first, same shape. None where the product before has added it already.
-    pub delta: Option<Span<bf16>>,
-    /// Which row of the stream each row of `out` is made of; row i of i where there is none. Not together with a delta.
-    /// An index of [`NONE`](super::NONE) gives zeros.
+    /// Which row of the stream each row of `out` is made of; row i of i where there is none. An index of
+    /// [`NONE`](super::NONE) gives zeros.
     pub index: Option<Span<u32>>,
     /// Shape (width).
     pub weight: Span<f32>,
@@ -37,19 +35,14 @@ impl Norm {
         let kernel = Kernel::Norm;
         let (rows, width) = (self.rows as usize, self.width as usize);
         kernel.demand(width.is_multiple_of(4), || format!("width {width} is no multiple of 4"))?;
-        kernel.demand(self.delta.is_none() || self.index.is_none(), || "a delta and an index".to_owned())?;
         match &self.index {
             Some(index) => kernel.fits("index", index, rows)?,
             None => kernel.fits("stream", &self.stream, rows * width)?,
-        }
-        if let Some(delta) = &self.delta {
-            kernel.fits("delta", delta, rows * width)?;
         }
         kernel.fits("weight", &self.weight, width)?;
         kernel.fits("out", &self.out, rows * width)?;
         let arguments = Arguments::new()
             .span(&self.stream)
-            .maybe(self.delta.as_ref())
             .maybe(self.index.as_ref())
             .span(&self.weight)
             .span(&self.out)

@@ -1,8 +1,8 @@
 //! The adapter that is learnt, on the card: its values and gradients, and the products with them, all of it in `f32`.
 
-use super::driver::{Driver, Matrix, Operands, Product, Target};
 use super::pass::Pass;
 use crate::cuda::CudaError;
+use crate::cuda::driver::{Driver, Matrix, Operands, Product, Target};
 use crate::cuda::kernel::Span;
 use crate::cuda::plan::{Carver, Place};
 use crate::gradient::{Lora, Module, Pairs};

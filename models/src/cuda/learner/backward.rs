@@ -2,9 +2,9 @@
 
 use half::bf16;
 
-use super::driver::Driver;
 use super::pass::Pass;
 use crate::cuda::CudaError;
+use crate::cuda::driver::Driver;
 use crate::cuda::kernel::{AttendBackward, NormBackward, RotaryBackward, SiluMulBackward, Span};
 use crate::cuda::plan::{LayerPlaces, Place};
 

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::driver::{Driver, Matrix, Target};
 use super::pass::Pass;
 use super::room::TARGETS;
 use crate::cuda::CudaError;
+use crate::cuda::driver::{Driver, Matrix, Target};
 use crate::cuda::kernel::{Norm, NormBackward, SCORES, Score as ScoreKernel, ScoreBackward, Span};
 use crate::cuda::plan::Place;
 use crate::gradient::{Objective, Score};
@@ -70,7 +70,6 @@ impl<D: Driver> Pass<'_, D> {
         let (normed, logits) = (self.work(self.room.normed), self.work(self.room.logits));
         Norm {
             stream: self.work(self.room.stream),
-            delta: None,
             index: Some(self.part(self.room.layout.wanted, chunk)),
             weight: self.weight(self.weights.1.norm),
             out: normed,

@@ -14,7 +14,6 @@ mod adapter;
 mod backward;
 #[cfg(feature = "cuda")]
 mod card;
-mod driver;
 mod head;
 mod pass;
 mod room;
@@ -22,14 +21,13 @@ mod rows;
 mod site;
 #[cfg(test)]
 mod test;
-mod weights;
 
 use std::fmt;
 
-pub use driver::{Driver, Matrix, Operands, Product, Target};
-
 use super::CudaError;
+use super::driver::Driver;
 use super::plan::{self, Limits, WeightPlaces};
+use super::source::{Loader, Source};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::gradient::{self, Compute, Learner, Lora, Objective, Pack, Score, Tune};
@@ -55,7 +53,8 @@ pub fn learner<D: Driver + Send + 'static>(driver: D, weights: &Weights, tune: &
     let (table, pairs) = gradient::adapter(&config, lora)?;
     driver.bind()?;
     let places = WeightPlaces::new(&config, config.context);
-    let region = weights::load(&driver, weights, &places)?;
+    let region = driver.take(places.bytes)?;
+    Loader::new(Source::Checkpoint(weights), &driver, &region)?.load(&places, config.context)?;
     let adapter = Adapter::new(lora, pairs, table.values.len());
     let learnt = driver.take(adapter.bytes)?;
     let mut card = CardLearner {

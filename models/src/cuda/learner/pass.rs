@@ -3,11 +3,11 @@
 use half::bf16;
 
 use super::adapter::Adapter;
-use super::driver::Driver;
 use super::room::Room;
 use super::rows::Rows;
 use super::site::{Output, Site};
 use crate::cuda::CudaError;
+use crate::cuda::driver::Driver;
 use crate::cuda::kernel::{AttendPrefill, BatchView, Embed, Norm, Rotary, SiluMul, Span};
 use crate::cuda::plan::{LayerPlaces, Place, WeightPlaces};
 use crate::decoder::DecoderConfig;
@@ -46,8 +46,6 @@ impl<D: Driver> Pass<'_, D> {
         }
         Embed {
             batch: self.batch(),
-            // No token names a sampled one.
-            sampled: self.work(layout.tokens),
             table: self.weight(self.weights.1.embedding),
             stream: self.work(self.room.stream),
             count: self.tokens as u32,
@@ -139,7 +137,6 @@ impl<D: Driver> Pass<'_, D> {
     pub(super) fn normalise(&self, stream: Place<f32>, weight: Place<f32>) -> Result<(), CudaError> {
         Norm {
             stream: self.work(stream),
-            delta: None,
             index: None,
             weight: self.weight(weight),
             out: self.work(self.room.normed),

@@ -2,9 +2,9 @@
 
 use half::bf16;
 
-use super::driver::{Driver, Matrix, Operands, Product, Target};
 use super::pass::Pass;
 use crate::cuda::CudaError;
+use crate::cuda::driver::{Driver, Matrix, Operands, Product, Target};
 use crate::cuda::kernel::{Narrow, Span, Widen};
 use crate::cuda::plan::Place;
 use crate::gradient::Module;

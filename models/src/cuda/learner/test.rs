@@ -6,41 +6,13 @@ use std::sync::Arc;
 
 use super::learner;
 use crate::cuda::kernel::emulator::Emulator;
-use crate::decoder::{DecoderConfig, RopeScaling};
+use crate::cuda::toy::{self, distance, llama, qwen2, qwen3};
+use crate::decoder::DecoderConfig;
 use crate::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
 use crate::kernel::Team;
-use crate::weights::{Weights, write_random};
 
 /// What rounding activations to `bf16` may do to a gradient, ‖found − wanted‖ / ‖wanted‖.
 const BF16: f64 = 1e-2;
-
-fn llama() -> DecoderConfig {
-    DecoderConfig {
-        vocab: 61,
-        hidden: 128,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 64,
-        ffn: 160,
-        context: 256,
-        rope_base: 1e4,
-        rope_scaling: RopeScaling::None,
-        rms_eps: 1e-5,
-        tied_embeddings: true,
-        qkv_bias: false,
-        qk_norm: false,
-    }
-}
-
-/// Biases, a head of its own, another width of heads, a group of three.
-fn qwen2() -> DecoderConfig {
-    DecoderConfig { qkv_bias: true, tied_embeddings: false, head_dim: 80, heads: 3, kv_heads: 1, layers: 3, ..llama() }
-}
-
-fn qwen3() -> DecoderConfig {
-    DecoderConfig { qk_norm: true, ..llama() }
-}
 
 /// Segments: how many tokens, parent, which of them are targets. Two answers to one prompt, one of which goes on in two
 /// ways, and a sequence of its own; first tokens of several answers are targets, all predicted from one token.
@@ -65,13 +37,6 @@ fn forest(vocab: usize) -> Pack {
     pack
 }
 
-fn weights(config: &DecoderConfig) -> Weights {
-    let dir = tempfile::tempdir().unwrap();
-    write_random(dir.path(), config, 3).unwrap();
-    // The files stay mapped without their names.
-    Weights::open(dir.path()).unwrap()
-}
-
 fn lora(targets: &[Module]) -> Tune {
     Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: targets.to_vec(), seed: 5 })
 }
@@ -79,7 +44,7 @@ fn lora(targets: &[Module]) -> Tune {
 /// The processor's learner and the emulator's of the same adapter, which is not zero anywhere.
 fn pair(config: &DecoderConfig, tune: &Tune, seed: u64) -> Option<[Learner; 2]> {
     let emulator = Emulator::new(config.head_dim, seed)?;
-    let weights = weights(config);
+    let weights = toy::open(config);
     let processor = Learner::load(&weights, Arc::new(Team::new(2)), tune).unwrap();
     let mut pair = [processor, learner(emulator, &weights, tune).unwrap()];
     let [a, b] = &pair;
@@ -102,12 +67,6 @@ fn learn(learner: &mut Learner, pack: &Pack) -> (Vec<f32>, Vec<Score>) {
     };
     learner.learn(pack, &mut objective).unwrap();
     (learner.gradients().to_vec(), scores)
-}
-
-fn distance(found: &[f32], wanted: &[f32]) -> f64 {
-    let off: f64 = found.iter().zip(wanted).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-    let norm: f64 = wanted.iter().map(|x| f64::from(*x).powi(2)).sum();
-    (off / norm).sqrt()
 }
 
 /// Every parameter's gradient and every score, within what rounding does.
@@ -160,7 +119,7 @@ fn projections_without_an_adapter_pass_gradients_on() {
 #[test]
 fn all_weights_are_not_learnt_on_a_card() {
     let Some(emulator) = Emulator::new(64, 1) else { return };
-    let error = learner(emulator, &weights(&llama()), &Tune::Full).unwrap_err().to_string();
+    let error = learner(emulator, &toy::open(&llama()), &Tune::Full).unwrap_err().to_string();
     assert!(error.contains("on a card an adapter is learnt, not all weights"), "{error}");
 }
 

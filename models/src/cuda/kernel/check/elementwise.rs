@@ -5,15 +5,14 @@ use half::bf16;
 use super::bench::Bench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
-use crate::cuda::kernel::{BatchView, Embed, FROM_SAMPLE, Kernel, NONE, Norm, SiluMul, reference};
+use crate::cuda::kernel::{BatchView, Embed, Kernel, NONE, Norm, SiluMul, reference};
 
 pub(super) fn embed(bench: &mut Bench<'_>) -> Result<(), CheckError> {
     for width in [8, 576, 1032] {
         let vocab = 50;
         let table = bench.random.halves(vocab * width, 1.0);
-        let sampled = [7u32, 49, 3];
-        let tokens = [0, 49, FROM_SAMPLE | 2, NONE, 50, FROM_SAMPLE | 1, 12];
-        let ids = [Some(0), Some(49), Some(3), None, None, Some(49), Some(12)];
+        let tokens = [0, 49, NONE, 50, 12];
+        let ids = [Some(0), Some(49), None, None, Some(12)];
         let none = bench.put(&[0u32])?;
         let batch = BatchView {
             tokens: bench.put(&tokens)?,
@@ -27,7 +26,6 @@ pub(super) fn embed(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         let stream = bench.poisoned::<f32>(tokens.len() * width)?;
         Embed {
             batch,
-            sampled: bench.put(&sampled)?,
             table: bench.put(&table)?,
             stream,
             count: tokens.len() as u32,
@@ -45,35 +43,27 @@ pub(super) fn embed(bench: &mut Bench<'_>) -> Result<(), CheckError> {
 }
 
 pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
-    for (width, rows, adds, indexed) in
-        [(576, 5, false, false), (4, 1, true, false), (2052, 3, true, false), (896, 4, false, true)]
-    {
+    for (width, rows, indexed) in [(576, 5, false), (4, 1, false), (2052, 3, false), (896, 4, true)] {
         let x = bench.random.floats(rows * width, 3.0);
-        let more = bench.random.halves(rows * width, 1.0);
         let weight = bench.random.floats(width, 1.0);
         let index: Vec<u32> = (0..rows as u32).rev().map(|row| if row == 1 { NONE } else { row }).collect();
         let stream = bench.put(&x)?;
         let out = bench.poisoned::<bf16>(rows * width)?;
-        let delta = if adds { Some(bench.put(&more)?) } else { None };
         let places = if indexed { Some(bench.put(&index)?) } else { None };
         let (rows32, width32) = (rows as u32, width as u32);
         let weights = bench.put(&weight)?;
-        Norm { stream, delta, index: places, weight: weights, out, rows: rows32, width: width32, eps: 1e-5 }
+        Norm { stream, index: places, weight: weights, out, rows: rows32, width: width32, eps: 1e-5 }
             .launch(bench.card)?;
-        let sum: Vec<f32> = x.iter().zip(&more).map(|(x, more)| if adds { x + more.to_f32() } else { *x }).collect();
-        let case = format!("{rows} × {width}, delta {adds}, index {indexed}");
-        let after = wide32(&bench.get(&stream)?);
-        bench.compare(Kernel::Norm, &format!("{case}: stream"), &after, &wide32(&sum), F32);
         let row = |row: u32| match row {
             NONE => vec![0.0; width],
-            row => reference::rms_norm(&wide32(&sum[row as usize * width..][..width]), &wide32(&weight), 1e-5),
+            row => reference::rms_norm(&wide32(&x[row as usize * width..][..width]), &wide32(&weight), 1e-5),
         };
         let wanted: Vec<f64> = match indexed {
             true => index.iter().copied().flat_map(row).collect(),
             false => (0..rows32).flat_map(row).collect(),
         };
         let found = wide(&bench.get(&out)?);
-        bench.compare(Kernel::Norm, &case, &found, &wanted, BF16);
+        bench.compare(Kernel::Norm, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, BF16);
         bench.clear()?;
     }
     Ok(())

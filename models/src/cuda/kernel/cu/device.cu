@@ -8,7 +8,6 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define NONE 0xffffffffu
-#define FROM_SAMPLE 0x80000000u
 // Tokens per block of the cache.
 #define BLOCK 16
 #define LOG2E 1.4426950408889634f

@@ -1,6 +1,6 @@
-// RMS norm with the residual sum before it: one block per row, two passes, of which the second finds the row in the cache.
+// RMS norm: one block per row, two passes, of which the second finds the row in the cache.
 
-KERNEL(256, 1) rms_norm(float* stream, const bf16* delta, const u32* index, const float* weight, bf16* out, u32 width, float eps) {
+KERNEL(256, 1) rms_norm(const float* stream, const u32* index, const float* weight, bf16* out, u32 width, float eps) {
     SHARED_ARRAY(float, room, 8);
     const u32 row = blockIdx.x;
     const u32 source = index ? index[row] : row;
@@ -9,21 +9,15 @@ KERNEL(256, 1) rms_norm(float* stream, const bf16* delta, const u32* index, cons
         for (u32 i = threadIdx.x * 4; i < width; i += blockDim.x * 4) *(uint2*)(to + i) = make_uint2(0, 0);
         return;
     }
-    float* from = stream + (u64)source * width;
+    const float* from = stream + (u64)source * width;
     float squares = 0.0f;
     for (u32 i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
-        float4 x = *(float4*)(from + i);
-        if (delta) {
-            const uint2 more = load8(delta + (u64)row * width + i);
-            x = make_float4(x.x + low(more.x), x.y + high(more.x), x.z + low(more.y), x.w + high(more.y));
-            *(float4*)(from + i) = x;
-        }
+        const float4 x = *(const float4*)(from + i);
         squares += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
     }
     const float scale = rsqrtf(block_sum(squares, room) / (float)width + eps);
-    // Each thread reads again what it read, or wrote, itself.
     for (u32 i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
-        const float4 x = *(float4*)(from + i);
+        const float4 x = *(const float4*)(from + i);
         const float4 w = *(const float4*)(weight + i);
         *(uint2*)(to + i) = make_uint2(pack(x.x * scale * w.x, x.y * scale * w.y), pack(x.z * scale * w.z, x.w * scale * w.w));
     }

@@ -1,13 +1,13 @@
-//! The emulator as something that learns: its memory is the host's, and products are plain sums.
+//! The emulator as something that computes: its memory is the host's, and products are plain sums.
 
 use bytemuck::Pod;
 use half::bf16;
 
 use super::Emulator;
 use crate::cuda::CudaError;
+use crate::cuda::driver::{Driver, Matrix, Operands, Product, Target};
 use crate::cuda::kernel::Span;
 use crate::cuda::kernel::check::Card;
-use crate::cuda::learner::{Driver, Matrix, Operands, Product, Target};
 use crate::cuda::plan::Place;
 
 impl Emulator {
@@ -62,8 +62,10 @@ impl Driver for Emulator {
         Ok(())
     }
 
-    fn upload<T: Pod>(&self, from: &[T], to: Span<T>) -> Result<(), CudaError> {
-        self.values(to)[..from.len()].copy_from_slice(from);
+    fn upload_all<T: Pod>(&self, pieces: &[(&[T], Span<T>)]) -> Result<(), CudaError> {
+        for &(from, to) in pieces {
+            self.values(to)[..from.len()].copy_from_slice(from);
+        }
         Ok(())
     }
 

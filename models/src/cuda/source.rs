@@ -1,13 +1,14 @@
 //! Where a card's weights come from.
 
+use bytemuck::Pod;
 use half::bf16;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::cuda::CudaError;
-use crate::cuda::checkpoint::{self, Bring};
-use crate::cuda::device::{Card, Region};
-use crate::cuda::plan::{Place, WeightPlaces};
+use super::CudaError;
+use super::checkpoint::{self, Bring};
+use super::driver::Driver;
+use super::plan::{Place, WeightPlaces};
 use crate::decoder::DecoderConfig;
 use crate::weights::Weights;
 
@@ -40,23 +41,23 @@ impl Source<'_> {
 const PATTERN: usize = 1 << 24;
 
 /// Copies weights to their places.
-pub(super) struct Loader<'a> {
+pub(super) struct Loader<'a, D: Driver> {
     source: Source<'a>,
-    card: &'a Card,
-    region: &'a Region,
+    driver: &'a D,
+    region: &'a D::Region,
     /// Random numbers on the card, where they are wanted, and how many matrices were made of them.
-    pattern: Option<(Region, usize)>,
+    pattern: Option<(D::Region, usize)>,
     /// Staging, used again.
     values: Vec<bf16>,
 }
 
-impl<'a> Loader<'a> {
-    pub(super) fn new(source: Source<'a>, card: &'a Card, region: &'a Region) -> Result<Self, CudaError> {
+impl<'a, D: Driver> Loader<'a, D> {
+    pub(super) fn new(source: Source<'a>, driver: &'a D, region: &'a D::Region) -> Result<Self, CudaError> {
         let pattern = match source {
             Source::Checkpoint(_) => None,
-            Source::Random { config, seed } => Some((pattern(card, seed, config.hidden)?, 0)),
+            Source::Random { config, seed } => Some((pattern(driver, seed, config.hidden)?, 0)),
         };
-        Ok(Self { source, card, region, pattern, values: Vec::new() })
+        Ok(Self { source, driver, region, pattern, values: Vec::new() })
     }
 
     /// Copies everything.
@@ -65,10 +66,8 @@ impl<'a> Loader<'a> {
         checkpoint::bring(&config, places, context, &mut self)
     }
 
-    /// Copies, and waits until what was copied from is free again.
-    fn put<T: Copy>(&self, values: &[T], place: Place<T>) -> Result<(), CudaError> {
-        self.card.upload(values, self.region.span(place))?;
-        self.card.synchronize()
+    fn put<T: Pod>(&self, values: &[T], place: Place<T>) -> Result<(), CudaError> {
+        self.driver.upload(values, self.driver.span(self.region, place))
     }
 
     /// Fills a matrix with pieces of the pattern, each time from another beginning.
@@ -80,9 +79,8 @@ impl<'a> Loader<'a> {
         let mut at = 0;
         while at < place.len() {
             let len = (PATTERN - from).min(place.len() - at);
-            let piece = pattern.span::<bf16>(Place::new(0, PATTERN)).slice(from, len);
-            let (Some(piece), to) = (piece, self.region.span(place.part(at, len))) else { break };
-            self.card.copy(piece, to)?;
+            let piece = self.driver.span(pattern, Place::<bf16>::new(0, PATTERN).part(from, len));
+            self.driver.copy(piece, self.driver.span(self.region, place.part(at, len)))?;
             at += len;
             from = 0;
         }
@@ -90,7 +88,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-impl Bring for Loader<'_> {
+impl<D: Driver> Bring for Loader<'_, D> {
     fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Place<bf16>) -> Result<(), CudaError> {
         let Source::Checkpoint(weights) = self.source else { return self.random(place) };
         let mut at = 0;
@@ -115,7 +113,7 @@ impl Bring for Loader<'_> {
 }
 
 /// Normal numbers on the card.
-fn pattern(card: &Card, seed: u64, hidden: usize) -> Result<Region, CudaError> {
+fn pattern<D: Driver>(driver: &D, seed: u64, hidden: usize) -> Result<D::Region, CudaError> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let deviation = 1.0 / (hidden as f32).sqrt();
     // The sum of twelve uniform numbers, close enough to a normal one (Irwin and Hall): four bytes each of three words.
@@ -125,8 +123,7 @@ fn pattern(card: &Card, seed: u64, hidden: usize) -> Result<Region, CudaError> {
         bf16::from_f32((sum as f32 - 12.0 * 127.5) / 256.0 * deviation)
     };
     let values: Vec<bf16> = (0..PATTERN).map(|_| normal()).collect();
-    let region = Region::take(card, PATTERN * size_of::<bf16>())?;
-    card.upload(&values, region.span(Place::new(0, PATTERN)))?;
-    card.synchronize()?;
+    let region = driver.take(PATTERN * size_of::<bf16>())?;
+    driver.upload(&values, driver.span(&region, Place::new(0, PATTERN)))?;
     Ok(region)
 }

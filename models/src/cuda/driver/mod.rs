@@ -1,7 +1,14 @@
-//! What learning asks of a card beside kernels: memory, copies, and products of matrices.
+//! What computing asks of a card beside kernels: memory, copies, and products of matrices. Steps that serve and passes that
+//! learn are written against this, so that in tests they run whole on the emulator of kernels.
+
+#[cfg(feature = "cuda")]
+mod card;
 
 use bytemuck::Pod;
 use half::bf16;
+
+#[cfg(feature = "cuda")]
+pub(crate) use card::OnCard;
 
 use crate::cuda::CudaError;
 use crate::cuda::kernel::{Launch, Span};
@@ -39,11 +46,19 @@ pub trait Driver: Launch {
     /// [`CudaError::Call`].
     fn clear(&self, to: Span<f32>) -> Result<(), CudaError>;
 
+    /// Copies to the card, each to its place, and waits once.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    fn upload_all<T: Pod>(&self, pieces: &[(&[T], Span<T>)]) -> Result<(), CudaError>;
+
     /// Copies to the card, and waits.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn upload<T: Pod>(&self, from: &[T], to: Span<T>) -> Result<(), CudaError>;
+    fn upload<T: Pod>(&self, from: &[T], to: Span<T>) -> Result<(), CudaError> {
+        self.upload_all(&[(from, to)])
+    }
 
     /// Waits for everything that was asked for, and copies from the card.
     ///

@@ -1,0 +1,154 @@
+//! The step that serves, whole, on the emulator of kernels against the processor's decoder.
+#![allow(clippy::unwrap_used)]
+
+mod gguf;
+mod pair;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::batch::Want;
+use crate::cuda::toy::{self, distance, llama, qwen2, qwen3};
+use crate::gradient::{Learner, Lora, Module, Tune};
+use crate::kernel::Team;
+use crate::sampler::{Pick, Sampled};
+use crate::weights::Weights;
+use pair::{Outcome, Pair};
+
+/// What activations and KV in `bf16` may do to a row of logits, ‖found − wanted‖ / ‖wanted‖.
+const BF16: f64 = 2e-2;
+
+const GREEDY: Pick = Pick { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
+
+/// Every row of logits is the processor's, within what rounding does.
+fn judge(name: &str, outcome: &Outcome) {
+    assert_eq!(outcome.found.len(), outcome.wanted.len());
+    let off: Vec<f64> = outcome.found.iter().zip(&outcome.wanted).map(|(a, b)| distance(a, b)).collect();
+    println!("{name}: {} rows, off by up to {:.1e}", off.len(), off.iter().copied().fold(0.0, f64::max));
+    assert!(off.iter().all(|off| *off < BF16), "{name}: off by {off:?}");
+}
+
+/// The highest logit's id, the lowest one on ties, with its log-probability.
+fn best(logits: &[f32]) -> (u32, f32) {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let id = logits.iter().position(|logit| *logit == most).unwrap();
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    (id as u32, -sum.ln() as f32)
+}
+
+/// Three chunks in one step, and the same rows decoding; of every other one the card chooses the token.
+fn serve(name: &str, weights: &Weights, seed: u64) {
+    let Some(mut pair) = Pair::new(weights, seed) else { return };
+    let rows = [1, 2, 3].map(|salt| pair.begin(salt, None));
+    let batch = pair.batch(&[(rows[0], 40, Want::All), (rows[1], 1, Want::Last), (rows[2], 17, Want::Last)]);
+    let outcome = pair.step(&batch, &[]);
+    let step = outcome.step;
+    assert_eq!((step.tokens, step.singles, step.logits, step.decode), (58, 1, 42, false));
+    judge(&format!("{name}, chunks"), &outcome);
+    for round in 0..3 {
+        let batch = pair.batch(&rows.map(|row| (row, 1, Want::Last)));
+        let picks = [0, 1, 2].map(|row| ((row + round) % 2 == 0).then_some(GREEDY));
+        let outcome = pair.step(&batch, &picks);
+        let step = outcome.step;
+        assert_eq!((step.tokens, step.singles, step.logits, step.decode), (4, 4, 4, true), "padded to four");
+        judge(&format!("{name}, decoding"), &outcome);
+        for ((pick, drawn), logits) in picks.iter().zip(&outcome.drawn).zip(&outcome.found) {
+            assert_eq!(pick.is_some(), drawn.is_some());
+            let Some(drawn) = drawn else { continue };
+            let Sampled { id, logprob, .. } = drawn.as_ref().unwrap();
+            let (wanted, certain) = best(logits);
+            assert_eq!(*id, wanted, "{name}: the highest logit's");
+            assert!((logprob - certain).abs() < 1e-4, "{name}: {logprob} instead of {certain}");
+        }
+    }
+    pair.untouched();
+}
+
+#[test]
+fn a_llama_is_served_as_on_the_processor() {
+    serve("llama", &toy::open(&llama()), 1);
+}
+
+#[test]
+fn biases_and_a_head_of_its_own_are_served() {
+    serve("qwen2", &toy::open(&qwen2()), 2);
+}
+
+#[test]
+fn norms_per_head_are_served() {
+    serve("qwen3", &toy::open(&qwen3()), 3);
+}
+
+#[test]
+fn a_gguf_is_unpacked_and_its_rows_put_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("toy.gguf");
+    gguf::write(&toy::open(&llama()), &path);
+    let weights = Weights::open(&path).unwrap();
+    assert_eq!(weights.config(), &llama());
+    serve("gguf", &weights, 4);
+}
+
+#[test]
+fn a_long_context_is_computed_in_chunks_and_looked_at_in_parts() {
+    let Some(mut pair) = Pair::new(&toy::open(&qwen3()), 5) else { return };
+    let (long, short) = (pair.begin(1, None), pair.begin(2, None));
+    let batch = pair.batch(&[(long, 100, Want::Nothing)]);
+    let outcome = pair.step(&batch, &[]);
+    assert_eq!((outcome.step.logits, outcome.step.tiles), (0, 4));
+    // A chunk behind a chunk, and beside it a row of one token whose logits nobody wants.
+    let batch = pair.batch(&[(long, 70, Want::Last), (short, 1, Want::Nothing)]);
+    judge("the second chunk", &pair.step(&batch, &[]));
+    for _ in 0..2 {
+        // 171 tokens are worth two parts.
+        let batch = pair.batch(&[(short, 1, Want::Last), (long, 1, Want::Last)]);
+        judge("two parts", &pair.step(&batch, &[]));
+    }
+    pair.untouched();
+}
+
+/// Saves an adapter that is zero nowhere.
+fn save(weights: &Weights, rank: usize, targets: &[Module], dir: &Path) {
+    let tune = Tune::Lora(Lora { rank, alpha: 2.0 * rank as f32, targets: targets.to_vec(), seed: 5 });
+    let mut learner = Learner::load(weights, Arc::new(Team::new(2)), &tune).unwrap();
+    let values: Vec<f32> = (0..learner.values().len()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 400.0).collect();
+    learner.set_values(&values).unwrap();
+    learner.save_adapter(dir, "toy").unwrap();
+}
+
+/// Rows of two adapters and of none in one step, in chunks and decoding; then another adapter in a slot that was left.
+fn adapt(name: &str, weights: &Weights, seed: u64) {
+    let Some(mut pair) = Pair::new(weights, seed) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (all, some) = (folder.path().join("all"), folder.path().join("some"));
+    save(weights, 3, &Module::ALL, &all);
+    save(weights, 20, &[Module::QProj, Module::VProj, Module::DownProj], &some);
+    let slots = [&all, &some].map(|dir| pair.load_adapter(dir));
+    let rows = [(1, Some(slots[0])), (2, None), (2, Some(slots[1])), (1, None)];
+    let [first, base, second, plain] = rows.map(|(salt, adapter)| pair.begin(salt, adapter));
+    let last = |count: usize, row: usize| (row, count, Want::Last);
+    let batch = pair.batch(&[last(20, first), last(9, base), last(1, second), last(20, plain)]);
+    let outcome = pair.step(&batch, &[]);
+    assert_eq!(outcome.step.lora, 3, "tiles of sixteen tokens");
+    judge(&format!("{name}, chunks with adapters"), &outcome);
+    let far = distance(&outcome.wanted[0], &outcome.wanted[3]);
+    assert!(far > 5.0 * BF16, "{name}: the adapter is to be seen, {far}");
+    let batch = pair.batch(&[last(1, first), last(1, base), last(1, second)]);
+    let outcome = pair.step(&batch, &[]);
+    assert_eq!((outcome.step.singles, outcome.step.lora), (4, 2));
+    judge(&format!("{name}, decoding with adapters"), &outcome);
+    pair.unload_adapter(slots[0]);
+    let batch = pair.batch(&[last(1, first)]);
+    assert!(pair.refusal(&batch).contains("no adapter in slot 0"));
+    assert_eq!(pair.load_adapter(&some), slots[0]);
+    let again = pair.begin(4, Some(slots[0]));
+    let batch = pair.batch(&[last(5, again), last(1, second)]);
+    judge(&format!("{name}, an adapter after another"), &pair.step(&batch, &[]));
+    pair.untouched();
+}
+
+#[test]
+fn adapters_and_none_share_a_step() {
+    adapt("llama", &toy::open(&llama()), 6);
+    adapt("qwen2", &toy::open(&qwen2()), 7);
+}

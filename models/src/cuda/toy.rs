@@ -1,0 +1,78 @@
+//! Decoders small enough for the emulator, one of each kind.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+
+use half::bf16;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use crate::decoder::{DecoderConfig, RopeScaling};
+use crate::weights::{Weights, write_random};
+
+/// Embeddings that are the head as well.
+pub(super) fn llama() -> DecoderConfig {
+    DecoderConfig {
+        vocab: 61,
+        hidden: 128,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 160,
+        context: 256,
+        rope_base: 1e4,
+        rope_scaling: RopeScaling::None,
+        rms_eps: 1e-5,
+        tied_embeddings: true,
+        qkv_bias: false,
+        qk_norm: false,
+    }
+}
+
+/// Biases, a head of its own, another width of heads, a group of three.
+pub(super) fn qwen2() -> DecoderConfig {
+    DecoderConfig { qkv_bias: true, tied_embeddings: false, head_dim: 80, heads: 3, kv_heads: 1, layers: 3, ..llama() }
+}
+
+/// Norms per head.
+pub(super) fn qwen3() -> DecoderConfig {
+    DecoderConfig { qk_norm: true, ..llama() }
+}
+
+/// A random checkpoint.
+pub(super) fn open(config: &DecoderConfig) -> Weights {
+    let dir = tempfile::tempdir().unwrap();
+    write_random(dir.path(), config, 3).unwrap();
+    vary(&dir.path().join("model.safetensors"));
+    // The files stay mapped without their names.
+    Weights::open(dir.path()).unwrap()
+}
+
+/// Gives each norm weights of its own: in a random checkpoint all are one, and one could stand for another.
+fn vary(path: &Path) {
+    let bytes = fs::read(path).unwrap();
+    let mut tensors = Vec::new();
+    for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().iter() {
+        let mut values = tensor.data().to_vec();
+        if name.ends_with("norm.weight") {
+            let salt: usize = name.bytes().map(usize::from).sum();
+            for (index, value) in values.chunks_exact_mut(2).enumerate() {
+                let weight = 0.5 + ((index + salt) * 37 % 64) as f32 / 64.0;
+                value.copy_from_slice(&bf16::from_f32(weight).to_le_bytes());
+            }
+        }
+        tensors.push((name.to_owned(), tensor.shape().to_vec(), values));
+    }
+    let view = |shape: &[usize], values| TensorView::new(Dtype::BF16, shape.to_vec(), values).unwrap();
+    let views = tensors.iter().map(|(name, shape, values)| (name, view(shape, values)));
+    fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+/// ‖found − wanted‖ / ‖wanted‖.
+pub(super) fn distance(found: &[f32], wanted: &[f32]) -> f64 {
+    assert_eq!(found.len(), wanted.len());
+    let off: f64 = found.iter().zip(wanted).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    let norm: f64 = wanted.iter().map(|x| f64::from(*x).powi(2)).sum();
+    (off / norm).sqrt()
+}
