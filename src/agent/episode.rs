@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
-use waymark_index::Mode;
+use waymark_index::{Evidence, Mode, Query};
 use waymark_models::grammar::Json;
 
 use super::AgentError;
+use super::absence::Absence;
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::event::Event;
@@ -47,6 +48,8 @@ pub(super) struct Settings {
     pub(super) id: String,
     pub(super) budget: Budget,
     pub(super) retrieval: Retrieval,
+    /// What its searches are not to find.
+    pub(super) absence: Absence,
     /// Overrules what the policy writes.
     pub(super) mode: Option<Mode>,
     pub(super) sampling: Sampling,
@@ -76,6 +79,16 @@ impl Settings {
     pub(super) fn session(&self, policy: &Policy) -> SessionOptions {
         SessionOptions { adapter: policy.adapter(), salt: self.salt, request: self.request }
     }
+
+    /// The search for `text`, about `entities`, that such an episode makes in `mode`.
+    pub(super) fn query(&self, text: &str, entities: &[String], mode: Mode) -> Query {
+        self.absence.widen(self.retrieval.query(text, entities, mode))
+    }
+
+    /// What such an episode gets to know of what its [search](Self::query) found.
+    pub(super) fn left(&self, found: Evidence) -> Evidence {
+        self.absence.narrow(found, &self.retrieval)
+    }
 }
 
 impl<S: Source> Episode<S> {
@@ -94,6 +107,7 @@ impl<S: Source> Episode<S> {
     ) -> Result<Episode<S>, AgentError> {
         let budget = options.budget(policy)?;
         let retrieval = options.retrieval(policy)?;
+        let absence = Absence::new(&options.without)?;
         check_search(runtime, policy, &budget, retrieval.mode)?;
         let frame = if budget.turns > 0 { frame(runtime, policy, retrieval.format)? } else { 0 };
         let sampling = options.sampling.or(&policy.sampling);
@@ -119,6 +133,7 @@ impl<S: Source> Episode<S> {
             id: options.id.unwrap_or_else(new_id),
             budget,
             retrieval,
+            absence,
             mode: options.mode,
             sampling,
             seed: options.seed,

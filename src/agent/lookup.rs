@@ -101,11 +101,12 @@ impl<S: Source> Run<S> {
         let Some(searcher) = self.runtime.searcher.clone() else {
             return (Err(SearchError::Failed("no index is loaded".to_owned())), false);
         };
-        let wanted = self.settings.retrieval.query(request.query.as_str(), &request.entities, mode);
+        let wanted = self.settings.query(&request.query, &request.entities, mode);
         let wanted = wanted.deadline(self.deadline.into_std());
         let query = SearchQuery { wanted, written: request.written.clone() };
         let result = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
-        let result = result.map(|evidence| Evidence { walk: None, association: None, ..evidence });
+        let left = |evidence| Evidence { walk: None, association: None, ..self.settings.left(evidence) };
+        let result = result.map(left);
         if let Ok(found) = &result {
             self.found.insert(key, found.clone());
         }

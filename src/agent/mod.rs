@@ -11,9 +11,10 @@
 //! | `event`, `trajectory`, `replay` | what is told, what is kept, and running that again |
 //! | `citation` | which passages support an answer |
 //! | `neutral` | what retrieved text may not do |
-//! | `search`, `pool`, `part` | searching beside everything else, and what each mode reads |
+//! | `search`, `pool`, `part`, `absence` | searching beside everything else, what each mode reads, and what is not to be found |
 //! | `generator` | the seam to the engine |
 
+mod absence;
 mod answer;
 mod budget;
 pub mod citation;
@@ -57,6 +58,7 @@ mod turn;
 mod variant;
 mod verbatim;
 
+pub use absence::MAX_WITHOUT;
 pub use budget::{Bound, Budget};
 pub use conversation::{Conversation, Message, Role};
 pub use episode::Episode;

@@ -30,6 +30,9 @@ pub struct EpisodeOptions {
     pub ranking: Option<Ranking>,
     /// Passages per search, at most [`MAX_K`].
     pub k: Option<usize>,
+    /// Ids of passages that are not found, at most [`MAX_WITHOUT`](super::MAX_WITHOUT): they are left out of what searches
+    /// find before anything else sees it.
+    pub without: Vec<String>,
     /// Whose graph search is made.
     pub graph: Option<GraphVariant>,
     /// Rounds with the environment.

@@ -57,11 +57,12 @@ impl<S: Source> Episode<S> {
 
     async fn search_again(&self, then: &Found) -> Found {
         let began = Instant::now();
-        let wanted = self.settings.retrieval.query(then.query.as_str(), &then.entities, then.mode);
+        let wanted = self.settings.query(&then.query, &then.entities, then.mode);
         let result = match &self.runtime.searcher {
             Some(searcher) => searcher.search(SearchQuery::from(wanted)).await,
             None => Err(SearchError::Failed("no index is loaded".to_owned())),
         };
+        let result = result.map(|found| self.settings.left(found));
         let error = result.as_ref().err().map(SearchError::to_string);
         let (hits, triples, snapshot) =
             result.map_or_else(|_| Default::default(), |found| (found.hits, found.triples, Some(found.snapshot)));

@@ -49,9 +49,13 @@ async fn the_server_shows_it() {
         assert!(json["paths"][path].is_object(), "{path} is missing");
     }
     let most = |schema: &str, field: &str| &json["components"]["schemas"][schema]["properties"][field]["maximum"];
-    for (schema, field) in
-        [("SearchRequest", "k"), ("RagOptions", "k"), ("RetrieveRequest", "topk"), ("RouteRagRequest", "topk")]
-    {
+    for (schema, field) in [
+        ("SearchRequest", "k"),
+        ("ReplayRequest", "k"),
+        ("RagOptions", "k"),
+        ("RetrieveRequest", "topk"),
+        ("RouteRagRequest", "topk"),
+    ] {
         assert_eq!(most(schema, field), waymark::agent::MAX_K, "{schema}.{field}");
     }
 }

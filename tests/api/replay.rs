@@ -38,9 +38,11 @@ pub async fn check_equal(house: &House, id: &str) {
         );
         assert_eq!((&replay["logprobs"]["tokens"], &replay["logprobs"]["max"]), (&json!(sampled), &json!(0.0)));
         assert!(replay["searches"].as_array().unwrap().iter().all(|search| search["equal"] == true), "{replay}");
-        if mode == "free" && kept["status"] == "finished" {
+        let finished = mode == "free" && kept["status"] == "finished";
+        if finished {
             assert_eq!((&replay["answer"], &replay["finish_reason"]), (&kept["answer"], &kept["finish_reason"]));
         }
+        assert_eq!(replay["answer_changed"], if finished { json!(false) } else { Value::Null });
     }
 }
 

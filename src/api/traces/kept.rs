@@ -133,6 +133,7 @@ impl Kept {
             + size_of_val(self.asked.options.sampling.logit_bias.as_slice())
             + size_of_val(self.asked.options.prompt.as_deref().unwrap_or_default())
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
+            + names(&self.asked.options.without)
             + self.asked.options.json.as_ref().map_or(0, shape)
             + self.asked.conversation.question().len()
             + record.text.len()

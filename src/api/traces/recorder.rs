@@ -48,7 +48,7 @@ impl Recorder {
         match outcome {
             Ok(trajectory) => {
                 if let Some(asked) = self.asked.take() {
-                    self.keep(Kept::finished(asked, trajectory));
+                    keep(&self.archive, Kept::finished(asked, trajectory));
                 }
                 None
             }
@@ -62,14 +62,10 @@ impl Recorder {
     /// Keeps what is left of an episode that has not ended as it should; nothing, where it had not even begun.
     fn break_off(&mut self, end: End) {
         if let (Some(asked), Ok(record)) = (self.asked.take(), self.remains.try_recv()) {
-            self.keep(Kept::new(asked, end, record));
-        }
-    }
-
-    fn keep(&self, kept: Kept) {
-        if !kept.is_empty() {
-            let bytes = kept.bytes();
-            self.archive.insert(kept.id().to_owned(), Arc::new(kept), bytes);
+            let kept = Kept::new(asked, end, record);
+            if !kept.is_empty() {
+                keep(&self.archive, kept);
+            }
         }
     }
 }
@@ -80,4 +76,10 @@ impl Drop for Recorder {
             self.break_off(End::Cancelled);
         }
     }
+}
+
+/// Keeps a trace under its episode's id.
+pub(super) fn keep(archive: &Archive<Kept>, kept: Kept) {
+    let bytes = kept.bytes();
+    archive.insert(kept.id().to_owned(), Arc::new(kept), bytes);
 }

@@ -113,6 +113,8 @@ pub struct TraceOptions<'a> {
     /// Passages per search.
     #[schema(required)]
     pub k: Option<usize>,
+    /// Ids of the passages that were left out of what its searches found, which only a replay asks for.
+    pub without: &'a [String],
     /// Whose graph search was made.
     #[schema(required, value_type = Option<String>)]
     pub graph: Option<GraphVariant>,
@@ -296,6 +298,7 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
             mode: options.mode,
             ranking: options.ranking,
             k: options.k,
+            without: &options.without,
             graph: options.graph,
             turns: options.turns,
             seconds: options.seconds,
