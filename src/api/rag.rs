@@ -1,4 +1,4 @@
-//! The `rag` extension: how to search, and the trace of what was done.
+//! The `rag` extension: how to search, the trace of what was done, and what supports an answer.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,7 +6,7 @@ use waymark_index::{GraphVariant, Mode, Ranking};
 
 use super::body::within;
 use super::error::ApiError;
-use crate::agent::{EpisodeOptions, Event, MAX_K};
+use crate::agent::{Cited, EpisodeOptions, Event, MAX_K};
 
 /// How an episode searches, and whether it shows it.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -14,6 +14,9 @@ use crate::agent::{EpisodeOptions, Event, MAX_K};
 pub struct RagOptions {
     /// Whether searches and observations are shown, under `rag` beside the content.
     pub trace: Option<bool>,
+    /// Whether the passages that support the answer are told with the end of a chat's answer, under `rag` beside its
+    /// content. `/v1/agent` always tells them, and responses have them as annotations.
+    pub citations: Option<bool>,
     /// Which search is made, whatever the policy writes: `passage`, `graph` or `hybrid`; `triples` and `kag` where the
     /// policy's protocol shows what they find.
     #[schema(value_type = Option<String>)]
@@ -64,10 +67,24 @@ impl RagOptions {
         options.k = within("rag.k", self.k, 1, MAX_K)?;
         options.guided = self.guided;
         options.store = self.store;
+        options.cites |= self.citations == Some(true);
         options.turns = budget.turns;
         options.seconds = budget.seconds;
         Ok(())
     }
+}
+
+/// What is told beside the content of a chat's answer, each part where it was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
+pub struct RagNotes {
+    /// Searches, observations, invalid actions and bounds, in order. In a stream each delta holds the new entries; clients
+    /// that join lists by `index`, as OpenAI's do, end up with the same list that a whole completion has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Vec<RagStep>>,
+    /// The passages that support the answer, in the order of its text; empty without an answer. In a stream the last delta
+    /// of the answer holds them all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub citations: Option<Vec<Cited>>,
 }
 
 /// What was done on the way to an answer. In a stream each delta holds the new entries; clients that join lists by

@@ -6,7 +6,7 @@ use owo_colors::OwoColorize;
 use waymark_index::Hit;
 
 use super::harmless::harmless;
-use crate::agent::{Event, Reason, Usage};
+use crate::agent::{Cited, Event, Reason, Usage};
 
 /// Width of the column that says what a line is.
 const LABEL: usize = 8;
@@ -49,7 +49,8 @@ impl<W: Write> Printer<W> {
             }
             Event::Invalid { .. } => self.note("invalid", "the turn asked for nothing the protocol knows")?,
             Event::Budget { kind } => self.note("budget", &format!("no {kind} left"))?,
-            Event::Finished { reason, usage, turns, searches, answer, .. } => {
+            Event::Finished { reason, usage, turns, searches, answer, citations } => {
+                self.cited(citations)?;
                 self.finished(*reason, *usage, *turns, *searches, answer.is_some())?;
             }
             Event::Failed { message, .. } => {
@@ -124,6 +125,23 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
+    /// Names the passages that support the answer in one line, each once: by their titles, or by the ids of those without.
+    fn cited(&mut self, citations: &[Cited]) -> io::Result<()> {
+        let mut names: Vec<String> = Vec::new();
+        for Cited { passage, title, .. } in citations {
+            let title = if title.trim().is_empty() { passage } else { title };
+            let name = harmless(title).split_whitespace().collect::<Vec<_>>().join(" ");
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.head("cited")?;
+        write!(self.out, "{}", names.join(", ").cyan())
+    }
+
     fn finished(
         &mut self,
         reason: Reason,
@@ -189,6 +207,27 @@ mod tests {
         Event::Think { turn: 1, text: text.into(), tokens: vec![] }
     }
 
+    fn finished(citations: Vec<Cited>) -> Event {
+        let (reason, answer, usage) = (Reason::Stop, Some("Leonardo".to_owned()), Usage::default());
+        Event::Finished { reason, answer, usage, turns: 2, searches: 1, citations }
+    }
+
+    #[test]
+    fn what_is_cited_is_named_once_and_in_one_line() {
+        let cited = |passage: &str, title: &str| Cited {
+            start: 0,
+            end: 8,
+            passage: passage.into(),
+            title: title.into(),
+            stated: true,
+        };
+        let citations = vec![cited("m", "Mona\nLisa"), cited("l", "Louvre"), cited("m", "Mona\nLisa"), cited("x", " ")];
+        let text = printed(&[Event::Answer { text: "Leonardo".into(), tokens: vec![] }, finished(citations)]);
+        let expected = "answer  Leonardo\ncited   Mona Lisa, Louvre, x\n        2 turns, 1 searches, 0 tokens written, \
+                        0 read\n";
+        assert_eq!(text, expected);
+    }
+
     #[test]
     fn deltas_of_one_kind_share_a_line_and_every_kind_has_its_label() {
         let hit = Hit {
@@ -217,14 +256,7 @@ mod tests {
                 error: None,
             },
             Event::Answer { text: "Leonardo".into(), tokens: vec![] },
-            Event::Finished {
-                reason: Reason::Stop,
-                answer: Some("Leonardo".into()),
-                usage: Usage::default(),
-                turns: 2,
-                searches: 1,
-                citations: vec![],
-            },
+            finished(vec![]),
         ]);
         let expected = "think   who was\n        it was\nsearch  Mona  1.2 ms\n        1 Mona Lisa  0.5000 · bm25 #2\n\
                         answer  Leonardo\n        2 turns, 1 searches, 0 tokens written, 0 read\n";

@@ -50,12 +50,13 @@ pub struct AgentRequest {
     pub logprobs: Option<u32>,
     /// What the answer must be: any text, a JSON object, or JSON after a schema.
     pub response_format: Option<ResponseFormat>,
-    /// How to search. The trace is the answer here, so `trace` can be nothing but true.
+    /// How to search. The trace is the answer here, so `trace` and `citations` can be nothing but true.
     pub rag: Option<RagOptions>,
 }
 
 impl Wire for AgentRequest {
-    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[("rag.trace", &["true"])];
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
+        &[("rag.citations", &["true"]), ("rag.trace", &["true"])];
 }
 
 /// A finished episode.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::agent::Reason;
 use crate::api::error::ErrorBody;
-use crate::api::rag::RagTrace;
+use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
 
 /// A whole completion.
@@ -58,10 +58,10 @@ pub struct AssistantMessage {
     /// The same, where the server is started with `--mirror-reasoning`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
-    /// What it did on the way, when `rag.trace` was asked for.
+    /// What it did on the way, when `rag.trace` was asked for, and what supports its answer, when `rag.citations` was.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<RagTrace>)]
-    pub rag: Option<RagTrace>,
+    #[schema(value_type = Option<RagNotes>)]
+    pub rag: Option<RagNotes>,
 }
 
 /// The role of every answer.
@@ -160,7 +160,7 @@ pub struct ChunkChoice<'a> {
     /// The log-probabilities of the tokens in `delta.content`, when asked for.
     #[schema(required)]
     pub logprobs: Option<LogProbs>,
-    /// Null until the last chunk of this answer, whose delta is empty.
+    /// Null until the last chunk of this answer, whose delta holds nothing but the citations that were asked for.
     #[schema(required)]
     pub finish_reason: Option<FinishReason>,
 }
@@ -183,9 +183,9 @@ pub struct Delta<'a> {
     /// The same, where the server is started with `--mirror-reasoning`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<&'a str>,
-    /// A step of the run, when `rag.trace` was asked for.
+    /// A step of the run, when `rag.trace` was asked for; at the end what supports the answer, when `rag.citations` was.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rag: Option<&'a RagTrace>,
+    pub rag: Option<&'a RagNotes>,
 }
 
 /// What a stream's `data:` lines hold before `[DONE]`.

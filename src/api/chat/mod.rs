@@ -30,8 +30,9 @@ use stream::Writer;
 /// Answers a conversation.
 ///
 /// The policy thinks, searches and answers: reasoning comes as `reasoning_content`, the answer as `content`, and what was
-/// searched as `rag` when `rag.trace` is set. With `stream: true` the answer is a stream of `data:` lines, each one a
-/// chunk, that ends with `data: [DONE]`; an error in the middle is sent as `{"error": …}` and ends it without.
+/// searched as `rag` when `rag.trace` is set, as are at the end the passages that support the answer when `rag.citations` is.
+/// With `stream: true` the answer is a stream of `data:` lines, each one a chunk, that ends with `data: [DONE]`; an error in
+/// the middle is sent as `{"error": …}` and ends it without.
 #[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "inference", request_body = ChatRequest, responses(
     (status = 200, description = "the answer", content(
         (ChatCompletion = "application/json"),

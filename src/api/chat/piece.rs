@@ -1,7 +1,7 @@
 //! From the trace of an episode to the pieces a chat completion is made of.
 
 use super::completion::{FinishReason, LogProb, TopLogProb};
-use crate::agent::{Event, TokenLogprob, Usage};
+use crate::agent::{Cited, Event, TokenLogprob, Usage};
 use crate::api::rag::RagStep;
 
 /// What OpenAI's interface sends where a token has no log-probability: here, where it was written by force.
@@ -18,8 +18,8 @@ pub(super) enum Piece {
     Refusal(String),
     /// A step to show under `rag`.
     Step(RagStep),
-    /// The end.
-    Finish(FinishReason, Usage),
+    /// The end, with what supports the answer; nothing, where that was not asked for.
+    Finish(FinishReason, Usage, Vec<Cited>),
 }
 
 /// Turns one episode's events into pieces.
@@ -47,7 +47,7 @@ impl Translator {
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => None,
             Event::Answer { text, tokens } => Some(Piece::Content(text, tokens.into_iter().map(logprob).collect())),
             Event::Refusal { text } => Some(Piece::Refusal(text)),
-            Event::Finished { reason, usage, .. } => Some(Piece::Finish(reason.into(), usage)),
+            Event::Finished { reason, usage, citations, .. } => Some(Piece::Finish(reason.into(), usage, citations)),
             Event::SearchStarted { .. }
             | Event::SearchFinished { .. }
             | Event::Withdrawn { .. }

@@ -23,6 +23,8 @@ pub(super) struct Plan {
     pub(super) include_usage: bool,
     pub(super) logprobs: bool,
     pub(super) trace: bool,
+    /// Whether the end of each answer tells what supports it.
+    pub(super) cites: bool,
     /// Whether reasoning is told under both of its names.
     pub(super) mirror: bool,
 }
@@ -61,6 +63,7 @@ impl Plan {
             include_usage: request.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             logprobs: logprobs.is_some(),
             trace: rag.trace.unwrap_or(false),
+            cites: rag.citations.unwrap_or(false),
             mirror: state.config.mirror_reasoning,
         };
         Ok((plan, (conversation, options)))

@@ -6,7 +6,7 @@ use super::plan::Plan;
 use crate::agent::Event;
 use crate::api::chunks::{Chunks, Head};
 use crate::api::error::{ApiError, Code};
-use crate::api::rag::RagTrace;
+use crate::api::rag::RagNotes;
 use crate::api::sse::Frame;
 use crate::api::usage::ChatUsage;
 
@@ -16,6 +16,7 @@ pub(super) struct Writer {
     choices: Vec<Translator>,
     logprobs: bool,
     mirror: bool,
+    cites: bool,
     include_usage: bool,
     finished: usize,
     usage: ChatUsage,
@@ -46,13 +47,14 @@ impl Chunks for Writer {
                 self.chunk(frame, index, Delta { refusal: Some(&text), ..Delta::default() }, None, None);
             }
             Some(Piece::Step(step)) => {
-                let rag = RagTrace { trace: vec![step] };
+                let rag = RagNotes { trace: Some(vec![step]), citations: None };
                 self.chunk(frame, index, Delta { rag: Some(&rag), ..Delta::default() }, None, None);
             }
-            Some(Piece::Finish(reason, usage)) => {
+            Some(Piece::Finish(reason, usage, citations)) => {
                 self.usage.add(&usage);
                 self.finished += 1;
-                self.chunk(frame, index, Delta::default(), None, Some(reason));
+                let rag = self.cites.then_some(RagNotes { trace: None, citations: Some(citations) });
+                self.chunk(frame, index, Delta { rag: rag.as_ref(), ..Delta::default() }, None, Some(reason));
             }
         }
     }
@@ -76,6 +78,7 @@ impl Writer {
             choices: (0..plan.n).map(|_| Translator::new(plan.trace)).collect(),
             logprobs: plan.logprobs,
             mirror: plan.mirror,
+            cites: plan.cites,
             include_usage: plan.include_usage,
             finished: 0,
             usage: ChatUsage::default(),

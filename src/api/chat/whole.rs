@@ -8,12 +8,12 @@ use super::plan::Plan;
 use crate::agent::Event;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
-use crate::api::rag::RagTrace;
+use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
 
 /// Waits for all choices. An error of one is the error of all.
 pub(super) async fn collect(plan: &Plan, mut events: Events) -> Result<ChatCompletion, ApiError> {
-    let mut choices: Vec<Draft> = (0..plan.n).map(|_| Draft::new(plan.trace)).collect();
+    let mut choices: Vec<Draft> = (0..plan.n).map(|_| Draft::new(plan.trace, plan.cites)).collect();
     let mut usage = ChatUsage::default();
     while let Some((index, event)) = events.next().await {
         choices[index].take(event?, &mut usage);
@@ -39,19 +39,21 @@ struct Draft {
     tokens: Vec<LogProb>,
     refusal: Option<String>,
     reasoning: String,
-    rag: Option<RagTrace>,
+    rag: RagNotes,
+    cites: bool,
     end: Option<FinishReason>,
 }
 
 impl Draft {
-    fn new(trace: bool) -> Self {
+    fn new(trace: bool, cites: bool) -> Self {
         Self {
             translator: Translator::new(trace),
             content: String::new(),
             tokens: Vec::new(),
             refusal: None,
             reasoning: String::new(),
-            rag: trace.then(RagTrace::default),
+            rag: RagNotes { trace: trace.then(Vec::new), citations: None },
+            cites,
             end: None,
         }
     }
@@ -65,9 +67,10 @@ impl Draft {
                 self.tokens.extend(tokens);
             }
             Some(Piece::Refusal(text)) => self.refusal = Some(text),
-            Some(Piece::Step(step)) => self.rag.get_or_insert_default().trace.push(step),
-            Some(Piece::Finish(reason, spent)) => {
+            Some(Piece::Step(step)) => self.rag.trace.get_or_insert_default().push(step),
+            Some(Piece::Finish(reason, spent, citations)) => {
                 usage.add(&spent);
+                self.rag.citations = self.cites.then_some(citations);
                 self.end = Some(reason);
             }
         }
@@ -83,7 +86,7 @@ impl Draft {
             refusal: self.refusal,
             reasoning: reasoning_content.clone().filter(|_| plan.mirror),
             reasoning_content,
-            rag: self.rag,
+            rag: Some(self.rag).filter(|rag| *rag != RagNotes::default()),
             ..AssistantMessage::default()
         };
         let logprobs = plan.logprobs.then_some(LogProbs { content: Some(self.tokens), refusal: None });

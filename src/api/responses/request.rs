@@ -62,7 +62,8 @@ pub struct ResponsesRequest {
     pub seed: Option<i64>,
     /// Up to 16 pairs that are given back: names of at most 64 characters, values of at most 512.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// How to search, and whether to show it. Not in OpenAI's interface.
+    /// How to search, and whether to show it. Citations are annotations here, so `citations` can be nothing but false. Not in
+    /// OpenAI's interface.
     pub rag: Option<RagOptions>,
     /// Who asks, for the log.
     pub user: Option<String>,
@@ -93,6 +94,7 @@ impl Wire for ResponsesRequest {
         ("prompt_cache_key", &[]),
         ("prompt_cache_options", &[]),
         ("prompt_cache_retention", &[]),
+        ("rag.citations", &["false"]),
         ("reasoning.effort", &["\"medium\""]),
         ("reasoning.generate_summary", &[]),
         ("reasoning.summary", &[]),

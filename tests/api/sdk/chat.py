@@ -48,6 +48,18 @@ assert final.content == "Goethe"
 assert final.model_extra["reasoning_content"] == message.reasoning_content
 assert types(final.model_extra["rag"]["trace"]) == types(message.rag["trace"])
 
+# What supports the answer comes with its end, and stays whole when the helper puts the message together.
+told = {"rag": {"trace": True, "citations": True}}
+whole = client.chat.completions.create(model="routerag", messages=messages, extra_body=told)
+cited = whole.choices[0].message.rag["citations"]
+assert [citation["passage"] for citation in cited] == ["p1", "p3"], cited
+with client.chat.completions.stream(model="routerag", messages=messages, extra_body=told) as stream:
+    for event in stream:
+        pass
+    final = stream.get_final_completion().choices[0].message
+assert final.model_extra["rag"]["citations"] == cited, final
+assert types(final.model_extra["rag"]["trace"]) == types(message.rag["trace"])
+
 # An answer can be sent back as history.
 history = messages + [message.model_dump(exclude_none=True), {"role": "user", "content": "And Werther?"}]
 assert client.chat.completions.create(model="routerag", messages=history).choices[0].message.content == "Goethe"
