@@ -109,9 +109,9 @@ fn remember(text: &mut String, looks: &Looks, fits: Option<(Fit, Fit)>) -> std::
     let Fit { samples, lives, longest, .. } = rest;
     writeln!(
         text,
-        "* memory: {}; without KV blocks and adapters, whose bytes `/metrics` shows: {}. Least squares through {samples} looks at \
-         the resident anonymous memory, one each half second, of {lives} lives, each with a level of its own and without its \
-         first {WARM} s; the longest spans {longest:.0} s. The latter is to be flat",
+        "* memory: {}; without KV blocks, adapters and what is kept, whose bytes `/metrics` shows: {}. Least squares through \
+         {samples} looks at the resident anonymous memory, one each half second, of {lives} lives, each with a level of its \
+         own and without its first {WARM} s; the longest spans {longest:.0} s. The latter is to be flat",
         line(&whole),
         line(&rest)
     )
