@@ -53,8 +53,11 @@ const READ: [&str; 2] = ["api_key", "log_format"];
 /// Why a flag that was typed would be passed over: it is for a server of its own, and another one is asked. What variables
 /// set may be meant for other commands.
 pub(super) fn unread(matches: &clap::ArgMatches) -> Option<String> {
-    matches.get_one::<String>("url")?;
     let typed = |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    if matches.get_one::<String>("url").is_none() {
+        let reason = "--ca is for a server that runs, and no --url (WAYMARK_URL) names one";
+        return typed("ca").then(|| reason.to_owned());
+    }
     let own = <ServeArgs as clap::Args>::augment_args(clap::Command::new("serve"));
     let mut passed = own.get_arguments().filter(|flag| !READ.contains(&flag.get_id().as_str()));
     let flag = passed.find(|flag| typed(flag.get_id().as_str()))?.get_long()?;

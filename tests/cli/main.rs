@@ -141,7 +141,9 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["ask", "--url", "http://127.0.0.1:1", "why?"], "cannot reach"),
         (vec!["ask", "--url", "http://127.0.0.1:1", "--index", "x.index", "why?"], "--index is for a server"),
         (vec!["ask", "--mock", "--otlp-endpoint", "https://x", "why?"], "--otlp-endpoint"),
+        (vec!["ask", "--mock", "--ca", "x.pem", "why?"], "--ca is for a server"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
+        (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "501"], "at most 500"),
     ] {
         let run = waymark(&args);
         assert!(!run.ok(), "{args:?} should fail");

@@ -14,7 +14,7 @@ use super::difference::{Divergence, LogprobDifference, Made, SearchDifference, d
 use super::kept::{Asked, End, Kept};
 use super::recorder::keep;
 use crate::agent::{
-    AgentError, Cited, Episode, EpisodeOptions, Event, Found, MAX_K, MAX_WITHOUT, Policy, Reason, Trajectory,
+    AgentError, Cited, Episode, EpisodeOptions, Event, Found, MAX_K, MAX_WITHOUT, Part, Policy, Reason, Trajectory,
 };
 use crate::api::auth::Caller;
 use crate::api::beside::beside;
@@ -81,11 +81,15 @@ impl ReplayRequest {
                 without.push(id.clone());
             }
         }
+        // What the trace's request said for its own mode is passed over where another one does not read it.
+        let reads = |part: Part| self.search.is_none_or(|mode| part.unread(mode).is_none());
         EpisodeOptions {
             id: (self.store == Some(true)).then(|| episodes::id("replay")),
             cites: self.mode == ReplayMode::Free,
             mode: self.search.or(own.mode),
             k: self.k.or(own.k),
+            ranking: own.ranking.filter(|_| reads(Part::Ranking)),
+            graph: own.graph.filter(|_| reads(Part::Graph)),
             without,
             ..own
         }
@@ -242,7 +246,7 @@ async fn free(state: &AppState, kept: &Kept, episode: Episode, asked: Option<Ask
         End::Finished { answer, .. } => Some(*answer != now.answer),
         _ => None,
     };
-    let replay = Replay {
+    let mut replay = Replay {
         id: kept.id().to_owned(),
         object: "trace.replay",
         mode: ReplayMode::Free,
@@ -254,10 +258,13 @@ async fn free(state: &AppState, kept: &Kept, episode: Episode, asked: Option<Ask
         answer_changed,
         citations,
         finish_reason: Some(now.finish),
-        trace: asked.is_some().then(|| now.id.clone()),
+        trace: None,
     };
     if let Some(asked) = asked {
+        let id = now.id.clone();
         keep(&state.traces, Kept::finished(asked, now));
+        // One that is larger than all that may be kept is not.
+        replay.trace = state.traces.get(&id).map(|_| id);
     }
     Ok(replay)
 }

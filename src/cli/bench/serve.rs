@@ -95,9 +95,15 @@ const BUILT_IN: [&str; 4] = [
     "Who discovered radium?",
 ];
 
+/// Clients that can have a thread each, and some to spare.
+const MOST_CLIENTS: usize = 500;
+
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         ensure!(self.clients > 0 && self.count > 0, "--clients and --count must be at least 1");
+        // Each reads its stream in a thread of its own, of which the runtime has 512: the others would wait here, and that be
+        // taken for the server's time.
+        ensure!(self.clients <= MOST_CLIENTS, "--clients must be at most {MOST_CLIENTS}");
         let questions = Arc::new(self.questions()?);
         let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
         let client = Client::new(&self.url).with_key(key).trusting(self.ca.as_deref())?;
