@@ -142,6 +142,16 @@ async fn a_search_can_be_another_one() {
     check_equal(&house, replay["trace"].as_str().unwrap()).await;
 }
 
+/// The request of the trace said how passages are ranked, which no graph search reads.
+#[tokio::test]
+async fn another_search_passes_over_what_it_does_not_read() {
+    let (house, row) = house().await;
+    let body = json!({"question": "Who wrote Faust?", "model": "routerag", "rag": {"k": 2, "ranking": "bm25"}});
+    let told: Value = house.post("/v1/agent", &body).await.json().await.unwrap();
+    replay(&house, &told["id"], json!({"search": "graph"})).await;
+    assert_eq!(*row.0.lock().unwrap(), [(Mode::Passage, 2), (Mode::Graph, 2)]);
+}
+
 #[tokio::test]
 async fn what_is_kept_of_it_can_be_run_again_and_leaves_out_the_same() {
     let (house, _) = house().await;
