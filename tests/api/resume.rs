@@ -140,6 +140,12 @@ fn text(messages: &[(u64, String, Value)]) -> String {
     messages.iter().filter_map(|(.., data)| data["text"].as_str()).collect()
 }
 
+/// The id of a stream whose answer has begun.
+async fn answering(socket: &mut TcpStream) -> String {
+    let begun = read_until(socket, "event: answer").await;
+    begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn whoever_has_it_all_is_told_so() {
     let house = House::new(says("hi")).await;
@@ -170,8 +176,7 @@ async fn whoever_has_it_all_is_told_so() {
 async fn to_look_takes_it_from_nobody() {
     let house = House::new(says(&"word ".repeat(200)).with_time(STEP, Duration::ZERO)).await;
     let mut socket = house.raw("/v1/agent", &question("plain")).await;
-    let begun = read_until(&mut socket, "event: answer").await;
-    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let id = answering(&mut socket).await;
     let looked = house.client.head(house.url(&format!("/v1/agent/{id}"))).send().await.unwrap();
     assert_eq!(looked.status(), 200);
     read_until(&mut socket, "event: finished").await;
@@ -183,8 +188,7 @@ async fn a_stream_is_cancelled_when_nobody_comes_back() {
     plan.http.resume = ResumeConfig { grace: Duration::from_millis(150), ..ResumeConfig::default() };
     let house = plan.build().await;
     let mut socket = house.raw("/v1/agent", &question("plain")).await;
-    let begun = read_until(&mut socket, "event: answer").await;
-    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let id = answering(&mut socket).await;
     drop(socket);
     let counters = house.state.runtime.engine.counters();
     let before = counters.decode_tokens_total.get();
@@ -224,8 +228,7 @@ async fn without_a_reader_it_waits_when_its_room_is_full() {
 async fn a_new_reader_takes_the_stream_from_the_old_one() {
     let house = House::new(says(&"word ".repeat(100)).with_time(STEP, Duration::ZERO)).await;
     let mut old = house.raw("/v1/agent", &question("plain")).await;
-    let begun = read_until(&mut old, "event: answer").await;
-    let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let id = answering(&mut old).await;
     let new = get(&house, &id, 0).await;
     let seen = messages(&new.bytes().await.unwrap());
     assert_eq!(text(&seen), "word ".repeat(100));

@@ -133,25 +133,10 @@ fn path(pack: &Pack, segment: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decoder::RopeScaling;
+    use crate::cuda::toy;
 
     fn config() -> DecoderConfig {
-        DecoderConfig {
-            vocab: 100,
-            hidden: 128,
-            layers: 1,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 64,
-            ffn: 64,
-            context: 128,
-            rope_base: 1e4,
-            rope_scaling: RopeScaling::None,
-            rms_eps: 1e-5,
-            tied_embeddings: true,
-            qkv_bias: false,
-            qk_norm: false,
-        }
+        DecoderConfig { vocab: 100, layers: 1, heads: 2, kv_heads: 1, ffn: 64, context: 128, ..toy::llama() }
     }
 
     #[test]
