@@ -66,11 +66,8 @@ pub(super) fn unread(matches: &clap::ArgMatches) -> Option<String> {
 
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        let collector = self.serve.telemetry.otlp_endpoint.clone();
-        let traces = logging::start_traced(log, "warn", self.serve.log_format, collector.as_deref())?;
-        let asked = self.ask().await;
-        tokio::task::spawn_blocking(move || traces.finish()).await?;
-        asked
+        let serve = self.serve.clone();
+        logging::traced(log, "warn", &serve, self.ask()).await
     }
 
     async fn ask(self) -> anyhow::Result<()> {

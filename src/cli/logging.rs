@@ -1,6 +1,7 @@
 //! The log: to standard error, as lines for a person or as JSON. Traces, where somebody collects them, are made of the
 //! same spans.
 
+use std::future::Future;
 use std::io::IsTerminal;
 
 use anyhow::Context;
@@ -9,7 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use super::telemetry::Traces;
-use crate::config::LogFormat;
+use crate::config::{LogFormat, ServeArgs};
 
 /// What listens to spans and events.
 type Listener = Box<dyn Layer<Registry> + Send + Sync>;
@@ -19,18 +20,21 @@ pub fn start(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Re
     begin(vec![log(filter.unwrap_or(quiet), format)?])
 }
 
-/// Starts the log of a server as [`start`] does, and sends traces to `collector` where there is one.
-pub(super) fn start_traced(
+/// Runs a command that serves: with the log as [`start`] has it, and with traces sent to the collector that `serve` names.
+/// Those that are left when the command ends are sent then, also where it failed.
+pub(super) async fn traced(
     filter: Option<&str>,
     quiet: &str,
-    format: LogFormat,
-    collector: Option<&str>,
-) -> anyhow::Result<Traces> {
-    let mut listeners = vec![log(filter.unwrap_or(quiet), format)?];
-    let traces = Traces::to(collector)?;
+    serve: &ServeArgs,
+    command: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let mut listeners = vec![log(filter.unwrap_or(quiet), serve.log_format)?];
+    let traces = Traces::to(serve.telemetry.otlp_endpoint.as_deref())?;
     listeners.extend(traces.listener());
     begin(listeners)?;
-    Ok(traces)
+    let ended = command.await;
+    tokio::task::spawn_blocking(move || traces.finish()).await?;
+    ended
 }
 
 fn begin(listeners: Vec<Listener>) -> anyhow::Result<()> {

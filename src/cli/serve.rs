@@ -27,8 +27,11 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        let collector = self.serve.telemetry.otlp_endpoint.clone();
-        let traces = logging::start_traced(log, "info", self.serve.log_format, collector.as_deref())?;
+        let serve = self.serve.clone();
+        logging::traced(log, "info", &serve, self.serve()).await
+    }
+
+    async fn serve(self) -> anyhow::Result<()> {
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
         // Weights may have to be fetched first: the signal is caught from here on.
@@ -36,9 +39,7 @@ impl Args {
         let server = start::unless_stopped(async move { bind(&config, None).await }, stop.as_mut()).await?;
         start::reload_on_hangup(&server);
         writeln!(io::stdout(), "listening on {}", server.url())?;
-        let ended = until(server, stop, step_limit).await;
-        tokio::task::spawn_blocking(move || traces.finish()).await?;
-        Ok(ended?)
+        Ok(until(server, stop, step_limit).await?)
     }
 }
 

@@ -43,8 +43,11 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        let collector = self.serve.telemetry.otlp_endpoint.clone();
-        let traces = logging::start_traced(log, "warn", self.serve.log_format, collector.as_deref())?;
+        let serve = self.serve.clone();
+        logging::traced(log, "warn", &serve, self.serve()).await
+    }
+
+    async fn serve(self) -> anyhow::Result<()> {
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
         let mut stop = Box::pin(stop_signal());
@@ -59,9 +62,7 @@ impl Args {
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
         writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
         writeln!(out, "Ctrl-C stops it.")?;
-        let ended = serve::until(server, stop, step_limit).await;
-        tokio::task::spawn_blocking(move || traces.finish()).await?;
-        Ok(ended?)
+        Ok(serve::until(server, stop, step_limit).await?)
     }
 }
 
