@@ -60,7 +60,7 @@ impl<D: Clock> Timed<D> {
 
     /// Times what is put in line from now on.
     pub(in crate::cuda) fn start(&self) {
-        self.entries.replace(Some(Vec::new()));
+        *self.entries.borrow_mut() = Some(Vec::new());
     }
 
     /// Times nothing any more, waits for all that is in line, and says what was timed since [`start`](Self::start).
