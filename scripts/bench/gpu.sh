@@ -29,7 +29,7 @@ case " $* " in
   *" --parts"*) bench "$out/gpu.json" "$@" ;;
   *)
     bench "$out/check.json" "$@" --parts check
-    bench "$out/gpu.json" "$@" --parts ceilings,decode,prefill,agentic ;;
+    bench "$out/gpu.json" "$@" --parts ceilings,decode,prefill,agentic,profile ;;
 esac
 # The peer takes the sizes that both know.
 common=()

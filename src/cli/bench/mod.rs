@@ -11,7 +11,7 @@ mod serve;
 pub(crate) enum Command {
     /// Decode and prefill rates of the engine, beside llama.cpp where its bench is given.
     Engine(engine::Args),
-    /// A card: whether it computes right, its ceilings, decode, prefill, and the agentic load.
+    /// A card: whether it computes right, its ceilings, decode, prefill, the agentic load, and where a step's time goes.
     Gpu(gpu::Args),
     /// Searches side by side: searches per second, what each takes, and what one that hangs does to the others.
     Search(search::Args),

@@ -74,14 +74,10 @@ impl CudaDecoder {
     /// [`CudaError::Model`] when a tensor is missing or a shape is one no kernel was written for.
     pub fn load(source: Source<'_>, options: &CudaOptions) -> Result<Self, CudaError> {
         let (config, limits) = (source.config(), options.limits);
-        plan::check(config, &limits)?;
-        let card = Card::open(options.ordinal, config.head_dim)?.with_limit(options.limit);
-        let (total, free) = (card.info().memory, card.free_memory()?);
-        let memory = Memory { free, total, share: options.share, blocks: options.blocks };
-        let processors = card.info().processors;
-        let plan = Plan::new(config, &limits, processors, memory)?;
+        let (driver, plan) = open(config, options)?;
+        let processors = driver.card().info().processors;
         let filler = Filler::new(config, limits, plan.blocks);
-        let machine = Machine::load(OnCard::new(card)?, source, limits, processors, plan.blocks)?;
+        let machine = Machine::load(driver, source, limits, processors, plan.blocks)?;
         let card = machine.driver.card();
         let decoder = Self {
             graphs: Graphs::new(options.graphs),
@@ -278,6 +274,17 @@ impl CudaDecoder {
         }
         Ok(())
     }
+}
+
+/// Opens a card for a decoder, and shares out its memory, of which nothing but what cuBLAS works in is taken yet.
+pub(super) fn open(config: &DecoderConfig, options: &CudaOptions) -> Result<(OnCard, Plan), CudaError> {
+    let limits = options.limits;
+    plan::check(config, &limits)?;
+    let card = Card::open(options.ordinal, config.head_dim)?.with_limit(options.limit);
+    let (total, free) = (card.info().memory, card.free_memory()?);
+    let memory = Memory { free, total, share: options.share, blocks: options.blocks };
+    let plan = Plan::new(config, &limits, card.info().processors, memory)?;
+    Ok((OnCard::new(card)?, plan))
 }
 
 impl Drop for CudaDecoder {

@@ -2,7 +2,8 @@
 //! residual stream in `f32`.
 //!
 //! The step itself is always compiled, and tested on the emulator of kernels; what is a card's alone (recordings, pinned
-//! memory, events) needs the feature `cuda`.
+//! memory, events) needs the feature `cuda`. What a step's time goes to is found by a [`Profiler`](profiler::Profiler), which
+//! runs the same steps.
 
 mod adapters;
 #[cfg(feature = "cuda")]
@@ -11,8 +12,11 @@ mod card;
 mod line;
 mod machine;
 mod pass;
+mod profiler;
 #[cfg(test)]
 mod test;
 
 #[cfg(feature = "cuda")]
 pub use card::{CudaDecoder, CudaOptions};
+#[cfg(feature = "cuda")]
+pub use profiler::CudaProfiler;

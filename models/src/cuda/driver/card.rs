@@ -1,10 +1,12 @@
 //! A card as what computing asks for.
 
+use std::time::Duration;
+
 use bytemuck::Pod;
 
-use super::{Driver, Product};
+use super::{Clock, Driver, Product};
 use crate::cuda::CudaError;
-use crate::cuda::device::{Blas, Card, Region};
+use crate::cuda::device::{Blas, Card, Event, Region};
 use crate::cuda::kernel::{Geometry, Kernel, KernelError, Launch, Span};
 use crate::cuda::plan::Place;
 
@@ -79,5 +81,31 @@ impl Driver for OnCard {
 
     fn multiply(&self, product: &Product) -> Result<(), CudaError> {
         self.blas.multiply(product)
+    }
+}
+
+impl Clock for OnCard {
+    type Mark = Event;
+
+    fn mark(&self) -> Result<Event, CudaError> {
+        let event = Event::new(&self.card)?;
+        event.record(&self.card)?;
+        Ok(event)
+    }
+
+    fn pause(&self, time: Duration) -> Result<(), CudaError> {
+        self.card.pause(time)
+    }
+
+    fn reached(&self, mark: &Event) -> Result<bool, CudaError> {
+        mark.reached()
+    }
+
+    fn settle(&self) -> Result<(), CudaError> {
+        self.card.synchronize()
+    }
+
+    fn seconds(&self, from: &Event, to: &Event) -> Result<f64, CudaError> {
+        from.seconds_to(to)
     }
 }

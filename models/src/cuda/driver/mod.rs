@@ -3,12 +3,14 @@
 
 #[cfg(feature = "cuda")]
 mod card;
+mod clock;
 
 use bytemuck::Pod;
 use half::bf16;
 
 #[cfg(feature = "cuda")]
 pub(crate) use card::OnCard;
+pub use clock::Clock;
 
 use crate::cuda::CudaError;
 use crate::cuda::kernel::{Launch, Span};

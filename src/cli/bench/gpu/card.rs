@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::Limits;
-use waymark_models::cuda::{Card, CudaDecoder, CudaError, CudaOptions, Source};
+use waymark_models::cuda::profile::Alike;
+use waymark_models::cuda::{Card, CudaDecoder, CudaError, CudaOptions, CudaProfiler, Source};
 use waymark_models::decoder::Decoder;
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
@@ -76,6 +77,19 @@ pub(super) fn backend(
         kv_tokens: plan.blocks * waymark_models::BLOCK,
     };
     Ok((CudaBackend::new(decoder, &shape.name, 1, team), ready))
+}
+
+/// A decoder with random weights in a shape, some steps of which are to be timed; a step may take `limit`.
+pub(super) fn profiler(
+    ordinal: usize,
+    shape: &Shape,
+    limits: Limits,
+    steps: &[Alike],
+    limit: Duration,
+) -> Result<CudaProfiler, CudaError> {
+    let blocks = steps.iter().map(Alike::blocks).max();
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit };
+    CudaProfiler::load(Source::Random { config: &shape.config, seed: 1 }, &options)
 }
 
 /// The card against the processor, batches against single rows, and graphs against single launches, over one checkpoint.

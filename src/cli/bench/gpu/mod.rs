@@ -9,6 +9,8 @@ mod compare;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod learn;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is profiled"))]
+mod profile;
 mod rates;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card fills all of it"))]
 mod report;
@@ -29,12 +31,14 @@ use shape::Shape;
 ///
 /// First every kernel is compared with its reference, greedy text with the processor's, batches with single rows,
 /// recorded steps with launched ones, and a step of learning an adapter with the processor's. Then the card's ceilings, decode and prefill rates in several shapes with random
-/// weights, and the agentic load. `--device cpu` and `--mock` run the loads alone, to try them out.
+/// weights, and the agentic load; and where a step's time goes: its kernels and products timed one by one, by kind of work,
+/// for few and many sequences decoding and for prefill. `--device cpu` and `--mock` run the loads alone, to try them out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   waymark bench gpu --json gpu.json
   waymark bench gpu --shapes qwen2.5-7b --parts decode,prefill
+  waymark bench gpu --shapes qwen2.5-7b --parts profile --sequences 1,64
   waymark bench gpu --mock --sequences 1,4 --loops 4")]
 pub(crate) struct Args {
     /// What is measured: `cuda` or `cuda:N`, or `cpu`.
@@ -145,10 +149,13 @@ enum Part {
     Prefill,
     /// The agentic load.
     Agentic,
+    /// Where a step's time goes, by kind of work: decoding at the first of `--sequences` and the largest up to 64, and a
+    /// step of prefill.
+    Profile,
 }
 
 impl Part {
-    const ALL: [Self; 5] = [Self::Check, Self::Ceilings, Self::Decode, Self::Prefill, Self::Agentic];
+    const ALL: [Self; 6] = [Self::Check, Self::Ceilings, Self::Decode, Self::Prefill, Self::Agentic, Self::Profile];
 }
 
 impl Args {

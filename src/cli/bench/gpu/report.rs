@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use super::profile::Profile;
 use super::shape::Best;
 
 /// Everything one run of the bench found. What was not measured is missing, and `notes` says why.
@@ -29,6 +30,8 @@ pub(super) struct Report {
     pub(super) prefill: Vec<Rate>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) agentic: Vec<Load>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) profiles: Vec<Profile>,
     pub(super) notes: Vec<String>,
 }
 
@@ -176,6 +179,7 @@ impl Report {
         }
         self.rates(out)?;
         self.loads(out)?;
+        self.profiles.iter().try_for_each(|profile| profile.print(out))?;
         self.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))
     }
 

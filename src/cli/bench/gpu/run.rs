@@ -41,7 +41,7 @@ impl Args {
 
     /// Everything that runs on any backend.
     async fn loads(&self, backend: Box<dyn Backend>, shape: &Shape, report: &mut Report) -> anyhow::Result<()> {
-        report.notes.push("no card: rates and loads alone, kernels and ceilings are a card's".to_owned());
+        report.notes.push("no card: rates and loads alone, kernels, ceilings and profiles are a card's".to_owned());
         let engine = self.engine(backend)?;
         self.rates(&engine, shape, None, true, report).await?;
         self.agentic(&engine, shape, report).await?;
@@ -199,16 +199,19 @@ impl Args {
             let learnt = self.learning(ordinal, &team, report);
             failures.keep("learning", learnt);
         }
-        if ![Part::Decode, Part::Prefill, Part::Agentic].into_iter().any(|part| self.wants(part)) {
-            return failures.end(report);
-        }
+        let loads = [Part::Decode, Part::Prefill, Part::Agentic].into_iter().any(|part| self.wants(part));
         for shape in &self.shapes {
             for graphs in [true, false] {
-                if graphs || self.wants(Part::Decode) {
+                if loads && (graphs || self.wants(Part::Decode)) {
                     let measured = self.shape(ordinal, shape, graphs, best, &team, report).await;
                     failures.keep(&shape.name, measured);
                     failures.keep("report", self.save(report));
                 }
+            }
+            if self.wants(Part::Profile) {
+                let profiled = self.profile(ordinal, shape, best, report);
+                failures.keep(&format!("profile of {}", shape.name), profiled);
+                failures.keep("report", self.save(report));
             }
         }
         failures.end(report)
@@ -224,12 +227,7 @@ impl Args {
         team: &Arc<Team>,
         report: &mut Report,
     ) -> anyhow::Result<()> {
-        let limits = waymark_models::cuda::plan::Limits {
-            rows: self.rows(),
-            tokens: self.step_tokens(),
-            context: self.longest().min(shape.config.context),
-        };
-        let limit = self.patience.limit();
+        let (limits, limit) = (self.limits(shape), self.patience.limit());
         let (backend, ready) = super::card::backend(ordinal, shape, limits, graphs, limit, Arc::clone(team))?;
         let engine = self.engine(Box::new(backend))?;
         if graphs {
@@ -254,6 +252,29 @@ impl Args {
     ) -> anyhow::Result<()> {
         self.rates(engine, shape, Some(best), graphs, report).await?;
         if graphs { self.agentic(engine, shape, report).await } else { Ok(()) }
+    }
+
+    /// Where the time of some steps in one shape goes.
+    fn profile(&self, ordinal: usize, shape: &Shape, best: Best, report: &mut Report) -> anyhow::Result<()> {
+        use super::profile::{Profile, steps};
+        // The same limits, since decoding attention is split by them; and the context that decode rates are of.
+        let (limits, context) = (self.limits(shape), self.prompt + self.tokens / 2);
+        let steps = steps(&self.sequences, context, (self.prompts, self.prompt_tokens), limits);
+        let mut profiler = super::card::profiler(ordinal, shape, limits, &steps, self.patience.limit())?;
+        for step in steps {
+            let found = profiler.profile(step, self.rounds)?;
+            report.profiles.push(Profile::new(shape, step, &found, best));
+        }
+        Ok(())
+    }
+
+    /// The most that steps in a shape may be.
+    fn limits(&self, shape: &Shape) -> waymark_models::cuda::plan::Limits {
+        waymark_models::cuda::plan::Limits {
+            rows: self.rows(),
+            tokens: self.step_tokens(),
+            context: self.longest().min(shape.config.context),
+        }
     }
 
     /// A step of learning over a small decoder with random weights, and over the named model.

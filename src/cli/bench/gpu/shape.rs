@@ -21,6 +21,13 @@ pub(super) struct Best {
     pub(super) operations: f64,
 }
 
+impl Best {
+    /// Seconds that moving this many bytes and doing this many operations at the same time takes at least.
+    pub(super) fn seconds(self, bytes: f64, operations: f64) -> f64 {
+        (bytes / self.bandwidth).max(operations / self.operations)
+    }
+}
+
 /// The shapes known by name.
 const KNOWN: [(&str, [usize; 8], bool, bool); 4] = [
     // vocab, hidden, layers, heads, kv heads, head dim, ffn, context; tied embeddings; biases of queries, keys and values
@@ -83,7 +90,7 @@ impl Shape {
     pub(super) fn decode_floor(&self, rows: usize, context: usize, best: Best) -> f64 {
         let bytes = 2 * self.parameters() + rows * context * self.kv_bytes();
         let operations = rows * (2 * self.parameters() + context * self.attention_operations());
-        (bytes as f64 / best.bandwidth).max(operations as f64 / best.operations)
+        best.seconds(bytes as f64, operations as f64)
     }
 
     /// Seconds that computing `rows` prompts of `tokens` tokens each takes at least; logits of the last tokens alone.
@@ -92,8 +99,7 @@ impl Shape {
         let pairs = tokens * (tokens + 1) / 2;
         let vocabulary = 2 * self.config.vocab * self.config.hidden;
         let row = 2 * self.layers() * tokens + pairs * self.attention_operations() + vocabulary;
-        let operations = rows as f64 * row as f64 / best.operations;
-        operations.max(2.0 * self.parameters() as f64 / best.bandwidth)
+        best.seconds(2.0 * self.parameters() as f64, rows as f64 * row as f64)
     }
 
     /// Operations of one query position with one key position: scores and weighted values of all heads and layers.

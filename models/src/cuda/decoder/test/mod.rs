@@ -3,6 +3,7 @@
 
 mod gguf;
 mod pair;
+mod profile;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -26,8 +26,8 @@ const BLOCKS: usize = 40;
 /// What blocks hold that belong to nobody: no number, and no kernel writes it.
 const POISON: u16 = 0xffab;
 
-pub(super) struct Pair {
-    machine: Machine<Emulator>,
+pub(super) struct Pair<D: Driver = Emulator> {
+    machine: Machine<D>,
     filler: Filler,
     buckets: Buckets,
     /// The step's layout, on the host.
@@ -58,10 +58,16 @@ pub(super) struct Outcome {
 impl Pair {
     /// `None` where kernels cannot be built.
     pub(super) fn new(weights: &Weights, seed: u64) -> Option<Self> {
+        Some(Self::on(Emulator::new(weights.config().head_dim, seed)?, weights))
+    }
+}
+
+impl<D: Driver> Pair<D> {
+    /// On the emulator behind another driver.
+    pub(super) fn on(driver: D, weights: &Weights) -> Self {
         let config = weights.config();
         plan::check(config, &LIMITS).unwrap();
-        let emulator = Emulator::new(config.head_dim, seed)?;
-        let machine = Machine::load(emulator, Source::Checkpoint(weights), LIMITS, PROCESSORS, BLOCKS).unwrap();
+        let machine = Machine::load(driver, Source::Checkpoint(weights), LIMITS, PROCESSORS, BLOCKS).unwrap();
         let filler = Filler::new(config, LIMITS, BLOCKS);
         let decoder = Decoder::load(weights, Arc::new(Team::new(2))).unwrap();
         // 17 and 39 have no divisor in common: the blocks in an order of their own.
@@ -77,7 +83,12 @@ impl Pair {
             sequences: Vec::new(),
         };
         (0..BLOCKS).for_each(|block| pair.stain(block, POISON));
-        Some(pair)
+        pair
+    }
+
+    /// What steps run on.
+    pub(super) fn driver(&self) -> &D {
+        &self.machine.driver
     }
 
     /// Begins a sequence; sequences of the same salt have the same tokens.

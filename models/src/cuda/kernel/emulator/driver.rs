@@ -1,11 +1,13 @@
-//! The emulator as something that computes: its memory is the host's, and products are plain sums.
+//! The emulator as something that computes: its memory and its clock are the host's, and products are plain sums.
+
+use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use half::bf16;
 
 use super::Emulator;
 use crate::cuda::CudaError;
-use crate::cuda::driver::{Driver, Matrix, Operands, Product, Target};
+use crate::cuda::driver::{Clock, Driver, Matrix, Operands, Product, Target};
 use crate::cuda::kernel::Span;
 use crate::cuda::kernel::check::Card;
 use crate::cuda::plan::Place;
@@ -107,5 +109,29 @@ impl Driver for Emulator {
             }
         }
         Ok(())
+    }
+}
+
+impl Clock for Emulator {
+    type Mark = Instant;
+
+    fn mark(&self) -> Result<Instant, CudaError> {
+        Ok(Instant::now())
+    }
+
+    fn pause(&self, _: Duration) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn reached(&self, _: &Instant) -> Result<bool, CudaError> {
+        Ok(true)
+    }
+
+    fn settle(&self) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn seconds(&self, from: &Instant, to: &Instant) -> Result<f64, CudaError> {
+        Ok(to.duration_since(*from).as_secs_f64())
     }
 }
