@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything a card is asked, in one go: `waymark bench gpu`, then its peer on the same shapes and loads, then the ratios.
+# Everything a card is asked, in one go: `waymark bench gpu`, then its peer on the same shapes and loads, then the ratios,
+# and last the goals, judged by all of it. `--model PATH` of a SmolLM2 compares its text on card and processor.
 # usage: gpu.sh WAYMARK OUT_DIR [arguments of `waymark bench gpu`...]     WAYMARK: a program built with --features cuda
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: gpu.sh WAYMARK OUT_DIR [arguments...]" >&2; exit 2; }
@@ -23,6 +24,8 @@ export LD_LIBRARY_PATH=${packages:+$packages:}${LD_LIBRARY_PATH:-}
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader >"$out/card.txt" || true
 status=0
 : >"$out/gpu.txt"
+# What an earlier run left is not of this one.
+rm -f "$out/check.json" "$out/gpu.json" "$out/peer.json" "$out/goals.json"
 # A kernel that faults takes the card away from its whole process: what is checked has one of its own.
 bench() { "$waymark" bench gpu --json "$@" | tee -a "$out/gpu.txt" || status=$?; }
 case " $* " in
@@ -47,5 +50,13 @@ if python3 -c 'import torch, transformers' 2>/dev/null; then
   sed -n '/^ratio/,$p' "$out/peer.txt"
 else
   echo "no peer: python3 has no torch or transformers"
+fi
+judge=()
+for report in check gpu; do
+  if [ -s "$out/$report.json" ]; then judge+=(--judge "$out/$report.json"); fi
+done
+if [ ${#judge[@]} -gt 0 ]; then
+  if [ -s "$out/peer.json" ]; then judge+=(--peer "$out/peer.json"); fi
+  "$waymark" bench gpu --json "$out/goals.json" "${judge[@]}" | sed -n '/^goal /,$p' | tee "$out/goals.txt" || status=$?
 fi
 exit $status

@@ -41,4 +41,43 @@ fn the_loads_of_the_card_bench_run_on_the_mock() {
     assert!(number(1, "recomputed") < number(2, "recomputed") && number(1, "cached") > 0);
     // Nothing is found: each turn computes everything so far. 20, 20 + 8 + 32, 20 + 2 × 40.
     assert_eq!((number(2, "computed"), number(2, "cached")), (4 * (20 + 60 + 100), 0));
+    // Goals are a card's, but for what no backend may do.
+    let judged = |goal: &&Value| goal["verdict"] != "not_measured";
+    let goals = report["goals"].as_array().unwrap();
+    let met: Vec<&Value> = goals.iter().filter(judged).map(|goal| &goal["what"]).collect();
+    assert_eq!(met, ["agentic load, parked, tokens computed again"], "{goals:?}");
+    let last = run.stdout.lines().last().unwrap();
+    assert!(last.contains("of the peer") && last.ends_with("not measured"), "{last}");
+}
+
+#[test]
+fn goals_are_judged_by_the_reports_of_earlier_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let check = r#"{"device": "NVIDIA H200, one", "agreement": [{"what": "processor and card, 50 prompts",
+        "over": "SmolLM2-135M", "positions": 1600, "diverged": 1, "first": 3, "mean": 0.01, "row": 0.02, "largest": 0.1,
+        "holds": true}], "notes": ["a note"]}"#;
+    let rate = |tokens: f64, floor: &str| {
+        format!(
+            r#"{{"shape": "qwen2.5-7b", "sequences": 8, "prompt": 2048, "graphs": true, "tokens_per_second": {tokens}{floor}}}"#
+        )
+    };
+    let ours = format!(r#"{{"device": "NVIDIA H200, one", "prefill": [{}]}}"#, rate(100.0, r#", "of_floor": 0.4"#));
+    let theirs = format!(r#"{{"device": "NVIDIA H200", "version": "5.17", "prefill": [{}]}}"#, rate(20.0, ""));
+    let reports = [file("check.json", check), file("gpu.json", &ours)].join(",");
+    let peer = file("peer.json", &theirs);
+    let run = waymark(&["bench", "gpu", "--judge", &reports, "--peer", &peer]);
+    assert!(run.ok(), "a goal that is missed is no error: {}", run.stderr);
+    let line = |what: &str| run.stdout.lines().find(|line| line.starts_with(what)).unwrap_or_default().to_owned();
+    assert!(line("text of SmolLM2").contains(" met "), "{}", run.stdout);
+    assert!(line("prefill, qwen2.5-7b").contains("MISSED") && line("prefill, of the peer").contains("5.00 ×"));
+    let wrong = file("wrong.json", &check.replace("true", "false"));
+    assert!(!waymark(&["bench", "gpu", "--judge", &wrong]).ok(), "what is computed wrong is");
+    let other = file("other.json", r#"{"device": "NVIDIA A100"}"#);
+    let run = waymark(&["bench", "gpu", "--judge", &format!("{reports},{other}")]);
+    assert!(!run.ok() && run.stderr.contains("two devices"), "{}", run.stderr);
 }

@@ -32,7 +32,8 @@ pub(super) enum Way {
 impl Way {
     pub(super) const ALL: [Self; 3] = [Self::Parked, Self::Resubmitted, Self::Cold];
 
-    fn name(self) -> &'static str {
+    /// For people and reports.
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Parked => "parked",
             Self::Resubmitted => "resubmitted",
@@ -112,8 +113,9 @@ impl Script {
         };
         Ok(Load {
             shape: shape.name.clone(),
-            way: way.name(),
+            way: way.name().to_owned(),
             loops: self.loops,
+            searched: matches!(source, Source::Index(..)),
             questions_per_second: self.loops as f64 / seconds,
             resume_p50: quantile(&mut resumed, 0.5),
             resume_p95: quantile(&mut resumed, 0.95),

@@ -6,6 +6,9 @@ mod card;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod compare;
+#[cfg(feature = "cuda")]
+mod folder;
+mod goal;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod learn;
@@ -29,16 +32,22 @@ use shape::Shape;
 
 /// Checks what a card computes and measures how fast it does, and prints both.
 ///
-/// First every kernel is compared with its reference, greedy text with the processor's, batches with single rows,
-/// recorded steps with launched ones, and a step of learning an adapter with the processor's. Then the card's ceilings, decode and prefill rates in several shapes with random
-/// weights, and the agentic load; and where a step's time goes: its kernels and products timed one by one, by kind of work,
-/// for few and many sequences decoding and for prefill. `--device cpu` and `--mock` run the loads alone, to try them out.
+/// First every kernel is compared with its reference; greedy text with the processor's, with adapters and without; batches
+/// of up to 256 with single rows; recorded steps with launched ones; and a step of learning an adapter with the
+/// processor's. Then the card's ceilings, decode and prefill rates in several shapes with random weights, and the agentic
+/// load; and where a step's time goes: its kernels and products timed one by one, by kind of work, for few and many sequences
+/// decoding and for prefill. `--device cpu` and `--mock` run the loads alone, to try them out.
+///
+/// Last come the goals, each with what was measured: met, missed, or not measured. What is computed wrong makes the command
+/// fail; a goal that is missed does not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   waymark bench gpu --json gpu.json
+  waymark bench gpu --parts check --model smollm2-135m
   waymark bench gpu --shapes qwen2.5-7b --parts decode,prefill
   waymark bench gpu --shapes qwen2.5-7b --parts profile --sequences 1,64
+  waymark bench gpu --judge check.json,gpu.json --peer peer.json
   waymark bench gpu --mock --sequences 1,4 --loops 4")]
 pub(crate) struct Args {
     /// What is measured: `cuda` or `cuda:N`, or `cpu`.
@@ -131,6 +140,14 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 
+    /// What `scripts/bench/gpu_peer.py --json` wrote on the same card: goals are judged against it as well.
+    #[arg(long, value_name = "FILE")]
+    peer: Option<PathBuf>,
+
+    /// Measure nothing: judge the goals by what earlier runs wrote with `--json`.
+    #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with_all = ["mock", "parts"])]
+    judge: Vec<PathBuf>,
+
     /// Write everything as JSON here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -166,14 +183,21 @@ impl Args {
             "--tokens: at least 2; prompts: at least 1"
         );
         ensure!(!self.sequences.contains(&0) && !self.sequences.is_empty(), "--sequences: at least 1 each");
-        let mut report = Report { version: env!("CARGO_PKG_VERSION"), ..Report::default() };
-        let outcome = self.measure(&mut report).await;
+        let peer = self.peer.as_deref().map(report::read).transpose()?;
+        let mut report = Report { version: env!("CARGO_PKG_VERSION").to_owned(), peer, ..Report::default() };
+        let outcome = if self.judge.is_empty() { self.measure(&mut report).await } else { self.kept(&mut report) };
+        report.goals = goal::goals(&report);
         // What was found before something failed is worth having.
         report.print(&mut io::stdout().lock())?;
         self.save(&report)?;
         outcome?;
         ensure!(report.holds(), "something is computed wrong: see above");
         Ok(())
+    }
+
+    /// Reads what earlier runs found.
+    fn kept(&self, report: &mut Report) -> anyhow::Result<()> {
+        self.judge.iter().try_for_each(|path| report.join(report::read(path)?))
     }
 
     /// Writes what is known so far: a card may be taken back, or the program ended, before the last part is done.

@@ -1,28 +1,38 @@
 //! What was measured, as JSON and as a table.
 
+use std::fs;
 use std::io::Write;
+use std::path::Path;
 
-use serde::Serialize;
+use anyhow::{Context, ensure};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 
+use super::goal::Goal;
 use super::profile::Profile;
 use super::shape::Best;
 
-/// Everything one run of the bench found. What was not measured is missing, and `notes` says why.
-#[derive(Debug, Default, Serialize)]
+/// What greedy text on the card and on the processor is called among what was compared.
+pub(super) const GREEDY: &str = "processor and card, 50 prompts";
+
+/// Everything one run of the bench found. What was not measured is missing, and `notes` says why. Read again, it is what
+/// goals are judged by, and no more.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Report {
     /// What computed, such as `NVIDIA H200, driver CUDA 13.0` or `cpu`.
     pub(super) device: String,
-    pub(super) version: &'static str,
+    pub(super) version: String,
     /// Kernels that differ from their reference; empty when all hold.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub(super) kernels: Option<Kernels>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) agreement: Vec<Agreement>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub(super) learning: Vec<Learning>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub(super) best: Option<Best>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub(super) ready: Vec<Ready>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) decode: Vec<Rate>,
@@ -30,9 +40,15 @@ pub(super) struct Report {
     pub(super) prefill: Vec<Rate>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) agentic: Vec<Load>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub(super) profiles: Vec<Profile>,
+    /// What another server was measured at on the same card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peer: Option<Peer>,
+    #[serde(skip_deserializing)]
     pub(super) notes: Vec<String>,
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    pub(super) goals: Vec<Goal>,
 }
 
 /// The kernels against their references.
@@ -45,17 +61,23 @@ pub(super) struct Kernels {
 }
 
 /// Two ways of computing the same.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Agreement {
     /// What was compared.
     pub(super) what: String,
+    /// Over which model.
+    pub(super) over: String,
     /// Positions compared.
     pub(super) positions: usize,
     /// Sequences whose greedy text differs, and the first position at which one does.
     pub(super) diverged: usize,
     pub(super) first: Option<usize>,
-    /// Difference of the log-probability of the same token: the mean and the largest.
+    /// Difference of the log-probability of the same token: the mean, the largest mean of one row, and the largest.
+    #[serde(deserialize_with = "number")]
     pub(super) mean: f64,
+    #[serde(deserialize_with = "number")]
+    pub(super) row: f64,
+    #[serde(deserialize_with = "number")]
     pub(super) largest: f64,
     /// Whether the difference is what rounding explains.
     pub(super) holds: bool,
@@ -93,7 +115,7 @@ pub(super) struct Ready {
 }
 
 /// A rate at one number of sequences.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Rate {
     pub(super) shape: String,
     pub(super) sequences: usize,
@@ -108,11 +130,13 @@ pub(super) struct Rate {
 }
 
 /// The agentic load, one way of serving it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Load {
     pub(super) shape: String,
-    pub(super) way: &'static str,
+    pub(super) way: String,
     pub(super) loops: usize,
+    /// Whether an index was searched; otherwise each search was a wait.
+    pub(super) searched: bool,
     pub(super) questions_per_second: f64,
     /// Milliseconds from the end of a search to the first token after it.
     pub(super) resume_p50: f64,
@@ -123,7 +147,54 @@ pub(super) struct Load {
     pub(super) recomputed: u64,
 }
 
+/// What `scripts/bench/gpu_peer.py` writes: the same loads on another server.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Peer {
+    /// The card, by the name its driver gives it.
+    pub(super) device: String,
+    pub(super) version: String,
+    pub(super) decode: Vec<Rate>,
+    pub(super) prefill: Vec<Rate>,
+    pub(super) agentic: Vec<Loops>,
+}
+
+/// The agentic load on another server, every turn a new request, every search a wait.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Loops {
+    pub(super) shape: String,
+    pub(super) loops: usize,
+    pub(super) questions_per_second: f64,
+}
+
+/// Reads what was written as JSON.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no such report", path.display()))
+}
+
+/// A number; what is none was written as `null`.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
 impl Report {
+    /// Adds what another run on the same device found; one that got to no device found nothing.
+    pub(super) fn join(&mut self, other: Self) -> anyhow::Result<()> {
+        if other.device.is_empty() {
+            return Ok(());
+        }
+        let (own, theirs) = (&self.device, &other.device);
+        ensure!(own.is_empty() || own == theirs, "the reports are of two devices: {own}; {theirs}");
+        (self.device, self.version) = (other.device, other.version);
+        self.agreement.extend(other.agreement);
+        self.decode.extend(other.decode);
+        self.prefill.extend(other.prefill);
+        self.agentic.extend(other.agentic);
+        self.peer = self.peer.take().or(other.peer);
+        Ok(())
+    }
+
     /// True when nothing that was compared is wrong.
     pub(super) fn holds(&self) -> bool {
         self.kernels.as_ref().is_none_or(|kernels| kernels.wrong.is_empty())
@@ -147,8 +218,9 @@ impl Report {
             let first = a.first.map_or_else(String::new, |first| format!(", first at {first}"));
             writeln!(
                 out,
-                "{}: {} positions, {} diverged{first}; log-probability off by {:.5}, at most {:.5}{verdict}",
-                a.what, a.positions, a.diverged, a.mean, a.largest
+                "{}, {}: {} positions, {} diverged{first}; log-probability off by {:.5}, in one row by {:.5}, at most \
+                 {:.5}{verdict}",
+                a.what, a.over, a.positions, a.diverged, a.mean, a.row, a.largest
             )?;
         }
         for l in &self.learning {
@@ -180,7 +252,8 @@ impl Report {
         self.rates(out)?;
         self.loads(out)?;
         self.profiles.iter().try_for_each(|profile| profile.print(out))?;
-        self.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))
+        self.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))?;
+        self.judged(out)
     }
 
     fn rates(&self, out: &mut dyn Write) -> std::io::Result<()> {
@@ -218,5 +291,17 @@ impl Report {
             write!(out, " {computed:>11} {cached:>11} {recomputed:>11}")?;
         }
         writeln!(out)
+    }
+
+    fn judged(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        if self.goals.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "{:52} {:>12}  {:12}  measured", "goal", "asked", "verdict")?;
+        for Goal { what, asked, measured, verdict } in &self.goals {
+            let line = format!("{what:52} {asked:>12}  {:12}  {measured}", verdict.name());
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
     }
 }

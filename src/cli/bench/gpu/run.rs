@@ -5,11 +5,17 @@ use std::sync::Arc;
 use anyhow::Context;
 use waymark_models::BLOCK;
 use waymark_models::decoder::Decoder;
+#[cfg(feature = "cuda")]
+use waymark_models::decoder::DecoderConfig;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
+#[cfg(feature = "cuda")]
+use waymark_models::weights::{Weights, write_random};
 
 use super::agentic::{Script, Source, Way};
 use super::rates::{self, Setting};
+#[cfg(feature = "cuda")]
+use super::report::Agreement;
 use super::report::Report;
 use super::shape::{Best, Shape};
 use super::{Args, Part};
@@ -177,6 +183,10 @@ impl Args {
     }
 }
 
+/// What is compared where no model is named.
+#[cfg(feature = "cuda")]
+const SMALL: &str = "a tiny decoder with random weights";
+
 #[cfg(feature = "cuda")]
 impl Args {
     /// Everything, on card `ordinal`.
@@ -191,10 +201,11 @@ impl Args {
         if self.wants(Part::Check) {
             report.kernels = failures.keep("kernels", card::kernels(ordinal, 1));
             failures.keep("report", self.save(report));
-            let limit = self.patience.limit();
-            let agreement = self.compared();
-            let agreement = agreement.and_then(|weights| card::agreement(ordinal, &weights, limit, Arc::clone(&team)));
-            report.agreement = failures.keep("agreement", agreement).unwrap_or_default();
+            let agreement = self.agreement(ordinal, &team, report);
+            failures.keep("agreement", agreement);
+            failures.keep("report", self.save(report));
+            let crowds = self.crowds(ordinal, &team, report);
+            failures.keep("batches", crowds);
             failures.keep("report", self.save(report));
             let learnt = self.learning(ordinal, &team, report);
             failures.keep("learning", learnt);
@@ -277,11 +288,34 @@ impl Args {
         }
     }
 
+    /// The card against the processor over the named model, or over a small decoder with random weights.
+    fn agreement(&self, ordinal: usize, team: &Arc<Team>, report: &mut Report) -> anyhow::Result<()> {
+        let (over, weights) = match &self.model {
+            Some(name) => {
+                let (checkpoint, _) = assembly::checkpoint(name, self.cache.clone())?;
+                (checkpoint.name, checkpoint.weights)
+            }
+            None => (SMALL.to_owned(), Self::tiny(false)?),
+        };
+        let mut found = Vec::new();
+        let compared = super::card::agreement(ordinal, &weights, self.patience.limit(), team, &mut found);
+        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: over.clone(), ..agreement }));
+        compared
+    }
+
+    /// Batches of many rows over a small decoder with random weights.
+    fn crowds(&self, ordinal: usize, team: &Arc<Team>, report: &mut Report) -> anyhow::Result<()> {
+        let mut found = Vec::new();
+        let compared = super::card::crowds(ordinal, &Self::tiny(false)?, self.patience.limit(), team, &mut found);
+        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: SMALL.to_owned(), ..agreement }));
+        compared
+    }
+
     /// A step of learning over a small decoder with random weights, and over the named model.
     fn learning(&self, ordinal: usize, team: &Arc<Team>, report: &mut Report) -> anyhow::Result<()> {
-        let mut over = vec![("a tiny decoder".to_owned(), Self::tiny()?)];
+        let mut over = vec![("a tiny decoder".to_owned(), Self::tiny(true)?)];
         if let Some(name) = &self.model {
-            over.push((name.clone(), self.compared()?));
+            over.push((name.clone(), assembly::checkpoint(name, self.cache.clone())?.0.weights));
         }
         for (name, weights) in over {
             report.learning.push(super::card::learning(ordinal, &name, &weights, Arc::clone(team))?);
@@ -289,24 +323,15 @@ impl Args {
         Ok(())
     }
 
-    /// The checkpoint that card and processor are compared over.
-    fn compared(&self) -> anyhow::Result<waymark_models::weights::Weights> {
-        match &self.model {
-            Some(name) => Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights),
-            None => Self::tiny(),
-        }
-    }
-
-    /// A small checkpoint with random weights.
-    fn tiny() -> anyhow::Result<waymark_models::weights::Weights> {
+    /// A small checkpoint with random weights. Where its head is its embedding, the likeliest token is nearly always the one
+    /// before, and all but certain: that says little about the rest.
+    fn tiny(tied: bool) -> anyhow::Result<Weights> {
         let shape: Shape = "tiny".parse().map_err(anyhow::Error::msg)?;
-        let dir = std::env::temp_dir().join(format!("waymark-bench-gpu-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)?;
-        let written = waymark_models::weights::write_random(&dir, &shape.config, 1);
-        let opened = written.and_then(|()| waymark_models::weights::Weights::open(&dir));
-        // The files stay mapped without their names.
-        std::fs::remove_dir_all(&dir)?;
-        Ok(opened?)
+        let config = DecoderConfig { tied_embeddings: tied, ..shape.config };
+        super::folder::with(|dir| {
+            write_random(dir, &config, 1)?;
+            Ok(Weights::open(dir)?)
+        })
     }
 }
 
