@@ -14,5 +14,6 @@ mod pass;
 #[cfg(test)]
 mod test;
 
+pub(in crate::cuda) use adapters::adapter_bytes;
 #[cfg(feature = "cuda")]
 pub use card::{CudaDecoder, CudaOptions};

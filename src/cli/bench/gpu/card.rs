@@ -106,7 +106,7 @@ pub(super) fn agreement(
 
 /// One step of learning an adapter, on the card and on the processor.
 pub(super) fn learning(ordinal: usize, name: &str, weights: &Weights, team: Arc<Team>) -> anyhow::Result<Learning> {
-    let card = Learner::load_on_card(weights, ordinal, &learn::tune())?;
+    let card = Learner::load_on_card(weights, ordinal, &learn::tune(), None)?;
     let processor = Learner::load(weights, team, &learn::tune())?;
     Ok(learn::compare(name, card, processor)?)
 }
