@@ -1,7 +1,7 @@
 //! What learning takes of a card's memory, known before any of it is taken.
 //!
-//! Frozen weights, the adapter with its gradients, and a pass of the most tokens; and where the same card makes the rollouts,
-//! an engine, which has weights of its own. What is learnt and the optimizer's moments are on the host.
+//! Frozen weights, the adapter with its gradients, and a pass of the most tokens; and where the same card makes the
+//! rollouts, an engine, which has weights of its own. The optimizer's moments are on the host.
 
 mod shortage;
 
@@ -73,7 +73,8 @@ pub struct Serving {
     pub adapters: usize,
 }
 
-/// Of `free` bytes those that may be planned with: what a driver takes beside is left, twice where an engine is `shared` with.
+/// Of `free` bytes those that may be planned with. The rest is for what a driver takes beside, twice where the card is
+/// `shared` with an engine.
 pub fn usable(free: usize, shared: bool) -> usize {
     free.saturating_sub(LEFT * (1 + usize::from(shared)))
 }
