@@ -90,20 +90,14 @@ fn card(
     use std::time::Instant;
 
     use waymark_models::BLOCK;
-    use waymark_models::cuda::plan::Limits;
     use waymark_models::cuda::{CudaDecoder, CudaOptions, Source};
 
     use crate::engine::CudaBackend;
 
     let begun = Instant::now();
-    let limits = Limits {
-        rows: config.max_batch,
-        // A step full of decoding rows still takes one block of somebody's prompt.
-        tokens: config.step_tokens.max(config.max_batch + BLOCK),
-        context: config.context.unwrap_or(checkpoint.weights.config().context),
-    };
-    let DeviceConfig { share, graphs, step_limit: limit, .. } = config.device;
-    let options = CudaOptions { ordinal, limits, share, blocks: None, graphs, limit };
+    let limits = config.steps(checkpoint.weights.config().context);
+    let DeviceConfig { share, blocks, graphs, step_limit: limit, .. } = config.device;
+    let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit };
     let mut decoder = CudaDecoder::load(Source::Checkpoint(&checkpoint.weights), &options)?;
     decoder.warm_up()?;
     let (card, plan) = (decoder.card(), decoder.plan());

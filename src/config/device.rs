@@ -78,6 +78,8 @@ pub struct DeviceConfig {
     pub device: Device,
     /// Share of the card's memory that may be taken.
     pub share: f64,
+    /// KV blocks on a card; as many as fit where not given.
+    pub blocks: Option<usize>,
     /// Whether decode steps are recorded and replayed.
     pub graphs: bool,
     /// How long a card may take for a step.
@@ -90,7 +92,7 @@ impl DeviceConfig {
     /// `device`, used as it is by default.
     pub fn of(device: Device) -> Self {
         let step_limit = Duration::from_secs_f64(STEP_TIMEOUT);
-        Self { device, share: 0.9, graphs: true, step_limit, arithmetic: None }
+        Self { device, share: 0.9, blocks: None, graphs: true, step_limit, arithmetic: None }
     }
 
     /// With an arithmetic that is asked for.
@@ -106,6 +108,7 @@ impl DeviceArgs {
         DeviceConfig {
             device: self.device,
             share: self.gpu_memory,
+            blocks: None,
             graphs: !self.no_cuda_graphs,
             step_limit: self.patience.limit(),
             arithmetic: self.arithmetic,

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use waymark_models::BLOCK;
+use waymark_models::cuda::plan::Limits;
+
 use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, or_cores};
 
 /// The base model that is served when none is named: a name in the catalog.
@@ -86,6 +89,18 @@ pub struct ModelConfig {
     pub max_waiting: usize,
     /// Longest sequence, if not the model's own limit.
     pub context: Option<usize>,
+}
+
+impl ModelConfig {
+    /// The most a step may be on a card, of a model that was made for sequences of `context` tokens.
+    pub fn steps(&self, context: usize) -> Limits {
+        Limits {
+            rows: self.max_batch,
+            // A step full of decoding rows still takes one block of somebody's prompt.
+            tokens: self.step_tokens.max(self.max_batch + BLOCK),
+            context: self.context.unwrap_or(context),
+        }
+    }
 }
 
 impl ModelArgs {

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use waymark_models::gradient::Pack;
+use waymark_models::BLOCK;
+use waymark_models::gradient::{Learner, Pack};
 
 /// Prefixes are shared from so many tokens on; shorter ones are not worth a segment of their own.
 const LEAST: usize = 16;
@@ -129,6 +130,30 @@ pub fn split(sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<u
     passes
 }
 
+/// Splits sequences, in their order, into the passes of `learner`: as [`split`] does, or for a card, which shares nothing,
+/// so that no pass takes more memory there than was planned for passes of `budget` tokens.
+pub fn passes(learner: &Learner, sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
+    if learner.on_card() { apart(sequences, budget) } else { split(sequences, budget) }
+}
+
+/// As [`split`], each sequence counted whole, and in whole blocks of KV.
+fn apart(sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
+    let mut passes = Vec::new();
+    let (mut start, mut tokens) = (0, 0);
+    for (end, sequence) in sequences.iter().enumerate() {
+        let more = sequence.length().next_multiple_of(BLOCK);
+        if end > start && tokens + more > budget {
+            passes.push(start..end);
+            (start, tokens) = (end, 0);
+        }
+        tokens += more;
+    }
+    if start < sequences.len() {
+        passes.push(start..sequences.len());
+    }
+    passes
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -203,6 +228,23 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// Where nothing is shared the same holds of all tokens, exactly.
+        #[test]
+        fn passes_of_what_is_not_shared_keep_the_budget(owned in trajectories(), budget in 1usize..200) {
+            let sequences = sequences(&owned);
+            let passes = apart(&sequences, budget);
+            let covered: Vec<usize> = passes.iter().cloned().flatten().collect();
+            prop_assert_eq!(covered, (0..sequences.len()).collect::<Vec<_>>());
+            for pass in passes {
+                let lengths = sequences[pass.clone()].iter().map(Sequence::length);
+                let blocks: Vec<usize> = lengths.filter(|&length| length > 0).map(|length| length.div_ceil(BLOCK)).collect();
+                let tokens = blocks.iter().sum::<usize>() * BLOCK;
+                prop_assert!(tokens <= budget || blocks.len() == 1, "{blocks:?} for {budget}");
+            }
+        }
+    }
+
     #[test]
     fn a_prompt_is_computed_once() {
         let answer = |last: u32| {
@@ -216,5 +258,6 @@ mod tests {
         assert_eq!(packed.pack.segments().len(), 4);
         assert_eq!(split(&sequences(&owned), 46).len(), 1);
         assert_eq!(split(&sequences(&owned), 45), [0..2, 2..3]);
+        assert_eq!(apart(&sequences(&owned), 96), [0..2, 2..3]);
     }
 }

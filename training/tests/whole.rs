@@ -91,6 +91,17 @@ fn every_weight_is_learnt_from_rewards_and_gone_on_with() {
 }
 
 #[test]
+fn a_card_that_is_not_there_is_planned_for() {
+    let temp = ready();
+    let flags = ["--device", "cuda", "--memory", "1GiB", "--dry-run"];
+    let output = train(temp.path(), "run", &flags).output().unwrap();
+    let said = told(&output);
+    // As far as this model gets on any card.
+    let refused = said.contains("--device cuda:0") && said.contains("no kernel for heads of width 16");
+    assert!(!output.status.success() && refused, "{said}");
+}
+
+#[test]
 fn killed_and_left_alone_end_in_the_same_weights() {
     let temp = ready();
     let dir = temp.path();

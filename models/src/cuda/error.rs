@@ -1,6 +1,7 @@
 //! What can go wrong on a card.
 
 use super::kernel::KernelError;
+use super::learner;
 use super::plan::Shortage;
 use crate::ModelError;
 
@@ -13,6 +14,9 @@ pub enum CudaError {
     /// Weights, workspace and cache do not fit together.
     #[error(transparent)]
     Memory(#[from] Box<Shortage>),
+    /// Nor does what learning takes.
+    #[error(transparent)]
+    Learning(#[from] Box<learner::Shortage>),
     /// The driver or a library refused.
     #[error("{action}: {reason}")]
     Call {

@@ -122,7 +122,7 @@ impl Learner {
 
     /// Bytes of memory to plan with for passes over up to `tokens` tokens, all of them targets: as
     /// [`bytes_of`](Self::bytes_of), with the most partial sums that attention takes for a pack of that size. On a card
-    /// tokens that sequences share count for each of them.
+    /// tokens that sequences share count for each of them, and each sequence in whole blocks of [`BLOCK`](crate::BLOCK).
     pub fn bytes(&self, tokens: usize) -> usize {
         self.compute.bytes(tokens)
     }

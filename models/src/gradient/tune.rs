@@ -54,10 +54,16 @@ impl Lora {
         self.alpha / self.rank as f32
     }
 
+    /// How many values it has in a decoder of this configuration.
+    pub(crate) fn values(&self, config: &DecoderConfig) -> usize {
+        let sides = self.targets.iter().flat_map(|module| module.shape(config));
+        config.layers * self.rank * sides.sum::<usize>()
+    }
+
     /// # Errors
     /// [`ModelError::Input`] for an adapter that a decoder of this configuration cannot have: no rank, or one above a
     /// module's smaller side; no modules, or one twice; a scale that is no positive number.
-    pub(super) fn check(&self, config: &DecoderConfig) -> Result<(), ModelError> {
+    pub(crate) fn check(&self, config: &DecoderConfig) -> Result<(), ModelError> {
         let refused = |reason: String| Err(ModelError::Input(reason));
         if self.rank == 0 {
             return refused("an adapter's rank is 0, it must be at least 1".to_owned());

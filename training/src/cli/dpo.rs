@@ -10,6 +10,7 @@ use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
+use super::card::{self, Planned, Work};
 use super::field::{self, Asking, Facts};
 use super::machine::{Base, Machine};
 use super::plan;
@@ -71,14 +72,22 @@ impl Args {
         let device = self.rolling.device(&recipe)?;
         let sheets = self.asking.sheets("dpo.validation", settings.validation)?;
         let team = self.machine.team();
-        let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
+        let policy = recipe.policy()?;
+        let opened = self.machine.open(&recipe)?;
+        let guest = self.rolling.guest(&recipe, settings.concurrent, device, &self.machine);
+        let work = Work { section: "dpo", pack_tokens: settings.pack_tokens, longest: card::longest(&policy), guest };
+        let planned = self.machine.plan(&opened, &recipe, &work, self.asked.dry_run)?;
+        if let Some(planned) = planned.as_ref().filter(|planned| self.asked.dry_run && planned.is_unasked()) {
+            return plan::unasked(&recipe, opened.checkpoint.weights.config(), planned);
+        }
+        let planned = planned.as_ref();
+        let (mut learner, base) = self.machine.learner(opened, &recipe, Arc::clone(&team), planned)?;
         let take = |dir: &PathBuf| asked::take("--init", dir, &recipe, &base, &mut learner);
         let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
         let measured = settings.reference == Reference::Initial;
         let initial = if measured { learner.values().to_vec() } else { Vec::new() };
-        let policy = recipe.policy()?;
         let exchange = tempfile::tempdir()?;
-        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, &self.machine)?;
+        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine, planned))?;
         let trained = async {
             let embedder = self.asking.embedder(&team, &self.machine)?;
             let stages = settings.stages.iter().zip(1..);
@@ -99,7 +108,7 @@ impl Args {
                 initial: &initial,
                 exchange: exchange.path().join("adapter"),
             };
-            self.run_campaign(&campaign, &recipe, &base, origin, over, &mut learner).await
+            self.run_campaign(&campaign, &recipe, (&base, planned), origin, over, &mut learner).await
         };
         let trained = trained.await;
         // Whatever came of it.
@@ -112,13 +121,13 @@ impl Args {
         &self,
         campaign: &Campaign<'_>,
         recipe: &Recipe,
-        base: &Base,
+        (base, planned): (&Base, Option<&Planned>),
         (before, init): (Option<Table>, String),
         over: Facts,
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
         if self.asked.dry_run {
-            return plan::dpo(recipe, campaign, learner, self.rolling.kv_bytes()).await;
+            return plan::dpo(recipe, campaign, learner, (self.rolling.kv_bytes(), planned)).await;
         }
         let mut facts: Vec<(&str, Value)> = vec![("weights", base.id.clone().into())];
         facts.extend(over);

@@ -12,6 +12,7 @@ use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
+use super::card::{self, Planned, Work};
 use super::field::{self, Asking, Facts};
 use super::machine::{Base, Machine};
 use super::plan;
@@ -83,11 +84,19 @@ impl Args {
         let device = self.rolling.device(&recipe)?;
         let sheets = self.asking.sheets("grpo.validation", settings.validation)?;
         let team = self.machine.team();
-        let (mut learner, base) = self.machine.learner(&recipe, Arc::clone(&team))?;
-        let Begun { reference, origin } = self.begin(&recipe, settings, &base, &mut learner)?;
         let policy = recipe.policy()?;
+        let opened = self.machine.open(&recipe)?;
+        let guest = self.rolling.guest(&recipe, settings.concurrent, device, &self.machine);
+        let work = Work { section: "grpo", pack_tokens: settings.pack_tokens, longest: card::longest(&policy), guest };
+        let planned = self.machine.plan(&opened, &recipe, &work, self.asked.dry_run)?;
+        if let Some(planned) = planned.as_ref().filter(|planned| self.asked.dry_run && planned.is_unasked()) {
+            return plan::unasked(&recipe, opened.checkpoint.weights.config(), planned);
+        }
+        let planned = planned.as_ref();
+        let (mut learner, base) = self.machine.learner(opened, &recipe, Arc::clone(&team), planned)?;
+        let Begun { reference, origin } = self.begin(&recipe, settings, &base, &mut learner)?;
         let exchange = tempfile::tempdir()?;
-        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, &self.machine)?;
+        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine, planned))?;
         let trained = async {
             let embedder = self.asking.embedder(&team, &self.machine)?;
             let goal = |place| Goal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
@@ -109,7 +118,7 @@ impl Args {
                 reference: &reference,
                 exchange: exchange.path().join("adapter"),
             };
-            self.run_campaign(&campaign, &recipe, (&base, origin), over, &mut learner).await
+            self.run_campaign(&campaign, &recipe, (&base, planned), (over, origin), &mut learner).await
         };
         let trained = trained.await;
         // Whatever came of it.
@@ -122,12 +131,12 @@ impl Args {
         &self,
         campaign: &Campaign<'_>,
         recipe: &Recipe,
-        (base, origin): (&Base, Origin),
-        over: Facts,
+        (base, planned): (&Base, Option<&Planned>),
+        (over, origin): (Facts, Origin),
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
         if self.asked.dry_run {
-            return plan::grpo(recipe, campaign, learner, self.rolling.kv_bytes()).await;
+            return plan::grpo(recipe, campaign, learner, (self.rolling.kv_bytes(), planned)).await;
         }
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-#[cfg(feature = "cuda")]
-use anyhow::Context;
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use waymark::cli::assembly;
 use waymark::config::{Device, Size, cores};
 use waymark_models::checkpoint::Checkpoint;
@@ -13,6 +11,7 @@ use waymark_models::gradient::{Learner, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
+use super::card::{Planned, Seen, Work};
 use crate::hash;
 use crate::product;
 use crate::recipe::Recipe;
@@ -30,7 +29,9 @@ pub(super) struct Machine {
     pub(super) threads: usize,
 
     /// Memory that a pass may take, such as `6GiB`: layers whose activations do not fit are computed again in the
-    /// backward pass. Without it all are kept. On a card, where all are computed again, memory of the card.
+    /// backward pass. Without it all are kept. On a card, where all are computed again, memory of the card for everything:
+    /// weights, the adapter, the longest pass, and the engine where it rolls out on the same one. With `--dry-run` no card
+    /// is asked then.
     #[arg(long, env = "WAYMARK_TRAIN_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
 
@@ -51,45 +52,78 @@ impl Machine {
         Arc::new(Team::new(if self.threads == 0 { cores() } else { self.threads }))
     }
 
-    /// The recipe's base model with what is learnt of it.
-    pub(super) fn learner(&self, recipe: &Recipe, team: Arc<Team>) -> anyhow::Result<(Learner, Base)> {
-        compiled(self.device)?;
+    /// The recipe's base model, of which nothing is loaded yet.
+    pub(super) fn open(&self, recipe: &Recipe) -> anyhow::Result<Opened> {
         let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.cache.clone())?;
         let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
         ensure!(flaw.is_none(), flaw.unwrap_or_default());
+        Ok(Opened { checkpoint, path })
+    }
+
+    /// What `work` takes of the card that learns, which has it; nothing on the processor. In a dry run no card is asked
+    /// where it was said how much memory there is.
+    pub(super) fn plan(
+        &self,
+        opened: &Opened,
+        recipe: &Recipe,
+        work: &Work,
+        dry_run: bool,
+    ) -> anyhow::Result<Option<Planned>> {
+        let Device::Cuda(ordinal) = self.device else { return Ok(None) };
+        let limit = self.memory.map(|size| size.0);
+        let named = || format!("--device {}", self.device);
+        let seen = if dry_run && limit.is_some() { None } else { Some(look(ordinal).with_context(named)?) };
+        let config = opened.checkpoint.weights.config();
+        Planned::new(config, &recipe.tune(), work, seen, limit).with_context(named).map(Some)
+    }
+
+    /// What is learnt of the base model, in the memory that was planned for it, where that is a card's.
+    pub(super) fn learner(
+        &self,
+        opened: Opened,
+        recipe: &Recipe,
+        team: Arc<Team>,
+        planned: Option<&Planned>,
+    ) -> anyhow::Result<(Learner, Base)> {
+        let Opened { checkpoint, path } = opened;
         let (weights, tune) = (&checkpoint.weights, recipe.tune());
         let mut learner = match self.device {
-            Device::Cuda(ordinal) => on_card(weights, ordinal, &tune)?,
+            Device::Cuda(ordinal) => on_card(weights, ordinal, &tune, planned.map(|planned| planned.need.tokens))?,
             Device::Cpu | Device::Auto => Learner::load_with(weights, team, &tune, recipe.arithmetic)?,
         };
-        learner.set_limit(self.memory.map(|size| size.0));
+        // Of a card's, what the engine takes is not the learner's.
+        let own = |limit: usize| planned.map_or(limit, |planned| planned.need.learner());
+        learner.set_limit(self.memory.map(|size| own(size.0)));
         let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
         Ok((learner, Base { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }))
     }
 }
 
-/// Refuses a card where this program has no code for one.
+/// What card `ordinal` says of itself.
 #[cfg(feature = "cuda")]
-#[allow(clippy::unnecessary_wraps, reason = "without the feature it refuses")]
-fn compiled(_: Device) -> anyhow::Result<()> {
-    Ok(())
+fn look(ordinal: usize) -> anyhow::Result<Seen> {
+    let (info, free) = waymark_models::cuda::Card::look(ordinal)?;
+    Ok(Seen { name: info.name, free, processors: info.processors })
 }
 
 #[cfg(not(feature = "cuda"))]
+fn look(ordinal: usize) -> anyhow::Result<Seen> {
+    compiled(Device::Cuda(ordinal)).and_then(|()| anyhow::bail!("no card was asked for"))
+}
+
+/// Refuses a card where this program has no code for one.
+#[cfg(not(feature = "cuda"))]
 fn compiled(device: Device) -> anyhow::Result<()> {
     let wanted = matches!(device, Device::Cuda(_));
-    ensure!(
-        !wanted,
-        "--device {device}: this program was built without CUDA: build it with --features cuda, or take cpu"
-    );
+    ensure!(!wanted, "this program was built without CUDA: build it with --features cuda, or take cpu");
     Ok(())
 }
 
 #[cfg(feature = "cuda")]
-fn on_card(weights: &Weights, ordinal: usize, tune: &Tune) -> anyhow::Result<Learner> {
+fn on_card(weights: &Weights, ordinal: usize, tune: &Tune, tokens: Option<usize>) -> anyhow::Result<Learner> {
     let begun = std::time::Instant::now();
-    let learner =
-        Learner::load_on_card(weights, ordinal, tune).with_context(|| format!("--device {}", Device::Cuda(ordinal)))?;
+    let learner = Learner::load_on_card(weights, ordinal, tune, tokens)
+        .with_context(|| format!("--device {}", Device::Cuda(ordinal)))?;
     tracing::info!(
         card = ordinal,
         seconds = begun.elapsed().as_secs_f64(),
@@ -99,8 +133,16 @@ fn on_card(weights: &Weights, ordinal: usize, tune: &Tune) -> anyhow::Result<Lea
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_card(_: &Weights, ordinal: usize, _: &Tune) -> anyhow::Result<Learner> {
+fn on_card(_: &Weights, ordinal: usize, _: &Tune, _: Option<usize>) -> anyhow::Result<Learner> {
     compiled(Device::Cuda(ordinal)).and_then(|()| anyhow::bail!("no card was asked for"))
+}
+
+/// A base model whose files were opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) checkpoint: Checkpoint,
+    /// Where it lies.
+    path: PathBuf,
 }
 
 /// A base model, as runs are known by it.
@@ -124,8 +166,8 @@ mod tests {
     #[test]
     #[cfg(not(feature = "cuda"))]
     fn a_card_is_refused_by_name_where_there_is_no_code_for_one() {
-        let error = compiled(Device::Cuda(1)).unwrap_err().to_string();
-        assert!(error.contains("--device cuda:1") && error.contains("--features cuda"), "{error}");
+        let error = look(1).unwrap_err().to_string();
+        assert!(error.contains("--features cuda"), "{error}");
         assert!(compiled(Device::Cpu).is_ok() && compiled(Device::Auto).is_ok());
     }
 
@@ -134,7 +176,7 @@ mod tests {
     fn what_a_card_cannot_learn_is_said_before_one_is_looked_for() {
         let temp = tempfile::tempdir().unwrap();
         let weights = crate::tiny::weights(temp.path(), 48);
-        let error = format!("{:#}", on_card(&weights, 7, &Tune::Lora(crate::tiny::lora())).unwrap_err());
+        let error = format!("{:#}", on_card(&weights, 7, &Tune::Lora(crate::tiny::lora()), None).unwrap_err());
         assert!(error.contains("--device cuda:7") && error.contains("no kernel for heads of width 16"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod asked;
 mod bar;
+mod card;
 mod data;
 mod dpo;
 mod eval;

@@ -4,12 +4,14 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use waymark_models::Arithmetic;
+use waymark_models::decoder::DecoderConfig;
 use waymark_models::gradient::{Learner, Score, Slope, Tune};
 
 use super::bar::duration;
+use super::card::Planned;
 use crate::dpo;
 use crate::grpo::Campaign;
-use crate::pack::{Sequence, pack, split};
+use crate::pack::{Sequence, pack, passes};
 use crate::recipe::dpo::Reference;
 use crate::recipe::{Recipe, Sft};
 use crate::rollout::{Field, Rollout};
@@ -19,6 +21,16 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// A frozen forward pass beside one with its backward pass: one part of three.
 const FORWARD: f64 = 1.0 / 3.0;
 
+/// Says what a run would take of a card that is not asked; how long it takes such a card is not known.
+pub(super) fn unasked(recipe: &Recipe, config: &DecoderConfig, planned: &Planned) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "base       {}: {} layers, hidden {}", recipe.base, config.layers, config.hidden)?;
+    writeln!(out, "learnt     {} values", planned.need.values)?;
+    planned.write(&mut out)?;
+    writeln!(out, "time       not measured: --memory says what there is, and no card is asked")?;
+    Ok(())
+}
+
 /// Says what supervised training would do. The time is that of one pass that is made and forgotten.
 pub(super) fn sft(
     recipe: &Recipe,
@@ -26,6 +38,7 @@ pub(super) fn sft(
     lessons: &Lessons,
     course: &Course<'_>,
     learner: &mut Learner,
+    planned: Option<&Planned>,
 ) -> anyhow::Result<()> {
     let steps = course.steps();
     // A look at eight steps is enough.
@@ -35,7 +48,7 @@ pub(super) fn sft(
         let batch = course.batch(step);
         plain += batch.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
         targets += batch.iter().map(Sequence::targets).sum::<usize>();
-        let passes = split(&batch, settings.pack_tokens);
+        let passes = passes(learner, &batch, settings.pack_tokens);
         computed += passes.into_iter().map(|pass| pack(&batch[pass]).pack.tokens().len()).sum::<usize>();
     }
     let [plain, computed, targets] = [plain, computed, targets].map(|sum| sum / looked.len().max(1));
@@ -49,7 +62,7 @@ pub(super) fn sft(
     )?;
     writeln!(out, "steps      {steps} of {} trajectories, {} epochs", settings.batch, settings.epochs)?;
     writeln!(out, "per step   {plain} tokens, {computed} computed with prompts shared, {targets} learnt")?;
-    memory(&mut out, learner, settings.pack_tokens)?;
+    memory(&mut out, learner, settings.pack_tokens, planned)?;
     out.flush()?;
     let speed = measure(learner, &course.batch(1), settings.pack_tokens)?;
     let seconds = steps as f64 * computed as f64 / speed;
@@ -62,7 +75,7 @@ pub(super) async fn grpo(
     recipe: &Recipe,
     campaign: &Campaign<'_>,
     learner: &mut Learner,
-    kv_bytes: usize,
+    (kv_bytes, planned): (usize, Option<&Planned>),
 ) -> anyhow::Result<()> {
     let settings = campaign.settings;
     let began = Instant::now();
@@ -81,8 +94,8 @@ pub(super) async fn grpo(
     }
     let updates = rollouts.div_ceil(settings.mini_batch);
     writeln!(out, "per step   {rollouts} rollouts of about {each:.0} tokens once shared, {updates} optimizer steps")?;
-    memory(&mut out, learner, settings.pack_tokens)?;
-    aside(&mut out, learner, settings.loss.kl > 0.0, kv_bytes)?;
+    memory(&mut out, learner, settings.pack_tokens, planned)?;
+    aside(&mut out, learner, settings.loss.kl > 0.0, (kv_bytes, planned))?;
     let all = duration(campaign.steps() as f64 * (rolling + learning));
     writeln!(out, "time       about {all}: {rolling:.0} s of rollouts and {learning:.0} s of learning per step,")?;
     writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;
@@ -95,7 +108,7 @@ pub(super) async fn dpo(
     recipe: &Recipe,
     campaign: &dpo::Campaign<'_>,
     learner: &mut Learner,
-    kv_bytes: usize,
+    (kv_bytes, planned): (usize, Option<&Planned>),
 ) -> anyhow::Result<()> {
     let settings = campaign.settings;
     let began = Instant::now();
@@ -117,8 +130,8 @@ pub(super) async fn dpo(
         "per round  {rollouts} rollouts of about {each:.0} tokens once shared, whose pairs are not yet known,"
     )?;
     writeln!(out, "           {} of them in an optimizer step", settings.batch)?;
-    memory(&mut out, learner, settings.pack_tokens)?;
-    aside(&mut out, learner, settings.reference == Reference::Initial, kv_bytes)?;
+    memory(&mut out, learner, settings.pack_tokens, planned)?;
+    aside(&mut out, learner, settings.reference == Reference::Initial, (kv_bytes, planned))?;
     let held = tried.iter().map(held).sum::<usize>() as f64 / tried.len().max(1) as f64 * rollouts as f64 / GIB;
     writeln!(out, "           and about {held:.1} GiB for the trajectories of a round")?;
     // Two trajectories, scored and learnt.
@@ -141,7 +154,7 @@ fn held(rollout: &Rollout) -> usize {
 fn size(tried: &[Rollout], pack_tokens: usize, learner: &mut Learner) -> anyhow::Result<(f64, f64)> {
     let lessons: Vec<Lesson> = tried.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
     let sequences: Vec<Sequence<'_>> = lessons.iter().map(Lesson::sequence).collect();
-    let passes = split(&sequences, pack_tokens).into_iter();
+    let passes = passes(learner, &sequences, pack_tokens).into_iter();
     let computed: usize = passes.map(|pass| pack(&sequences[pass]).pack.tokens().len()).sum();
     let speed = measure(learner, &sequences, pack_tokens)?;
     Ok((computed as f64 / tried.len().max(1) as f64, speed))
@@ -176,7 +189,10 @@ fn head(out: &mut impl Write, recipe: &Recipe, learner: &Learner) -> io::Result<
     writeln!(out, "arithmetic {arithmetic}")
 }
 
-fn memory(out: &mut impl Write, learner: &Learner, tokens: usize) -> io::Result<()> {
+fn memory(out: &mut impl Write, learner: &Learner, tokens: usize, planned: Option<&Planned>) -> io::Result<()> {
+    if let Some(planned) = planned {
+        return planned.write(out);
+    }
     let optimizer = 2 * size_of::<f32>() * learner.values().len();
     let gib = (learner.bytes(tokens) + optimizer) as f64 / GIB;
     writeln!(out, "memory     {gib:.1} GiB with passes of {tokens} tokens")
@@ -185,7 +201,16 @@ fn memory(out: &mut impl Write, learner: &Learner, tokens: usize) -> io::Result<
 /// What rollouts take beside the learner. Of all weights the engine has a set of its own, and those that the divergence is
 /// measured from stay. A checkpoint is made in memory first, values and moments; that is more than what is there for a
 /// moment while the engine takes new weights, a copy and a second set, or while the divergence is measured.
-fn aside(out: &mut impl Write, learner: &Learner, measured: bool, kv_bytes: usize) -> io::Result<()> {
+fn aside(
+    out: &mut impl Write,
+    learner: &Learner,
+    measured: bool,
+    (kv_bytes, planned): (usize, Option<&Planned>),
+) -> io::Result<()> {
+    // It was said of the card.
+    if planned.is_some_and(Planned::has_engine) {
+        return Ok(());
+    }
     let kv = kv_bytes as f64 / GIB;
     if *learner.tune() != Tune::Full {
         return writeln!(out, "           and {kv:.1} GiB for the KV of the rollouts, and the engine's weights");
@@ -201,7 +226,7 @@ fn aside(out: &mut impl Write, learner: &Learner, measured: bool, kv_bytes: usiz
 fn measure(learner: &mut Learner, sequences: &[Sequence<'_>], budget: usize) -> anyhow::Result<f64> {
     /// Enough to be of the same kind, and short.
     const TRIED: usize = 2048;
-    let pass = split(sequences, budget.min(TRIED)).into_iter().next().unwrap_or(0..0);
+    let pass = passes(learner, sequences, budget.min(TRIED)).into_iter().next().unwrap_or(0..0);
     let packed = pack(&sequences[pass]).pack;
     // Once for the memory, once for the clock.
     learner.learn(&packed, &mut |_, _: Score| Slope::default())?;

@@ -10,18 +10,21 @@ use waymark::config::{Device, DeviceConfig, ModelConfig, Size};
 use waymark_models::Arithmetic;
 use waymark_models::kernel::Team;
 
+use super::card::{Guest, Planned};
 use super::machine::Machine;
 use crate::recipe::Recipe;
 
-/// The share of a card's memory for what learns and rolls out on it together, between passes; the rest is for the passes.
-const SHARED: f64 = 0.5;
+/// Memory for the KV cache on the processor, in bytes, where nothing is said.
+const KV: usize = 4 << 30;
 
 /// What makes the rollouts.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Rolling {
-    /// Memory for the KV cache of the rollouts, such as `4GiB`.
-    #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "4GiB")]
-    kv_bytes: Size,
+    /// Memory for the KV cache of the rollouts, such as `4GiB`, which it is when not given. On the card that learns as well
+    /// it is by default what all rollouts of the recipe take that run at the same time; on a card of their own whatever is
+    /// left.
+    #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE")]
+    kv_bytes: Option<Size>,
 
     /// What makes the rollouts: `cpu`, `cuda`, `cuda:N`, or `auto`. Where all weights are learnt it is the processor: a card
     /// takes an adapter between two steps, but not new weights.
@@ -30,9 +33,9 @@ pub(super) struct Rolling {
 }
 
 impl Rolling {
-    /// Memory for the KV of the rollouts, in bytes.
+    /// Memory for the KV of the rollouts on the processor, in bytes.
     pub(super) fn kv_bytes(&self) -> usize {
-        self.kv_bytes.0
+        self.kv_bytes.map_or(KV, |size| size.0)
     }
 
     /// What makes the rollouts of a recipe.
@@ -43,36 +46,53 @@ impl Rolling {
         rolls_on(self.rollout_device, recipe)
     }
 
-    /// The engine that makes the rollouts, so many at the same time.
+    /// The engine that makes so many rollouts at the same time, where the card that learns makes them too.
+    pub(super) fn guest(
+        &self,
+        recipe: &Recipe,
+        concurrent: usize,
+        device: DeviceConfig,
+        machine: &Machine,
+    ) -> Option<Guest> {
+        let kv = self.kv_bytes.map(|size| size.0);
+        machine.is_also(device.device).then(|| Guest { model: self.model(recipe, concurrent, device, machine), kv })
+    }
+
+    /// The engine that makes the rollouts, so many at the same time; on a card that learns in the memory that was planned
+    /// for it.
     pub(super) fn engine(
         &self,
         recipe: &Recipe,
         concurrent: usize,
         team: &Arc<Team>,
-        device: DeviceConfig,
-        machine: &Machine,
+        mut device: DeviceConfig,
+        (machine, planned): (&Machine, Option<&Planned>),
     ) -> anyhow::Result<Runtime> {
+        if let Some(engine) = planned.and_then(|planned| planned.need.engine) {
+            device.share = 1.0;
+            device.blocks = Some(engine.plan.blocks);
+        }
+        let model = ModelConfig { threads: team.threads(), ..self.model(recipe, concurrent, device, machine) };
+        Ok(assembly::runtime(&model, Arc::clone(team), None)?.0)
+    }
+
+    /// What the engine computes with.
+    fn model(&self, recipe: &Recipe, concurrent: usize, device: DeviceConfig, machine: &Machine) -> ModelConfig {
         // The learner's, so that both say the same; a card computes in bf16 whatever is asked.
         let rounded = Some(recipe.arithmetic).filter(|arithmetic| *arithmetic != Arithmetic::F32);
-        let mut device = device.with(rounded);
-        // A card that learns may be the same one.
-        if machine.is_also(device.device) {
-            device.share = SHARED;
-        }
-        let model = ModelConfig {
+        ModelConfig {
             mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
             cache: machine.cache.clone(),
-            device,
-            threads: team.threads(),
-            kv_bytes: self.kv_bytes.0,
+            device: device.with(rounded),
+            threads: machine.threads,
+            kv_bytes: self.kv_bytes(),
             kv_reserve: false,
             max_batch: concurrent,
             step_tokens: 512.max(concurrent),
             max_waiting: concurrent,
             context: None,
-        };
-        Ok(assembly::runtime(&model, Arc::clone(team), None)?.0)
+        }
     }
 }
 

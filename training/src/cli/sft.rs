@@ -9,6 +9,7 @@ use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
 use super::bar::Bar;
+use super::card::Work;
 use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
@@ -56,7 +57,14 @@ impl Args {
         logging::start(log, "info", LogFormat::Text)?;
         let recipe = self.asked.open()?;
         let settings = recipe.sft(&self.asked.recipe)?;
-        let (mut learner, base) = self.machine.learner(&recipe, self.machine.team())?;
+        let opened = self.machine.open(&recipe)?;
+        let Sft { pack_tokens, longest, .. } = *settings;
+        let work = Work { section: "sft", pack_tokens, longest, guest: None };
+        let planned = self.machine.plan(&opened, &recipe, &work, self.asked.dry_run)?;
+        if let Some(planned) = planned.as_ref().filter(|planned| self.asked.dry_run && planned.is_unasked()) {
+            return plan::unasked(&recipe, opened.checkpoint.weights.config(), planned);
+        }
+        let (mut learner, base) = self.machine.learner(opened, &recipe, self.machine.team(), planned.as_ref())?;
         let protocol = recipe.policy()?.protocol.name();
         let fit = Fit { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
         let lessons = self.lessons(&recipe, settings, &fit)?;
@@ -64,7 +72,7 @@ impl Args {
         let init = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
         let course = Course::new(settings, recipe.seed, &lessons);
         if self.asked.dry_run {
-            return plan::sft(&recipe, settings, &lessons, &course, &mut learner);
+            return plan::sft(&recipe, settings, &lessons, &course, &mut learner, planned.as_ref());
         }
         self.train(&recipe, &base, init, &course, &mut learner)
     }

@@ -6,7 +6,7 @@ use super::loss::{Likelihood, Terms, Verdict};
 use crate::TrainError;
 use crate::grpo::logprobs;
 use crate::optimizer::AdamW;
-use crate::pack::{Sequence, pack, split};
+use crate::pack::{Sequence, pack, passes};
 
 /// A trajectory of a pair.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +69,7 @@ pub fn update(
         slopes.extend(verdict.slopes.map(|slope| (scale * slope) as f32));
     }
     learner.zero();
-    for pass in split(&sequences, pack_tokens) {
+    for pass in passes(learner, &sequences, pack_tokens) {
         let first = pass.start;
         let packed = pack(&sequences[pass]);
         let slope = |target: usize| slopes[first + packed.places[target].sequence];

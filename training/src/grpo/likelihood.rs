@@ -3,7 +3,7 @@
 use waymark_models::gradient::Learner;
 
 use crate::TrainError;
-use crate::pack::{Sequence, pack, split};
+use crate::pack::{Sequence, pack, passes};
 
 /// For each sequence, a log-probability per token in nats; zeros where nothing is learnt.
 pub type Logprobs = Vec<Vec<f32>>;
@@ -19,7 +19,7 @@ pub fn logprobs(
     base: bool,
 ) -> Result<Logprobs, TrainError> {
     let mut all: Logprobs = sequences.iter().map(|sequence| vec![0.0; sequence.tokens.len()]).collect();
-    for pass in split(sequences, pack_tokens) {
+    for pass in passes(learner, sequences, pack_tokens) {
         let first = pass.start;
         let packed = pack(&sequences[pass]);
         let scores = learner.score(&packed.pack, base)?;

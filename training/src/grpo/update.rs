@@ -4,7 +4,7 @@ use waymark_models::gradient::Learner;
 
 use crate::TrainError;
 use crate::optimizer::AdamW;
-use crate::pack::{Sequence, pack, split};
+use crate::pack::{Sequence, pack, passes};
 use crate::policy_loss::{PolicyLoss, Stake, Sums};
 use crate::recipe::Grpo;
 
@@ -83,7 +83,7 @@ fn backward(
     let scale = 1.0 / (targets.max(1) * micros) as f64;
     let active: Vec<&Course<'_>> = micro.iter().filter(|course| course.active).collect();
     let sequences: Vec<Sequence<'_>> = active.iter().map(|course| course.sequence).collect();
-    for pass in split(&sequences, settings.pack_tokens) {
+    for pass in passes(learner, &sequences, settings.pack_tokens) {
         let first = pass.start;
         let packed = pack(&sequences[pass]);
         let stake = |place: &crate::pack::Place| {

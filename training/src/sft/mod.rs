@@ -14,7 +14,7 @@ use crate::TrainError;
 use crate::ledger::{Ledger, Watch};
 use crate::optimizer::AdamW;
 use crate::order;
-use crate::pack::{Sequence, pack, split};
+use crate::pack::{Sequence, pack, passes};
 use crate::recipe::Sft;
 use crate::run::Row;
 use crate::schedule::Schedule;
@@ -113,7 +113,7 @@ impl<'a> Course<'a> {
         let slope = Slope { logprob: -1.0 / targets as f32, entropy: 0.0 };
         let (mut loss, mut computed) = (0.0, 0);
         learner.zero();
-        for pass in split(&batch, self.settings.pack_tokens) {
+        for pass in passes(learner, &batch, self.settings.pack_tokens) {
             let packed = pack(&batch[pass]);
             computed += packed.pack.tokens().len();
             learner.learn(&packed.pack, &mut |_, score: Score| {
@@ -143,7 +143,7 @@ impl<'a> Course<'a> {
             return Ok(ControlFlow::Continue(()));
         }
         let (mut loss, mut targets) = (0.0, 0);
-        for pass in split(&sequences, self.settings.pack_tokens) {
+        for pass in passes(learner, &sequences, self.settings.pack_tokens) {
             let scores = learner.score(&pack(&sequences[pass]).pack, false)?;
             loss -= scores.iter().map(|score| f64::from(score.logprob)).sum::<f64>();
             targets += scores.len();

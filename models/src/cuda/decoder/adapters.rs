@@ -14,6 +14,15 @@ use crate::cuda::kernel::{Factors, Span};
 use crate::cuda::plan::{ADAPTERS, Carver, LARGEST_RANK, Place, SITES};
 use crate::cuda::reach::Reach;
 use crate::decoder::DecoderConfig;
+use crate::gradient::{Lora, Module};
+
+/// The projections of each site, in the order of their outputs.
+const PARTS: [&[Module]; SITES] = [
+    &[Module::QProj, Module::KProj, Module::VProj],
+    &[Module::OProj],
+    &[Module::GateProj, Module::UpProj],
+    &[Module::DownProj],
+];
 
 /// The loaded adapters by slot, and the table by which kernels find them.
 pub(super) struct Adapters<D: Driver> {
@@ -130,6 +139,32 @@ impl Packed {
     }
 }
 
+/// Bytes that an adapter takes.
+pub(in crate::cuda) fn adapter_bytes(config: &DecoderConfig, lora: &Lora) -> usize {
+    let mut carver = Carver::default();
+    for modules in (0..config.layers).flat_map(|_| PARTS) {
+        let out = |module: &Module| lora.targets.contains(module).then(|| module.shape(config)[0]);
+        let outs = [0, 1, 2].map(|at| modules.get(at).and_then(out));
+        if outs.iter().any(Option::is_some) {
+            places(&mut carver, modules[0].shape(config)[1], lora.rank, outs);
+        }
+    }
+    carver.bytes()
+}
+
+/// Where a site's factors lie: B of each projection that has one, by its number of outputs, then A of all of them, the rank
+/// padded to a multiple of 16.
+fn places(
+    carver: &mut Carver,
+    inn: usize,
+    rank: usize,
+    outs: [Option<usize>; 3],
+) -> ([Option<Place<bf16>>; 3], Place<bf16>) {
+    let padded = rank.next_multiple_of(16);
+    let b = outs.map(|out| out.map(|out| carver.place(out * padded)));
+    (b, carver.place(outs.iter().flatten().count() * padded * inn))
+}
+
 /// Rounds a site's factors to `bf16` with the scale in B, pads the rank to a multiple of 16 with zeros, and orders the
 /// stack by projection.
 fn pack(factors: &adapter::Factors, carver: &mut Carver) -> Packed {
@@ -137,6 +172,11 @@ fn pack(factors: &adapter::Factors, carver: &mut Carver) -> Packed {
     let padded = rank.next_multiple_of(16);
     let mut order: Vec<usize> = (0..factors.parts.len()).collect();
     order.sort_by_key(|&index| factors.parts[index].0);
+    let mut outs = [None; 3];
+    for (projection, from) in &factors.parts {
+        outs[*projection] = Some(from.len() / rank);
+    }
+    let (b_places, a_place) = places(carver, inn, rank, outs);
     let mut a = vec![bf16::ZERO; order.len() * padded * inn];
     let mut b = [const { None }; 3];
     for (place, &index) in order.iter().enumerate() {
@@ -149,10 +189,9 @@ fn pack(factors: &adapter::Factors, carver: &mut Carver) -> Packed {
         for (to, from) in values.chunks_exact_mut(padded).zip(from.chunks_exact(rank)) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_f32(from * factors.scale));
         }
-        let place = carver.place(values.len());
-        b[*projection] = Some((values, place));
+        b[*projection] = b_places[*projection].map(|place| (values, place));
     }
-    Packed { a_place: carver.place(a.len()), stacked: order.len() * padded, a, b, rank: padded }
+    Packed { a_place, stacked: order.len() * padded, a, b, rank: padded }
 }
 
 #[cfg(test)]

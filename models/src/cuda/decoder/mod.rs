@@ -16,6 +16,7 @@ mod profiler;
 #[cfg(test)]
 mod test;
 
+pub(in crate::cuda) use adapters::adapter_bytes;
 #[cfg(feature = "cuda")]
 pub use card::{CudaDecoder, CudaOptions};
 #[cfg(feature = "cuda")]

@@ -69,23 +69,24 @@ impl Card {
     /// # Errors
     /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Compile`] when the kernels do not fit it.
     pub fn open(ordinal: usize, dim: usize) -> Result<Self, CudaError> {
-        let cards = library::load()?;
-        if ordinal >= cards {
-            return Err(CudaError::unavailable(format!("there is no card {ordinal}; the driver sees {cards}")));
-        }
-        let opening = |error| CudaError::unavailable(format!("card {ordinal} does not open: {}", said(error)));
-        let context = CudaContext::new(ordinal).map_err(opening)?;
+        let (context, info) = context(ordinal)?;
         // SAFETY: there is one stream, so nothing has to be ordered by events.
         unsafe { context.disable_event_tracking() };
-        let info = info(&context, ordinal).map_err(opening)?;
-        if info.capability.0 < 8 {
-            let reason = format!("{} has no bf16 tensor cores: compute capability 8.0 is needed", info.name);
-            return Err(CudaError::Unavailable(reason));
-        }
-        let stream = context.new_stream().map_err(opening)?;
+        let stream = context.new_stream().map_err(|error| closed(ordinal, error))?;
         let hold = Hold::new(context);
         let module = Module::load(&hold, info.capability, dim)?;
         Ok(Self { info, module, stream, hold, limit: LIMIT })
+    }
+
+    /// What is known of card `ordinal`, and how many bytes of its memory are free, without taking any of them or compiling
+    /// anything.
+    ///
+    /// # Errors
+    /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Call`].
+    pub fn look(ordinal: usize) -> Result<(CardInfo, usize), CudaError> {
+        let (context, info) = context(ordinal)?;
+        let (free, _) = call("ask for free memory", context.mem_get_info())?;
+        Ok((info, free))
     }
 
     /// With this limit on how long it may take for what is in line, until it counts as lost; a minute where nothing is said.
@@ -194,6 +195,25 @@ impl std::fmt::Debug for Card {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Card").field("info", &self.info).finish_non_exhaustive()
     }
+}
+
+/// Opens a card that kernels were written for.
+fn context(ordinal: usize) -> Result<(Arc<CudaContext>, CardInfo), CudaError> {
+    let cards = library::load()?;
+    if ordinal >= cards {
+        return Err(CudaError::unavailable(format!("there is no card {ordinal}; the driver sees {cards}")));
+    }
+    let context = CudaContext::new(ordinal).map_err(|error| closed(ordinal, error))?;
+    let info = info(&context, ordinal).map_err(|error| closed(ordinal, error))?;
+    if info.capability.0 < 8 {
+        let reason = format!("{} has no bf16 tensor cores: compute capability 8.0 is needed", info.name);
+        return Err(CudaError::Unavailable(reason));
+    }
+    Ok((context, info))
+}
+
+fn closed(ordinal: usize, error: DriverError) -> CudaError {
+    CudaError::unavailable(format!("card {ordinal} does not open: {}", said(error)))
 }
 
 fn info(context: &CudaContext, ordinal: usize) -> Result<CardInfo, result::DriverError> {

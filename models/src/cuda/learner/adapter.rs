@@ -35,9 +35,15 @@ pub(super) struct Delta {
 
 impl Adapter {
     pub(super) fn new(lora: &Lora, pairs: Vec<Pairs>, values: usize) -> Self {
+        let ([values, gradients], bytes) = Self::places(values);
+        Self { rank: lora.rank, scale: lora.scale(), pairs, values, gradients, bytes }
+    }
+
+    /// Where so many values and their gradients lie, and the bytes of both.
+    pub(super) fn places(values: usize) -> ([Place<f32>; 2], usize) {
         let mut carver = Carver::default();
-        let [values, gradients] = [carver.place(values), carver.place(values)];
-        Self { rank: lora.rank, scale: lora.scale(), pairs, values, gradients, bytes: carver.bytes() }
+        let places = [carver.place(values), carver.place(values)];
+        (places, carver.bytes())
     }
 
     /// The rank of each module's pair; 0 without one.

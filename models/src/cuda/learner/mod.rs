@@ -8,6 +8,9 @@
 //! Different from the processor: a prefix that sequences share is computed once for each of them (`rows`), and no layer
 //! keeps its activations.
 //!
+//! What all of it takes is known before any of it is taken ([`Need`]), and the memory of the longest pass is taken at the
+//! beginning where that is said.
+//!
 //! What is here is always compiled, and tested on the emulator of kernels; a card stands behind [`Driver`].
 
 mod adapter;
@@ -15,6 +18,7 @@ mod backward;
 #[cfg(feature = "cuda")]
 mod card;
 mod head;
+mod need;
 mod pass;
 mod room;
 mod rows;
@@ -23,6 +27,8 @@ mod site;
 mod test;
 
 use std::fmt;
+
+pub use need::{Need, Passes, Rollouts, Serving, Shortage, usable};
 
 use super::CudaError;
 use super::driver::Driver;
@@ -42,12 +48,18 @@ const LARGEST_PASS: usize = 65_535;
 
 const GIB: f64 = (1 << 30) as f64;
 
-/// A learner whose passes run on `driver`.
+/// A learner whose passes run on `driver`. Where the most `tokens` of a pass are given, counted as [`Passes`] does, the
+/// memory of such a pass is taken at once; otherwise, and of longer ones, when they come.
 ///
 /// # Errors
-/// [`CudaError::Model`] when all weights are to be learnt, a tensor is missing, or a shape is one no kernel was written
-/// for; [`CudaError::Call`] when the card has not the memory.
-pub fn learner<D: Driver + Send + 'static>(driver: D, weights: &Weights, tune: &Tune) -> Result<Learner, CudaError> {
+/// [`CudaError::Model`] when all weights are to be learnt, a tensor is missing, a shape is one no kernel was written for,
+/// or the pass does not fit; [`CudaError::Call`] when the card has not the memory.
+pub fn learner<D: Driver + Send + 'static>(
+    driver: D,
+    weights: &Weights,
+    tune: &Tune,
+    tokens: Option<usize>,
+) -> Result<Learner, CudaError> {
     let config = weights.config().clone();
     let lora = check(&config, tune)?;
     let (table, pairs) = gradient::adapter(&config, lora)?;
@@ -69,6 +81,10 @@ pub fn learner<D: Driver + Send + 'static>(driver: D, weights: &Weights, tune: &
         driver,
     };
     card.take(&table.values);
+    if let Some(tokens) = tokens {
+        let size = Size::most(&config, tokens, card.adapter.ranks());
+        card.hold(Room::new(&config, &size).bytes, || format!("a pass over {tokens} tokens"))?;
+    }
     Ok(Learner::over(Box::new(card), config, tune, table))
 }
 
@@ -89,7 +105,7 @@ struct CardLearner<D: Driver> {
     config: DecoderConfig,
     places: WeightPlaces,
     // Memory before what it is of.
-    /// With its size in bytes. Grows with the passes.
+    /// With its size in bytes. Grows with passes that are larger than what was taken.
     work: Option<(D::Region, usize)>,
     learnt: D::Region,
     weights: D::Region,
@@ -137,18 +153,23 @@ impl<D: Driver> CardLearner<D> {
         if self.work.as_ref().is_some_and(|(_, bytes)| *bytes >= room.bytes) {
             return Ok(());
         }
+        self.hold(room.bytes, asked)
+    }
+
+    /// Takes so many bytes for passes, in place of what there was.
+    fn hold(&mut self, bytes: usize, asked: impl Fn() -> String) -> Result<(), CudaError> {
         // What was there goes first.
         self.work = None;
         let free = self.driver.free()?;
-        if room.bytes > free {
-            let (need, free) = (room.bytes as f64 / GIB, free as f64 / GIB);
+        if bytes > free {
+            let (need, free) = (bytes as f64 / GIB, free as f64 / GIB);
             return Err(refused(format!(
                 "{} needs {need:.2} GiB of the card's memory beside weights and adapter, {free:.2} GiB are free; make packs \
                  smaller",
                 asked()
             )));
         }
-        self.work = Some((self.driver.take(room.bytes)?, room.bytes));
+        self.work = Some((self.driver.take(bytes)?, bytes));
         Ok(())
     }
 
@@ -211,19 +232,9 @@ impl<D: Driver + Send> Compute for CardLearner<D> {
         true
     }
 
-    /// Of one sequence that long, lists of tiles counted as if each token had one: many short ones take more, which
-    /// `bytes_of` tells.
+    /// Of any sequences that make so many tokens, each counted in whole blocks.
     fn bytes(&self, tokens: usize) -> usize {
-        let size = Size {
-            tokens,
-            rows: 1,
-            stride: tokens,
-            tiles: 2 * tokens * self.config.group(),
-            blocks: 2 * tokens.div_ceil(crate::BLOCK),
-            targets: tokens,
-            ranks: self.adapter.ranks(),
-            back: true,
-        };
+        let size = Size::most(&self.config, tokens, self.adapter.ranks());
         self.resting() + Room::new(&self.config, &size).bytes
     }
 

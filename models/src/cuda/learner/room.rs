@@ -2,8 +2,10 @@
 
 use half::bf16;
 
+use super::LARGEST_PASS;
 use super::rows::Rows;
-use crate::cuda::kernel::{SCORES, layout};
+use crate::batch::BLOCK;
+use crate::cuda::kernel::{SCORES, layout, prefill_tiles};
 use crate::cuda::plan::{Carver, Place};
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
@@ -16,8 +18,8 @@ pub(super) const TARGETS: usize = 256;
 pub(super) struct Size {
     pub(super) tokens: usize,
     pub(super) rows: usize,
-    /// Entries from one row's table of blocks to the next.
-    pub(super) stride: usize,
+    /// Entries in the tables of blocks of all rows.
+    pub(super) tables: usize,
     /// Values in the lists of tiles and of blocks.
     pub(super) tiles: usize,
     pub(super) blocks: usize,
@@ -103,12 +105,33 @@ impl Size {
         Self {
             tokens: rows.tokens.len(),
             rows: rows.first.len(),
-            stride: rows.stride,
+            tables: rows.tables.len(),
             tiles: rows.tiles.len(),
             blocks: rows.blocks.len(),
             targets: rows.ids.len(),
             ranks,
             back,
+        }
+    }
+
+    /// No less in anything than any pass whose rows make `tokens` tokens, each row counted in whole blocks.
+    pub(super) fn most(config: &DecoderConfig, tokens: usize, ranks: [usize; Module::COUNT]) -> Self {
+        // A row has a block of its own at least.
+        let blocks = tokens.min(LARGEST_PASS).div_ceil(BLOCK);
+        let tokens = blocks * BLOCK;
+        let tiles = prefill_tiles(tokens as u32, config.heads as u32, config.kv_heads as u32) as usize;
+        Self {
+            tokens,
+            rows: blocks,
+            // Rows times the blocks of the longest, which leaves one block at least to each of the others: the product is
+            // largest where both are half of what there is.
+            tables: (blocks + 1).pow(2) / 4,
+            // Each row may leave its last tile nearly empty.
+            tiles: 2 * (tiles + blocks),
+            blocks: 2 * blocks,
+            targets: tokens,
+            ranks,
+            back: true,
         }
     }
 }
@@ -151,7 +174,7 @@ impl Layout {
             rows: carver.place(size.tokens),
             first: carver.place(size.rows),
             context: carver.place(size.rows),
-            tables: carver.place(size.rows * size.stride),
+            tables: carver.place(size.tables),
             tiles: carver.place(size.tiles),
             blocks: carver.place(size.blocks),
             wanted: carver.place(size.targets),

@@ -46,7 +46,7 @@ fn pair(config: &DecoderConfig, tune: &Tune, seed: u64) -> Option<[Learner; 2]> 
     let emulator = Emulator::new(config.head_dim, seed)?;
     let weights = toy::open(config);
     let processor = Learner::load(&weights, Arc::new(Team::new(2)), tune).unwrap();
-    let mut pair = [processor, learner(emulator, &weights, tune).unwrap()];
+    let mut pair = [processor, learner(emulator, &weights, tune, None).unwrap()];
     let [a, b] = &pair;
     assert_eq!((a.parameters(), a.values()), (b.parameters(), b.values()), "the same beginning");
     for learner in &mut pair {
@@ -119,7 +119,7 @@ fn projections_without_an_adapter_pass_gradients_on() {
 #[test]
 fn all_weights_are_not_learnt_on_a_card() {
     let Some(emulator) = Emulator::new(64, 1) else { return };
-    let error = learner(emulator, &toy::open(&llama()), &Tune::Full).unwrap_err().to_string();
+    let error = learner(emulator, &toy::open(&llama()), &Tune::Full, None).unwrap_err().to_string();
     assert!(error.contains("on a card an adapter is learnt, not all weights"), "{error}");
 }
 

@@ -24,7 +24,7 @@ pub const BLAS_BYTES: usize = 32 << 20;
 
 /// What is left whatever share may be taken, in bytes: for cuBLAS' own state and kernels, recordings, and what rounding up
 /// to the driver's pages takes.
-const LEFT: usize = 1 << 30;
+pub(in crate::cuda) const LEFT: usize = 1 << 30;
 
 /// The most tokens of a step: a grid's second and third sides, which count tokens or rows, go no further.
 const LARGEST_STEP: usize = 65_535;
@@ -109,7 +109,7 @@ impl Plan {
     }
 
     /// What everything takes, without any KV block.
-    fn sizes(config: &DecoderConfig, limits: &Limits, processors: u32) -> Self {
+    pub(in crate::cuda) fn sizes(config: &DecoderConfig, limits: &Limits, processors: u32) -> Self {
         let image = Image::new(config, limits).bytes;
         Self {
             weights: WeightPlaces::new(config, limits.context).bytes,

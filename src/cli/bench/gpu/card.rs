@@ -164,7 +164,7 @@ fn recorded(card: &mut CudaBackend, adapters: &[Option<AdapterSlot>]) -> Result<
 
 /// One step of learning an adapter, on the card and on the processor.
 pub(super) fn learning(ordinal: usize, name: &str, weights: &Weights, team: Arc<Team>) -> anyhow::Result<Learning> {
-    let card = Learner::load_on_card(weights, ordinal, &learn::tune())?;
+    let card = Learner::load_on_card(weights, ordinal, &learn::tune(), None)?;
     let processor = Learner::load(weights, team, &learn::tune())?;
     Ok(learn::compare(name, card, processor)?)
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::batch::Want;
+use crate::cuda::decoder::adapter_bytes;
 use crate::cuda::toy::{self, distance, llama, qwen2, qwen3};
 use crate::gradient::{Learner, Lora, Module, Tune};
 use crate::kernel::Team;
@@ -152,4 +153,23 @@ fn adapt(name: &str, weights: &Weights, seed: u64) {
 fn adapters_and_none_share_a_step() {
     adapt("llama", &toy::open(&llama()), 6);
     adapt("qwen2", &toy::open(&qwen2()), 7);
+}
+
+#[test]
+fn a_decoder_takes_what_was_planned_and_an_adapter_what_was_said_of_it() {
+    let weights = toy::open(&qwen2());
+    let Some(mut pair) = Pair::new(&weights, 9) else { return };
+    let all = pair.held();
+    assert_eq!(all, pair.planned());
+    let folder = tempfile::tempdir().unwrap();
+    let some = [Module::QProj, Module::VProj, Module::DownProj];
+    for (rank, targets) in [(3, &Module::ALL[..]), (20, &some[..])] {
+        let dir = folder.path().join(rank.to_string());
+        save(&weights, rank, targets, &dir);
+        let slot = pair.load_adapter(&dir);
+        let lora = Lora { rank, alpha: 1.0, targets: targets.to_vec(), seed: 5 };
+        assert_eq!(pair.held() - all, adapter_bytes(&qwen2(), &lora));
+        pair.unload_adapter(slot);
+        assert_eq!(pair.held(), all);
+    }
 }

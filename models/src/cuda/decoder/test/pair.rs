@@ -12,7 +12,7 @@ use crate::cuda::driver::Driver;
 use crate::cuda::image::{Filler, Piece, Step};
 use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::kernel::{Span, layout};
-use crate::cuda::plan::{self, Limits};
+use crate::cuda::plan::{self, Limits, Plan};
 use crate::cuda::source::Source;
 use crate::decoder::{Decoder, KvCache};
 use crate::kernel::Team;
@@ -89,6 +89,17 @@ impl<D: Driver> Pair<D> {
     /// What steps run on.
     pub(super) fn driver(&self) -> &D {
         &self.machine.driver
+    }
+
+    /// Bytes that are held of the emulator's memory.
+    pub(super) fn held(&self) -> usize {
+        self.machine.driver.store().held()
+    }
+
+    /// Bytes that were to be taken, without what cuBLAS works in.
+    pub(super) fn planned(&self) -> usize {
+        let plan = Plan::sizes(&self.machine.config, &LIMITS, PROCESSORS);
+        plan.weights + plan.workspace - plan::BLAS_BYTES + BLOCKS * plan.block
     }
 
     /// Begins a sequence; sequences of the same salt have the same tokens.

@@ -6,6 +6,7 @@ use bytemuck::Pod;
 use half::bf16;
 
 use super::Emulator;
+use super::store::Region;
 use crate::cuda::CudaError;
 use crate::cuda::driver::{Clock, Driver, Matrix, Operands, Product, Target};
 use crate::cuda::kernel::Span;
@@ -38,25 +39,26 @@ impl Emulator {
 }
 
 impl Driver for Emulator {
-    type Region = (u64, usize);
+    type Region = Region;
 
     fn bind(&self) -> Result<(), CudaError> {
         Ok(())
     }
 
     fn free(&self) -> Result<usize, CudaError> {
-        Ok(1 << 30)
+        Ok(self.store.free())
     }
 
     /// Memory of which every value is NaN.
     fn take(&self, bytes: usize) -> Result<Self::Region, CudaError> {
-        Ok((Card::upload(self, &vec![0xff; bytes]).unwrap(), bytes))
+        self.store.afford(bytes)?;
+        Ok(self.store.take(Card::upload(self, &vec![0xff; bytes]).unwrap(), bytes))
     }
 
-    fn span<T>(&self, &(address, bytes): &Self::Region, place: Place<T>) -> Span<T> {
-        assert!(place.end() <= bytes, "a place inside the region");
+    fn span<T>(&self, region: &Self::Region, place: Place<T>) -> Span<T> {
+        assert!(place.end() <= region.bytes, "a place inside the region");
         // SAFETY: inside the region, which is there until the emulator goes.
-        unsafe { Span::new(address + place.first() as u64, place.len()) }
+        unsafe { Span::new(region.address + place.first() as u64, place.len()) }
     }
 
     fn clear(&self, to: Span<f32>) -> Result<(), CudaError> {

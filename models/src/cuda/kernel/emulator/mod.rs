@@ -6,17 +6,23 @@
 
 mod build;
 mod driver;
+mod store;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::Arc;
 
 use libloading::Library;
 
 use super::check::Card;
 use super::{Geometry, Kernel, KernelError, Launch};
+use store::Store;
 
 /// Bytes before and behind each piece of memory that nobody may write.
 const ZONE: usize = 256;
+
+/// Bytes of its memory where nothing else is said.
+const MEMORY: usize = 1 << 30;
 
 /// `emu_launch` in `card.cpp`.
 type Run = unsafe extern "C" fn(*const c_char, u32, *const u32, u32, u32, *mut *mut c_void, u64) -> *const c_char;
@@ -28,6 +34,7 @@ pub(in crate::cuda) struct Emulator {
     /// In which order blocks and warps run.
     seed: Cell<u64>,
     memory: RefCell<Vec<Vec<u128>>>,
+    store: Arc<Store>,
 }
 
 impl Emulator {
@@ -36,7 +43,18 @@ impl Emulator {
         let path = build::library()?;
         // SAFETY: built by this test out of this crate's sources; it has no initialisers.
         let library = unsafe { Library::new(&path) }.unwrap();
-        Some(Self { library, dim: dim as u32, seed: Cell::new(seed), memory: RefCell::default() })
+        let store = Arc::new(Store::new(MEMORY));
+        Some(Self { library, dim: dim as u32, seed: Cell::new(seed), memory: RefCell::default(), store })
+    }
+
+    /// With memory of so many bytes.
+    pub(in crate::cuda) fn with_memory(self, bytes: usize) -> Self {
+        Self { store: Arc::new(Store::new(bytes)), ..self }
+    }
+
+    /// What is held of its memory.
+    pub(in crate::cuda) fn store(&self) -> Arc<Store> {
+        Arc::clone(&self.store)
     }
 
     /// True while nobody has written beside any piece of memory.

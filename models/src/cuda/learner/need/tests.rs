@@ -1,0 +1,220 @@
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::cuda::kernel::emulator::Emulator;
+use crate::cuda::learner::learner;
+use crate::cuda::learner::rows::Rows;
+use crate::cuda::toy::{self, llama, qwen2, qwen3};
+use crate::gradient::{Learner, Pack, Score, Slope};
+use crate::weights::Weights;
+
+const GIB: usize = 1 << 30;
+
+/// Ranks of all modules' adapters.
+const RANKS: [usize; Module::COUNT] = [3; Module::COUNT];
+
+fn tune(targets: &[Module]) -> Tune {
+    Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: targets.to_vec(), seed: 5 })
+}
+
+/// What is needed where nothing bounds it.
+fn need(config: &DecoderConfig, tune: &Tune, tokens: usize) -> Need {
+    Need::plan(config, tune, Passes { tokens, longest: 1 }, None, usize::MAX).unwrap()
+}
+
+/// Sequences of these lengths, all tokens but the first of each being targets.
+fn pack(lengths: &[usize]) -> Pack {
+    let mut pack = Pack::new();
+    for &length in lengths {
+        let tokens: Vec<u32> = (0..length as u32).map(|at| at * 7 % 61).collect();
+        let segment = pack.push(&tokens, None);
+        (1..length).for_each(|index| pack.target(segment, index));
+    }
+    pack
+}
+
+fn learn(learner: &mut Learner, pack: &Pack) -> Result<(), ModelError> {
+    learner.learn(pack, &mut |_, _: Score| Slope { logprob: -1.0, entropy: 0.1 })
+}
+
+fn shortage(error: CudaError) -> Box<Shortage> {
+    match error {
+        CudaError::Learning(shortage) => shortage,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_is_planned_is_what_is_taken_and_passes_take_no_more() {
+    let some = [Module::QProj, Module::VProj, Module::DownProj];
+    let all = &Module::ALL[..];
+    for (config, targets, tokens) in [(llama(), all, 96), (qwen2(), &some[..], 112), (qwen3(), all, 50)] {
+        let Some(emulator) = Emulator::new(config.head_dim, 1) else { return };
+        let (store, tune) = (emulator.store(), tune(targets));
+        let planned = need(&config, &tune, tokens);
+        let mut learner = learner(emulator, &toy::open(&config), &tune, Some(tokens)).unwrap();
+        assert_eq!((store.held(), learner.values().len()), (planned.learner(), planned.values));
+        assert_eq!(learner.bytes(tokens), planned.learner());
+        // One sequence, as many as there can be, one long one beside short ones.
+        let blocks = tokens / BLOCK;
+        let long: Vec<usize> = [vec![blocks / 2 * BLOCK], vec![2; blocks - blocks / 2]].concat();
+        for lengths in [vec![blocks * BLOCK], vec![2; blocks], vec![BLOCK - 1; blocks], long] {
+            learn(&mut learner, &pack(&lengths)).unwrap();
+            assert_eq!(store.held(), planned.learner(), "{lengths:?}");
+        }
+        drop(learner);
+        assert_eq!(store.held(), 0);
+    }
+}
+
+#[test]
+fn a_pass_that_was_not_planned_takes_what_is_said_of_it() {
+    let Some(emulator) = Emulator::new(64, 2) else { return };
+    let store = emulator.store();
+    let mut learner = learner(emulator, &toy::open(&llama()), &tune(&Module::ALL), None).unwrap();
+    let resting = need(&llama(), &tune(&Module::ALL), 1);
+    assert_eq!(store.held(), resting.weights + resting.adapter);
+    for lengths in [&[5][..], &[9, 9], &[40], &[17, 2, 30, 31]] {
+        let pack = pack(lengths);
+        learn(&mut learner, &pack).unwrap();
+        assert_eq!(store.held(), learner.bytes_of(&pack), "{lengths:?}");
+    }
+}
+
+#[test]
+fn the_largest_pass_that_fits_is_found_and_is_the_largest() {
+    let (config, tune) = (llama(), tune(&Module::ALL));
+    let weights: Weights = toy::open(&config);
+    let passes = Passes { tokens: 240, longest: 20 };
+    let [least, most] = [passes.longest, passes.tokens].map(|tokens| need(&config, &tune, tokens).bytes());
+    for usable in [least, (2 * least + most) / 3, (least + most) / 2, most - 1] {
+        let shortage = shortage(Need::plan(&config, &tune, passes, None, usable).unwrap_err());
+        let found = shortage.tokens.unwrap();
+        assert!((passes.longest..passes.tokens).contains(&found), "{found}");
+        assert!(shortage.to_string().contains(&format!("passes of {found} tokens would fit")), "{shortage}");
+        let smaller = Passes { tokens: found, ..passes };
+        assert_eq!(Need::plan(&config, &tune, smaller, None, usable).unwrap(), need(&config, &tune, found));
+        let larger = Passes { tokens: found + 1, ..passes };
+        assert_eq!(shortage_of(&config, &tune, larger, usable).tokens, Some(found));
+
+        // The same of a card that has as much.
+        let card = || Some(Emulator::new(config.head_dim, 3)?.with_memory(usable - BLAS_BYTES));
+        let (Some(fits), Some(does_not)) = (card(), card()) else { return };
+        let mut fits = learner(fits, &weights, &tune, Some(found)).unwrap();
+        learn(&mut fits, &pack(&[found / BLOCK * BLOCK])).unwrap();
+        let error = learner(does_not, &weights, &tune, Some(found + 1)).unwrap_err().to_string();
+        assert!(error.contains("are free; make packs smaller"), "{error}");
+    }
+    assert!(Need::plan(&config, &tune, passes, None, most).is_ok());
+    let hopeless = shortage_of(&config, &tune, passes, least - 1);
+    assert_eq!(hopeless.tokens, None);
+    let shorter = hopeless.longest.unwrap();
+    assert!(shorter < passes.longest);
+    let passes = Passes { tokens: shorter, longest: shorter };
+    assert!(Need::plan(&config, &tune, passes, None, least - 1).is_ok());
+    let nothing = shortage_of(&config, &tune, passes, 1000).to_string();
+    assert!(nothing.ends_with("take a smaller model or a larger card"), "{nothing}");
+}
+
+fn shortage_of(config: &DecoderConfig, tune: &Tune, passes: Passes, usable: usize) -> Box<Shortage> {
+    shortage(Need::plan(config, tune, passes, None, usable).unwrap_err())
+}
+
+/// The shape of Qwen2.5-7B, an adapter of rank 64, packs of four trajectories, and 64 rollouts at a time.
+fn seven() -> (DecoderConfig, Tune, Passes, Rollouts) {
+    let config = DecoderConfig {
+        vocab: 152_064,
+        hidden: 3584,
+        layers: 28,
+        heads: 28,
+        kv_heads: 4,
+        head_dim: 128,
+        ffn: 18_944,
+        context: 32_768,
+        ..qwen2()
+    };
+    let tune = Tune::Lora(Lora { rank: 64, alpha: 128.0, targets: Module::ALL.to_vec(), seed: 1 });
+    let limits = Limits { rows: 64, tokens: 512, context: 32_768 };
+    let rollouts = Rollouts { limits, processors: 132, longest: 4096, kv: None };
+    (config, tune, Passes { tokens: 16_384, longest: 4096 }, rollouts)
+}
+
+#[test]
+fn an_engine_on_the_same_card_has_weights_and_kv_of_its_own() {
+    let (config, tune, passes, rollouts) = seven();
+    let plan = |rollouts: Option<&Rollouts>, usable| Need::plan(&config, &tune, passes, rollouts, usable);
+    let alone = plan(None, usize::MAX).unwrap();
+    let both = plan(Some(&rollouts), usize::MAX).unwrap();
+    let engine = both.engine.unwrap();
+    assert_eq!((alone.learner(), both.weights), (both.learner(), engine.plan.weights));
+    assert_eq!(both.bytes(), alone.bytes() + engine.bytes());
+    // 64 sequences of 4,096 tokens, keys and values of four heads in 28 layers, in bf16.
+    assert_eq!(engine.kv(), 64 * 4096 * 2 * 28 * 4 * 128 * 2);
+    let given = Rollouts { kv: Some(2 * GIB), ..rollouts };
+    let given = plan(Some(&given), usize::MAX).unwrap().engine.unwrap();
+    assert!(given.kv() <= 2 * GIB && given.kv() + given.plan.block > 2 * GIB);
+
+    // What is advised must fit, and no more does.
+    let usable = both.bytes() - GIB;
+    let short = shortage(plan(Some(&rollouts), usable).unwrap_err());
+    let said = short.to_string();
+    let parts =
+        ["frozen weights 14.", "passes of 16384 tokens", "weights of their own 14.", "KV cache of 262144 tokens"];
+    for part in parts.into_iter().chain(["without the rollouts on this card"]) {
+        assert!(said.contains(part), "{part} is missing in {said}");
+    }
+    let smaller = Passes { tokens: short.tokens.unwrap(), ..passes };
+    assert!(Need::plan(&config, &tune, smaller, Some(&rollouts), usable).is_ok());
+    let with = |blocks: usize| Rollouts { kv: Some(blocks * engine.plan.block), ..rollouts };
+    let blocks = short.blocks.unwrap();
+    assert!(plan(Some(&with(blocks)), usable).is_ok() && plan(Some(&with(blocks + 1)), usable).is_err());
+
+    // Neither alone.
+    let least = Passes { tokens: 4096, ..passes };
+    let least = Need::plan(&config, &tune, least, Some(&with(4096 / BLOCK)), usize::MAX).unwrap();
+    let short = shortage(plan(Some(&rollouts), least.bytes()).unwrap_err());
+    assert_eq!((short.tokens, short.blocks, short.both), (None, None, Some((4096, 4096 / BLOCK))));
+    let short = shortage(plan(Some(&rollouts), least.bytes() - 1).unwrap_err());
+    assert!(short.both.is_none() && short.longest.is_some_and(|tokens| tokens < 4096), "{short}");
+}
+
+#[test]
+fn what_a_card_does_not_learn_or_serve_is_refused_by_name() {
+    let (config, tune, passes, rollouts) = seven();
+    let refused = |tune: &Tune, passes, rollouts| {
+        Need::plan(&config, tune, passes, rollouts, usize::MAX).unwrap_err().to_string()
+    };
+    assert!(refused(&Tune::Full, passes, None).contains("not all weights"));
+    let long = Passes { tokens: 65_536, ..passes };
+    assert!(refused(&tune, long, None).contains("at most 65535"));
+    let wide = Tune::Lora(Lora { rank: 129, alpha: 1.0, targets: Module::ALL.to_vec(), seed: 1 });
+    assert!(refused(&wide, passes, Some(&rollouts)).contains("take 128 at most"));
+    assert_eq!((usable(3 * GIB, false), usable(3 * GIB, true), usable(GIB, true)), (2 * GIB, GIB, 0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However many tokens are cut into sequences, and whatever these share, no pass takes more than one that was planned for
+    /// as many, each sequence counted in whole blocks.
+    #[test]
+    fn no_pass_takes_more_than_was_planned(
+        lengths in prop::collection::vec(1usize..120, 1..60),
+        shared in 0usize..40,
+    ) {
+        let mut pack = Pack::new();
+        let stem = (shared > 0).then(|| pack.push(&vec![1; shared], None));
+        for &length in &lengths {
+            let segment = pack.push(&vec![2; length], stem);
+            (usize::from(stem.is_none())..length).for_each(|index| pack.target(segment, index));
+        }
+        let tokens: usize = lengths.iter().map(|length| (shared + length).next_multiple_of(BLOCK)).sum();
+        for config in [llama(), qwen2(), qwen3()] {
+            let size = Size::new(&Rows::new(&pack, &config), RANKS, true);
+            let most = Size::most(&config, tokens, RANKS);
+            prop_assert!(Room::new(&config, &size).bytes <= Room::new(&config, &most).bytes, "{size:?}, {most:?}");
+        }
+    }
+}
