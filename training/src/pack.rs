@@ -237,8 +237,8 @@ mod tests {
             let covered: Vec<usize> = passes.iter().cloned().flatten().collect();
             prop_assert_eq!(covered, (0..sequences.len()).collect::<Vec<_>>());
             for pass in passes {
-                let lengths = sequences[pass.clone()].iter().map(Sequence::length);
-                let blocks: Vec<usize> = lengths.filter(|&length| length > 0).map(|length| length.div_ceil(BLOCK)).collect();
+                let lengths = sequences[pass].iter().map(Sequence::length).filter(|&length| length > 0);
+                let blocks: Vec<usize> = lengths.map(|length| length.div_ceil(BLOCK)).collect();
                 let tokens = blocks.iter().sum::<usize>() * BLOCK;
                 prop_assert!(tokens <= budget || blocks.len() == 1, "{blocks:?} for {budget}");
             }

@@ -133,14 +133,16 @@ impl Work {
 
 /// Tokens of the longest trajectory of a policy, as far as its budget says.
 pub(super) fn longest(policy: &Policy) -> usize {
-    // Where turns see the end of the sequence only, it is longer than the context they have.
-    if policy.variant.cuts() { usize::MAX } else { policy.budget.context_tokens }
+    let context = policy.budget.context_tokens;
+    // Where turns see the end of the sequence only, it is the prompt, which is cut to the context, and as much again.
+    if policy.variant.cuts() { context.saturating_mul(2) } else { context }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser;
+    use waymark::agent::Variant;
     use waymark::config::{Device, DeviceConfig};
     use waymark_models::decoder::RopeScaling;
     use waymark_models::gradient::{Lora, Module};
@@ -241,7 +243,9 @@ mod tests {
     #[test]
     fn a_trajectory_is_as_long_as_its_budget_allows() {
         let temp = tempfile::tempdir().unwrap();
-        let policy = tiny::recipe(temp.path()).policy().unwrap();
+        let mut policy = tiny::recipe(temp.path()).policy().unwrap();
         assert_eq!(longest(&policy), policy.budget.context_tokens);
+        policy.variant = Variant::Training;
+        assert_eq!(longest(&policy), 2 * policy.budget.context_tokens);
     }
 }

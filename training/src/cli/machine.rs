@@ -91,8 +91,9 @@ impl Machine {
             Device::Cuda(ordinal) => on_card(weights, ordinal, &tune, planned.map(|planned| planned.need.tokens))?,
             Device::Cpu | Device::Auto => Learner::load_with(weights, team, &tune, recipe.arithmetic)?,
         };
-        // Of a card's, what the engine takes is not the learner's.
-        let own = |limit: usize| planned.map_or(limit, |planned| planned.need.learner());
+        // Of a card's, what cuBLAS and the engine take is not the learner's.
+        let other = planned.map_or(0, |planned| planned.need.bytes() - planned.need.learner());
+        let own = |limit: usize| limit.saturating_sub(other);
         learner.set_limit(self.memory.map(|size| own(size.0)));
         let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
         Ok((learner, Base { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }))

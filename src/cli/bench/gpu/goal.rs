@@ -117,7 +117,7 @@ fn decode(report: &Report, shape: &str) -> Goal {
 
 /// What many sequences of a shape give together, against one.
 fn many(report: &Report, shape: &str) -> Goal {
-    let rate = |count| of_card(&report.decode, shape).find(|rate| rate.sequences == count);
+    let rate = |count: usize| of_card(&report.decode, shape).find(|rate| rate.sequences == count);
     let both = rate(1).zip(rate(MANY));
     let times = both.and_then(|(one, many)| ratio(String::new(), many.tokens_per_second, one.tokens_per_second));
     let found: Vec<_> = times.into_iter().collect();
@@ -155,7 +155,9 @@ fn parked(report: &Report) -> Goal {
 /// Rates against the peer's: decode, prefill and the agentic load, each where both were measured at the same.
 fn beside(report: &Report) -> [Goal; 3] {
     let peer = report.peer.as_ref();
-    let elsewhere = peer.filter(|peer| !report.device.starts_with(&peer.device));
+    // What it is called, without what else is known of it: some cards' names begin with other ones'.
+    let card = report.device.split(',').next().unwrap_or_default();
+    let elsewhere = peer.filter(|peer| peer.device != card);
     let left = elsewhere.map_or_else(String::new, |peer| format!("the peer ran on {}", peer.device));
     let peer = peer.filter(|_| left.is_empty());
     let decode = peer.map_or_else(Vec::new, |peer| ratios(&report.decode, &peer.decode));

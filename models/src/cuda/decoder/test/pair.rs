@@ -60,6 +60,11 @@ impl Pair {
     pub(super) fn new(weights: &Weights, seed: u64) -> Option<Self> {
         Some(Self::on(Emulator::new(weights.config().head_dim, seed)?, weights))
     }
+
+    /// Bytes that are held of the emulator's memory.
+    pub(super) fn held(&self) -> usize {
+        self.machine.driver.store().held()
+    }
 }
 
 impl<D: Driver> Pair<D> {
@@ -89,11 +94,6 @@ impl<D: Driver> Pair<D> {
     /// What steps run on.
     pub(super) fn driver(&self) -> &D {
         &self.machine.driver
-    }
-
-    /// Bytes that are held of the emulator's memory.
-    pub(super) fn held(&self) -> usize {
-        self.machine.driver.store().held()
     }
 
     /// Bytes that were to be taken, without what cuBLAS works in.

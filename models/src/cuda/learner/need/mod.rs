@@ -96,9 +96,8 @@ impl Need {
         lora.check(config)?;
         let tokens = passes.tokens.max(passes.longest);
         if tokens > LARGEST_PASS {
-            return Err(refused(format!(
-                "passes of {tokens} tokens: on a card at most {LARGEST_PASS}; make packs smaller"
-            )));
+            let way = if passes.longest > LARGEST_PASS { "sequences shorter" } else { "packs smaller" };
+            return Err(refused(format!("passes of {tokens} tokens: on a card at most {LARGEST_PASS}; make {way}")));
         }
         let engine = rollouts.map(|rollouts| Serving::new(config, lora, rollouts)).transpose()?;
         let need = |tokens: usize, engine: Option<Serving>| Self::new(config, lora, tokens, engine);

@@ -188,7 +188,9 @@ fn what_a_card_does_not_learn_or_serve_is_refused_by_name() {
     };
     assert!(refused(&Tune::Full, passes, None).contains("not all weights"));
     let long = Passes { tokens: 65_536, ..passes };
-    assert!(refused(&tune, long, None).contains("at most 65535"));
+    assert!(refused(&tune, long, None).contains("at most 65535; make packs smaller"));
+    let long = Passes { longest: 65_536, ..passes };
+    assert!(refused(&tune, long, None).contains("at most 65535; make sequences shorter"));
     let wide = Tune::Lora(Lora { rank: 129, alpha: 1.0, targets: Module::ALL.to_vec(), seed: 1 });
     assert!(refused(&wide, passes, Some(&rollouts)).contains("take 128 at most"));
     assert_eq!((usable(3 * GIB, false), usable(3 * GIB, true), usable(GIB, true)), (2 * GIB, GIB, 0));

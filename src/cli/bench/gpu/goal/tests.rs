@@ -163,8 +163,10 @@ fn the_peer_is_compared_at_the_same_and_on_the_same_card() {
     // The peer waited for its searches, and knows no real ones.
     report.agentic[0].searched = true;
     assert_eq!(verdict(&report, "parked, of the peer").0, NotMeasured);
-    report.peer.as_mut().unwrap().device = "NVIDIA A100".to_owned();
-    assert_eq!(verdict(&report, "prefill, of the peer"), (NotMeasured, "the peer ran on NVIDIA A100".to_owned()));
+    for device in ["NVIDIA A100", "NVIDIA H20"] {
+        report.peer.as_mut().unwrap().device = device.to_owned();
+        assert_eq!(verdict(&report, "prefill, of the peer"), (NotMeasured, format!("the peer ran on {device}")));
+    }
 }
 
 #[test]
