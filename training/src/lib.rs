@@ -8,6 +8,7 @@
 //! | [`dpo`] | learning from preferences |
 //! | [`grpo`] | learning from rewards |
 //! | [`hash`] | hashes that are the same on every machine |
+//! | [`keep`] | trajectories of its own that a policy can imitate |
 //! | [`ledger`] | a run while it goes on: numbers, checkpoints, time |
 //! | [`optimizer`] | AdamW and gradient clipping |
 //! | [`order`] | seeds and shuffles |
@@ -27,6 +28,7 @@ pub mod dpo;
 mod error;
 pub mod grpo;
 pub mod hash;
+pub mod keep;
 pub mod ledger;
 mod numbers;
 pub mod optimizer;

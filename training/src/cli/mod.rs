@@ -8,6 +8,7 @@ mod dpo;
 mod eval;
 mod field;
 mod grpo;
+mod keep;
 mod machine;
 mod plan;
 mod producer;
@@ -54,6 +55,8 @@ enum Command {
     Grpo(grpo::Args),
     /// Learn from preferences between its own trajectories.
     Dpo(dpo::Args),
+    /// Keep its own trajectories that were right, to learn from them.
+    Keep(keep::Args),
     /// Measure a policy.
     Eval(eval::Args),
     /// Draw the report of a run anew.
@@ -74,6 +77,7 @@ impl Cli {
             Command::Sft(args) => args.run(log),
             Command::Grpo(args) => args.run(log),
             Command::Dpo(args) => args.run(log),
+            Command::Keep(args) => args.run(),
             Command::Eval(args) => args.run(log),
             Command::Report(args) => args.run(),
             Command::Show(args) => args.run(log),
