@@ -25,10 +25,10 @@ impl<'a> Side<'a> {
 
 /// Decodes greedily on `reference` and follows on `other` with the same tokens, so that every position can be compared.
 /// `bound` is what the mean difference of log-probabilities may be.
-pub(in crate::cli::bench::gpu) fn follow(
+pub(in crate::cli::bench::gpu) fn follow<'a>(
     what: &str,
-    reference: Side<'_>,
-    other: Side<'_>,
+    reference: Side<'a>,
+    other: Side<'a>,
     prompts: &[Vec<u32>],
     tokens: usize,
     bound: f64,
@@ -38,8 +38,8 @@ pub(in crate::cli::bench::gpu) fn follow(
     for blocks in [reference.backend.spec().blocks, other.backend.spec().blocks] {
         ensure!(blocks >= needed, "{what}: {needed} KV blocks are needed, there are {blocks}");
     }
-    let mut own = Bed::new(reference.backend, longest, 0).with(reference.adapters);
-    let mut theirs = Bed::new(other.backend, longest, 0).with(other.adapters);
+    let bed = |Side { backend, adapters }: Side<'a>| Bed::new(backend, longest, 0).with(adapters);
+    let (mut own, mut theirs) = (bed(reference), bed(other));
     let mut sequences = prompts.to_vec();
     let mut new: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let mut parted = vec![None; prompts.len()];
