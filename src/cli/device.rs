@@ -90,6 +90,7 @@ fn card(
     use std::time::Instant;
 
     use waymark_models::BLOCK;
+    use waymark_models::cuda::plan::gib;
     use waymark_models::cuda::{CudaDecoder, CudaOptions, Source};
 
     use crate::engine::CudaBackend;
@@ -101,7 +102,6 @@ fn card(
     let mut decoder = CudaDecoder::load(Source::Checkpoint(&checkpoint.weights), &options)?;
     decoder.warm_up()?;
     let (card, plan) = (decoder.card(), decoder.plan());
-    let gib = |bytes: usize| format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64);
     tracing::info!(
         card = card.name,
         driver = card.driver,

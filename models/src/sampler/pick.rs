@@ -18,6 +18,11 @@ pub struct Pick {
     pub draw: f64,
 }
 
+impl Pick {
+    /// The most probable token.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
+}
+
 impl Sampler {
     /// How the next token is to be chosen by somebody else; `None` where that needs more than one row of logits: what has
     /// been said, a bias, or the most probable tokens beside the chosen one.

@@ -6,10 +6,9 @@ use anyhow::Context;
 use waymark::agent::Policy;
 use waymark::config::ModelConfig;
 use waymark_models::cuda::learner::{self, Need, Passes, Rollouts, Serving};
+use waymark_models::cuda::plan::gib;
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::gradient::Tune;
-
-const GIB: f64 = (1u64 << 30) as f64;
 
 /// Multiprocessors of a card that is not asked: an H200's. More of them take some MiB more in the engine.
 const PROCESSORS: u32 = 132;
@@ -95,7 +94,6 @@ impl Planned {
     /// Says it part by part.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Self { need, usable, card } = self;
-        let gib = |bytes: usize| format!("{:.2} GiB", bytes as f64 / GIB);
         let of = card.as_deref().unwrap_or("--memory");
         writeln!(
             out,

@@ -9,7 +9,7 @@ use crate::adapter::Site;
 use crate::batch::AdapterSlot;
 use crate::cuda::CudaError;
 use crate::cuda::driver::Driver;
-use crate::cuda::image::{Image, Step};
+use crate::cuda::image::{Image, Piece, Step};
 use crate::cuda::kernel::{Factors, Span, Status, layout};
 use crate::cuda::plan::{Limits, Place, WeightPlaces, WorkPlaces};
 use crate::cuda::reach::{Grid, Reach};
@@ -145,6 +145,14 @@ impl<D: Driver> Machine<D> {
     /// Where a step's layout is copied to.
     pub(super) fn layout(&self) -> Span<u8> {
         self.laid(Place::new(0, self.image.bytes))
+    }
+
+    /// Copies a step's layout from the host, and waits for it.
+    pub(super) fn lay(&self, from: &[u8], step: &Step) -> Result<(), CudaError> {
+        let rows = |Piece { first, width, pitch, rows }| (0..rows).map(move |row| (first + row * pitch, width));
+        let lines = self.image.pieces(step).into_iter().flat_map(rows);
+        let parts = lines.map(|(first, width)| (&from[first..first + width], self.laid(Place::new(first, width))));
+        self.driver.upload_all(&parts.collect::<Vec<_>>())
     }
 
     /// One layer's KV blocks.

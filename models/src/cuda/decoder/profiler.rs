@@ -11,7 +11,7 @@ use crate::batch::{ForwardBatch, Want};
 use crate::cuda::CudaError;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::driver::{Clock, Driver};
-use crate::cuda::image::{Filler, Piece, Step};
+use crate::cuda::image::{Filler, Step};
 use crate::cuda::plan::Limits;
 use crate::cuda::profile::{Alike, Load, Profile, Timed, Timings};
 use crate::cuda::source::Source;
@@ -22,9 +22,6 @@ pub use card::CudaProfiler;
 
 /// How long a step waits until all of it is in line: several times what launching it takes.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// How tokens are chosen.
-const GREEDY: Pick = Pick { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
 
 /// A decoder whose steps are there to be timed.
 pub(super) struct Profiler<D: Clock> {
@@ -65,7 +62,7 @@ impl<D: Clock> Profiler<D> {
         }
         let Alike { rows, before, new } = alike;
         let batch = self.batch(0..rows, &(before..before + new), alike.table(), Want::Last);
-        let step = self.fill(&batch, &vec![Some(GREEDY); rows])?;
+        let step = self.fill(&batch, &vec![Some(Pick::GREEDY); rows])?;
         // Kernels are loaded at their first use.
         self.machine.run(&step, None)?;
         self.machine.driver.clock().settle()?;
@@ -114,17 +111,8 @@ impl<D: Clock> Profiler<D> {
         let Self { machine, filler, buckets, upload } = self;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(upload.as_mut_slice());
         let step = filler.fill(batch, picks, |_| false, |rows| buckets.fit(rows), bytes)?;
-        let from: &[u8] = bytes;
-        let to = machine.layout();
-        let pieces: Vec<_> = machine
-            .image
-            .pieces(&step)
-            .into_iter()
-            .flat_map(|Piece { first, width, pitch, rows }| (0..rows).map(move |row| (first + row * pitch, width)))
-            .filter_map(|(first, width)| Some((&from[first..first + width], to.slice(first, width)?)))
-            .collect();
         machine.driver.bind()?;
-        machine.driver.upload_all(&pieces)?;
+        machine.lay(bytes, &step)?;
         Ok(step)
     }
 }

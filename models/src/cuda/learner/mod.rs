@@ -32,7 +32,7 @@ pub use need::{Need, Passes, Rollouts, Serving, Shortage, usable};
 
 use super::CudaError;
 use super::driver::Driver;
-use super::plan::{self, Limits, WeightPlaces};
+use super::plan::{self, Limits, WeightPlaces, gib};
 use super::source::{Loader, Source};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
@@ -45,8 +45,6 @@ use rows::Rows;
 
 /// The most tokens of a pass: a grid's second side, which counts them, goes no further.
 const LARGEST_PASS: usize = 65_535;
-
-const GIB: f64 = (1 << 30) as f64;
 
 /// A learner whose passes run on `driver`. Where the most `tokens` of a pass are given, counted as [`Passes`] does, the
 /// memory of such a pass is taken at once; otherwise, and of longer ones, when they come.
@@ -143,9 +141,9 @@ impl<D: Driver> CardLearner<D> {
         let need = self.resting() + room.bytes;
         let asked = || format!("a pass over {} tokens with {} targets", size.tokens, size.targets);
         if let Some(limit) = self.limit.filter(|limit| need > *limit) {
-            let (need, limit) = (need as f64 / GIB, limit as f64 / GIB);
+            let (need, limit) = (gib(need), gib(limit));
             return Err(refused(format!(
-                "{} needs {need:.2} GiB of the card's memory, the limit is {limit:.2} GiB; raise the limit or make packs \
+                "{} needs {need} of the card's memory, the limit is {limit}; raise the limit or make packs \
                  smaller",
                 asked()
             )));
@@ -162,9 +160,9 @@ impl<D: Driver> CardLearner<D> {
         self.work = None;
         let free = self.driver.free()?;
         if bytes > free {
-            let (need, free) = (bytes as f64 / GIB, free as f64 / GIB);
+            let (need, free) = (gib(bytes), gib(free));
             return Err(refused(format!(
-                "{} needs {need:.2} GiB of the card's memory beside weights and adapter, {free:.2} GiB are free; make packs \
+                "{} needs {need} of the card's memory beside weights and adapter, {free} are free; make packs \
                  smaller",
                 asked()
             )));

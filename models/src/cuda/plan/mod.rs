@@ -26,6 +26,8 @@ pub const BLAS_BYTES: usize = 32 << 20;
 /// to the driver's pages takes.
 pub(in crate::cuda) const LEFT: usize = 1 << 30;
 
+const GIB: f64 = (1u64 << 30) as f64;
+
 /// The most tokens of a step: a grid's second and third sides, which count tokens or rows, go no further.
 const LARGEST_STEP: usize = 65_535;
 
@@ -161,23 +163,27 @@ pub fn check(config: &DecoderConfig, limits: &Limits) -> Result<(), ModelError> 
     Ok(())
 }
 
+/// So many bytes, for people.
+pub fn gib(bytes: usize) -> String {
+    format!("{:.2} GiB", bytes as f64 / GIB)
+}
+
 impl std::error::Error for Shortage {}
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
         let Self { plan, usable, total, needed, limits, tokens } = self;
         let cache = needed * plan.block;
         write!(
             f,
-            "the card does not hold this model: weights {:.2} GiB, workspace {:.2} GiB and {:.2} GiB of KV cache ({} tokens) \
-             make {:.2} GiB, {:.2} of {:.2} GiB may be used; ",
+            "the card does not hold this model: weights {}, workspace {} and {} of KV cache ({} tokens) make {}, {:.2} of \
+             {} may be used; ",
             gib(plan.weights),
             gib(plan.workspace),
             gib(cache),
             needed * BLOCK,
             gib(plan.weights + plan.workspace + cache),
-            gib(*usable),
+            *usable as f64 / GIB,
             gib(*total),
         )?;
         match tokens {
@@ -188,4 +194,4 @@ impl fmt::Display for Shortage {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::cuda) mod tests;

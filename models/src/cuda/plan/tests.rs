@@ -4,7 +4,7 @@ use super::*;
 use crate::decoder::RopeScaling;
 
 /// The shape of Qwen2.5-7B.
-fn seven() -> DecoderConfig {
+pub(in crate::cuda) fn seven() -> DecoderConfig {
     DecoderConfig {
         vocab: 152_064,
         hidden: 3584,

@@ -20,8 +20,6 @@ use pair::{Outcome, Pair};
 /// What activations and KV in `bf16` may do to a row of logits, ‖found − wanted‖ / ‖wanted‖.
 const BF16: f64 = 2e-2;
 
-const GREEDY: Pick = Pick { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
-
 /// Every row of logits is the processor's, within what rounding does.
 fn judge(name: &str, outcome: &Outcome) {
     assert_eq!(outcome.found.len(), outcome.wanted.len());
@@ -49,7 +47,7 @@ fn serve(name: &str, weights: &Weights, seed: u64) {
     judge(&format!("{name}, chunks"), &outcome);
     for round in 0..3 {
         let batch = pair.batch(&rows.map(|row| (row, 1, Want::Last)));
-        let picks = [0, 1, 2].map(|row| ((row + round) % 2 == 0).then_some(GREEDY));
+        let picks = [0, 1, 2].map(|row| ((row + round) % 2 == 0).then_some(Pick::GREEDY));
         let outcome = pair.step(&batch, &picks);
         let step = outcome.step;
         assert_eq!((step.tokens, step.singles, step.logits, step.decode), (4, 4, 4, true), "padded to four");

@@ -9,7 +9,7 @@ use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, Logits, Want};
 use crate::cuda::bucket::Buckets;
 use crate::cuda::decoder::machine::Machine;
 use crate::cuda::driver::Driver;
-use crate::cuda::image::{Filler, Piece, Step};
+use crate::cuda::image::{Filler, Step};
 use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::kernel::{Span, layout};
 use crate::cuda::plan::{self, Limits, Plan};
@@ -150,12 +150,7 @@ impl<D: Driver> Pair<D> {
     pub(super) fn step(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Outcome {
         let step = self.fill(batch, picks).unwrap();
         let machine = &self.machine;
-        let (from, to) = (bytemuck::cast_slice::<u64, u8>(&self.upload), machine.layout());
-        for Piece { first, width, pitch, rows } in machine.image.pieces(&step) {
-            for first in (0..rows).map(|row| first + row * pitch) {
-                machine.driver.upload(&from[first..first + width], to.slice(first, width).unwrap()).unwrap();
-            }
-        }
+        machine.lay(bytemuck::cast_slice(&self.upload), &step).unwrap();
         machine.run(&step, machine.grid(&step)).unwrap();
         let mut results = vec![0; machine.results().len()];
         machine.driver.download(machine.results(), &mut results).unwrap();

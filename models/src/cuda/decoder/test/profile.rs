@@ -1,7 +1,7 @@
 //! Timed steps: they compute the same, and all of their time is somebody's.
 
 use super::pair::{Outcome, Pair};
-use super::{BF16, GREEDY, save};
+use super::{BF16, save};
 use crate::batch::Want;
 use crate::cuda::decoder::profiler::Profiler;
 use crate::cuda::driver::Driver;
@@ -12,6 +12,7 @@ use crate::cuda::source::Source;
 use crate::cuda::toy::{self, distance, llama};
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
+use crate::sampler::Pick;
 
 /// Launches of each kind but products and attention; none for adapters where no row has one.
 fn expected(config: &DecoderConfig, adapters: bool) -> [(Work, usize); 6] {
@@ -30,7 +31,7 @@ fn expected(config: &DecoderConfig, adapters: bool) -> [(Work, usize); 6] {
 /// One step of two rows, one of them greedy.
 fn step<D: Driver>(pair: &mut Pair<D>, rows: &[(usize, usize, Want); 2]) -> Outcome {
     let batch = pair.batch(rows);
-    pair.step(&batch, &[None, Some(GREEDY)])
+    pair.step(&batch, &[None, Some(Pick::GREEDY)])
 }
 
 /// Each launch was timed once, each for itself.

@@ -4,8 +4,7 @@ use std::fmt;
 
 use super::{Need, Serving};
 use crate::batch::BLOCK;
-
-const GIB: f64 = (1u64 << 30) as f64;
+use crate::cuda::plan::gib;
 
 /// Learning does not fit on a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,8 +71,4 @@ impl Shortage {
         let ways: Vec<String> = ways.into_iter().flatten().collect();
         if ways.is_empty() { "take a smaller model or a larger card".to_owned() } else { ways.join(", or ") }
     }
-}
-
-fn gib(bytes: usize) -> String {
-    format!("{:.2} GiB", bytes as f64 / GIB)
 }

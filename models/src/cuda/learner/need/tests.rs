@@ -124,21 +124,10 @@ fn shortage_of(config: &DecoderConfig, tune: &Tune, passes: Passes, usable: usiz
 
 /// The shape of Qwen2.5-7B, an adapter of rank 64, packs of four trajectories, and 64 rollouts at a time.
 fn seven() -> (DecoderConfig, Tune, Passes, Rollouts) {
-    let config = DecoderConfig {
-        vocab: 152_064,
-        hidden: 3584,
-        layers: 28,
-        heads: 28,
-        kv_heads: 4,
-        head_dim: 128,
-        ffn: 18_944,
-        context: 32_768,
-        ..qwen2()
-    };
     let tune = Tune::Lora(Lora { rank: 64, alpha: 128.0, targets: Module::ALL.to_vec(), seed: 1 });
     let limits = Limits { rows: 64, tokens: 512, context: 32_768 };
     let rollouts = Rollouts { limits, processors: 132, longest: 4096, kv: None };
-    (config, tune, Passes { tokens: 16_384, longest: 4096 }, rollouts)
+    (plan::tests::seven(), tune, Passes { tokens: 16_384, longest: 4096 }, rollouts)
 }
 
 #[test]
