@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 use waymark_models::cuda::graphs::GraphUse;
 use waymark_models::sampler::{Pick, Sampler};
@@ -60,6 +61,8 @@ pub(super) struct Core {
     graphs: GraphUse,
     lost: bool,
     pub(super) flight: Option<Flight>,
+    /// When the last pass ended, until the next one begins or there is nothing to do.
+    pub(super) landed: Option<Instant>,
     /// Of readers to whom something was delivered.
     pub(super) wakers: Vec<Waker>,
 }
@@ -96,6 +99,7 @@ impl Core {
             graphs: GraphUse::default(),
             lost: false,
             flight: None,
+            landed: None,
             wakers: Vec::new(),
             backend,
         };
@@ -342,6 +346,7 @@ impl Core {
 
     /// Before the thread goes to sleep.
     pub(super) fn rest(&mut self) {
+        self.landed = None;
         self.wake();
         self.audit();
         self.gauge();

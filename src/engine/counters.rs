@@ -36,6 +36,8 @@ impl Gauge {
 
 /// Seconds a step may take: from a mock's microseconds to a long prefill on a CPU.
 const STEP_SECONDS: &[f64] = &[0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+/// Seconds between two passes: what a step costs on this thread, beside the backend.
+const GAP_SECONDS: &[f64] = &[1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.05];
 /// Seconds a session may wait for its first step.
 const QUEUE_SECONDS: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
 /// Rows in a step.
@@ -81,6 +83,9 @@ pub struct Counters {
     pub invariant_violations_total: Counter,
     /// Seconds per step: plan, forward pass, sampling, delivery.
     pub step_seconds: Histogram,
+    /// Seconds from the end of a pass to the beginning of the next, where one follows the other at once: what the step costs
+    /// on this thread. A pass on a device counts as begun when all of it is in line there.
+    pub gap_seconds: Histogram,
     /// Seconds from the request to its first step, per turn.
     pub queue_seconds: Histogram,
     /// Rows per step.
@@ -128,6 +133,7 @@ impl Counters {
             graph_refusals_total: Counter::default(),
             invariant_violations_total: Counter::default(),
             step_seconds: Histogram::new(STEP_SECONDS),
+            gap_seconds: Histogram::new(GAP_SECONDS),
             queue_seconds: Histogram::new(QUEUE_SECONDS),
             batch_rows: Histogram::new(BATCH_ROWS),
             blocks_free: Gauge::default(),

@@ -165,13 +165,21 @@ impl Core {
     /// Begins the pass of the batch as it is.
     fn launch(&mut self) -> Result<(), String> {
         let Self { backend, batch, picks, output, .. } = self;
-        contain(|| backend.submit(batch, picks, output))
+        let began = Instant::now();
+        let submitted = contain(|| backend.submit(batch, picks, output));
+        if let Some(landed) = self.landed.take() {
+            let gap = if self.backend.overlaps() { landed.elapsed() } else { began - landed };
+            self.counters.gap_seconds.observe(gap.as_secs_f64());
+        }
+        submitted
     }
 
     /// Waits for the pass that was begun.
     fn collect(&mut self) -> Result<(), String> {
         let Self { backend, batch, output, .. } = self;
-        contain(|| backend.collect(output))?;
+        let collected = contain(|| backend.collect(output));
+        self.landed = Some(Instant::now());
+        collected?;
         let drawn = output.drawn.iter().flatten().count();
         if output.logits.rows() + drawn < batch.logit_rows() {
             return Err(format!("{} rows of logits for {}", output.logits.rows(), batch.logit_rows() - drawn));

@@ -261,6 +261,7 @@ async fn metrics_show_the_engine_and_the_requests() {
         "waymark_prefill_tokens_recomputed_total 0",
         "waymark_prefix_cache_hit_tokens_total ",
         "waymark_step_seconds_bucket{le=\"+Inf\"} ",
+        "waymark_gap_seconds_count ",
         "waymark_queue_seconds_count ",
         "waymark_batch_rows_count ",
         "waymark_blocks_free ",

@@ -23,6 +23,11 @@ impl Collector for EngineCollector {
         }
         for (name, help, snapshot) in [
             ("step_seconds", "Seconds per step of the engine", counters.step_seconds.snapshot()),
+            (
+                "gap_seconds",
+                "Seconds from the end of a pass to the beginning of the next",
+                counters.gap_seconds.snapshot(),
+            ),
             ("queue_seconds", "Seconds a turn waits for its first step", counters.queue_seconds.snapshot()),
             ("batch_rows", "Rows per step", counters.batch_rows.snapshot()),
         ] {

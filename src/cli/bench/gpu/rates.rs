@@ -9,7 +9,7 @@ use waymark_models::sampler::SamplingParams;
 
 use super::report::Rate;
 use super::shape::{Best, Shape};
-use crate::engine::{Engine, Generate, Origin, Session, SessionOptions};
+use crate::engine::{Engine, Generate, HistogramSnapshot, Origin, Session, SessionOptions};
 
 /// What is measured at.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ pub(super) async fn decode(
     rates: &mut Vec<Rate>,
 ) -> anyhow::Result<()> {
     for &count in sequences {
-        let mut rate = 0.0_f64;
+        let (mut rate, gaps) = (0.0_f64, Gaps::of(engine));
         for round in 0..setting.rounds {
             let (_, tokens) = run(engine, shape, count, setting, round as u64).await?;
             rate = rate.max(together(&tokens));
@@ -42,7 +42,7 @@ pub(super) async fn decode(
         // On average half of what is decoded is there already.
         let context = setting.prompt + setting.tokens / 2;
         let floor = best.map(|best| shape.decode_floor(count, context, best) * rate / count as f64);
-        rates.push(line(shape, count, setting, rate, floor));
+        rates.push(Rate { gap: gaps.mean(engine), ..line(shape, count, setting, rate, floor) });
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ pub(super) async fn prefill(
     setting: Setting,
     best: Option<Best>,
 ) -> anyhow::Result<Rate> {
-    let mut seconds = f64::INFINITY;
+    let (mut seconds, gaps) = (f64::INFINITY, Gaps::of(engine));
     for round in 0..setting.rounds {
         let setting = Setting { tokens: 1, ..setting };
         let (start, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
@@ -64,12 +64,28 @@ pub(super) async fn prefill(
     }
     let rate = (sequences * setting.prompt) as f64 / seconds;
     let floor = best.map(|best| shape.prefill_floor(sequences, setting.prompt, best) / seconds);
-    Ok(line(shape, sequences, setting, rate, floor))
+    Ok(Rate { gap: gaps.mean(engine), ..line(shape, sequences, setting, rate, floor) })
+}
+
+/// The time between passes, from a moment on.
+struct Gaps(HistogramSnapshot);
+
+impl Gaps {
+    fn of(engine: &Engine) -> Self {
+        Self(engine.counters().gap_seconds.snapshot())
+    }
+
+    /// Milliseconds in the mean since then, if there was one.
+    fn mean(&self, engine: &Engine) -> Option<f64> {
+        let Self(now) = Self::of(engine);
+        let count = now.count() - self.0.count();
+        (count > 0).then(|| (now.sum - self.0.sum) * 1e3 / count as f64)
+    }
 }
 
 fn line(shape: &Shape, sequences: usize, setting: Setting, rate: f64, of_floor: Option<f64>) -> Rate {
     let Setting { prompt, graphs, .. } = setting;
-    Rate { shape: shape.name.clone(), sequences, prompt, graphs, tokens_per_second: rate, of_floor }
+    Rate { shape: shape.name.clone(), sequences, prompt, graphs, tokens_per_second: rate, of_floor, gap: None }
 }
 
 /// Tokens per second while all sequences decode: from the moment the last has its first token to the moment the first has

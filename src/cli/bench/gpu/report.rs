@@ -127,6 +127,9 @@ pub(super) struct Rate {
     /// The least time the card needs by its ceilings, as a share of the time it took.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) of_floor: Option<f64>,
+    /// Milliseconds from the end of a pass to the moment when all of the next is in line, in the mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gap: Option<f64>,
 }
 
 /// The agentic load, one way of serving it.
@@ -263,14 +266,16 @@ impl Report {
             }
             writeln!(
                 out,
-                "{name:8} {:>14} {:>10} {:>7} {:>7} {:>12} {:>9}",
-                "shape", "sequences", "prompt", "graphs", "tokens/s", "of floor"
+                "{name:8} {:>14} {:>10} {:>7} {:>7} {:>12} {:>9} {:>7}",
+                "shape", "sequences", "prompt", "graphs", "tokens/s", "of floor", "gap ms"
             )?;
             for rate in rates {
                 let graphs = if rate.graphs { "on" } else { "off" };
                 let floor = rate.of_floor.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
+                let gap = rate.gap.map_or_else(|| "-".to_owned(), |gap| format!("{gap:.3}"));
                 let Rate { shape, sequences, prompt, tokens_per_second: rate, .. } = rate;
-                writeln!(out, "{:8} {shape:>14} {sequences:>10} {prompt:>7} {graphs:>7} {rate:>12.1} {floor:>9}", "")?;
+                write!(out, "{:8} {shape:>14} {sequences:>10} {prompt:>7} {graphs:>7} {rate:>12.1}", "")?;
+                writeln!(out, " {floor:>9} {gap:>7}")?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::*;
 /// A card's rate, replayed.
 fn rate(shape: &str, sequences: usize, tokens_per_second: f64, of_floor: f64) -> Rate {
     let shape = shape.to_owned();
-    Rate { shape, sequences, prompt: 128, graphs: true, tokens_per_second, of_floor: Some(of_floor) }
+    Rate { shape, sequences, prompt: 128, graphs: true, tokens_per_second, of_floor: Some(of_floor), gap: None }
 }
 
 fn compared(over: &str, holds: bool) -> Agreement {
