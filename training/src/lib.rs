@@ -18,7 +18,7 @@
 //! | [`reward`] | what trajectories are worth |
 //! | [`rollout`] | questions answered by the policy as it is |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
-//! | [`sample`], [`store`] | trajectories as they are kept |
+//! | [`sample`], [`store`], [`shelf`] | trajectories as they are kept, and where |
 //! | [`sft`] | learning from given trajectories |
 
 pub mod advantage;
@@ -43,6 +43,7 @@ pub mod run;
 pub mod sample;
 pub mod schedule;
 pub mod sft;
+pub mod shelf;
 pub mod store;
 
 pub use error::TrainError;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use waymark::agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
-use waymark::engine::Engine;
+use waymark::engine::{Engine, Lease};
 use waymark::evaluate::{self, Question};
 use waymark::metric::Cost;
 use waymark_index::Manifest;
@@ -63,6 +63,13 @@ pub struct Plan<'a> {
     pub cost: Cost,
 }
 
+impl Plan<'_> {
+    /// The seed of the rollout at `place`, where those of a question lie side by side.
+    pub fn seed_of(&self, place: usize) -> u64 {
+        order::seed(self.seed ^ self.step.rotate_left(32), "rollout", place as u64)
+    }
+}
+
 /// A trajectory with the group it belongs to, and what evaluation says of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rollout {
@@ -102,10 +109,15 @@ pub async fn serve(policy: &Policy, engine: &Engine, exchange: &Path, learner: &
             None
         }
     };
+    Ok(unhurried(policy, lease))
+}
+
+/// `policy` as it makes rollouts: not guided, with the adapter that `lease` holds, and bounded by tokens alone, since many
+/// episodes share the machine, and a clock would make them differ.
+pub fn unhurried(policy: &Policy, lease: Option<Lease>) -> Policy {
     let mut policy = Policy { lease, guided: false, ..policy.clone() };
-    // Bounded by tokens alone: many episodes share the machine, and a clock would make them differ.
     policy.budget.seconds = 86_400.0;
-    Ok(policy)
+    policy
 }
 
 /// Lets `policy` answer, as it is served, the questions that the fields are measured with, once each. Always with the same
@@ -189,7 +201,7 @@ async fn one(
     plan: &Plan<'_>,
     place: usize,
 ) -> Result<Played, AgentError> {
-    let seed = order::seed(plan.seed ^ plan.step.rotate_left(32), "rollout", place as u64);
+    let seed = plan.seed_of(place);
     let options = EpisodeOptions {
         id: Some(format!("step-{}-{}-{}", plan.step, place / plan.group, place % plan.group)),
         sampling: plan.sampling.clone(),

@@ -38,11 +38,16 @@ impl Asked {
 
 /// What a run is known by: it goes on only if all of it is the same.
 pub(super) fn facts(command: &str, recipe: &Recipe, more: &[(&str, Value)]) -> anyhow::Result<String> {
+    Ok(toml::to_string_pretty(&table(command, recipe, more)?)?)
+}
+
+/// What anything is known by that a command makes by a recipe.
+pub(super) fn table(command: &str, recipe: &Recipe, more: &[(&str, Value)]) -> anyhow::Result<Table> {
     let mut table = Table::new();
     table.insert("command".into(), command.into());
     table.extend(more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     table.insert("recipe".into(), Value::try_from(recipe)?);
-    Ok(toml::to_string_pretty(&table)?)
+    Ok(table)
 }
 
 /// That a card learns, for [`facts`]: it rounds otherwise than a processor, so that no run goes on on the other.
@@ -70,10 +75,7 @@ pub(super) fn take(
     learner: &mut Learner,
 ) -> anyhow::Result<(Option<Table>, String)> {
     let named = || format!("{flag} {}", dir.display());
-    let dir = product::policy_dir(dir);
-    let policy = Policy::open(&dir).with_context(named)?;
-    let (own, wanted) = (policy.protocol.name(), recipe.policy()?.protocol.name());
-    ensure!(own == wanted, "{}: its protocol is {own}, the recipe has {wanted}", named());
+    let (dir, policy) = policy(flag, dir, recipe)?;
     let values = match recipe.adapter {
         Some(_) => take_adapter(&policy, recipe, base, learner),
         None => take_weights(&dir, &policy, base, learner),
@@ -82,22 +84,43 @@ pub(super) fn take(
     Ok((policy.training, hash))
 }
 
-/// Takes over a policy's adapter. Returns the file it is in.
-fn take_adapter(policy: &Policy, recipe: &Recipe, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
+/// The policy of the policy or run at `dir`, which `flag` named, and its directory. It speaks the recipe's protocol.
+pub(super) fn policy(flag: &str, dir: &Path, recipe: &Recipe) -> anyhow::Result<(PathBuf, Policy)> {
+    let named = || format!("{flag} {}", dir.display());
+    let own = product::policy_dir(dir);
+    let policy = Policy::open(&own).with_context(named)?;
+    let (spoken, wanted) = (policy.protocol.name(), recipe.policy()?.protocol.name());
+    ensure!(spoken == wanted, "{}: its protocol is {spoken}, the recipe has {wanted}", named());
+    Ok((own, policy))
+}
+
+/// The adapter of a policy, if it belongs to the recipe's base model, which calls itself `base`.
+pub(super) fn adapter<'a>(policy: &'a Policy, recipe: &Recipe, base: &str) -> anyhow::Result<&'a PathBuf> {
     if let Some(other) = &policy.base {
-        let same = *other == recipe.base || *other == base.name;
+        let same = *other == recipe.base || other == base;
         ensure!(same, "it belongs to the base model {other}, the recipe has {}", recipe.base);
     }
-    let adapter = policy.adapter_dir.as_ref().context("it has no adapter")?;
+    policy.adapter_dir.as_ref().context("it has no adapter")
+}
+
+/// Takes over a policy's adapter. Returns the file it is in.
+fn take_adapter(policy: &Policy, recipe: &Recipe, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
+    let adapter = adapter(policy, recipe, &base.name)?;
     learner.load_adapter(adapter)?;
     Ok(adapter.join("adapter_model.safetensors"))
 }
 
-/// Takes over all weights of the policy in `dir`. Returns the file they are in.
-fn take_weights(dir: &Path, policy: &Policy, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
+/// The checkpoint of the policy in `dir`, all of whose weights were learnt.
+pub(super) fn weights(dir: &Path, policy: &Policy) -> anyhow::Result<PathBuf> {
     let model = product::model_dir(dir);
     let whole = policy.adapter_dir.is_none() && model.is_dir();
     ensure!(whole, "it has an adapter or nothing, while the recipe learns all weights: give the recipe its [adapter]");
+    Ok(model)
+}
+
+/// Takes over all weights of the policy in `dir`. Returns the file they are in.
+fn take_weights(dir: &Path, policy: &Policy, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
+    let model = weights(dir, policy)?;
     let Checkpoint { weights, tokenizer, .. } = Checkpoint::open(&model)?;
     let same = hash::vocabulary(&tokenizer) == base.vocabulary;
     ensure!(same, "its vocabulary is not that of the recipe's base model {}", base.name);

@@ -16,6 +16,7 @@ use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
 use super::rolling::Rolling;
+use super::sheet::Aside;
 use crate::dpo::{self, Campaign, Goal};
 use crate::ledger::Ledger;
 use crate::recipe::Recipe;
@@ -48,6 +49,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     asking: Asking,
 
+    #[command(flatten)]
+    aside: Aside,
+
     /// The run's folder.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
@@ -70,8 +74,8 @@ impl Args {
         let recipe = self.asked.open()?;
         let settings = recipe.dpo(&self.asked.recipe)?;
         let device = self.rolling.device(&recipe)?;
-        let sheets = self.asking.sheets("dpo.validation", settings.validation)?;
-        let team = self.machine.team();
+        let sheets = self.aside.divide(self.asking.sheets()?, "dpo.validation", settings.validation)?;
+        let team = self.machine.host.team();
         let policy = recipe.policy()?;
         let opened = self.machine.open(&recipe)?;
         let guest = self.rolling.guest(&recipe, settings.concurrent, device, &self.machine);
@@ -87,9 +91,10 @@ impl Args {
         let measured = settings.reference == Reference::Initial;
         let initial = if measured { learner.values().to_vec() } else { Vec::new() };
         let exchange = tempfile::tempdir()?;
-        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine, planned))?;
+        let runtime =
+            self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine.host, planned))?;
         let trained = async {
-            let embedder = self.asking.embedder(&team, &self.machine)?;
+            let embedder = self.asking.embedder(&team, &self.machine.host)?;
             let stages = settings.stages.iter().zip(1..);
             let goals: Vec<Goal> =
                 stages.map(|(stage, number)| Goal::of(stage, number, settings, Arc::clone(&embedder))).collect();
@@ -131,6 +136,7 @@ impl Args {
         }
         let mut facts: Vec<(&str, Value)> = vec![("weights", base.id.clone().into())];
         facts.extend(over);
+        facts.extend(self.aside.facts()?);
         facts.extend(asked::device(learner));
         facts.push(("init", init.into()));
         let facts = asked::facts("dpo", recipe, &facts)?;

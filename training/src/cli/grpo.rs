@@ -18,6 +18,7 @@ use super::machine::{Base, Machine};
 use super::plan;
 use super::producer::Producer;
 use super::rolling::Rolling;
+use super::sheet::Aside;
 use crate::grpo::{Campaign, Goal};
 use crate::ledger::Ledger;
 use crate::recipe::{Grpo, Recipe, Reference};
@@ -58,6 +59,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     asking: Asking,
 
+    #[command(flatten)]
+    aside: Aside,
+
     /// The run's folder.
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
@@ -82,8 +86,8 @@ impl Args {
         let (taken, behind) = self.stages(settings)?;
         self.check_reference(settings)?;
         let device = self.rolling.device(&recipe)?;
-        let sheets = self.asking.sheets("grpo.validation", settings.validation)?;
-        let team = self.machine.team();
+        let sheets = self.aside.divide(self.asking.sheets()?, "grpo.validation", settings.validation)?;
+        let team = self.machine.host.team();
         let policy = recipe.policy()?;
         let opened = self.machine.open(&recipe)?;
         let guest = self.rolling.guest(&recipe, settings.concurrent, device, &self.machine);
@@ -96,9 +100,10 @@ impl Args {
         let (mut learner, base) = self.machine.learner(opened, &recipe, Arc::clone(&team), planned)?;
         let Begun { reference, origin } = self.begin(&recipe, settings, &base, &mut learner)?;
         let exchange = tempfile::tempdir()?;
-        let runtime = self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine, planned))?;
+        let runtime =
+            self.rolling.engine(&recipe, settings.concurrent, &team, device, (&self.machine.host, planned))?;
         let trained = async {
-            let embedder = self.asking.embedder(&team, &self.machine)?;
+            let embedder = self.asking.embedder(&team, &self.machine.host)?;
             let goal = |place| Goal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
             let goals: Vec<Goal> = taken.map(goal).collect();
             let supported = settings.routes.is_some() || goals.iter().any(|goal| goal.reward.needs_support());
@@ -141,6 +146,7 @@ impl Args {
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];
         facts.extend(over);
+        facts.extend(self.aside.facts()?);
         facts.extend(asked::device(learner));
         facts.extend([("init", Value::String(origin.init)), ("reference", Value::String(origin.compared))]);
         let facts = asked::facts("grpo", recipe, &facts)?;

@@ -20,7 +20,7 @@ Example:
   train keep runs/stage1/samples.jsonl --dataset 2wiki_train --searches 2-3 --out kept.jsonl
   train sft --recipe training/recipes/routerag-smollm2.toml --init runs/sft --data kept.jsonl --out runs/kept")]
 pub(crate) struct Args {
-    /// Files of samples, as `train grpo` writes them.
+    /// Files of samples, as `train rollout` and `train grpo` write them.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use waymark::cli::assembly;
-use waymark::config::{Device, Size, cores};
+use waymark::config::{Device, Size};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::gradient::{Learner, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
 use super::card::{Planned, Seen, Work};
+use super::host::Host;
 use crate::hash;
 use crate::product;
 use crate::recipe::Recipe;
@@ -24,10 +25,6 @@ pub(super) struct Machine {
     #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     device: Device,
 
-    /// Threads that compute; 0 takes one per core.
-    #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
-    pub(super) threads: usize,
-
     /// Memory that a pass may take, such as `6GiB`: layers whose activations do not fit are computed again in the
     /// backward pass. Without it all are kept. On a card, where all are computed again, memory of the card for everything:
     /// weights, the adapter, the longest pass, and the engine where it rolls out on the same one. With `--dry-run` no card
@@ -35,9 +32,8 @@ pub(super) struct Machine {
     #[arg(long, env = "WAYMARK_TRAIN_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
 
-    /// Where downloaded weights are kept; the user's cache directory when not given.
-    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
-    pub(super) cache: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) host: Host,
 }
 
 impl Machine {
@@ -47,14 +43,9 @@ impl Machine {
             || self.device == other && self.device != Device::Cpu
     }
 
-    /// Its threads.
-    pub(super) fn team(&self) -> Arc<Team> {
-        Arc::new(Team::new(if self.threads == 0 { cores() } else { self.threads }))
-    }
-
     /// The recipe's base model, of which nothing is loaded yet.
     pub(super) fn open(&self, recipe: &Recipe) -> anyhow::Result<Opened> {
-        let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.cache.clone())?;
+        let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.host.cache.clone())?;
         let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
         ensure!(flaw.is_none(), flaw.unwrap_or_default());
         Ok(Opened { checkpoint, path })

@@ -8,13 +8,16 @@ mod dpo;
 mod eval;
 mod field;
 mod grpo;
+mod host;
 mod keep;
 mod machine;
 mod plan;
 mod producer;
 mod report;
 mod rolling;
+mod rollout;
 mod sft;
+mod sheet;
 mod show;
 
 use clap::{Parser, Subcommand};
@@ -38,6 +41,7 @@ The way to a policy:
   train grpo --recipe training/recipes/routerag-smollm2.toml --init runs/sft --stage 1 \\
              --questions questions.jsonl --index corpus.index --out runs/stage1
   train dpo  --help                               or learn from preferences instead: TeaRAG, EVO-RAG
+  train rollout --help; train keep --help         or imitate what it gets right by itself
   train eval --policy runs/stage1/policy --questions eval.jsonl --index corpus.index
   train show runs/stage1/samples.jsonl            read a trajectory
   waymark serve --policy runs/stage1/policy --index corpus.index
@@ -55,6 +59,8 @@ enum Command {
     Grpo(grpo::Args),
     /// Learn from preferences between its own trajectories.
     Dpo(dpo::Args),
+    /// Let a policy answer questions as in training, and keep what it did.
+    Rollout(rollout::Args),
     /// Keep its own trajectories that were right, to learn from them.
     Keep(keep::Args),
     /// Measure a policy.
@@ -77,6 +83,7 @@ impl Cli {
             Command::Sft(args) => args.run(log),
             Command::Grpo(args) => args.run(log),
             Command::Dpo(args) => args.run(log),
+            Command::Rollout(args) => args.run(log),
             Command::Keep(args) => args.run(),
             Command::Eval(args) => args.run(log),
             Command::Report(args) => args.run(),

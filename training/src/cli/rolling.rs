@@ -11,6 +11,7 @@ use waymark_models::Arithmetic;
 use waymark_models::kernel::Team;
 
 use super::card::{Guest, Planned};
+use super::host::Host;
 use super::machine::Machine;
 use crate::recipe::Recipe;
 
@@ -46,6 +47,11 @@ impl Rolling {
         rolls_on(self.rollout_device, recipe)
     }
 
+    /// What makes rollouts of which nothing is learnt.
+    pub(super) fn served(&self) -> DeviceConfig {
+        DeviceConfig::of(self.rollout_device)
+    }
+
     /// The engine that makes so many rollouts at the same time, where the card that learns makes them too.
     pub(super) fn guest(
         &self,
@@ -55,7 +61,9 @@ impl Rolling {
         machine: &Machine,
     ) -> Option<Guest> {
         let kv = self.kv_bytes.map(|size| size.0);
-        machine.is_also(device.device).then(|| Guest { model: self.model(recipe, concurrent, device, machine), kv })
+        machine
+            .is_also(device.device)
+            .then(|| Guest { model: self.model(recipe, concurrent, device, &machine.host), kv })
     }
 
     /// The engine that makes the rollouts, so many at the same time; on a card that learns in the memory that was planned
@@ -66,26 +74,26 @@ impl Rolling {
         concurrent: usize,
         team: &Arc<Team>,
         mut device: DeviceConfig,
-        (machine, planned): (&Machine, Option<&Planned>),
+        (host, planned): (&Host, Option<&Planned>),
     ) -> anyhow::Result<Runtime> {
         if let Some(engine) = planned.and_then(|planned| planned.need.engine) {
             device.share = 1.0;
             device.blocks = Some(engine.plan.blocks);
         }
-        let model = ModelConfig { threads: team.threads(), ..self.model(recipe, concurrent, device, machine) };
+        let model = ModelConfig { threads: team.threads(), ..self.model(recipe, concurrent, device, host) };
         Ok(assembly::runtime(&model, Arc::clone(team), None)?.0)
     }
 
     /// What the engine computes with.
-    fn model(&self, recipe: &Recipe, concurrent: usize, device: DeviceConfig, machine: &Machine) -> ModelConfig {
+    fn model(&self, recipe: &Recipe, concurrent: usize, device: DeviceConfig, host: &Host) -> ModelConfig {
         // The learner's, so that both say the same; a card computes in bf16 whatever is asked.
         let rounded = Some(recipe.arithmetic).filter(|arithmetic| *arithmetic != Arithmetic::F32);
         ModelConfig {
             mock_step: Duration::ZERO,
             weights: Some(recipe.base.clone()),
-            cache: machine.cache.clone(),
+            cache: host.cache.clone(),
             device: device.with(rounded),
-            threads: machine.threads,
+            threads: host.threads,
             kv_bytes: self.kv_bytes(),
             kv_reserve: false,
             max_batch: concurrent,

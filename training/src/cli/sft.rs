@@ -64,7 +64,7 @@ impl Args {
         if let Some(planned) = planned.as_ref().filter(|planned| self.asked.dry_run && planned.is_unasked()) {
             return plan::unasked(&recipe, opened.checkpoint.weights.config(), planned);
         }
-        let (mut learner, base) = self.machine.learner(opened, &recipe, self.machine.team(), planned.as_ref())?;
+        let (mut learner, base) = self.machine.learner(opened, &recipe, self.machine.host.team(), planned.as_ref())?;
         let protocol = recipe.policy()?.protocol.name();
         let fit = Fit { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
         let lessons = self.lessons(&recipe, settings, &fit)?;

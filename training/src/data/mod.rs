@@ -10,7 +10,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`recipe`], [`course`], [`builder`], [`report`] | from a recipe to samples |
-//! | [`output`], [`facts`], [`taught`] | where they are kept, what they were made by, and the questions they are about |
+//! | [`output`], [`taught`] | where they are kept, and the questions they are about |
 //! | [`question`], [`corpus`], [`guard`] | the rows that are read, and what is kept out |
 //! | [`lesson`], [`chain`], [`compare`], [`single`], [`compose`], [`person`], [`kin`], [`work`], [`relation`] | from rows to lessons |
 //! | [`teacher`], [`reading`], [`phrase`], [`text`] | from lessons to turns |
@@ -22,7 +22,6 @@ pub mod compare;
 pub mod compose;
 pub mod corpus;
 pub mod course;
-pub mod facts;
 pub mod guard;
 pub mod kin;
 pub mod lesson;

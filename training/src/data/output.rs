@@ -1,16 +1,16 @@
 //! The two files that a build writes: samples to learn from, and samples held out.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::facts;
 use crate::run::RunError;
 use crate::sample::Sample;
-use crate::store::{Samples, StoreError, Writer};
+use crate::shelf::{Shelf, ShelfError, folder};
+use crate::store::{Samples, StoreError};
 
 /// Why samples cannot be written where they should be.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,9 @@ pub enum OutputError {
         /// Why.
         source: io::Error,
     },
+    /// One of the two files cannot be written.
+    #[error(transparent)]
+    Shelf(#[from] ShelfError),
     /// A file of samples cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -36,34 +39,6 @@ pub enum OutputError {
         out: PathBuf,
         /// The other.
         held: PathBuf,
-    },
-    /// Another process writes there.
-    #[error("{}: another process is writing it", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file is there, and what made it is not known.
-    #[error("{}: it is there, and no facts beside it say what made it: give another file", path.display())]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The facts beside a file cannot be read.
-    #[error("{}: {reason}", path.display())]
-    Facts {
-        /// The file of facts.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A file was made by something else.
-    #[error("{} was made otherwise: {differs}; ask for the same, or give another file", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-        /// What differs.
-        differs: String,
     },
     /// A question that is held out is learnt as well.
     #[error("question {question} of {dataset} is in {} and in {}", out.display(), held.display())]
@@ -105,13 +80,11 @@ struct Questions {
 /// The two files, held by this process alone. No question is ever in both.
 #[derive(Debug)]
 pub struct Output {
-    out: Writer,
-    held: Writer,
+    out: Shelf,
+    held: Shelf,
     /// Ids of all samples.
     samples: HashSet<String>,
     questions: HashMap<String, Questions>,
-    /// Closing them gives the locks back, and so does the end of the process, whatever ends it.
-    _locks: [File; 2],
 }
 
 impl Output {
@@ -127,18 +100,16 @@ impl Output {
         if whole(out)? == whole(held)? || whole(&out.with_extension(""))? == whole(&held.with_extension(""))? {
             return Err(OutputError::Same { out: out.to_owned(), held: held.to_owned() });
         }
-        let locks = [lock(out)?, lock(held)?];
-        for (path, kind) in [(out, "learnt"), (held, "held out")] {
+        let shelf = |path, kind: &str| {
             let mut facts = facts.clone();
             facts.insert("kind".into(), Value::String(kind.into()));
-            facts::hold(path, &facts)?;
-        }
+            Shelf::open(path, &facts)
+        };
         let mut output = Output {
-            out: Writer::open(out)?,
-            held: Writer::open(held)?,
+            out: shelf(out, "learnt")?,
+            held: shelf(held, "held out")?,
             samples: HashSet::new(),
             questions: HashMap::new(),
-            _locks: locks,
         };
         for (path, place) in [(out, Place::Learnt), (held, Place::Held)] {
             for sample in Samples::open(path)? {
@@ -207,10 +178,6 @@ impl Output {
     }
 }
 
-fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// A path without detours, whether the file is there or not.
 fn whole(path: &Path) -> Result<PathBuf, OutputError> {
     if let Ok(path) = path.canonicalize() {
@@ -220,24 +187,12 @@ fn whole(path: &Path) -> Result<PathBuf, OutputError> {
     Ok(folder.join(path.file_name().unwrap_or_default()))
 }
 
-/// Keeps other processes from writing `path` until the lock is dropped.
-fn lock(path: &Path) -> Result<File, OutputError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.lock"));
-    let file = File::options().create(true).truncate(false).write(true).open(&beside);
-    let file = file.map_err(OutputError::io(&beside))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OutputError::Busy { path: path.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(OutputError::io(&beside)(error)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::sample::{Task, tests::trajectory};
+    use crate::store::Writer;
 
     fn sample(question: &str, variant: usize) -> Sample {
         let task = Task { question_id: question.into(), dataset: "d".into(), ..Task::default() };
@@ -254,7 +209,7 @@ mod tests {
         let (out, held) = (dir.path().join("new/samples.jsonl"), dir.path().join("held.jsonl"));
         let mut output = Output::open(&out, &held, &facts(1)).unwrap();
         let busy = Output::open(&dir.path().join("other.jsonl"), &held, &facts(1)).unwrap_err();
-        assert!(matches!(busy, OutputError::Busy { .. }), "{busy}");
+        assert!(matches!(busy, OutputError::Shelf(ShelfError::Busy { .. })), "{busy}");
         output.append(&sample("a", 0), Place::Learnt).unwrap();
         output.append(&sample("b", 0), Place::Held).unwrap();
         drop(output);

@@ -6,47 +6,57 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::output::OutputError;
+use super::ShelfError;
 use crate::run::durable;
 
 /// Differences that are told.
 const TOLD: usize = 4;
 
 /// Where the facts of `samples.jsonl` lie: in `samples.facts.toml`.
-pub fn beside(samples: &Path) -> PathBuf {
+pub(super) fn beside(samples: &Path) -> PathBuf {
     samples.with_extension("facts.toml")
 }
 
-/// Checks that `samples`, if there are any, were made by `facts`, and writes them down where nothing was made yet.
+/// Checks that `samples`, if there are any, were made by `facts`. Whether there are any.
 ///
 /// # Errors
-/// [`OutputError::Unknown`] where nothing says what made them, [`OutputError::Changed`] where it was something else, and
+/// [`ShelfError::Unknown`] where nothing says what made them, [`ShelfError::Changed`] where it was something else, and
 /// what the file system refuses.
-pub fn hold(samples: &Path, facts: &Table) -> Result<(), OutputError> {
+pub(super) fn check(samples: &Path, facts: &Table) -> Result<bool, ShelfError> {
     let path = beside(samples);
-    let made = fs::metadata(samples).is_ok_and(|file| file.len() > 0);
-    if made {
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(OutputError::Unknown { path: samples.to_owned() });
-            }
-            text => text.map_err(OutputError::io(&path))?,
-        };
-        let before: Table =
-            toml::from_str(&text).map_err(|error| OutputError::Facts { path, reason: error.to_string() })?;
-        let mut differs = differences(&before, facts);
-        if differs.is_empty() {
-            return Ok(());
-        }
-        let more = differs.len().saturating_sub(TOLD);
-        differs.truncate(TOLD);
-        if more > 0 {
-            differs.push(format!("and {more} more"));
-        }
-        return Err(OutputError::Changed { path: samples.to_owned(), differs: differs.join("; ") });
+    if !fs::metadata(samples).is_ok_and(|file| file.len() > 0) {
+        return Ok(false);
     }
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(ShelfError::Unknown { path: samples.to_owned() });
+        }
+        text => text.map_err(ShelfError::io(&path))?,
+    };
+    let before: Table = toml::from_str(&text).map_err(|error| ShelfError::Facts { path, reason: error.to_string() })?;
+    let mut differs = differences(&before, facts);
+    if differs.is_empty() {
+        return Ok(true);
+    }
+    let more = differs.len().saturating_sub(TOLD);
+    differs.truncate(TOLD);
+    if more > 0 {
+        differs.push(format!("and {more} more"));
+    }
+    Err(ShelfError::Changed { path: samples.to_owned(), differs: differs.join("; ") })
+}
+
+/// [Checks](check), and writes the facts down where nothing was made yet.
+///
+/// # Errors
+/// Those of the check, and what the file system refuses.
+pub(super) fn hold(samples: &Path, facts: &Table) -> Result<(), ShelfError> {
+    if check(samples, facts)? {
+        return Ok(());
+    }
+    let path = beside(samples);
     let text =
-        toml::to_string(facts).map_err(|error| OutputError::Facts { path: path.clone(), reason: error.to_string() })?;
+        toml::to_string(facts).map_err(|error| ShelfError::Facts { path: path.clone(), reason: error.to_string() })?;
     Ok(durable::write(&path, text.as_bytes())?)
 }
 
@@ -108,6 +118,6 @@ mod tests {
         assert!(error.contains("samples.jsonl") && error.contains("seed was 2, now it is 1"), "{error}");
         fs::remove_file(beside(&samples)).unwrap();
         let error = hold(&samples, &two).unwrap_err();
-        assert!(matches!(error, OutputError::Unknown { .. }), "{error}");
+        assert!(matches!(error, ShelfError::Unknown { .. }), "{error}");
     }
 }
