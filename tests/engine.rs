@@ -232,19 +232,21 @@ async fn thirty_two_clients_take_the_steps_of_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn time_between_passes_is_told_apart_from_their_own_and_from_rest() {
     let time = Duration::from_millis(20);
-    let engine = start(mock().with_time(time, Duration::ZERO), EngineConfig::default());
-    let mut session = session(&engine, &prompt(1, 20));
-    for _ in 0..2 {
-        run(&mut session, greedy(6)).await.unwrap();
-        session.append(&prompt(2, 3), Origin::Environment, false);
-        sleep(4 * time).await;
+    for backend in [mock(), mock().with_overlap()] {
+        let engine = start(backend.with_time(time, Duration::ZERO), EngineConfig::default());
+        let mut session = session(&engine, &prompt(1, 20));
+        for _ in 0..2 {
+            run(&mut session, greedy(6)).await.unwrap();
+            session.append(&prompt(2, 3), Origin::Environment, false);
+            sleep(4 * time).await;
+        }
+        let counters = engine.counters();
+        let (gaps, steps) = (counters.gap_seconds.snapshot(), counters.steps_total.get());
+        // The first pass of a turn comes after a rest.
+        assert_eq!(gaps.count(), steps - 2);
+        assert!(gaps.sum < time.as_secs_f64() * (steps - 2) as f64, "{gaps:?}");
+        assert!(counters.step_seconds.snapshot().sum >= time.as_secs_f64() * steps as f64);
     }
-    let counters = engine.counters();
-    let (gaps, steps) = (counters.gap_seconds.snapshot(), counters.steps_total.get());
-    // The first pass of a turn comes after a rest.
-    assert_eq!(gaps.count(), steps - 2);
-    assert!(gaps.sum < time.as_secs_f64() * (steps - 2) as f64, "{gaps:?}");
-    assert!(counters.step_seconds.snapshot().sum >= time.as_secs_f64() * steps as f64);
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ pub(super) struct Core {
     graphs: GraphUse,
     lost: bool,
     pub(super) flight: Option<Flight>,
-    /// When the last pass ended, until the next one begins or there is nothing to do.
+    /// When the last pass ended, until the next one begins, weights are loaded, or there is nothing to do.
     pub(super) landed: Option<Instant>,
     /// Of readers to whom something was delivered.
     pub(super) wakers: Vec<Waker>,
@@ -121,6 +121,7 @@ impl Core {
             Command::Stop(id) => self.stop(id),
             Command::Close(id) => self.close(id),
             Command::LoadAdapter { dir, reply } => {
+                self.landed = None;
                 // Nobody waits any more: the adapter would never be unloaded.
                 if let Err(Ok(adapter)) = reply.send(self.load_adapter(&dir)) {
                     self.retire(adapter);
@@ -128,7 +129,10 @@ impl Core {
             }
             Command::UnloadAdapter(adapter) => self.retire(adapter),
             // Who asked and waits no more has them all the same.
-            Command::ReplaceWeights { weights, reply } => drop(reply.send(self.replace_weights(&weights))),
+            Command::ReplaceWeights { weights, reply } => {
+                self.landed = None;
+                drop(reply.send(self.replace_weights(&weights)));
+            }
             Command::Snapshot(reply) => drop(reply.send(self.snapshot())),
             Command::Shutdown(_) => {}
         }

@@ -63,13 +63,6 @@ pub struct Plan<'a> {
     pub cost: Cost,
 }
 
-impl Plan<'_> {
-    /// The seed of the rollout at `place`, where those of a question lie side by side.
-    pub fn seed_of(&self, place: usize) -> u64 {
-        order::seed(self.seed ^ self.step.rotate_left(32), "rollout", place as u64)
-    }
-}
-
 /// A trajectory with the group it belongs to, and what evaluation says of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rollout {
@@ -201,7 +194,7 @@ async fn one(
     plan: &Plan<'_>,
     place: usize,
 ) -> Result<Played, AgentError> {
-    let seed = plan.seed_of(place);
+    let seed = order::seed(plan.seed ^ plan.step.rotate_left(32), "rollout", place as u64);
     let options = EpisodeOptions {
         id: Some(format!("step-{}-{}-{}", plan.step, place / plan.group, place % plan.group)),
         sampling: plan.sampling.clone(),

@@ -25,7 +25,7 @@ impl Collector for EngineCollector {
             ("step_seconds", "Seconds per step of the engine", counters.step_seconds.snapshot()),
             (
                 "gap_seconds",
-                "Seconds from the end of a pass to the beginning of the next",
+                "Seconds from the end of a pass to the beginning of the next, where one follows at once",
                 counters.gap_seconds.snapshot(),
             ),
             ("queue_seconds", "Seconds a turn waits for its first step", counters.queue_seconds.snapshot()),

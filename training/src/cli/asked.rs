@@ -118,12 +118,18 @@ pub(super) fn weights(dir: &Path, policy: &Policy) -> anyhow::Result<PathBuf> {
     Ok(model)
 }
 
+/// Refuses weights whose tokens are not those of the recipe's base model, which calls itself `base`.
+pub(super) fn same_vocabulary(learnt: &Checkpoint, vocabulary: &str, base: &str) -> anyhow::Result<()> {
+    let same = hash::vocabulary(&learnt.tokenizer) == vocabulary;
+    ensure!(same, "its vocabulary is not that of the recipe's base model {base}");
+    Ok(())
+}
+
 /// Takes over all weights of the policy in `dir`. Returns the file they are in.
 fn take_weights(dir: &Path, policy: &Policy, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
     let model = weights(dir, policy)?;
-    let Checkpoint { weights, tokenizer, .. } = Checkpoint::open(&model)?;
-    let same = hash::vocabulary(&tokenizer) == base.vocabulary;
-    ensure!(same, "its vocabulary is not that of the recipe's base model {}", base.name);
-    learner.load_weights(&weights)?;
+    let learnt = Checkpoint::open(&model)?;
+    same_vocabulary(&learnt, &base.vocabulary, &base.name)?;
+    learner.load_weights(&learnt.weights)?;
     Ok(model.join("model.safetensors"))
 }

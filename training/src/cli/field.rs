@@ -1,4 +1,4 @@
-//! What training by rewards or preferences asks: question files, each with the index that its questions are asked over.
+//! What policies are asked while they learn, and by `train rollout`: question files, each with the index that its questions are asked over.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What makes the rollouts of training: an engine, on a device and with memory of its own.
+//! What makes rollouts: an engine, on a device and with memory of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,13 @@ const KV: usize = 4 << 30;
 /// What makes the rollouts.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Rolling {
-    /// Memory for the KV cache of the rollouts, such as `4GiB`, which it is when not given. On the card that learns as well
-    /// it is by default what all rollouts of the recipe take that run at the same time; on a card of their own whatever is
-    /// left.
+    /// Memory for the KV cache of the rollouts, such as `4GiB`, which it is when not given. On a card it is by default
+    /// whatever is left; on one that learns as well, what all rollouts of the recipe take that run at the same time.
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE")]
     kv_bytes: Option<Size>,
 
-    /// What makes the rollouts: `cpu`, `cuda`, `cuda:N`, or `auto`. Where all weights are learnt it is the processor: a card
-    /// takes an adapter between two steps, but not new weights.
+    /// What makes the rollouts: `cpu`, `cuda`, `cuda:N`, or `auto`. While all weights are learnt it is the processor: a
+    /// card takes an adapter between two steps, but not new weights.
     #[arg(long, env = "WAYMARK_ROLLOUT_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     rollout_device: Device,
 }
@@ -50,6 +49,14 @@ impl Rolling {
     /// What makes rollouts of which nothing is learnt.
     pub(super) fn served(&self) -> DeviceConfig {
         DeviceConfig::of(self.rollout_device)
+    }
+
+    /// What such rollouts take, in words.
+    pub(super) fn memory(&self) -> String {
+        match (self.rollout_device, self.kv_bytes) {
+            (Device::Cuda(_), None) => "the card's".to_owned(),
+            _ => format!("the weights, and {:.1} GiB for the KV", self.kv_bytes() as f64 / (1u64 << 30) as f64),
+        }
     }
 
     /// The engine that makes so many rollouts at the same time, where the card that learns makes them too.

@@ -11,6 +11,7 @@ use waymark::cli::logging;
 use waymark::config::LogFormat;
 use waymark::evaluate::Question;
 use waymark::metric::Cost;
+use waymark_models::checkpoint::Checkpoint;
 
 use super::asked::{self, Asked};
 use super::bar::{Bar, duration};
@@ -24,11 +25,10 @@ use crate::sample::Sample;
 use crate::shelf::Shelf;
 use crate::{hash, numbers, order, product, store};
 
-/// As many times as rollouts run at the same time are made before they are written: what a kill costs.
+/// Rollouts are made in portions of this many times those that run side by side, and then written: a kill costs one.
 const ROUNDS: usize = 4;
 /// Questions that a dry run asks at least.
 const TRIED: usize = 4;
-const GIB: f64 = (1u64 << 30) as f64;
 
 /// Lets a policy answer questions as in training, each several times, and keeps what it did.
 ///
@@ -104,9 +104,10 @@ impl Args {
                 asked: asked.collect(),
                 policy: unhurried(&recipe.policy()?, lease),
                 vocabulary: &vocabulary,
+                memory: self.rolling.memory(),
             };
             if self.asked.dry_run {
-                return work.dry_run(&self.out, &facts, self.rolling.kv_bytes()).await;
+                return work.dry_run(&self.out, &facts).await;
             }
             work.run(&self.out, &facts).await
         };
@@ -120,23 +121,28 @@ impl Args {
     fn answering(&self, mut recipe: Recipe) -> anyhow::Result<Answering> {
         let (mut adapter, mut init) = (None, String::new());
         let given = recipe.clone();
+        let (mut base, _) = assembly::checkpoint(&recipe.base, self.host.cache.clone())?;
+        let vocabulary = hash::vocabulary(&base.tokenizer);
         if let Some(dir) = &self.init {
             let named = || format!("--init {}", dir.display());
             let (own, policy) = asked::policy("--init", dir, &recipe)?;
             if recipe.adapter.is_none() {
                 let weights = asked::weights(&own, &policy).with_context(named)?;
                 weights.to_str().context("its path is no text").with_context(named)?.clone_into(&mut recipe.base);
+                let learnt = Checkpoint::open(&weights)?;
+                asked::same_vocabulary(&learnt, &vocabulary, &base.name).with_context(named)?;
+                base = learnt;
             } else {
-                let base = assembly::checkpoint(&recipe.base, self.host.cache.clone())?.0.name;
-                let dir = asked::adapter(&policy, &recipe, &base).with_context(named)?;
+                let dir = asked::adapter(&policy, &recipe, &base.name).with_context(named)?;
                 (_, init) = product::fingerprint(&dir.join("adapter_model.safetensors"))?;
                 adapter = Some(dir.clone());
             }
         }
-        let (checkpoint, _) = assembly::checkpoint(&recipe.base, self.host.cache.clone())?;
-        let known: [(&str, Value); 2] = [("weights", checkpoint.weights.id().into()), ("init", init.into())];
+        let device = self.rolling.served().device.to_string();
+        let known: [(&str, Value); 3] =
+            [("weights", base.weights.id().into()), ("init", init.into()), ("device", device.into())];
         let facts = asked::table("rollout", &given, &known)?;
-        Ok(Answering { recipe, adapter, facts, vocabulary: hash::vocabulary(&checkpoint.tokenizer) })
+        Ok(Answering { recipe, adapter, facts, vocabulary })
     }
 }
 
@@ -147,6 +153,8 @@ struct Work<'a> {
     asked: Vec<(&'a Field, &'a Question)>,
     policy: Policy,
     vocabulary: &'a str,
+    /// What it takes, in words.
+    memory: String,
 }
 
 impl Work<'_> {
@@ -201,7 +209,7 @@ impl Work<'_> {
     }
 
     /// Says what would be done. The time is that of the rollouts of a few questions.
-    async fn dry_run(&self, out: &Path, facts: &Table, kv_bytes: usize) -> anyhow::Result<()> {
+    async fn dry_run(&self, out: &Path, facts: &Table) -> anyhow::Result<()> {
         Shelf::check(out, facts)?;
         let Grpo { group, concurrent, .. } = self.settings;
         let (made, total) = (self.made(out)?, self.total());
@@ -211,7 +219,7 @@ impl Work<'_> {
         let seconds = began.elapsed().as_secs_f64() / tried.max(1) as f64 * (total - made) as f64;
         anstream::println!("questions  {}, each {group} times, {concurrent} side by side", self.asked.len());
         anstream::println!("rollouts   {total}, of which {made} are in {}", out.display());
-        anstream::println!("memory     {:.1} GiB for their KV, and the weights", kv_bytes as f64 / GIB);
+        anstream::println!("memory     {}", self.memory);
         anstream::println!("time       about {}, as measured on {tried} rollouts", duration(seconds));
         Ok(())
     }

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::run::RunError;
 use crate::sample::Sample;
-use crate::shelf::{Shelf, ShelfError, folder};
+use crate::shelf::{Lock, Shelf, ShelfError, folder};
 use crate::store::{Samples, StoreError};
 
 /// Why samples cannot be written where they should be.
@@ -100,14 +100,16 @@ impl Output {
         if whole(out)? == whole(held)? || whole(&out.with_extension(""))? == whole(&held.with_extension(""))? {
             return Err(OutputError::Same { out: out.to_owned(), held: held.to_owned() });
         }
-        let shelf = |path, kind: &str| {
+        // Both before anything is written.
+        let [out_lock, held_lock] = [Lock::take(out)?, Lock::take(held)?];
+        let open = |lock: Lock, kind: &str| {
             let mut facts = facts.clone();
             facts.insert("kind".into(), Value::String(kind.into()));
-            Shelf::open(path, &facts)
+            lock.open(&facts)
         };
         let mut output = Output {
-            out: shelf(out, "learnt")?,
-            held: shelf(held, "held out")?,
+            out: open(out_lock, "learnt")?,
+            held: open(held_lock, "held out")?,
             samples: HashSet::new(),
             questions: HashMap::new(),
         };
@@ -210,6 +212,7 @@ mod tests {
         let mut output = Output::open(&out, &held, &facts(1)).unwrap();
         let busy = Output::open(&dir.path().join("other.jsonl"), &held, &facts(1)).unwrap_err();
         assert!(matches!(busy, OutputError::Shelf(ShelfError::Busy { .. })), "{busy}");
+        assert!(!dir.path().join("other.jsonl").exists(), "nothing was written");
         output.append(&sample("a", 0), Place::Learnt).unwrap();
         output.append(&sample("b", 0), Place::Held).unwrap();
         drop(output);

@@ -74,23 +74,55 @@ pub struct Shelf {
     _lock: File,
 }
 
-impl Shelf {
-    /// Opens `path`, with its folder, to go on behind what it holds. What that was made by is kept beside it, in
-    /// `samples.facts.toml` for `samples.jsonl`.
+/// A file that no other process writes while this is there.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    /// Takes `path`, whether it is there or not, and makes the folder it lies in.
     ///
     /// # Errors
-    /// [`ShelfError`]: it is in use, foreign, or made by other facts.
-    pub fn open(path: &Path, facts: &Table) -> Result<Shelf, ShelfError> {
+    /// [`ShelfError::Busy`], and what the file system refuses.
+    pub fn take(path: &Path) -> Result<Lock, ShelfError> {
         fs::create_dir_all(folder(path)).map_err(ShelfError::io(path))?;
-        let lock = lock(path)?;
-        facts::hold(path, facts)?;
-        Ok(Shelf { writer: Writer::open(path)?, _lock: lock })
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let beside = path.with_file_name(format!(".{name}.lock"));
+        let file = File::options().create(true).truncate(false).write(true).open(&beside);
+        let file = file.map_err(ShelfError::io(&beside))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock { path: path.to_owned(), file }),
+            Err(TryLockError::WouldBlock) => Err(ShelfError::Busy { path: path.to_owned() }),
+            Err(TryLockError::Error(error)) => Err(ShelfError::io(&beside)(error)),
+        }
     }
 
-    /// Checks that `path` could be opened with these facts, and changes nothing.
+    /// Opens the file, to go on behind what it holds. What that was made by is kept beside it, in `samples.facts.toml` for
+    /// `samples.jsonl`.
     ///
     /// # Errors
-    /// [`ShelfError`], as [`open`](Self::open) says it.
+    /// [`ShelfError`]: it is foreign, or made by other facts.
+    pub fn open(self, facts: &Table) -> Result<Shelf, ShelfError> {
+        facts::hold(&self.path, facts)?;
+        Ok(Shelf { writer: Writer::open(&self.path)?, _lock: self.file })
+    }
+}
+
+impl Shelf {
+    /// Takes `path` and opens it.
+    ///
+    /// # Errors
+    /// As [`Lock::take`] and [`Lock::open`].
+    pub fn open(path: &Path, facts: &Table) -> Result<Shelf, ShelfError> {
+        Lock::take(path)?.open(facts)
+    }
+
+    /// Checks that what `path` holds, if anything, was made by `facts`, and changes nothing.
+    ///
+    /// # Errors
+    /// [`ShelfError::Unknown`], [`ShelfError::Changed`], and what the file system refuses.
     pub fn check(path: &Path, facts: &Table) -> Result<(), ShelfError> {
         facts::check(path, facts).map(drop)
     }
@@ -115,19 +147,6 @@ impl Shelf {
 /// The folder that `path` lies in.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Keeps other processes from writing `path` until the lock is dropped.
-fn lock(path: &Path) -> Result<File, ShelfError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.lock"));
-    let file = File::options().create(true).truncate(false).write(true).open(&beside);
-    let file = file.map_err(ShelfError::io(&beside))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(ShelfError::Busy { path: path.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(ShelfError::io(&beside)(error)),
-    }
 }
 
 #[cfg(test)]
