@@ -14,13 +14,9 @@ use crate::config::{LogFormat, cores};
 /// What to do with an index.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Build an index over a corpus.
     Build(Box<BuildArgs>),
-    /// Add documents to an index, or put them in the place of those with their ids.
     Add(change::AddArgs),
-    /// Remove documents from an index.
     Remove(change::RemoveArgs),
-    /// Say what an index holds.
     Info(InfoArgs),
 }
 

@@ -11,7 +11,6 @@ use crate::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
 /// API keys.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a key and print it, once, with the lines that store it.
     New(New),
 }
 

@@ -63,28 +63,21 @@ Where the help of a flag names an environment variable, that sets it as well.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve policies over HTTP.
     Serve(serve::Args),
-    /// Try everything at once: pull the default weights, index a small corpus, serve it.
     Demo(demo::Args),
-    /// Fetch weights into the cache and print where they are.
     Pull(pull::Args),
-    /// Build indexes and look at them.
+    /// Builds indexes and looks at them.
     #[command(subcommand)]
     Index(index::Command),
-    /// Search an index once.
     Search(search::Args),
-    /// Ask one question and watch the loop.
     Ask(ask::Args),
-    /// Measure how good policies and retrieval are.
     Eval(eval::Args),
-    /// Measure the engine or the server.
+    /// Measures the engine or the server.
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Make API keys.
+    /// Makes API keys.
     #[command(subcommand)]
     Key(key::Command),
-    /// Print the description of the HTTP interface.
     Openapi(openapi::Args),
 }
 

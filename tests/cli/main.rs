@@ -182,6 +182,14 @@ fn help_teaches() {
     }
     let serve = waymark(&["serve", "--help"]);
     assert!(serve.stdout.contains("WAYMARK_KV_BYTES") && serve.stdout.contains("Examples:"));
+    let said = [("eval", "SF-F1"), ("index build", "The index appears at once"), ("bench gpu", "Last come the goals")];
+    for (command, said) in said {
+        let flags: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = waymark(&flags).stdout;
+        // It is wrapped.
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(said), "{command} does not tell all it has to say: {help}");
+    }
 }
 
 #[test]

@@ -9,13 +9,9 @@ mod serve;
 /// What to measure.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Decode and prefill rates of the engine, beside llama.cpp where its bench is given.
     Engine(engine::Args),
-    /// A card: whether it computes right, its ceilings, decode, prefill, the agentic load, and where a step's time goes.
     Gpu(gpu::Args),
-    /// Searches side by side: searches per second, what each takes, and what one that hangs does to the others.
     Search(search::Args),
-    /// A server under concurrent questions: questions per second, time to the first token and to the answer.
     Serve(serve::Args),
 }
 

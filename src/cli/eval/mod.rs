@@ -37,7 +37,6 @@ pub(crate) struct Args {
 /// What else to evaluate.
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// How much of the supporting passages each way of searching finds.
     Retrieval(retrieval::Args),
 }
 

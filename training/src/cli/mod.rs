@@ -51,23 +51,14 @@ it was when the same command is given again.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build trajectories for the cold start.
     Data(data::Args),
-    /// Learn from given trajectories.
     Sft(sft::Args),
-    /// Learn from rewards of its own trajectories.
     Grpo(grpo::Args),
-    /// Learn from preferences between its own trajectories.
     Dpo(dpo::Args),
-    /// Let a policy answer questions as in training, and keep what it did.
     Rollout(rollout::Args),
-    /// Keep its own trajectories that were right, to learn from them.
     Keep(keep::Args),
-    /// Measure a policy.
     Eval(eval::Args),
-    /// Draw the report of a run anew.
     Report(report::Args),
-    /// Read trajectories in colour.
     Show(show::Args),
 }
 
@@ -88,6 +79,24 @@ impl Cli {
             Command::Eval(args) => args.run(log),
             Command::Report(args) => args.run(),
             Command::Show(args) => args.run(log),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn help_says_all_that_is_to_be_said_of_a_command() {
+        let long =
+            |name: &str| Cli::command().find_subcommand(name).and_then(|command| command.get_long_about().cloned());
+        for (name, said) in [("grpo", "A run that was killed goes on"), ("keep", "learns them as it learns any other")]
+        {
+            let text = long(name).unwrap_or_default().to_string();
+            assert!(text.contains(said), "{name}: {text}");
         }
     }
 }
