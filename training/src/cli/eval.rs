@@ -1,8 +1,6 @@
 //! `train eval`: the same as `waymark eval`, at hand beside the other commands.
 
 use waymark::cli::eval::PolicyArgs;
-use waymark::cli::logging;
-use waymark::config::LogFormat;
 
 /// Measures policies on questions whose answers are known: EM, F1, searches, tokens, time.
 ///
@@ -19,8 +17,6 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "warn", LogFormat::Text)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.policies.run())
+        super::block_on(log, "warn", self.policies.run())
     }
 }

@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use toml::{Table, Value};
-use waymark::cli::logging;
-use waymark::config::LogFormat;
 use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
@@ -75,9 +73,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "info", LogFormat::Text)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.train())
+        super::block_on(log, "info", self.train())
     }
 
     async fn train(self) -> anyhow::Result<()> {

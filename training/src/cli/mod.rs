@@ -21,6 +21,8 @@ mod sheet;
 mod show;
 
 use clap::{Parser, Subcommand};
+use waymark::cli::logging;
+use waymark::config::LogFormat;
 
 /// The trainer of Waymark: policies that think, search and answer, learnt in the loop they are served in.
 #[derive(Debug, Parser)]
@@ -81,6 +83,12 @@ impl Cli {
             Command::Show(args) => args.run(log),
         }
     }
+}
+
+/// Runs a command that waits for an engine. What it logs begins at `level` where `log` says nothing.
+fn block_on(log: Option<&str>, level: &str, command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    logging::start(log, level, LogFormat::Text)?;
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(command)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use waymark::agent::Runtime;
 use waymark::cli::assembly;
 use waymark::config::{Device, DeviceConfig, ModelConfig, Size};
 use waymark_models::Arithmetic;
+use waymark_models::cuda::plan::gib;
 use waymark_models::kernel::Team;
 
 use super::card::{Guest, Planned};
@@ -55,7 +56,7 @@ impl Rolling {
     pub(super) fn memory(&self) -> String {
         match (self.rollout_device, self.kv_bytes) {
             (Device::Cuda(_), None) => "the card's".to_owned(),
-            _ => format!("the weights, and {:.1} GiB for the KV", self.kv_bytes() as f64 / (1u64 << 30) as f64),
+            _ => format!("the weights, and {} for the KV", gib(self.kv_bytes())),
         }
     }
 

@@ -7,8 +7,6 @@ use anyhow::{Context, ensure};
 use toml::{Table, Value};
 use waymark::agent::Policy;
 use waymark::cli::assembly;
-use waymark::cli::logging;
-use waymark::config::LogFormat;
 use waymark::evaluate::Question;
 use waymark::metric::Cost;
 use waymark_models::checkpoint::Checkpoint;
@@ -21,9 +19,9 @@ use super::rolling::Rolling;
 use crate::recipe::{Grpo, Recipe};
 use crate::rollout::{Field, Plan, rollouts, unhurried};
 use crate::run::Row;
-use crate::sample::Sample;
 use crate::shelf::Shelf;
-use crate::{hash, numbers, order, product, store};
+use crate::store::Samples;
+use crate::{hash, numbers, order, product};
 
 /// Rollouts are made in portions of this many times those that run side by side, and then written: a kill costs one.
 const ROUNDS: usize = 4;
@@ -77,9 +75,7 @@ struct Answering {
 
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "info", LogFormat::Text)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.roll())
+        super::block_on(log, "info", self.roll())
     }
 
     async fn roll(self) -> anyhow::Result<()> {
@@ -104,10 +100,9 @@ impl Args {
                 asked: asked.collect(),
                 policy: unhurried(&recipe.policy()?, lease),
                 vocabulary: &vocabulary,
-                memory: self.rolling.memory(),
             };
             if self.asked.dry_run {
-                return work.dry_run(&self.out, &facts).await;
+                return work.dry_run(&self.out, &facts, &self.rolling.memory()).await;
             }
             work.run(&self.out, &facts).await
         };
@@ -153,8 +148,6 @@ struct Work<'a> {
     asked: Vec<(&'a Field, &'a Question)>,
     policy: Policy,
     vocabulary: &'a str,
-    /// What it takes, in words.
-    memory: String,
 }
 
 impl Work<'_> {
@@ -177,7 +170,8 @@ impl Work<'_> {
 
     /// How many trajectories are in `out` already, which the same command has made.
     fn made(&self, out: &Path) -> anyhow::Result<usize> {
-        let made = if out.exists() { store::read(out)?.len() } else { 0 };
+        let one_more = |made: usize, sample: Result<_, _>| sample.map(|_| made + 1);
+        let made = if out.exists() { Samples::open(out)?.try_fold(0, one_more)? } else { 0 };
         let total = self.total();
         ensure!(made <= total, "{}: {made} trajectories are in it, and this makes {total}", out.display());
         Ok(made)
@@ -192,10 +186,11 @@ impl Work<'_> {
         let mut bar = Bar::new("rollout", done, total, &["em", "f1", "format_valid", "searches"]);
         for (at, asked) in self.asked.chunks(self.portion()).enumerate().skip(done as usize) {
             let (step, started) = (at as u64 + 1, Instant::now());
-            let batch = rollouts(&self.policy, asked, &self.plan(step)).await?;
+            let mut batch = rollouts(&self.policy, asked, &self.plan(step)).await?;
             // Of a portion that was broken off while it was written, some are there.
-            for rollout in &batch.rollouts[made - at * each..] {
-                shelf.append(&Sample { tokenizer: Some(self.vocabulary.to_owned()), ..rollout.sample.clone() })?;
+            for rollout in &mut batch.rollouts[made - at * each..] {
+                rollout.sample.tokenizer = Some(self.vocabulary.to_owned());
+                shelf.append(&rollout.sample)?;
                 made += 1;
             }
             let row = Row::new(step, "rollout", began.elapsed().as_secs_f64());
@@ -209,7 +204,7 @@ impl Work<'_> {
     }
 
     /// Says what would be done. The time is that of the rollouts of a few questions.
-    async fn dry_run(&self, out: &Path, facts: &Table) -> anyhow::Result<()> {
+    async fn dry_run(&self, out: &Path, facts: &Table, memory: &str) -> anyhow::Result<()> {
         Shelf::check(out, facts)?;
         let Grpo { group, concurrent, .. } = self.settings;
         let (made, total) = (self.made(out)?, self.total());
@@ -219,7 +214,7 @@ impl Work<'_> {
         let seconds = began.elapsed().as_secs_f64() / tried.max(1) as f64 * (total - made) as f64;
         anstream::println!("questions  {}, each {group} times, {concurrent} side by side", self.asked.len());
         anstream::println!("rollouts   {total}, of which {made} are in {}", out.display());
-        anstream::println!("memory     {}", self.memory);
+        anstream::println!("memory     {memory}");
         anstream::println!("time       about {}, as measured on {tried} rollouts", duration(seconds));
         Ok(())
     }
