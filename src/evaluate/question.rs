@@ -52,6 +52,11 @@ pub enum QuestionError {
 }
 
 impl Question {
+    /// What it is told apart by: its id, or its text where it has none.
+    pub fn key(&self) -> &str {
+        if self.id.is_empty() { &self.question } else { &self.id }
+    }
+
     /// Reads JSON lines with `question` and `answers`, and where they are known `id`, `supporting` (ids) and
     /// `supporting_complete`. Other keys are not looked at.
     ///

@@ -59,8 +59,10 @@ pub enum TrainError {
         now: String,
     },
     /// A loss or a gradient is no number any more.
-    #[error("step {step}: the {what} is {value}: lower the learning rate")]
+    #[error("step {step}: the {what} is {value}: lower {section}.learning_rate of the recipe")]
     Diverged {
+        /// The part of the recipe that says how it is learnt.
+        section: &'static str,
         /// The step.
         step: u64,
         /// What is no number.

@@ -1,39 +1,54 @@
 //! The numbers of a step's rollouts.
 
 use waymark::engine::Origin;
+use waymark::evaluate::{self, Searches};
 
 use crate::rollout::{Field, Rollout};
 use crate::run::Row;
 
 /// Adds what the rollouts of a step tell: answers, form, searches and lengths, as means over trajectories.
 pub(crate) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
-    // The sum of nothing is −0, and would be shown as such.
-    let mean =
-        |value: &dyn Fn(&Rollout) -> f64| rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64 + 0.0;
-    let tokens = |origin: Origin| mean(&|rollout| rollout.sample.count(origin) as f64);
+    let tokens = |origin: Origin| mean(rollouts, |rollout| rollout.sample.count(origin) as f64);
     let (policy, observed) = (tokens(Origin::Policy), tokens(Origin::Environment));
+    let reward = |rollout: &Rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total);
     let searches = |rollout: &Rollout| {
-        let made = rollout.row.searches;
-        (made.passage + made.graph + made.hybrid + made.triples + made.kag) as f64
+        let Searches { passage, graph, hybrid, triples, kag } = rollout.row.searches;
+        (passage + graph + hybrid + triples + kag) as f64
     };
-    let answered = |rollout: &Rollout| rollout.row.answer.as_ref().is_some_and(|answer| !answer.trim().is_empty());
-    row.with("reward", mean(&|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)))
-        .with("em", mean(&|rollout| rollout.row.em))
-        .with("f1", mean(&|rollout| rollout.row.f1))
-        .with("format_valid", mean(&|rollout| f64::from(u8::from(rollout.row.valid))))
-        .with("answered", mean(&|rollout| f64::from(u8::from(answered(rollout)))))
-        .with("searches", mean(&searches))
-        .with("searches_passage", mean(&|rollout| rollout.row.searches.passage as f64))
-        .with("searches_graph", mean(&|rollout| rollout.row.searches.graph as f64))
-        .with("searches_hybrid", mean(&|rollout| rollout.row.searches.hybrid as f64))
-        .with("searches_triples", mean(&|rollout| rollout.row.searches.triples as f64))
-        .with("searches_kag", mean(&|rollout| rollout.row.searches.kag as f64))
-        .with("turns", mean(&|rollout| rollout.row.turns as f64))
-        .with("retrieval_cost", mean(&|rollout| rollout.row.cost))
-        .with("prompt_tokens", mean(&|rollout| rollout.sample.prompt_tokens as f64))
+    rated(row.with("reward", mean(rollouts, reward)), "", rollouts)
+        .with("searches", mean(rollouts, searches))
+        .with("prompt_tokens", mean(rollouts, |rollout| rollout.sample.prompt_tokens as f64))
         .with("policy_tokens", policy)
         .with("observation_tokens", observed)
         .with("response_tokens", policy + observed)
+}
+
+/// Adds what evaluation says of the rollouts, named by `prefix`.
+fn rated(mut row: Row, prefix: &str, rollouts: &[Rollout]) -> Row {
+    let share = |holds: bool| f64::from(u8::from(holds));
+    let rated: [(&str, &dyn Fn(&evaluate::Row) -> f64); 11] = [
+        ("em", &|row| row.em),
+        ("f1", &|row| row.f1),
+        ("format_valid", &|row| share(row.valid)),
+        ("answered", &|row| share(row.answer.as_ref().is_some_and(|answer| !answer.trim().is_empty()))),
+        ("turns", &|row| row.turns as f64),
+        ("searches_passage", &|row| row.searches.passage as f64),
+        ("searches_graph", &|row| row.searches.graph as f64),
+        ("searches_hybrid", &|row| row.searches.hybrid as f64),
+        ("searches_triples", &|row| row.searches.triples as f64),
+        ("searches_kag", &|row| row.searches.kag as f64),
+        ("retrieval_cost", &|row| row.cost),
+    ];
+    for (name, value) in rated {
+        row = row.with(format!("{prefix}{name}"), mean(rollouts, |rollout| value(&rollout.row)));
+    }
+    row
+}
+
+/// The mean over trajectories.
+fn mean(rollouts: &[Rollout], value: impl Fn(&Rollout) -> f64) -> f64 {
+    // The sum of nothing is −0, and would be shown as such.
+    rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64 + 0.0
 }
 
 /// Adds what the questions that each field is measured with say of the policy as it is served; `rollouts` are those of all
@@ -41,24 +56,10 @@ pub(crate) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
 pub(crate) fn served(mut row: Row, fields: &[Field], mut rollouts: &[Rollout]) -> Row {
     for field in fields.iter().filter(|field| !field.validation.is_empty()) {
         let (own, others) = rollouts.split_at(field.validation.len());
-        row = measured(row, &field.name, own);
+        row = rated(row, &format!("{}/", field.name), own);
         rollouts = others;
     }
     row
-}
-
-/// Adds what the questions of `field` say of the policy as it is served, named `field/…`.
-fn measured(row: Row, field: &str, rollouts: &[Rollout]) -> Row {
-    let mean =
-        |value: &dyn Fn(&Rollout) -> f64| rollouts.iter().map(value).sum::<f64>() / rollouts.len().max(1) as f64 + 0.0;
-    row.with(format!("{field}/em"), mean(&|rollout| rollout.row.em))
-        .with(format!("{field}/f1"), mean(&|rollout| rollout.row.f1))
-        .with(format!("{field}/format_valid"), mean(&|rollout| f64::from(u8::from(rollout.row.valid))))
-        .with(format!("{field}/turns"), mean(&|rollout| rollout.row.turns as f64))
-        .with(format!("{field}/searches_passage"), mean(&|rollout| rollout.row.searches.passage as f64))
-        .with(format!("{field}/searches_graph"), mean(&|rollout| rollout.row.searches.graph as f64))
-        .with(format!("{field}/searches_hybrid"), mean(&|rollout| rollout.row.searches.hybrid as f64))
-        .with(format!("{field}/retrieval_cost"), mean(&|rollout| rollout.row.cost))
 }
 
 /// Adds how far rewards differ within groups, and how many groups have nothing to teach.

@@ -206,7 +206,7 @@ async fn one(
     let cost = field.price(plan.cost);
     let row = evaluate::Row::of(&field.runtime, policy, false, question, &trajectory, &cost);
     let task = Task {
-        question_id: question.id.clone(),
+        question_id: question.key().to_owned(),
         question: question.question.clone(),
         golds: question.answers.clone(),
         supporting: question.supporting.clone(),

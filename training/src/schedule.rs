@@ -5,15 +5,13 @@ use std::f64::consts::PI;
 use serde::{Deserialize, Serialize};
 
 /// The part of the learning rate that an update is made with.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     /// What comes after the warm-up.
     pub shape: Shape,
     /// Updates over which the rate rises from 0, in equal steps.
     pub warmup: usize,
     /// Updates in all; [`Shape::Constant`] does not ask.
-    #[serde(default)]
     pub total: usize,
 }
 
@@ -31,6 +29,12 @@ pub enum Shape {
 }
 
 impl Schedule {
+    /// A schedule of `total` updates, of which `warmup` is the share over which the rate rises: whole updates, rounded down as
+    /// verl does.
+    pub fn over(total: usize, shape: Shape, warmup: f64) -> Self {
+        Self { shape, warmup: (total as f64 * warmup) as usize, total }
+    }
+
     /// The factor at `update`, counted from 0: how many updates were made before.
     ///
     /// In the constant form it is `min(1, update / max(1, warmup))`, so that the first update has the rate 0 even without
@@ -84,6 +88,17 @@ mod tests {
                 // The script's learning rate.
                 assert!((schedule.factor(update) * 1e-6 - rate).abs() < 1e-15, "{name}: update {update}");
             }
+        }
+    }
+
+    #[test]
+    fn a_warm_up_is_of_whole_updates() {
+        // Search-R1's share; 500 steps are those of its paper.
+        for (total, warmup) in [(500, 142), (1005, 286), (1, 0)] {
+            assert_eq!(
+                Schedule::over(total, Shape::Constant, 0.285),
+                Schedule { shape: Shape::Constant, warmup, total }
+            );
         }
     }
 

@@ -1,6 +1,7 @@
 //! `waymark eval --policy`: episodes over questions whose answers are known.
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub struct Episodes {
 
     /// Ask only so many, from the first on.
     #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    limit: Option<NonZeroUsize>,
 
     /// Also write the report to this file, as JSON.
     #[arg(long, value_name = "FILE")]
@@ -149,7 +150,7 @@ impl Episodes {
         };
         let plan = self.plan()?;
         let mut questions = Question::read(file)?;
-        questions.truncate(self.limit.unwrap_or(usize::MAX));
+        questions.truncate(self.limit.map_or(usize::MAX, NonZeroUsize::get));
         ensure!(!questions.is_empty(), "{} holds no questions", file.display());
         let json = self.json.as_deref().map(Sheet::open).transpose()?;
         let mut rows = self.rows.as_deref().map(Sheet::open).transpose()?;

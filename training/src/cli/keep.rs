@@ -1,13 +1,15 @@
 //! `train keep`.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use crate::keep::Sieve;
 use crate::run::durable;
+use crate::sample::Sample;
 use crate::store;
 
 /// Keeps a policy's own trajectories that were right by themselves, to imitate them.
@@ -52,10 +54,16 @@ impl Args {
         for file in &self.files {
             samples.extend(store::read(file)?);
         }
+        self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
+        let (least, most) = (*self.searches.start(), *self.searches.end());
         let sieve = Sieve { searches: self.searches, per_question: self.per_question, seed: self.seed };
         let kept = sieve.keep(&samples);
-        ensure!(!kept.is_empty(), "of {} trajectories none was right by itself", samples.len());
+        ensure!(
+            !kept.is_empty(),
+            "of {} trajectories none was right by itself with {least} to {most} searches (--searches)",
+            samples.len()
+        );
         durable::write_with(&self.out, |file| {
             kept.iter().try_for_each(|&at| {
                 serde_json::to_writer(&mut *file, &samples[at])?;
@@ -64,6 +72,16 @@ impl Args {
         })?;
         anstream::println!("kept {} of {} trajectories: {}", kept.len(), samples.len(), self.out.display());
         Ok(())
+    }
+
+    /// Refuses the name of a data set of which there is nothing.
+    fn check_datasets(&self, samples: &[Sample]) -> anyhow::Result<()> {
+        let there: BTreeSet<&str> = samples.iter().map(|sample| sample.dataset.as_str()).collect();
+        let absent = self.dataset.iter().find(|name| !there.contains(name.as_str()));
+        absent.map_or(Ok(()), |name| {
+            let there = there.iter().copied().collect::<Vec<_>>().join(", ");
+            bail!("--dataset {name}: no trajectory is of it; they are of {there}")
+        })
     }
 }
 
@@ -107,5 +125,21 @@ mod tests {
         let flags = ["keep", "samples.jsonl", "--out", out.to_str().unwrap()];
         let error = Flags::try_parse_from(flags).unwrap().args.run().unwrap_err().to_string();
         assert!(error.contains("already") && std::fs::read_to_string(&out).unwrap() == "mine", "{error}");
+    }
+
+    #[test]
+    fn where_nothing_is_kept_the_flag_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let (file, out) = (temp.path().join("samples.jsonl"), temp.path().join("kept.jsonl"));
+        let sample = Sample { dataset: "2wiki".to_owned(), ..Sample::default() };
+        std::fs::write(&file, serde_json::to_string(&sample).unwrap() + "\n").unwrap();
+        let refused = |more: [&str; 2]| {
+            let flags = ["keep", file.to_str().unwrap(), "--out", out.to_str().unwrap(), more[0], more[1]];
+            Flags::try_parse_from(flags).unwrap().args.run().unwrap_err().to_string()
+        };
+        let error = refused(["--dataset", "wiki"]);
+        assert!(error.contains("--dataset wiki") && error.contains("of 2wiki"), "{error}");
+        let error = refused(["--searches", "2-9"]);
+        assert!(error.contains("2 to 9 searches (--searches)"), "{error}");
     }
 }

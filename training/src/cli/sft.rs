@@ -1,7 +1,9 @@
 //! `train sft`: learning from given trajectories.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use toml::{Table, Value};
 use waymark::cli::logging;
 use waymark::config::LogFormat;
@@ -87,7 +89,13 @@ impl Args {
         if self.held_out.is_empty() {
             return Ok(Lessons::new(&samples, settings, recipe.seed)?);
         }
-        Ok(Lessons::given(&samples, &read(&self.held_out)?, settings, recipe.seed)?)
+        let held_out = read(&self.held_out)?;
+        let question = |sample: &Sample| (sample.dataset.clone(), sample.question.clone());
+        let learnt: HashSet<(String, String)> = samples.iter().map(question).collect();
+        if let Some((_, both)) = held_out.iter().map(question).find(|question| learnt.contains(question)) {
+            bail!("--held-out: {both:?} is in --data too: it would be learnt and measured with");
+        }
+        Ok(Lessons::given(&samples, &held_out, settings, recipe.seed)?)
     }
 
     fn train(

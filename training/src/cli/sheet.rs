@@ -1,9 +1,9 @@
 //! The questions of a file: those to learn from, and those to measure with.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use waymark::evaluate::Question;
 use waymark_index::Index;
 
@@ -35,7 +35,26 @@ impl Aside {
             Some(apart) => sheet.apart(apart, measured),
             None => sheet.divided(field, measured),
         });
-        divided.collect()
+        let divided: Vec<Sheet> = divided.collect::<anyhow::Result<_>>()?;
+        self.check(&divided)?;
+        Ok(divided)
+    }
+
+    /// Refuses a question that would be learnt and measured with, whatever files it is in.
+    fn check(&self, sheets: &[Sheet]) -> anyhow::Result<()> {
+        let learnt =
+            sheets.iter().flat_map(|sheet| sheet.questions.iter().map(|question| (text(question), &sheet.file)));
+        let learnt: HashMap<&str, &PathBuf> = learnt.collect();
+        for (place, sheet) in sheets.iter().enumerate() {
+            let file = self.validation.get(place).unwrap_or(&sheet.file).display();
+            for question in sheet.validation.iter().map(text) {
+                if let Some(of) = learnt.get(question) {
+                    let of = of.display();
+                    bail!("{file}: {question:?} is learnt from ({of}) and measured with: take it out of one of both");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What a run is known by.
@@ -85,19 +104,19 @@ impl Sheet {
         Ok(self)
     }
 
-    /// Takes the first `measured` questions of `apart`, none of which may be learnt from.
+    /// Takes the first `measured` questions of `apart`.
     fn apart(mut self, apart: &Path, measured: usize) -> anyhow::Result<Sheet> {
         let mut validation = Question::read(apart)?;
         ensure!(!validation.is_empty(), "{}: there is no question in it", apart.display());
         validation.truncate(measured);
-        let learnt: HashSet<&str> = self.questions.iter().map(|question| question.question.trim()).collect();
-        if let Some(both) = validation.iter().find(|question| learnt.contains(question.question.trim())) {
-            let (file, apart) = (self.file.display(), apart.display());
-            anyhow::bail!("{apart}: {:?} is in {file} too: it would be learnt and measured with", both.question);
-        }
         self.validation = validation;
         Ok(self)
     }
+}
+
+/// What two files have in common where both ask it.
+fn text(question: &Question) -> &str {
+    question.question.trim()
 }
 
 #[cfg(test)]
@@ -158,7 +177,18 @@ mod tests {
         assert!(refused(&[&empty], &[], 0).contains("empty.jsonl: there is no question"));
         let apart = file(temp.path(), "apart.jsonl", 7, 3);
         let error = refused(&[&one], &[&apart], 3);
-        assert!(error.contains("apart.jsonl: \"question 7?\" is in"), "{error}");
+        assert!(
+            error.contains("apart.jsonl: \"question 7?\" is learnt from") && error.contains("single.jsonl"),
+            "{error}"
+        );
+        // Crosswise: each file is apart from its own, and learnt all the same.
+        let other = file(temp.path(), "other.jsonl", 100, 8);
+        let error = refused(&[&one, &other], &[&other, &one], 2);
+        assert!(error.contains("other.jsonl: \"question 100?\" is learnt from"), "{error}");
+        let twice = temp.path().join("twice.jsonl");
+        let all: String = [&one, &one].map(|file| std::fs::read_to_string(file).unwrap()).concat();
+        std::fs::write(&twice, all).unwrap();
+        assert!(refused(&[&twice], &[], 2).contains("twice.jsonl: \"question 6?\""));
         assert!(refused(&[&one], &[&apart], 0).contains("grpo.validation"));
         assert!(refused(&[&one], &[&apart, &one], 1).contains("2 --validation"));
         let mut unpaired = asking(&[&one]);

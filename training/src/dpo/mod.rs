@@ -154,13 +154,12 @@ impl Campaign<'_> {
         let seed = |epoch: u64| order::seed(order::seed(self.seed, "pairs", first), "epoch", epoch);
         let pairs = round.batch(done, settings.batch, seed);
         let total = (last - first) as usize;
-        let warmup = (total as f64 * settings.warmup).round() as usize;
-        let schedule = Schedule { shape: settings.schedule, warmup, total };
+        let schedule = Schedule::over(total, settings.schedule, settings.warmup);
         let rate = settings.learning_rate * schedule.factor(done as usize);
         let updated = update(learner, optimizer, &pairs, goal.terms, settings.pack_tokens, rate)?;
         for (what, value) in [("loss", updated.mean.loss), ("gradient's norm", updated.norm)] {
             if !value.is_finite() {
-                return Err(TrainError::Diverged { step, what, value });
+                return Err(TrainError::Diverged { section: "dpo", step, what, value });
             }
         }
         let seconds = began.elapsed().as_secs_f64();

@@ -90,8 +90,7 @@ impl Campaign<'_> {
     /// the whole recipe, so that stages that are trained one by one have the rates they would have in one run.
     fn rate(&self, step: u64) -> f64 {
         let total = self.whole as usize;
-        let warmup = (total as f64 * self.settings.warmup).round() as usize;
-        let schedule = Schedule { shape: self.settings.schedule, warmup, total };
+        let schedule = Schedule::over(total, self.settings.schedule, self.settings.warmup);
         self.settings.learning_rate * schedule.factor((self.behind + step) as usize - 1)
     }
 
@@ -213,7 +212,7 @@ impl Campaign<'_> {
         let updated = update(learner, optimizer, &courses, settings, self.rate(step))?;
         let norm = updated.norm();
         if !norm.is_finite() {
-            return Err(TrainError::Diverged { step, what: "gradient's norm", value: norm });
+            return Err(TrainError::Diverged { section: "grpo", step, what: "gradient's norm", value: norm });
         }
         let means = updated.sums.means(&settings.loss);
         let row = row

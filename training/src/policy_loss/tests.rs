@@ -83,7 +83,8 @@ fn kind(name: &str) -> Divergence {
 
 #[track_caller]
 fn close(found: f64, expected: f64) {
-    assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    // The references compute in f32, and a divergence has no bound.
+    assert!((found - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{found} {expected}");
 }
 
 #[test]

@@ -61,8 +61,7 @@ impl<'a> Course<'a> {
     /// The factor of the learning rate in a step, counted from 1.
     fn rate(&self, step: u64) -> f64 {
         let total = self.steps() as usize;
-        let warmup = (total as f64 * self.settings.warmup).round() as usize;
-        let schedule = Schedule { shape: self.settings.schedule, warmup, total };
+        let schedule = Schedule::over(total, self.settings.schedule, self.settings.warmup);
         self.settings.learning_rate * schedule.factor(step as usize - 1)
     }
 
@@ -161,5 +160,5 @@ impl<'a> Course<'a> {
 }
 
 fn finite(step: u64, what: &'static str, value: f64) -> Result<f64, TrainError> {
-    if value.is_finite() { Ok(value) } else { Err(TrainError::Diverged { step, what, value }) }
+    if value.is_finite() { Ok(value) } else { Err(TrainError::Diverged { section: "sft", step, what, value }) }
 }

@@ -92,6 +92,8 @@ pub(super) const SEARCHING: &[Known] = &[
         ("searches_passage", "passage"),
         ("searches_graph", "graph"),
         ("searches_hybrid", "hybrid"),
+        ("searches_triples", "triples"),
+        ("searches_kag", "KAG"),
     ]),
     Look::new("Searches").note("per trajectory").of(&[("searches", "searches")]),
     Look::new("Turns").note("per trajectory").of(&[("turns", "turns")]),
@@ -100,11 +102,6 @@ pub(super) const SEARCHING: &[Known] = &[
 
 pub(super) const LEARNING: &[Known] = &[
     Look::new("Loss").close().of(&[("loss", "training"), ("validation_loss", "validation")]),
-    Look::new("Accuracy")
-        .note("targets that were the likeliest token")
-        .unit(Unit::Share)
-        .close()
-        .of(&[("accuracy", "training"), ("validation_accuracy", "validation")]),
     Look::new("Preference loss").note("without the likelihood of what is chosen").of(&[("preference_loss", "loss")]),
     Look::new("Margin").note("of chosen trajectories over rejected ones").of(&[("margin", "margin")]),
     Look::new("Order of pairs")
@@ -145,7 +142,6 @@ pub(super) const SPEED: &[Known] = &[
         ("rollout_seconds", "rollout"),
         ("update_seconds", "update"),
     ]),
-    Look::new("Memory").note("peak of the process").unit(Unit::Bytes).exact().of(&[("memory_bytes", "peak")]),
 ];
 
 /// What is drawn of an evaluation, a line for each question set; the table has all of it.

@@ -2,14 +2,8 @@
 
 use toml::{Table, Value};
 
-/// What to look for, under which names, and how the page calls it.
-const WANTED: &[(&str, &[&str])] = &[
-    ("command", &["command"]),
-    ("stage", &["stage"]),
-    ("protocol", &["protocol", "system"]),
-    ("base", &["base", "model"]),
-    ("seed", &["seed"]),
-];
+/// What to look for; the page calls it so too.
+const WANTED: [&str; 5] = ["command", "stage", "protocol", "base", "seed"];
 
 /// Where to look, from the first to the last: the top, and tables that describe the run as a whole.
 const PLACES: &[&[&str]] = &[&[], &["recipe"], &["recipe", "policy"]];
@@ -25,9 +19,8 @@ impl Facts {
     /// Reads them leniently: a report of a run whose `run.toml` somebody broke is better than none.
     pub(super) fn read(text: &str) -> Facts {
         let table = text.parse::<Table>().unwrap_or_default();
-        let find = |names: &[&str]| names.iter().find_map(|name| find(&table, name));
-        let facts = WANTED.iter().filter_map(|&(label, names)| Some((label, find(names)?))).collect();
-        Facts { title: find(&["name"]), facts }
+        let facts = WANTED.into_iter().filter_map(|name| Some((name, find(&table, name)?))).collect();
+        Facts { title: find(&table, "name"), facts }
     }
 }
 

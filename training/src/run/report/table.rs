@@ -9,18 +9,16 @@ use super::number::{Unit, whole};
 
 /// Columns that come first, with their heads; others follow by name.
 const COLUMNS: &[(&str, &str, Unit)] = &[
-    ("questions", "questions", Unit::Plain),
     ("em", "EM", Unit::Share),
     ("f1", "F1", Unit::Share),
-    ("support_f1", "SF-F1", Unit::Share),
-    ("uar", "UAR", Unit::Share),
     ("answered", "answered", Unit::Share),
     ("format_valid", "valid form", Unit::Share),
     ("turns", "turns", Unit::Plain),
-    ("searches", "searches", Unit::Plain),
     ("searches_passage", "passage", Unit::Plain),
     ("searches_graph", "graph", Unit::Plain),
     ("searches_hybrid", "hybrid", Unit::Plain),
+    ("searches_triples", "triples", Unit::Plain),
+    ("searches_kag", "KAG", Unit::Plain),
     ("retrieval_cost", "retrieval cost", Unit::Plain),
 ];
 

@@ -15,7 +15,6 @@ const TILES: &[Tile] = &[
     ("Valid form", "Form", "valid form", Some(true)),
     ("Validation loss", "Loss", "validation", Some(false)),
     (LOSS, "Loss", "training", Some(false)),
-    ("Accuracy", "Accuracy", "training", Some(true)),
     ("Retrieval cost", "Retrieval cost", "cost", Some(false)),
     ("Searches", "Searches", "searches", None),
     ("KL to the reference", "KL to the reference", "KL", None),
