@@ -150,7 +150,7 @@ impl Campaign<'_> {
         kept: &mut Writer,
     ) -> Result<Row, TrainError> {
         let ((goal, _), began) = (self.goal(step), Instant::now());
-        let Batch { rollouts: mut batch, failed } = self.roll(step, learner).await?;
+        let Batch { rollouts: mut batch, failed } = self.roll(step, self.questions(step), learner).await?;
         let rolled = began.elapsed().as_secs_f64();
         let worth = goal.reward.score(&batch)?;
         let rewards: Vec<f64> = worth.iter().map(|reward| reward.total).collect();

@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 
 use waymark::agent::Policy;
+use waymark::evaluate::Question;
 use waymark_models::gradient::Learner;
 
 use super::Campaign;
 use crate::ledger::{Ledger, Watch};
-use crate::recipe::Grpo;
-use crate::rollout::{Batch, Plan, Rollout, measure, rollouts, serve};
+use crate::rollout::{Batch, Field, Plan, Rollout, measure, rollouts, serve};
 use crate::sft::VALIDATION;
 use crate::{TrainError, numbers, order};
 
@@ -18,25 +18,17 @@ impl Campaign<'_> {
     /// # Errors
     /// When engine or file system refuse.
     pub async fn try_out(&self, learner: &Learner) -> Result<Vec<Rollout>, TrainError> {
-        let settings = Grpo { questions: self.settings.questions.min(4), ..self.settings.clone() };
-        let Self { seed, goals, behind, whole, fields, policy, engine, reference, ref exchange, .. } = *self;
-        let few = Campaign {
-            settings: &settings,
-            seed,
-            goals,
-            behind,
-            whole,
-            fields,
-            policy,
-            engine,
-            reference,
-            exchange: exchange.clone(),
-        };
-        Ok(few.roll(1, learner).await?.rollouts)
+        let few = self.questions(1).into_iter().take(4).collect();
+        Ok(self.roll(1, few, learner).await?.rollouts)
     }
 
     /// The rollouts of a step by the policy as it is now.
-    pub(super) async fn roll(&self, step: u64, learner: &Learner) -> Result<Batch, TrainError> {
+    pub(super) async fn roll(
+        &self,
+        step: u64,
+        questions: Vec<(&Field, &Question)>,
+        learner: &Learner,
+    ) -> Result<Batch, TrainError> {
         let policy = self.serve(learner).await?;
         let settings = self.settings;
         let plan = Plan {
@@ -47,7 +39,7 @@ impl Campaign<'_> {
             step,
             cost: self.goal(step).0.cost,
         };
-        rollouts(&policy, &self.questions(step), &plan).await
+        rollouts(&policy, &questions, &plan).await
     }
 
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
