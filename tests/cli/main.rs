@@ -219,6 +219,18 @@ fn a_server_with_a_certificate_is_asked() {
 }
 
 #[test]
+fn no_proxy_is_asked_for_servers_of_this_machine() {
+    // Nobody listens there.
+    let proxy = [("ALL_PROXY", "http://127.0.0.1:1"), ("NO_PROXY", "example.org")];
+    let asked = program::with(&proxy, &["ask", "--mock", "--policy-name", "plain", "Who?"]);
+    assert!(asked.ok() && asked.stdout.contains("tokens written"), "{}", asked.stderr);
+    let server = Serving::start(&["--mock"]);
+    let asked = program::with(&proxy, &["ask", "--url", &server.url, "--policy-name", "plain", "Who?"]);
+    assert!(asked.ok() && asked.stdout.contains("tokens written"), "{}", asked.stderr);
+    assert!(server.stop());
+}
+
+#[test]
 fn a_bench_drives_the_mock() {
     let server = Serving::start(&["--mock"]);
     let run = waymark(&[
