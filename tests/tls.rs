@@ -41,7 +41,7 @@ struct House {
     address: SocketAddr,
     tls: Tls,
     stop: Option<oneshot::Sender<()>>,
-    running: JoinHandle<std::io::Result<()>>,
+    running: JoinHandle<()>,
 }
 
 async fn house(dir: &Path, http: HttpConfig) -> House {
@@ -155,7 +155,7 @@ async fn a_drain_lets_streams_finish() {
     let mut rest = Vec::new();
     let _ = socket.read_to_end(&mut rest).await;
     assert!(String::from_utf8_lossy(&rest).contains("data: [DONE]"), "{}", String::from_utf8_lossy(&rest));
-    house.running.await.unwrap().unwrap();
+    house.running.await.unwrap();
 }
 
 #[test]
