@@ -61,6 +61,11 @@ impl Entry {
         open(&self.draft).object().shown(show)
     }
 
+    /// Whether its tokens were told with their log-probabilities. What its searches found always was.
+    pub(super) fn has_logprobs(&self) -> bool {
+        open(&self.draft).show().logprobs
+    }
+
     /// The conversation with the answer, for another response to continue.
     ///
     /// # Errors
