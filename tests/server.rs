@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -53,8 +54,8 @@ impl Program {
         self.signal("-TERM");
     }
 
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    fn signal(&self, name: &str) {
+        signal(&self.child, name);
     }
 
     fn wait(&mut self) -> ExitStatus {
@@ -250,31 +251,55 @@ fn no_key_is_ever_logged() {
     }
 }
 
-#[test]
-fn a_signal_ends_it_while_it_still_fetches_its_weights() {
+/// A `waymark serve` with these flags that fetches its weights, by a program that never comes to an end, and the id of that
+/// program.
+fn fetching(dir: &Path, flags: &[&str]) -> (Child, String) {
     use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::tempdir().unwrap();
-    // Weights are fetched by a program that never comes to an end.
-    let (python, started) = (dir.path().join("python3"), dir.path().join("started"));
+    let (python, started) = (dir.join("python3"), dir.join("started"));
     std::fs::write(&python, format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", started.display())).unwrap();
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_waymark"))
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+    let child = Command::new(env!("CARGO_BIN_EXE_waymark"))
         .args(["serve", "--port", "0", "--cache"])
-        .arg(dir.path().join("cache"))
+        .arg(dir.join("cache"))
+        .args(flags)
         .env("PATH", path)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     until("it fetches", || std::fs::read_to_string(&started).is_ok_and(|pid| pid.ends_with('\n')));
+    (child, std::fs::read_to_string(&started).unwrap().trim().to_owned())
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_signal_ends_it_while_it_still_fetches_its_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, fetcher) = fetching(dir.path(), &[]);
     let begun = Instant::now();
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    signal(&child, "-TERM");
     let status = end_of(&mut child);
     assert_eq!(status.code(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(5));
-    let fetcher = std::fs::read_to_string(&started).unwrap();
     until("what it started has ended as well", || {
-        !Command::new("kill").args(["-0", fetcher.trim()]).stderr(Stdio::null()).status().unwrap().success()
+        !Command::new("kill").args(["-0", &fetcher]).stderr(Stdio::null()).status().unwrap().success()
     });
+}
+
+#[test]
+fn a_hangup_ends_no_start_of_a_server_that_has_something_to_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys.toml");
+    new_key("some", keys.to_str().unwrap());
+    let (mut child, _) = fetching(dir.path(), &["--api-keys", keys.to_str().unwrap()]);
+    signal(&child, "-HUP");
+    signal(&child, "-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "it has ended");
+    signal(&child, "-TERM");
+    assert_eq!(end_of(&mut child).code(), Some(0));
 }

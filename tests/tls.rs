@@ -41,7 +41,7 @@ struct House {
     address: SocketAddr,
     tls: Tls,
     stop: Option<oneshot::Sender<()>>,
-    running: JoinHandle<std::io::Result<()>>,
+    running: JoinHandle<()>,
 }
 
 async fn house(dir: &Path, http: HttpConfig) -> House {
@@ -66,6 +66,11 @@ async fn house(dir: &Path, http: HttpConfig) -> House {
 
 /// Connects as one who trusts `certificate` and nothing else.
 async fn connect(address: SocketAddr, certificate: &str) -> std::io::Result<TlsStream<TcpStream>> {
+    shake(TcpStream::connect(address).await?, certificate).await
+}
+
+/// The same over a connection that is there.
+async fn shake(socket: TcpStream, certificate: &str) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -73,7 +78,6 @@ async fn connect(address: SocketAddr, certificate: &str) -> std::io::Result<TlsS
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let socket = TcpStream::connect(address).await?;
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), socket).await
 }
 
@@ -139,6 +143,22 @@ async fn a_handshake_that_does_not_come_and_plain_words() {
 }
 
 #[tokio::test]
+async fn a_handshake_is_part_of_the_time_of_the_first_head() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = certify(dir.path());
+    let mut http = HttpConfig::default();
+    http.connection.header = Duration::from_millis(1500);
+    let house = house(dir.path(), http).await;
+    let begun = Instant::now();
+    let socket = TcpStream::connect(house.address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let mut silent = shake(socket, &certificate).await.unwrap();
+    let _ = tokio::time::timeout(Duration::from_secs(20), silent.read_to_end(&mut Vec::new())).await.unwrap();
+    // Both, one after the other, would be 2.7 seconds.
+    assert!(begun.elapsed() < Duration::from_millis(2500), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn a_drain_lets_streams_finish() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = certify(dir.path());
@@ -155,7 +175,7 @@ async fn a_drain_lets_streams_finish() {
     let mut rest = Vec::new();
     let _ = socket.read_to_end(&mut rest).await;
     assert!(String::from_utf8_lossy(&rest).contains("data: [DONE]"), "{}", String::from_utf8_lossy(&rest));
-    house.running.await.unwrap().unwrap();
+    house.running.await.unwrap();
 }
 
 #[test]

@@ -77,6 +77,7 @@ impl EpisodeOptions {
 
     /// How the policy searches, with what the request says.
     pub(super) fn retrieval(&self, policy: &Policy) -> Result<Retrieval, AgentError> {
+        self.check_searches(policy)?;
         if self.k.is_some_and(|k| !(1..=MAX_K).contains(&k)) {
             return Err(AgentError::Option { field: "k", reason: "must be from 1 to 200" });
         }
@@ -91,6 +92,20 @@ impl EpisodeOptions {
         retrieval.check_mode(&*policy.protocol)?;
         self.check_parts()?;
         Ok(retrieval)
+    }
+
+    /// Refuses what is said about searching where there is none.
+    fn check_searches(&self, policy: &Policy) -> Result<(), AgentError> {
+        let given = [
+            ("rag.mode", self.mode.is_some()),
+            ("rag.k", self.k.is_some()),
+            ("rag.ranking", self.ranking.is_some()),
+            ("rag.graph", self.graph.is_some()),
+        ];
+        match given.into_iter().find(|&(_, given)| given && !policy.searches()) {
+            Some((field, _)) => Err(AgentError::Option { field, reason: "this policy does not search" }),
+            None => Ok(()),
+        }
     }
 
     /// Refuses what no search would read. Where the policy chooses the mode, any may be made.
@@ -141,5 +156,24 @@ mod tests {
         }
         let chosen = EpisodeOptions { ranking, graph, ..EpisodeOptions::default() };
         assert!(chosen.retrieval(&policy).is_ok(), "the policy may search in any mode");
+    }
+
+    #[test]
+    fn a_policy_that_does_not_search_is_told_nothing_about_it() {
+        let policy = Policy::builtin("plain").unwrap();
+        let none = EpisodeOptions { turns: Some(0), ..EpisodeOptions::default() };
+        assert!(none.retrieval(&policy).is_ok());
+        let (mode, ranking) = (Some(Mode::Passage), Some(Ranking::Bm25));
+        for (options, refused) in [
+            (EpisodeOptions { mode, ranking, ..EpisodeOptions::default() }, "rag.mode: "),
+            (EpisodeOptions { k: Some(2), ..EpisodeOptions::default() }, "rag.k: "),
+            (EpisodeOptions { ranking, ..EpisodeOptions::default() }, "rag.ranking: "),
+            (EpisodeOptions { graph: Some(GraphVariant::HippoRag), ..EpisodeOptions::default() }, "rag.graph: "),
+        ] {
+            assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused), "{options:?}");
+        }
+        // A policy that searches may be kept from it by a single request, and told what another one reads.
+        let kept = EpisodeOptions { turns: Some(0), k: Some(2), ..EpisodeOptions::default() };
+        assert!(kept.retrieval(&Policy::builtin("routerag").unwrap()).is_ok());
     }
 }

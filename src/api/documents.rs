@@ -4,16 +4,21 @@ use std::time::Instant;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
-use waymark_index::{Changes, CommitReport, Document, IndexError, Triple};
+use waymark_index::{Changes, CommitReport, Document, Index, IndexError, Triple};
 
+use super::beside::beside;
 use super::body::{Json, Wire};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::library::Library;
 use super::page::{PAGE, limit};
 use super::state::AppState;
+
+/// Bytes after which a page takes no other document.
+const PAGE_BYTES: usize = 8 << 20;
 
 /// A document of the index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -167,9 +172,11 @@ pub(crate) async fn get(
 }
 
 /// The documents, page by page.
+///
+/// A page ends early where its documents take more than 8 MiB; `has_more` alone says whether it is the last one.
 #[utoipa::path(get, path = "/v1/documents", operation_id = "listDocuments", tag = "documents",
     params(
-        ("limit" = Option<usize>, Query, description = "documents of a page, from 1 to 100; 20 when not given"),
+        ("limit" = Option<usize>, Query, description = "most documents of a page, from 1 to 100; 20 when not given"),
         ("after" = Option<String>, Query, description = "the id of the last document of the page before"),
     ),
     responses(
@@ -177,19 +184,35 @@ pub(crate) async fn get(
         (status = 400, description = "the server has no index, or a parameter makes no sense", body = ErrorBody),
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
-pub(crate) async fn list(
-    State(state): State<AppState>,
-    RawQuery(query): RawQuery,
-) -> Result<axum::Json<DocumentList>, ApiError> {
+pub(crate) async fn list(State(state): State<AppState>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let index = state.library()?.live.current();
-    let page = PageQuery::parse(query.as_deref().unwrap_or_default())?;
-    // One more than is shown says whether there are more.
-    let found = index.documents(page.after.as_deref(), page.limit + 1).map_err(|error| broken(&error))?;
+    let query = PageQuery::parse(query.as_deref().unwrap_or_default())?;
+    beside(move || Ok(axum::Json(page(&index, &query)?).into_response())).await
+}
+
+/// The documents that `query` asks for, and no more of them than a page takes.
+fn page(index: &Index, query: &PageQuery) -> Result<DocumentList, ApiError> {
     let unknown = || ApiError::invalid("after", "`after` is not the id of a document: begin again without it");
-    let mut data: Vec<DocumentBody> = found.ok_or_else(unknown)?.into_iter().map(DocumentBody::from).collect();
-    let has_more = data.len() > page.limit;
-    data.truncate(page.limit);
-    Ok(axum::Json(DocumentList { object: "list", snapshot: index.manifest().snapshot, data, has_more }))
+    let (mut data, mut bytes) = (Vec::<DocumentBody>::new(), 0);
+    // One at a time, for each may be large; one more than is shown says whether there are more.
+    let has_more = loop {
+        let after = data.last().map(|last| last.id.as_str()).or(query.after.as_deref());
+        let found = index.documents(after, 1).map_err(|error| broken(&error))?.ok_or_else(unknown)?;
+        let Some(document) = found.into_iter().next().map(DocumentBody::from) else { break false };
+        bytes += document.bytes();
+        if data.len() == query.limit || (bytes > PAGE_BYTES && !data.is_empty()) {
+            break true;
+        }
+        data.push(document);
+    };
+    Ok(DocumentList { object: "list", snapshot: index.manifest().snapshot, data, has_more })
+}
+
+impl DocumentBody {
+    /// How many bytes it is over the wire.
+    fn bytes(&self) -> usize {
+        serde_json::to_vec(self).map_or(0, |json| json.len())
+    }
 }
 
 /// What stands behind the `?` of a list.
@@ -234,8 +257,7 @@ impl AppState {
     /// # Errors
     /// 400 when the server has no index.
     fn library(&self) -> Result<&Library, ApiError> {
-        let none = || ApiError::new(Code::NotConfigured, "this server has no index: start it with `--index`");
-        self.library.as_deref().ok_or_else(none)
+        self.library.as_deref().ok_or_else(ApiError::no_index)
     }
 }
 

@@ -174,6 +174,11 @@ impl ApiError {
         Self::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param)
     }
 
+    /// What needs an index, where there is none.
+    pub(super) fn no_index() -> Self {
+        Self::new(Code::NotConfigured, "this server has no index: start it with `--index`")
+    }
+
     /// A field that nobody knows.
     pub fn unknown(param: &str) -> Self {
         Self::new(Code::UnknownParameter, format!("unknown parameter `{param}`")).with_param(param)

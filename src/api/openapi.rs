@@ -1,6 +1,9 @@
 //! `/openapi.yaml`: this interface, described from its own code.
 
-use axum::Json;
+use std::fmt::Display;
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
@@ -48,20 +51,56 @@ pub fn document_yaml() -> Result<String, Box<dyn std::error::Error + Send + Sync
     Ok(document().to_yaml()?)
 }
 
+/// A text that is made of this program alone, once; or why it could not be.
+type Text = LazyLock<Result<Bytes, String>>;
+
+static YAML: Text = LazyLock::new(|| text(document_yaml()));
+
+static JSON: Text = LazyLock::new(|| text(document().to_json()));
+
+fn text(written: Result<String, impl Display>) -> Result<Bytes, String> {
+    written.map(Bytes::from).map_err(|error| error.to_string())
+}
+
 /// This document as YAML.
 #[utoipa::path(get, path = "/openapi.yaml", operation_id = "openapiYaml", tag = "operation", responses(
     (status = 200, description = "the document", content_type = "application/yaml", body = serde_json::Value),
     (status = 500, description = "the document could not be written", body = ErrorBody),
 ))]
 pub(crate) async fn yaml() -> Result<Response, ApiError> {
-    let text = document_yaml().map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
-    Ok(([(header::CONTENT_TYPE, "application/yaml")], text).into_response())
+    answer(&YAML, "application/yaml")
 }
 
 /// This document as JSON.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "openapiJson", tag = "operation", responses(
     (status = 200, description = "the document", content_type = "application/json", body = serde_json::Value),
+    (status = 500, description = "the document could not be written", body = ErrorBody),
 ))]
-pub(crate) async fn json() -> Json<utoipa::openapi::OpenApi> {
-    Json(document())
+pub(crate) async fn json() -> Result<Response, ApiError> {
+    answer(&JSON, "application/json")
+}
+
+fn answer(text: &Text, kind: &'static str) -> Result<Response, ApiError> {
+    match &**text {
+        Ok(text) => Ok(([(header::CONTENT_TYPE, kind)], text.clone()).into_response()),
+        Err(error) => Err(ApiError::new(Code::Internal, error.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use axum::body::to_bytes;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn each_text_is_made_once() {
+        for [first, second] in [[yaml().await, yaml().await], [json().await, json().await]] {
+            let first = to_bytes(first.unwrap().into_body(), usize::MAX).await.unwrap();
+            let second = to_bytes(second.unwrap().into_body(), usize::MAX).await.unwrap();
+            assert_eq!(first.as_ptr(), second.as_ptr());
+        }
+    }
 }

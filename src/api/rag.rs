@@ -87,8 +87,7 @@ pub struct RagNotes {
     pub citations: Option<Vec<Cited>>,
 }
 
-/// What was done on the way to an answer. In a stream each delta holds the new entries; clients that join lists by
-/// `index`, as OpenAI's do, end up with the same list that a whole completion has.
+/// What was done on the way to an answer. In a stream each entry is told by an event `response.rag.step` too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct RagTrace {
     /// Searches, observations, invalid actions and bounds, in order.

@@ -26,7 +26,7 @@ impl From<AgentError> for ApiError {
                 Self::new(Code::NotConfigured, message).with_param("model")
             }
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
-            AgentError::Option { field, .. } => Self::invalid(field, message),
+            AgentError::Option { field, reason } => Self::invalid(field, format!("`{field}`: {reason}")),
             AgentError::Shape(_) => Self::invalid("response_format", format!("`response_format`: {message}")),
             // A template may refuse an order of roles: the client's doing.
             AgentError::Text(ModelError::Template(_)) => Self::invalid("messages", message),

@@ -108,11 +108,6 @@ impl Policies {
         }
     }
 
-    /// Whether any was read from a directory, which may change.
-    pub fn has_read_any(&self) -> bool {
-        self.all().iter().any(|served| served.policy.dir.is_some())
-    }
-
     /// Reads every policy again that was read from a directory, its adapter included. Requests that run go on with what
     /// they began with; a policy that cannot be read stays as it was.
     pub(super) async fn reload(&self, engine: &Engine, base: &[String]) {

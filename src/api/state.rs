@@ -9,7 +9,7 @@ use super::archive::Archive;
 use super::auth::Keys;
 use super::drain::Drain;
 use super::embeddings::{ServedEmbedder, TextEmbedder};
-use super::error::{ApiError, Code};
+use super::error::ApiError;
 use super::library::Library;
 use super::metrics::{HeldCollector, Metrics};
 use super::responses::Responses;
@@ -87,8 +87,7 @@ impl AppState {
     /// # Errors
     /// 400 when the server has no index.
     pub fn searcher(&self) -> Result<&dyn Search, ApiError> {
-        let none = || ApiError::new(Code::NotConfigured, "this server has no index: start it with `--index`");
-        self.runtime.searcher.as_deref().ok_or_else(none)
+        self.runtime.searcher.as_deref().ok_or_else(ApiError::no_index)
     }
 
     /// The same state, with the documents of `library` under `/v1/documents`.

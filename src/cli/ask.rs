@@ -50,13 +50,25 @@ pub(crate) struct Args {
 /// Flags of a server that are read also where another one is asked, by their ids.
 const READ: [&str; 2] = ["api_key", "log_format"];
 
-/// Why a flag that was typed would be passed over: it is for a server of its own, and another one is asked. What variables
-/// set may be meant for other commands.
+/// Flags of a client, which has no use for them where it brings its own server, by their ids.
+const ASKING: [&str; 2] = ["ca", "api_key"];
+
+/// Flags of a server that others reach, by their ids: one that is there for a single question has a free port and no keys.
+const REACHED: [&str; 5] = ["host", "port", "api_keys", "tls_cert", "tls_key"];
+
+/// Why a flag that was typed would be passed over: it is for a server of its own and another one is asked, or the other way
+/// round. What variables set may be meant for other commands.
 pub(super) fn unread(matches: &clap::ArgMatches) -> Option<String> {
     let typed = |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
     if matches.get_one::<String>("url").is_none() {
-        let reason = "--ca is for a server that runs, and no --url (WAYMARK_URL) names one";
-        return typed("ca").then(|| reason.to_owned());
+        let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| id.replace('_', "-"));
+        if let Some(flag) = first(&ASKING) {
+            return Some(format!("--{flag} is for a server that runs, and no --url (WAYMARK_URL) names one"));
+        }
+        let flag = first(&REACHED)?;
+        return Some(format!(
+            "--{flag} is for a server that others reach: without --url (WAYMARK_URL) nobody else does"
+        ));
     }
     let own = <ServeArgs as clap::Args>::augment_args(clap::Command::new("serve"));
     let mut passed = own.get_arguments().filter(|flag| !READ.contains(&flag.get_id().as_str()));

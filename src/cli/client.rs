@@ -1,13 +1,15 @@
 //! The commands' view of a running server: its agent route, read event by event, over HTTP or HTTPS.
 
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use ureq::http::Response;
+use ureq::http::{Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, RequestBuilder};
 
@@ -16,6 +18,13 @@ use crate::api::auth::Secret;
 
 /// Events that wait for whoever shows them; the stream waits then as well.
 const WAITING: usize = 64;
+
+/// How long a connection may take to be made, TLS included.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// How long a server may say nothing, before its answer and within it: one that has nothing to tell pings, every 15
+/// seconds where `--ping-seconds` says nothing else.
+const SILENCE: Duration = Duration::from_secs(120);
 
 /// A server somewhere.
 #[derive(Debug, Clone)]
@@ -36,9 +45,10 @@ struct Reason {
 }
 
 impl Client {
-    /// A client of the server at `base`, such as `http://127.0.0.1:8080`.
+    /// A client of the server at `base`, such as `http://127.0.0.1:8080`. One on this machine is spoken to directly, any
+    /// other through the proxy that the environment names, if it names one.
     pub fn new(base: &str) -> Self {
-        Self { agent: agent(RootCerts::WebPki), base: base.trim_end_matches('/').to_owned(), key: None }
+        Self { agent: agent(base, RootCerts::WebPki, SILENCE), base: base.trim_end_matches('/').to_owned(), key: None }
     }
 
     /// The same client, with the key that the server may want.
@@ -61,7 +71,7 @@ impl Client {
             })
             .collect();
         ensure!(!certificates.is_empty(), "{}: there is no certificate in it", file.display());
-        self.agent = agent(RootCerts::new_with_certs(&certificates));
+        self.agent = agent(&self.base, RootCerts::new_with_certs(&certificates), SILENCE);
         Ok(self)
     }
 
@@ -88,7 +98,7 @@ impl Client {
     /// Runs one episode and hands every event to `each` as it comes.
     ///
     /// # Errors
-    /// The server cannot be reached, refuses, or breaks the stream off; or `each` fails.
+    /// The server cannot be reached, refuses, breaks the stream off, or says nothing for two minutes; or `each` fails.
     pub async fn episode(
         &self,
         request: &serde_json::Value,
@@ -128,10 +138,22 @@ impl Client {
     }
 }
 
-/// What speaks to servers whose certificates are of `roots`.
-fn agent(roots: RootCerts) -> Agent {
+/// What speaks to the server at `base`, whose certificate is of `roots`, as long as it is not silent for `silence`.
+fn agent(base: &str, roots: RootCerts, silence: Duration) -> Agent {
     let tls = TlsConfig::builder().root_certs(roots).build();
-    Agent::config_builder().http_status_as_error(false).tls_config(tls).build().new_agent()
+    let config = Agent::config_builder().http_status_as_error(false).tls_config(tls);
+    // Each read has its time anew, so that an answer may take as long as it needs, and a comment is a sign of life.
+    let config = config.timeout_connect(Some(CONNECT)).timeout_per_read(Some(silence));
+    let config = if is_here(base) { config.proxy(None) } else { config };
+    config.build().new_agent()
+}
+
+/// Whether a URL is of this machine itself, whose servers no proxy could reach.
+fn is_here(url: &str) -> bool {
+    let Ok(url) = url.parse::<Uri>() else { return false };
+    let host = url.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Turns a refusal into the error the server gave.
@@ -163,7 +185,56 @@ fn parse(message: &[u8]) -> anyhow::Result<Option<Event>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// A server of one connection that says `words`, each after a pause, then nothing, and never closes.
+    fn saying(words: Vec<&'static str>, pause: Duration) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let mut socket = listener.accept().unwrap().0;
+            for word in words {
+                std::thread::sleep(pause);
+                let _ = socket.write_all(word.as_bytes());
+            }
+            std::thread::sleep(Duration::from_secs(60));
+        });
+        base
+    }
+
+    #[tokio::test]
+    async fn a_server_that_says_nothing_is_given_up_and_one_that_pings_is_not() {
+        const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
+        const PING: &str = ": ping\n\n";
+        const EVENT: &str = "data: {\"type\":\"turn_started\",\"turn\":2}\n\n";
+        let silence = Duration::from_millis(900);
+        for (words, told) in [(vec![], 0), (vec![HEAD, PING, PING, PING, PING, EVENT], 1)] {
+            let base = saying(words, silence / 3);
+            let client = Client { agent: agent(&base, RootCerts::WebPki, silence), base, key: None };
+            let (mut events, request) = (0, serde_json::json!({}));
+            let asked = client.episode(&request, |_| {
+                events += 1;
+                Ok(())
+            });
+            let error = tokio::time::timeout(Duration::from_secs(20), asked).await.unwrap().unwrap_err();
+            assert!(format!("{error:#}").contains("timeout"), "{error:#}");
+            assert_eq!(events, told);
+        }
+    }
+
+    #[test]
+    fn servers_of_this_machine_are_known() {
+        for here in ["http://127.0.0.1:8080", "https://LOCALHOST/", "http://[::1]:1", "http://127.9.9.9"] {
+            assert!(is_here(here), "{here}");
+        }
+        for elsewhere in ["https://example.org:8080", "http://10.0.0.1", "http://localhost.example.org", "nonsense", ""]
+        {
+            assert!(!is_here(elsewhere), "{elsewhere}");
+        }
+    }
 
     #[test]
     fn comments_are_skipped_and_errors_reported() {

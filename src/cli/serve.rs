@@ -11,7 +11,7 @@ use anyhow::Context;
 use super::embedding::Embedding;
 use super::{assembly, logging, start};
 use crate::config::{AccessConfig, ServeArgs, ServeConfig};
-use crate::server::{Server, Tls, stop_signal};
+use crate::server::{Hangups, Server, Tls, stop_signal};
 
 /// Serves policies over HTTP until SIGTERM or Ctrl-C; a second signal ends it at once.
 #[derive(Debug, clap::Args)]
@@ -34,12 +34,14 @@ impl Args {
     async fn serve(self) -> anyhow::Result<()> {
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
-        // Weights may have to be fetched first: the signal is caught from here on.
+        // Weights may have to be fetched first: the signals are caught from here on.
         let mut stop = Box::pin(stop_signal());
+        let hangups = start::reads_again(&config).then(Hangups::catch);
         let server = start::unless_stopped(async move { bind(&config, None).await }, stop.as_mut()).await?;
-        start::reload_on_hangup(&server);
+        start::reload_on_hangup(&server, hangups);
         writeln!(io::stdout(), "listening on {}", server.url())?;
-        Ok(until(server, stop, step_limit).await?)
+        until(server, stop, step_limit).await;
+        Ok(())
     }
 }
 
@@ -56,15 +58,10 @@ pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -
 }
 
 /// Serves until `stop`, and [ends](crate::engine::Engine::end) the engine's thread.
-pub(crate) async fn until(
-    server: Server,
-    stop: impl Future<Output = ()> + Send + 'static,
-    step_limit: Duration,
-) -> io::Result<()> {
+pub(crate) async fn until(server: Server, stop: impl Future<Output = ()> + Send + 'static, step_limit: Duration) {
     let engine = server.state().runtime.engine.clone();
-    let ended = server.run(stop).await;
+    server.run(stop).await;
     engine.end(step_limit).await;
-    ended
 }
 
 /// Runs `work` against a server of its own on a free port, and stops the server afterwards.
@@ -78,12 +75,13 @@ where
     let server = bind(&config, None).await?;
     let url = server.url();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let running = tokio::spawn(server.run(async {
+    let stopped = async {
         // Dropping the sender stops the server as well.
         let _ = stopped.await;
-    }));
+    };
+    let running = tokio::spawn(until(server, stopped, config.model.device.step_limit));
     let result = work(url).await;
     drop(stop);
-    running.await??;
+    running.await?;
     result
 }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::api::auth::Keys;
+use crate::config::ServeConfig;
 use crate::server::{Hangups, Server, Tls};
 
 /// Waits for `start`, unless `stop` comes first: then the program ends with success. Nothing was served yet, downloads
@@ -24,15 +25,19 @@ pub(crate) async fn unless_stopped<T: Send + 'static>(
     }
 }
 
-/// Reads again what `server` has from files, at every SIGHUP: keys, certificates, and policies that came from directories.
-/// Where it can have nothing of that kind, a hang-up ends the process as ever.
-pub(crate) fn reload_on_hangup(server: &Server) {
+/// Whether a server of `config` has anything to read again at a hang-up: keys, certificates, or policies that come from
+/// directories. It is known before the start, in which a hang-up is not to end it either.
+pub(crate) fn reads_again(config: &ServeConfig) -> bool {
+    let keys = config.access.file.is_some() || config.access.key.is_some();
+    let policies = config.policy_root.is_some() || !config.policies.is_empty();
+    keys || policies || config.tls.is_some()
+}
+
+/// Reads again what `server` has from files, at every one of `hangups`: keys, certificates, and policies that came from
+/// directories. Where none are caught, one ends the process as ever.
+pub(crate) fn reload_on_hangup(server: &Server, hangups: Option<Hangups>) {
+    let Some(mut hangups) = hangups else { return };
     let (state, tls) = (server.state().clone(), server.tls());
-    let policies = state.store.is_some() || state.policies.has_read_any();
-    if !state.keys.required() && tls.is_none() && !policies {
-        return;
-    }
-    let mut hangups = Hangups::catch();
     tokio::spawn(async move {
         loop {
             hangups.next().await;

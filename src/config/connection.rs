@@ -8,11 +8,11 @@ use super::{ConfigError, at_least_one};
 /// What one connection may take, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ConnectionArgs {
-    /// Connections that may be open; more are answered with 503.
+    /// Connections that may be open. Of those beyond, 64 at a time are answered with 503, and the others closed.
     #[arg(long, env = "WAYMARK_MAX_CONNECTIONS", default_value_t = 1024)]
     pub max_connections: usize,
 
-    /// Seconds that the head of a request may take to arrive, a TLS handshake included.
+    /// Seconds that the head of a request may take to arrive; of a connection's first one, its TLS handshake included.
     #[arg(long, env = "WAYMARK_HEADER_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub header_seconds: f64,
 

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 use super::watch::{Watch, Watched};
-use crate::config::ConnectionConfig;
 
 /// Largest head of a request, and what is buffered of an answer, in bytes.
 const BUFFER: usize = 64 << 10;
@@ -31,12 +30,11 @@ pub(super) enum Closing {
     Now,
 }
 
-/// Answers what comes over `stream` until the client goes, a time is up, or the server closes.
-pub(super) async fn serve<S>(stream: S, router: Router, times: ConnectionConfig, mut closing: watch::Receiver<Closing>)
+/// Answers what comes over `stream` until the client goes, a time of `watch` is up, or the server closes.
+pub(super) async fn serve<S>(stream: S, router: Router, watch: Watch, mut closing: watch::Receiver<Closing>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let watch = Watch::new(times);
     let asked = watch.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (mut router, watch) = (router.clone(), asked.clone());

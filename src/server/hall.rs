@@ -7,9 +7,11 @@ use axum::Router;
 use tokio::io;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
 
 use super::connection::{Closing, serve};
 use super::tls::Tls;
+use super::watch::Watch;
 use crate::config::ConnectionConfig;
 
 /// Connections beyond the bound that are told so; more than these are closed without a word.
@@ -52,7 +54,7 @@ impl Hall {
     pub(super) async fn receive(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.seat(stream),
+                Ok((stream, _)) => self.seat(stream, Instant::now()),
                 Err(error) if is_the_clients(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "cannot accept a connection");
@@ -62,7 +64,7 @@ impl Hall {
         }
     }
 
-    fn seat(&self, stream: TcpStream) {
+    fn seat(&self, stream: TcpStream, accepted: Instant) {
         // A token is a small write of its own: without this the kernel would hold it back for the one before it.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "nodelay was refused");
@@ -78,10 +80,12 @@ impl Hall {
         let (tls, closing) = (self.tls.clone(), self.closing.subscribe());
         tokio::spawn(async move {
             let _permit = permit;
+            let watch = Watch::new(times, accepted);
             match tls {
-                None => serve(stream, router, times, closing).await,
-                Some(tls) => match tokio::time::timeout(times.header, tls.acceptor().accept(stream)).await {
-                    Ok(Ok(stream)) => serve(stream, router, times, closing).await,
+                None => serve(stream, router, watch, closing).await,
+                // What the handshake takes is gone from the time of the first head.
+                Some(tls) => match timeout_at(accepted + times.header, tls.acceptor().accept(stream)).await {
+                    Ok(Ok(stream)) => serve(stream, router, watch, closing).await,
                     Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                     Err(_) => tracing::debug!("a TLS handshake took too long"),
                 },

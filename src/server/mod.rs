@@ -80,11 +80,9 @@ impl Server {
     }
 
     /// Answers until `shutdown` completes and the drain that follows is over: readiness turns red and new work is
-    /// refused at once, running work goes on until the configured deadline, what then is left gets an error.
-    ///
-    /// # Errors
-    /// None today; a listener that fails is logged and tried again.
-    pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
+    /// refused at once, running work goes on until the configured deadline, what then is left gets an error. A listener
+    /// that fails is logged and tried again.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) {
         let Self { listener, state, tls, .. } = self;
         let drain = state.drain.clone();
         let deadline = state.config.drain;
@@ -101,7 +99,6 @@ impl Server {
         drop(listener);
         // The work is over, but an answer in one piece, or the end of a stream, may still lie in our buffers.
         hall.close(left.min(times.send).max(CLOSING)).await;
-        Ok(())
     }
 }
 

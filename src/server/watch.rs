@@ -51,9 +51,9 @@ enum Stage {
 }
 
 impl Watch {
-    /// Looks after a connection that was just made.
-    pub(super) fn new(times: ConnectionConfig) -> Self {
-        let stage = Mutex::new(Stage::Head { until: Instant::now() + times.header });
+    /// Looks after a connection that was `accepted` then: what it has taken since is gone from the time of its first head.
+    pub(super) fn new(times: ConnectionConfig, accepted: Instant) -> Self {
+        let stage = Mutex::new(Stage::Head { until: accepted + times.header });
         Self(Arc::new(Inner { stage, times, changed: Arc::default() }))
     }
 
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn each_stage_has_its_own_time() {
-        let watch = Watch::new(times());
+        let watch = Watch::new(times(), Instant::now());
         assert_eq!(left(&watch), Some(1), "a connection that says nothing");
         let lifetime = watch.asked();
         assert_eq!(left(&watch), None, "work is not broken off");
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn bytes_of_a_head_do_not_make_its_time_longer() {
-        let watch = Watch::new(times());
+        let watch = Watch::new(times(), Instant::now());
         let deadline = watch.deadline();
         watch.received();
         assert_eq!(watch.deadline(), deadline);
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn work_ends_when_it_was_said_to_however_it_is_taken() {
-        let watch = Watch::new(times());
+        let watch = Watch::new(times(), Instant::now());
         let lifetime = watch.asked();
         lifetime.end_by(Instant::now() + Duration::from_secs(7));
         lifetime.end_by(Instant::now() + Duration::from_secs(900));
@@ -300,7 +300,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_heard_while_there_was_none() {
-        let watch = Watch::new(times());
+        let watch = Watch::new(times(), Instant::now());
         let lifetime = watch.asked();
         let over = tokio::spawn({
             let watch = watch.clone();

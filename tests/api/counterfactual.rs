@@ -172,9 +172,14 @@ async fn where_nothing_is_searched_nothing_changes() {
     let house = House::new(says("Goethe")).await;
     let whole: Value =
         house.post("/v1/agent", &json!({"question": "Who?", "model": "plain"})).await.json().await.unwrap();
-    let replay = replay(&house, &whole["id"], json!({"without": ["p1"], "search": "passage", "k": 1})).await;
+    let replay = replay(&house, &whole["id"], json!({"without": ["p1"]})).await;
     assert_eq!((&replay["ids_equal"], &replay["answer_changed"]), (&json!(true), &json!(false)));
     assert_eq!(replay["citations"], json!([]));
+    for (name, value) in [("search", json!("passage")), ("k", json!(1))] {
+        let (status, refused) = post(&house, &whole["id"], &json!({"mode": "free", name: value})).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(name)), "{refused}");
+        assert_eq!(refused["error"]["message"], format!("`{name}`: this policy does not search"));
+    }
 }
 
 #[tokio::test]

@@ -112,6 +112,27 @@ async fn documents_are_put_in_shown_and_taken_out() {
     assert_eq!((found["snapshot"].clone(), found["hits"].as_array().unwrap().len()), (json!(3), 2));
 }
 
+/// A page is made in memory: however many documents are asked for, it is not much larger than one of them.
+#[tokio::test]
+async fn a_page_of_large_documents_ends_early() {
+    let (_dir, _, mut plan) = plan(true);
+    plan.http.body_limit = 64 << 20;
+    let house = plan.build().await;
+    let large = |id: &str, megabytes: usize| {
+        let mut large = body(id, 1);
+        large["metadata"] = json!({"scan": "x".repeat(megabytes << 20)});
+        large
+    };
+    let sent = json!({"documents": [large("x", 5), large("y", 9), large("z", 5)]});
+    let (status, done) = answer(house.post("/v1/documents", &sent).await).await;
+    assert_eq!((status, &done["documents"]), (200, &json!(9)), "{done}");
+    for (after, ids, more) in [("e", vec!["f", "g", "x"], true), ("x", vec!["y"], true), ("y", vec!["z"], false)] {
+        let (_, page) = answer(house.get(&format!("/v1/documents?limit=100&after={after}")).await).await;
+        let found: Vec<&str> = page["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+        assert_eq!((found, &page["has_more"]), (ids, &json!(more)), "after {after}");
+    }
+}
+
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_by_name() {
     let (dir, _, house) = house(true).await;

@@ -45,7 +45,7 @@ pub struct House {
     pub state: AppState,
     pub client: reqwest::Client,
     stop: Option<oneshot::Sender<()>>,
-    pub running: JoinHandle<std::io::Result<()>>,
+    pub running: JoinHandle<()>,
 }
 
 pub fn tokenizer() -> Tokenizer {

@@ -58,4 +58,8 @@ async fn the_server_shows_it() {
     ] {
         assert_eq!(most(schema, field), waymark::agent::MAX_K, "{schema}.{field}");
     }
+    // Chats tell a trace by their deltas, responses by events.
+    let told = |schema: &str| json["components"]["schemas"][schema].to_string();
+    assert!(told("RagNotes").contains("delta") && !told("RagNotes").contains("response.rag.step"));
+    assert!(told("RagTrace").contains("response.rag.step") && !told("RagTrace").contains("delta"));
 }

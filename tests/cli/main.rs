@@ -142,6 +142,11 @@ fn errors_say_what_to_do_and_go_to_standard_error() {
         (vec!["ask", "--url", "http://127.0.0.1:1", "--index", "x.index", "why?"], "--index is for a server"),
         (vec!["ask", "--mock", "--otlp-endpoint", "https://x", "why?"], "--otlp-endpoint"),
         (vec!["ask", "--mock", "--ca", "x.pem", "why?"], "--ca is for a server"),
+        (vec!["ask", "--mock", "--api-key", "wm_0123456789abcdef0123456789", "why?"], "--api-key is for a server"),
+        (vec!["ask", "--mock", "--host", "127.0.0.2", "why?"], "--host is for a server"),
+        (vec!["ask", "--mock", "--port", "8080", "why?"], "--port is for a server"),
+        (vec!["ask", "--mock", "--api-keys", "x.toml", "why?"], "--api-keys is for a server"),
+        (vec!["ask", "--mock", "--tls-cert", "x.pem", "--tls-key", "y.pem", "why?"], "--tls-cert is for a server"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "0"], "--clients"),
         (vec!["bench", "serve", "--url", "http://127.0.0.1:1", "--clients", "501"], "at most 500"),
     ] {
@@ -215,6 +220,18 @@ fn a_server_with_a_certificate_is_asked() {
     assert!(asked.ok() && asked.stdout.contains("tokens written"), "{}", asked.stderr);
     let doubted = waymark(&ask);
     assert!(!doubted.ok() && doubted.stderr.contains("cannot reach https://"), "{}", doubted.stderr);
+    assert!(server.stop());
+}
+
+#[test]
+fn no_proxy_is_asked_for_servers_of_this_machine() {
+    // Nobody listens there.
+    let proxy = [("ALL_PROXY", "http://127.0.0.1:1"), ("NO_PROXY", "example.org")];
+    let asked = program::with(&proxy, &["ask", "--mock", "--policy-name", "plain", "Who?"]);
+    assert!(asked.ok() && asked.stdout.contains("tokens written"), "{}", asked.stderr);
+    let server = Serving::start(&["--mock"]);
+    let asked = program::with(&proxy, &["ask", "--url", &server.url, "--policy-name", "plain", "Who?"]);
+    assert!(asked.ok() && asked.stdout.contains("tokens written"), "{}", asked.stderr);
     assert!(server.stop());
 }
 

@@ -139,6 +139,13 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_that_does_not_search_is_told_nothing_about_it() {
+        for part in ["mode", "k"] {
+            assert!(PAGE.contains(&format!("if (canSearch() && field(\"{part}\").value) rag.{part} = ")), "{part}");
+        }
+    }
+
+    #[test]
     fn the_policy_names_what_the_page_holds_and_nothing_else() {
         let policy = policy(PAGE);
         assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");

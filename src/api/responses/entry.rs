@@ -61,6 +61,11 @@ impl Entry {
         open(&self.draft).object().shown(show)
     }
 
+    /// Whether its tokens were told with their log-probabilities. What its searches found always was.
+    pub(super) fn has_logprobs(&self) -> bool {
+        open(&self.draft).show().logprobs
+    }
+
     /// The conversation with the answer, for another response to continue.
     ///
     /// # Errors
@@ -76,10 +81,34 @@ impl Entry {
         }
     }
 
-    /// About how many bytes it takes.
+    /// About how many bytes it takes. A message that says nothing takes some as well.
     pub(super) fn bytes(&self) -> usize {
         let object = serde_json::to_vec(open(&self.draft).object()).map_or(0, |json| json.len());
-        let history: usize = self.history.iter().map(|message| message.content.len()).sum();
+        let history: usize = self.history.iter().map(|message| message.content.len() + 64).sum();
         object + history + self.log.as_ref().map_or(0, |log| log.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::property::object;
+    use super::*;
+
+    fn entry(history: Vec<Message>) -> Entry {
+        Entry {
+            id: "resp_1".into(),
+            owner: None,
+            until: None,
+            draft: Arc::new(Mutex::new(Draft::new(object(false, false), Show::default()))),
+            history,
+            log: None,
+            stop: watch::Sender::new(Stop::No),
+        }
+    }
+
+    #[test]
+    fn messages_that_say_nothing_take_room_too() {
+        let of = |messages: usize| entry(vec![Message::new(Role::User, ""); messages]).bytes();
+        assert!(of(1000) >= of(0) + 1000 * size_of::<Message>());
     }
 }

@@ -50,6 +50,10 @@ pub(crate) async fn retrieve(
     let asked = Asked::read(query.as_deref().unwrap_or_default())?;
     let show = Show::read(&asked.include)?;
     let entry = state.responses.get(&id, &caller)?;
+    if show.logprobs && !entry.has_logprobs() {
+        let message = "`include`: a response has log-probabilities where they were asked for when it was created";
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
+    }
     if !asked.stream {
         return Ok(axum::Json(entry.shown(show)).into_response());
     }

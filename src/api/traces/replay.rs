@@ -97,7 +97,8 @@ impl ReplayRequest {
 
     /// The same error, where it is about what a chat request calls otherwise.
     fn named(&self, error: ApiError) -> ApiError {
-        if self.search.is_some() { error.renamed("rag.mode", "search") } else { error }
+        let error = if self.search.is_some() { error.renamed("rag.mode", "search") } else { error };
+        if self.k.is_some() { error.renamed("rag.k", "k") } else { error }
     }
 }
 

@@ -16,7 +16,7 @@ use super::index::Bars;
 use super::{assembly, cache, logging, serve, start};
 use crate::agent::Policy;
 use crate::config::{DEFAULT_MODEL, ServeArgs, ServeConfig};
-use crate::server::{Server, stop_signal};
+use crate::server::{Hangups, Server, stop_signal};
 
 /// The corpus of the demo, in the program itself so that it works from anywhere.
 const CORPUS: &str = include_str!("../../../demo/corpus.jsonl");
@@ -51,8 +51,9 @@ impl Args {
         let config = self.serve.resolve()?;
         let step_limit = config.model.device.step_limit;
         let mut stop = Box::pin(stop_signal());
+        let hangups = (wants_trained(&config) || start::reads_again(&config)).then(Hangups::catch);
         let (server, model) = start::unless_stopped(prepare(config), stop.as_mut()).await?;
-        start::reload_on_hangup(&server);
+        start::reload_on_hangup(&server, hangups);
         let url = server.url();
         let mut out = io::stdout();
         writeln!(out, "listening on {url}\n")?;
@@ -62,8 +63,14 @@ impl Args {
         writeln!(out, "    \"messages\": [{{\"role\": \"user\", \"content\": \"Who painted the Mona Lisa?\"}}]}}'\n")?;
         writeln!(out, "  waymark ask --url {url} \"Who painted the Mona Lisa?\"\n")?;
         writeln!(out, "Ctrl-C stops it.")?;
-        Ok(serve::until(server, stop, step_limit).await?)
+        serve::until(server, stop, step_limit).await;
+        Ok(())
     }
+}
+
+/// Whether the trained policy is served. It is of the default weights; who names policies or other weights gets those.
+fn wants_trained(config: &ServeConfig) -> bool {
+    config.policies.is_empty() && config.model.weights.as_deref() == Some(DEFAULT_MODEL)
 }
 
 /// A server of the demo's corpus that listens, and the policy to ask.
@@ -74,8 +81,7 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
         config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
         loaded = Some(embedder);
     }
-    // The trained policy is of the default weights; who names policies or other weights gets those.
-    if config.policies.is_empty() && config.model.weights.as_deref() == Some(DEFAULT_MODEL) {
+    if wants_trained(&config) {
         let cache = cache::folder(config.model.cache.clone())?;
         config.policies.push(tokio::task::block_in_place(|| policy::unpack(&cache))?);
     }

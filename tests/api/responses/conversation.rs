@@ -140,4 +140,9 @@ async fn log_probabilities_are_told_and_shown_again() {
     assert_eq!(bare["output"][0]["content"][0]["logprobs"], json!([]));
     let (_, again) = fetch(&house, &response["id"], "?include[]=message.output_text.logprobs").await;
     assert_eq!(again, response);
+    let (_, other) = create(&house, &ask(json!({}))).await;
+    let (status, refused) = fetch(&house, &other["id"], "?include[]=message.output_text.logprobs").await;
+    let error = &refused["error"];
+    assert_eq!((status, &error["code"], &error["param"]), (400, &json!("unsupported_parameter"), &json!("include")));
+    assert_eq!(fetch(&house, &other["id"], "?include[]=file_search_call.results").await.0, 200);
 }
