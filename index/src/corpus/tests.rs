@@ -146,6 +146,25 @@ fn a_folder_is_cut_into_chunks_with_stable_ids() {
     assert_eq!(joined, words(&long), "nothing is lost and nothing doubled");
 }
 
+#[test]
+fn every_chunk_of_a_file_knows_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = CorpusOptions { chunk: 12, ..CorpusOptions::default() };
+    for name in ["long.txt", "long.md"] {
+        let path = dir.path().join(name);
+        let lines = (1..=500).map(|line| format!("word{line}\n{}", "\n".repeat(line % 3)));
+        let text = format!("\u{feff}\n{}", lines.collect::<String>());
+        fs::write(&path, &text).unwrap();
+        let records: Vec<Record> = folder::read(&path, &options).unwrap().map(Result::unwrap).collect();
+        assert!(records.len() > 300, "{}", records.len());
+        for Record { location, document, .. } in records {
+            let word = document.text.lines().next().unwrap();
+            let line = 1 + text.lines().position(|line| line == word).unwrap() as u64;
+            assert_eq!((location.line, &*location.file), (line, path.as_path()), "{word}");
+        }
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_to_a_file_is_read_as_the_file() {
