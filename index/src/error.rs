@@ -211,10 +211,12 @@ pub enum IndexError {
         stage: &'static str,
     },
     /// The lexical index failed.
-    #[error("cannot {action} the lexical index: {source}")]
+    #[error("cannot {action} the lexical index {}: {source}", path.display())]
     Lexical {
         /// What was tried.
         action: &'static str,
+        /// Its folder.
+        path: PathBuf,
         /// What tantivy said.
         source: tantivy::TantivyError,
     },
@@ -239,7 +241,12 @@ impl IndexError {
         IndexError::Corrupt { file: file.to_owned(), message: message.into() }
     }
 
-    pub(crate) fn lexical(action: &'static str) -> impl FnOnce(tantivy::TantivyError) -> IndexError {
-        move |source| IndexError::Lexical { action, source }
+    /// For `map_err` after a call to tantivy about the index in `dir`.
+    pub(crate) fn lexical(
+        action: &'static str,
+        dir: &Path,
+    ) -> impl FnOnce(tantivy::TantivyError) -> IndexError + use<> {
+        let path = dir.to_owned();
+        move |source| IndexError::Lexical { action, path, source }
     }
 }
