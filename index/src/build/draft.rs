@@ -116,7 +116,7 @@ impl Draft<'_> {
         };
         let (manifest, json) = manifest.seal();
         // Whoever wrote the files said that all went well; nothing is published on their word alone.
-        Snapshot::open_files(part.path(), manifest.clone(), &OpenOptions::default())?;
+        Snapshot::open_files(part.path(), manifest.clone(), &OpenOptions::unwalked())?;
         seal::publish(self.writing, part, &manifest, &json, self.progress)?;
         Ok(manifest)
     }

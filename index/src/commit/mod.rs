@@ -90,7 +90,7 @@ pub fn commit(
     // Not even a lock is left where there is no index.
     Manifest::read(dir)?;
     let writing = Writing::begin(dir)?;
-    let base = Snapshot::open_newest(dir, &OpenOptions::default())?;
+    let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
     Committing { dir, embed, options, progress }.commit(&writing, &base, changes)
 }
 
