@@ -66,12 +66,14 @@ pub enum IndexError {
         second: Location,
     },
     /// A corpus holds no passage at all.
-    #[error("{} holds no passages ({skipped} records skipped)", path.display())]
+    #[error("{} holds no passages ({skipped} records skipped){}", path.display(), what_is_read(*folder))]
     EmptyCorpus {
         /// The corpus.
         path: PathBuf,
         /// Records passed over as bad.
         skipped: u64,
+        /// Whether it is a folder, where only prose is read.
+        folder: bool,
     },
     /// A corpus is too large for one index.
     #[error("the corpus holds more than {limit} passages: split it into several indexes")]
@@ -228,6 +230,10 @@ pub enum IndexError {
         /// What usearch said.
         message: String,
     },
+}
+
+fn what_is_read(folder: bool) -> &'static str {
+    if folder { ": only Markdown and text files in it are read; name a JSONL or JSON file itself" } else { "" }
 }
 
 impl IndexError {
