@@ -66,12 +66,14 @@ pub enum IndexError {
         second: Location,
     },
     /// A corpus holds no passage at all.
-    #[error("{} holds no passages ({skipped} records skipped)", path.display())]
+    #[error("{} holds no passages ({skipped} records skipped){}", path.display(), what_is_read(*folder))]
     EmptyCorpus {
         /// The corpus.
         path: PathBuf,
         /// Records passed over as bad.
         skipped: u64,
+        /// Whether it is a folder, where only prose is read.
+        folder: bool,
     },
     /// A corpus is too large for one index.
     #[error("the corpus holds more than {limit} passages: split it into several indexes")]
@@ -211,10 +213,12 @@ pub enum IndexError {
         stage: &'static str,
     },
     /// The lexical index failed.
-    #[error("cannot {action} the lexical index: {source}")]
+    #[error("cannot {action} the lexical index {}: {source}", path.display())]
     Lexical {
         /// What was tried.
         action: &'static str,
+        /// Its folder.
+        path: PathBuf,
         /// What tantivy said.
         source: tantivy::TantivyError,
     },
@@ -228,6 +232,10 @@ pub enum IndexError {
     },
 }
 
+fn what_is_read(folder: bool) -> &'static str {
+    if folder { ": only Markdown and text files in it are read; name a JSONL or JSON file itself" } else { "" }
+}
+
 impl IndexError {
     /// For `map_err` after a call to the operating system.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> IndexError + use<> {
@@ -239,7 +247,12 @@ impl IndexError {
         IndexError::Corrupt { file: file.to_owned(), message: message.into() }
     }
 
-    pub(crate) fn lexical(action: &'static str) -> impl FnOnce(tantivy::TantivyError) -> IndexError {
-        move |source| IndexError::Lexical { action, source }
+    /// For `map_err` after a call to tantivy about the index in `dir`.
+    pub(crate) fn lexical(
+        action: &'static str,
+        dir: &Path,
+    ) -> impl FnOnce(tantivy::TantivyError) -> IndexError + use<> {
+        let path = dir.to_owned();
+        move |source| IndexError::Lexical { action, path, source }
     }
 }

@@ -64,11 +64,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-
-    #[derive(Deserialize)]
-    struct Golden {
-        cases: Vec<Case>,
-    }
+    use crate::golden::golden;
 
     #[derive(Deserialize)]
     struct Case {
@@ -88,16 +84,10 @@ mod tests {
 
     #[test]
     fn agrees_with_rag_gym() {
-        let golden = std::env::var("WAYMARK_GOLDEN")
-            .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/golden").to_owned());
-        let path = std::path::Path::new(&golden).join("rrf_raggym.json");
-        let Ok(json) = std::fs::read(&path) else {
-            println!("skipped: {} is absent", path.display());
-            return;
-        };
-        let golden: Golden = serde_json::from_slice(&json).unwrap();
-        assert!(!golden.cases.is_empty());
-        for case in golden.cases {
+        let Some(cases) = golden("rrf_raggym.json", "cases") else { return };
+        let cases: Vec<Case> = serde_json::from_value(cases).unwrap();
+        assert!(!cases.is_empty());
+        for case in cases {
             let (first, second) = (sorted(&case.list1), sorted(&case.list2));
             let mut fused = reciprocal_rank(&[Ranked::new(&first), Ranked::new(&second)], case.rrf_k);
             fused.truncate(case.k);

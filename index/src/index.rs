@@ -38,6 +38,13 @@ impl Default for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    /// For a snapshot that is read and never searched: no walk is prepared.
+    pub(crate) fn unwalked() -> OpenOptions {
+        OpenOptions { walk_below: 0, ..OpenOptions::default() }
+    }
+}
+
 /// What an index is, for people.
 #[derive(Debug, Clone, Serialize)]
 pub struct Info {

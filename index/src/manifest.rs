@@ -90,6 +90,11 @@ impl GraphInfo {
         let rest = self.source.strip_prefix(CORPUS).map_or(self.source.as_str(), |rest| rest.trim_start_matches(AND));
         (!rest.is_empty()).then_some(rest)
     }
+
+    /// The same, one name after the other.
+    pub(crate) fn extractors(&self) -> impl Iterator<Item = &str> {
+        self.extractor().into_iter().flat_map(|names| names.split(AND))
+    }
 }
 
 /// The choices that were made when an index was built.

@@ -85,7 +85,7 @@ fn child() {
         commit(dir, &embed, changes, &CommitOptions { batch: 4, ..CommitOptions::default() }, &dying).map(drop)
     };
     if let Err(error) = done {
-        assert!(error.to_string().contains("index"), "{error}");
+        assert!(error.to_string().contains(dir.to_str().unwrap()), "{error}");
         std::process::exit(NO_ROOM);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use corpora::{HashEmbed, document, files, numbered, open, small_index, write};
 use proptest::prelude::*;
+use waymark_index::openie::Builtin;
 use waymark_index::{
     BuildOptions, BuildProgress, Changes, CommitOptions, CommitReport, Corpus, Document, Embed, EmbedError, Extract,
     Index, IndexError, LiveIndex, Mode, OpenOptions, Passages, Phase, Query, Ranking, Triple, TripleSink, build,
@@ -286,6 +287,44 @@ fn a_document_whose_text_stays_needs_nobody_to_ask() {
     let other = Changes::upsert([Document { text: "another text".to_owned(), ..noted }]);
     let refused = commit(&dir, &HashEmbed::default(), other, &CommitOptions::default(), &()).unwrap_err();
     assert!(matches!(&refused, IndexError::NoTriples { id, .. } if id == "p1"), "{refused}");
+}
+
+#[test]
+fn the_built_in_extractor_is_asked_beside_another_source() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, scratch) = (temp.path().join("index"), temp.path().join("scratch"));
+    let asking = |extract: Arc<dyn Extract>| CommitOptions { extract: Some(extract), ..CommitOptions::default() };
+    let builtin = || BuildOptions { extract: Some(Arc::new(Builtin)), ..BuildOptions::default() };
+    let film = document("film", "El Tonto (film)", "El Tonto is a 2019 comedy film. The film was released in 2023.");
+    let given =
+        Document { triples: Some(vec![Triple::new("It", "is", "given")]), ..document("given", "Given", "A text.") };
+    let paired = document("paired", "Paired", "one two three");
+    let album = document("album", "El Tonto (album)", "El Tonto is a 1990 studio album.");
+    let triples = |dir: &Path, number| open(dir).unwrap().graph().unwrap().triples(number).unwrap();
+    let source = |report: CommitReport| report.manifest.graph.unwrap().source;
+    write(&dir, vec![film.clone()], &builtin()).unwrap();
+
+    // Who was not asked about anything is not named.
+    let pairs = || asking(Arc::new(Pairs { reads_corpus: false }));
+    let report = commit(&dir, &HashEmbed::default(), Changes::upsert([given.clone()]), &pairs(), &()).unwrap();
+    assert_eq!(source(report), "corpus and builtin");
+    let report = commit(&dir, &HashEmbed::default(), Changes::upsert([paired.clone()]), &pairs(), &()).unwrap();
+    assert_eq!(source(report), "corpus and builtin and pairs");
+    let (alone, imported) = (triples(&dir, 0), triples(&dir, 2));
+    assert_eq!(imported.len(), 2);
+
+    // Beside another film or album of that name the first one goes by its whole title: it is read again.
+    assert_eq!(source(changed(&dir, Changes::upsert([album.clone()]))), "corpus and builtin and pairs");
+    write(&scratch, vec![film, given, paired, album], &builtin()).unwrap();
+    for number in [0, 1, 3] {
+        assert_eq!(triples(&dir, number), triples(&scratch, number));
+    }
+    assert_ne!(triples(&dir, 0), alone);
+    assert_eq!(triples(&dir, 2), imported, "what another source says of a passage stays");
+    // And again when it goes, whoever of the two is named.
+    let album = Changes::delete(["album".to_owned()]);
+    commit(&dir, &HashEmbed::default(), album, &asking(Arc::new(Builtin)), &()).unwrap();
+    assert_eq!((triples(&dir, 0), triples(&dir, 2)), (alone, imported));
 }
 
 /// Remembers every text that it was given.

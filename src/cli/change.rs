@@ -8,9 +8,9 @@ use anyhow::Context;
 use waymark_index::{Changes, CommitOptions, CommitReport, Corpus, CorpusOptions, GraphInfo, Manifest, commit};
 use waymark_models::kernel::Team;
 
+use super::assembly;
 use super::index::Bars;
 use super::triples::{self, Source};
-use super::{assembly, cache};
 use crate::config::cores;
 
 /// Adds documents to an index, or puts them in the place of those with their ids.
@@ -122,8 +122,7 @@ impl RemoveArgs {
 impl Target {
     fn commit(&self, changes: Changes, options: CommitOptions) -> anyhow::Result<CommitReport> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
-        let cache = cache::folder(self.cache.clone())?;
-        let embedder = assembly::embedder(&self.embedder, Some(cache), Arc::new(Team::new(threads)))?;
+        let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
         let bars = Bars::default();
         let report = commit(&self.index, &embedder, changes, &CommitOptions { threads, ..options }, &bars)?;
         bars.clear();

@@ -127,11 +127,14 @@ impl Args {
             self.check_typed()?;
             return Ok(None);
         };
-        // Without an address there may still be no document to ask about; the index says so where there is one.
-        if self.typed().is_none() && self.url().is_none() {
-            return Ok(None);
+        let model = self.model();
+        if self.typed().is_none() {
+            // Variables that name no endpoint, or another, may stand for other commands, and there may be no document to
+            // ask about; the index says so where there is one.
+            let meant = self.url().is_some() && model.as_deref() == Some(asked);
+            return meant.then(|| self.endpoint(dir)).transpose();
         }
-        if let Some(model) = self.model().filter(|model| model != asked) {
+        if let Some(model) = model.filter(|model| model != asked) {
             bail!(
                 "the triples of {} are of endpoint {asked}, not of {model}: say --triples endpoint to mix them",
                 dir.display()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::program::{Run, Serving, waymark};
+use super::program::{Run, Serving, homeless, waymark};
 use super::{CORPUS, index};
 
 fn add(index: &str, file: &Path, lines: &str, flags: &[&str]) -> Run {
@@ -76,4 +76,18 @@ fn a_document_without_triples_is_asked_of_whoever_found_the_others() {
         let manifest: Value = serde_json::from_str(&info()).unwrap();
         assert_eq!(manifest["graph"]["source"], source);
     }
+}
+
+#[test]
+fn an_index_without_weights_needs_no_folder_for_downloads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, index) = (dir.path().join("corpus.jsonl"), dir.path().join("corpus.index"));
+    fs::write(&file, CORPUS).unwrap();
+    let (file, index) = (file.to_str().unwrap(), index.to_str().unwrap());
+    let built = homeless(&["index", "build", "--embedder", "mock", "--corpus", file, "--out", index]);
+    assert!(built.ok(), "{}", built.stderr);
+    let added = homeless(&["index", "add", "--embedder", "mock", "--corpus", file, "--index", index]);
+    assert!(added.ok() && added.stdout.contains("3 unchanged"), "{}{}", added.stdout, added.stderr);
+    let removed = homeless(&["index", "remove", "--embedder", "mock", "--id", "seine", "--index", index]);
+    assert!(removed.ok() && removed.stdout.contains("1 removed"), "{}{}", removed.stdout, removed.stderr);
 }

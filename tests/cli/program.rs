@@ -31,7 +31,17 @@ pub(crate) fn waymark(args: &[&str]) -> Run {
 
 /// The same, with these variables in its environment.
 pub(crate) fn with(variables: &[(&str, &str)], args: &[&str]) -> Run {
-    let output = command(args).envs(variables.iter().copied()).output().unwrap();
+    run(command(args).envs(variables.iter().copied()))
+}
+
+/// The same, where nothing says in which folder downloads are kept.
+pub(crate) fn homeless(args: &[&str]) -> Run {
+    let mut command = command(args);
+    run(command.env_remove("WAYMARK_CACHE").env_remove("XDG_CACHE_HOME").env_remove("HOME"))
+}
+
+fn run(command: &mut Command) -> Run {
+    let output = command.output().unwrap();
     Run {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 
 use super::CORPUS;
-use super::program::{Run, Serving, waymark};
+use super::program::{Run, Serving, waymark, with};
 
 struct Place {
     dir: tempfile::TempDir,
@@ -186,4 +186,26 @@ fn an_endpoint_needs_an_address_and_a_model() {
     let place = Place::new();
     let run = place.build(&["--triples", "endpoint"]);
     assert!(!run.ok() && run.stderr.contains("--openie-url and --openie-model"), "{}", run.stderr);
+}
+
+#[test]
+fn variables_that_name_another_model_stop_no_change() {
+    let place = Place::new();
+    let (key, more, index) = (place.path("key"), place.path("more.jsonl"), place.path("corpus.index"));
+    fs::write(&key, "sk-test\n").unwrap();
+    let (url, requests) = model(0);
+    let built = place.build(&[&endpoint(&url, &key)[..], &["--embedder", "mock"]].concat());
+    assert!(built.ok(), "{}", built.stderr);
+    let rhine = json!({"id": "rhine", "text": "The Rhine is a river.", "triples": [["Rhine", "is", "a river"]]});
+    fs::write(&more, rhine.to_string()).unwrap();
+    let (index, more) = (index.to_str().unwrap(), more.to_str().unwrap());
+    let add = ["index", "add", "--embedder", "mock", "--index", index, "--corpus", more];
+    let (address, other) = (("WAYMARK_OPENIE_URL", url.as_str()), ("WAYMARK_OPENIE_MODEL", "other"));
+    let typed = with(&[address], &[&add[..], &["--openie-model", "other"]].concat());
+    assert!(!typed.ok() && typed.stderr.contains("not of other"), "{}", typed.stderr);
+    for variables in [&[address, other][..], &[address]] {
+        let run = with(variables, &add);
+        assert!(run.ok(), "{variables:?}: {}", run.stderr);
+    }
+    assert_eq!(requests.load(Ordering::SeqCst), 6, "nobody was asked about what brings its triples");
 }

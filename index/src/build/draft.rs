@@ -37,8 +37,8 @@ pub(crate) struct Base<'a> {
     pub(crate) files: &'a Path,
     /// For each of its passages the number now of the one with the same id, title and text, if there is one.
     pub(crate) moved: &'a [Option<u32>],
-    /// Whether what an extractor found in them still holds.
-    pub(crate) extracted: bool,
+    /// From where the triples are that no longer hold, since what found them is asked about the whole corpus again.
+    pub(crate) again: Option<Origin>,
 }
 
 impl Base<'_> {
@@ -48,10 +48,12 @@ impl Base<'_> {
         let mut unknown = vec![false; count as usize];
         triples.unknown(count).into_iter().for_each(|number| unknown[number as usize] = true);
         for (old, &number) in (0..).zip(self.moved) {
+            let origin = graph.origin(old);
             if let Some(number) = number.filter(|&number| unknown[number as usize])
-                && graph.origin(old) == Origin::Extracted
+                && origin.is_extracted()
+                && self.again != Some(origin)
             {
-                triples.add(number, &graph.triples(old)?, Origin::Extracted)?;
+                triples.add(number, &graph.triples(old)?, origin)?;
             }
         }
         Ok(())
@@ -73,7 +75,7 @@ impl Draft<'_> {
         passages::write(documents, part.path(), &mut triples, self.progress)?;
         let store = Store::open(&part.path().join(part::STORE))?;
         vectors::write(part.path(), &store, self.embedding, base, self.threads, self.progress)?;
-        if let Some(base) = base.filter(|base| base.extracted) {
+        if let Some(base) = base {
             base.keep_extracted(&mut triples, store.count())?;
         }
         if self.extract.is_none() && !triples.any() {
@@ -116,7 +118,7 @@ impl Draft<'_> {
         };
         let (manifest, json) = manifest.seal();
         // Whoever wrote the files said that all went well; nothing is published on their word alone.
-        Snapshot::open_files(part.path(), manifest.clone(), &OpenOptions::default())?;
+        Snapshot::open_files(part.path(), manifest.clone(), &OpenOptions::unwalked())?;
         seal::publish(self.writing, part, &manifest, &json, self.progress)?;
         Ok(manifest)
     }

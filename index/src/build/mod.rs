@@ -104,7 +104,27 @@ pub fn build(
 /// The snapshot that is published in `dir`, where it is whole and of the same embedder: its vectors need not be made
 /// again. One that is not is no reason not to build.
 fn previous(dir: &Path, embed: &dyn Embed) -> Option<Snapshot> {
-    let snapshot = Snapshot::open_newest(dir, &OpenOptions::default()).ok()?;
+    let snapshot = Snapshot::open_newest(dir, &OpenOptions::unwalked()).ok()?;
     let Embedder { id, dims } = &snapshot.manifest.embedder;
     (id == embed.id() && *dims == embed.dims()).then_some(snapshot)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::Triple;
+    use crate::corpus::Document;
+    use crate::embed::fake::HashEmbed;
+
+    #[test]
+    fn what_is_replaced_is_read_and_not_made_ready_for_walks() {
+        let (temp, embed) = (tempfile::tempdir().unwrap(), HashEmbed::default());
+        let triples = Some(vec![Triple::new("Seine", "flows through", "Paris")]);
+        let (id, title, text) = ("seine".to_owned(), "Seine".to_owned(), "The Seine.".to_owned());
+        let corpus = Corpus::from_documents("test", vec![Document { id, title, text, triples, metadata: None }]);
+        build(corpus, &embed, temp.path(), &BuildOptions::default(), &()).unwrap();
+        let old = previous(temp.path(), &embed).unwrap();
+        assert!(old.graph.is_some() && !old.ground.is_whole());
+    }
 }

@@ -19,8 +19,9 @@ use crate::embedding::Embedding;
 use crate::error::IndexError;
 use crate::extract::Extract;
 use crate::folder::{Writing, snapshot_name};
+use crate::graph::Origin;
 use crate::index::{OpenOptions, check_embedder};
-use crate::manifest::Manifest;
+use crate::manifest::{GraphInfo, Manifest};
 use crate::memory::Memory;
 use crate::openie::Builtin;
 use crate::progress::BuildProgress;
@@ -40,8 +41,9 @@ pub struct CommitOptions {
     /// [`BuildOptions::journal`](crate::BuildOptions::journal).
     pub journal: bool,
     /// What finds the triples of documents that bring none: best what the index was built with (see
-    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)), which need not be given where that is [`Builtin`]. What it
-    /// found in documents that stay is kept, unless it reads the whole corpus, and then it is asked about all again.
+    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)), which need not be given where [`Builtin`] is among it. What
+    /// it found in documents that stay is kept, unless it reads the whole corpus, and then it is asked about all of them
+    /// again; what others found is kept.
     pub extract: Option<Arc<dyn Extract>>,
     /// Ask nobody, and take documents without triples as they are: a graph search reaches them by their own similarity
     /// alone. Otherwise, where an extractor found the triples of the others and cannot be asked, they are refused.
@@ -90,7 +92,7 @@ pub fn commit(
     // Not even a lock is left where there is no index.
     Manifest::read(dir)?;
     let writing = Writing::begin(dir)?;
-    let base = Snapshot::open_newest(dir, &OpenOptions::default())?;
+    let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
     Committing { dir, embed, options, progress }.commit(&writing, &base, changes)
 }
 
@@ -141,8 +143,8 @@ impl Committing<'_> {
         let draft = Draft { writing, embedding, threads, extract, progress: self.progress };
         let part = writing.create_part(snapshot)?;
         let (files, moved) = (self.dir.join(snapshot_name(base.manifest.snapshot)), plan.moved(base)?);
-        let extracted = !extract.is_some_and(|extract| extract.reads_corpus() && source(base) == Some(&extract.id()));
-        let goes_on = Base { snapshot: base, files: &files, moved: &moved, extracted };
+        let again = extract.and_then(|extract| again(base, extract));
+        let goes_on = Base { snapshot: base, files: &files, moved: &moved, again };
         let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
         self.check_base(base)?;
         draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
@@ -160,14 +162,16 @@ impl Committing<'_> {
     /// Who is asked for triples. Refuses documents without where nobody can say what they state, though somebody did
     /// for the others.
     fn extractor(&self, base: &Snapshot, plan: &Plan) -> Result<Option<Arc<dyn Extract>>, IndexError> {
-        let (given, source) = (self.options.extract.clone(), source(base));
+        let given = self.options.extract.clone();
         if given.is_some() || self.options.bare {
             return Ok(given);
         }
-        if source == Some(&Builtin.id()) {
+        let Some(graph) = &base.manifest.graph else { return Ok(None) };
+        // Whoever else found triples here, this one can always be asked.
+        if graph.extractors().any(|name| name == Builtin.id()) {
             return Ok(Some(Arc::new(Builtin)));
         }
-        let Some(source) = source else { return Ok(None) };
+        let Some(source) = graph.extractor() else { return Ok(None) };
         match plan.unasked(base)? {
             Some(document) => Err(IndexError::NoTriples { id: document.id.clone(), extractor: source.to_owned() }),
             None => Ok(None),
@@ -175,7 +179,11 @@ impl Committing<'_> {
     }
 }
 
-/// What found the triples that documents did not bring.
-fn source(base: &Snapshot) -> Option<&str> {
-    base.manifest.graph.as_ref()?.extractor()
+/// From where the triples are that `extract` is asked for again: its own, where they depend on the whole corpus. Those of
+/// others stay, and so do its own where nothing tells them from those.
+fn again(base: &Snapshot, extract: &dyn Extract) -> Option<Origin> {
+    let id = extract.id();
+    let own = Origin::of(&id);
+    let alone = base.manifest.graph.as_ref().and_then(GraphInfo::extractor) == Some(id.as_str());
+    (extract.reads_corpus() && (alone || own == Origin::Builtin)).then_some(own)
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::changes::Changes;
 use crate::corpus::Document;
 use crate::error::IndexError;
-use crate::graph::{Origin, distinct};
+use crate::graph::distinct;
 use crate::snapshot::Snapshot;
 
 /// What happens to a document of the snapshot.
@@ -77,7 +77,7 @@ impl Plan {
     /// The first document that is put in without triples and about whose text nobody was asked: where the text stays,
     /// so does what an extractor found in it.
     pub(super) fn unasked(&self, base: &Snapshot) -> Result<Option<&Document>, IndexError> {
-        let extracted = |number| base.graph.as_ref().is_some_and(|graph| graph.origin(number) == Origin::Extracted);
+        let extracted = |number| base.graph.as_ref().is_some_and(|graph| graph.origin(number).is_extracted());
         let replaced = self.fates.iter().filter_map(|(&number, fate)| match fate {
             Fate::Replaced(document) => Some((number, document)),
             Fate::Gone => None,

@@ -58,12 +58,8 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
 fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Record>, IndexError> {
     let bytes = fs::read(file).map_err(IndexError::io("read", file))?;
     let shared: Arc<Path> = file.into();
-    let at = |offset: usize| Location {
-        file: shared.clone(),
-        line: 1 + bytes[..offset].iter().filter(|&&byte| byte == b'\n').count() as u64,
-    };
     let text = std::str::from_utf8(&bytes).map_err(|error| IndexError::BadRecord {
-        location: at(error.valid_up_to()),
+        location: Location { file: shared.clone(), line: 1 + line_breaks(&bytes[..error.valid_up_to()]) },
         message: "invalid UTF-8".to_owned(),
     })?;
     let name = match file.strip_prefix(root) {
@@ -73,18 +69,28 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Record>, IndexErr
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let skipped = bytes.len() - text.len();
     let title = title(file, text);
-    let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| Record {
-        location: at(skipped + offset),
-        document: Document {
-            triples: None,
-            id: format!("{name}#{}", number + 1),
-            title: title.clone(),
-            text: chunk.to_owned(),
-            metadata: None,
-        },
-        from_content: false,
+    // Chunks come in the order of the text: each is counted on from the one before it, and a long file once in all.
+    let (mut reached, mut line) = (0, 1);
+    let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| {
+        line += line_breaks(&bytes[reached..skipped + offset]);
+        reached = skipped + offset;
+        Record {
+            location: Location { file: shared.clone(), line },
+            document: Document {
+                triples: None,
+                id: format!("{name}#{}", number + 1),
+                title: title.clone(),
+                text: chunk.to_owned(),
+                metadata: None,
+            },
+            from_content: false,
+        }
     });
     Ok(records.collect())
+}
+
+fn line_breaks(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 fn split<'a>(file: &Path, text: &'a str, size: usize) -> Vec<(usize, &'a str)> {

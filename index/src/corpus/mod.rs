@@ -163,7 +163,8 @@ impl Corpus {
         loop {
             match self.records.next() {
                 None if self.seen.is_empty() => {
-                    return Err(IndexError::EmptyCorpus { path: self.path.clone(), skipped: self.skipped });
+                    let (path, folder) = (self.path.clone(), self.path.is_dir());
+                    return Err(IndexError::EmptyCorpus { path, skipped: self.skipped, folder });
                 }
                 None => return Ok(None),
                 Some(Err(error @ IndexError::BadRecord { .. })) if self.skip_bad => {

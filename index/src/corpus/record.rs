@@ -87,6 +87,9 @@ fn metadata(mut rest: Map<String, Value>) -> Result<Option<Map<String, Value>>, 
     Ok((!metadata.is_empty()).then_some(metadata))
 }
 
+/// `chunk-` and the first 24 hexadecimal digits of a SHA-256 over title, line break and text, where HippoRAG has the MD5 of
+/// the passage: the indexes built so far hold these ids, and with others a later add would take every passage for a new
+/// one.
 fn content_id(title: &str, text: &str) -> String {
     let digest = Sha256::digest(format!("{title}\n{text}").as_bytes());
     let hex: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();

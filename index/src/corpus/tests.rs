@@ -82,14 +82,17 @@ fn duplicate_ids_are_refused_with_both_lines() {
 fn an_empty_corpus_is_refused() {
     for (name, content) in [("c.jsonl", ""), ("c.jsonl", "\n \r\n"), ("c.json", "[]"), ("c.txt", ""), ("c.md", " \n")] {
         let message = failure(name, content);
-        assert!(message.contains("holds no passages"), "{message}");
+        assert!(message.ends_with("holds no passages (0 records skipped)"), "{message}");
     }
     let (_dir, mut corpus) = corpus("c.jsonl", "nonsense\n", true);
     let message = corpus.next().unwrap().unwrap_err().to_string();
     assert!(message.contains("1 records skipped"), "{message}");
     assert!(corpus.next().is_none());
     let dir = tempfile::tempdir().unwrap();
-    assert!(Corpus::open(dir.path(), &CorpusOptions::default()).unwrap().next().unwrap().is_err());
+    fs::write(dir.path().join("corpus.jsonl"), "{\"id\":\"a\",\"text\":\"x\"}\n").unwrap();
+    let first = Corpus::open(dir.path(), &CorpusOptions::default()).unwrap().next().unwrap();
+    let message = first.unwrap_err().to_string();
+    assert!(message.contains("only Markdown and text files") && message.contains("JSONL"), "{message}");
 }
 
 #[test]
@@ -144,6 +147,25 @@ fn a_folder_is_cut_into_chunks_with_stable_ids() {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let joined: Vec<_> = documents[1..].iter().flat_map(|d| words(&d.text)).collect();
     assert_eq!(joined, words(&long), "nothing is lost and nothing doubled");
+}
+
+#[test]
+fn every_chunk_of_a_file_knows_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = CorpusOptions { chunk: 12, ..CorpusOptions::default() };
+    for name in ["long.txt", "long.md"] {
+        let path = dir.path().join(name);
+        let lines = (1..=500).map(|line| format!("word{line}\n{}", "\n".repeat(line % 3)));
+        let text = format!("\u{feff}\n{}", lines.collect::<String>());
+        fs::write(&path, &text).unwrap();
+        let records: Vec<Record> = folder::read(&path, &options).unwrap().map(Result::unwrap).collect();
+        assert!(records.len() > 300, "{}", records.len());
+        for Record { location, document, .. } in records {
+            let word = document.text.lines().next().unwrap();
+            let line = 1 + text.lines().position(|line| line == word).unwrap() as u64;
+            assert_eq!((location.line, &*location.file), (line, path.as_path()), "{word}");
+        }
+    }
 }
 
 #[cfg(unix)]

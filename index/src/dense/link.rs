@@ -90,7 +90,7 @@ fn add(
 }
 
 fn save(index: &Index, path: &Path) -> Result<(), IndexError> {
-    index.save(text(path)?).map_err(failed("save"))?;
+    index.save(text(path)?).map_err(|error| IndexError::io("write", path)(std::io::Error::other(error.to_string())))?;
     // usearch does not look at what closing the file says, and a full disk may say it only then.
     let written = std::fs::metadata(path).map_err(IndexError::io("read", path))?.len();
     if written == index.serialized_length() as u64 {

@@ -39,17 +39,19 @@ impl GraphDraft<'_> {
         extract: Option<&dyn Extract>,
         earlier: Option<&str>,
     ) -> Result<GraphInfo, IndexError> {
-        if let Some(extract) = extract {
-            self.extract(&mut triples, extract)?;
-        }
+        let earlier = earlier.filter(|_| [Origin::Extracted, Origin::Builtin].iter().any(|&from| triples.has(from)));
+        let asked = extract.map(|extract| self.extract(&mut triples, extract)).transpose()?;
         let given = triples.has(Origin::Given);
-        let earlier = earlier.filter(|_| triples.has(Origin::Extracted));
         triples.finish(self.store.len())?;
+        // Whoever was at hand and had nothing to do is no source, unless nobody else is named for the next documents.
+        let extract = extract.filter(|_| asked == Some(true) || earlier.is_none());
         self.join(GraphInfo::source(given, extract.map(Extract::id).as_deref(), earlier))
     }
 
-    fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<(), IndexError> {
+    /// Whether there was a passage to ask about.
+    fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<bool, IndexError> {
         let unknown = triples.unknown(self.store.count());
+        let origin = Origin::of(&extract.id());
         let (mut done, total) = (0, Some(unknown.len() as u64));
         self.progress.update(Phase::Extracting, 0, total);
         extract.extract(self.store, &unknown, &mut |number, found| {
@@ -57,11 +59,12 @@ impl GraphDraft<'_> {
             if unknown.binary_search(&number).is_err() {
                 return Ok(());
             }
-            triples.add(number, &found, Origin::Extracted)?;
+            triples.add(number, &found, origin)?;
             done += 1;
             self.progress.update(Phase::Extracting, done, total);
             Ok(())
-        })
+        })?;
+        Ok(!unknown.is_empty())
     }
 
     /// Builds everything that follows from the triples.

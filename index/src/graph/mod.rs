@@ -65,6 +65,9 @@ pub struct Fact<'a> {
 #[derive(Debug)]
 pub struct Graph {
     triples: Triples,
+    /// Where triples are from of which the file says no more than that an extractor found them: of the only one, where
+    /// there was only one.
+    extracted: Origin,
     phrases: Table,
     relations: Table,
     facts: [Column<u32>; 3],
@@ -93,6 +96,7 @@ impl Graph {
         let mut mentions = Columns::open(&path(file::MENTIONS))?;
         Ok(Graph {
             triples: Triples::open(&path(file::TRIPLES), passages)?,
+            extracted: info.extractor().map_or(Origin::Extracted, Origin::of),
             passages_of: Lists::read(&mut mentions, phrases.len(), passages)?,
             passages_of_fact: Lists::read(&mut mentions, count, passages)?,
             facts_of: Lists::read(&mut mentions, passages, count)?,
@@ -180,7 +184,10 @@ impl Graph {
 
     /// Where the triples of a passage are from.
     pub(crate) fn origin(&self, passage: u32) -> Origin {
-        self.triples.origin(passage)
+        match self.triples.origin(passage) {
+            Origin::Extracted => self.extracted,
+            other => other,
+        }
     }
 
     /// The edges: nodes are the phrases, by their numbers, then the passages, numbered from [`Graph::phrases`].

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;
+use crate::openie::Builtin;
 use crate::query::GraphVariant;
 use crate::walk::{Ground, OwnWeights, Seed};
 use crate::{BuildOptions, Corpus, Index, build};
@@ -279,4 +280,27 @@ fn without_triples_and_without_an_extractor_there_is_no_graph() {
     let index = Index::open(temp.path(), std::sync::Arc::new(HashEmbed::default())).unwrap();
     assert!(index.graph().is_none() && index.modes() == [crate::Mode::Passage]);
     assert!(report.manifest.files.keys().all(|name| !name.contains("/graph/")));
+}
+
+#[test]
+fn what_the_built_in_extractor_found_is_known_also_in_a_file_without_a_word_for_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let options = BuildOptions { extract: Some(std::sync::Arc::new(Builtin)), ..BuildOptions::default() };
+    let corpus = Corpus::from_documents("test", vec![document(0, None)]);
+    let info = build(corpus, &HashEmbed::new(DIMS), temp.path(), &options, &()).unwrap().manifest.graph.unwrap();
+    assert_eq!(info.source, "builtin");
+    let folder = temp.path().join("snapshot-1").join("graph");
+    let origin = |source: &str| {
+        let info = GraphInfo { source: source.to_owned(), ..info.clone() };
+        Graph::open(&folder, &info, 1, DIMS).unwrap().origin(0)
+    };
+    let sources = ["builtin", "builtin and import x", "import x"];
+    assert_eq!(sources.map(origin), [Origin::Builtin; 3]);
+    let path = folder.join(file::TRIPLES);
+    let found = Triples::open(&path, 1).unwrap().get(0).unwrap();
+    fs::remove_file(&path).unwrap();
+    let mut old = TripleWriter::create(&path).unwrap();
+    old.add(0, &found, Origin::Extracted).unwrap();
+    old.finish(1).unwrap();
+    assert_eq!(sources.map(origin), [Origin::Builtin, Origin::Extracted, Origin::Extracted]);
 }

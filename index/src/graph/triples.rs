@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::columns::{Column, Columns, ColumnsWriter};
 use crate::error::IndexError;
+use crate::extract::Extract;
+use crate::openie::Builtin;
 use crate::triple::Triple;
 
 /// Where the triples of a passage are from.
@@ -17,6 +19,21 @@ pub(crate) enum Origin {
     Given = 1,
     /// An extractor found them.
     Extracted = 2,
+    /// The built-in extractor found them, which is asked again when the corpus changes. Snapshots that were written
+    /// before these had a number of their own have [`Origin::Extracted`] instead.
+    Builtin = 3,
+}
+
+impl Origin {
+    /// Where triples are from that the extractor of this name finds.
+    pub(crate) fn of(extractor: &str) -> Origin {
+        if extractor == Builtin.id() { Origin::Builtin } else { Origin::Extracted }
+    }
+
+    /// Whether an extractor found them, be it which it may.
+    pub(crate) fn is_extracted(self) -> bool {
+        matches!(self, Origin::Extracted | Origin::Builtin)
+    }
 }
 
 /// The triples of a snapshot, by memory map.
@@ -55,6 +72,7 @@ impl Triples {
         match self.origins.get(passage as usize) {
             Some(1) => Origin::Given,
             Some(2) => Origin::Extracted,
+            Some(3) => Origin::Builtin,
             _ => Origin::None,
         }
     }

@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 
+use crate::query::ENTITIES;
+
 /// Words of a phrase that is looked for in a question, at most.
 const LONGEST: usize = 8;
-
-/// Phrases found in a question, at most: each becomes a key entity, with a search of its own.
-pub(crate) const MOST: usize = 16;
 
 /// Words that are no entity by themselves.
 const FILLING: &[&str] = &[
@@ -30,7 +29,7 @@ struct Word {
 
 /// The phrases in `question`, in the order in which they stand there: from left to right the longest that `known` has
 /// and that is more than filling words. If one is written like a name, with a capital letter or a digit, only such ones
-/// are given; of those the first [`MOST`].
+/// are given; of those the first [`ENTITIES`], since each becomes a key entity with a search of its own.
 pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
     let (normal, words) = words(question);
     let (mut found, mut seen): (Vec<(String, bool)>, HashSet<String>) = (Vec::new(), HashSet::new());
@@ -54,7 +53,7 @@ pub(crate) fn linked(question: &str, known: &dyn Fn(&str) -> bool) -> Vec<String
         at = end + 1;
     }
     let any_named = found.iter().any(|(_, named)| *named);
-    found.into_iter().filter(|(_, named)| *named || !any_named).map(|(phrase, _)| phrase).take(MOST).collect()
+    found.into_iter().filter(|(_, named)| *named || !any_named).map(|(phrase, _)| phrase).take(ENTITIES).collect()
 }
 
 /// The question in normal form, as [`phrase::normalise`](crate::graph::phrase::normalise) has it, and its words.
@@ -110,7 +109,7 @@ mod tests {
     fn so_many_are_given_and_no_more() {
         let question: String = (0..100_000).map(|number| format!("Name{number} ")).collect();
         let found = linked(&question, &|phrase| !phrase.contains(' '));
-        let expected: Vec<String> = (0..MOST).map(|number| format!("name{number}")).collect();
+        let expected: Vec<String> = (0..ENTITIES).map(|number| format!("name{number}")).collect();
         assert_eq!(found, expected);
     }
 

@@ -1,7 +1,6 @@
 //! Finding what goes into the graph of a question, and ranking it.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use super::association::{Association, Chunk, Item, Masses, Statement};
 use super::entity::linked;
@@ -9,15 +8,13 @@ use super::shown::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, K
 use crate::dense::dot;
 use crate::embed::embed_unit;
 use crate::error::IndexError;
-use crate::evidence::{Arrival, Evidence, Hit, Passage, Path, Place, TripleHit};
+use crate::evidence::{Arrival, Evidence, Hit, Passage, Path, Place};
 use crate::graph::Graph;
 use crate::graph::phrase::normalise;
 use crate::index::Index;
-use crate::query::{ENTITIES, Query};
+use crate::query::Query;
 use crate::scored::{Scored, best};
 
-/// Passages that are named with a triple.
-const MOST_PASSAGES: usize = 10;
 /// Characters of what is asked that are embedded with each key entity, at most; embedders read no further than this.
 const LONGEST_ASKED: usize = 2048;
 
@@ -51,7 +48,7 @@ struct Found {
 /// chunks first, then the more alike. `text` is what is asked, without white space around it.
 pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Evidence, IndexError> {
     let found = find(index, graph, query, text)?;
-    check(query, "the graph was made")?;
+    query.begin("the graph was made")?;
     let chunks: Vec<Chunk<'_>> =
         found.chunks.iter().zip(&found.titles).map(|(chunk, title)| Chunk { similarity: chunk.score, title }).collect();
     let statements: Vec<Statement<'_>> = found
@@ -71,7 +68,10 @@ pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) ->
     for ((item, mass), rank) in masses.best(query.k).into_iter().zip(1..) {
         match item {
             Item::Chunk(place) => evidence.hits.push(found.hit(place, rank, mass)),
-            Item::Triple(place) => evidence.triples.push(found.triple(index, graph, place, rank, mass)?),
+            Item::Triple(place) => {
+                let fact = found.facts[place].number;
+                evidence.triples.push(index.triple_hit(graph, fact, rank, mass as f32)?);
+            }
         }
     }
     evidence.association = Some(found.shown(graph, query, &masses));
@@ -81,29 +81,29 @@ pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) ->
 fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found, IndexError> {
     let options = &query.kag;
     let keys = keys(graph, query, text);
-    check(query, "the query was embedded")?;
+    query.begin("the query was embedded")?;
     let end = text.char_indices().nth(LONGEST_ASKED).map_or(text.len(), |(end, _)| end);
     let asked = keys.iter().map(|key| format!("Key entity: {}. Query: {}", key.text, &text[..end]));
     let asked: Vec<String> = asked.collect();
     let texts: Vec<&str> = std::iter::once(text).chain(asked.iter().map(String::as_str)).collect();
     let vectors = embed_unit(index.embed.as_ref(), &texts);
     let vectors = vectors.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
-    check(query, "the vector search")?;
+    query.begin("the vector search")?;
     let question = &vectors[0];
     let dense = &index.snapshot.dense;
     let chunks = dense.search(question, options.chunks.max(query.k), query.deadline)?;
     // The question itself stands in where it is about no entity.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
     let phrases = about.iter().map(|vector| {
-        check(query, "the phrases were searched")?;
+        query.begin("the phrases were searched")?;
         Ok(nearest(graph, vector, options.entities))
     });
     let phrases = phrases.collect::<Result<Vec<_>, IndexError>>()?;
-    check(query, "the facts were searched")?;
+    query.begin("the facts were searched")?;
     let facts = facts_of(graph, &phrases).into_iter();
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
     let facts = best(facts.collect(), options.triples.max(query.k));
-    check(query, "the passages were read")?;
+    query.begin("the passages were read")?;
     let passages = chunks.iter().map(|chunk| index.snapshot.store.passage(chunk.number));
     let passages = passages.collect::<Result<Vec<_>, _>>()?;
     let sources = facts.iter().map(|fact| {
@@ -115,7 +115,7 @@ fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found
     Ok(Found { keys, phrases, chunks, titles, passages, facts, sources })
 }
 
-/// The key entities of a query, or else the first [`ENTITIES`] of its text; each name once.
+/// The key entities of a query, or else those of its text; each name once.
 fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<Key> {
     let mut keys: Vec<Key> = Vec::new();
     for entity in &query.entities {
@@ -126,7 +126,7 @@ fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<Key> {
     }
     if keys.is_empty() {
         let linked = linked(text, &|phrase| graph.phrase_id(phrase).is_some());
-        keys.extend(linked.into_iter().take(ENTITIES).map(|name| Key { text: name.clone(), name, given: false }));
+        keys.extend(linked.into_iter().map(|name| Key { text: name.clone(), name, given: false }));
     }
     keys
 }
@@ -153,13 +153,6 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
     facts
 }
 
-fn check(query: &Query, stage: &'static str) -> Result<(), IndexError> {
-    match query.deadline {
-        Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
-        _ => Ok(()),
-    }
-}
-
 impl Found {
     fn hit(&self, place: usize, rank: usize, mass: f64) -> Hit {
         let dense = Place { rank: place + 1, score: self.chunks[place].score };
@@ -167,28 +160,6 @@ impl Found {
         let graph = Arrival { rank, mass, reset: 0.0, via: Vec::new() };
         let path = Path { dense: Some(dense), graph: Some(graph), ..Path::default() };
         Hit { rank, score: mass as f32, passage: self.passages[place].clone(), path }
-    }
-
-    fn triple(
-        &self,
-        index: &Index,
-        graph: &Graph,
-        place: usize,
-        rank: usize,
-        mass: f64,
-    ) -> Result<TripleHit, IndexError> {
-        let number = self.facts[place].number;
-        let fact = graph.fact(number);
-        let passages = graph.passages_of_fact(number).iter().take(MOST_PASSAGES);
-        let passages = passages.map(|&passage| Ok(index.snapshot.store.passage(passage)?.id));
-        Ok(TripleHit {
-            rank,
-            score: mass as f32,
-            subject: graph.phrase(fact.subject).to_owned(),
-            relation: fact.relation.to_owned(),
-            object: graph.phrase(fact.object).to_owned(),
-            passages: passages.collect::<Result<_, IndexError>>()?,
-        })
     }
 
     fn shown(&self, graph: &Graph, query: &Query, masses: &Masses) -> Associated {

@@ -10,7 +10,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tantivy::collector::TopDocs;
 use tantivy::directory::MmapDirectory;
@@ -32,6 +32,7 @@ const MOST_TERMS: usize = 1024;
 
 /// The lexical index of a snapshot, ready for searching.
 pub(crate) struct Lexical {
+    dir: PathBuf,
     searcher: Searcher,
     content: Field,
     analyzer: TextAnalyzer,
@@ -46,7 +47,7 @@ impl fmt::Debug for Lexical {
 impl Lexical {
     /// Opens the folder that [`LexicalWriter`] wrote for `count` passages.
     pub(crate) fn open(dir: &Path, count: usize) -> Result<Lexical, IndexError> {
-        let opening = || IndexError::lexical("open");
+        let opening = || IndexError::lexical("open", dir);
         let files = MmapDirectory::open(dir).map_err(|error| opening()(error.into()))?;
         let index = tantivy::Index::open(frozen::Frozen::new(files)).map_err(opening())?;
         if index.schema() != schema() {
@@ -59,7 +60,7 @@ impl Lexical {
             return Err(IndexError::corrupt(dir, format!("it does not hold {count} passages")));
         }
         let content = schema().get_field(CONTENT).map_err(opening())?;
-        Ok(Lexical { searcher, content, analyzer: analyzer::analyzer() })
+        Ok(Lexical { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() })
     }
 
     /// The `limit` passages with the highest BM25 score among those that share a term with `text`; of equal ones the
@@ -71,7 +72,8 @@ impl Lexical {
         }
         let clauses = terms.into_iter().map(|(term, times)| (Occur::Should, clause(term, times))).collect();
         let best = TopDocs::with_limit(limit).order_by_score();
-        let found = self.searcher.search(&BooleanQuery::new(clauses), &best).map_err(IndexError::lexical("search"))?;
+        let found = self.searcher.search(&BooleanQuery::new(clauses), &best);
+        let found = found.map_err(IndexError::lexical("search", &self.dir))?;
         Ok(found.into_iter().map(|(score, address)| Scored { number: address.doc_id, score }).collect())
     }
 

@@ -1,7 +1,7 @@
 //! Writing the lexical index, one passage after the other.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tantivy::directory::MmapDirectory;
 use tantivy::indexer::SingleSegmentIndexWriter;
@@ -21,6 +21,7 @@ const MOST_MEMORY: usize = 3900 << 20;
 
 /// A lexical index in the making.
 pub(crate) struct LexicalWriter {
+    dir: PathBuf,
     writer: SingleSegmentIndexWriter,
     content: Field,
 }
@@ -35,7 +36,7 @@ impl LexicalWriter {
     /// Begins in an empty folder, which is created.
     pub(crate) fn create(dir: &Path) -> Result<LexicalWriter, IndexError> {
         std::fs::create_dir(dir).map_err(IndexError::io("create", dir))?;
-        let creating = || IndexError::lexical("create");
+        let creating = || IndexError::lexical("create", dir);
         let files = MmapDirectory::open(dir).map_err(|error| creating()(error.into()))?;
         let content = schema().get_field(CONTENT).map_err(creating())?;
         let writer = Index::builder()
@@ -43,7 +44,7 @@ impl LexicalWriter {
             .tokenizers(tokenizers())
             .single_segment_index_writer(files, MEMORY_BUDGET)
             .map_err(creating())?;
-        Ok(LexicalWriter { writer, content })
+        Ok(LexicalWriter { dir: dir.to_owned(), writer, content })
     }
 
     /// Whether nothing more should be added.
@@ -60,12 +61,12 @@ impl LexicalWriter {
         for part in [title, title, text] {
             document.add_text(self.content, part);
         }
-        self.writer.add_document(document).map_err(IndexError::lexical("write"))
+        self.writer.add_document(document).map_err(IndexError::lexical("write", &self.dir))
     }
 
     /// Writes the segment.
     pub(crate) fn finish(self) -> Result<(), IndexError> {
-        self.writer.finalize().map(drop).map_err(IndexError::lexical("write"))
+        self.writer.finalize().map(drop).map_err(IndexError::lexical("write", &self.dir))
     }
 }
 

@@ -64,6 +64,17 @@ impl Index {
     }
 }
 
+impl Query {
+    /// Ends the search where its deadline has passed before `stage`. Whoever listens learns when a stage begins.
+    pub(crate) fn begin(&self, stage: &'static str) -> Result<(), IndexError> {
+        tracing::trace!(stage);
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// One query being answered.
 struct Search<'a> {
     index: &'a Index,
@@ -86,13 +97,8 @@ impl Search<'_> {
         Ok(self.vector.get_or_init(|| vectors.swap_remove(0)))
     }
 
-    /// Ends the search where its deadline has passed before `stage`. Whoever listens learns when a stage begins.
     fn check(&self, stage: &'static str) -> Result<(), IndexError> {
-        tracing::trace!(stage);
-        match self.query.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
-            _ => Ok(()),
-        }
+        self.query.begin(stage)
     }
 
     fn evidence(&self, hits: Vec<crate::evidence::Hit>) -> Evidence {

@@ -4,6 +4,7 @@ use super::Search;
 use crate::error::IndexError;
 use crate::evidence::{Evidence, TripleHit};
 use crate::graph::Graph;
+use crate::index::Index;
 
 /// Passages that are named with a triple.
 const MOST_PASSAGES: usize = 10;
@@ -17,20 +18,32 @@ impl Search<'_> {
         let facts = walked.returned();
         self.check("the passages were read")?;
         let hits = self.hits(&walked)?;
-        let triples = facts.into_iter().zip(1..).take(self.query.triples).map(|((fact, score), rank)| {
-            let passages = graph.passages_of_fact(fact).iter().take(MOST_PASSAGES);
-            let id = |&number: &u32| Ok(self.index.snapshot.store.passage(number)?.id);
-            let fact = graph.fact(fact);
-            Ok(TripleHit {
-                rank,
-                score,
-                subject: graph.phrase(fact.subject).to_owned(),
-                relation: fact.relation.to_owned(),
-                object: graph.phrase(fact.object).to_owned(),
-                passages: passages.map(id).collect::<Result<_, IndexError>>()?,
-            })
-        });
+        let facts = facts.into_iter().take(self.query.triples).zip(1..);
+        let triples = facts.map(|((fact, score), rank)| self.index.triple_hit(graph, fact, rank, score));
         let triples = triples.collect::<Result<_, IndexError>>()?;
         Ok(Evidence { triples, walk: Some(walked.walk), ..self.evidence(hits) })
+    }
+}
+
+impl Index {
+    /// A fact of `graph` as it is returned, in this place and with this score.
+    pub(crate) fn triple_hit(
+        &self,
+        graph: &Graph,
+        fact: u32,
+        rank: usize,
+        score: f32,
+    ) -> Result<TripleHit, IndexError> {
+        let passages = graph.passages_of_fact(fact).iter().take(MOST_PASSAGES);
+        let passages = passages.map(|&number| Ok(self.snapshot.store.passage(number)?.id));
+        let fact = graph.fact(fact);
+        Ok(TripleHit {
+            rank,
+            score,
+            subject: graph.phrase(fact.subject).to_owned(),
+            relation: fact.relation.to_owned(),
+            object: graph.phrase(fact.object).to_owned(),
+            passages: passages.collect::<Result<_, IndexError>>()?,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Walks over the graph of a snapshot, whole or local.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::local::{Local, LocalWalk, Scratches};
 use super::reset::Seed;
@@ -30,12 +30,13 @@ pub(crate) struct Ground {
 const MOST_PREPARED: usize = 4;
 
 /// Walks of one kind.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Prepared {
     damping: f64,
     /// The phrase that they leave out.
     without: Option<u32>,
-    walker: Arc<Walker<f32>>,
+    /// Filled by the first who wants them, while the others wait for it.
+    walker: Arc<OnceLock<Arc<Walker<f32>>>>,
 }
 
 /// Where a walk arrived.
@@ -71,8 +72,12 @@ impl OwnWeights {
 impl Ground {
     /// For walks over the whole of a graph; without one, they stay around where they start.
     pub(crate) fn new(whole: Option<&Graph>) -> Ground {
-        let usual = |graph| Prepared::new(graph, GraphOptions::default().damping, None);
-        Ground { whole: whole.map(|graph| Mutex::new(vec![usual(graph)])), scratches: Scratches::default() }
+        let usual = |graph| {
+            let damping = GraphOptions::default().damping;
+            let walker = Arc::new(OnceLock::from(Arc::new(walker(graph, damping, None))));
+            Mutex::new(vec![Prepared { damping, without: None, walker }])
+        };
+        Ground { whole: whole.map(usual), scratches: Scratches::default() }
     }
 
     /// Whether walks go over the whole graph, from every passage.
@@ -92,7 +97,7 @@ impl Ground {
         let phrases = graph.phrases();
         let without = left_out(graph, options.variant);
         let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit, without) };
-        let walker = prepared(whole, graph, options.damping, without);
+        let walker = prepared(whole, options.damping, without, || walker(graph, options.damping, without));
         let mut reset = vec![0.0; phrases + graph.passages()];
         seeds.iter().for_each(|seed| reset[seed.phrase as usize] = seed.weight as f32);
         match own {
@@ -138,42 +143,91 @@ pub(super) fn left_out(graph: &Graph, variant: GraphVariant) -> Option<u32> {
     graph.phrase_id("").filter(|_| variant == GraphVariant::GraphR1)
 }
 
-/// The walks of a kind, prepared now where they are not yet. Nobody waits for them but who wants them.
-fn prepared(kept: &Mutex<Vec<Prepared>>, graph: &Graph, damping: f64, without: Option<u32>) -> Arc<Walker<f32>> {
-    let lock = || kept.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_wanted = |kind: &Prepared| kind.damping == damping && kind.without == without;
-    let take = |kept: &mut Vec<Prepared>| {
-        let place = kept.iter().position(is_wanted)?;
-        kept[..=place].rotate_right(1);
-        Some(Arc::clone(&kept[0].walker))
+/// The walks of a kind, which `make` prepares now where they are not yet: once, however many want them at the same time.
+/// Nobody waits for them but who wants them.
+fn prepared(
+    kept: &Mutex<Vec<Prepared>>,
+    damping: f64,
+    without: Option<u32>,
+    make: impl FnOnce() -> Walker<f32>,
+) -> Arc<Walker<f32>> {
+    let walker = {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.iter().position(|kind| kind.damping == damping && kind.without == without) {
+            Some(place) => kept[..=place].rotate_right(1),
+            None => {
+                kept.insert(0, Prepared { damping, without, walker: Arc::default() });
+                kept.truncate(MOST_PREPARED);
+            }
+        }
+        Arc::clone(&kept[0].walker)
     };
-    if let Some(walker) = take(&mut lock()) {
-        return walker;
-    }
-    let made = Prepared::new(graph, damping, without);
-    let mut kept = lock();
-    take(&mut kept).unwrap_or_else(|| {
-        kept.insert(0, made.clone());
-        kept.truncate(MOST_PREPARED);
-        made.walker
-    })
+    Arc::clone(walker.get_or_init(|| Arc::new(make())))
 }
 
-impl Prepared {
-    /// Prepares walks over the edges of the graph. Those of the phrase `without`, if one is given, are gone.
-    fn new(graph: &Graph, damping: f64, without: Option<u32>) -> Prepared {
-        let adjacency = graph.adjacency();
-        let mut edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
-        let mut weights = Vec::new();
-        if let Some(without) = without {
-            weights.extend_from_slice(edges.weights);
-            for (weight, _) in weights.iter_mut().zip(edges.targets).filter(|(_, target)| **target == without) {
-                *weight = 0.0;
-            }
-            weights[edges.offsets[without as usize] as usize..edges.offsets[without as usize + 1] as usize].fill(0.0);
-            edges.weights = &weights;
+/// Prepares walks over the edges of the graph. Those of the phrase `without`, if one is given, are gone.
+fn walker(graph: &Graph, damping: f64, without: Option<u32>) -> Walker<f32> {
+    let adjacency = graph.adjacency();
+    let mut edges = Edges { offsets: adjacency.offsets, targets: adjacency.targets, weights: adjacency.weights };
+    let mut weights = Vec::new();
+    if let Some(without) = without {
+        weights.extend_from_slice(edges.weights);
+        for (weight, _) in weights.iter_mut().zip(edges.targets).filter(|(_, target)| **target == without) {
+            *weight = 0.0;
         }
-        let walker = Arc::new(Walker::new(&edges, graph.phrases(), damping));
-        Prepared { damping, without, walker }
+        weights[edges.offsets[without as usize] as usize..edges.offsets[without as usize + 1] as usize].fill(0.0);
+        edges.weights = &weights;
+    }
+    Walker::new(&edges, graph.phrases(), damping)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Over one node without edges.
+    fn lonely() -> Walker<f32> {
+        Walker::new(&Edges::<f32> { offsets: &[0, 0], targets: &[], weights: &[] }, 1, 0.5)
+    }
+
+    #[test]
+    fn who_wants_the_same_walks_at_once_waits_for_one_preparation() {
+        let (kept, made, together) = (Mutex::default(), AtomicUsize::new(0), Barrier::new(4));
+        let make = || {
+            made.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            lonely()
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    together.wait();
+                    prepared(&kept, 0.5, None, make);
+                });
+            }
+        });
+        assert_eq!(made.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn the_kinds_that_were_last_used_are_kept() {
+        let (kept, made) = (Mutex::default(), AtomicUsize::new(0));
+        let make = || {
+            made.fetch_add(1, Ordering::SeqCst);
+            lonely()
+        };
+        let made_by = |without: u32| {
+            let before = made.load(Ordering::SeqCst);
+            prepared(&kept, 0.5, Some(without), make);
+            made.load(Ordering::SeqCst) - before
+        };
+        assert!((0..MOST_PREPARED as u32).all(|without| made_by(without) == 1));
+        // The one more takes the place of 1: 0 was used since.
+        assert_eq!([0, 99, 0, 1, 99].map(made_by), [0, 1, 0, 1, 0]);
+        assert_eq!(kept.lock().unwrap_or_else(PoisonError::into_inner).len(), MOST_PREPARED);
     }
 }

@@ -1,15 +1,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use tempfile::TempDir;
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
 use crate::build::{BuildOptions, build};
 use crate::corpus::{Corpus, Document};
 use crate::embed::fake::HashEmbed;
 use crate::kag::{KagOptions, Relevance};
-use crate::query::Mode;
+use crate::query::{ENTITIES, Mode};
 use crate::triple::Triple;
 
 fn document(id: &str, title: &str, text: &str, triples: &[(&str, &str, &str)]) -> Document {
@@ -172,6 +177,55 @@ fn a_deadline_that_has_passed_is_kept() {
     let late = query("Paris", 3).deadline(Instant::now());
     let error = search(&index, index.graph().unwrap(), &late, "Paris").unwrap_err();
     assert!(matches!(error, IndexError::Deadline { .. }));
+}
+
+/// Notes the stages that a search tells.
+#[derive(Clone, Default)]
+struct Stages(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Stages {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+            if field.name() == "stage" {
+                self.0.lock().unwrap().push(format!("{value:?}"));
+            }
+        });
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn each_stage_is_told() {
+    let (_dir, index) = index();
+    let stages = Stages::default();
+    let asked = query("Who painted the Mona Lisa in the Louvre?", 3);
+    tracing::subscriber::with_default(stages.clone(), || ask(&index, &asked));
+    let mut told = std::mem::take(&mut *stages.0.lock().unwrap());
+    told.dedup();
+    let expected = [
+        "the query was embedded",
+        "the vector search",
+        "the phrases were searched",
+        "the facts were searched",
+        "the passages were read",
+        "the graph was made",
+    ];
+    assert_eq!(told, expected.map(|stage| format!("{stage:?}")));
 }
 
 #[test]

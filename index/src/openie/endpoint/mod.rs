@@ -4,11 +4,14 @@ mod ask;
 mod journal;
 mod pause;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use sha2::{Digest, Sha256};
 
 use self::ask::{Answer, Asking, Failure};
 use self::journal::Journal;
@@ -80,7 +83,7 @@ pub struct EndpointReport {
 }
 
 /// Asks a language model for the triples of passages in two steps, named entities and then triples, as HippoRAG does
-/// (with prompts of our own); several passages at once.
+/// (with prompts of our own); several passages at once, and once about those of the same title and text.
 #[derive(Debug)]
 pub struct Endpoint {
     complete: Arc<dyn Complete>,
@@ -104,8 +107,8 @@ impl Endpoint {
     }
 }
 
-/// What a worker hands over: the passage's number and text, and what came of it.
-type Outcome = (u32, String, Result<Answer, Failure>);
+/// What a worker hands over: the passages of one text, that text, and what came of it.
+type Outcome<'a> = (&'a [u32], String, Result<Answer, Failure>);
 
 impl Extract for Endpoint {
     fn id(&self) -> String {
@@ -119,7 +122,8 @@ impl Extract for Endpoint {
     fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
         let mut journal = self.options.journal.as_deref().map(|path| Journal::open(path, self.complete.model()));
         let mut journal = journal.take().transpose()?;
-        let mut asked = Vec::new();
+        // Passages of the same text say the same, and are asked about together.
+        let (mut asked, mut places): (Vec<Vec<u32>>, HashMap<[u8; 32], usize>) = (Vec::new(), HashMap::new());
         for &number in numbers {
             let passage = passages.passage(number)?;
             let text = content(&passage.title, &passage.text);
@@ -131,7 +135,13 @@ impl Extract for Endpoint {
                     });
                     sink(number, triples)?;
                 }
-                None => asked.push(number),
+                None => {
+                    let place = *places.entry(Sha256::digest(&text).into()).or_insert(asked.len());
+                    if place == asked.len() {
+                        asked.push(Vec::new());
+                    }
+                    asked[place].push(number);
+                }
             }
         }
         let pause = Pause::default();
@@ -153,21 +163,21 @@ impl Extract for Endpoint {
 }
 
 impl Endpoint {
-    /// Asks about one passage after the other until none is left or nobody listens.
-    fn work(
+    /// Asks about one text after the other until none is left or nobody listens. Each is that of its first passage.
+    fn work<'a>(
         &self,
         passages: &dyn Passages,
-        asked: &[u32],
+        asked: &'a [Vec<u32>],
         next: &AtomicUsize,
         pause: &Pause,
-        send: &SyncSender<Result<Outcome, IndexError>>,
+        send: &SyncSender<Result<Outcome<'a>, IndexError>>,
     ) {
         let asking = Asking { complete: self.complete.as_ref(), options: &self.options, pause };
-        while let Some(&number) = asked.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = passages.passage(number).map(|passage| {
+        while let Some(numbers) = asked.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = passages.passage(numbers[0]).map(|passage| {
                 let text = content(&passage.title, &passage.text);
-                let answer = asking.passage(number, &text);
-                (number, text, answer)
+                let answer = asking.passage(numbers[0], &text);
+                (numbers.as_slice(), text, answer)
             });
             if send.send(outcome).is_err() || pause.stopped() {
                 return;
@@ -178,7 +188,7 @@ impl Endpoint {
     /// Takes answers as they come, writes them down and hands them on.
     fn gather(
         &self,
-        receive: &Receiver<Result<Outcome, IndexError>>,
+        receive: &Receiver<Result<Outcome<'_>, IndexError>>,
         mut journal: Option<&mut Journal>,
         sink: &mut TripleSink<'_>,
     ) -> Result<(), IndexError> {
@@ -186,8 +196,9 @@ impl Endpoint {
         let hopeless = 3 * self.options.concurrency.max(1);
         let (mut failed, mut in_a_row) = (0, 0);
         for outcome in receive {
-            let (number, text, answer) = outcome?;
-            self.note(|report| report.passages += 1);
+            let (numbers, text, answer) = outcome?;
+            let count = numbers.len() as u64;
+            self.note(|report| report.passages += count);
             match answer {
                 Ok(answer) => {
                     in_a_row = 0;
@@ -196,24 +207,24 @@ impl Endpoint {
                     }
                     self.note(|report| {
                         report.retries += answer.retries;
-                        report.mended += u64::from(answer.mended);
-                        report.empty += u64::from(answer.triples.is_empty());
+                        report.mended += u64::from(answer.mended) * count;
+                        report.empty += u64::from(answer.triples.is_empty()) * count;
                     });
-                    sink(number, answer.triples)?;
+                    numbers.iter().try_for_each(|&number| sink(number, answer.triples.clone()))?;
                 }
                 Err(Failure { message, kind, retries }) => {
-                    failed += 1;
+                    failed += count;
                     in_a_row = if kind == ask::Kind::Transient { in_a_row + 1 } else { 0 };
-                    tracing::warn!(passage = number, message, "no triples");
+                    tracing::warn!(passages = ?numbers, message, "no triples");
                     self.note(|report| {
-                        report.failed += 1;
+                        report.failed += count;
                         report.retries += retries;
                         report.first_failure.get_or_insert_with(|| message.clone());
                     });
                     if kind == ask::Kind::Refused || in_a_row >= hopeless {
                         return Err(IndexError::Extract { what: self.id(), source: message.into() });
                     }
-                    sink(number, Vec::new())?;
+                    numbers.iter().try_for_each(|&number| sink(number, Vec::new()))?;
                 }
             }
         }

@@ -113,6 +113,23 @@ fn every_passage_is_asked_about_once_and_several_at_a_time() {
 }
 
 #[test]
+fn passages_of_the_same_text_are_paid_for_once() {
+    let (model, corpus) = (Scripted::new(&[]), Corpus(["t000", "t001", "t000", "t000"].map(str::to_owned).to_vec()));
+    let endpoint = Endpoint::new(model.clone(), options());
+    let triples = |title: &str| vec![Triple::new(title, "is", "x")];
+    let all = extract(&endpoint, &corpus).unwrap();
+    assert_eq!(all, ["t000", "t001", "t000", "t000"].map(triples));
+    assert_eq!((model.calls(), endpoint.report().passages), (4, 4));
+
+    let rejected = [("t000", vec![Err(CompleteError::Rejected("too long".into()))])];
+    let endpoint = Endpoint::new(Scripted::new(&rejected), EndpointOptions { tolerated: 3, ..options() });
+    let all = extract(&endpoint, &corpus).unwrap();
+    assert!(all[0].is_empty() && all[2].is_empty() && all[3].is_empty() && all[1] == triples("t001"));
+    let report = endpoint.report();
+    assert_eq!((report.passages, report.failed), (4, 3));
+}
+
+#[test]
 fn what_may_pass_is_tried_again() {
     let model = Scripted::new(&[
         ("t001", vec![busy(), busy()]),
