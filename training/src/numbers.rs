@@ -12,7 +12,7 @@ pub(crate) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
     let (policy, observed) = (tokens(Origin::Policy), tokens(Origin::Environment));
     let reward = |rollout: &Rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total);
     let searches = |rollout: &Rollout| {
-        let Searches { passage, graph, hybrid, triples, kag } = rollout.row.searches;
+        let Searches { passage, graph, hybrid, triples, kag, .. } = rollout.row.searches;
         (passage + graph + hybrid + triples + kag) as f64
     };
     rated(row.with("reward", mean(rollouts, reward)), "", rollouts)
@@ -26,7 +26,7 @@ pub(crate) fn rollouts(row: Row, rollouts: &[Rollout]) -> Row {
 /// Adds what evaluation says of the rollouts, named by `prefix`.
 fn rated(mut row: Row, prefix: &str, rollouts: &[Rollout]) -> Row {
     let share = |holds: bool| f64::from(u8::from(holds));
-    let rated: [(&str, &dyn Fn(&evaluate::Row) -> f64); 11] = [
+    let rated: [(&str, Number<'_>); 11] = [
         ("em", &|row| row.em),
         ("f1", &|row| row.f1),
         ("format_valid", &|row| share(row.valid)),
@@ -44,6 +44,9 @@ fn rated(mut row: Row, prefix: &str, rollouts: &[Rollout]) -> Row {
     }
     row
 }
+
+/// What is read of an episode.
+type Number<'a> = &'a dyn Fn(&evaluate::Row) -> f64;
 
 /// The mean over trajectories.
 fn mean(rollouts: &[Rollout], value: impl Fn(&Rollout) -> f64) -> f64 {

@@ -101,6 +101,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::reward::tests::searched;
 
     #[derive(Debug, Parser)]
     struct Flags {
@@ -131,7 +132,7 @@ mod tests {
     fn where_nothing_is_kept_the_flag_is_named() {
         let temp = tempfile::tempdir().unwrap();
         let (file, out) = (temp.path().join("samples.jsonl"), temp.path().join("kept.jsonl"));
-        let sample = Sample { dataset: "2wiki".to_owned(), ..Sample::default() };
+        let sample = Sample { dataset: "2wiki".to_owned(), ..searched("", &[]) };
         std::fs::write(&file, serde_json::to_string(&sample).unwrap() + "\n").unwrap();
         let refused = |more: [&str; 2]| {
             let flags = ["keep", file.to_str().unwrap(), "--out", out.to_str().unwrap(), more[0], more[1]];

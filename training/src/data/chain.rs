@@ -22,7 +22,7 @@ pub fn hop(relation: &Relation, subject: &str, answer: &str, sources: Vec<Docume
 
 fn lesson(question: &Question, hops: Vec<Hop>, close: Close) -> Lesson {
     Lesson {
-        question_id: question.key().to_owned(),
+        question_id: question.id.clone(),
         question: question.question.clone(),
         golds: question.answers.clone(),
         supporting: question.supporting.clone(),

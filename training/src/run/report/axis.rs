@@ -12,10 +12,9 @@ pub(super) struct Axis {
 
 impl Axis {
     /// An axis for values: its ends are ticks, of which there are about `about`.
-    /// Ticks are round in units of `scale`.
-    pub(super) fn around(low: f64, high: f64, about: usize, scale: f64) -> Axis {
+    pub(super) fn around(low: f64, high: f64, about: usize) -> Axis {
         let (low, high) = spread(low, high);
-        let step = scale * round_step((high - low) / scale / about.max(1) as f64);
+        let step = round_step((high - low) / about.max(1) as f64);
         let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
         Axis { low: first * step, high: last * step, step, ticks: ticks(first, last, step) }
     }
@@ -78,18 +77,17 @@ mod tests {
 
     #[test]
     fn ends_are_round() {
-        let axis = Axis::around(0.03, 0.97, 4, 1.0);
+        let axis = Axis::around(0.03, 0.97, 4);
         assert_eq!((axis.low, axis.high, axis.step), (0.0, 1.0, 0.25));
         assert_eq!(axis.ticks, [0.0, 0.25, 0.5, 0.75, 1.0]);
-        let axis = Axis::around(0.95, 1.0, 2, 1.0);
+        let axis = Axis::around(0.95, 1.0, 2);
         assert_eq!(axis.upto(1.0).high, 1.0);
-        let axis = Axis::around(0.0, 1e-4, 4, 1.0);
+        let axis = Axis::around(0.0, 1e-4, 4);
         assert_eq!(axis.ticks.len(), 5);
         assert!((axis.high - 1e-4).abs() < 1e-12);
-        assert_eq!(Axis::around(0.0, 3000.0, 3, 1024.0).ticks, [0.0, 1024.0, 2048.0, 3072.0]);
-        let axis = Axis::around(3.0, 3.0, 4, 1.0);
+        let axis = Axis::around(3.0, 3.0, 4);
         assert!(axis.low < 3.0 && axis.high > 3.0);
-        assert_eq!(Axis::around(f64::INFINITY, f64::NEG_INFINITY, 4, 1.0).ticks.first(), Some(&0.0));
+        assert_eq!(Axis::around(f64::INFINITY, f64::NEG_INFINITY, 4).ticks.first(), Some(&0.0));
     }
 
     #[test]
@@ -102,7 +100,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_value_has_its_place(low in -1e6f64..1e6, width in 0f64..1e6, about in 2usize..8) {
-            let axis = Axis::around(low, low + width, about, 1.0);
+            let axis = Axis::around(low, low + width, about);
             prop_assert!(axis.place(low) >= -1e-6 && axis.place(low + width) <= 1.0 + 1e-6);
             prop_assert!((2..=3 * about + 3).contains(&axis.ticks.len()), "{:?}", axis);
             prop_assert!(axis.ticks.iter().all(|&tick| (-1e-6..=1.0 + 1e-6).contains(&axis.place(tick))));

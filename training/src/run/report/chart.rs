@@ -38,7 +38,7 @@ impl Frame {
 /// Draws a figure. `id` tells it from the other ones of the page.
 pub(super) fn draw(figure: &Figure, phases: &[Phase], steps: (u64, u64), id: usize) -> String {
     let values = match figure.look.kind {
-        Kind::Mix => Axis::around(0.0, 1.0, 4, 1.0),
+        Kind::Mix => Axis::around(0.0, 1.0, 4),
         Kind::Lines => value_axis(figure),
     };
     let frame = Frame { steps: Axis::within(steps.0, steps.1, 5), values };
@@ -87,7 +87,7 @@ fn value_axis(figure: &Figure) -> Axis {
     if figure.look.from_zero && low <= high {
         (low, high) = (low.min(0.0), high.max(0.0));
     }
-    let axis = Axis::around(low, high, 4, figure.look.unit.scale(high));
+    let axis = Axis::around(low, high, 4);
     // There is no 102 %.
     if figure.look.unit == Unit::Share && high <= 1.0 { axis.upto(1.0) } else { axis }
 }

@@ -9,8 +9,6 @@ pub(super) enum Unit {
     Share,
     /// Seconds.
     Seconds,
-    /// Bytes, in powers of 1024.
-    Bytes,
 }
 
 impl Unit {
@@ -23,7 +21,6 @@ impl Unit {
             Unit::Seconds if value.abs() < 1.0 => format!("{} ms", plain(1e3 * value)),
             Unit::Seconds if value.abs() < 120.0 => format!("{} s", plain(value)),
             Unit::Seconds => duration(value),
-            Unit::Bytes => bytes(value),
         }
     }
 
@@ -35,20 +32,11 @@ impl Unit {
         }
     }
 
-    /// The unit in which an axis up to `high` has round ticks.
-    pub(super) fn scale(self, high: f64) -> f64 {
-        match self {
-            Unit::Bytes => 1024f64.powf(high.max(1.0).log(1024.0).floor()),
-            Unit::Plain | Unit::Share | Unit::Seconds => 1.0,
-        }
-    }
-
     /// A label of an axis whose ticks are `step` apart: as many digits as tell them apart.
     pub(super) fn tick(self, value: f64, step: f64) -> String {
         match self {
             _ if value == 0.0 => "0".into(),
             Unit::Share => format!("{} %", fixed(100.0 * value, 100.0 * step)),
-            Unit::Bytes => bytes(value),
             Unit::Plain | Unit::Seconds => {
                 let suffix = if self == Unit::Seconds { " s" } else { "" };
                 let size = value.abs().max(step);
@@ -126,16 +114,6 @@ fn short_exponent(value: f64) -> String {
     }
 }
 
-fn bytes(value: f64) -> String {
-    let (mut value, mut at) = (value, 0);
-    const NAMES: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    while value.abs() >= 1024.0 && at + 1 < NAMES.len() {
-        value /= 1024.0;
-        at += 1;
-    }
-    format!("{} {}", plain(value), NAMES[at])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,7 +129,6 @@ mod tests {
         assert_eq!([show(999.7), show(0.00123), show(1e300), show(f64::NAN)], ["1000", "0.00123", "1e300", "NaN"]);
         assert_eq!(Unit::Share.show(0.4375), "43.8 %");
         assert_eq!([Unit::Seconds.show(0.0123), Unit::Seconds.show(5.0)], ["12.3 ms", "5 s"]);
-        assert_eq!(Unit::Bytes.show(3.5 * 1024.0 * 1024.0), "3.5 MiB");
         assert_eq!([duration(3725.0), duration(200.4), duration(-1.0)], ["1 h 02 min", "3 min 20 s", "0 s"]);
     }
 
