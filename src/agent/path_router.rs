@@ -10,7 +10,7 @@
 //! **Evidence.** Graph-R1 returns sentences of its hypergraph as JSON, PathRouter passages, in a form that it does not
 //! print: here it is that of the other protocols.
 
-use waymark_index::Mode;
+use waymark_index::{Mode, Ranking};
 
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
@@ -142,7 +142,7 @@ impl Protocol for PathRouter {
 
     /// Its queries name no mode. The reference searches its graph; dense search is what every index has.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ..Retrieval::default() }
+        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
     }
 
     /// `run_llm_loop` of Graph-R1 ends with its last round.
