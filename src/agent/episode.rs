@@ -18,7 +18,7 @@ use super::neutral::STAND_IN;
 use super::observation::frame;
 use super::options::EpisodeOptions;
 use super::policy::{Policy, Retrieval};
-use super::protocol::{Kind, Tags};
+use super::protocol::{Kind, Tag, Tags};
 use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
@@ -58,8 +58,8 @@ pub(super) struct Settings {
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) shape: Option<Shape>,
-    /// What the first turn begins inside of.
-    pub(super) begins: Kind,
+    /// The tag of the thought that the prompt has opened, in which the first turn begins.
+    pub(super) opened: Option<&'static str>,
     /// Whether its end tells which passages support the answer. They are looked for when its time is over and its
     /// blocks are free.
     pub(super) cites: bool,
@@ -127,8 +127,9 @@ impl<S: Source> Episode<S> {
         }
         let shape = options.json.as_ref().map(|json| shape(runtime, policy, json)).transpose()?;
         let tags = policy.protocol.tags();
-        // JSON begins at once, whatever the template has opened.
-        let begins = if shape.is_some() { tags.begins } else { begins(runtime, tags, &prompt) };
+        // Where the whole turn is JSON it begins at once, whatever the template has opened.
+        let whole = shape.is_some() && tags.outside == Kind::Answer;
+        let opened = if whole { None } else { opened(runtime, tags, &prompt) };
         let settings = Settings {
             id: options.id.unwrap_or_else(new_id),
             budget,
@@ -141,7 +142,7 @@ impl<S: Source> Episode<S> {
             guided,
             logprobs: options.logprobs,
             shape,
-            begins,
+            opened,
             cites: options.cites,
             salt: options.salt,
             request: options.request,
@@ -211,16 +212,16 @@ fn new_id() -> String {
     Uuid::now_v7().simple().to_string()
 }
 
-/// What the first turn begins inside of: the templates of models that always think end with the tag of a thought.
-fn begins<S: Source>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Kind {
+/// The tag that opens a thought at the end of the prompt: the templates of models that always think end with one.
+fn opened<S: Source>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Option<&'static str> {
     /// More tokens than such a tag and the white space around it are.
     const END: usize = 16;
-    let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id));
     // Without a template there is nobody to open anything, and what was asked opens nothing.
-    let Some(reply) = control.map(|at| &prompt[at + 1..]) else { return tags.begins };
+    let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id))?;
+    let reply = &prompt[control + 1..];
     let end = runtime.tokenizer.decode(&reply[reply.len().saturating_sub(END)..]);
-    let opened = |kind: Kind, open: &str| kind == Kind::Think && end.trim_end().ends_with(open);
-    tags.pairs.iter().find(|tag| opened(tag.kind, tag.open)).map_or(tags.begins, |tag| tag.kind)
+    let opens = |tag: &&Tag| tag.kind == Kind::Think && end.trim_end().ends_with(tag.open);
+    tags.pairs.iter().find(opens).map(|tag| tag.open)
 }
 
 /// The rules for answers that must be `json`.
@@ -251,12 +252,12 @@ fn set_aside<S: Source>(
     let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
     let opening = policy.protocol.force_answer(Kind::Think).filter(|_| policy.variant.serves());
     let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
-    let frame = |(informed, follows)| {
+    let frame = |(informed, turn)| {
         let (question, modes) = (line(question), vec![Mode::Hybrid]);
-        let offer = Offer { question, informed, follows, search: true, answer: true, modes, ..Offer::default() };
+        let offer = Offer { question, informed, turn, search: true, answer: true, modes, ..Offer::default() };
         policy.protocol.guide(&offer).map_or(0, |guide| guide.frame(length))
     };
-    let turns = [(false, false), (false, true), (true, true)];
+    let turns = [(false, 1), (false, 2), (true, 2)];
     forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
 }
 

@@ -141,7 +141,7 @@ impl Protocol for GraphragR1 {
     }
 
     fn guide(&self, offer: &Offer) -> Option<Guide> {
-        Some(Guide::turn(offer, QUERY, &[], !offer.follows))
+        Some(Guide::turn(offer, QUERY, &[], !offer.follows()))
     }
 }
 

@@ -155,7 +155,7 @@ impl Protocol for PathRouter {
     }
 
     fn guide(&self, offer: &Offer) -> Option<Guide> {
-        Some(Guide::turn(offer, QUERY, &[], offer.follows))
+        Some(Guide::turn(offer, QUERY, &[], offer.follows()))
     }
 }
 

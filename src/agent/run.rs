@@ -1,5 +1,6 @@
 //! The loop: prompt, turn, action, observation, and again.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::event::{Event, Reason, Usage};
 use super::generator::{Generator, Source};
 use super::observation::observe;
 use super::policy::Policy;
-use super::protocol::{Action, Injected, Outcome, Reading};
+use super::protocol::{Action, Injected, Kind, Outcome, Reading};
 use super::reader::Reader;
 use super::runtime::Runtime;
 use super::trajectory::{Acted, Found, Fragment, Timings, Trajectory};
@@ -211,7 +212,12 @@ impl<S: Source> Run<S> {
         let filter = self.policy.variant.serves().then(|| self.filter());
         let tokenizer = self.runtime.tokenizer.clone();
         let reader = Reader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some());
-        if self.turn == 1 { reader.inside(tags, self.settings.begins) } else { reader }
+        if self.opened().is_some() { reader.inside(tags, Kind::Think) } else { reader }
+    }
+
+    /// The tag of the thought that this turn begins in because the prompt has opened it.
+    pub(super) fn opened(&self) -> Option<&'static str> {
+        self.settings.opened.filter(|_| self.turn == 1)
     }
 
     /// What a turn asks for. When serving, an answer that was begun is the action, because it was shown already.
@@ -220,7 +226,9 @@ impl<S: Source> Run<S> {
             return Action::Answer { text: text.to_owned() };
         }
         let kept = if self.policy.variant.cuts() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
-        match self.policy.protocol.parse(kept, self.reading()) {
+        // Protocols read a turn by itself: a thought that the prompt has opened is one to them too.
+        let read = self.opened().map_or(Cow::Borrowed(kept), |open| Cow::Owned(format!("{open}{kept}")));
+        match self.policy.protocol.parse(&read, self.reading()) {
             Action::Answer { text } => {
                 // It was not shown yet: the client's stop strings are still to be looked for.
                 let mut filter = self.filter();

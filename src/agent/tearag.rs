@@ -194,7 +194,7 @@ impl Protocol for TeaRag {
             true => format!(" The question is: {} According to the evidence, the answer is \"", offer.question),
         };
         let (first, next) =
-            if offer.follows { (format!(" {SUMMARY}{goal}"), SUMMARISED) } else { (String::new(), CHOICE) };
+            if offer.follows() { (format!(" {SUMMARY}{goal}"), SUMMARISED) } else { (String::new(), CHOICE) };
         let line = |limit, next| State::Free { close: "\n", limit, pause: "\n", eos: false, next };
         Some(Guide {
             states: vec![
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_guide_writes_the_labels() {
-        let offer = Offer { question: "Who?".into(), turn: 2, follows: true, informed: true, ..Offer::default() };
+        let offer = Offer { question: "Who?".into(), turn: 2, informed: true, ..Offer::default() };
         let written = |offer: Offer| {
             let states = TeaRag.guide(&offer).unwrap().states;
             let (State::Force { text, next }, State::Choose { branches }) = (&states[0], &states[2]) else {
@@ -391,7 +391,7 @@ mod tests {
         let (summary, next, choices) = written(Offer { search: true, answer: true, ..offer.clone() });
         assert!(summary.starts_with(" Summary: The question is: Who? ") && next == 1, "{summary}");
         assert_eq!(choices, ["Step 2:\nImportant entity:", "Final answer:"]);
-        let first = Offer { search: true, turn: 1, follows: false, informed: false, ..offer.clone() };
+        let first = Offer { search: true, turn: 1, informed: false, ..offer.clone() };
         assert_eq!(written(first), (String::new(), 2, vec!["Step 1:\nImportant entity:".to_owned()]));
         assert_eq!(written(Offer { informed: false, ..offer }), (" Summary:".into(), 1, vec!["Final answer:".into()]));
     }
