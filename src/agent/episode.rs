@@ -27,9 +27,6 @@ use super::trajectory::{Fragment, Trajectory};
 use super::variant::Variant;
 use crate::engine::{Engine, RequestId, SessionOptions};
 
-/// Tokens that the reference keeps of a first prompt in training, counted from its end.
-const MAX_START: usize = 2048;
-
 /// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
 #[derive(Debug)]
 pub struct Episode<S: Source = Engine> {
@@ -97,7 +94,7 @@ impl<S: Source> Episode<S> {
     /// # Errors
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
     /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Speakers`] when the template
-    /// cannot show what they find, [`AgentError::Option`] and [`AgentError::NoGuide`] for impossible options,
+    /// cannot show what they find, [`AgentError::Option`] and [`AgentError::NoGuide`] for impossible options and bounds,
     /// [`AgentError::Shape`] for a schema that cannot be followed, [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
@@ -120,7 +117,8 @@ impl<S: Source> Episode<S> {
         let context = budget.context_tokens.min(runtime.engine.limit());
         let aside = set_aside(runtime, policy, guided, question.question(), &budget, context);
         if policy.variant == Variant::Training {
-            let most = MAX_START.min(context.saturating_sub(1));
+            check_turns(runtime, &budget)?;
+            let most = policy.protocol.prompt_tokens().min(context.saturating_sub(1));
             prompt.drain(..prompt.len().saturating_sub(most));
         } else if prompt.len() + aside >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
@@ -259,6 +257,17 @@ fn set_aside<S: Source>(
     };
     let turns = [(false, 1), (false, 2), (true, 2)];
     forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
+}
+
+/// Whether a turn of the training variant can see anything of the sequence before it: as much is seen as leaves room for a
+/// whole turn.
+fn check_turns<S: Source>(runtime: &Runtime<S>, budget: &Budget) -> Result<(), AgentError> {
+    if budget.turns == 0 || budget.turn_tokens < runtime.engine.limit() {
+        return Ok(());
+    }
+    let reason = "leaves a turn nothing to see in the training variant: make it smaller than the model's context and the KV \
+                  cache (--kv-bytes), or those larger";
+    Err(AgentError::Option { field: "budget.turn_tokens", reason })
 }
 
 /// A question in one short line that holds no tag.

@@ -48,6 +48,9 @@ pub const INVALID: &str = "Invalid tool call format. Please use <query>{\"query\
 
 const QUERY: (&str, &str) = ("<query>", "</query>");
 
+/// Every length of Graph-R1, in tokens.
+const LENGTH: usize = 4096;
+
 /// Every turn but the first begins inside a thought, which the environment opens; in the first the policy opens one.
 static TAGS: Tags = Tags {
     outside: Kind::Text,
@@ -132,12 +135,22 @@ impl Protocol for PathRouter {
     fn budget(&self) -> Budget {
         Budget {
             turns: 10,
-            turn_tokens: 4096,
-            observation_tokens: 4096,
-            sampled_tokens: 4096,
-            context_tokens: 8192,
+            turn_tokens: LENGTH,
+            observation_tokens: LENGTH,
+            sampled_tokens: LENGTH,
+            context_tokens: 2 * LENGTH,
             ..Budget::default()
         }
+    }
+
+    /// `data.max_start_length`.
+    fn prompt_tokens(&self) -> usize {
+        LENGTH
+    }
+
+    /// `data.max_prompt_length`, of all turns together.
+    fn response_tokens(&self, context: usize) -> usize {
+        LENGTH.min(context)
     }
 
     /// Its queries name no mode. The reference searches its graph; dense search is what every index has.

@@ -387,7 +387,8 @@ impl<S: Source> Run<S> {
 
     async fn finish(&mut self, end: End) -> Result<Trajectory, AgentError> {
         if self.policy.variant.cuts() {
-            self.tokens.truncate(self.prompt_tokens + self.settings.budget.context_tokens);
+            let kept = self.policy.protocol.response_tokens(self.settings.budget.context_tokens);
+            self.tokens.truncate(self.prompt_tokens.saturating_add(kept));
         }
         let (reason, answer) = (end.reason, end.answer.clone());
         let (usage, turns, searches) = (self.close(), self.actions.len(), self.evidence.len());

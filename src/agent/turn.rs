@@ -120,7 +120,7 @@ impl<S: Source> Run<S> {
         if !self.policy.variant.cuts() || self.turn == 1 {
             return;
         }
-        let room = self.runtime.engine.limit().saturating_sub(self.settings.budget.turn_tokens).max(1);
+        let room = self.runtime.engine.limit().saturating_sub(self.settings.budget.turn_tokens);
         let seen = self.settings.budget.context_tokens.min(room).min(self.tokens.len());
         let ids: Vec<u32> = self.tokens[self.tokens.len() - seen..].iter().map(|token| token.id).collect();
         let options = self.settings.session(&self.policy);

@@ -83,3 +83,29 @@ async fn bounds_hold_when_they_are_tight() {
         check_bounds(&policy, &trajectory, &events);
     }
 }
+
+#[tokio::test]
+async fn the_training_loop_keeps_as_much_as_its_reference() {
+    for (name, prompt, response) in [("search-r1", 2048, 5000), ("path-router", 4096, 4096)] {
+        let (runtime, _, _) = scripted(&[&"x".repeat(6000), ANSWER], france());
+        let mut policy = Policy { variant: Variant::Training, ..policy(name) };
+        (policy.budget.turn_tokens, policy.budget.context_tokens) = (6000, 5000);
+        let (trajectory, _) = run(&runtime, &policy, &"why ".repeat(1500), default()).await.unwrap();
+        assert_eq!((trajectory.prompt_tokens, trajectory.response().len()), (prompt, response), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_training_turn_that_would_see_nothing_is_refused() {
+    let (runtime, script, _) = scripted(&[SEARCH, ANSWER], france());
+    let policy = Policy { variant: Variant::Training, ..policy("routerag") };
+    assert_eq!(policy.budget.turn_tokens, 500);
+    let asked = |limit, turns| {
+        let Runtime { tokenizer, template, eos, searcher, .. } = runtime.clone();
+        let runtime = Runtime::new(script.clone().with_limit(limit), tokenizer, template, eos, searcher);
+        Episode::new(&runtime, &policy, Conversation::new("?"), EpisodeOptions { turns, ..default() })
+    };
+    let message = asked(500, None).err().unwrap().to_string();
+    assert!(message.starts_with("budget.turn_tokens: ") && message.contains("--kv-bytes"), "{message}");
+    assert!(asked(501, None).is_ok() && asked(500, Some(0)).is_ok(), "one turn sees its whole prompt");
+}
