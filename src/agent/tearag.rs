@@ -108,7 +108,11 @@ impl Protocol for TeaRag {
                 let request = Request { entities: entities(&turn[..at]), ..Request::plain(query.trim()) };
                 if whole && !request.query.is_empty() { Action::Search(request) } else { Action::Invalid }
             }
-            Some(Asked { text, .. }) => Action::Answer { text: text.trim().to_owned() },
+            // The tag ends a turn and is kept as its end: it belongs to no answer.
+            Some(Asked { text, .. }) => {
+                let text = text.split(REFERENCE.0).next().unwrap_or_default();
+                Action::Answer { text: text.trim().to_owned() }
+            }
             None => Action::Invalid,
         }
     }
@@ -343,6 +347,8 @@ mod tests {
             ("Subquery: q\nFinal answer: a", search("q", &[]), None),
             ("Summary: x\n  Final answer:\n a \n b\n", answer("a \n b"), None),
             ("Final answer:", answer(""), None),
+            ("Final answer: a <Reference>", answer("a"), None),
+            ("Final answer: a\n<Reference> Evidence 1: b", answer("a"), None),
             ("It is Paris.", Action::Invalid, None),
             ("", Action::Invalid, None),
         ] {
