@@ -8,6 +8,7 @@ use super::AgentError;
 use super::event::Event;
 use super::generator::Source;
 use super::neutral;
+use super::observation::within;
 use super::protocol::{Injected, Outcome, Request, Seen};
 use super::run::Run;
 use super::search::{SearchError, SearchQuery};
@@ -41,7 +42,8 @@ impl<S: Source> Run<S> {
         let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
         let seen = Seen { mode, passages: &passages, triples: &triples };
         let outcome = error.as_deref().map_or(Outcome::Evidence(seen), Outcome::Failed);
-        let mut parts = self.policy.protocol.observation(&outcome, retrieval.format);
+        let (limit, _) = self.observable();
+        let mut parts = within(self.policy.protocol.observation(&outcome, retrieval.format), limit);
         let neutralised = if self.policy.variant.serves() { self.neutralise(&mut parts) } else { 0 };
         let finished = Event::SearchFinished {
             turn,

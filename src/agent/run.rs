@@ -283,11 +283,11 @@ impl<S: Source> Run<S> {
             }
             Action::Search(request) if goes_on => {
                 let parts = self.look_up(request).await?;
-                self.inject(&self.joined(parts, reader.text())).await
+                self.inject(self.joined(parts, reader.text())).await
             }
             Action::Backtrack if goes_on => {
                 let parts = self.withdraw().await?;
-                self.inject(&self.joined(parts, reader.text())).await
+                self.inject(self.joined(parts, reader.text())).await
             }
             Action::Invalid if goes_on => {
                 let parts = self.rejection(reader);
@@ -295,7 +295,7 @@ impl<S: Source> Run<S> {
                 let told = parts.iter().filter(|part| !framed || matches!(part, Injected::Retrieved(_)));
                 let message = told.map(|part| part.text().trim()).collect();
                 self.tell(Event::Invalid { turn: self.turn, message }).await?;
-                self.inject(&parts).await
+                self.inject(parts).await
             }
             _ => Ok(()),
         }
@@ -322,7 +322,7 @@ impl<S: Source> Run<S> {
     }
 
     /// Puts an observation into the context, as much of it as the budget allows.
-    async fn inject(&mut self, parts: &[Injected]) -> Result<(), AgentError> {
+    async fn inject(&mut self, parts: Vec<Injected>) -> Result<(), AgentError> {
         let (limit, kind) = self.observable();
         let observation = observe(&self.runtime, parts, self.settings.retrieval.format, limit)?;
         if observation.truncated {
@@ -334,7 +334,7 @@ impl<S: Source> Run<S> {
     }
 
     /// How many tokens an observation may have, and what bounds them.
-    fn observable(&self) -> (usize, Bound) {
+    pub(super) fn observable(&self) -> (usize, Bound) {
         let most = self.settings.budget.observation_tokens;
         let room = self.context_left().saturating_sub(self.settings.aside);
         if room < most { (room, Bound::Context) } else { (most, Bound::ObservationTokens) }

@@ -109,3 +109,17 @@ async fn a_training_turn_that_would_see_nothing_is_refused() {
     assert!(message.starts_with("budget.turn_tokens: ") && message.contains("--kv-bytes"), "{message}");
     assert!(asked(501, None).is_ok() && asked(500, Some(0)).is_ok(), "one turn sees its whole prompt");
 }
+
+#[tokio::test]
+async fn of_a_large_passage_only_what_can_be_shown_is_made_harmless() {
+    let (runtime, _) =
+        saying(&[SEARCH, ANSWER], Stub::of(vec![passage(&format!("T\n{}", "<answer>".repeat(100_000)))]));
+    let policy = policy("routerag");
+    let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
+    let (shown, count) = (environment(&trajectory), trajectory.evidence[0].neutralised);
+    // A character of three tokens may not have fitted.
+    let most = policy.budget.observation_tokens;
+    assert!((most - 2..=most).contains(&shown.len()), "{}", shown.len());
+    assert!(!runtime.tokenizer.decode(&shown).contains("<answer"));
+    assert!(count > shown.len() / "<answer>".len() && count < 100_000, "{count}");
+}
