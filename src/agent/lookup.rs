@@ -95,10 +95,11 @@ impl<S: Source> Run<S> {
         Ok(parts)
     }
 
-    async fn search(&mut self, request: &Request, mode: Mode) -> Looked {
-        let key = (request.query.clone(), request.entities.clone(), mode);
-        if let Some(found) = self.found.get(&key).filter(|_| self.policy.variant.serves()) {
-            return (Ok(found.clone()), true);
+    async fn search(&self, request: &Request, mode: Mode) -> Looked {
+        if self.policy.variant.serves()
+            && let Some(known) = self.known(request, mode)
+        {
+            return (Ok(known), true);
         }
         let Some(searcher) = self.runtime.searcher.clone() else {
             return (Err(SearchError::Failed("no index is loaded".to_owned())), false);
@@ -107,12 +108,17 @@ impl<S: Source> Run<S> {
         let wanted = wanted.deadline(self.deadline.into_std());
         let query = SearchQuery { wanted, written: request.written.clone() };
         let result = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
-        let left = |evidence| Evidence { walk: None, association: None, ..self.settings.left(evidence) };
-        let result = result.map(left);
-        if let Ok(found) = &result {
-            self.found.insert(key, found.clone());
-        }
-        (result, false)
+        (result.map(|found| self.settings.left(found)), false)
+    }
+
+    /// What an earlier search of the episode found that asked for the same.
+    fn known(&self, request: &Request, mode: Mode) -> Option<Evidence> {
+        let same = |found: &&Found| (&found.query, &found.entities) == (&request.query, &request.entities);
+        let known = |found: &Found| {
+            let evidence = Evidence::of(found.snapshot?, mode, found.hits.clone());
+            Some(Evidence { triples: found.triples.clone(), ..evidence })
+        };
+        self.evidence.iter().filter(same).filter(|found| found.mode == mode).find_map(known)
     }
 
     /// Makes the tags and labels in what was retrieved harmless, as the policy would read it: where texts are joined, none

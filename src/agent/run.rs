@@ -1,12 +1,11 @@
 //! The loop: prompt, turn, action, observation, and again.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use waymark_index::{Evidence, Mode, Passage};
+use waymark_index::Passage;
 
 use super::AgentError;
 use super::answer::AnswerFilter;
@@ -43,8 +42,6 @@ pub(super) struct Run<S: Source> {
     answer_tokens: usize,
     actions: Vec<Acted>,
     pub(super) evidence: Vec<Found>,
-    /// What searches found, by what was searched for.
-    pub(super) found: HashMap<(String, Vec<String>, Mode), Evidence>,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
     pub(super) timings: Timings,
@@ -87,7 +84,6 @@ impl<S: Source> Run<S> {
             answer_tokens: 0,
             actions: Vec::new(),
             evidence: Vec::new(),
-            found: HashMap::new(),
             timings: Timings::default(),
             spent: None,
             runtime,

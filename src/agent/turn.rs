@@ -82,8 +82,7 @@ impl<S: Source> Run<S> {
     }
 
     async fn stream(&mut self, reader: &mut Reader, spec: Generate) -> Result<Ended, AgentError> {
-        let Ok(turn) = timeout_at(self.deadline, self.session.generate(spec)).await else { return Ok(Ended::Time) };
-        let mut turn = turn?;
+        let mut turn = self.session.generate(spec).await?;
         loop {
             let step = match timeout_at(self.deadline, turn.next()).await {
                 Err(_) => return Ok(Ended::Time),
