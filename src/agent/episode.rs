@@ -224,8 +224,8 @@ fn opened<S: Source>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Optio
 
 /// The rules for answers that must be `json`.
 fn shape<S: Source>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<Shape, AgentError> {
-    let (tags, table) = (policy.protocol.tags(), runtime.tokenizer.table());
-    Ok(Shape::new(json, tags, runtime.vocabulary()?, table, &runtime.eos)?)
+    let around = runtime.around(&*policy.protocol);
+    Ok(Shape::new(json, around, runtime.vocabulary()?, &runtime.eos)?)
 }
 
 /// Whether the episode is guided. The training loop never is: it exists to be like the reference's.
