@@ -289,6 +289,19 @@ async fn an_adapter_that_panics_when_it_is_loaded_concerns_nobody_else() {
 }
 
 #[tokio::test]
+async fn an_adapter_that_has_come_when_nobody_waits_any_more_is_unloaded() {
+    let engine = start(mock(), EngineConfig::default());
+    let dir = tempfile::tempdir().unwrap();
+    let mut loading = Box::pin(engine.lease_adapter(dir.path().into()));
+    // Commands are carried out in their order: behind this one it is loaded, and its answer lies there.
+    let begun = futures::poll!(&mut loading);
+    assert_eq!(engine.snapshot().await.unwrap().adapters.len(), 1);
+    drop((begun, loading));
+    assert!(engine.snapshot().await.unwrap().adapters.is_empty());
+    assert!(engine.lease_adapter(dir.path().into()).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_full_queue_refuses_new_sessions_only() {
     let backend = mock().with_time(Duration::from_millis(5), Duration::ZERO);
     let config = EngineConfig { max_batch_rows: 1, max_waiting: 2, ..EngineConfig::default() };

@@ -15,8 +15,14 @@ pub(super) struct Closing(Arc<Rule>);
 #[derive(Debug)]
 struct Rule {
     inner: Arc<dyn Constraint>,
-    tokens: Arc<TokenBytes>,
+    ends: Arc<Ends>,
     eos: Vec<u32>,
+}
+
+/// A closing tag in a vocabulary: the same for whatever stands before it.
+#[derive(Debug)]
+pub(super) struct Ends {
+    tokens: Arc<TokenBytes>,
     close: &'static [u8],
     /// Tokens of text in which no tag can begin.
     text: TokenMask,
@@ -24,18 +30,20 @@ struct Rule {
     closes: Vec<TokenMask>,
 }
 
-impl Closing {
-    /// Texts after `inner`, each ended by `close`. `eos` are the tokens with which `inner` says that its text is whole.
-    pub(super) fn new(
-        inner: Arc<dyn Constraint>,
-        close: &'static str,
-        tokens: Arc<TokenBytes>,
-        eos: Vec<u32>,
-    ) -> Closing {
+impl Ends {
+    /// Of texts that `close` ends. Looks at the whole vocabulary.
+    pub(super) fn new(close: &'static str, tokens: Arc<TokenBytes>) -> Ends {
         let close = close.as_bytes();
         let text = mask(&tokens, |bytes| close.first().is_none_or(|first| !bytes.contains(first)));
         let closes = (0..close.len()).map(|at| mask(&tokens, |bytes| close[at..].starts_with(bytes))).collect();
-        Closing(Arc::new(Rule { inner, tokens, eos, close, text, closes }))
+        Ends { tokens, close, text, closes }
+    }
+}
+
+impl Closing {
+    /// Texts after `inner`, each ended by the tag. `eos` are the tokens with which `inner` says that its text is whole.
+    pub(super) fn new(inner: Arc<dyn Constraint>, ends: Arc<Ends>, eos: Vec<u32>) -> Closing {
+        Closing(Arc::new(Rule { inner, ends, eos }))
     }
 }
 
@@ -74,12 +82,12 @@ impl Follow for Text {
     fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
         let rule = &self.rule;
         match &mut self.at {
-            Place::Closing(at) => Ok(rule.closes.get(*at).cloned()),
+            Place::Closing(at) => Ok(rule.ends.closes.get(*at).cloned()),
             Place::Inside(inner) => {
-                let mut mask = inner.allowed()?.unwrap_or_else(|| TokenMask::all(rule.tokens.len()));
+                let mut mask = inner.allowed()?.unwrap_or_else(|| TokenMask::all(rule.ends.tokens.len()));
                 let whole = rule.eos.iter().any(|&id| mask.allows(id));
-                mask.keep(&rule.text);
-                if let Some(begins) = rule.closes.first().filter(|_| whole) {
+                mask.keep(&rule.ends.text);
+                if let Some(begins) = rule.ends.closes.first().filter(|_| whole) {
                     mask.add(begins);
                 }
                 Ok(Some(mask))
@@ -88,10 +96,10 @@ impl Follow for Text {
     }
 
     fn accept(&mut self, id: u32) -> Result<(), String> {
-        let bytes = self.rule.tokens.get(id);
+        let bytes = self.rule.ends.tokens.get(id);
         match &mut self.at {
             Place::Closing(at) => *at += bytes.len(),
-            Place::Inside(_) if bytes.first() == self.rule.close.first() => self.at = Place::Closing(bytes.len()),
+            Place::Inside(_) if bytes.first() == self.rule.ends.close.first() => self.at = Place::Closing(bytes.len()),
             Place::Inside(inner) => inner.accept(id)?,
         }
         Ok(())
@@ -110,7 +118,8 @@ mod tests {
     fn written(json: &Json, text: &str) -> String {
         let (tokenizer, eos) = (Tokenizer::bytes(), vec![257]);
         let grammar = Vocabulary::new(&tokenizer.table(), &eos).unwrap().compile(json).unwrap();
-        let mut turn = Closing::new(Arc::new(grammar), "</answer>", tokenizer.table(), eos).begin();
+        let ends = Arc::new(Ends::new("</answer>", tokenizer.table()));
+        let mut turn = Closing::new(Arc::new(grammar), ends, eos).begin();
         let ids = tokenizer.encode(text, Specials::Literal).unwrap();
         for (at, id) in ids.into_iter().enumerate() {
             let mask = turn.allowed().unwrap().unwrap();

@@ -18,7 +18,7 @@ use super::neutral::STAND_IN;
 use super::observation::frame;
 use super::options::EpisodeOptions;
 use super::policy::{Policy, Retrieval};
-use super::protocol::{Kind, Tags};
+use super::protocol::{Kind, Tag, Tags};
 use super::run::Run;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
@@ -26,9 +26,6 @@ use super::shape::Shape;
 use super::trajectory::{Fragment, Trajectory};
 use super::variant::Variant;
 use crate::engine::{Engine, RequestId, SessionOptions};
-
-/// Tokens that the reference keeps of a first prompt in training, counted from its end.
-const MAX_START: usize = 2048;
 
 /// A question that is ready to be asked: checked, and its prompt encoded. Nothing was computed yet.
 #[derive(Debug)]
@@ -58,8 +55,8 @@ pub(super) struct Settings {
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) shape: Option<Shape>,
-    /// What the first turn begins inside of.
-    pub(super) begins: Kind,
+    /// The tag of the thought that the prompt has opened, in which the first turn begins.
+    pub(super) opened: Option<&'static str>,
     /// Whether its end tells which passages support the answer. They are looked for when its time is over and its
     /// blocks are free.
     pub(super) cites: bool,
@@ -97,7 +94,7 @@ impl<S: Source> Episode<S> {
     /// # Errors
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
     /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Speakers`] when the template
-    /// cannot show what they find, [`AgentError::Option`] and [`AgentError::NoGuide`] for impossible options,
+    /// cannot show what they find, [`AgentError::Option`] and [`AgentError::NoGuide`] for impossible options and bounds,
     /// [`AgentError::Shape`] for a schema that cannot be followed, [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
@@ -120,15 +117,17 @@ impl<S: Source> Episode<S> {
         let context = budget.context_tokens.min(runtime.engine.limit());
         let aside = set_aside(runtime, policy, guided, question.question(), &budget, context);
         if policy.variant == Variant::Training {
-            let most = MAX_START.min(context.saturating_sub(1));
+            check_turns(runtime, &budget)?;
+            let most = policy.protocol.prompt_tokens().min(context.saturating_sub(1));
             prompt.drain(..prompt.len().saturating_sub(most));
         } else if prompt.len() + aside >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
         let shape = options.json.as_ref().map(|json| shape(runtime, policy, json)).transpose()?;
         let tags = policy.protocol.tags();
-        // JSON begins at once, whatever the template has opened.
-        let begins = if shape.is_some() { tags.begins } else { begins(runtime, tags, &prompt) };
+        // Where the whole turn is JSON it begins at once, whatever the template has opened.
+        let whole = shape.is_some() && tags.outside == Kind::Answer;
+        let opened = if whole { None } else { opened(runtime, tags, &prompt) };
         let settings = Settings {
             id: options.id.unwrap_or_else(new_id),
             budget,
@@ -141,7 +140,7 @@ impl<S: Source> Episode<S> {
             guided,
             logprobs: options.logprobs,
             shape,
-            begins,
+            opened,
             cites: options.cites,
             salt: options.salt,
             request: options.request,
@@ -211,22 +210,22 @@ fn new_id() -> String {
     Uuid::now_v7().simple().to_string()
 }
 
-/// What the first turn begins inside of: the templates of models that always think end with the tag of a thought.
-fn begins<S: Source>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Kind {
+/// The tag that opens a thought at the end of the prompt: the templates of models that always think end with one.
+fn opened<S: Source>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Option<&'static str> {
     /// More tokens than such a tag and the white space around it are.
     const END: usize = 16;
-    let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id));
     // Without a template there is nobody to open anything, and what was asked opens nothing.
-    let Some(reply) = control.map(|at| &prompt[at + 1..]) else { return tags.begins };
+    let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id))?;
+    let reply = &prompt[control + 1..];
     let end = runtime.tokenizer.decode(&reply[reply.len().saturating_sub(END)..]);
-    let opened = |kind: Kind, open: &str| kind == Kind::Think && end.trim_end().ends_with(open);
-    tags.pairs.iter().find(|tag| opened(tag.kind, tag.open)).map_or(tags.begins, |tag| tag.kind)
+    let opens = |tag: &&Tag| tag.kind == Kind::Think && end.trim_end().ends_with(tag.open);
+    tags.pairs.iter().find(opens).map(|tag| tag.open)
 }
 
 /// The rules for answers that must be `json`.
 fn shape<S: Source>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<Shape, AgentError> {
-    let (tags, table) = (policy.protocol.tags(), runtime.tokenizer.table());
-    Ok(Shape::new(json, tags, runtime.vocabulary()?, table, &runtime.eos)?)
+    let around = runtime.around(&*policy.protocol);
+    Ok(Shape::new(json, around, runtime.vocabulary()?, &runtime.eos)?)
 }
 
 /// Whether the episode is guided. The training loop never is: it exists to be like the reference's.
@@ -251,13 +250,24 @@ fn set_aside<S: Source>(
     let length = |text: &str| runtime.literal(text).map_or(0, |ids| ids.len());
     let opening = policy.protocol.force_answer(Kind::Think).filter(|_| policy.variant.serves());
     let forced = opening.map_or(0, |opening| budget.reserve(context) + length(&opening) + 1);
-    let frame = |(informed, follows)| {
+    let frame = |(informed, turn)| {
         let (question, modes) = (line(question), vec![Mode::Hybrid]);
-        let offer = Offer { question, informed, follows, search: true, answer: true, modes, ..Offer::default() };
+        let offer = Offer { question, informed, turn, search: true, answer: true, modes, ..Offer::default() };
         policy.protocol.guide(&offer).map_or(0, |guide| guide.frame(length))
     };
-    let turns = [(false, false), (false, true), (true, true)];
+    let turns = [(false, 1), (false, 2), (true, 2)];
     forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
+}
+
+/// Whether a turn of the training variant can see anything of the sequence before it: as much is seen as leaves room for a
+/// whole turn.
+fn check_turns<S: Source>(runtime: &Runtime<S>, budget: &Budget) -> Result<(), AgentError> {
+    if budget.turns == 0 || budget.turn_tokens < runtime.engine.limit() {
+        return Ok(());
+    }
+    let reason = "leaves a turn nothing to see in the training variant: make it smaller than the model's context and the KV \
+                  cache (--kv-bytes), or those larger";
+    Err(AgentError::Option { field: "budget.turn_tokens", reason })
 }
 
 /// A question in one short line that holds no tag.

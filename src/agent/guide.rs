@@ -11,8 +11,8 @@ pub struct Offer {
     pub informed: bool,
     /// Which turn it is, counted from 1.
     pub turn: usize,
-    /// Whether the turn follows an observation: all but the first do.
-    pub follows: bool,
+    /// Whether the prompt has opened a thought that the turn begins in: the first may.
+    pub opened: bool,
     /// Whether a search would be executed.
     pub search: bool,
     /// Whether an answer would be accepted. With neither, an answer is.
@@ -31,6 +31,13 @@ pub struct Offer {
     pub answer_tokens: usize,
 }
 
+impl Offer {
+    /// Whether the turn follows an observation: all but the first do.
+    pub fn follows(&self) -> bool {
+        self.turn > 1
+    }
+}
+
 /// A state machine that writes one turn; it starts in its first state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guide {
@@ -45,7 +52,7 @@ impl Guide {
     pub(super) const END: usize = 6;
 
     /// A turn that is a thought of one line, begun for the policy, then a search or an answer of one line. `query` are the
-    /// tags of a search, `modes` the ways to begin one, if any; with `inside` the thought's tag is open already.
+    /// tags of a search, `modes` the ways to begin one, if any; with `inside` the protocol has opened the thought already.
     pub(super) fn turn(offer: &Offer, query: (&str, &'static str), modes: &[&str], inside: bool) -> Guide {
         const QUERY: usize = 4;
         const ANSWER: usize = 5;
@@ -58,7 +65,7 @@ impl Guide {
             (true, false) => vec![search],
             (false, _) => vec![answer],
         };
-        let tag = if inside { "" } else { "<think>" };
+        let tag = if inside || offer.opened { "" } else { "<think>" };
         // The opening quotation mark is what makes a small model quote an answer instead of announcing one.
         let goal = match offer.informed {
             false => "To answer it, I need to search for",

@@ -79,7 +79,7 @@ impl<S: Source> Run<S> {
             question: line(&self.question),
             informed: standing > 0,
             turn: self.turn,
-            follows: self.turn > 1,
+            opened: self.opened().is_some(),
             search: !last && !repeats,
             answer: standing >= self.settings.retrieval.least_searches,
             withdraw: !last && self.evidence.iter().rfind(|found| found.stands()).is_some_and(vain),

@@ -8,6 +8,7 @@ use super::AgentError;
 use super::event::Event;
 use super::generator::Source;
 use super::neutral;
+use super::observation::within;
 use super::protocol::{Injected, Outcome, Request, Seen};
 use super::run::Run;
 use super::search::{SearchError, SearchQuery};
@@ -41,7 +42,8 @@ impl<S: Source> Run<S> {
         let passages: Vec<Passage> = hits.iter().map(|hit| hit.passage.clone()).collect();
         let seen = Seen { mode, passages: &passages, triples: &triples };
         let outcome = error.as_deref().map_or(Outcome::Evidence(seen), Outcome::Failed);
-        let mut parts = self.policy.protocol.observation(&outcome, retrieval.format);
+        let (limit, _) = self.observable();
+        let mut parts = within(self.policy.protocol.observation(&outcome, retrieval.format), limit);
         let neutralised = if self.policy.variant.serves() { self.neutralise(&mut parts) } else { 0 };
         let finished = Event::SearchFinished {
             turn,
@@ -93,10 +95,11 @@ impl<S: Source> Run<S> {
         Ok(parts)
     }
 
-    async fn search(&mut self, request: &Request, mode: Mode) -> Looked {
-        let key = (request.query.clone(), request.entities.clone(), mode);
-        if let Some(found) = self.found.get(&key).filter(|_| self.policy.variant.serves()) {
-            return (Ok(found.clone()), true);
+    async fn search(&self, request: &Request, mode: Mode) -> Looked {
+        if self.policy.variant.serves()
+            && let Some(known) = self.known(request, mode)
+        {
+            return (Ok(known), true);
         }
         let Some(searcher) = self.runtime.searcher.clone() else {
             return (Err(SearchError::Failed("no index is loaded".to_owned())), false);
@@ -105,12 +108,17 @@ impl<S: Source> Run<S> {
         let wanted = wanted.deadline(self.deadline.into_std());
         let query = SearchQuery { wanted, written: request.written.clone() };
         let result = timeout_at(self.deadline, searcher.search(query)).await.unwrap_or(Err(SearchError::Timeout));
-        let left = |evidence| Evidence { walk: None, association: None, ..self.settings.left(evidence) };
-        let result = result.map(left);
-        if let Ok(found) = &result {
-            self.found.insert(key, found.clone());
-        }
-        (result, false)
+        (result.map(|found| self.settings.left(found)), false)
+    }
+
+    /// What an earlier search of the episode found that asked for the same.
+    fn known(&self, request: &Request, mode: Mode) -> Option<Evidence> {
+        let same = |found: &&Found| (&found.query, &found.entities) == (&request.query, &request.entities);
+        let known = |found: &Found| {
+            let evidence = Evidence::of(found.snapshot?, mode, found.hits.clone());
+            Some(Evidence { triples: found.triples.clone(), ..evidence })
+        };
+        self.evidence.iter().filter(same).filter(|found| found.mode == mode).find_map(known)
     }
 
     /// Makes the tags and labels in what was retrieved harmless, as the policy would read it: where texts are joined, none

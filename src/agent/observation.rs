@@ -9,6 +9,15 @@ use super::runtime::Runtime;
 /// More bytes than a token stands for.
 const LONGEST: usize = 256;
 
+/// More bytes than most tokens stand for: in English they have four or five.
+const USUAL: usize = 16;
+
+/// Tokens at the end of a part of a text that may be others in the whole of it.
+const MARGIN: usize = 64;
+
+/// Bytes that decide how the end of a text joins what stands behind it.
+const TAIL: usize = 256;
+
 /// An observation as it goes into the context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Observation {
@@ -25,11 +34,25 @@ pub(super) struct Observation {
 /// another speaks: [`frame`] is to fit.
 pub(super) fn observe<S: Source>(
     runtime: &Runtime<S>,
+    parts: Vec<Injected>,
+    format: Format,
+    limit: usize,
+) -> Result<Observation, AgentError> {
+    let mut parts = within(parts, limit);
+    for part in &mut parts {
+        if let Injected::Retrieved(text) = part {
+            elide(runtime, text, limit)?;
+        }
+    }
+    fitted(runtime, &parts, format, limit)
+}
+
+fn fitted<S: Source>(
+    runtime: &Runtime<S>,
     parts: &[Injected],
     format: Format,
     limit: usize,
 ) -> Result<Observation, AgentError> {
-    let parts = &within(parts, limit);
     let ids = runtime.encode_parts(parts)?;
     if ids.len() <= limit {
         return Ok(Observation { text: text(runtime, parts, &ids), ids, truncated: false });
@@ -44,14 +67,44 @@ pub(super) fn observe<S: Source>(
 }
 
 /// The parts without what was retrieved so far behind the cut that no tokens could bring it in. A passage may be megabytes of
-/// text, and to encode all of it would hold up everybody else on this thread.
-fn within(parts: &[Injected], limit: usize) -> Vec<Injected> {
+/// text, and to read all of it would hold up everybody else on this thread.
+pub(super) fn within(mut parts: Vec<Injected>, limit: usize) -> Vec<Injected> {
     let most = limit.saturating_add(1).saturating_mul(LONGEST);
-    let cut = |part: &Injected| match part {
-        Injected::Retrieved(text) => Injected::retrieved(&text[..text.floor_char_boundary(most)]),
-        part => part.clone(),
-    };
-    parts.iter().map(cut).collect()
+    for part in &mut parts {
+        if let Injected::Retrieved(text) = part {
+            text.truncate(text.floor_char_boundary(most));
+        }
+    }
+    parts
+}
+
+/// Takes out of a long text what no observation of `limit` tokens can show and none is shaped by: all but so much from its
+/// beginning that there is no room for it, and its end, which joins the frame. To encode the rest would take most of the time.
+fn elide<S: Source>(runtime: &Runtime<S>, text: &mut String, limit: usize) -> Result<(), AgentError> {
+    let enough = limit.saturating_add(MARGIN);
+    let tail = seam(text, text.len().saturating_sub(TAIL));
+    let mut most = enough.saturating_mul(USUAL);
+    loop {
+        let head = seam(text, most);
+        if head >= tail {
+            return Ok(());
+        }
+        if runtime.literal(&text[..head])?.len() > enough {
+            text.replace_range(head..tail, "");
+            return Ok(());
+        }
+        most = most.saturating_mul(4);
+    }
+}
+
+/// A place in `text`, at `at` or a little before it, where a word begins: what stands on either side of it has the tokens
+/// that it has in the whole. Where there is none it is any place.
+fn seam(text: &str, at: usize) -> usize {
+    const NEAR: usize = 256;
+    let (at, bytes) = (text.floor_char_boundary(at), text.as_bytes());
+    let word = |at: usize| bytes.get(at).is_some_and(|byte| !byte.is_ascii_whitespace());
+    let begins = |&at: &usize| bytes[at] == b' ' && at > 0 && word(at - 1) && word(at + 1);
+    (at.saturating_sub(NEAR)..at).rev().find(begins).unwrap_or(at)
 }
 
 /// Tokens of the shortest observation after which the policy can go on; 0 where nobody else speaks, for there any part
@@ -118,15 +171,123 @@ fn shortened<S: Source>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use waymark_models::tokenizer::Tokenizer;
+
     use super::*;
+    use crate::engine::{Engine, EngineConfig, MockBackend};
 
     #[test]
     fn what_lies_far_behind_the_cut_is_not_encoded() {
-        let parts = [Injected::frame("f".repeat(9000)), Injected::retrieved("a".to_owned() + &"\u{e9}".repeat(9000))];
-        let cut = within(&parts, 9);
+        let parts =
+            vec![Injected::frame("f".repeat(9000)), Injected::retrieved("a".to_owned() + &"\u{e9}".repeat(9000))];
+        let cut = within(parts.clone(), 9);
         assert_eq!(cut[0], parts[0], "the frame stays");
         // The last character would stand half outside.
         assert_eq!(cut[1].text().len(), 10 * LONGEST - 1);
-        assert_eq!(within(&parts, usize::MAX), parts);
+        assert_eq!(within(parts.clone(), usize::MAX), parts);
+    }
+
+    const LONG: &str = " abcdeghijklmnopqrstuvwyz0123456789";
+
+    /// A byte-level BPE that knows a few words, so that tokens stand for few or many bytes and some join the frame.
+    fn words() -> Tokenizer {
+        let printable = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+        let odd: Vec<u8> = (0..=255).filter(|byte| !printable(byte)).collect();
+        let spell = |byte: u8| match odd.iter().position(|other| *other == byte) {
+            Some(place) => char::from_u32(0x100 + place as u32).unwrap().to_string(),
+            None => char::from(byte).to_string(),
+        };
+        let mut names: Vec<String> = (0..=255).map(spell).collect();
+        let mut merges: Vec<[String; 2]> = Vec::new();
+        for word in [" capital", " of", "aaaaaaaa", ".\n", "\n\n", "x</", "f</i", "\u{e9}", LONG] {
+            let mut name = String::new();
+            for next in word.bytes().map(spell) {
+                let merge = [name.clone(), next.clone()];
+                name += &next;
+                if merge[0].is_empty() || merges.contains(&merge) {
+                    continue;
+                }
+                merges.push(merge);
+                names.push(name.clone());
+            }
+        }
+        let vocab: serde_json::Map<String, serde_json::Value> =
+            names.iter().enumerate().map(|(id, name)| (name.clone(), id.into())).collect();
+        let level = serde_json::json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false
+        });
+        let json = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+            "pre_tokenizer": level, "decoder": level, "added_tokens": [],
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": merges
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        std::fs::write(&path, json.to_string()).unwrap();
+        Tokenizer::from_file(&path).unwrap()
+    }
+
+    fn runtime(tokenizer: Tokenizer) -> Runtime<Engine> {
+        let tokenizer = Arc::new(tokenizer);
+        let backend = Box::new(MockBackend::random(1, tokenizer.vocab()));
+        let engine = Engine::start(backend, EngineConfig::default(), tokenizer.table()).unwrap();
+        Runtime::new(engine, tokenizer, None, Vec::new(), None)
+    }
+
+    fn framed(text: &str) -> Vec<Injected> {
+        vec![Injected::frame("\n\n<information>"), Injected::retrieved(text), Injected::frame("</information>\n\n")]
+    }
+
+    #[test]
+    fn of_a_long_text_little_is_encoded() {
+        let runtime = runtime(words());
+        for (text, most) in [("capital of \u{e9} ".repeat(9000), 3000), ("\u{e9}".repeat(60_000), 3000)] {
+            let mut left = text.clone();
+            elide(&runtime, &mut left, 50).unwrap();
+            assert!(left.len() < most, "{}", left.len());
+            assert!(
+                text.starts_with(&left[..left.floor_char_boundary(800)]) && text.ends_with(&left[left.len() - 20..])
+            );
+        }
+        // Where tokens stand for more bytes, more is looked at.
+        let (long, mut left) = (LONG.repeat(9000), LONG.repeat(9000));
+        elide(&runtime, &mut left, 50).unwrap();
+        assert!(left.len() > LONG.len() * (50 + MARGIN) && left.len() < long.len() / 10, "{}", left.len());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        /// An observation is the same, token by token, as if all of it had been encoded.
+        #[test]
+        fn what_is_left_out_changes_nothing(
+            parts in prop::collection::vec(part(), 0..60),
+            limit in 0..90usize,
+            training: bool,
+        ) {
+            thread_local!(static RUNTIMES: [Runtime<Engine>; 2] = [runtime(words()), runtime(Tokenizer::bytes())]);
+            let format = if training { Format::Training } else { Format::Evaluation };
+            let parts = framed(&parts.concat());
+            RUNTIMES.with(|runtimes| {
+                for runtime in runtimes {
+                    let plain = fitted(runtime, &within(parts.clone(), limit), format, limit).unwrap();
+                    prop_assert_eq!(observe(runtime, parts.clone(), format, limit).unwrap(), plain);
+                }
+                Ok(())
+            })?;
+        }
+    }
+
+    /// One thing, several times.
+    fn part() -> impl Strategy<Value = String> {
+        let kinds = ["the capital of", "a", "\u{e9}", " ", ".\n", "x", "capital of France. ", "\n\n", "f", LONG];
+        (prop::sample::select(kinds.to_vec()), 1..40usize).prop_map(|(kind, times)| kind.repeat(times))
     }
 }

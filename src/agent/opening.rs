@@ -16,6 +16,13 @@ pub(super) struct Opening(Arc<Rule>);
 
 #[derive(Debug)]
 struct Rule {
+    marks: Arc<Marks>,
+    answer: Arc<dyn Constraint>,
+}
+
+/// The tags that say what is free and what is not, in a vocabulary: the same for whatever answers must be.
+#[derive(Debug)]
+pub(super) struct Marks {
     tokens: Arc<TokenBytes>,
     opens: Mark,
     /// Tags after which nothing is held to anything.
@@ -23,7 +30,6 @@ struct Rule {
     /// By the state of the opening tag: the tokens that do not complete it and go on. What stands behind the tag in the same
     /// token could not be held to the rule; the tag's own end is always a token as well.
     masks: Vec<Option<TokenMask>>,
-    answer: Arc<dyn Constraint>,
 }
 
 /// What opens something, found byte by byte.
@@ -59,13 +65,20 @@ impl Mark {
     }
 }
 
-impl Opening {
-    /// Holds what follows the opening `tag` to `answer`.
-    pub(super) fn new(tag: &Tag, tags: &Tags, tokens: Arc<TokenBytes>, answer: Arc<dyn Constraint>) -> Opening {
+impl Marks {
+    /// Of answers that `tag` opens. Looks at the whole vocabulary.
+    pub(super) fn new(tag: &Tag, tags: &Tags, tokens: Arc<TokenBytes>) -> Marks {
         let opens = Mark::of(tag);
         let frees = tags.pairs.iter().filter(|tag| tag.kind == Kind::Query).map(Mark::of).collect();
         let masks = (0..opens.states()).map(|state| mask(&opens, state, &tokens)).collect();
-        Opening(Arc::new(Rule { tokens, opens, frees, masks, answer }))
+        Marks { tokens, opens, frees, masks }
+    }
+}
+
+impl Opening {
+    /// Holds what follows the opening tag to `answer`.
+    pub(super) fn new(marks: Arc<Marks>, answer: Arc<dyn Constraint>) -> Opening {
+        Opening(Arc::new(Rule { marks, answer }))
     }
 }
 
@@ -91,7 +104,7 @@ fn mask(tag: &Mark, state: usize, tokens: &TokenBytes) -> Option<TokenMask> {
 
 impl Constraint for Opening {
     fn begin(&self) -> Box<dyn Follow> {
-        let frees = vec![0; self.0.frees.len()];
+        let frees = vec![0; self.0.marks.frees.len()];
         Box::new(Turn { rule: Arc::clone(&self.0), at: Place::Before { opens: 0, frees } })
     }
 }
@@ -116,7 +129,7 @@ enum Place {
 impl Follow for Turn {
     fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
         match &mut self.at {
-            Place::Before { opens, .. } => Ok(self.rule.masks[*opens].clone()),
+            Place::Before { opens, .. } => Ok(self.rule.marks.masks[*opens].clone()),
             Place::Inside(answer) => answer.allowed(),
             Place::Free => Ok(None),
         }
@@ -129,13 +142,13 @@ impl Follow for Turn {
             Place::Free => return Ok(()),
             Place::Before { opens, frees } => (opens, frees),
         };
-        for &byte in rule.tokens.get(id) {
-            let Some(state) = rule.opens.advance(*opens, byte) else {
+        for &byte in rule.marks.tokens.get(id) {
+            let Some(state) = rule.marks.opens.advance(*opens, byte) else {
                 self.at = Place::Inside(rule.answer.begin());
                 return Ok(());
             };
             *opens = state;
-            for (tag, state) in rule.frees.iter().zip(frees.iter_mut()) {
+            for (tag, state) in rule.marks.frees.iter().zip(frees.iter_mut()) {
                 let Some(next) = tag.advance(*state, byte) else {
                     self.at = Place::Free;
                     return Ok(());
@@ -189,7 +202,8 @@ mod tests {
         let mut table = TokenBytes::new();
         tokens.iter().for_each(|token| table.push(token.as_bytes(), false));
         let tag = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer).unwrap();
-        Opening::new(tag, tags, Arc::new(table), Arc::new(Only(tokens.len()))).begin()
+        let marks = Marks::new(tag, tags, Arc::new(table));
+        Opening::new(Arc::new(marks), Arc::new(Only(tokens.len()))).begin()
     }
 
     fn turn() -> Box<dyn Follow> {
@@ -244,8 +258,9 @@ mod tests {
             let mut table = TokenBytes::new();
             (0..=255u8).for_each(|byte| table.push(&[byte], false));
             let tag = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer).unwrap();
-            let Opening(rule) = Opening::new(tag, tags, Arc::new(table), Arc::new(Only(256)));
-            let frees = vec![0; rule.frees.len()];
+            let marks = Marks::new(tag, tags, Arc::new(table));
+            let Opening(rule) = Opening::new(Arc::new(marks), Arc::new(Only(256)));
+            let frees = vec![0; rule.marks.frees.len()];
             let mut turn = Turn { rule, at: Place::Before { opens: 0, frees } };
             let (mut scanner, mut pieces) = (Scanner::new(tags), Vec::new());
             for c in parts.concat().chars() {

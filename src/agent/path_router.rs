@@ -10,7 +10,7 @@
 //! **Evidence.** Graph-R1 returns sentences of its hypergraph as JSON, PathRouter passages, in a form that it does not
 //! print: here it is that of the other protocols.
 
-use waymark_index::Mode;
+use waymark_index::{Mode, Ranking};
 
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
@@ -47,6 +47,9 @@ Question: ";
 pub const INVALID: &str = "Invalid tool call format. Please use <query>{\"query\": \"statement\"}</query> format.";
 
 const QUERY: (&str, &str) = ("<query>", "</query>");
+
+/// Every length of Graph-R1, in tokens.
+const LENGTH: usize = 4096;
 
 /// Every turn but the first begins inside a thought, which the environment opens; in the first the policy opens one.
 static TAGS: Tags = Tags {
@@ -132,17 +135,27 @@ impl Protocol for PathRouter {
     fn budget(&self) -> Budget {
         Budget {
             turns: 10,
-            turn_tokens: 4096,
-            observation_tokens: 4096,
-            sampled_tokens: 4096,
-            context_tokens: 8192,
+            turn_tokens: LENGTH,
+            observation_tokens: LENGTH,
+            sampled_tokens: LENGTH,
+            context_tokens: 2 * LENGTH,
             ..Budget::default()
         }
     }
 
+    /// `data.max_start_length`.
+    fn prompt_tokens(&self) -> usize {
+        LENGTH
+    }
+
+    /// `data.max_prompt_length`, of all turns together.
+    fn response_tokens(&self, context: usize) -> usize {
+        LENGTH.min(context)
+    }
+
     /// Its queries name no mode. The reference searches its graph; dense search is what every index has.
     fn retrieval(&self) -> Retrieval {
-        Retrieval { mode: Mode::Passage, ..Retrieval::default() }
+        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
     }
 
     /// `run_llm_loop` of Graph-R1 ends with its last round.
@@ -155,7 +168,7 @@ impl Protocol for PathRouter {
     }
 
     fn guide(&self, offer: &Offer) -> Option<Guide> {
-        Some(Guide::turn(offer, QUERY, &[], offer.follows))
+        Some(Guide::turn(offer, QUERY, &[], offer.follows()))
     }
 }
 

@@ -59,7 +59,8 @@ pub struct Policy {
 pub struct Retrieval {
     /// The mode of queries that name none: `passage`, `graph` or `hybrid`; `triples` or `kag` where the protocol shows them.
     pub mode: Mode,
-    /// How passages are ranked within passage search; as the mode of the query has it where nothing is said.
+    /// How passages are ranked within passage search; where neither the policy nor its protocol says, as the mode of the
+    /// query has it.
     pub ranking: Option<Ranking>,
     /// Passages per search, at most [`MAX_K`]; in the mode `kag`, passages and triples together.
     pub k: usize,
@@ -376,6 +377,24 @@ mod tests {
         assert_eq!(policy.retrieval, Retrieval { k: 2, ..own });
         let plain = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nmode = \"passage\"").unwrap();
         assert_eq!(plain.retrieval.mode, Mode::Passage);
+    }
+
+    #[test]
+    fn passages_are_ranked_as_the_reference_ranks_them() {
+        for (protocol, own) in [
+            ("routerag", Ranking::Dense),
+            ("search-r1", Ranking::Dense),
+            ("path-router", Ranking::Dense),
+            ("evo-rag", Ranking::Fused),
+        ] {
+            let file = format!("name = \"a\"\nprotocol = \"{protocol}\"\n[retrieval]\nk = 2");
+            for (text, ranking) in [(file.clone(), own), (format!("{file}\nranking = \"bm25\""), Ranking::Bm25)] {
+                let query = parse(&text).unwrap().retrieval.query("x", &[], Mode::Passage);
+                assert_eq!((query.ranking, query.k), (ranking, 2), "{text}");
+            }
+        }
+        let graph = RouteRag.retrieval().query("x", &[], Mode::Hybrid);
+        assert_eq!(graph.ranking, Mode::Hybrid.ranking(), "where a graph is searched nothing changes");
     }
 
     #[test]

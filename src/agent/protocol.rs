@@ -58,6 +58,16 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// The limits that the recipe was published with.
     fn budget(&self) -> Budget;
 
+    /// Tokens that the training loop keeps of a first prompt, counted from its end. By default RouteRAG's.
+    fn prompt_tokens(&self) -> usize {
+        2048
+    }
+
+    /// Tokens that the training loop keeps of what follows the prompt, counted from its beginning, in sequences of so many.
+    fn response_tokens(&self, context: usize) -> usize {
+        context
+    }
+
     /// How its policies search where nothing is said.
     fn retrieval(&self) -> Retrieval {
         Retrieval::default()

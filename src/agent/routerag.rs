@@ -1,10 +1,11 @@
 //! RouteRAG (arXiv 2512.09487): searches name their mode, `[passage]`, `[graph]` or both.
 
-use waymark_index::Mode;
+use waymark_index::{Mode, Ranking};
 
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{Guide, Offer};
+use super::policy::Retrieval;
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Tags};
 use super::tag;
 
@@ -72,6 +73,11 @@ impl Protocol for RouteRag {
 
     fn budget(&self) -> Budget {
         Budget::default()
+    }
+
+    /// `[passage]` is a dense search (§3.1.2), and so is that of a query that names no mode.
+    fn retrieval(&self) -> Retrieval {
+        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
     }
 
     fn force_answer(&self, writing: Kind) -> Option<String> {

@@ -1,11 +1,11 @@
 //! The loop: prompt, turn, action, observation, and again.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use waymark_index::{Evidence, Mode, Passage};
+use waymark_index::Passage;
 
 use super::AgentError;
 use super::answer::AnswerFilter;
@@ -16,7 +16,7 @@ use super::event::{Event, Reason, Usage};
 use super::generator::{Generator, Source};
 use super::observation::observe;
 use super::policy::Policy;
-use super::protocol::{Action, Injected, Outcome, Reading};
+use super::protocol::{Action, Injected, Kind, Outcome, Reading};
 use super::reader::Reader;
 use super::runtime::Runtime;
 use super::trajectory::{Acted, Found, Fragment, Timings, Trajectory};
@@ -42,8 +42,6 @@ pub(super) struct Run<S: Source> {
     answer_tokens: usize,
     actions: Vec<Acted>,
     pub(super) evidence: Vec<Found>,
-    /// What searches found, by what was searched for.
-    pub(super) found: HashMap<(String, Vec<String>, Mode), Evidence>,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
     pub(super) timings: Timings,
@@ -86,7 +84,6 @@ impl<S: Source> Run<S> {
             answer_tokens: 0,
             actions: Vec::new(),
             evidence: Vec::new(),
-            found: HashMap::new(),
             timings: Timings::default(),
             spent: None,
             runtime,
@@ -211,7 +208,12 @@ impl<S: Source> Run<S> {
         let filter = self.policy.variant.serves().then(|| self.filter());
         let tokenizer = self.runtime.tokenizer.clone();
         let reader = Reader::new(self.turn, tokenizer, tags, filter, self.settings.logprobs.is_some());
-        if self.turn == 1 { reader.inside(tags, self.settings.begins) } else { reader }
+        if self.opened().is_some() { reader.inside(tags, Kind::Think) } else { reader }
+    }
+
+    /// The tag of the thought that this turn begins in because the prompt has opened it.
+    pub(super) fn opened(&self) -> Option<&'static str> {
+        self.settings.opened.filter(|_| self.turn == 1)
     }
 
     /// What a turn asks for. When serving, an answer that was begun is the action, because it was shown already.
@@ -220,7 +222,9 @@ impl<S: Source> Run<S> {
             return Action::Answer { text: text.to_owned() };
         }
         let kept = if self.policy.variant.cuts() { self.policy.protocol.cut(reader.text()) } else { reader.text() };
-        match self.policy.protocol.parse(kept, self.reading()) {
+        // Protocols read a turn by itself: a thought that the prompt has opened is one to them too.
+        let read = self.opened().map_or(Cow::Borrowed(kept), |open| Cow::Owned(format!("{open}{kept}")));
+        match self.policy.protocol.parse(&read, self.reading()) {
             Action::Answer { text } => {
                 // It was not shown yet: the client's stop strings are still to be looked for.
                 let mut filter = self.filter();
@@ -275,11 +279,11 @@ impl<S: Source> Run<S> {
             }
             Action::Search(request) if goes_on => {
                 let parts = self.look_up(request).await?;
-                self.inject(&self.joined(parts, reader.text())).await
+                self.inject(self.joined(parts, reader.text())).await
             }
             Action::Backtrack if goes_on => {
                 let parts = self.withdraw().await?;
-                self.inject(&self.joined(parts, reader.text())).await
+                self.inject(self.joined(parts, reader.text())).await
             }
             Action::Invalid if goes_on => {
                 let parts = self.rejection(reader);
@@ -287,7 +291,7 @@ impl<S: Source> Run<S> {
                 let told = parts.iter().filter(|part| !framed || matches!(part, Injected::Retrieved(_)));
                 let message = told.map(|part| part.text().trim()).collect();
                 self.tell(Event::Invalid { turn: self.turn, message }).await?;
-                self.inject(&parts).await
+                self.inject(parts).await
             }
             _ => Ok(()),
         }
@@ -314,7 +318,7 @@ impl<S: Source> Run<S> {
     }
 
     /// Puts an observation into the context, as much of it as the budget allows.
-    async fn inject(&mut self, parts: &[Injected]) -> Result<(), AgentError> {
+    async fn inject(&mut self, parts: Vec<Injected>) -> Result<(), AgentError> {
         let (limit, kind) = self.observable();
         let observation = observe(&self.runtime, parts, self.settings.retrieval.format, limit)?;
         if observation.truncated {
@@ -326,7 +330,7 @@ impl<S: Source> Run<S> {
     }
 
     /// How many tokens an observation may have, and what bounds them.
-    fn observable(&self) -> (usize, Bound) {
+    pub(super) fn observable(&self) -> (usize, Bound) {
         let most = self.settings.budget.observation_tokens;
         let room = self.context_left().saturating_sub(self.settings.aside);
         if room < most { (room, Bound::Context) } else { (most, Bound::ObservationTokens) }
@@ -379,7 +383,8 @@ impl<S: Source> Run<S> {
 
     async fn finish(&mut self, end: End) -> Result<Trajectory, AgentError> {
         if self.policy.variant.cuts() {
-            self.tokens.truncate(self.prompt_tokens + self.settings.budget.context_tokens);
+            let kept = self.policy.protocol.response_tokens(self.settings.budget.context_tokens);
+            self.tokens.truncate(self.prompt_tokens.saturating_add(kept));
         }
         let (reason, answer) = (end.reason, end.answer.clone());
         let (usage, turns, searches) = (self.close(), self.actions.len(), self.evidence.len());

@@ -1,6 +1,7 @@
 //! What every episode needs from the house.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use waymark_models::ModelError;
 use waymark_models::chat::{ChatTemplate, Message, Segment};
@@ -10,8 +11,9 @@ use waymark_models::tokenizer::{Specials, Tokenizer};
 use super::AgentError;
 use super::generator::Source;
 use super::guided::Bans;
-use super::protocol::{Injected, Prompt};
+use super::protocol::{Injected, Prompt, Protocol};
 use super::search::Search;
+use super::shape::Around;
 use super::speaker::Speakers;
 use crate::engine::Engine;
 
@@ -31,6 +33,8 @@ pub struct Runtime<S = Engine> {
     bans: Arc<OnceLock<Bans>>,
     vocabulary: Arc<OnceLock<Result<Vocabulary, GrammarError>>>,
     speakers: Arc<OnceLock<Result<Speakers, String>>>,
+    /// By the names of protocols.
+    around: Arc<Mutex<HashMap<&'static str, Option<Around>>>>,
 }
 
 impl<S: Source> Runtime<S> {
@@ -42,8 +46,8 @@ impl<S: Source> Runtime<S> {
         eos: Vec<u32>,
         searcher: Option<Arc<dyn Search>>,
     ) -> Runtime<S> {
-        let (bans, vocabulary, speakers) = Default::default();
-        Runtime { engine, tokenizer, template, eos, searcher, bans, vocabulary, speakers }
+        let (bans, vocabulary, speakers, around) = Default::default();
+        Runtime { engine, tokenizer, template, eos, searcher, bans, vocabulary, speakers, around }
     }
 
     /// What guided generation forbids with this tokenizer; computed once.
@@ -55,6 +59,13 @@ impl<S: Source> Runtime<S> {
     pub(super) fn vocabulary(&self) -> Result<&Vocabulary, GrammarError> {
         let made = self.vocabulary.get_or_init(|| Vocabulary::new(&self.tokenizer.table(), &self.eos));
         made.as_ref().map_err(Clone::clone)
+    }
+
+    /// What stands around the answers of a protocol, if anything does; found once for each.
+    pub(super) fn around(&self, protocol: &dyn Protocol) -> Option<Around> {
+        let mut known = self.around.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = || Around::new(protocol.tags(), &self.tokenizer.table());
+        known.entry(protocol.name()).or_insert_with(find).clone()
     }
 
     /// The ids of text in which no control token is meant.

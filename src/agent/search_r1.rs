@@ -1,8 +1,11 @@
 //! Search-R1 (arXiv 2503.09516), RouteRAG's parent: one kind of search.
 
+use waymark_index::{Mode, Ranking};
+
 use super::budget::Budget;
 use super::conversation::Conversation;
 use super::guide::{Guide, Offer};
+use super::policy::Retrieval;
 use super::protocol::{Action, Format, Injected, Kind, Outcome, Prompt, Protocol, Reading, Request, Tags};
 use super::tag;
 
@@ -59,6 +62,11 @@ impl Protocol for SearchR1 {
 
     fn budget(&self) -> Budget {
         Budget::default()
+    }
+
+    /// A dense search, as its server makes with the embedder it is published with.
+    fn retrieval(&self) -> Retrieval {
+        Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
     }
 
     fn force_answer(&self, writing: Kind) -> Option<String> {

@@ -6,14 +6,34 @@ use serde_json::Value;
 use waymark_models::grammar::{GrammarError, Json, Vocabulary};
 use waymark_models::tokenizer::TokenBytes;
 
-use super::closing::Closing;
-use super::opening::Opening;
+use super::closing::{Closing, Ends};
+use super::opening::{Marks, Opening};
 use super::protocol::{Kind, Tags};
 use crate::engine::Constraint;
 
 /// Why some schemas are refused.
 const SPELLED: &str =
     "an enumeration, a constant or the name of a property holds `<`, which no answer between tags can";
+
+/// What stands around the answers of a protocol, in a vocabulary: the same for whatever they must be.
+#[derive(Debug, Clone)]
+pub(super) struct Around {
+    opens: Arc<Marks>,
+    /// Nothing where an answer ends with its turn.
+    ends: Option<Arc<Ends>>,
+    /// The tag of that; empty where there is none.
+    close: &'static str,
+}
+
+impl Around {
+    /// Nothing where the whole turn is the answer.
+    pub(super) fn new(tags: &Tags, tokens: &Arc<TokenBytes>) -> Option<Around> {
+        let tag = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer)?;
+        let opens = Arc::new(Marks::new(tag, tags, Arc::clone(tokens)));
+        let ends = (!tag.close.is_empty()).then(|| Arc::new(Ends::new(tag.close, Arc::clone(tokens))));
+        Some(Around { opens, ends, close: tag.close })
+    }
+}
 
 /// The rules for the turns of one protocol.
 #[derive(Debug, Clone)]
@@ -27,31 +47,30 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Answers that are `json`: the whole turn where it has no tags for them, else what stands between the two.
+    /// Answers that are `json`: the whole turn where nothing stands around them, else what stands between the two.
     pub(super) fn new(
         json: &Json,
-        tags: &Tags,
+        around: Option<Around>,
         vocabulary: &Vocabulary,
-        tokens: Arc<TokenBytes>,
         eos: &[u32],
     ) -> Result<Shape, GrammarError> {
         let rule: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json)?);
-        let Some(tag) = tags.pairs.iter().find(|tag| tag.kind == Kind::Answer) else {
+        let Some(Around { opens, ends, close }) = around else {
             return Ok(Shape { turn: Arc::clone(&rule), answer: rule, close: "" });
         };
         if let Json::Schema(schema) = json
-            && !tag.close.is_empty()
+            && ends.is_some()
             && spells(schema)
         {
             return Err(GrammarError::Schema(SPELLED.to_owned()));
         }
         // What nothing closes ends as JSON by itself does: with the turn.
-        let answer: Arc<dyn Constraint> = match tag.close {
-            "" => rule,
-            close => Arc::new(Closing::new(rule, close, Arc::clone(&tokens), eos.to_vec())),
+        let answer: Arc<dyn Constraint> = match ends {
+            None => rule,
+            Some(ends) => Arc::new(Closing::new(rule, ends, eos.to_vec())),
         };
-        let turn: Arc<dyn Constraint> = Arc::new(Opening::new(tag, tags, tokens, Arc::clone(&answer)));
-        Ok(Shape { turn, answer, close: tag.close })
+        let turn: Arc<dyn Constraint> = Arc::new(Opening::new(opens, Arc::clone(&answer)));
+        Ok(Shape { turn, answer, close })
     }
 
     /// Whether what ends with `close` is an answer.
@@ -93,15 +112,16 @@ mod tests {
     use waymark_models::tokenizer::Tokenizer;
 
     use super::super::protocol::Protocol;
-    use super::super::{Plain, tag};
+    use super::super::{Plain, RouteRag, Runtime, tag};
     use super::*;
+    use crate::engine::{Engine, EngineConfig, MockBackend};
 
     #[test]
     fn what_no_answer_between_tags_can_hold_is_refused() {
         let (tokens, eos) = (Tokenizer::bytes().table(), [257]);
         let vocabulary = Vocabulary::new(&tokens, &eos).unwrap();
         let fits = |schema: &Value, tags: &Tags| {
-            Shape::new(&Json::Schema(schema.clone()), tags, &vocabulary, Arc::clone(&tokens), &eos).is_ok()
+            Shape::new(&Json::Schema(schema.clone()), Around::new(tags, &tokens), &vocabulary, &eos).is_ok()
         };
         for (schema, between) in [
             (json!({"enum": ["<1 year", ">1 year"]}), false),
@@ -114,5 +134,16 @@ mod tests {
             assert_eq!(fits(&schema, &tag::TAGS), between, "{schema}");
             assert!(fits(&schema, Plain.tags()), "{schema}");
         }
+    }
+
+    #[test]
+    fn what_stands_around_answers_is_found_once() {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let backend = Box::new(MockBackend::random(1, tokenizer.vocab()));
+        let engine = Engine::start(backend, EngineConfig::default(), tokenizer.table()).unwrap();
+        let runtime = Runtime::new(engine, tokenizer, None, vec![257], None);
+        let [first, again] = [&runtime, &runtime.clone()].map(|runtime| runtime.around(&RouteRag).unwrap());
+        assert!(Arc::ptr_eq(&first.opens, &again.opens) && first.close == "</answer>");
+        assert!(runtime.around(&Plain).is_none());
     }
 }

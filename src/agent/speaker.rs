@@ -12,7 +12,7 @@ use super::conversation::Role;
 pub(super) struct Speakers {
     /// From the end of a reply to the beginning of what the user says.
     user: String,
-    /// From the end of what the user says to the beginning of a reply.
+    /// From the end of what the user says to the beginning of a reply. A thought is opened by the protocol, if at all.
     assistant: String,
 }
 
@@ -34,7 +34,7 @@ impl Speakers {
             Ok(between.iter().map(|segment| segment.text.as_str()).collect())
         };
         let (user, assistant) = (words(reply, last)?, words(last, segments.len())?);
-        Ok(Speakers { user: joined(&user, &tokenizer.control_names()), assistant })
+        Ok(Speakers { user: joined(&user, &tokenizer.control_names()), assistant: unopened(&assistant) })
     }
 
     /// Without a template messages are joined by line breaks.
@@ -63,6 +63,11 @@ fn joined(text: &str, control: &[String]) -> String {
     if token(next).is_some() { format!("{first}{next}") } else { text.to_owned() }
 }
 
+/// Without the tag of a thought that a template ends with, and the white space behind it.
+fn unopened(text: &str) -> String {
+    text.trim_end().strip_suffix("<think>").unwrap_or(text).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -80,6 +85,8 @@ mod tests {
         assert_eq!(speakers.text(Role::User).unwrap(), "<|im_end|><|im_start|>user\n");
         assert_eq!(speakers.text(Role::Assistant).unwrap(), "<|im_end|>\n<|im_start|>assistant\n");
         assert!(speakers.text(Role::System).is_err());
+        let thinks = chat.replace("assistant\n{% endif", "assistant\n<think>\n{% endif");
+        assert_eq!(found(&thinks).unwrap(), speakers, "what opens a thought is the protocol's to write");
         let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}reply:";
         assert_eq!(found(plain).unwrap(), Speakers { user: "\nuser: ".into(), assistant: "\nreply:".into() });
     }

@@ -108,7 +108,11 @@ impl Protocol for TeaRag {
                 let request = Request { entities: entities(&turn[..at]), ..Request::plain(query.trim()) };
                 if whole && !request.query.is_empty() { Action::Search(request) } else { Action::Invalid }
             }
-            Some(Asked { text, .. }) => Action::Answer { text: text.trim().to_owned() },
+            // The tag ends a turn and is kept as its end: it belongs to no answer.
+            Some(Asked { text, .. }) => {
+                let text = text.split(REFERENCE.0).next().unwrap_or_default();
+                Action::Answer { text: text.trim().to_owned() }
+            }
             None => Action::Invalid,
         }
     }
@@ -194,7 +198,7 @@ impl Protocol for TeaRag {
             true => format!(" The question is: {} According to the evidence, the answer is \"", offer.question),
         };
         let (first, next) =
-            if offer.follows { (format!(" {SUMMARY}{goal}"), SUMMARISED) } else { (String::new(), CHOICE) };
+            if offer.follows() { (format!(" {SUMMARY}{goal}"), SUMMARISED) } else { (String::new(), CHOICE) };
         let line = |limit, next| State::Free { close: "\n", limit, pause: "\n", eos: false, next };
         Some(Guide {
             states: vec![
@@ -343,6 +347,8 @@ mod tests {
             ("Subquery: q\nFinal answer: a", search("q", &[]), None),
             ("Summary: x\n  Final answer:\n a \n b\n", answer("a \n b"), None),
             ("Final answer:", answer(""), None),
+            ("Final answer: a <Reference>", answer("a"), None),
+            ("Final answer: a\n<Reference> Evidence 1: b", answer("a"), None),
             ("It is Paris.", Action::Invalid, None),
             ("", Action::Invalid, None),
         ] {
@@ -379,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_guide_writes_the_labels() {
-        let offer = Offer { question: "Who?".into(), turn: 2, follows: true, informed: true, ..Offer::default() };
+        let offer = Offer { question: "Who?".into(), turn: 2, informed: true, ..Offer::default() };
         let written = |offer: Offer| {
             let states = TeaRag.guide(&offer).unwrap().states;
             let (State::Force { text, next }, State::Choose { branches }) = (&states[0], &states[2]) else {
@@ -391,7 +397,7 @@ mod tests {
         let (summary, next, choices) = written(Offer { search: true, answer: true, ..offer.clone() });
         assert!(summary.starts_with(" Summary: The question is: Who? ") && next == 1, "{summary}");
         assert_eq!(choices, ["Step 2:\nImportant entity:", "Final answer:"]);
-        let first = Offer { search: true, turn: 1, follows: false, informed: false, ..offer.clone() };
+        let first = Offer { search: true, turn: 1, informed: false, ..offer.clone() };
         assert_eq!(written(first), (String::new(), 2, vec!["Step 1:\nImportant entity:".to_owned()]));
         assert_eq!(written(Offer { informed: false, ..offer }), (" Summary:".into(), 1, vec!["Final answer:".into()]));
     }

@@ -82,8 +82,7 @@ impl<S: Source> Run<S> {
     }
 
     async fn stream(&mut self, reader: &mut Reader, spec: Generate) -> Result<Ended, AgentError> {
-        let Ok(turn) = timeout_at(self.deadline, self.session.generate(spec)).await else { return Ok(Ended::Time) };
-        let mut turn = turn?;
+        let mut turn = self.session.generate(spec).await?;
         loop {
             let step = match timeout_at(self.deadline, turn.next()).await {
                 Err(_) => return Ok(Ended::Time),
@@ -120,7 +119,7 @@ impl<S: Source> Run<S> {
         if !self.policy.variant.cuts() || self.turn == 1 {
             return;
         }
-        let room = self.runtime.engine.limit().saturating_sub(self.settings.budget.turn_tokens).max(1);
+        let room = self.runtime.engine.limit().saturating_sub(self.settings.budget.turn_tokens);
         let seen = self.settings.budget.context_tokens.min(room).min(self.tokens.len());
         let ids: Vec<u32> = self.tokens[self.tokens.len() - seen..].iter().map(|token| token.id).collect();
         let options = self.settings.session(&self.policy);

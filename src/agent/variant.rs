@@ -27,7 +27,9 @@ pub enum Variant {
     /// What is good for people.
     #[default]
     Serving,
-    /// What the reference's tables were made with.
+    /// What the reference's tables were made with, but for three things that follow from one growing session: an
+    /// end-of-sequence token stays in the sequence, sampled ids are never encoded again, and a budget may cut evidence and
+    /// bounds all turns together, where the references bound a turn and the rounds alone.
     Evaluation,
     /// What the reference's policies were trained in.
     Training,

@@ -112,16 +112,17 @@ impl Engine {
         self.0.limit()
     }
 
-    /// Loads a PEFT adapter between two steps.
+    /// Loads a PEFT adapter between two steps. Dropping the future leaves none behind.
     ///
     /// # Errors
     /// [`EngineError::Adapter`] when it does not fit the model, [`EngineError::Dead`] after the engine has stopped.
     pub async fn load_adapter(&self, dir: PathBuf) -> Result<Adapter, EngineError> {
         self.0.alive()?;
         let (reply, answer) = oneshot::channel();
+        let mut coming = Coming { answer, engine: self };
         self.0.send(Command::LoadAdapter { dir, reply });
         let stopped = || EngineError::Dead("it stopped while an adapter was being loaded".into());
-        answer.await.unwrap_or_else(|_| Err(self.0.alive().err().unwrap_or_else(stopped)))
+        (&mut coming.answer).await.unwrap_or_else(|_| Err(self.0.alive().err().unwrap_or_else(stopped)))
     }
 
     /// Forgets an adapter when the last session that uses it is gone; new turns with it are refused at once.
@@ -154,6 +155,22 @@ impl Engine {
     pub async fn end(&self, step_limit: Duration) {
         if tokio::time::timeout(step_limit + Duration::from_secs(1), self.shutdown()).await.is_err() {
             tracing::warn!("the engine is still at work");
+        }
+    }
+}
+
+/// An adapter that is being loaded. One that has come when nobody waits any more is unloaded here; one that comes later by the
+/// thread, which finds that it cannot be handed over.
+struct Coming<'e> {
+    answer: oneshot::Receiver<Result<Adapter, EngineError>>,
+    engine: &'e Engine,
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(adapter)) = self.answer.try_recv() {
+            self.engine.unload_adapter(adapter);
         }
     }
 }

@@ -83,3 +83,43 @@ async fn bounds_hold_when_they_are_tight() {
         check_bounds(&policy, &trajectory, &events);
     }
 }
+
+#[tokio::test]
+async fn the_training_loop_keeps_as_much_as_its_reference() {
+    for (name, prompt, response) in [("search-r1", 2048, 5000), ("path-router", 4096, 4096)] {
+        let (runtime, _, _) = scripted(&[&"x".repeat(6000), ANSWER], france());
+        let mut policy = Policy { variant: Variant::Training, ..policy(name) };
+        (policy.budget.turn_tokens, policy.budget.context_tokens) = (6000, 5000);
+        let (trajectory, _) = run(&runtime, &policy, &"why ".repeat(1500), default()).await.unwrap();
+        assert_eq!((trajectory.prompt_tokens, trajectory.response().len()), (prompt, response), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_training_turn_that_would_see_nothing_is_refused() {
+    let (runtime, script, _) = scripted(&[SEARCH, ANSWER], france());
+    let policy = Policy { variant: Variant::Training, ..policy("routerag") };
+    assert_eq!(policy.budget.turn_tokens, 500);
+    let asked = |limit, turns| {
+        let Runtime { tokenizer, template, eos, searcher, .. } = runtime.clone();
+        let runtime = Runtime::new(script.clone().with_limit(limit), tokenizer, template, eos, searcher);
+        Episode::new(&runtime, &policy, Conversation::new("?"), EpisodeOptions { turns, ..default() })
+    };
+    let message = asked(500, None).err().unwrap().to_string();
+    assert!(message.starts_with("budget.turn_tokens: ") && message.contains("--kv-bytes"), "{message}");
+    assert!(asked(501, None).is_ok() && asked(500, Some(0)).is_ok(), "one turn sees its whole prompt");
+}
+
+#[tokio::test]
+async fn of_a_large_passage_only_what_can_be_shown_is_made_harmless() {
+    let (runtime, _) =
+        saying(&[SEARCH, ANSWER], Stub::of(vec![passage(&format!("T\n{}", "<answer>".repeat(100_000)))]));
+    let policy = policy("routerag");
+    let (trajectory, _) = run(&runtime, &policy, "?", default()).await.unwrap();
+    let (shown, count) = (environment(&trajectory), trajectory.evidence[0].neutralised);
+    // A character of three tokens may not have fitted.
+    let most = policy.budget.observation_tokens;
+    assert!((most - 2..=most).contains(&shown.len()), "{}", shown.len());
+    assert!(!runtime.tokenizer.decode(&shown).contains("<answer"));
+    assert!(count > shown.len() / "<answer>".len() && count < 100_000, "{count}");
+}

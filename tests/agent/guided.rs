@@ -98,6 +98,24 @@ async fn a_thought_that_the_environment_has_opened_is_not_opened_again() {
     assert!(trajectory.text.contains(&format!("</knowledge>\nassistant\n<think>\n{SEARCHES}")), "{}", trajectory.text);
 }
 
+#[tokio::test]
+async fn a_thought_that_the_template_has_opened_is_not_opened_again() {
+    for name in ["routerag", "path-router"] {
+        let (runtime, stub) = thinking(&[" ", "a\n", "x", "y\n", " ", "b\n", "P", "aris\n"], france());
+        let mut policy = Policy { guided: true, ..policy(name) };
+        policy.budget.turns = 1;
+        let options = EpisodeOptions { mode: Some(Mode::Passage), ..default() };
+        let (trajectory, events) = run(&runtime, &policy, "Why?", options).await.unwrap();
+        assert!(trajectory.text.starts_with(SEARCHES), "{name}: {}", trajectory.text);
+        assert!(stub.written()[0].ends_with("xy"), "{name}: {}", trajectory.text);
+        let thoughts = events.iter().filter_map(|event| match event {
+            Event::Think { turn: 1, text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        assert!(thoughts.collect::<String>().starts_with(SEARCHES), "{name}: {events:?}");
+    }
+}
+
 /// Thoughts that the prompt opens.
 fn open(name: &str) -> usize {
     usize::from(name == "graphrag-r1")

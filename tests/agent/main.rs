@@ -435,13 +435,19 @@ async fn a_plain_policy_chats() {
     assert!(!events.iter().any(|event| matches!(event, Event::Budget { .. })));
 }
 
+/// The same with a template that ends inside a thought.
+fn thinking(lines: &[&str], stub: Stub) -> (Runtime<Script>, Arc<Stub>) {
+    let (runtime, _, stub) = scripted(lines, stub);
+    let text = TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif");
+    let template = Arc::new(ChatTemplate::new(&text, "", "<|im_end|>").unwrap());
+    let Runtime { engine, tokenizer, eos, searcher, .. } = runtime;
+    (Runtime::new(engine, tokenizer, Some(template), eos, searcher), stub)
+}
+
 #[tokio::test]
 async fn a_thought_that_the_template_opens_is_no_answer() {
-    let text = TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif");
     for (line, thought, answer) in [("Who?\n</think>\n\nGoethe.", "Who?\n", "\n\nGoethe."), ("Who", "Who", "")] {
-        let (runtime, _, _) = scripted(&[line], france());
-        let template = Arc::new(ChatTemplate::new(&text, "", "<|im_end|>").unwrap());
-        let runtime = Runtime::new(runtime.engine, runtime.tokenizer, Some(template), runtime.eos, None);
+        let (runtime, _) = thinking(&[line], france());
         let (trajectory, events) = run(&runtime, &policy("plain"), "Who wrote Faust?", default()).await.unwrap();
         assert_eq!((trajectory.answer.as_deref(), streamed_answer(&events).as_str()), (Some(answer), answer));
         let thoughts = events.iter().filter_map(|event| match event {
@@ -449,6 +455,26 @@ async fn a_thought_that_the_template_opens_is_no_answer() {
             _ => None,
         });
         assert_eq!(thoughts.collect::<String>(), thought);
+        for variant in [Variant::Evaluation, Variant::Training] {
+            let (runtime, _) = thinking(&[line], france());
+            let policy = Policy { variant, ..policy("plain") };
+            let (trajectory, _) = run(&runtime, &policy, "Who wrote Faust?", default()).await.unwrap();
+            assert_eq!(trajectory.answer.as_deref(), Some(answer), "{variant:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_thought_mentions_that_the_template_opens_is_no_action() {
+    // The tag is the template's, or the policy's own.
+    for (line, opens) in [("Should I <refuse>? Not sure", true), ("<think>Should I <refuse>? Not sure", false)] {
+        let lines = [line, "Paris</answer>"];
+        let runtime = if opens { thinking(&lines, france()).0 } else { scripted(&lines, france()).0 };
+        let mut policy = policy("evo-rag");
+        (policy.budget.turn_tokens, policy.budget.turns) = (line.len(), 1);
+        let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
+        assert_eq!(trajectory.actions[0].action, Action::Invalid, "{line}");
+        assert!(!events.iter().any(|event| matches!(event, Event::Refusal { .. })), "{line}");
     }
 }
 

@@ -191,6 +191,14 @@ async fn a_template_without_words_for_others_is_found_before_the_first_turn() {
 }
 
 #[tokio::test]
+async fn a_template_that_opens_thoughts_itself_opens_each_once() {
+    let (runtime, _) = thinking(&[QUERY, REPLY], france());
+    let (trajectory, _) = run(&runtime, &policy("path-router"), "Capital of France?", default()).await.unwrap();
+    assert_eq!(trajectory.answer.as_deref(), Some("Paris"));
+    assert_eq!(runtime.tokenizer.decode(&environment(&trajectory)), BLOCK);
+}
+
+#[tokio::test]
 async fn without_a_template_there_are_no_control_tokens_to_write() {
     let (runtime, _, _) = scripted(&[QUERY, REPLY], france());
     let bare = Runtime::new(runtime.engine, runtime.tokenizer, None, runtime.eos, runtime.searcher);

@@ -170,7 +170,10 @@ impl Args {
         let current = live.current();
         let manifest = current.manifest();
         let known = format!("{}: snapshot {}, checksum {:08x}", manifest.corpus, manifest.snapshot, manifest.checksum);
-        let policy = Policy::builtin("routerag").context("RouteRAG is built in")?;
+        let mut policy = Policy::builtin("routerag").context("RouteRAG is built in")?;
+        // As the teacher tries them beforehand: passages are ranked by what the mode has where nothing is said, which is ours
+        // (see `routerag-smollm2.toml`).
+        policy.retrieval.ranking = None;
         let stage = Stage {
             context: policy.budget.context_tokens,
             policy,
