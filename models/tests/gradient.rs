@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fixture::path;
 use reference::{Reference, fixed, slopes};
-use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Tune};
+use waymark_models::gradient::{Learner, Likeliest, Lora, Module, Objective, Pack, Pull, Score, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
@@ -86,7 +86,6 @@ fn large() -> Pack {
 
 /// Checks one of `every` parameters.
 fn agrees_with_differences(name: &str, tune: &Tune, pack: &Pack, every: usize) {
-    const STEP: f64 = 1e-5;
     let (weights, mut learner) = learner(name, tune, 2);
     let (found, scores) = gradients(&mut learner, pack);
     let mut reference = Reference::new(&weights, &learner, SCALE);
@@ -95,6 +94,19 @@ fn agrees_with_differences(name: &str, tune: &Tune, pack: &Pack, every: usize) {
         assert!((f64::from(score.entropy) - entropy).abs() < 2e-4, "{name}: {score:?}, {entropy}");
     }
     let slopes = slopes(pack);
+    differ(name, &learner, &mut reference, &found, every, &|reference| reference.loss(pack, &slopes));
+}
+
+/// Checks the largest gradients of one of `every` parameters, and a few others, against differences of `loss`.
+fn differ(
+    name: &str,
+    learner: &Learner,
+    reference: &mut Reference,
+    found: &[f32],
+    every: usize,
+    loss: &dyn Fn(&Reference) -> f64,
+) {
+    const STEP: f64 = 1e-5;
     for parameter in learner.parameters().iter().step_by(every) {
         let gradient = &found[parameter.range.clone()];
         let places = places(gradient);
@@ -103,7 +115,7 @@ fn agrees_with_differences(name: &str, tune: &Tune, pack: &Pack, every: usize) {
         for at in places {
             let mut shifted = |shift: f64| {
                 *reference.value(&parameter.name, at) += shift;
-                let loss = reference.loss(pack, &slopes);
+                let loss = loss(reference);
                 *reference.value(&parameter.name, at) -= shift;
                 loss
             };
@@ -129,6 +141,97 @@ fn all_weights_gradients_agree_with_differences() {
 fn a_large_packs_gradients_agree_with_differences() {
     agrees_with_differences("llama", &lora(), &large(), 5);
     agrees_with_differences("qwen3", &Tune::Full, &large(), 5);
+}
+
+/// Draws targets to distributions of their own, and to nothing else.
+struct Drawn {
+    towards: Vec<Likeliest>,
+    apart: f64,
+}
+
+impl Drawn {
+    /// Twenty tokens for each of so many targets.
+    fn new(targets: usize) -> Self {
+        let logit = |target: usize, id: usize| ((id * 37 + target * 101) % 64) as f32 / 16.0;
+        let logits = |target| (0..256).map(|id| logit(target, id)).collect::<Vec<f32>>();
+        Self { towards: (0..targets).map(|target| Likeliest::of(&logits(target), 20)).collect(), apart: 0.0 }
+    }
+
+    fn weight(target: usize) -> f32 {
+        0.5 + 0.25 * (target % 3) as f32
+    }
+}
+
+impl Objective for Drawn {
+    fn slope(&mut self, _: usize, _: Score) -> Slope {
+        Slope::default()
+    }
+
+    /// Every fourth target is drawn to nothing.
+    fn pull(&self, target: usize) -> Option<Pull<'_>> {
+        let weight = Self::weight(target);
+        (target % 4 != 3).then(|| Pull { towards: &self.towards[target], weight })
+    }
+
+    fn apart(&mut self, target: usize, nats: f64) {
+        self.apart += f64::from(Self::weight(target)) * nats;
+    }
+}
+
+/// What `drawn` adds to the loss, by the definition.
+fn divergence(drawn: &Drawn, rows: &[Vec<f64>]) -> f64 {
+    let pulled = rows.iter().enumerate().filter_map(|(target, row)| Some((drawn.pull(target)?, row)));
+    let terms = pulled.map(|(Pull { towards, weight }, row)| {
+        let total: f64 = towards.ids().iter().map(|&id| row[id as usize].exp()).sum();
+        let pairs = towards.ids().iter().zip(towards.probabilities());
+        let term = |(&id, &p): (&u32, &f32)| f64::from(p) * (f64::from(p).ln() - row[id as usize] + total.ln());
+        f64::from(weight) * pairs.map(term).sum::<f64>()
+    });
+    terms.sum()
+}
+
+/// With the head frozen, learnt, and learnt as the embedding too.
+#[test]
+fn what_targets_are_drawn_to_agrees_with_differences() {
+    for (name, tune) in SHAPES.into_iter().map(|name| (name, Tune::Full)).chain([("llama", lora())]) {
+        let (weights, mut learner) = learner(name, &tune, 2);
+        let pack = forest();
+        let mut drawn = Drawn::new(pack.targets().len());
+        learner.learn(&pack, &mut drawn).unwrap();
+        let found = learner.gradients().to_vec();
+        let mut reference = Reference::new(&weights, &learner, SCALE);
+        let expected = divergence(&drawn, &reference.rows(&pack));
+        assert!((drawn.apart - expected).abs() < 1e-3 * expected, "{name}: {}, not {expected}", drawn.apart);
+        differ(name, &learner, &mut reference, &found, 1, &|reference| divergence(&drawn, &reference.rows(&pack)));
+    }
+}
+
+#[test]
+fn the_likeliest_tokens_are_the_first_of_all() {
+    const COUNT: usize = 7;
+    let (weights, mut learner) = learner("qwen3", &lora(), 2);
+    let pack = large();
+    let rows = Reference::new(&weights, &learner, SCALE).rows(&pack);
+    let found = learner.likeliest(&pack, COUNT, false).unwrap();
+    assert_eq!(found.len(), rows.len());
+    for (found, row) in found.iter().zip(&rows) {
+        let mut sorted = row.clone();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        let total: f64 = sorted[..COUNT].iter().map(|log| log.exp()).sum();
+        for (rank, (&id, &p)) in found.ids().iter().zip(found.probabilities()).enumerate() {
+            // Rounding may make two change places that are as probable as each other.
+            assert!((row[id as usize] - sorted[rank]).abs() < 5e-4, "{rank}: {} {}", row[id as usize], sorted[rank]);
+            assert!((f64::from(p) - sorted[rank].exp() / total).abs() < 1e-3, "{rank}: {p}");
+        }
+    }
+    let base = learner.likeliest(&pack, COUNT, true).unwrap();
+    assert_ne!(base, found);
+    learner.change(|values, _| values.fill(0.0));
+    assert_eq!(learner.likeliest(&pack, COUNT, false).unwrap(), base);
+    assert_eq!(learner.likeliest(&Pack::new(), COUNT, false).unwrap(), []);
+    assert!(learner.likeliest(&pack, 0, false).unwrap_err().to_string().contains("0 most probable"));
+    let (_, mut whole) = self::learner("qwen3", &Tune::Full, 1);
+    assert!(whole.likeliest(&pack, COUNT, true).is_err());
 }
 
 #[test]

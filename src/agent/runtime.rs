@@ -97,7 +97,10 @@ impl<S: Source> Runtime<S> {
     }
 
     /// The ids of a prompt. Control tokens come from the template alone, never from what messages say.
-    pub(crate) fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, AgentError> {
+    ///
+    /// # Errors
+    /// [`AgentError::Text`] when template or tokenizer fail.
+    pub fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, AgentError> {
         let messages = match prompt {
             Prompt::Raw(text) => return self.literal(text),
             Prompt::Chat(messages) => messages,

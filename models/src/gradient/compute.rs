@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Objective, Pack, Score};
+use super::{Likeliest, Objective, Pack, Score};
 use crate::ModelError;
 
 /// What a learner's passes run on: the processor, or a card. The learner has looked at the packs: their tokens are in the
@@ -13,6 +13,9 @@ pub(crate) trait Compute: fmt::Debug + Send {
 
     /// As [`Learner::score`](super::Learner::score).
     fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError>;
+
+    /// As [`Learner::likeliest`](super::Learner::likeliest).
+    fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError>;
 
     /// As [`Learner::learn`](super::Learner::learn); adds to `gradients`.
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError>;

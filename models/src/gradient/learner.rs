@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::parameter::Table;
 use super::processor::Processor;
-use super::{Compute, Objective, Pack, Parameter, Score, Tune};
+use super::{Compute, Likeliest, Objective, Pack, Parameter, Score, Tune};
 use crate::decoder::DecoderConfig;
 use crate::kernel::Team;
 use crate::weights::Weights;
@@ -142,9 +142,7 @@ impl Learner {
     /// a learner without adapter, or the pass does not fit into the [limit](Self::set_limit); [`ModelError::Card`] from a
     /// card.
     pub fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
-        if base && self.tune == Tune::Full {
-            return Err(ModelError::Input("all weights are learnt: there is no base without the adapter".to_owned()));
-        }
+        self.check_base(base)?;
         self.check(pack)?;
         if pack.targets().is_empty() {
             return Ok(Vec::new());
@@ -152,17 +150,43 @@ impl Learner {
         self.compute.score(pack, base)
     }
 
+    /// The `count` most probable tokens at each target, in the order of the pack, as a distribution over these alone: what
+    /// the model would have had there, whatever the target is. `base` leaves the adapter out.
+    ///
+    /// # Errors
+    /// As for [`score`](Self::score), and [`ModelError::Input`] when no token is asked for; always on a card, which has no
+    /// kernel for it.
+    pub fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError> {
+        if count == 0 {
+            return Err(ModelError::Input("the 0 most probable tokens are asked for: ask for one at least".to_owned()));
+        }
+        self.check_base(base)?;
+        self.check(pack)?;
+        if pack.targets().is_empty() {
+            return Ok(Vec::new());
+        }
+        self.compute.likeliest(pack, count, base)
+    }
+
     /// Forward and backward: adds ∂loss/∂value to the gradients.
     ///
     /// # Errors
     /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence longer than the context, or the pass does
-    /// not fit into the [limit](Self::set_limit); [`ModelError::Card`] from a card.
+    /// not fit into the [limit](Self::set_limit), or `objective` draws a target to something on a card;
+    /// [`ModelError::Card`] from a card.
     pub fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective) -> Result<(), ModelError> {
         self.check(pack)?;
         if pack.targets().is_empty() {
             return Ok(());
         }
         self.compute.learn(pack, objective, &mut self.gradients)
+    }
+
+    fn check_base(&self, base: bool) -> Result<(), ModelError> {
+        if base && self.tune == Tune::Full {
+            return Err(ModelError::Input("all weights are learnt: there is no base without the adapter".to_owned()));
+        }
+        Ok(())
     }
 
     fn check(&self, pack: &Pack) -> Result<(), ModelError> {

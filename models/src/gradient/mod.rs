@@ -4,7 +4,8 @@
 //! beside their transposes in `f32`; those of the layers may be brain floats instead, with their transposes
 //! ([`Arithmetic`](crate::Arithmetic)). What is tuned ([`Tune`]) is a LoRA adapter or all weights, in `f32`. Sequences
 //! are packed without padding, a shared prefix is computed once ([`Pack`]), and the vocabulary's part of the loss runs
-//! in chunks over the targets alone ([`Objective`]).
+//! in chunks over the targets alone ([`Objective`]). What a model finds the most probable ([`Likeliest`]) another one can be
+//! drawn to ([`Pull`]).
 //!
 //! What is here computes on the processor. A card's learner ([`cuda::learner`](crate::cuda::learner)) stands behind the same
 //! [`Learner`], with weights in `bf16` and an adapter in `f32`.
@@ -14,6 +15,7 @@ mod begin;
 mod compute;
 mod layer;
 mod learner;
+mod likeliest;
 mod load;
 mod memory;
 mod network;
@@ -35,7 +37,8 @@ mod whole;
 pub(crate) use begin::{Pairs, adapter};
 pub(crate) use compute::Compute;
 pub use learner::Learner;
-pub use objective::{Objective, Score, Slope};
+pub use likeliest::Likeliest;
+pub use objective::{Objective, Pull, Score, Slope};
 pub use pack::{Pack, Segment, Target};
 pub use parameter::Parameter;
 pub use peft::Precision;

@@ -7,7 +7,7 @@ use super::norm::Vector;
 use super::tape::{Kept, Scratch, Tape};
 use super::unembedding::Unembedding;
 use super::vocabulary;
-use super::{Module, Objective, Pack, Score};
+use super::{Likeliest, Module, Objective, Pack, Score};
 use crate::kernel::{Packed, Team, add};
 
 /// A decoder's weights for learning.
@@ -52,10 +52,28 @@ impl Network {
 
     /// Scores of all targets. `kept` and `scratch` have their size.
     pub(super) fn score(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Score> {
+        let tokens = self.forward(pass, pack, kept, scratch);
+        vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
+    }
+
+    /// The `count` most probable tokens at all targets. `kept` and `scratch` have their size.
+    pub(super) fn likeliest(
+        &self,
+        pass: &Pass<'_>,
+        pack: &Pack,
+        count: usize,
+        kept: &mut Kept,
+        scratch: &mut Scratch,
+    ) -> Vec<Likeliest> {
+        self.forward(pass, pack, kept, scratch);
+        vocabulary::likeliest(pass.rows.team, self.head.weight(), &scratch.hidden, count)
+    }
+
+    /// Leaves the rows that predict a target in `scratch`, and says the targets' tokens.
+    fn forward(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<u32> {
         self.begin(pass, pack, scratch);
         self.layers.iter().for_each(|layer| layer.forward(pass, kept, scratch));
-        let tokens = self.finish(pass, pack, scratch);
-        vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
+        self.finish(pass, pack, scratch)
     }
 
     /// Forward and backward; `whole` layers keep their activations, the others compute them again. `tape` and `scratch`

@@ -10,7 +10,7 @@ use super::network::Network;
 use super::parameter::Table;
 use super::projection::Rows;
 use super::tape::{Scratch, Tape};
-use super::{Compute, Objective, Pack, Score, Segment, Tune};
+use super::{Compute, Likeliest, Objective, Pack, Score, Segment, Tune};
 use crate::decoder::DecoderConfig;
 use crate::kernel::Team;
 use crate::kernel::attention::Heads;
@@ -82,6 +82,15 @@ impl Compute for Processor {
         let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
         let pass = Pass { config, rope, plan: &plan, positions, rows };
         Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
+    }
+
+    fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError> {
+        let plan = self.plan(pack);
+        self.ready_to_score(pack)?;
+        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
+        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        Ok(network.likeliest(&pass, pack, count, &mut tape.kept[0], scratch))
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use waymark_models::decoder::DecoderConfig;
-use waymark_models::gradient::{Learner, Pack, Score, Slope};
+use waymark_models::gradient::{Learner, Pack, Score, Slope, Target};
 use waymark_models::kernel::rope::Rope;
 use waymark_models::weights::Weights;
 
@@ -65,7 +65,15 @@ impl Reference {
 
     /// Log-probability and entropy of every target.
     pub fn scores(&self, pack: &Pack) -> Vec<(f64, f64)> {
-        let mut scores = vec![(0.0, 0.0); pack.targets().len()];
+        let score = |(row, target): (Vec<f64>, &Target)| {
+            (row[target.token as usize], -row.iter().map(|l| l.exp() * l).sum::<f64>())
+        };
+        self.rows(pack).into_iter().zip(pack.targets()).map(score).collect()
+    }
+
+    /// Logarithms of the distribution at every target.
+    pub fn rows(&self, pack: &Pack) -> Vec<Vec<f64>> {
+        let mut rows = vec![Vec::new(); pack.targets().len()];
         for segment in pack.segments() {
             let mut path = pack.tokens()[segment.tokens.clone()].to_vec();
             let mut parent = segment.parent;
@@ -80,11 +88,10 @@ impl Reference {
             }
             let logprobs = self.logprobs(&path);
             for (index, target) in wanted {
-                let row = &logprobs[segment.start + target.at - segment.tokens.start];
-                scores[index] = (row[target.token as usize], -row.iter().map(|l| l.exp() * l).sum::<f64>());
+                rows[index].clone_from(&logprobs[segment.start + target.at - segment.tokens.start]);
             }
         }
-        scores
+        rows
     }
 
     fn logprobs(&self, tokens: &[u32]) -> Vec<Vec<f64>> {

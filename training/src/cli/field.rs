@@ -22,8 +22,9 @@ use crate::rollout::Field;
 const SEARCH_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Why questions cannot be learnt from where support counts.
-const UNSUPPORTED: &str = "the recipe rewards or weighs the support of answers (path_router, evo_rag, grpo.routes), which is \
-    known of none of these questions: give `supporting`, the ids of all passages that a question takes, as they are in its index";
+const UNSUPPORTED: &str = "the recipe rewards or weighs the support of answers (path_router, evo_rag, grpo.routes, \
+    grpo.teacher), which is known of none of these questions: give `supporting`, the ids of all passages that a question \
+    takes, as they are in its index";
 
 /// What a run is known by, by name.
 pub(super) type Facts = Vec<(&'static str, Value)>;

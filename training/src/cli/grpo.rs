@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use toml::{Table, Value};
+use waymark::config::Device;
 use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
@@ -46,7 +47,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     init: Option<PathBuf>,
 
-    /// The policy or run that the divergence is measured from; that of --init when not given.
+    /// The policy or run that the divergence is measured from, and that teaches, where the recipe has a teacher; that of
+    /// --init when not given.
     #[arg(long, value_name = "DIR")]
     reference: Option<PathBuf>,
 
@@ -81,6 +83,7 @@ impl Args {
         let settings = recipe.grpo(&self.asked.recipe)?;
         let (taken, behind) = self.stages(settings)?;
         self.check_reference(settings)?;
+        check_teacher(settings, self.machine.card())?;
         let device = self.rolling.device(&recipe)?;
         let sheets = self.aside.divide(self.asking.sheets()?, "grpo.validation", settings.validation)?;
         let team = self.machine.host.team();
@@ -102,7 +105,8 @@ impl Args {
             let embedder = self.asking.embedder(&team, &self.machine.host)?;
             let goal = |place| Goal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
             let goals: Vec<Goal> = taken.map(goal).collect();
-            let supported = settings.routes.is_some() || goals.iter().any(|goal| goal.reward.needs_support());
+            let weighed = settings.routes.is_some() || settings.teaching().is_some();
+            let supported = weighed || goals.iter().any(|goal| goal.reward.needs_support());
             let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), supported)?;
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
                 field::tell_hops(&fields);
@@ -178,13 +182,16 @@ impl Args {
         let named = format!("--reference {}", dir.display());
         let initial = settings.reference == Reference::Initial;
         ensure!(initial, "{named}: the recipe measures the divergence from the base model (grpo.reference = \"base\")");
-        ensure!(settings.loss.kl > 0.0, "{named}: the recipe does not weigh the divergence (grpo.loss.kl = 0)");
+        ensure!(
+            settings.refers(),
+            "{named}: the recipe does not weigh the divergence (grpo.loss.kl = 0), and nobody is taught (grpo.teacher)"
+        );
         Ok(())
     }
 
     /// Sets the learner to what training begins with.
     fn begin(&self, recipe: &Recipe, settings: &Grpo, base: &Base, learner: &mut Learner) -> anyhow::Result<Begun> {
-        let measured = settings.loss.kl > 0.0;
+        let measured = settings.refers();
         // Of all weights there is no base beside them: it is what they are before --init.
         let from_base = measured && recipe.adapter.is_none() && settings.reference == Reference::Base;
         let mut reference = if from_base { learner.values().to_vec() } else { Vec::new() };
@@ -205,9 +212,19 @@ impl Args {
     }
 }
 
+/// Refuses a teacher where a card learns, before anything is loaded.
+fn check_teacher(settings: &Grpo, card: Option<Device>) -> anyhow::Result<()> {
+    let Some(card) = card.filter(|_| settings.teaching().is_some()) else { return Ok(()) };
+    bail!(
+        "--device {card}: the recipe has a teacher (grpo.teacher), which a card has no kernels for: take --device cpu, \
+         or --set grpo.teacher.weight=0.0"
+    )
+}
+
 /// What training begins with.
 struct Begun {
-    /// What the divergence is measured from; nothing where that is what an adapter lies beside, or none is measured.
+    /// What the divergence is measured from, and the teacher; nothing where that is what an adapter lies beside, or it is
+    /// asked about nothing.
     reference: Vec<f32>,
     origin: Origin,
 }
@@ -220,4 +237,25 @@ struct Origin {
     init: String,
     /// The hash of the values that the divergence is measured from, where others were named.
     compared: String,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_card_teaches_nobody_and_says_so() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
+        let check = |set: &[String], card| {
+            let recipe = Recipe::open(path, set).unwrap();
+            check_teacher(recipe.grpo(path).unwrap(), card)
+        };
+        assert!(check(&[], None).is_ok());
+        assert!(check(&["grpo.teacher.weight=0.0".to_owned()], Some(Device::Cuda(1))).is_ok());
+        let error = check(&[], Some(Device::Cuda(1))).unwrap_err().to_string();
+        assert!(error.contains("--device cuda:1") && error.contains("grpo.teacher"), "{error}");
+    }
 }

@@ -43,6 +43,11 @@ impl Machine {
             || self.device == other && self.device != Device::Cpu
     }
 
+    /// The card that learns, where one does.
+    pub(super) fn card(&self) -> Option<Device> {
+        Some(self.device).filter(|device| matches!(device, Device::Cuda(_)))
+    }
+
     /// The recipe's base model, of which nothing is loaded yet.
     pub(super) fn open(&self, recipe: &Recipe) -> anyhow::Result<Opened> {
         let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.host.cache.clone())?;

@@ -83,8 +83,8 @@ pub(super) async fn grpo(
     let rolled = began.elapsed().as_secs_f64() / tried.len().max(1) as f64;
     let (each, speed) = size(&tried, settings.pack_tokens, learner)?;
     let rollouts = settings.questions * settings.group;
-    let passes =
-        1.0 + FORWARD * (f64::from(u8::from(settings.recompute)) + f64::from(u8::from(settings.loss.kl > 0.0)));
+    let scored = [settings.recompute, settings.loss.kl > 0.0, settings.teaching().is_some()];
+    let passes = 1.0 + FORWARD * scored.into_iter().filter(|&asked| asked).count() as f64;
     let (rolling, learning) = (rolled * rollouts as f64, each * rollouts as f64 * passes / speed);
     let mut out = io::stdout().lock();
     head(&mut out, recipe, learner)?;
@@ -95,7 +95,14 @@ pub(super) async fn grpo(
     let updates = rollouts.div_ceil(settings.mini_batch);
     writeln!(out, "per step   {rollouts} rollouts of about {each:.0} tokens once shared, {updates} optimizer steps")?;
     memory(&mut out, learner, settings.pack_tokens, planned)?;
-    aside(&mut out, learner, settings.loss.kl > 0.0, (kv_bytes, planned))?;
+    aside(&mut out, learner, settings.refers(), (kv_bytes, planned))?;
+    if let Some(teacher) = settings.teaching() {
+        let learnt =
+            tried.iter().map(|rollout| Lesson::new(&rollout.sample).sequence().targets()).sum::<usize>() as f64;
+        let each = learnt / tried.len().max(1) as f64 * (teacher.tokens * (size_of::<u32>() + size_of::<f32>())) as f64;
+        let most = each * rollouts as f64 / GIB;
+        writeln!(out, "           and at most {most:.1} GiB for what the teacher says, were all of a step taught")?;
+    }
     let all = duration(campaign.steps() as f64 * (rolling + learning));
     writeln!(out, "time       about {all}: {rolling:.0} s of rollouts and {learning:.0} s of learning per step,")?;
     writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;

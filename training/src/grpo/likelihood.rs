@@ -40,9 +40,18 @@ pub fn logprobs_under(
     sequences: &[Sequence<'_>],
     pack_tokens: usize,
 ) -> Result<Logprobs, TrainError> {
+    under(learner, values, |learner| logprobs(learner, sequences, pack_tokens, false))
+}
+
+/// What `ask` gets of the learner with other values in place of its own, which it has again afterwards.
+pub(super) fn under<T>(
+    learner: &mut Learner,
+    values: &[f32],
+    ask: impl FnOnce(&mut Learner) -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
     let own = learner.values().to_vec();
     learner.set_values(values)?;
-    let scores = logprobs(learner, sequences, pack_tokens, false);
+    let found = ask(learner);
     learner.set_values(&own)?;
-    scores
+    found
 }

@@ -1,11 +1,13 @@
 //! Learning from rewards by GRPO: groups of trajectories of the same question, each worth what it is above its group.
 //!
 //! A step: the engine gets what is learnt as it is, an adapter or all weights; rollouts are made and rewarded, the
-//! reference and the policy itself say how probable they find the tokens, and a few optimizer steps follow.
+//! reference and the policy itself say how probable they find the tokens, and a few optimizer steps follow. A teacher, where
+//! the recipe has one, is the reference too, which has seen what the question takes (`teacher`).
 
 mod goal;
 mod likelihood;
 mod serve;
+mod teacher;
 #[cfg(test)]
 mod tests;
 mod update;
@@ -30,6 +32,7 @@ use crate::{TrainError, numbers, order};
 
 pub use self::goal::Goal;
 pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
+pub use self::teacher::Taught;
 pub use self::update::{Course, Updated, update};
 
 /// The whole of training by rewards.
@@ -52,8 +55,8 @@ pub struct Campaign<'a> {
     pub policy: &'a Policy,
     /// What makes the rollouts: the engine of all fields.
     pub engine: &'a Engine,
-    /// The values that the divergence is measured from; not looked at where that is what an adapter lies beside, and where
-    /// nothing is measured.
+    /// The values that the divergence is measured from, and the teacher's; not looked at where that is what an adapter lies
+    /// beside, and where nothing is measured and nobody taught.
     pub reference: &'a [f32],
     /// A folder through which adapters get into the engine.
     pub exchange: PathBuf,
@@ -195,7 +198,9 @@ impl Campaign<'_> {
             let members = batch.iter().filter(|rollout| rollout.group == group);
             numbers::is_flat(members.map(|rollout| rollout.sample.reward.as_ref().map_or(0.0, |reward| reward.total)))
         };
-        let active: Vec<bool> = batch.iter().map(|rollout| !(settings.skip_flat && flat(rollout.group))).collect();
+        let (taught, row) = self.teach(row, batch, learner)?;
+        let left_out = |place: usize| settings.skip_flat && taught[place].is_none() && flat(batch[place].group);
+        let active: Vec<bool> = (0..batch.len()).map(|place| !left_out(place)).collect();
         let lessons: Vec<Lesson> = batch.iter().map(|rollout| Lesson::new(&rollout.sample)).collect();
         let taking: Vec<usize> = (0..batch.len()).filter(|&place| active[place]).collect();
         let (old, reference, row) = self.before(row, batch, &lessons, &taking, learner)?;
@@ -206,17 +211,23 @@ impl Campaign<'_> {
             old: old.get(at[member]).map_or(&[], Vec::as_slice),
             reference: reference.get(at[member]).map_or(&[], Vec::as_slice),
             advantage: batch[member].sample.advantage.unwrap_or(0.0) as f32,
+            taught: taught[member].as_ref(),
             active: active[member],
         };
         let courses: Vec<Course<'_>> = (0..batch.len()).map(course).collect();
-        let updated = update(learner, optimizer, &courses, settings, self.rate(step))?;
+        let pull = self.pull(step);
+        let updated = update(learner, optimizer, &courses, settings, (self.rate(step), pull))?;
         let norm = updated.norm();
         if !norm.is_finite() {
             return Err(TrainError::Diverged { section: "grpo", step, what: "gradient's norm", value: norm });
         }
         let means = updated.sums.means(&settings.loss);
+        let row = match settings.teaching() {
+            Some(_) => row.with("teacher_kl", updated.apart()).with("teacher_weight", pull),
+            None => row,
+        };
         let row = row
-            .with("loss", means.loss)
+            .with("loss", means.loss + pull * updated.apart())
             .with("policy_loss", means.policy)
             .with("kl", means.kl)
             .with("entropy", means.entropy)

@@ -16,11 +16,11 @@ use waymark_models::weights::Weights;
 use super::*;
 use crate::advantage::Advantage;
 use crate::policy_loss::Terms;
-use crate::recipe::{Optimizer, Stage};
-use crate::reward::{Choice, Efficiency, Judge};
+use crate::recipe::{Optimizer, Stage, Teacher};
+use crate::reward::{Choice, Efficiency, Judge, Reward};
 use crate::rollout::{Plan, rollouts};
 use crate::run::Metrics;
-use crate::sample::Sample;
+use crate::sample::{Reward as Worth, Sample};
 use crate::schedule::Shape;
 use crate::sft::VALIDATION;
 use crate::store;
@@ -39,6 +39,7 @@ fn settings() -> Grpo {
         loss: Terms::default(),
         advantage: Advantage::Grpo,
         routes: None,
+        teacher: None,
         reference: Reference::Initial,
         sampling: Sampling { temperature: Some(1.0), top_p: Some(0.95), ..Sampling::default() },
         concurrent: 16,
@@ -222,16 +223,170 @@ fn flat_groups_carry_no_policy_gradient() {
             old: &old[own],
             reference: &old[own],
             advantage: if flat(own) { 0.0 } else { own as f32 - 6.0 },
+            taught: None,
             active: !(skip && flat(own)),
         };
         let courses: Vec<_> = (0..12).map(course).collect();
         let mut optimizer = AdamW::new(Optimizer::default(), learner.values().len());
-        update(&mut learner, &mut optimizer, &courses, &settings, 1e-3).unwrap();
+        update(&mut learner, &mut optimizer, &courses, &settings, (1e-3, 0.0)).unwrap();
         optimizer.moments().0.to_vec()
     };
     let (all, some) = (gradients(false), gradients(true));
     let most = all.iter().fold(0.0f32, |most, value| most.max(value.abs()));
     assert!(most > 0.0 && all.iter().zip(&some).all(|(a, b)| (a - b).abs() < 1e-4 * most));
+}
+
+/// All trajectories earn the same.
+#[derive(Debug)]
+struct Same;
+
+impl Reward for Same {
+    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+        vec![Worth::default(); samples.len()]
+    }
+}
+
+/// Two groups of three, of which nothing is learnt but what the teacher says.
+fn teaching() -> Grpo {
+    Grpo {
+        learning_rate: 5e-3,
+        schedule: Shape::Constant,
+        questions: 2,
+        group: 3,
+        mini_batch: 3,
+        micro_batch: 2,
+        pack_tokens: 3000,
+        loss: Terms { kl: 0.0, entropy: 0.0, ..Terms::default() },
+        teacher: Some(Teacher { tokens: 32, weight: 1.0, warmup: 2, enough: 0.1 }),
+        skip_flat: true,
+        ..settings()
+    }
+}
+
+/// One turn in PathRouter's form, with nothing to search in.
+fn answering() -> Policy {
+    let budget = "turns = 0\nturn_tokens = 12\nsampled_tokens = 16\n";
+    let text = format!("name = \"taught\"\nprotocol = \"path-router\"\n[budget]\n{budget}");
+    Policy::parse(&text, Path::new("policy.toml")).unwrap()
+}
+
+/// Trains an adapter that has moved away from the reference, in PathRouter's form, on questions of which nothing is found.
+async fn taught(
+    weights: &Weights,
+    dir: &Path,
+    settings: &Grpo,
+    reward: fn() -> Box<dyn Reward>,
+    mut stop: impl FnMut(&Row) -> bool + Send,
+) -> Vec<f32> {
+    let runtime = engine(weights);
+    let policy = answering();
+    let question = |text: &str| {
+        let support = vec!["Faust A tragedy in two parts by Goethe.".to_owned(), "Goethe A poet of Weimar.".to_owned()];
+        Question { question: text.into(), support, ..Question::default() }
+    };
+    let questions = ["Who wrote Faust?", "Where did he live?", "When was that?"].map(question).to_vec();
+    let field = Field { questions, ..field(runtime.clone()) };
+    let mut learner = tiny::learner(weights);
+    let reference = learner.values().to_vec();
+    tiny::nudge(&mut learner);
+    let exchange = tempfile::tempdir().unwrap();
+    let goal = |phase| Goal { reward: Judge::new(reward(), Arc::new(Embedding::Mock)), ..goal(phase) };
+    let campaign = Campaign {
+        settings,
+        seed: 11,
+        goals: &["grpo1", "grpo2"].map(goal),
+        behind: 0,
+        whole: 12,
+        fields: &[field],
+        policy: &policy,
+        engine: &runtime.engine,
+        reference: &reference,
+        exchange: exchange.path().join("adapter"),
+    };
+    let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
+    let mut watch = |row: &Row| if stop(row) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    campaign.train(&mut learner, &mut ledger, &mut watch).await.unwrap();
+    learner.values().to_vec()
+}
+
+/// Also where all of a group have earned the same, and flat groups are left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_is_drawn_to_what_its_teacher_says_also_where_it_was_interrupted() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let (whole, parts) = (temp.path().join("whole"), temp.path().join("parts"));
+    let (settings, same) = (teaching(), || -> Box<dyn Reward> { Box::new(Same) });
+    let wanted = taught(&weights, &whole, &settings, same, |_| false).await;
+    let apart = numbers(&whole, "teacher_kl");
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(apart.len() == 12 && mean(&apart[9..]) < 0.7 * mean(&apart[..3]), "{apart:?}");
+    assert_eq!(numbers(&whole, "teacher_weight"), [[0.5].as_slice(), &[1.0; 11]].concat());
+    assert_eq!((numbers(&whole, "poor"), numbers(&whole, "teacher_left_out")), (vec![1.0; 12], vec![0.0; 12]));
+    assert_eq!((numbers(&whole, "updates"), numbers(&whole, "flat_groups")), (vec![2.0; 12], vec![1.0; 12]));
+    let losses = numbers(&whole, "loss");
+    assert!((losses[0] - 0.5 * apart[0]).abs() < 1e-9 && (losses[5] - apart[5]).abs() < 1e-9, "{losses:?} {apart:?}");
+    for stop in [2, 5] {
+        taught(&weights, &parts, &settings, same, |row| row.step == stop).await;
+    }
+    assert_eq!(taught(&weights, &parts, &settings, same, |_| false).await, wanted);
+    for name in ["teacher_kl", "gradient_norm", "loss"] {
+        assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_enough_is_found_nobody_is_taught() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let teacher = |enough| Some(Teacher { enough, ..Teacher::default() });
+    let even = || -> Box<dyn Reward> { Box::new(Even) };
+    let mut ends = Vec::new();
+    for (name, teacher) in [("without", None), ("enough", teacher(0.0)), ("poor", teacher(0.1))] {
+        let (dir, settings) = (temp.path().join(name), Grpo { teacher, ..teaching() });
+        ends.push(taught(&weights, &dir, &settings, even, |row| row.step == 3).await);
+        let poor = [vec![], vec![0.0; 3], vec![1.0; 3]];
+        assert_eq!(numbers(&dir, "poor"), poor[ends.len() - 1], "{name}");
+        assert!(name == "poor" || numbers(&dir, "teacher_kl").iter().all(|&apart| apart == 0.0), "{name}");
+    }
+    assert_eq!(ends[0], ends[1]);
+    assert_ne!(ends[0], ends[2]);
+}
+
+/// A trajectory that is too long with the passages before it is learnt from as any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_long_for_the_teacher_is_left_out() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let (runtime, settings, policy) = (engine(&weights), teaching(), answering());
+    let question =
+        |support: String| Question { question: "who?".into(), support: vec![support], ..Question::default() };
+    let (short, long) = (question("a passage".into()), question("a long one ".repeat(400)));
+    let fields = [field(runtime.clone())];
+    let plan = Plan { sampling: &settings.sampling, group: 2, concurrent: 4, seed: 2, step: 1, cost: Cost::default() };
+    let made = rollouts(&policy, &[(&fields[0], &short), (&fields[0], &long)], &plan).await.unwrap().rollouts;
+    let mut learner = tiny::learner(&weights);
+    let reference = learner.values().to_vec();
+    let campaign = Campaign {
+        settings: &settings,
+        seed: 11,
+        goals: &[goal("grpo1")],
+        behind: 0,
+        whole: 6,
+        fields: &fields,
+        policy: &policy,
+        engine: &runtime.engine,
+        reference: &reference,
+        exchange: PathBuf::new(),
+    };
+    let (taught, row) = campaign.teach(Row::new(1, "grpo1", 0.0), &made, &mut learner).unwrap();
+    assert_eq!(taught.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false, false]);
+    assert_eq!((row.values["poor"], row.values["teacher_left_out"]), (1.0, 2.0));
+    for (taught, rollout) in taught.iter().flatten().zip(&made) {
+        let own = rollout.sample.loss_mask();
+        let learnt = (0..own.len()).filter(|&token| own[token]);
+        assert!(taught.said.iter().map(|(token, _)| *token).eq(learnt), "{}", rollout.sample.text);
+        assert!(taught.said.iter().all(|(_, likeliest)| likeliest.ids().len() == 32));
+    }
 }
 
 /// Finds nothing.

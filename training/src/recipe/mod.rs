@@ -12,7 +12,7 @@ use waymark_models::Arithmetic;
 use waymark_models::gradient::{Lora, Precision, Tune};
 
 pub use dpo::Dpo;
-pub use part::{Grpo, Optimizer, Reference, Sft, Stage};
+pub use part::{Grpo, Optimizer, Reference, Sft, Stage, Teacher};
 
 /// What can be wrong with a recipe.
 #[derive(Debug, thiserror::Error)]

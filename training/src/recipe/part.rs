@@ -7,7 +7,8 @@ use waymark::metric::Cost;
 use crate::advantage::Advantage;
 use crate::policy_loss::Terms;
 use crate::reward::Choice;
-use crate::reward::path_router::Routes;
+use crate::reward::path_router::{Routes, teacher_weight};
+use crate::sample::Sample;
 use crate::schedule::Shape;
 
 /// AdamW (Loshchilov & Hutter 2019, algorithm 2) with gradient clipping. The defaults are `torch.optim.AdamW`'s in the
@@ -91,6 +92,10 @@ pub struct Grpo {
     /// By what those are multiplied, along which of PathRouter's routes a trajectory went; by nothing, where not stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routes: Option<Routes>,
+    /// What draws trajectories that found too little to what the reference would have written with the gold passages before
+    /// it; nothing, where not stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<Teacher>,
     /// What the divergence is measured from.
     #[serde(default)]
     pub reference: Reference,
@@ -98,8 +103,8 @@ pub struct Grpo {
     pub sampling: Sampling,
     /// Rollouts that run at the same time.
     pub concurrent: usize,
-    /// Leaves trajectories whose whole group earned the same out of the update. They carry only divergence and entropy;
-    /// the weights of all others stay as they are.
+    /// Leaves trajectories whose whole group earned the same out of the update, but for those that are taught. They carry only
+    /// divergence and entropy; the weights of all others stay as they are.
     #[serde(default)]
     pub skip_flat: bool,
     /// Takes the log-probabilities before the update from the learner, as the reference does. Otherwise those of sampling
@@ -132,6 +137,51 @@ pub struct Grpo {
     pub keep_last: usize,
     /// What is rewarded first, and for how long, and what after that.
     pub stages: Vec<Stage>,
+}
+
+/// PathRouter's teacher (§3.3, appendix B of its paper): `λ(s) · KL(p ‖ q)` beside the loss, as a mean over the trajectories
+/// with too little evidence and over the tokens of each. See `grpo::teacher`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Teacher {
+    /// How many of the teacher's most probable tokens are compared (K_vocab).
+    pub tokens: usize,
+    /// What λ rises to; at 0 nobody is taught.
+    pub weight: f64,
+    /// Steps in which it rises.
+    pub warmup: usize,
+    /// Evidence is enough from this SF-F1 on (θ_P).
+    pub enough: f64,
+}
+
+impl Default for Teacher {
+    fn default() -> Self {
+        Self { tokens: 128, weight: 0.1, warmup: 20, enough: 0.1 }
+    }
+}
+
+impl Teacher {
+    /// λ of a step of the recipe, counted from 1.
+    pub fn weight_at(&self, step: usize) -> f64 {
+        teacher_weight(step, self.weight, self.warmup)
+    }
+
+    /// Whether a trajectory found too little; not where the support of its question is not known.
+    pub fn minds(&self, sample: &Sample) -> bool {
+        sample.support.is_some_and(|support| support < self.enough)
+    }
+}
+
+impl Grpo {
+    /// The teacher, where it has a say.
+    pub fn teaching(&self) -> Option<&Teacher> {
+        self.teacher.as_ref().filter(|teacher| teacher.weight > 0.0)
+    }
+
+    /// Whether the frozen reference is asked about anything.
+    pub fn refers(&self) -> bool {
+        self.loss.kl > 0.0 || self.teaching().is_some()
+    }
 }
 
 /// Steps under one reward.

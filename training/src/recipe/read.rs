@@ -7,7 +7,7 @@ use waymark_models::Arithmetic;
 use waymark_models::gradient::Precision;
 use waymark_models::sampler::SamplingParams;
 
-use super::{Dpo, Grpo, Recipe, RecipeError, Sft, Stage};
+use super::{Dpo, Grpo, Recipe, RecipeError, Sft, Stage, Teacher};
 use crate::reward::Choice;
 
 impl Recipe {
@@ -91,7 +91,7 @@ impl Recipe {
         let checks = checks.chain(self.dpo.iter().flat_map(Dpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
         let wrong = wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw());
-        wrong.or_else(|| self.recompute_flaw()).or_else(|| self.routes_flaw())
+        wrong.or_else(|| self.recompute_flaw()).or_else(|| self.routes_flaw()).or_else(|| self.teacher_flaw())
     }
 
     /// What is wrong with `[policy]`.
@@ -142,6 +142,19 @@ impl Recipe {
         let why = "right and enough must be those of each path_router reward in grpo.stages";
         grpo.stages.iter().any(differs).then(|| ("grpo.routes", why.to_owned()))
     }
+
+    /// Whether the teacher differs from routes or a reward in what is enough, which is the same θ_P.
+    fn teacher_flaw(&self) -> Option<(&'static str, String)> {
+        let grpo = self.grpo.as_ref()?;
+        let enough = grpo.teacher.as_ref()?.enough;
+        let rewarded = grpo.stages.iter().filter_map(|stage| match &stage.reward {
+            Choice::PathRouter(reward) => Some(reward.enough),
+            _ => None,
+        });
+        let mut others = grpo.routes.iter().map(|routes| routes.enough).chain(rewarded);
+        let why = "enough must be that of grpo.routes and of each path_router reward in grpo.stages";
+        others.any(|other| other != enough).then(|| ("grpo.teacher", why.to_owned()))
+    }
 }
 
 /// A field, whether its value makes sense, and what would.
@@ -182,7 +195,7 @@ impl Sft {
 
 impl Grpo {
     fn checks(&self) -> Vec<Check> {
-        vec![
+        let own = [
             ("grpo.learning_rate", rate(self.learning_rate), RATE),
             ("grpo.warmup", share(self.warmup), SHARE),
             ("grpo.questions", self.questions > 0, COUNT),
@@ -201,6 +214,17 @@ impl Grpo {
             ("grpo.concurrent", self.concurrent > 0, COUNT),
             ("grpo.keep_last", self.keep_last > 0, COUNT),
             ("grpo.stages", self.stages.iter().any(|stage| stage.steps > 0), "must have a step"),
+        ];
+        own.into_iter().chain(self.teacher.iter().flat_map(Teacher::checks)).collect()
+    }
+}
+
+impl Teacher {
+    fn checks(&self) -> [Check; 3] {
+        [
+            ("grpo.teacher.tokens", self.tokens > 0, COUNT),
+            ("grpo.teacher.weight", self.weight >= 0.0, "must not be below 0; at 0 nobody is taught"),
+            ("grpo.teacher.enough", share(self.enough), SHARE),
         ]
     }
 }
@@ -335,6 +359,29 @@ mod tests {
         assert!(open("grpo.routes.lucky=0.6").is_ok());
         let other = ["grpo.routes.right=0.6", "grpo.stages=[{steps=1,reward=\"exact_match\"}]"].map(str::to_owned);
         assert!(Recipe::open(path, &other).is_ok());
+    }
+
+    #[test]
+    fn a_teacher_is_checked_and_shares_the_bound_of_routes_and_reward() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
+        let open = |set: &[&str]| Recipe::open(path, &set.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>());
+        let recipe = open(&[]).unwrap();
+        let grpo = recipe.grpo.as_ref().unwrap();
+        assert_eq!(grpo.teaching(), Some(&Teacher::default()));
+        let without = open(&["grpo.teacher.weight=0.0", "grpo.loss.kl=0.0"]).unwrap();
+        assert!(without.grpo.is_some_and(|grpo| grpo.teaching().is_none() && !grpo.refers()) && grpo.refers());
+        let stages = "grpo.stages=[{steps=1,reward=\"exact_match\"}]";
+        for (set, field, reason) in [
+            (&["grpo.teacher.enough=0.2"][..], "grpo.teacher", "that of grpo.routes and"),
+            (&["grpo.teacher.enough=0.2", stages][..], "grpo.teacher", "that of grpo.routes and"),
+            (&["grpo.teacher.enough=1.2"][..], "grpo.teacher.enough", "from 0 to 1"),
+            (&["grpo.teacher.tokens=0"][..], "grpo.teacher.tokens", "at least 1"),
+            (&["grpo.teacher.weight=-0.1"][..], "grpo.teacher.weight", "below 0"),
+            (&["grpo.teacher.tokns=1"][..], "grpo.teacher", "unknown field `tokns`"),
+        ] {
+            let error = open(set).unwrap_err().to_string();
+            assert!(error.contains(&format!(": {field}: ")) && error.contains(reason), "{set:?}: {error}");
+        }
     }
 
     #[test]

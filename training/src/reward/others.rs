@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde::Deserialize;
+use waymark_models::gradient::Likeliest;
 
 use super::evo_rag::{Stage, Steps};
 use super::graph_r1::{Earned, GraphR1};
@@ -69,6 +70,7 @@ struct Derived {
     evo_rag_weights: Vec<Weights>,
     pathrouter_routing: Vec<Routed>,
     pathrouter_tkl_lambda: Vec<Teacher>,
+    pathrouter_topk_forward_kl: Vec<Divergence>,
 }
 
 #[derive(Deserialize)]
@@ -154,6 +156,27 @@ fn path_router() {
     }
     for Teacher { step, lambda_bar, warmup, lambda } in derived.pathrouter_tkl_lambda {
         assert!((teacher_weight(step, lambda_bar, warmup) - lambda).abs() < 1e-12, "step {step}");
+    }
+}
+
+#[derive(Deserialize)]
+struct Divergence {
+    teacher_probs: Vec<f32>,
+    student_probs: Vec<f32>,
+    #[serde(rename = "K")]
+    count: usize,
+    kl: f64,
+}
+
+/// By what the update draws a policy to its teacher: probabilities are logits but for their logarithm.
+#[test]
+fn path_routers_teacher() {
+    let Some(derived) = golden::read::<Derived>("derived_formulas.json") else { return };
+    assert!(!derived.pathrouter_topk_forward_kl.is_empty());
+    let logits = |probabilities: Vec<f32>| probabilities.into_iter().map(f32::ln).collect::<Vec<f32>>();
+    for Divergence { teacher_probs, student_probs, count, kl } in derived.pathrouter_topk_forward_kl {
+        let (found, _) = Likeliest::of(&logits(teacher_probs), count).divergence(&logits(student_probs));
+        assert!((found - kl).abs() < 1e-6, "{count} tokens: {found} {kl}");
     }
 }
 

@@ -7,6 +7,7 @@ use half::bf16;
 
 use super::pass::Pass;
 use super::room::TARGETS;
+use super::{UNTAUGHT, refused};
 use crate::cuda::CudaError;
 use crate::cuda::driver::{Driver, Matrix, Target};
 use crate::cuda::kernel::{Norm, NormBackward, SCORES, Score as ScoreKernel, ScoreBackward, Span};
@@ -32,6 +33,9 @@ impl<D: Driver> Pass<'_, D> {
             for (target, score) in chunk.clone().zip(self.look(&chunk)?) {
                 let slope = objective.slope(target, score);
                 slopes.extend([slope.logprob, slope.entropy]);
+                if objective.pull(target).is_some() {
+                    return Err(refused(UNTAUGHT.to_owned()));
+                }
             }
             self.driver.upload(&slopes, self.work(back.slopes))?;
             let gradient = self.work(back.logits);

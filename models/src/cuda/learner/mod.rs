@@ -5,8 +5,8 @@
 //! Gradients of activations are `bf16` where a product of the base model reads them. Values and gradients of the adapter
 //! are copied to the card and from it, and the optimizer stays on the host.
 //!
-//! Different from the processor: a prefix that sequences share is computed once for each of them (`rows`), and no layer
-//! keeps its activations.
+//! Different from the processor: a prefix that sequences share is computed once for each of them (`rows`), no layer
+//! keeps its activations, and no target is drawn to what a teacher says ([`Objective::pull`]): that is refused.
 //!
 //! What all of it takes is known before any of it is taken ([`Need`]), and the memory of the longest pass is taken at the
 //! beginning where that is said.
@@ -36,7 +36,7 @@ use super::plan::{self, Limits, WeightPlaces, gib};
 use super::source::{Loader, Source};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
-use crate::gradient::{self, Compute, Learner, Lora, Objective, Pack, Score, Tune};
+use crate::gradient::{self, Compute, Learner, Likeliest, Lora, Objective, Pack, Score, Tune};
 use crate::weights::Weights;
 use adapter::Adapter;
 use pass::Pass;
@@ -45,6 +45,10 @@ use rows::Rows;
 
 /// The most tokens of a pass: a grid's second side, which counts them, goes no further.
 const LARGEST_PASS: usize = 65_535;
+
+/// Why nothing is drawn to what a teacher says.
+const UNTAUGHT: &str = "a card has no kernel for the most probable tokens of a teacher, nor for what draws a policy to them: \
+    learn on the processor (--device cpu)";
 
 /// A learner whose passes run on `driver`. Where the most `tokens` of a pass are given, counted as [`Passes`] does, the
 /// memory of such a pass is taken at once; otherwise, and of longer ones, when they come.
@@ -205,6 +209,10 @@ impl<D: Driver + Send> Compute for CardLearner<D> {
         pass.begin()?;
         pass.forward(false)?;
         Ok(pass.score()?)
+    }
+
+    fn likeliest(&mut self, _: &Pack, _: usize, _: bool) -> Result<Vec<Likeliest>, ModelError> {
+        Err(ModelError::Input(UNTAUGHT.to_owned()))
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {

@@ -8,7 +8,7 @@ use super::learner;
 use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::toy::{self, distance, llama, qwen2, qwen3};
 use crate::decoder::DecoderConfig;
-use crate::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
+use crate::gradient::{Learner, Likeliest, Lora, Module, Objective, Pack, Pull, Score, Slope, Tune};
 use crate::kernel::Team;
 
 /// What rounding activations to `bf16` may do to a gradient, ‖found − wanted‖ / ‖wanted‖.
@@ -121,6 +121,33 @@ fn all_weights_are_not_learnt_on_a_card() {
     let Some(emulator) = Emulator::new(64, 1) else { return };
     let error = learner(emulator, &toy::open(&llama()), &Tune::Full, None).unwrap_err().to_string();
     assert!(error.contains("on a card an adapter is learnt, not all weights"), "{error}");
+}
+
+/// Draws every target to the same tokens.
+struct Drawn(Likeliest);
+
+impl Objective for Drawn {
+    fn slope(&mut self, _: usize, _: Score) -> Slope {
+        Slope::default()
+    }
+
+    fn pull(&self, _: usize) -> Option<Pull<'_>> {
+        Some(Pull { towards: &self.0, weight: 1.0 })
+    }
+}
+
+#[test]
+fn a_teacher_is_refused_by_name() {
+    let Some([mut processor, mut emulated]) = pair(&llama(), &lora(&Module::ALL), 7) else { return };
+    let pack = forest(llama().vocab);
+    let said = processor.likeliest(&pack, 3, false).unwrap();
+    assert_eq!(said.len(), pack.targets().len());
+    let mut drawn = Drawn(said[0].clone());
+    assert!(processor.learn(&pack, &mut drawn).is_ok());
+    for error in [emulated.likeliest(&pack, 3, false).unwrap_err(), emulated.learn(&pack, &mut drawn).unwrap_err()] {
+        assert!(error.to_string().contains("teacher") && error.to_string().contains("--device cpu"), "{error}");
+    }
+    assert!(emulated.gradients().iter().all(|&gradient| gradient == 0.0));
 }
 
 #[test]

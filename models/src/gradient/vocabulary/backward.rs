@@ -110,6 +110,10 @@ impl Task<'_> {
             if (first..first + count).contains(&row.id) {
                 to[row.id - first] += row.slope.logprob;
             }
+            let drawn = &row.drawn[row.drawn.partition_point(|&(id, _)| id < first)..];
+            for &(id, slope) in drawn.iter().take_while(|&&(id, _)| id < first + count) {
+                to[id - first] += slope;
+            }
         }
     }
 

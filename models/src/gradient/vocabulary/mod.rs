@@ -1,6 +1,8 @@
 //! The vocabulary's part of a loss: logits, log-probabilities, entropies and their gradients, a few targets at a time.
 //!
-//! With p the distribution and H its entropy, `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`.
+//! With p the distribution and H its entropy, `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`;
+//! and where a target is drawn to a distribution over a few tokens, `weight · (q - towards)` on these besides, with q the
+//! softmax of their logits alone.
 //! Logits exist for `ROWS` targets at once, their gradients only for a tile of these, from which both products that
 //! need them are taken at once.
 
@@ -9,7 +11,7 @@ mod distribution;
 #[cfg(test)]
 mod test;
 
-use super::{Objective, Score, Slope};
+use super::{Likeliest, Objective, Score, Slope};
 use crate::kernel::isa::Isa;
 use crate::kernel::team::Team;
 use crate::kernel::{Packed, matmul};
@@ -41,12 +43,34 @@ pub fn score(team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32]) -> Vec<
     scores
 }
 
+/// The `count` most probable tokens at all targets, of which `hidden` has the rows as for [`score`].
+///
+/// # Panics
+/// If `hidden` is not a whole number of rows.
+pub fn likeliest(team: &Team, weights: &Packed, hidden: &[f32], count: usize) -> Vec<Likeliest> {
+    let (vocabulary, width) = (weights.out(), weights.inn());
+    assert!(hidden.len().is_multiple_of(width), "{} hidden values in rows of {width}", hidden.len());
+    let mut all = vec![Likeliest::default(); hidden.len() / width];
+    let mut logits = vec![0.0; ROWS.min(all.len()) * vocabulary];
+    for (found, hidden) in all.chunks_mut(ROWS).zip(hidden.chunks(ROWS * width)) {
+        let logits = &mut logits[..found.len() * vocabulary];
+        matmul(team, hidden, found.len(), weights, logits);
+        let logits = &*logits;
+        team.rows(found, 1, 1, &|first, found| {
+            for (found, logits) in found.iter_mut().zip(logits[first * vocabulary..].chunks_exact(vocabulary)) {
+                *found = Likeliest::of(logits, count);
+            }
+        });
+    }
+    all
+}
+
 /// As [`score`], but asks the objective for the slope of each target, in order, and gives ∂loss/∂hidden to `dhidden`,
 /// which it overwrites. With `grad`, of shape (vocabulary, hidden), the head learns too: `d logitsᵀ · hidden` is added
 /// to it.
 ///
 /// # Panics
-/// If a slice does not have its shape, or an id is not below the vocabulary.
+/// If a slice does not have its shape, or an id, also one that a target is drawn to, is not below the vocabulary.
 pub fn learn(
     team: &Team,
     head: Head<'_>,
@@ -81,10 +105,23 @@ fn learn_with(
         let logits = &mut logits[..ids.len() * vocabulary];
         let mut rows = rows(isa, team, head.weights, hidden, ids, logits);
         for (offset, row) in rows.iter_mut().enumerate() {
-            row.slope = objective.slope(index * ROWS + offset, row.score);
+            let target = index * ROWS + offset;
+            row.slope = objective.slope(target, row.score);
+            row.drawn = drawn(objective, target, &logits[offset * vocabulary..][..vocabulary]);
         }
         backward::run(isa, team, head.transposed, (&rows, logits), hidden, dhidden, grad.as_deref_mut());
     }
+}
+
+/// The slopes of the logits of the tokens that a target is drawn to, by id; the objective gets to know how far it is.
+fn drawn(objective: &mut dyn Objective, target: usize, logits: &[f32]) -> Vec<(usize, f32)> {
+    let Some(pull) = objective.pull(target) else { return Vec::new() };
+    let (nats, slopes) = pull.towards.divergence(logits);
+    let ids = pull.towards.ids().iter().map(|&id| id as usize);
+    let mut drawn: Vec<(usize, f32)> = ids.zip(slopes.into_iter().map(|slope| pull.weight * slope)).collect();
+    drawn.sort_unstable_by_key(|&(id, _)| id);
+    objective.apart(target, nats);
+    drawn
 }
 
 fn check(weights: &Packed, hidden: &[f32], ids: &[u32]) {
@@ -101,13 +138,15 @@ pub(super) fn room(vocabulary: usize, width: usize, targets: usize) -> usize {
 }
 
 /// What one target's logits say, and what is to be done about it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Row {
     id: usize,
     score: Score,
     /// Logarithm of the softmax's denominator.
     normaliser: f32,
     slope: Slope,
+    /// Slopes of a few logits besides, by id; none where the target is drawn to nothing.
+    drawn: Vec<(usize, f32)>,
 }
 
 /// The logits of some targets and what they say.

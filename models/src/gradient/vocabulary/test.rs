@@ -4,6 +4,56 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use crate::gradient::Pull;
+
+/// Fixed slopes, and what every target but each third is drawn to.
+struct Drawn<'a> {
+    case: &'a Case,
+    towards: Vec<Likeliest>,
+    apart: Vec<(usize, f64)>,
+}
+
+impl<'a> Drawn<'a> {
+    /// Up to nine tokens each, of random distributions.
+    fn new(case: &'a Case) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(8);
+        let mut logits = || -> Vec<f32> { (0..case.vocabulary).map(|_| random.random_range(-2.0..2.0)).collect() };
+        let towards = (0..case.ids.len()).map(|target| Likeliest::of(&logits(), 1 + target % 9)).collect();
+        Self { case, towards, apart: Vec::new() }
+    }
+
+    fn weight(target: usize) -> f32 {
+        0.25 + 0.5 * (target % 4) as f32
+    }
+
+    /// Tokens with what they are drawn to and what the model says of them, where a target is drawn to anything.
+    fn pairs(&self, target: usize, logs: &[f64]) -> Vec<(usize, f64, f64)> {
+        let Some(Pull { towards, .. }) = self.pull(target) else { return Vec::new() };
+        let total: f64 = towards.ids().iter().map(|&id| logs[id as usize].exp()).sum();
+        let pair = |(&id, &p): (&u32, &f32)| (id as usize, f64::from(p), logs[id as usize].exp() / total);
+        towards.ids().iter().zip(towards.probabilities()).map(pair).collect()
+    }
+
+    /// The divergence of a target by the definition.
+    fn divergence(&self, target: usize, logs: &[f64]) -> f64 {
+        self.pairs(target, logs).into_iter().map(|(_, p, q)| p * (p / q).ln()).sum()
+    }
+}
+
+impl Objective for Drawn<'_> {
+    fn slope(&mut self, target: usize, _: Score) -> Slope {
+        self.case.slopes[target]
+    }
+
+    fn pull(&self, target: usize) -> Option<Pull<'_>> {
+        let weight = Self::weight(target);
+        (target % 3 != 1).then(|| Pull { towards: &self.towards[target], weight })
+    }
+
+    fn apart(&mut self, target: usize, nats: f64) {
+        self.apart.push((target, nats));
+    }
+}
 
 struct Case {
     vocabulary: usize,
@@ -50,19 +100,25 @@ impl Case {
 
     /// Scores, ∂loss/∂hidden and ∂loss/∂weights.
     fn run(&self, isa: Isa, threads: usize) -> (Vec<Score>, Vec<f32>, Vec<f32>) {
-        let team = Team::new(threads);
-        let packed = Packed::from_f32(&self.weights, self.vocabulary, self.width);
-        let transposed = packed.transposed();
-        let head = Head { weights: &packed, transposed: &transposed };
-        let (mut dhidden, mut grad) = (vec![f32::NAN; self.hidden.len()], vec![0.0; self.weights.len()]);
         let mut scores = Vec::new();
         let mut objective = |target: usize, score: Score| {
             assert_eq!(target, scores.len());
             scores.push(score);
             self.slopes[target]
         };
-        learn_with(isa, &team, head, &self.hidden, &self.ids, &mut objective, &mut dhidden, Some(&mut grad));
+        let (dhidden, grad) = self.learn(isa, threads, &mut objective);
         (scores, dhidden, grad)
+    }
+
+    /// ∂loss/∂hidden and ∂loss/∂weights.
+    fn learn(&self, isa: Isa, threads: usize, objective: &mut dyn Objective) -> (Vec<f32>, Vec<f32>) {
+        let team = Team::new(threads);
+        let packed = Packed::from_f32(&self.weights, self.vocabulary, self.width);
+        let transposed = packed.transposed();
+        let head = Head { weights: &packed, transposed: &transposed };
+        let (mut dhidden, mut grad) = (vec![f32::NAN; self.hidden.len()], vec![0.0; self.weights.len()]);
+        learn_with(isa, &team, head, &self.hidden, &self.ids, objective, &mut dhidden, Some(&mut grad));
+        (dhidden, grad)
     }
 }
 
@@ -128,4 +184,92 @@ fn scoring_alone_says_the_same() {
     let case = Case::new(300, 32, 130);
     let packed = Packed::from_f32(&case.weights, case.vocabulary, case.width);
     assert_eq!(score(&Team::new(2), &packed, &case.hidden, &case.ids), case.run(Isa::best(), 1).0);
+}
+
+/// Over several tiles of the vocabulary, and more targets than have logits at once.
+#[test]
+fn what_targets_are_drawn_to_counts_as_defined() {
+    for (vocabulary, width, targets) in [(5, 3, 2), (403, 48, 200)] {
+        let case = Case::new(vocabulary, width, targets);
+        let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+        for isa in Isa::available() {
+            let (_, plain_hidden, plain_grad) = case.run(isa, 1);
+            let mut drawn = Drawn::new(&case);
+            let one = case.learn(isa, 1, &mut drawn);
+            let (mut expected_hidden, mut expected_grad) = (wide(&plain_hidden), wide(&plain_grad));
+            let mut apart = drawn.apart.iter();
+            for target in 0..targets {
+                let logs = case.logs(target, &hidden, &weights);
+                for (entry, p, q) in drawn.pairs(target, &logs) {
+                    let d = f64::from(Drawn::weight(target)) * (q - p);
+                    for k in 0..width {
+                        expected_hidden[target * width + k] += d * weights[entry * width + k];
+                        expected_grad[entry * width + k] += d * hidden[target * width + k];
+                    }
+                }
+                if drawn.pull(target).is_some() {
+                    let &(told, nats) = apart.next().unwrap();
+                    assert!(
+                        told == target && (nats - drawn.divergence(target, &logs)).abs() < 1e-5,
+                        "{target}: {nats}"
+                    );
+                }
+            }
+            assert!(apart.next().is_none(), "told of what is drawn to nothing");
+            for (found, expected) in one.0.iter().chain(&one.1).zip(expected_hidden.iter().chain(&expected_grad)) {
+                assert!((f64::from(*found) - expected).abs() < 1e-4, "{isa:?} {vocabulary}: {found}, {expected}");
+            }
+            let same = |threads| case.learn(isa, threads, &mut Drawn::new(&case)) == one;
+            assert!((2..4).all(same), "{isa:?}: the number of threads shows");
+        }
+    }
+}
+
+#[test]
+fn what_targets_are_drawn_to_agrees_with_finite_differences() {
+    let case = Case::new(37, 6, 5);
+    let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+    let mut drawn = Drawn::new(&case);
+    let (dhidden, grad) = case.learn(Isa::best(), 2, &mut drawn);
+    let loss = |hidden: &[f64], weights: &[f64]| {
+        let term =
+            |target| f64::from(Drawn::weight(target)) * drawn.divergence(target, &case.logs(target, hidden, weights));
+        case.loss(hidden, weights) + (0..5).map(term).sum::<f64>()
+    };
+    let moved = |values: &[f64], at: usize, step: f64| {
+        let mut values = values.to_vec();
+        values[at] += step;
+        values
+    };
+    let close = |found: f32, loss: &dyn Fn(f64) -> f64| {
+        let slope = (loss(1e-5) - loss(-1e-5)) / 2e-5;
+        assert!((f64::from(found) - slope).abs() < 2e-5, "{found}, differences give {slope}");
+    };
+    for (at, &found) in dhidden.iter().enumerate() {
+        close(found, &|step| loss(&moved(&hidden, at, step), &weights));
+    }
+    for (at, &found) in grad.iter().enumerate() {
+        close(found, &|step| loss(&hidden, &moved(&weights, at, step)));
+    }
+}
+
+#[test]
+fn the_likeliest_are_those_of_all_logits_in_order() {
+    let case = Case::new(300, 32, 130);
+    let packed = Packed::from_f32(&case.weights, case.vocabulary, case.width);
+    let ask = |threads, count| likeliest(&Team::new(threads), &packed, &case.hidden, count);
+    let (all, few) = (ask(2, 1000), ask(2, 7));
+    assert_eq!((all.len(), few.len()), (130, 130));
+    assert_eq!(few, ask(3, 7));
+    let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+    for (target, (all, few)) in all.iter().zip(&few).enumerate() {
+        let logs = case.logs(target, &hidden, &weights);
+        assert_eq!((all.ids().len(), few.ids()), (300, &all.ids()[..7]));
+        for (&id, &p) in all.ids().iter().zip(all.probabilities()) {
+            assert!((f64::from(p).ln() - logs[id as usize]).abs() < 1e-4, "{target}, {id}: {p}");
+        }
+        let total: f64 = few.ids().iter().map(|&id| logs[id as usize].exp()).sum();
+        let first = logs[few.ids()[0] as usize].exp() / total;
+        assert!((f64::from(few.probabilities()[0]) - first).abs() < 1e-5, "{target}");
+    }
 }

@@ -112,6 +112,17 @@ pub(super) const LEARNING: &[Known] = &[
     Look::new("Likelihood of what is chosen").note("negative, nats per token").close().of(&[("nll", "NLL")]),
     Look::new("Policy loss").note("clipped surrogate alone").close().of(&[("policy_loss", "policy loss")]),
     Look::new("KL to the reference").note("k3, mean per token").of(&[("kl", "KL")]),
+    Look::new("Distance from the teacher")
+        .note("KL on its most probable tokens, mean over taught trajectories")
+        .of(&[("teacher_kl", "KL")]),
+    Look::new("Weight of the teacher").exact().of(&[("teacher_weight", "weight")]),
+    Look::new("Too little evidence")
+        .note("share of rollouts that the teacher minds")
+        .unit(Unit::Share)
+        .of(&[("poor", "poor")]),
+    Look::new("Left out by the teacher")
+        .note("too long with the passages that a question takes")
+        .of(&[("teacher_left_out", "left out")]),
     Look::new("Entropy").note("nats, mean per token").of(&[("entropy", "entropy")]),
     Look::new("Clip fraction")
         .note("share of tokens whose ratio is clipped")
