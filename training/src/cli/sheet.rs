@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn questions_are_named_by_their_file_and_divided() {
         let temp = tempfile::tempdir().unwrap();
-        let (one, two) = (file(temp.path(), "single.jsonl", 0, 8), file(temp.path(), "2wiki.jsonl", 0, 9));
+        let (one, two) = (file(temp.path(), "single.jsonl", 0, 8), file(temp.path(), "2wiki.jsonl", 20, 9));
         let divided = sheets(&[&one, &two], &[], 2).unwrap();
         let told: Vec<_> =
             divided.iter().map(|sheet| (sheet.name.as_str(), sheet.questions.len(), sheet.validation.len())).collect();

@@ -377,7 +377,7 @@ mod tests {
             (&["grpo.teacher.enough=1.2"][..], "grpo.teacher.enough", "from 0 to 1"),
             (&["grpo.teacher.tokens=0"][..], "grpo.teacher.tokens", "at least 1"),
             (&["grpo.teacher.weight=-0.1"][..], "grpo.teacher.weight", "below 0"),
-            (&["grpo.teacher.tokns=1"][..], "grpo.teacher", "unknown field `tokns`"),
+            (&["grpo.teacher.tokns=1"][..], "grpo.teacher.tokns", "unknown field `tokns`"),
         ] {
             let error = open(set).unwrap_err().to_string();
             assert!(error.contains(&format!(": {field}: ")) && error.contains(reason), "{set:?}: {error}");
