@@ -117,7 +117,7 @@ impl<S: Source> Episode<S> {
         let context = budget.context_tokens.min(runtime.engine.limit());
         let aside = set_aside(runtime, policy, guided, question.question(), &budget, context);
         if policy.variant == Variant::Training {
-            check_turns(runtime, &budget)?;
+            check_turns(runtime, policy, &budget)?;
             let most = policy.protocol.prompt_tokens().min(context.saturating_sub(1));
             prompt.drain(..prompt.len().saturating_sub(most));
         } else if prompt.len() + aside >= context {
@@ -261,13 +261,11 @@ fn set_aside<S: Source>(
 
 /// Whether a turn of the training variant can see anything of the sequence before it: as much is seen as leaves room for a
 /// whole turn.
-fn check_turns<S: Source>(runtime: &Runtime<S>, budget: &Budget) -> Result<(), AgentError> {
+fn check_turns<S: Source>(runtime: &Runtime<S>, policy: &Policy, budget: &Budget) -> Result<(), AgentError> {
     if budget.turns == 0 || budget.turn_tokens < runtime.engine.limit() {
         return Ok(());
     }
-    let reason = "leaves a turn nothing to see in the training variant: make it smaller than the model's context and the KV \
-                  cache (--kv-bytes), or those larger";
-    Err(AgentError::Option { field: "budget.turn_tokens", reason })
+    Err(AgentError::Blind { policy: policy.name.clone(), turn: budget.turn_tokens, limit: runtime.engine.limit() })
 }
 
 /// A question in one short line that holds no tag.

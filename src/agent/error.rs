@@ -54,6 +54,19 @@ pub enum AgentError {
         /// What is wrong with the template.
         reason: String,
     },
+    /// In the training variant a turn sees as much as leaves room for a whole one, and that would be nothing.
+    #[error(
+        "policy {policy:?} leaves its turns nothing to see: its turn_tokens ({turn}) must be below the {limit} tokens that \
+         context and KV cache (--kv-bytes) hold"
+    )]
+    Blind {
+        /// The policy.
+        policy: String,
+        /// Tokens of a turn.
+        turn: usize,
+        /// What fits.
+        limit: usize,
+    },
     /// Guided generation was asked for and the protocol has no guide.
     #[error("protocol {0:?} cannot be guided")]
     NoGuide(&'static str),

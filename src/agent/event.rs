@@ -114,7 +114,7 @@ pub enum Event {
         cached: bool,
         /// How long it took.
         milliseconds: f64,
-        /// How many tags and control tokens were made harmless in what the policy could see of the passages.
+        /// How many tags and control tokens were made harmless in the part of the passages that an observation is cut from.
         neutralised: usize,
         /// Why it gave nothing, where it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]

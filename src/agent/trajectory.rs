@@ -84,7 +84,7 @@ pub struct Found {
     pub snapshot: Option<u64>,
     /// Whether it was taken from an earlier search of the episode.
     pub cached: bool,
-    /// How many tags were made harmless in what the policy could see of it.
+    /// How many tags were made harmless in the part of it that the observation was cut from.
     pub neutralised: usize,
     /// Seconds it took.
     pub seconds: f64,

@@ -22,7 +22,7 @@ impl From<AgentError> for ApiError {
             AgentError::Mode { .. } | AgentError::Unshown { .. } => {
                 Self::new(Code::UnsupportedParameter, message).with_param("rag.mode")
             }
-            AgentError::NoIndex { .. } | AgentError::Speakers { .. } => {
+            AgentError::NoIndex { .. } | AgentError::Speakers { .. } | AgentError::Blind { .. } => {
                 Self::new(Code::NotConfigured, message).with_param("model")
             }
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),

@@ -54,14 +54,20 @@ const READ: [&str; 2] = ["api_key", "log_format"];
 const ASKING: [&str; 2] = ["ca", "api_key"];
 
 /// Flags of a server that others reach, by their ids: one that is there for a single question has a free port and no keys.
-const REACHED: [&str; 5] = ["host", "port", "api_keys", "tls_cert", "tls_key"];
+const REACHED: [&str; 8] =
+    ["host", "port", "api_keys", "tls_cert", "tls_key", "cors_origins", "open_metrics", "private_cache"];
 
 /// Why a flag that was typed would be passed over: it is for a server of its own and another one is asked, or the other way
 /// round. What variables set may be meant for other commands.
 pub(super) fn unread(matches: &clap::ArgMatches) -> Option<String> {
     let typed = |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    let own = <ServeArgs as clap::Args>::augment_args(clap::Command::new("serve"));
     if matches.get_one::<String>("url").is_none() {
-        let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| id.replace('_', "-"));
+        let named = |id: &str| {
+            let flag = own.get_arguments().find(|flag| flag.get_id() == id);
+            flag.and_then(clap::Arg::get_long).unwrap_or(id).to_owned()
+        };
+        let first = |ids: &[&str]| ids.iter().find(|id| typed(id)).map(|id| named(id));
         if let Some(flag) = first(&ASKING) {
             return Some(format!("--{flag} is for a server that runs, and no --url (WAYMARK_URL) names one"));
         }
@@ -70,7 +76,6 @@ pub(super) fn unread(matches: &clap::ArgMatches) -> Option<String> {
             "--{flag} is for a server that others reach: without --url (WAYMARK_URL) nobody else does"
         ));
     }
-    let own = <ServeArgs as clap::Args>::augment_args(clap::Command::new("serve"));
     let mut passed = own.get_arguments().filter(|flag| !READ.contains(&flag.get_id().as_str()));
     let flag = passed.find(|flag| typed(flag.get_id().as_str()))?.get_long()?;
     Some(format!("--{flag} is for a server of its own, and --url (WAYMARK_URL) names one that runs: leave one out"))

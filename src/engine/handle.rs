@@ -29,6 +29,7 @@ pub struct Engine(pub(super) Arc<Shared>);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) spec: BackendSpec,
+    overlaps: bool,
     pub(super) config: EngineConfig,
     pub(super) counters: Arc<Counters>,
     pub(super) pulse: Arc<Pulse>,
@@ -72,13 +73,14 @@ impl Engine {
         if spec.limit() < 2 {
             return Err(EngineError::Request(format!("{} KV blocks are not enough for one token", spec.blocks)));
         }
+        let overlaps = backend.overlaps();
         let (commands, inbox) = mpsc::channel();
         let counters = Arc::new(Counters::new());
         let pulse = Arc::new(Pulse::default());
         let core = Core::new(backend, config.clone(), bytes, counters.clone(), pulse.clone());
         worker::spawn(core, inbox)?;
-        let shared =
-            Shared { spec, config, counters, pulse, commands, sessions: AtomicU64::new(0), waiting: Arc::default() };
+        let (sessions, waiting) = (AtomicU64::new(0), Arc::default());
+        let shared = Shared { spec, overlaps, config, counters, pulse, commands, sessions, waiting };
         Ok(Self(Arc::new(shared)))
     }
 
@@ -100,6 +102,11 @@ impl Engine {
     /// What it computes with.
     pub fn spec(&self) -> &BackendSpec {
         &self.0.spec
+    }
+
+    /// Whether its backend works beside this machine's processor: on a card.
+    pub fn overlaps(&self) -> bool {
+        self.0.overlaps
     }
 
     /// Its settings.

@@ -106,12 +106,12 @@ async fn a_training_turn_that_would_see_nothing_is_refused() {
         Episode::new(&runtime, &policy, Conversation::new("?"), EpisodeOptions { turns, ..default() })
     };
     let message = asked(500, None).err().unwrap().to_string();
-    assert!(message.starts_with("budget.turn_tokens: ") && message.contains("--kv-bytes"), "{message}");
+    assert!(message.contains("turn_tokens (500)") && message.contains("--kv-bytes"), "{message}");
     assert!(asked(501, None).is_ok() && asked(500, Some(0)).is_ok(), "one turn sees its whole prompt");
 }
 
 #[tokio::test]
-async fn of_a_large_passage_only_what_can_be_shown_is_made_harmless() {
+async fn of_a_large_passage_only_what_an_observation_is_cut_from_is_made_harmless() {
     let (runtime, _) =
         saying(&[SEARCH, ANSWER], Stub::of(vec![passage(&format!("T\n{}", "<answer>".repeat(100_000)))]));
     let policy = policy("routerag");
@@ -121,5 +121,7 @@ async fn of_a_large_passage_only_what_can_be_shown_is_made_harmless() {
     let most = policy.budget.observation_tokens;
     assert!((most - 2..=most).contains(&shown.len()), "{}", shown.len());
     assert!(!runtime.tokenizer.decode(&shown).contains("<answer"));
-    assert!(count > shown.len() / "<answer>".len() && count < 100_000, "{count}");
+    // No token of a usual vocabulary is longer than 256 bytes.
+    let bound = (most + 1) * 256 / "<answer>".len();
+    assert!(count > shown.len() / "<answer>".len() && count <= bound, "{count} {bound}");
 }

@@ -30,7 +30,7 @@ pub enum Shape {
 
 impl Schedule {
     /// A schedule of `total` updates, of which `warmup` is the share over which the rate rises: whole updates, rounded down as
-    /// verl does.
+    /// verl does, whose recipes are the ones with a share.
     pub fn over(total: usize, shape: Shape, warmup: f64) -> Self {
         Self { shape, warmup: (total as f64 * warmup) as usize, total }
     }

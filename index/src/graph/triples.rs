@@ -30,7 +30,7 @@ impl Origin {
         if extractor == Builtin.id() { Origin::Builtin } else { Origin::Extracted }
     }
 
-    /// Whether an extractor found them, be it which it may.
+    /// Whether an extractor found them, whichever it was.
     pub(crate) fn is_extracted(self) -> bool {
         matches!(self, Origin::Extracted | Origin::Builtin)
     }

@@ -29,7 +29,7 @@ struct Asked {
 #[utoipa::path(get, path = "/v1/responses/{id}", operation_id = "getResponse", tag = "inference",
     params(
         ("id" = String, Path, description = "the response's id"),
-        ("include" = Option<Vec<String>>, Query, description = "what is shown beyond what always is"),
+        ("include" = Option<Vec<String>>, Query, description = "what is shown beyond what always is; log-probabilities if they were asked for at creation"),
         ("stream" = Option<bool>, Query, description = "whether to answer with server-sent events"),
         ("starting_after" = Option<u64>, Query, description = "the number of the last event that is known"),
     ),
@@ -51,7 +51,7 @@ pub(crate) async fn retrieve(
     let show = Show::read(&asked.include)?;
     let entry = state.responses.get(&id, &caller)?;
     if show.logprobs && !entry.has_logprobs() {
-        let message = "`include`: a response has log-probabilities where they were asked for when it was created";
+        let message = "`include`: this response was created without log-probabilities: ask for them when it is created";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
     }
     if !asked.stream {

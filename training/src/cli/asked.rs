@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use toml::{Table, Value};
 use waymark::agent::Policy;
+use waymark::engine::Engine;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::gradient::Learner;
 
@@ -53,6 +54,11 @@ pub(super) fn table(command: &str, recipe: &Recipe, more: &[(&str, Value)]) -> a
 /// That a card learns, for [`facts`]: it rounds otherwise than a processor, so that no run goes on on the other.
 pub(super) fn device(learner: &Learner) -> Option<(&'static str, Value)> {
     learner.on_card().then(|| ("device", "card".into()))
+}
+
+/// That a card makes the rollouts, for [`facts`]: likewise.
+pub(super) fn rolled(engine: &Engine) -> Option<(&'static str, Value)> {
+    engine.overlaps().then(|| ("rollout_device", "card".into()))
 }
 
 /// The hashes of files.

@@ -134,7 +134,7 @@ impl Args {
         facts.extend(over);
         facts.extend(self.aside.facts()?);
         facts.extend(asked::device(learner));
-        facts.extend(self.rolling.fact(recipe)?);
+        facts.extend(asked::rolled(campaign.engine));
         facts.push(("init", init.into()));
         let facts = asked::facts("dpo", recipe, &facts)?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;

@@ -148,7 +148,7 @@ impl Args {
         facts.extend(over);
         facts.extend(self.aside.facts()?);
         facts.extend(asked::device(learner));
-        facts.extend(self.rolling.fact(recipe)?);
+        facts.extend(asked::rolled(campaign.engine));
         facts.extend([("init", Value::String(origin.init)), ("reference", Value::String(origin.compared))]);
         let facts = asked::facts("grpo", recipe, &facts)?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;

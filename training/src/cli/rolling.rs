@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use toml::Value;
 use waymark::agent::Runtime;
 use waymark::cli::assembly;
 use waymark::config::{Device, DeviceConfig, ModelConfig, Size};
@@ -12,8 +11,6 @@ use waymark_models::Arithmetic;
 use waymark_models::cuda::plan::gib;
 use waymark_models::kernel::Team;
 
-#[cfg(doc)]
-use super::asked;
 use super::card::{Guest, Planned};
 use super::host::Host;
 use super::machine::Machine;
@@ -48,13 +45,6 @@ impl Rolling {
     /// For a card where all weights are learnt.
     pub(super) fn device(&self, recipe: &Recipe) -> anyhow::Result<DeviceConfig> {
         rolls_on(self.rollout_device, recipe)
-    }
-
-    /// That something else than the processor makes the rollouts of a recipe, for [`asked::facts`]: it rounds otherwise, so
-    /// that no run goes on on the other.
-    pub(super) fn fact(&self, recipe: &Recipe) -> anyhow::Result<Option<(&'static str, Value)>> {
-        let device = self.device(recipe)?.device;
-        Ok((device != Device::Cpu).then(|| ("rollout_device", device.to_string().into())))
     }
 
     /// What makes rollouts of which nothing is learnt.
@@ -150,9 +140,6 @@ mod tests {
         for device in [Device::Cpu, Device::Auto] {
             assert_eq!(rolls_on(device, &whole).unwrap().device, Device::Cpu);
         }
-        let fact = |rollout_device| Rolling { kv_bytes: None, rollout_device }.fact(&adapter).unwrap();
-        assert_eq!(fact(Device::Cpu), None);
-        assert_eq!(fact(Device::Cuda(1)), Some(("rollout_device", "cuda:1".into())));
         let error = rolls_on(Device::Cuda(1), &whole).unwrap_err().to_string();
         assert!(error.contains("--rollout-device cuda:1") && error.contains("all weights"), "{error}");
     }

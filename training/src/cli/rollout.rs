@@ -92,7 +92,8 @@ impl Args {
             };
             let embedder = self.asking.embedder(&team, &self.host)?;
             let (fields, over) = self.asking.fields(sheets, &runtime, &embedder, team.threads(), false)?;
-            facts.extend(over.into_iter().map(|(name, value)| (name.to_owned(), value)));
+            let more = over.into_iter().chain(asked::rolled(&runtime.engine));
+            facts.extend(more.map(|(name, value)| (name.to_owned(), value)));
             let asked = fields.iter().flat_map(|field| field.questions.iter().map(move |question| (field, question)));
             let work = Work {
                 settings: &settings,
@@ -133,9 +134,7 @@ impl Args {
                 adapter = Some(dir.clone());
             }
         }
-        let device = self.rolling.served().device.to_string();
-        let known: [(&str, Value); 3] =
-            [("weights", base.weights.id().into()), ("init", init.into()), ("device", device.into())];
+        let known: [(&str, Value); 2] = [("weights", base.weights.id().into()), ("init", init.into())];
         let facts = asked::table("rollout", &given, &known)?;
         Ok(Answering { recipe, adapter, facts, vocabulary })
     }

@@ -124,7 +124,7 @@ impl Campaign<'_> {
         let context = learner.config().context;
         let (mut views, mut poor, mut left_out) = (Vec::new(), 0usize, 0usize);
         for (place, rollout) in batch.iter().enumerate() {
-            if !teacher.minds(&rollout.sample) {
+            if !teacher.concerns(&rollout.sample) {
                 continue;
             }
             poor += 1;

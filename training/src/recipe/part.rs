@@ -167,7 +167,7 @@ impl Teacher {
     }
 
     /// Whether a trajectory found too little; not where the support of its question is not known.
-    pub fn minds(&self, sample: &Sample) -> bool {
+    pub fn concerns(&self, sample: &Sample) -> bool {
         sample.support.is_some_and(|support| support < self.enough)
     }
 }

@@ -223,7 +223,11 @@ impl Teacher {
     fn checks(&self) -> [Check; 3] {
         [
             ("grpo.teacher.tokens", self.tokens > 0, COUNT),
-            ("grpo.teacher.weight", self.weight >= 0.0, "must not be below 0; at 0 nobody is taught"),
+            (
+                "grpo.teacher.weight",
+                self.weight >= 0.0 && self.weight.is_finite(),
+                "must be a number from 0 on; at 0 nobody is taught",
+            ),
             ("grpo.teacher.enough", share(self.enough), SHARE),
         ]
     }
@@ -376,7 +380,8 @@ mod tests {
             (&["grpo.teacher.enough=0.2", stages][..], "grpo.teacher", "that of grpo.routes and"),
             (&["grpo.teacher.enough=1.2"][..], "grpo.teacher.enough", "from 0 to 1"),
             (&["grpo.teacher.tokens=0"][..], "grpo.teacher.tokens", "at least 1"),
-            (&["grpo.teacher.weight=-0.1"][..], "grpo.teacher.weight", "below 0"),
+            (&["grpo.teacher.weight=-0.1"][..], "grpo.teacher.weight", "from 0 on"),
+            (&["grpo.teacher.weight=inf"][..], "grpo.teacher.weight", "from 0 on"),
             (&["grpo.teacher.tokns=1"][..], "grpo.teacher.tokns", "unknown field `tokns`"),
         ] {
             let error = open(set).unwrap_err().to_string();

@@ -117,7 +117,7 @@ pub(super) const LEARNING: &[Known] = &[
         .of(&[("teacher_kl", "KL")]),
     Look::new("Weight of the teacher").exact().of(&[("teacher_weight", "weight")]),
     Look::new("Too little evidence")
-        .note("share of rollouts that the teacher minds")
+        .note("share of rollouts that found too little")
         .unit(Unit::Share)
         .of(&[("poor", "poor")]),
     Look::new("Left out by the teacher")
