@@ -114,16 +114,20 @@ impl<D: Driver> Bring for Loader<'_, D> {
 
 /// Normal numbers on the card.
 fn pattern<D: Driver>(driver: &D, seed: u64, hidden: usize) -> Result<D::Region, CudaError> {
+    let values = normals(seed, 1.0 / (hidden as f32).sqrt(), PATTERN);
+    let region = driver.take(PATTERN * size_of::<bf16>())?;
+    driver.upload(&values, driver.span(&region, Place::new(0, PATTERN)))?;
+    Ok(region)
+}
+
+/// So many normal numbers about 0.
+pub(super) fn normals(seed: u64, deviation: f32, count: usize) -> Vec<bf16> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let deviation = 1.0 / (hidden as f32).sqrt();
     // The sum of twelve uniform numbers, close enough to a normal one (Irwin and Hall): four bytes each of three words.
     let mut normal = || {
         let words = [random.next_u32(), random.next_u32(), random.next_u32()];
         let sum: u32 = words.iter().flat_map(|word| word.to_le_bytes()).map(u32::from).sum();
         bf16::from_f32((sum as f32 - 12.0 * 127.5) / 256.0 * deviation)
     };
-    let values: Vec<bf16> = (0..PATTERN).map(|_| normal()).collect();
-    let region = driver.take(PATTERN * size_of::<bf16>())?;
-    driver.upload(&values, driver.span(&region, Place::new(0, PATTERN)))?;
-    Ok(region)
+    (0..count).map(|_| normal()).collect()
 }

@@ -9,11 +9,15 @@ use crate::cuda::CudaError;
 use crate::cuda::driver::{Matrix, Operands, Product, Target};
 use crate::cuda::kernel::Span;
 use crate::cuda::plan::Place;
+use crate::cuda::source::normals;
 
 /// Bytes copied at once, more than any cache holds.
 const COPIED: usize = 2 << 30;
 /// Rows, columns and depth of the matrices multiplied.
 const SIDE: usize = 8192;
+/// Numbers that these are made of, again and again; and where they start.
+const SCATTERED: usize = 1 << 22;
+const SEED: u64 = 42;
 /// How often each is repeated between two readings of the clock.
 const TIMES: usize = 10;
 
@@ -34,9 +38,8 @@ impl Card {
     pub fn ceilings(&self, rounds: usize) -> Result<Ceilings, CudaError> {
         let from = Region::take(self, COPIED)?;
         let to = Region::take(self, COPIED)?;
-        // Numbers near one: zeros would draw less power than weights do, and run faster.
-        from.fill(self, 0x3f)?;
-        to.fill(self, 0x3f)?;
+        self.scatter(&from)?;
+        to.fill(self, 0)?;
         let bytes = |region: &Region| -> Span<u8> { region.span(Place::new(0, COPIED)) };
         let seconds = self.best(rounds, || self.copy(bytes(&from), bytes(&to)))?;
         let bandwidth = (2 * COPIED * TIMES) as f64 / seconds;
@@ -56,6 +59,20 @@ impl Card {
         let seconds = self.best(rounds, || blas.multiply(&product))?;
         let operations = 2.0 * (SIDE as f64).powi(3) * TIMES as f64 / seconds;
         Ok(Ceilings { bandwidth, operations })
+    }
+
+    /// Fills two matrices at the beginning of `region` with normal numbers, as weights are: of equal ones hardly a bit
+    /// changes from one to the next, so that a product of them draws less power and runs faster than any real one.
+    fn scatter(&self, region: &Region) -> Result<(), CudaError> {
+        let span = |at: usize, len: usize| -> Span<bf16> { region.span(Place::new(at * size_of::<bf16>(), len)) };
+        self.upload(&normals(SEED, 1.0, SCATTERED), span(0, SCATTERED))?;
+        let mut filled = SCATTERED;
+        while filled < 2 * SIDE * SIDE {
+            let len = filled.min(2 * SIDE * SIDE - filled);
+            self.copy(span(0, len), span(filled, len))?;
+            filled += len;
+        }
+        self.synchronize()
     }
 
     /// Seconds that [`TIMES`] times `work` take: the best of some rounds after one that does not count.

@@ -187,16 +187,31 @@ DEVICE u32 choose(const Source& source, const SampleRow& row, u32 size, double w
     return pick(source, cut, row.draw, best, room);
 }
 
+// Gives `each` the place and value of each of a thread's logits, in order. Several are loaded at once: a block alone walks a
+// row, and would wait for one after the other.
+template <typename Each>
+DEVICE void walk(const float* logits, u32 vocab, Each each) {
+    constexpr u32 AT_ONCE = 8;
+    u32 i = threadIdx.x;
+    for (; i + (AT_ONCE - 1) * SAMPLE_THREADS < vocab; i += AT_ONCE * SAMPLE_THREADS) {
+        float x[AT_ONCE];
+#pragma unroll
+        for (u32 n = 0; n < AT_ONCE; n++) x[n] = logits[i + n * SAMPLE_THREADS];
+#pragma unroll
+        for (u32 n = 0; n < AT_ONCE; n++) each(i + n * SAMPLE_THREADS, x[n]);
+    }
+    for (; i < vocab; i += SAMPLE_THREADS) each(i, logits[i]);
+}
+
 // The highest logit and the lowest id that has it. False, in all threads, when a logit is not a number below infinity.
 DEVICE bool highest(const float* logits, u32 vocab, float& max, u32& best, const Room& room) {
     float x = -infinity();
     u32 id = NONE;
     bool broken = false;
-    for (u32 i = threadIdx.x; i < vocab; i += SAMPLE_THREADS) {
-        const float y = logits[i];
+    walk(logits, vocab, [&](u32 i, float y) {
         broken |= !(y < infinity());
         if (y > x) x = y, id = i;
-    }
+    });
     max = block_max(x, (float*)room.sums);
     const u32 mine = x == max ? id : NONE;
     u32 low = mine;
@@ -224,15 +239,15 @@ DEVICE float window(u32 i) { return i == 0 ? -5.0f : i == 1 ? -10.0f : i == 2 ? 
 DEVICE Spread spread(const float* logits, u32 vocab, float max, float scale, float floor, const SampleRow& row, const Room& room) {
     float weights[WINDOWS + 1] = {};
     u32 counts[WINDOWS + 1] = {};
-    for (u32 i = threadIdx.x; i < vocab; i += SAMPLE_THREADS) {
-        const float x = (logits[i] - max) * scale;
-        if (!(x >= floor && x > -infinity())) continue;
+    walk(logits, vocab, [&](u32, float logit) {
+        const float x = (logit - max) * scale;
+        if (!(x >= floor && x > -infinity())) return;
         const float weight = expf(x);
 #pragma unroll
         for (u32 w = 0; w <= WINDOWS; w++) {
             if (w == WINDOWS || x >= window(w)) weights[w] += weight, counts[w]++;
         }
-    }
+    });
     Spread found;
     found.mass = block_sum((double)weights[WINDOWS], room.sums);
     found.size = block_sum(counts[WINDOWS], room.counts);
@@ -294,7 +309,7 @@ KERNEL(SAMPLE_THREADS, 1) sample(const float* all, const SampleRow* rows, u32* i
         return;
     }
     float sum = 0.0f;
-    for (u32 i = threadIdx.x; i < vocab; i += SAMPLE_THREADS) sum += expf(logits[i] - max);
+    walk(logits, vocab, [&](u32, float logit) { sum += expf(logit - max); });
     const float log_sum = max + (float)log(block_sum((double)sum, sums));
     u32 id = best;
     if (row.temperature >= 1e-5f) {
