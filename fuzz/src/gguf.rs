@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
         let _ = (gguf.architecture(), gguf.config());
         let _ =
             (gguf.text("tokenizer.chat_template"), gguf.number("general.alignment"), gguf.float("general.alignment"));
-        let _ = (gguf.texts("tokenizer.ggml.tokens"), gguf.numbers("tokenizer.ggml.token_type"));
+        let _ = (gguf.texts("tokenizer.ggml.tokens"), gguf.numbers("tokenizer.ggml.token_type").map(Iterator::count));
         for name in TENSORS {
             let _ = gguf.tensor(name);
         }

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{SafeTensors, TensorView};
 use serde_json::Value;
 
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
 use crate::kernel::lowrank::{Narrow, Wide};
+use crate::weights::decode;
 
 /// Places in a layer where projections share their input, in the order of the computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,15 +255,9 @@ impl Source {
             let found = tensor.shape();
             return Err(self.corrupt(format!("{name}: shape {found:?}, {shape:?} was expected of this base model")));
         }
-        let data = tensor.data();
-        let values: Vec<f32> = match tensor.dtype() {
-            Dtype::F32 => data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            Dtype::F16 => data.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            Dtype::BF16 => data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            other => {
-                let what = format!("{name} of type {other:?}");
-                return Err(ModelError::Unsupported { path: self.path.clone(), what });
-            }
+        let Some(values) = decode(tensor.dtype(), tensor.data()) else {
+            let what = format!("{name} of type {:?}", tensor.dtype());
+            return Err(ModelError::Unsupported { path: self.path.clone(), what });
         };
         match values.iter().position(|value| !value.is_finite()) {
             Some(at) => Err(self.corrupt(format!("{name}: value {at} is {}; train it anew", values[at]))),

@@ -25,7 +25,7 @@ pub struct Checkpoint {
     pub name: String,
 }
 
-/// Tokens that end a turn in one model family or another. GGUF files name one or two; the others end it just as well.
+/// Tokens that end a turn in one model family or another. Checkpoints name one or two; the others end it just as well.
 const ENDS: [&str; 6] = ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"];
 
 impl Checkpoint {
@@ -63,10 +63,7 @@ fn from_gguf(gguf: &Gguf) -> Result<Part, ModelError> {
     let name = |key: &str| id(key).and_then(|id| tokenizer.name(id)).unwrap_or_default();
     let template = gguf.text("tokenizer.chat_template");
     let template = template.map(|source| ChatTemplate::new(source, &name("bos"), &name("eos"))).transpose()?;
-    let known = ENDS.iter().filter_map(|name| tokenizer.id(name)).filter(|&id| tokenizer.is_control(id));
-    let mut eos: Vec<u32> = ["eos", "eot", "eom"].into_iter().filter_map(id).chain(known).collect();
-    eos.sort_unstable();
-    eos.dedup();
+    let eos = ends(&tokenizer, ["eos", "eot", "eom"].into_iter().filter_map(id));
     Ok((tokenizer, template, eos))
 }
 
@@ -79,18 +76,26 @@ fn from_folder(folder: &Path) -> Result<Part, ModelError> {
         None => settings.chat_template.as_ref().and_then(default_template),
     };
     let template = source.map(|source| ChatTemplate::new(&source, &bos, &eos_name)).transpose()?;
-    let mut eos = Vec::new();
+    let mut named = Vec::new();
     for file in ["generation_config.json", "config.json"] {
         let generation: Generation = read(folder, file)?.unwrap_or_default();
-        eos = generation.eos_token_id.map(Ids::into_vec).unwrap_or_default();
-        if !eos.is_empty() {
+        named = generation.eos_token_id.map(Ids::into_vec).unwrap_or_default();
+        if !named.is_empty() {
             break;
         }
     }
-    if eos.is_empty() {
-        eos.extend(tokenizer.id(&eos_name));
-    }
+    named.extend(tokenizer.id(&eos_name));
+    let eos = ends(&tokenizer, named);
     Ok((tokenizer, template, eos))
+}
+
+/// The tokens that a checkpoint names as ends, with the control tokens among [`ENDS`]; in order, each once.
+fn ends(tokenizer: &Tokenizer, named: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let known = ENDS.iter().filter_map(|name| tokenizer.id(name)).filter(|&id| tokenizer.is_control(id));
+    let mut ends: Vec<u32> = named.into_iter().chain(known).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -148,4 +153,36 @@ fn read<T: serde::de::DeserializeOwned>(folder: &Path, file: &str) -> Result<Opt
     serde_json::from_str(&text)
         .map(Some)
         .map_err(|error| ModelError::Corrupt { path: folder.join(file), reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_folder_stops_at_every_end_that_its_files_or_its_family_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |file: &str, json: Value| std::fs::write(folder.path().join(file), json.to_string()).unwrap();
+        // After the vocabulary's only token: ids from 1 on.
+        let tokens = [("<|endoftext|>", true), ("<|im_end|>", true), ("</turn>", true), ("<|eot_id|>", false)];
+        let added = |(id, (name, special)): (u32, (&str, bool))| {
+            json!({
+                "id": id, "content": name, "special": special,
+                "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            })
+        };
+        let added: Vec<Value> = (1..).zip(tokens).map(added).collect();
+        let model = json!({ "type": "BPE", "vocab": { "a": 0 }, "merges": [] });
+        write("tokenizer.json", json!({ "version": "1.0", "added_tokens": added, "model": model }));
+        write("tokenizer_config.json", json!({ "eos_token": { "content": "</turn>" } }));
+        write("generation_config.json", json!({ "eos_token_id": [2, 1] }));
+        let (tokenizer, _, eos) = from_folder(folder.path()).unwrap();
+        assert_eq!(tokenizer.id("<|eot_id|>"), Some(4));
+        // The last one is an ordinary word here.
+        assert_eq!(eos, [1, 2, 3]);
+        write("generation_config.json", json!({ "eos_token_id": 1 }));
+        assert_eq!(from_folder(folder.path()).unwrap().2, [1, 2, 3]);
+    }
 }

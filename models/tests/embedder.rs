@@ -143,6 +143,41 @@ fn damaged_files_are_named() {
 }
 
 #[test]
+fn what_changes_the_arithmetic_is_refused_by_name() {
+    let (dir, config) = copy();
+    let open = || Embedder::open(dir.path(), Arc::new(Team::new(1)));
+    let write = |name: &str, json: &serde_json::Value| std::fs::write(dir.path().join(name), json.to_string()).unwrap();
+    let refused = |named: &str| {
+        let error = open().unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(named), "{error}");
+    };
+    let mut other: serde_json::Value = serde_json::from_str(&config).unwrap();
+    other["position_embedding_type"] = "relative_key".into();
+    write("config.json", &other);
+    refused("position_embedding_type \"relative_key\"");
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+
+    // This tokenizer makes small letters by itself.
+    write("sentence_bert_config.json", &serde_json::json!({ "max_seq_length": 256, "do_lower_case": true }));
+    open().unwrap();
+    let tokenizer = std::fs::read(dir.path().join("tokenizer.json")).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&tokenizer).unwrap();
+    tokenizer["normalizer"]["lowercase"] = false.into();
+    write("tokenizer.json", &tokenizer);
+    refused("do_lower_case");
+}
+
+#[test]
+fn merges_outside_the_vocabulary_are_named() {
+    let (dir, _) = copy();
+    let model = serde_json::json!({ "type": "BPE", "vocab": { "a": 0, "b": 1, "ab": 2 }, "merges": ["ab ab"] });
+    let whole = serde_json::json!({ "version": "1.0", "added_tokens": [], "model": model });
+    std::fs::write(dir.path().join("tokenizer.json"), whole.to_string()).unwrap();
+    let error = Embedder::open(dir.path(), Arc::new(Team::new(1))).unwrap_err();
+    assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains("merge"), "{error}");
+}
+
+#[test]
 fn sizes_out_of_bounds_are_named() {
     let (dir, config) = copy();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap();

@@ -191,11 +191,40 @@ fn a_broken_hub_download_goes_on_where_it_stopped() {
     assert!(matches!(error, PullError::Sources { .. }), "{error}");
     assert!(!bench.cache().join("models/little/model.bin").exists());
     let before = hub.starts();
-    assert_eq!(before[0], 0);
+    assert_eq!(before[0].1, 0);
     hub.cut(0);
     assert_eq!(fs::read(bench.pull().unwrap()).unwrap(), CONTENT);
     // What arrived before is not asked for again.
-    assert!(*hub.starts().last().unwrap() >= 10, "{:?}", hub.starts());
+    assert!(hub.starts().last().unwrap().1 >= 10, "{:?}", hub.starts());
+}
+
+#[test]
+fn files_that_a_broken_hub_pull_finished_are_not_downloaded_again() {
+    let files: [(&str, &[u8]); 3] = [("config.json", b"{}"), ("little.bin", b"no more"), ("model.bin", CONTENT)];
+    let hub = Hub::serve(&files);
+    let mut bench = Bench::new(CONTENT).with_hub(&hub);
+    let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let file = |(path, bytes): &(&str, &[u8])| {
+        format!("[[model.file]]\npath = '{path}'\nsize = {}\nsha256 = '{}'\n", bytes.len(), hex(bytes))
+    };
+    let catalog = format!(
+        "default_policy = 'little'\ndefault_embedder = 'little'\n\
+         [[model]]\nname = 'little'\nkind = 'policy'\nabout = ''\nlicense = ''\n{}\
+         [[model.source]]\nhub = 'org/little'\nrevision = 'main'\n",
+        files.iter().map(file).collect::<String>()
+    );
+    bench.options.catalog = Catalog::parse(&catalog).unwrap();
+    hub.cut(10);
+    bench.pull().unwrap_err();
+    let before = hub.starts().len();
+    hub.cut(0);
+    let folder = bench.pull().unwrap();
+    for (name, bytes) in files {
+        assert_eq!(fs::read(folder.join(name)).unwrap(), bytes, "{name}");
+    }
+    let starts = hub.starts();
+    assert!(starts[..before].iter().any(|(name, _)| name == "config.json"), "{starts:?}");
+    assert!(starts[before..].iter().all(|(name, _)| name == "model.bin"), "{starts:?}");
 }
 
 #[test]
@@ -234,6 +263,16 @@ fn hub_ids_bring_what_a_model_consists_of() {
     assert_eq!(fs::read(file).unwrap(), b"hello");
     let missing = pull_with("org/name:nothing.gguf", &bench.cache(), &bench.options, &()).unwrap_err();
     assert!(missing.to_string().starts_with("hub org/name"), "{missing}");
+}
+
+#[test]
+fn a_hub_id_brings_one_commit_though_the_branch_moves_on() {
+    let hub = Hub::serve(&[("config.json", b"{}"), ("model.safetensors", CONTENT)]);
+    hub.push(&[("config.json", b"{\"of\": \"another\"}"), ("model.safetensors", b"other weights")]);
+    let bench = Bench::new(CONTENT).with_hub(&hub);
+    let folder = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap();
+    assert_eq!(fs::read(folder.join("config.json")).unwrap(), b"{}");
+    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), CONTENT);
 }
 
 #[test]

@@ -154,6 +154,27 @@ fn hostile_vocabularies_are_refused_without_panic_or_allocation() {
 }
 
 #[test]
+fn a_space_before_the_first_word_alone_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let open = |pre: serde_json::Value| {
+        let model = serde_json::json!({ "type": "BPE", "vocab": { "\u{2581}": 0, "a": 1 }, "merges": [] });
+        let whole = serde_json::json!({ "version": "1.0", "added_tokens": [], "pre_tokenizer": pre, "model": model });
+        std::fs::write(&path, whole.to_string()).unwrap();
+        Tokenizer::from_file(&path)
+    };
+    let mark = "\u{2581}";
+    let space =
+        |scheme: &str| serde_json::json!({ "type": "Metaspace", "replacement": mark, "prepend_scheme": scheme });
+    for pre in [space("first"), serde_json::json!({ "type": "Sequence", "pretokenizers": [space("first")] })] {
+        let error = open(pre).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains("first"), "{error}");
+    }
+    assert_eq!(open(space("always")).unwrap().encode("a", Specials::Literal).unwrap(), [0, 1]);
+    assert_eq!(open(space("never")).unwrap().encode("a", Specials::Literal).unwrap(), [1]);
+}
+
+#[test]
 fn a_rendered_conversation_gets_the_ids_of_the_whole_text() {
     let template = SMOLLM2.template.as_ref().unwrap();
     for Case { text, .. } in fixture().smollm2.cases {

@@ -3,12 +3,14 @@
 
 mod synthetic;
 
+use std::fs::File;
 use std::path::Path;
 
-use candle_core::quantized::GgmlDType;
-use candle_core::quantized::gguf_file::Value;
+use candle_core::quantized::gguf_file::{self, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
-use synthetic::{tensors, values, write_gguf, write_hf};
+use synthetic::{HIDDEN, VOCAB, metadata, tensors, values, write_gguf, write_hf};
 use waymark_models::ModelError;
 use waymark_models::decoder::RopeScaling;
 use waymark_models::weights::{Gguf, Weights};
@@ -100,6 +102,14 @@ fn configurations_with_unknown_features_are_refused_by_name() {
     assert!(refused("num_key_value_heads", 3.into()).contains("key-value"));
     assert!(refused("vocab_size", (1u64 << 40).into()).contains("vocabulary"));
     assert!(refused("rope_theta", 0.0.into()).contains("rope base"));
+    assert!(refused("tie_word_embeddings", false.into()).contains("no lm_head.weight"));
+    assert!(refused("partial_rotary_factor", 0.5.into()).contains("partial_rotary_factor 0.5"));
+    let part = serde_json::json!({"rope_type": "default", "partial_rotary_factor": 0.25});
+    assert!(refused("rope_parameters", part).contains("partial_rotary_factor 0.25"));
+    assert!(with("partial_rotary_factor", 1.0.into()).is_ok());
+    let yarn = |truncate: bool| serde_json::json!({"rope_type": "yarn", "factor": 4.0, "truncate": truncate});
+    assert!(refused("rope_scaling", yarn(false)).contains("truncate"));
+    assert!(with("rope_scaling", yarn(true)).is_ok());
     let llama3 = serde_json::json!({"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 8192});
     let config = with("rope_scaling", llama3).unwrap().config().clone();
     assert!(matches!(config.rope_scaling, RopeScaling::Llama3 { factor: 32.0, original_context: 8192, .. }));
@@ -113,6 +123,29 @@ fn configurations_with_unknown_features_are_refused_by_name() {
     }
     let v5 = serde_json::json!({"rope_type": "default", "rope_theta": 1e6});
     assert_eq!(with("rope_parameters", v5).unwrap().config().rope_base, 1e6);
+}
+
+#[test]
+fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let metadata = metadata("qwen2");
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let zeros = |shape: &[usize]| {
+        QTensor::quantize(&Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap(), GgmlDType::F32).unwrap()
+    };
+    let (embedding, bias) = (zeros(&[VOCAB, HIDDEN]), zeros(&[HIDDEN]));
+    // A configuration needs no more of a file than the embedding matrix.
+    let config = |name: &str| {
+        let tensors = [("token_embd.weight", &embedding), (name, &bias)];
+        gguf_file::write(&mut File::create(&path).unwrap(), &metadata, &tensors).unwrap();
+        Gguf::open(&path).unwrap().config()
+    };
+    assert!(config("blk.0.attn_q.bias").unwrap().qkv_bias);
+    for name in ["blk.0.attn_output.bias", "blk.0.ffn_gate.bias", "blk.1.ffn_up.bias", "blk.1.ffn_down.bias"] {
+        let error = config(name).unwrap_err();
+        assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(name), "{error}");
+    }
 }
 
 #[test]
@@ -150,7 +183,7 @@ fn use_everything(path: &Path) -> Result<(), ModelError> {
         weights.tensor(&name)?.to_f32()?;
     }
     if let Some(gguf) = weights.gguf() {
-        let _ = (gguf.texts("tokenizer.ggml.tokens"), gguf.numbers("tokenizer.ggml.token_type"));
+        let _ = (gguf.texts("tokenizer.ggml.tokens"), gguf.numbers("tokenizer.ggml.token_type").map(Iterator::count));
     }
     Ok(())
 }

@@ -55,7 +55,7 @@ impl Fused {
         let widths: Vec<_> = named.iter().map(|(_, out)| *out).collect();
         let same = views.windows(2).all(|pair| pair[0].kind == pair[1].kind);
         let parts: Vec<_> = if same && Packed::keeps(views[0].kind) {
-            let bytes: Vec<u8> = views.iter().flat_map(|view| view.bytes.iter().copied()).collect();
+            let bytes = views.iter().map(|view| &*view.bytes).collect::<Vec<_>>().concat();
             vec![Packed::from_ggml(views[0].kind, &bytes, widths.iter().sum(), inn)?]
         } else {
             views.iter().map(|view| pack(view)).collect::<Result<_, _>>()?

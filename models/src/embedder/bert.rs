@@ -1,13 +1,12 @@
 //! The BERT encoder (Devlin et al. 2018) over a ragged batch: sequences follow each other without padding.
 
-use std::path::Path;
-
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 
 use super::attention::attend;
 use super::config::Config;
 use crate::ModelError;
-use crate::kernel::{GgmlKind, Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map};
+use crate::kernel::{Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map};
+use crate::weights::{Map, decode};
 
 /// Rows a thread should at least have before another one helps with a row-wise function.
 const ROW_GRAIN: usize = 16;
@@ -67,9 +66,8 @@ impl Buffers {
 }
 
 impl Bert {
-    pub(super) fn load(config: &Config, file: &[u8], path: &Path) -> Result<Self, ModelError> {
-        let tensors = SafeTensors::deserialize(file)
-            .map_err(|error| ModelError::Corrupt { path: path.to_owned(), reason: error.to_string() })?;
+    pub(super) fn load(config: &Config, file: &Map) -> Result<Self, ModelError> {
+        let tensors = SafeTensors::deserialize(file.bytes()).map_err(|error| file.corrupt(error.to_string()))?;
         let source = Tensors { tensors, eps: config.norm_eps };
         let (hidden, embeddings) = (config.hidden, "embeddings");
         let words = source.floats(&format!("{embeddings}.word_embeddings.weight"), &[config.vocab, hidden])?;
@@ -187,21 +185,6 @@ impl Tensors<'_> {
         if tensor.shape() != shape {
             return Err(fail(format!("shape {:?}, expected {shape:?}", tensor.shape())));
         }
-        let kind = match tensor.dtype() {
-            Dtype::F32 => GgmlKind::F32,
-            Dtype::F16 => GgmlKind::F16,
-            Dtype::BF16 => GgmlKind::BF16,
-            other => return Err(fail(format!("unsupported type {other:?}"))),
-        };
-        Ok(to_floats(kind, tensor.data()))
-    }
-}
-
-fn to_floats(kind: GgmlKind, bytes: &[u8]) -> Vec<f32> {
-    let pairs = || bytes.chunks_exact(2).map(|at| [at[0], at[1]]);
-    match kind {
-        GgmlKind::F16 => pairs().map(|at| half::f16::from_le_bytes(at).to_f32()).collect(),
-        GgmlKind::BF16 => pairs().map(|at| half::bf16::from_le_bytes(at).to_f32()).collect(),
-        _ => bytes.chunks_exact(4).map(|at| f32::from_le_bytes([at[0], at[1], at[2], at[3]])).collect(),
+        decode(tensor.dtype(), tensor.data()).ok_or_else(|| fail(format!("unsupported type {:?}", tensor.dtype())))
     }
 }

@@ -19,6 +19,9 @@ const FEWEST_PIECES: usize = 3;
 /// sentence-transformers cuts texts for all-MiniLM-L6-v2 here, and for models without a setting of their own so do we.
 const DEFAULT_PIECES: usize = 256;
 
+/// Where sentence-transformers says how texts are cut.
+pub(super) const LENGTH: &str = "sentence_bert_config.json";
+
 /// The shape of the encoder.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
@@ -31,6 +34,8 @@ pub(super) struct Config {
     pub(super) types: usize,
     pub(super) norm_eps: f32,
     pub(super) max_pieces: usize,
+    /// Texts are to be cut as if they had no capitals.
+    pub(super) lower_case: bool,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +50,7 @@ struct BertFile {
     max_position_embeddings: usize,
     type_vocab_size: usize,
     layer_norm_eps: f32,
+    position_embedding_type: Option<String>,
 }
 
 impl BertFile {
@@ -85,6 +91,7 @@ struct Module {
 #[derive(Deserialize)]
 struct LengthFile {
     max_seq_length: usize,
+    do_lower_case: Option<bool>,
 }
 
 impl Config {
@@ -98,6 +105,9 @@ impl Config {
         if file.hidden_act != "gelu" {
             return Err(unsupported(format!("hidden_act {:?}", file.hidden_act)));
         }
+        if let Some(other) = file.position_embedding_type.as_deref().filter(|kind| *kind != "absolute") {
+            return Err(unsupported(format!("position_embedding_type {other:?}")));
+        }
         file.check_sizes(&path)?;
         let heads = file.num_attention_heads;
         if !heads.checked_mul(PANEL).is_some_and(|panels| file.hidden_size.is_multiple_of(panels)) {
@@ -106,8 +116,12 @@ impl Config {
         }
         check_modules(dir)?;
         check_pooling(dir)?;
-        let length = dir.join("sentence_bert_config.json");
-        let pieces = if length.exists() { parse::<LengthFile>(&length)?.max_seq_length } else { DEFAULT_PIECES };
+        let length = dir.join(LENGTH);
+        let length = if length.exists() {
+            parse(&length)?
+        } else {
+            LengthFile { max_seq_length: DEFAULT_PIECES, do_lower_case: None }
+        };
         Ok(Self {
             hidden: file.hidden_size,
             layers: file.num_hidden_layers,
@@ -117,7 +131,8 @@ impl Config {
             positions: file.max_position_embeddings,
             types: file.type_vocab_size,
             norm_eps: file.layer_norm_eps,
-            max_pieces: pieces.clamp(FEWEST_PIECES, file.max_position_embeddings),
+            max_pieces: length.max_seq_length.clamp(FEWEST_PIECES, file.max_position_embeddings),
+            lower_case: length.do_lower_case == Some(true),
         })
     }
 

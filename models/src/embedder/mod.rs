@@ -10,10 +10,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
-use tokenizers::Tokenizer as Pipeline;
+use tokenizers::{NormalizedString, Normalizer as _, Tokenizer as Pipeline};
 
 use crate::ModelError;
 use crate::kernel::{Team, dot, scale};
+use crate::tokenizer;
+use crate::weights::Map;
 use bert::{Bert, Buffers};
 use config::Config;
 
@@ -43,17 +45,22 @@ impl Embedder {
     ///
     /// # Errors
     /// When a file is missing or damaged, or asks for another architecture, activation or pooling than BERT, exact GELU
-    /// and the mean, or for a module after these other than normalising.
+    /// and the mean, for other positions than absolute ones, for small letters that the tokenizer does not make, or for a
+    /// module after these other than normalising.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         let config = Config::open(dir)?;
         let pipeline = open_pipeline(&dir.join("tokenizer.json"))?;
-        let weights = map(&dir.join("model.safetensors"))?;
-        let bert = Bert::load(&config, &weights, &dir.join("model.safetensors"))?;
+        if config.lower_case && !lowers(&pipeline)? {
+            let what = "do_lower_case with a tokenizer that keeps capitals".to_owned();
+            return Err(ModelError::Unsupported { path: dir.join(config::LENGTH), what });
+        }
+        let weights = Map::open(&dir.join("model.safetensors"))?;
+        let bert = Bert::load(&config, &weights)?;
         let mut hash = Sha256::new();
         for name in ["config.json", "tokenizer.json"] {
             hash.update(read(&dir.join(name))?);
         }
-        hash.update(&weights);
+        hash.update(weights.bytes());
         // Where texts are cut stands in another file, or in none.
         hash.update((config.max_pieces as u64).to_le_bytes());
         let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -167,20 +174,22 @@ fn pool(hidden: &[f32], width: usize, sequences: &[Vec<u32>], embeddings: &mut V
 }
 
 fn open_pipeline(path: &Path) -> Result<Pipeline, ModelError> {
-    let mut pipeline = Pipeline::from_bytes(read(path)?)
-        .map_err(|error| ModelError::Corrupt { path: path.to_owned(), reason: error.to_string() })?;
+    let mut pipeline = tokenizer::pipeline(path)?;
     // Files carry the padding and truncation of the training script.
     pipeline.with_padding(None);
     pipeline.with_truncation(None).map_err(|error| ModelError::Tokenizer(error.to_string()))?;
     Ok(pipeline)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
-    fs::read(path).map_err(ModelError::io("read", path))
+/// True when the tokenizer itself makes capitals small.
+fn lowers(pipeline: &Pipeline) -> Result<bool, ModelError> {
+    let Some(normalizer) = pipeline.get_normalizer() else { return Ok(false) };
+    let mut text = NormalizedString::from("A");
+    normalizer.normalize(&mut text).map_err(|error| ModelError::Tokenizer(error.to_string()))?;
+    // Some put a mark before a text.
+    Ok(text.get().ends_with('a'))
 }
 
-fn map(path: &Path) -> Result<memmap2::Mmap, ModelError> {
-    let file = fs::File::open(path).map_err(ModelError::io("read", path))?;
-    // SAFETY: the map is read once, while loading; weights files are not changed in place while a server starts.
-    unsafe { memmap2::Mmap::map(&file) }.map_err(ModelError::io("read", path))
+fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
+    fs::read(path).map_err(ModelError::io("read", path))
 }

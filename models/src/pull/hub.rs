@@ -55,10 +55,10 @@ pub(super) fn pull(
     if store.is_complete() {
         return Ok(place(&store));
     }
-    let hub = Hub::open(&id.repo, "main", &store, options)?;
+    let (hub, all) = Hub::open(&id.repo, "main", &store, options)?.pinned()?;
     let names = match &id.file {
         Some(file) => vec![file.clone()],
-        None => choose(&hub.files()?).map_err(|reason| hub.failed(reason))?,
+        None => choose(&all).map_err(|reason| hub.failed(reason))?,
     };
     if let Some(name) = names.iter().find(|name| !is_plain(name)) {
         return Err(hub.failed(format!("{name:?} is not a path that can be stored")));
@@ -146,7 +146,7 @@ impl Hub {
             builder = builder.with_endpoint(endpoint.clone());
         }
         let api = builder.build().map_err(|error| failed(error.to_string()))?;
-        let repo = Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned());
+        let repo = model(id, revision);
         let blobs = cache.join(repo.folder_name()).join("blobs");
         let hub = Self { id: id.to_owned(), repo: api.repo(repo), api, blobs };
         hub.reach()?;
@@ -171,9 +171,16 @@ impl Hub {
         PullError::Hub { id: self.id.clone(), reason: reason.into() }
     }
 
-    fn files(&self) -> Result<Vec<String>, PullError> {
+    /// The same repository at the commit that it is at now, with the files it has there: a branch may move between one
+    /// file and the next.
+    fn pinned(self) -> Result<(Self, Vec<String>), PullError> {
         let info = self.repo.info().map_err(|error| self.failed(error.to_string()))?;
-        Ok(info.siblings.into_iter().map(|file| file.rfilename).collect())
+        // It becomes a part of addresses and of paths.
+        if info.sha.is_empty() || !info.sha.chars().all(|c| c.is_ascii_hexdigit()) {
+            return Err(self.failed(format!("{:?} is no commit", info.sha)));
+        }
+        let repo = self.api.repo(model(&self.id, &info.sha));
+        Ok((Self { repo, ..self }, info.siblings.into_iter().map(|file| file.rfilename).collect()))
     }
 
     /// Downloads a file, or the rest of it, and returns where it lies.
@@ -208,9 +215,12 @@ impl Hub {
         self.parts().iter().try_for_each(|path| fs::remove_file(path).map_err(PullError::io(path)))
     }
 
-    /// Downloads a file and takes it into the store. One that was resumed and is wrong may have been wrong before, so it
-    /// is downloaded once more from its beginning.
+    /// Downloads a file and takes it into the store, unless it is there from a pull that broke off. One that was resumed
+    /// and is wrong may have been wrong before, so it is downloaded once more from its beginning.
     fn take(&self, name: &str, file: &catalog::File, store: &Store, progress: &dyn Progress) -> Result<(), PullError> {
+        if store.has(file, progress) {
+            return Ok(());
+        }
         let resumed = !self.parts().is_empty();
         let attempt = || {
             let blob = self.download(name, progress)?;
@@ -238,6 +248,10 @@ impl Hub {
         store.take_file(&file, &blob, &format!("hub {}", self.id), progress)?;
         Ok(file)
     }
+}
+
+fn model(id: &str, revision: &str) -> Repo {
+    Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned())
 }
 
 /// True when the partial file itself is in the way: it is longer than the file, or just as long, so that the hub has no

@@ -76,7 +76,8 @@ pub fn pull(spec: &str, cache: &Path, progress: &dyn Progress) -> Result<PathBuf
 /// cache already is returned at once.
 ///
 /// `spec` is a name of the catalog, a path, or a hub id `org/name` or `org/name:file`. From a hub repository come the
-/// files that a base model, an embedder or an adapter consists of; of several GGUF files one has to be named.
+/// files that a base model, an embedder or an adapter consists of, all of one commit; of several GGUF files one has to be
+/// named.
 ///
 /// # Errors
 /// [`PullError`] saying what was tried and what to do.

@@ -102,13 +102,18 @@ impl Store {
         Ok(Record { path: path.to_owned(), size: metadata.len(), sha256: sha256.to_owned(), modified })
     }
 
+    /// True when this very file is in place, noted or not: a pull that broke off leaves those it had finished.
+    pub(super) fn has(&self, file: &catalog::File, progress: &dyn Progress) -> bool {
+        let found = File::open(self.path(&file.path)).and_then(|mut reader| check(&mut reader, file, progress));
+        found.is_ok_and(|found| found == file.sha256)
+    }
+
     /// Checks files that are in place already, and notes them. A wrong one is removed.
     pub(super) fn adopt(&self, files: &[catalog::File], progress: &dyn Progress) -> Result<(), PullError> {
         for file in files {
             let path = self.path(&file.path);
             let mut reader = File::open(&path).map_err(|_| PullError::Changed(path.clone()))?;
-            let heard = |done| progress.update(&format!("checking {}", file.path), done, Some(file.size));
-            let found = copy(&mut reader, &mut io::sink(), heard).map_err(PullError::io(&path))?;
+            let found = check(&mut reader, file, progress).map_err(PullError::io(&path))?;
             if found != file.sha256 {
                 fs::remove_file(&path).map_err(PullError::io(&path))?;
                 return Err(wrong(file, "the cache", found));
@@ -148,8 +153,7 @@ impl Store {
         progress: &dyn Progress,
     ) -> Result<(), PullError> {
         let mut reader = File::open(from).map_err(PullError::io(from))?;
-        let heard = |done| progress.update(&format!("checking {}", file.path), done, Some(file.size));
-        let found = copy(&mut reader, &mut io::sink(), heard).map_err(PullError::io(from))?;
+        let found = check(&mut reader, file, progress).map_err(PullError::io(from))?;
         if found != file.sha256 {
             fs::remove_file(from).map_err(PullError::io(from))?;
             return Err(wrong(file, origin, found));
@@ -198,6 +202,12 @@ impl Store {
 
 fn wrong(file: &catalog::File, origin: &str, found: String) -> PullError {
     PullError::Checksum { file: file.path.clone(), origin: origin.to_owned(), expected: file.sha256.clone(), found }
+}
+
+/// The SHA-256 of what is to be `file`, in hexadecimal.
+fn check(reader: &mut dyn Read, file: &catalog::File, progress: &dyn Progress) -> io::Result<String> {
+    let heard = |done| progress.update(&format!("checking {}", file.path), done, Some(file.size));
+    copy(reader, &mut io::sink(), heard)
 }
 
 /// Copies everything and returns its SHA-256 in hexadecimal.

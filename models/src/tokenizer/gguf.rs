@@ -80,15 +80,15 @@ fn pairs(gguf: &Gguf, merges: &[Cow<'_, str>]) -> Result<Vec<(String, String)>, 
 
 /// Control tokens, and tokens a user added: both are found in a text before it is cut.
 fn added(gguf: &Gguf, tokens: &[Cow<'_, str>]) -> Result<Vec<AddedToken>, ModelError> {
-    let types = gguf.numbers("tokenizer.ggml.token_type").unwrap_or_default();
-    if !types.is_empty() && types.len() != tokens.len() {
+    let Some(types) = gguf.numbers("tokenizer.ggml.token_type") else { return Ok(Vec::new()) };
+    if ![0, tokens.len()].contains(&types.len()) {
         return Err(gguf.corrupt(format!("{} tokens but {} token types", tokens.len(), types.len())));
     }
-    let added = tokens.iter().zip(types).filter(|(_, kind)| matches!(*kind, CONTROL | USER_DEFINED));
-    let token = |(token, kind): (&Cow<'_, str>, u64)| {
-        AddedToken::from(token.clone().into_owned(), kind == CONTROL).normalized(false)
+    let token = |(token, kind): (&Cow<'_, str>, Option<u64>)| {
+        let kind = kind.filter(|kind| matches!(*kind, CONTROL | USER_DEFINED))?;
+        Some(AddedToken::from(token.clone().into_owned(), kind == CONTROL).normalized(false))
     };
-    Ok(added.map(token).collect())
+    Ok(tokens.iter().zip(types).filter_map(token).collect())
 }
 
 impl Cut {

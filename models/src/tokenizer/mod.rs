@@ -10,6 +10,9 @@ mod table;
 use std::path::Path;
 use std::sync::Arc;
 
+use tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::metaspace::PrependScheme;
+
 pub use detokenizer::Detokenizer;
 pub use table::TokenBytes;
 
@@ -46,15 +49,16 @@ impl Tokenizer {
     /// Reads a `tokenizer.json` in the format of the Hugging Face `tokenizers` library.
     ///
     /// # Errors
-    /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer.
+    /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer,
+    /// [`ModelError::Unsupported`] when it cuts the beginning of a text in another way than what follows a control token.
     pub fn from_file(path: &Path) -> Result<Self, ModelError> {
-        let bytes = std::fs::read(path).map_err(ModelError::io("read", path))?;
-        let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
-        let json = serde_json::from_slice(&bytes).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))?;
-        merge::check_json(&json).map_err(corrupt)?;
-        // From the value that was checked, not from the bytes: these might have a key twice.
-        let inner = serde_json::from_value(json).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))?;
-        Self::from_fast(inner).map_err(corrupt)
+        let inner = pipeline(path)?;
+        if inner.get_pre_tokenizer().is_some_and(marks_the_beginning) {
+            // A conversation is encoded in parts, and each would get the space that only the first one has.
+            let what = "pre-tokenizer Metaspace with prepend_scheme \"first\"".to_owned();
+            return Err(ModelError::Unsupported { path: path.into(), what });
+        }
+        Self::from_fast(inner).map_err(|reason| ModelError::Corrupt { path: path.into(), reason })
     }
 
     /// Rebuilds the tokenizer that a GGUF file describes.
@@ -171,6 +175,28 @@ impl Tokenizer {
     /// One more than the highest id.
     pub fn vocab(&self) -> usize {
         self.table.len()
+    }
+}
+
+/// Reads a `tokenizer.json`. Its merges are checked before `tokenizers` sees them.
+///
+/// # Errors
+/// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer.
+pub(crate) fn pipeline(path: &Path) -> Result<tokenizers::Tokenizer, ModelError> {
+    let bytes = std::fs::read(path).map_err(ModelError::io("read", path))?;
+    let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
+    let json = serde_json::from_slice(&bytes).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))?;
+    merge::check_json(&json).map_err(corrupt)?;
+    // From the value that was checked, not from the bytes: these might have a key twice.
+    serde_json::from_value(json).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))
+}
+
+/// True when a mark for a space is put before the first word of a text, and before no other beginning.
+fn marks_the_beginning(pre: &PreTokenizerWrapper) -> bool {
+    match pre {
+        PreTokenizerWrapper::Metaspace(space) => space.prepend_scheme == PrependScheme::First,
+        PreTokenizerWrapper::Sequence(list) => list.as_ref().iter().any(marks_the_beginning),
+        _ => false,
     }
 }
 

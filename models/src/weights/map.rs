@@ -11,13 +11,13 @@ use crate::ModelError;
 /// A read-only file in memory. The file must not be shortened while it is open: weights are replaced by renaming a new
 /// file over the old one, which leaves this view as it is.
 #[derive(Debug)]
-pub(super) struct Map {
+pub(crate) struct Map {
     path: PathBuf,
     memory: Mmap,
 }
 
 impl Map {
-    pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
         let file = File::open(path).map_err(ModelError::io("read", path))?;
         let metadata = file.metadata().map_err(ModelError::io("read", path))?;
         if !metadata.is_file() {
@@ -35,11 +35,11 @@ impl Map {
         &self.path
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.memory
     }
 
-    pub(super) fn corrupt(&self, reason: impl Into<String>) -> ModelError {
+    pub(crate) fn corrupt(&self, reason: impl Into<String>) -> ModelError {
         ModelError::Corrupt { path: self.path.clone(), reason: reason.into() }
     }
 

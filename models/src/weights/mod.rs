@@ -14,9 +14,10 @@ use sha2::{Digest, Sha256};
 
 pub use gguf::Gguf;
 pub use hf::Safetensors;
+pub(crate) use map::Map;
 pub use random::write_random;
-pub(crate) use view::GgmlKind;
 pub use view::TensorView;
+pub(crate) use view::{GgmlKind, decode};
 
 use crate::ModelError;
 use crate::decoder::DecoderConfig;

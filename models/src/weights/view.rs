@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{Device, Shape};
 use half::{bf16, f16};
+use safetensors::Dtype;
 
 use crate::ModelError;
 
@@ -39,11 +40,9 @@ impl TensorView<'_> {
     /// [`ModelError::Tensor`] when the bytes do not fit kind and shape.
     pub fn to_f32(&self) -> Result<Vec<f32>, ModelError> {
         let bytes = &self.bytes;
-        let values: Vec<f32> = match self.kind {
-            GgmlKind::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            GgmlKind::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            GgmlKind::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            kind => dequantise(kind, &self.shape, bytes).map_err(|error| self.broken(&error.to_string()))?,
+        let values = match floats(self.kind, bytes) {
+            Some(values) => values,
+            None => dequantise(self.kind, &self.shape, bytes).map_err(|error| self.broken(&error.to_string()))?,
         };
         if values.len() == self.len() {
             Ok(values)
@@ -54,6 +53,34 @@ impl TensorView<'_> {
 
     fn broken(&self, reason: &str) -> ModelError {
         ModelError::Tensor { name: format!("{:?} of shape {:?}", self.kind, self.shape), reason: reason.to_owned() }
+    }
+}
+
+/// The kind of a safetensors file's tensors of a type; none for types that are not read.
+pub(super) fn kind_of(dtype: Dtype) -> Option<GgmlKind> {
+    match dtype {
+        Dtype::F32 => Some(GgmlKind::F32),
+        Dtype::F16 => Some(GgmlKind::F16),
+        Dtype::BF16 => Some(GgmlKind::BF16),
+        _ => None,
+    }
+}
+
+/// The values of a safetensors file's tensor in `f32`; none for types that are not read.
+pub(crate) fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
+    floats(kind_of(dtype)?, bytes)
+}
+
+/// Little-endian values of a kind that is not quantised, in `f32`; none for the others.
+fn floats(kind: GgmlKind, bytes: &[u8]) -> Option<Vec<f32>> {
+    let pairs = || bytes.chunks_exact(2).map(|at| [at[0], at[1]]);
+    match kind {
+        GgmlKind::F32 => {
+            Some(bytes.chunks_exact(4).map(|at| f32::from_le_bytes([at[0], at[1], at[2], at[3]])).collect())
+        }
+        GgmlKind::F16 => Some(pairs().map(|at| f16::from_le_bytes(at).to_f32()).collect()),
+        GgmlKind::BF16 => Some(pairs().map(|at| bf16::from_le_bytes(at).to_f32()).collect()),
+        _ => None,
     }
 }
 

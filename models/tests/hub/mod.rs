@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Serves the files of one repository until the process ends.
@@ -14,19 +14,37 @@ pub struct Hub {
 }
 
 struct State {
-    files: HashMap<String, Vec<u8>>,
+    files: Files,
+    /// What `main` has instead once the repository was described; nothing while it stays as it is.
+    pushed: Mutex<Option<Files>>,
+    described: AtomicBool,
     /// Bytes after which the next download breaks off; 0 for never.
     cut: AtomicUsize,
-    /// First bytes asked for, download by download.
-    starts: Mutex<Vec<usize>>,
+    /// Files and first bytes asked for, download by download.
+    starts: Mutex<Vec<(String, usize)>>,
+}
+
+type Files = HashMap<String, Vec<u8>>;
+
+/// The commits of [`State::files`] and of [`State::pushed`].
+const COMMIT: &str = "c0ffee";
+const PUSHED: &str = "decade";
+
+fn files(list: &[(&str, &[u8])]) -> Files {
+    list.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect()
 }
 
 impl Hub {
-    pub fn serve(files: &[(&str, &[u8])]) -> Self {
+    pub fn serve(list: &[(&str, &[u8])]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
-        let state = Arc::new(State { files, cut: AtomicUsize::new(0), starts: Mutex::default() });
+        let state = Arc::new(State {
+            files: files(list),
+            pushed: Mutex::default(),
+            described: AtomicBool::new(false),
+            cut: AtomicUsize::new(0),
+            starts: Mutex::default(),
+        });
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -42,8 +60,13 @@ impl Hub {
         self.state.cut.store(bytes, Ordering::SeqCst);
     }
 
-    /// Where downloads began, those of a single byte (questions about the file) left out.
-    pub fn starts(&self) -> Vec<usize> {
+    /// Lets `main` move on to other files as soon as someone has asked what it is.
+    pub fn push(&self, list: &[(&str, &[u8])]) {
+        *self.state.pushed.lock().unwrap() = Some(files(list));
+    }
+
+    /// What was downloaded and where that began; single bytes (questions about the file) are left out.
+    pub fn starts(&self) -> Vec<(String, usize)> {
         self.state.starts.lock().unwrap().clone()
     }
 }
@@ -56,13 +79,23 @@ impl State {
         let path = request.split(' ').nth(1).unwrap();
         if path.starts_with("/api/models/") {
             let names: Vec<_> = self.files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
-            let body = serde_json::json!({ "siblings": names, "sha": "c0ffee" }).to_string();
+            let body = serde_json::json!({ "siblings": names, "sha": COMMIT }).to_string();
+            self.described.store(true, Ordering::SeqCst);
             let _ =
                 write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             return;
         }
-        let name = path.split_once("/resolve/main/").map(|(_, name)| name);
-        let Some(bytes) = name.and_then(|name| self.files.get(name)) else {
+        let asked = path.split_once("/resolve/").and_then(|(_, rest)| rest.split_once('/'));
+        let pushed = self.pushed.lock().unwrap().clone().filter(|_| self.described.load(Ordering::SeqCst));
+        let found = asked.and_then(|(revision, name)| {
+            let (commit, files) = match (revision, &pushed) {
+                ("main", Some(pushed)) => (PUSHED, pushed),
+                ("main" | COMMIT, _) => (COMMIT, &self.files),
+                _ => return None,
+            };
+            files.get_key_value(name).map(|(name, bytes)| (commit, name, bytes))
+        });
+        let Some((commit, name, bytes)) = found else {
             let _ = write!(stream, "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
             return;
         };
@@ -81,7 +114,7 @@ impl State {
         }
         let _ = write!(
             stream,
-            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"etag-{whole}\"\r\nX-Repo-Commit: c0ffee\r\n\
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"etag-{whole}\"\r\nX-Repo-Commit: {commit}\r\n\
              Content-Range: bytes {start}-{}/{whole}\r\nContent-Length: {}\r\n\r\n",
             end.saturating_sub(1),
             end - start
@@ -90,7 +123,7 @@ impl State {
             return;
         }
         if end - start > 1 {
-            self.starts.lock().unwrap().push(start);
+            self.starts.lock().unwrap().push((name.clone(), start));
         }
         let cut = self.cut.load(Ordering::SeqCst);
         let sent = if cut > 0 && end - start > 1 { (end - start).min(cut) } else { end - start };

@@ -17,9 +17,10 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     }
     let keys = Keys { gguf, architecture };
     let (hidden, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
-    let head_dim = match keys.number("attention.key_length") {
-        Some(size) => keys.bounded("attention.key_length", size)?,
-        None => hidden.checked_div(heads).unwrap_or(0),
+    let head_dim = if keys.number("attention.key_length").is_some() {
+        keys.size("attention.key_length")?
+    } else {
+        hidden.checked_div(heads).unwrap_or(0)
     };
     if keys.number("attention.value_length").is_some_and(|size| size != head_dim as u64) {
         return Err(gguf.unsupported("value heads of another size than key heads"));
@@ -29,6 +30,9 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     }
     if keys.number("expert_count").is_some_and(|count| count > 0) {
         return Err(gguf.unsupported("mixture of experts"));
+    }
+    if let Some(name) = other_bias(gguf) {
+        return Err(gguf.unsupported(format!("tensor {name}: only queries, keys and values may have a bias")));
     }
     let embedding = gguf.stored("model.embed_tokens.weight");
     let vocab = embedding.map(|tensor| tensor.shape[0]).ok_or_else(|| gguf.corrupt("token_embd.weight is missing"))?;
@@ -56,6 +60,12 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     Ok(config)
 }
 
+/// A bias that no decoder here adds, if the file has one: of the output and feed-forward projections, or of a norm.
+fn other_bias(gguf: &Gguf) -> Option<&String> {
+    let added = |name: &str| ["attn_q.bias", "attn_k.bias", "attn_v.bias"].iter().any(|bias| name.ends_with(bias));
+    gguf.header.tensors.keys().filter(|name| name.ends_with(".bias") && !added(name)).min()
+}
+
 impl Keys<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
@@ -75,15 +85,8 @@ impl Keys<'_> {
 
     fn size(&self, name: &str) -> Result<usize, ModelError> {
         let value = self.number(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))?;
-        self.bounded(name, value)
-    }
-
-    /// No size of a real model comes near the bound; a damaged one must not lead to huge allocations.
-    fn bounded(&self, name: &str, value: u64) -> Result<usize, ModelError> {
-        match usize::try_from(value) {
-            Ok(value) if value <= 1 << 26 => Ok(value),
-            _ => Err(self.gguf.corrupt(format!("{} is {value}", self.key(name)))),
-        }
+        // What fits nowhere is refused with all that is too large, by the decoder's own check.
+        Ok(usize::try_from(value).unwrap_or(usize::MAX))
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {

@@ -76,10 +76,11 @@ impl Gguf {
         }
     }
 
-    /// An array of numbers of the metadata that are not negative.
-    pub fn numbers(&self, key: &str) -> Option<Vec<u64>> {
+    /// An array of numbers of the metadata, read one by one: a damaged file may claim any number of them. None stands for
+    /// an element that is negative or no whole number.
+    pub fn numbers(&self, key: &str) -> Option<impl ExactSizeIterator<Item = Option<u64>>> {
         match self.header.metadata.get(key)? {
-            Value::Array(array) => array.numbers(self.map.bytes())?.iter().map(Value::unsigned).collect(),
+            Value::Array(array) => array.numbers(self.map.bytes()),
             _ => None,
         }
     }

@@ -122,9 +122,10 @@ impl Array {
         Some(texts)
     }
 
-    /// The elements of an array of numbers; none for other arrays.
-    pub(super) fn numbers(&self, file: &[u8]) -> Option<Vec<Value>> {
-        let width = width(self.kind)? as usize;
-        Some(file[self.bytes.clone()].chunks_exact(width).map(|bytes| Value::number(self.kind, bytes)).collect())
+    /// The elements of an array of numbers, each as [`Value::unsigned`] has it; none for other arrays.
+    pub(super) fn numbers(&self, file: &[u8]) -> Option<impl ExactSizeIterator<Item = Option<u64>>> {
+        let (kind, width) = (self.kind, width(self.kind)? as usize);
+        let elements = file[self.bytes.clone()].chunks_exact(width);
+        Some(elements.map(move |bytes| Value::number(kind, bytes).unsigned()))
     }
 }

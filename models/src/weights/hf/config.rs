@@ -31,6 +31,7 @@ struct Config {
     hidden_act: Option<String>,
     use_sliding_window: Option<bool>,
     mlp_bias: Option<bool>,
+    partial_rotary_factor: Option<f32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -48,6 +49,9 @@ struct Rope {
     beta_slow: Option<f32>,
     attention_factor: Option<f32>,
     mscale: Option<f32>,
+    truncate: Option<bool>,
+    /// Where `transformers` 5 keeps it.
+    partial_rotary_factor: Option<f32>,
 }
 
 fn default_context() -> usize {
@@ -87,6 +91,15 @@ impl Config {
         }
         if self.mlp_bias == Some(true) || tensors.has("model.layers.0.self_attn.o_proj.bias") {
             return Err("a bias in the output or feed-forward projections".to_owned());
+        }
+        if self.tie_word_embeddings == Some(false) && !tensors.has("lm_head.weight") {
+            // As models of rewards, classes or embeddings are saved.
+            return Err("model without a head: tie_word_embeddings is false, and there is no lm_head.weight".to_owned());
+        }
+        let ropes = [&self.rope_scaling, &self.rope_parameters].into_iter().flatten();
+        let parts = ropes.map(|rope| rope.partial_rotary_factor).chain([self.partial_rotary_factor]);
+        if let Some(part) = parts.flatten().find(|part| *part != 1.0) {
+            return Err(format!("partial_rotary_factor {part}"));
         }
         Ok(())
     }
@@ -135,6 +148,7 @@ impl Config {
                 original_context,
             }),
             "yarn" if rope.mscale.is_some() => Err("rope scaling yarn with mscale".to_owned()),
+            "yarn" if rope.truncate == Some(false) => Err("rope scaling yarn with truncate false".to_owned()),
             "yarn" => Ok(RopeScaling::Yarn {
                 factor: factor()?,
                 original_context,

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, Metadata, SafeTensors};
+use safetensors::tensor::{Metadata, SafeTensors};
 use sha2::Sha256;
 
 use crate::ModelError;
 use crate::weights::map::Map;
-use crate::weights::view::{GgmlKind, TensorView};
+use crate::weights::view::{TensorView, kind_of};
 
 /// A mapped file and its checked header.
 #[derive(Debug)]
@@ -39,12 +39,8 @@ impl Shard {
     pub(super) fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
         let broken = |reason: String| ModelError::Tensor { name: name.to_owned(), reason };
         let info = self.metadata.info(name).ok_or_else(|| broken("not in the file".to_owned()))?;
-        let kind = match info.dtype {
-            Dtype::F32 => GgmlKind::F32,
-            Dtype::F16 => GgmlKind::F16,
-            Dtype::BF16 => GgmlKind::BF16,
-            other => return Err(broken(format!("unsupported type {other:?} in {}", self.map.path().display()))),
-        };
+        let kind = kind_of(info.dtype)
+            .ok_or_else(|| broken(format!("unsupported type {:?} in {}", info.dtype, self.map.path().display())))?;
         let (start, end) = info.data_offsets;
         let bytes = self.map.bytes().get(self.data + start..self.data + end);
         let bytes = bytes.ok_or_else(|| broken("outside the file".to_owned()))?;
