@@ -112,7 +112,7 @@ impl AgentError {
             AgentError::Mode { .. } | AgentError::Unshown { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
             AgentError::NoGuide(_) | AgentError::Option { .. } | AgentError::Shape(_) => "invalid_option",
-            AgentError::Policy { .. } | AgentError::Speakers { .. } => "invalid_policy",
+            AgentError::Policy { .. } | AgentError::Speakers { .. } | AgentError::Blind { .. } => "invalid_policy",
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",
             AgentError::Engine(_) => "engine_error",
