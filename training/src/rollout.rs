@@ -210,6 +210,7 @@ async fn one(
         question: question.question.clone(),
         golds: question.answers.clone(),
         supporting: question.supporting.clone(),
+        partly: !question.supporting_complete,
         dataset: field.name.clone(),
         protocol: policy.protocol.name().to_owned(),
         seed,

@@ -21,6 +21,8 @@ pub struct Task {
     pub golds: Vec<String>,
     /// Ids of the passages that hold the answer; empty where they are not known.
     pub supporting: Vec<String>,
+    /// Whether others hold it too, or are needed beside those.
+    pub partly: bool,
     /// The data set.
     pub dataset: String,
     /// The protocol's name.
@@ -44,6 +46,9 @@ pub struct Sample {
     pub golds: Vec<String>,
     /// Ids of the passages that hold the answer; empty where they are not known.
     pub supporting: Vec<String>,
+    /// Whether others hold it too, or are needed beside those.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partly: bool,
     /// The data set.
     pub dataset: String,
     /// The protocol's name.
@@ -207,6 +212,7 @@ impl Sample {
             question: task.question,
             golds: task.golds,
             supporting: task.supporting,
+            partly: task.partly,
             dataset: task.dataset,
             protocol: task.protocol,
             seed: task.seed,

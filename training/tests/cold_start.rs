@@ -124,6 +124,9 @@ fn no_measured_subject_or_gold_triple_gets_in() {
             assert!(form != Form::Single || lesson.hops.len() == 1, "{lesson:?}");
             for hop in &lesson.hops {
                 assert!(!subjects.contains(&plain(&hop.subject)), "{}", lesson.question);
+                let named = hop.is_question().then(|| runs(&hop.subject)).into_iter().flatten();
+                let named: Vec<String> = named.filter(|run| subjects.contains(run)).collect();
+                assert!(named.is_empty(), "{}: {named:?}", lesson.question);
                 assert!(!needs.contains(&plain(&hop.need)), "{}", lesson.question);
             }
             for triple in gold.get(&lesson.question_id).iter().flat_map(|question| &question.evidences) {
@@ -131,6 +134,13 @@ fn no_measured_subject_or_gold_triple_gets_in() {
             }
         }
     }
+}
+
+/// All runs of words in a text, as subjects are compared.
+fn runs(text: &str) -> Vec<String> {
+    let words = words(text);
+    let from = |at: usize| (at..words.len()).map(move |to| (at, to));
+    (0..words.len()).flat_map(from).map(|(from, to)| words[from..=to].join(" ")).collect()
 }
 
 /// The smaller questions that measured ones are made of, with the answers of earlier ones in them.

@@ -199,7 +199,7 @@ fn template(base: &Path) -> anyhow::Result<String> {
 }
 
 /// Plays the lessons of a source until there are enough. The first ones are held out, and their questions never played
-/// again.
+/// again, here or in another source that asks in the same words.
 async fn teach(
     output: &mut Output,
     report: &mut Report,
@@ -220,7 +220,8 @@ async fn teach(
             break;
         }
         if !output.has(&name(&source.dataset, lesson, *variant)) {
-            let Some(place) = output.place(&source.dataset, &lesson.question_id, source.held_out) else { continue };
+            let id = &lesson.question_id;
+            let Some(place) = output.place(&source.dataset, id, &lesson.question, source.held_out) else { continue };
             match stage.play(lesson, &source.dataset, *variant, seed).await? {
                 Ok(sample) => output.append(&sample, place)?,
                 Err(why) => {

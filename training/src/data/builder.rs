@@ -89,6 +89,7 @@ impl Stage {
             question: lesson.question.clone(),
             golds: lesson.golds.clone(),
             supporting: lesson.supporting.clone(),
+            partly: false,
             dataset: dataset.to_owned(),
             protocol: self.policy.protocol.name().to_owned(),
             seed,

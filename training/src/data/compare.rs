@@ -1,5 +1,6 @@
 //! How the answer of a comparison follows from the two values compared.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use super::text::plain;
@@ -24,8 +25,8 @@ impl fmt::Display for Side<'_> {
     }
 }
 
-/// The reasoning from two sides to `gold`, where it holds; `None` where it would not convince. Both are named again with
-/// what was found of them, for what is compared stands far apart.
+/// The reasoning from two sides to `gold`, where it holds; `None` where it would not convince, as where two dates do not tell
+/// which is earlier. Both are named again with what was found of them, for what is compared stands far apart.
 pub fn because(question: &str, sides: [Side<'_>; 2], gold: &str) -> Option<String> {
     let question = question.to_lowercase();
     let [first, second] = sides;
@@ -38,10 +39,11 @@ pub fn because(question: &str, sides: [Side<'_>; 2], gold: &str) -> Option<Strin
     let (a, b) = (moment(first.value)?, moment(second.value)?);
     let early = ["older", "first", "earlier"].iter().any(|word| question.contains(word));
     let late = ["younger", "later", "recent", "latter", "last"].iter().any(|word| question.contains(word));
-    if a == b || early == late {
+    let order = order(a, b)?;
+    if early == late {
         return None;
     }
-    let chosen = usize::from((a < b) != early);
+    let chosen = usize::from(order.is_lt() != early);
     let told = if a.0 == b.0 { sides.map(|side| side.value.to_owned()) } else { [a.0.to_string(), b.0.to_string()] };
     let word = if early { "earlier" } else { "later" };
     let (own, other) = (&told[chosen], &told[1 - chosen]);
@@ -51,14 +53,26 @@ pub fn because(question: &str, sides: [Side<'_>; 2], gold: &str) -> Option<Strin
 
 const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/// Year, month and day of a date, those that it does not tell as 0.
-fn moment(date: &str) -> Option<(u32, usize, u32)> {
-    let (mut year, mut month, mut day) = (None, 0, 0);
+/// Year, month and day, as far as a date tells them.
+type Moment = (u32, Option<usize>, Option<u32>);
+
+/// Which of two moments is earlier, where both tell what decides it: "1973" is neither before nor after a day of that year.
+fn order(a: Moment, b: Moment) -> Option<Ordering> {
+    if a.0 != b.0 {
+        return Some(a.0.cmp(&b.0));
+    }
+    let months = a.1?.cmp(&b.1?);
+    let order = if months.is_eq() { a.2?.cmp(&b.2?) } else { months };
+    Some(order).filter(|order| order.is_ne())
+}
+
+fn moment(date: &str) -> Option<Moment> {
+    let (mut year, mut month, mut day) = (None, None, None);
     for word in plain(date).split(' ') {
         match word.parse::<u32>() {
             Ok(number) if number > 31 => year = Some(number),
-            Ok(number) => day = number,
-            Err(_) => month = MONTHS.iter().position(|name| word.starts_with(name)).map_or(month, |at| at + 1),
+            Ok(number) => day = Some(number),
+            Err(_) => month = MONTHS.iter().position(|name| word.starts_with(name)).or(month),
         }
     }
     year.map(|year| (year, month, day))
@@ -91,6 +105,17 @@ mod tests {
     fn within_a_year_the_whole_dates_are_told() {
         let told = because("Who was born first?", sides(["3 May 1950", "2 May 1950"]), "B").unwrap();
         assert!(told.ends_with(". 2 May 1950 is earlier than 3 May 1950, so the answer is B."), "{told}");
+    }
+
+    #[test]
+    fn dates_that_do_not_tell_which_is_earlier_decide_nothing() {
+        let first = |values| because("Who was born first?", sides(values), "A").map(|_| ());
+        for (one, other) in [("1973", "3 May 1973"), ("May 1973", "3 May 1973"), ("May 1973", "1973"), ("1973", "1973")]
+        {
+            assert_eq!((first([one, other]), first([other, one])), (None, None), "{one}, {other}");
+        }
+        assert_eq!(first(["April 1973", "3 May 1973"]), Some(()));
+        assert_eq!(first(["1972", "3 May 1973"]), Some(()));
     }
 
     #[test]

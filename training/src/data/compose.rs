@@ -11,9 +11,11 @@ use super::chain::hop;
 use super::compare::{self, Side};
 use super::guard::Guard;
 use super::lesson::{Close, Hop, Lesson};
+use super::person::NATIONALITIES;
 use super::relation::relation;
 use super::single::Known;
 use super::text::{bare, plain, words};
+use super::work::is_film;
 
 /// Relations that lead from one thing to the next.
 const LINKS: &[&str] = &["director", "performer", "composer", "father", "mother", "spouse"];
@@ -37,11 +39,27 @@ const WORKS: &[&str] = &["director", "performer", "composer", "publication date"
 /// Nationalities of one country, or of one that was another: whether two of them are the same cannot be told by words.
 const AMBIGUOUS: &[&str] = &["Bengali", "British", "English", "Russian", "Scottish", "Soviet", "Welsh", "Yugoslav"];
 
-/// Forms of comparisons: the relation, and questions about two things or about what directed two films.
+/// Roles of those who direct, as titles have them in brackets.
+#[rustfmt::skip]
+const DIRECTING: &[&str] = &[
+    "actor", "actress", "animator", "cinematographer", "comedian", "director", "editor", "filmmaker", "playwright",
+    "producer", "screenwriter", "writer",
+];
+/// Roles of those who perform or compose.
+#[rustfmt::skip]
+const PLAYING: &[&str] = &[
+    "actor", "actress", "artist", "band", "composer", "conductor", "dj", "drummer", "duo", "entertainer", "group",
+    "guitarist", "musician", "performer", "pianist", "producer", "rapper", "singer", "songwriter", "soprano",
+    "violinist",
+];
+
+/// Forms of comparisons: the relation, and questions about two things, about two films where those have words of their own,
+/// and about what directed two films.
 struct Compared {
     relation: &'static str,
     things: &'static [&'static str],
     films: &'static [&'static str],
+    directors: &'static [&'static str],
 }
 
 #[rustfmt::skip]
@@ -49,29 +67,34 @@ const COMPARED: &[Compared] = &[
     Compared { relation: "date of birth",
         things: &["Who was born first, {0} or {1}?", "Who is older, {0} or {1}?", "Who was born earlier, {0} or {1}?",
             "Who was born later, {0} or {1}?", "Who is younger, {0} or {1}?", "Was {0} or {1} born first?"],
-        films: &["Which film has the director born first, {0} or {1}?", "Which film whose director was born first, {0} or {1}?",
+        films: &[],
+        directors: &["Which film has the director born first, {0} or {1}?", "Which film whose director was born first, {0} or {1}?",
             "Which film has the director who was born earlier, {0} or {1}?", "Which film whose director is younger, {0} or {1}?",
             "Which film has the director born later, {0} or {1}?", "Which film has the director who was born later, {0} or {1}?"] },
     Compared { relation: "date of death",
         things: &["Who died first, {0} or {1}?", "Who died earlier, {0} or {1}?", "Who died later, {0} or {1}?"],
-        films: &["Which film has the director who died first, {0} or {1}?", "Which film has the director died earlier, {0} or {1}?",
+        films: &[],
+        directors: &["Which film has the director who died first, {0} or {1}?", "Which film has the director died earlier, {0} or {1}?",
             "Which film has the director who died later, {0} or {1}?", "Which film whose director died later, {0} or {1}?"] },
     Compared { relation: "country of citizenship",
         things: &["Are {0} and {1} of the same nationality?", "Do {0} and {1} have the same nationality?",
             "Are {0} and {1} from the same country?"],
-        films: &["Do both films {0} and {1} have the directors from the same country?",
+        films: &[],
+        directors: &["Do both films {0} and {1} have the directors from the same country?",
             "Do both directors of films {0} and {1} have the same nationality?",
             "Are the directors of the films {0} and {1} from the same country?",
             "Do both films, {0} and {1}, have the directors that share the same nationality?"] },
     Compared { relation: "publication date",
-        things: &["Which film was released first, {0} or {1}?", "Which film came out first, {0} or {1}?",
+        things: &["Which came out first, {0} or {1}?", "Which came out earlier, {0} or {1}?", "Which came out later, {0} or {1}?"],
+        films: &["Which film was released first, {0} or {1}?", "Which film came out first, {0} or {1}?",
             "Which film came out earlier, {0} or {1}?", "Which film was released more recently, {0} or {1}?",
             "Which film was released later, {0} or {1}?"],
-        films: &[] },
+        directors: &[] },
     Compared { relation: "country of origin",
-        things: &["Are both movies, {0} and {1}, from the same country?", "Are the movies {0} and {1}, from the same country?",
+        things: &["Are {0} and {1} from the same country?", "Do {0} and {1} come from the same country?"],
+        films: &["Are both movies, {0} and {1}, from the same country?", "Are the movies {0} and {1}, from the same country?",
             "Are both films {0} and {1} from the same country?", "Are {0} and {1} from the same country?"],
-        films: &[] },
+        directors: &[] },
 ];
 
 /// Something known, and what is known of its object.
@@ -128,7 +151,23 @@ fn in_turns(mut groups: Vec<Vec<Lesson>>, rng: &mut ChaCha8Rng) -> Vec<Lesson> {
 /// Whether a second fact says something new about what the first one leads to.
 fn leads_on(first: &Known, second: &Known) -> bool {
     let back = second.objects.iter().any(|object| plain(object) == plain(&first.subject));
-    ENDS.contains(&second.relation) && !back && !(first.relation == "spouse" && second.relation == "spouse")
+    let married = first.relation == "spouse" && second.relation == "spouse";
+    ENDS.contains(&second.relation) && !back && !married && fits(first.relation, &second.source.title)
+}
+
+/// Whether a relation may lead to who has an article of this title: things are joined by bare names, and "Bob Ray (canoeist)"
+/// directs nothing. In brackets stands a role that fits, or a time.
+fn fits(relation: &str, title: &str) -> bool {
+    let roles = match relation {
+        "director" => DIRECTING,
+        "performer" | "composer" => PLAYING,
+        _ => return true,
+    };
+    let Some((_, bracket)) = title.split_once(" (") else { return true };
+    let told = words(bracket);
+    let is_time = told.first().is_some_and(|word| word == "born")
+        || told.iter().all(|word| word.chars().all(|c| c.is_ascii_digit()));
+    is_time || told.iter().any(|word| roles.contains(&word.as_str()))
 }
 
 /// A chain as a question.
@@ -150,7 +189,8 @@ fn compared(form: &Compared, known: &[&Known], rng: &mut ChaCha8Rng) -> Vec<Less
     let make = |one: &&Known| {
         let other = partner(one, &own, |one| one, rng)?;
         let names = [name(one, rng), name(other, rng)];
-        let question = put(form.things, &names, rng)?;
+        let films = !form.films.is_empty() && is_film(&one.source) && is_film(&other.source);
+        let question = put(if films { form.films } else { form.things }, &names, rng)?;
         let (gold, why) = outcome(form, &question, &names, [None, None], [value(one), value(other)])?;
         let hops = vec![step(one, &names[0])?, step(other, &names[1])?];
         Some(lesson(question, vec![gold], &[one, other], hops, Close::Because(why)))
@@ -165,7 +205,7 @@ fn bridged(form: &Compared, chains: &[Chain<'_>], rng: &mut ChaCha8Rng) -> Vec<L
     let make = |one: &Chain<'_>| {
         let other = *partner(one, &own, |chain| chain[1], rng)?;
         let names = [name(one[0], rng), name(other[0], rng)];
-        let question = put(form.films, &names, rng)?;
+        let question = put(form.directors, &names, rng)?;
         let through = [Some(value(one[0])), Some(value(other[0]))];
         let (gold, why) = outcome(form, &question, &names, through, [value(one[1]), value(other[1])])?;
         let hops = [hops(*one, &names[0])?, hops(other, &names[1])?].concat();
@@ -204,7 +244,9 @@ fn outcome(
 ) -> Option<(String, String)> {
     let side = |at: usize| Side { name: &names[at], through: through[at], value: values[at] };
     let because = |gold: &str| Some((gold.to_owned(), compare::because(question, [side(0), side(1)], gold)?));
-    if form.relation.starts_with("country") && values.iter().any(|value| AMBIGUOUS.contains(value)) {
+    // "US" and "American" are one country in other words.
+    let clear = |value: &&str| NATIONALITIES.contains(value) && !AMBIGUOUS.contains(value);
+    if form.relation.starts_with("country") && !values.iter().all(clear) {
         return None;
     }
     let golds = if form.relation.contains("date") { [names[0].as_str(), names[1].as_str()] } else { ["yes", "no"] };
@@ -320,6 +362,58 @@ mod tests {
         assert!(needs.contains(&"the date of birth of Bob Ray") && needs.contains(&"the director of Low Tide"));
         assert!(all.iter().filter(|lesson| lesson.question.starts_with("Are")).all(|lesson| lesson.golds == ["yes"]));
         assert!(all.iter().any(|lesson| lesson.golds == ["Old Lee"] && lesson.hops[0].answer == "Tom Lee"));
+    }
+
+    fn form(relation: &str) -> &'static Compared {
+        COMPARED.iter().find(|form| form.relation == relation).unwrap()
+    }
+
+    #[test]
+    fn countries_are_compared_where_they_are_told_in_one_word() {
+        let names = ["Ann Lee".to_owned(), "Bob Ray".to_owned()];
+        let gold = |values| {
+            let (form, question) = (form("country of citizenship"), "Are Ann Lee and Bob Ray from the same country?");
+            outcome(form, question, &names, [None, None], values).map(|(gold, _)| gold)
+        };
+        assert_eq!(gold(["French", "French"]).as_deref(), Some("yes"));
+        assert_eq!(gold(["French", "American"]).as_deref(), Some("no"));
+        for values in [["US", "American"], ["U.S.", "US"], ["France", "France"], ["British", "French"]] {
+            assert_eq!(gold(values), None, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn only_films_are_called_films() {
+        let films = |kinds: [&str; 2]| {
+            let work = |name: &str, date: &str, kind: &str| {
+                let mut work = known(name, "publication date", date);
+                work.source.text = format!("{name} is a {date} {kind} by Ann Lee.");
+                work
+            };
+            let works = [work("Low Tide", "1950", kinds[0]), work("High Tide", "1960", kinds[1])];
+            let works: Vec<&Known> = works.iter().collect();
+            let lessons = compared(form("publication date"), &works, &mut ChaCha8Rng::seed_from_u64(7));
+            assert_eq!(lessons.len(), 2, "{lessons:?}");
+            lessons.iter().filter(|lesson| lesson.question.contains("film")).count()
+        };
+        assert_eq!(films(["drama film", "silent film"]), 2);
+        assert_eq!((films(["drama film", "song"]), films(["song", "novel"])), (0, 0));
+    }
+
+    #[test]
+    fn no_chain_goes_on_with_somebody_of_another_trade() {
+        let leads = |relation, title: &str| {
+            let mut person = known("Ann Lee", "date of birth", "3 May 1950");
+            person.source.title = title.to_owned();
+            leads_on(&known("Low Tide", relation, "Ann Lee"), &person)
+        };
+        for title in ["Ann Lee", "Ann Lee (Danish director)", "Ann Lee (born 1950)", "Ann Lee (1950–1999)"] {
+            assert!(leads("director", title), "{title}");
+        }
+        for title in ["Ann Lee (canoeist)", "Ann Lee (footballer, born 1962)", "Ann Lee (song)"] {
+            assert!(!leads("director", title) && leads("father", title), "{title}");
+        }
+        assert!(leads("performer", "Ann Lee (singer)") && !leads("composer", "Ann Lee (director)"));
     }
 
     #[test]

@@ -85,14 +85,22 @@ impl Guard {
     fn takes_hop(&self, hop: &Hop) -> bool {
         let need = |subject: &str| self.needs.contains(&plain(&hop.need.replace(&hop.subject, subject)));
         // A hop that is put as a question has it in the place of the subject.
-        let asked = hop.is_question() && (self.knows(&hop.subject) || self.needs.contains(&plain(&hop.subject)));
-        let queries = || hop.queries.iter().any(|query| self.questions.contains(&plain(query)));
+        let asked = hop.is_question() && (self.knows(&hop.subject) || self.mentions(&hop.subject));
+        let known = |query: &str| self.questions.contains(query) || self.needs.contains(query);
+        let queries = || hop.queries.iter().any(|query| known(&plain(query)));
         asked || self.is_about(&hop.subject) || need(&hop.subject) || need(bare(&hop.subject)) || queries()
     }
 
     /// Whether a measured single-hop question is about this subject.
     pub fn is_about(&self, subject: &str) -> bool {
         self.subjects.contains(&plain(bare(subject))) || self.subjects.contains(&plain(subject))
+    }
+
+    /// Whether the subject of a measured single-hop question stands in a text, its words one after the other.
+    fn mentions(&self, text: &str) -> bool {
+        let words = words(text);
+        let run = |from: usize, to: usize| self.subjects.contains(&words[from..=to].join(" "));
+        (0..words.len()).any(|from| (from..words.len()).any(|to| run(from, to)))
     }
 
     /// Whether a measured question holds all words of a name.
@@ -229,5 +237,21 @@ mod tests {
         let lesson = from_parts(&asked, &corpus);
         assert_eq!(lesson.as_ref().map(|lesson| guard().takes(lesson)), Ok(true), "Ann Lee's birthplace is measured");
         assert_eq!(lesson.map(|lesson| Guard::default().takes(&lesson)), Ok(false));
+    }
+
+    #[test]
+    fn no_question_of_a_hop_names_the_subject_of_a_measured_one() {
+        let corpus = Corpus::new(Vec::<Document>::new());
+        let takes = |hop: &str| {
+            let asked = parts("Where is it then, after all?", &[(hop, "York")]);
+            from_parts(&asked, &corpus).map(|lesson| guard().takes(&lesson))
+        };
+        assert_eq!(takes("Which school did ann Lee go to?"), Ok(true));
+        assert_eq!(takes("Ann Lee >> sport"), Ok(true));
+        assert_eq!(takes("Ann Lee (actress) >> sport"), Ok(true));
+        // One after the other, and whole.
+        assert_eq!(takes("Which school did Ann and Lee go to?"), Ok(false));
+        assert_eq!(takes("Which school did Joann Lee go to?"), Ok(false));
+        assert_eq!(takes("Bob Ray >> sport"), Ok(false));
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use super::text::plain;
 use crate::run::RunError;
 use crate::sample::Sample;
 use crate::shelf::{Lock, Shelf, ShelfError, folder};
@@ -52,6 +53,16 @@ pub enum OutputError {
         /// What is held out.
         held: PathBuf,
     },
+    /// The same is asked in what is held out and in what is learnt, whatever it is called there.
+    #[error("{question:?} is asked in {} and in {}", out.display(), held.display())]
+    Asked {
+        /// The question, as it is compared.
+        question: String,
+        /// What is learnt.
+        out: PathBuf,
+        /// What is held out.
+        held: PathBuf,
+    },
 }
 
 impl OutputError {
@@ -70,14 +81,28 @@ pub enum Place {
     Held,
 }
 
-/// Ids of questions of one data set.
+/// Questions by where they went: ids of one data set, or the words of all.
 #[derive(Debug, Default)]
 struct Questions {
     learnt: HashSet<String>,
     held: HashSet<String>,
 }
 
-/// The two files, held by this process alone. No question is ever in both.
+impl Questions {
+    fn note(&mut self, question: String, place: Place) {
+        match place {
+            Place::Learnt => self.learnt.insert(question),
+            Place::Held => self.held.insert(question),
+        };
+    }
+
+    /// The first in both.
+    fn both(&self) -> Option<&String> {
+        self.learnt.intersection(&self.held).min()
+    }
+}
+
+/// The two files, held by this process alone. No question is ever in both, by its id or by its words.
 #[derive(Debug)]
 pub struct Output {
     out: Shelf,
@@ -85,6 +110,8 @@ pub struct Output {
     /// Ids of all samples.
     samples: HashSet<String>,
     questions: HashMap<String, Questions>,
+    /// What is asked in any data set, in the words in which it is asked.
+    asked: Questions,
 }
 
 impl Output {
@@ -112,6 +139,7 @@ impl Output {
             held: open(held_lock, "held out")?,
             samples: HashSet::new(),
             questions: HashMap::new(),
+            asked: Questions::default(),
         };
         for (path, place) in [(out, Place::Learnt), (held, Place::Held)] {
             for sample in Samples::open(path)? {
@@ -126,16 +154,17 @@ impl Output {
         self.samples.contains(id)
     }
 
-    /// Where a new sample of a question goes, if so many questions of its data set are to be held out; nowhere when it is
-    /// held out already and they are enough.
-    pub fn place(&self, dataset: &str, question: &str, held_out: usize) -> Option<Place> {
-        let Some(known) = self.questions.get(dataset) else {
-            return Some(if held_out > 0 { Place::Held } else { Place::Learnt });
-        };
-        match (known.held.len() < held_out, known.held.contains(question)) {
-            (true, _) if !known.learnt.contains(question) => Some(Place::Held),
+    /// Where a new sample of the question `id` goes that is asked in the words `question`, if so many questions of its data set
+    /// are to be held out; nowhere when it is held out already and they are enough, or when another question is that is asked in
+    /// the same words. What has no place now has none later, so that a build that was broken off goes on the same.
+    pub fn place(&self, dataset: &str, id: &str, question: &str, held_out: usize) -> Option<Place> {
+        let none = Questions::default();
+        let known = self.questions.get(dataset).unwrap_or(&none);
+        let words = plain(question);
+        match (known.held.len() < held_out, known.held.contains(id)) {
+            (true, _) if !known.learnt.contains(id) && !self.asked.learnt.contains(&words) => Some(Place::Held),
             (_, true) => None,
-            _ => Some(Place::Learnt),
+            _ => Some(Place::Learnt).filter(|_| !self.asked.held.contains(&words)),
         }
     }
 
@@ -162,21 +191,20 @@ impl Output {
     }
 
     fn note(&mut self, sample: &Sample, place: Place) {
-        let questions = self.questions.entry(sample.dataset.clone()).or_default();
-        match place {
-            Place::Learnt => questions.learnt.insert(sample.question_id.clone()),
-            Place::Held => questions.held.insert(sample.question_id.clone()),
-        };
+        self.questions.entry(sample.dataset.clone()).or_default().note(sample.question_id.clone(), place);
+        self.asked.note(plain(&sample.question), place);
         self.samples.insert(sample.id.clone());
     }
 
     /// A question in both files.
     fn leak(&self, out: &Path, held: &Path) -> Option<OutputError> {
-        let both = |(dataset, known): (&String, &Questions)| {
-            known.learnt.intersection(&known.held).min().map(|question| (dataset.clone(), question.clone()))
-        };
-        let (dataset, question) = self.questions.iter().filter_map(both).min()?;
-        Some(OutputError::Leak { dataset, question, out: out.to_owned(), held: held.to_owned() })
+        let (out, held) = (out.to_owned(), held.to_owned());
+        let both = |(dataset, known): (&String, &Questions)| Some((dataset.clone(), known.both()?.clone()));
+        if let Some((dataset, question)) = self.questions.iter().filter_map(both).min() {
+            return Some(OutputError::Leak { dataset, question, out, held });
+        }
+        let question = self.asked.both()?.clone();
+        Some(OutputError::Asked { question, out, held })
     }
 }
 
@@ -197,8 +225,13 @@ mod tests {
     use crate::store::Writer;
 
     fn sample(question: &str, variant: usize) -> Sample {
-        let task = Task { question_id: question.into(), dataset: "d".into(), ..Task::default() };
-        Sample { id: format!("{question}-{variant}"), ..Sample::from_trajectory(trajectory(Vec::new(), 0, ""), task) }
+        of("d", question, &format!("What of {question}?"), variant)
+    }
+
+    fn of(dataset: &str, id: &str, question: &str, variant: usize) -> Sample {
+        let (question_id, dataset, question) = (id.to_owned(), dataset.to_owned(), question.to_owned());
+        let task = Task { question_id, dataset, question, ..Task::default() };
+        Sample { id: format!("{id}-{variant}"), ..Sample::from_trajectory(trajectory(Vec::new(), 0, ""), task) }
     }
 
     fn facts(seed: i64) -> Table {
@@ -242,22 +275,47 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (out, held) = (dir.path().join("samples.jsonl"), dir.path().join("held.jsonl"));
         let mut output = Output::open(&out, &held, &facts(1)).unwrap();
-        assert_eq!(output.place("d", "a", 2), Some(Place::Held));
-        assert_eq!(output.place("d", "a", 0), Some(Place::Learnt));
+        let place = |output: &Output, id: &str, held| output.place("d", id, &format!("What of {id}?"), held);
+        assert_eq!(place(&output, "a", 2), Some(Place::Held));
+        assert_eq!(place(&output, "a", 0), Some(Place::Learnt));
         output.append(&sample("a", 0), Place::Held).unwrap();
         output.append(&sample("b", 0), Place::Learnt).unwrap();
         // More are wanted now than when b was learnt.
-        assert_eq!(output.place("d", "b", 2), Some(Place::Learnt));
-        assert_eq!(output.place("d", "c", 2), Some(Place::Held));
-        assert_eq!(output.place("d", "a", 2), Some(Place::Held));
-        assert_eq!(output.place("d", "a", 1), None);
+        assert_eq!(place(&output, "b", 2), Some(Place::Learnt));
+        assert_eq!(place(&output, "c", 2), Some(Place::Held));
+        assert_eq!(place(&output, "a", 2), Some(Place::Held));
+        assert_eq!(place(&output, "a", 1), None);
         drop(output);
 
         let output = Output::open(&out, &held, &facts(1)).unwrap();
-        assert_eq!((output.place("d", "a", 1), output.place("d", "b", 9)), (None, Some(Place::Learnt)));
+        assert_eq!((place(&output, "a", 1), place(&output, "b", 9)), (None, Some(Place::Learnt)));
         drop(output);
         Writer::open(&out).unwrap().append(&sample("a", 1)).unwrap();
         let error = Output::open(&out, &held, &facts(1)).unwrap_err().to_string();
         assert!(error.contains("question a of d"), "{error}");
+    }
+
+    #[test]
+    fn the_same_words_are_not_learnt_and_held_out_whatever_the_data_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, held) = (dir.path().join("samples.jsonl"), dir.path().join("held.jsonl"));
+        let mut output = Output::open(&out, &held, &facts(1)).unwrap();
+        output.append(&of("d", "a", "Who was Ann Lee?", 0), Place::Held).unwrap();
+        output.append(&of("d", "b", "Who was Bob Ray?", 0), Place::Learnt).unwrap();
+        drop(output);
+        // The same before and after a build was broken off.
+        let mut output = Output::open(&out, &held, &facts(1)).unwrap();
+        assert_eq!(output.place("e", "1", "who was ann lee", 0), None);
+        assert_eq!(output.place("e", "1", "Who was Ann Lee?", 1), Some(Place::Held));
+        assert_eq!(output.place("e", "2", "Who was Bob Ray ?", 1), Some(Place::Learnt));
+        assert_eq!(output.place("e", "3", "Who was Tom Lee?", 0), Some(Place::Learnt));
+        // One that is learnt gets none of its samples in words that are held out, and one that is held out none in words that
+        // are learnt.
+        assert_eq!(output.place("d", "b", "Who was Ann Lee?", 1), None);
+        assert_eq!(output.place("d", "a", "Who was Bob Ray?", 2), None);
+        output.append(&of("e", "1", "Who was Ann Lee?", 1), Place::Learnt).unwrap();
+        drop(output);
+        let error = Output::open(&out, &held, &facts(1)).unwrap_err().to_string();
+        assert!(error.contains("\"who was ann lee\" is asked in") && error.contains("held.jsonl"), "{error}");
     }
 }

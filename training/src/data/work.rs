@@ -7,7 +7,7 @@ use regex::Regex;
 use super::kin::NAME;
 use super::person::{Fact, nationality};
 use super::question::Document;
-use super::text::sentences;
+use super::text::{sentences, words};
 
 static FILM: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"\b(?:is|was) an? (?:upcoming )?(?:(\d{4}) )?([^.,;]{0,90}?)\bfilm\b").ok());
@@ -34,6 +34,16 @@ pub fn facts(document: &Document) -> Vec<Fact> {
     facts
 }
 
+/// Words before "film" with which a first sentence says something else: a song from a film, a director of films.
+const ELSE: &[&str] = &["about", "by", "for", "from", "in", "of", "on", "to"];
+
+/// Whether the first sentence of an article says that its subject is a film.
+pub fn is_film(document: &Document) -> bool {
+    let sentences = sentences(&document.text);
+    let found = sentences.first().and_then(|first| FILM.as_ref()?.captures(first));
+    found.is_some_and(|found| !words(&found[2]).iter().any(|word| ELSE.contains(&word.as_str())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +68,14 @@ mod tests {
         assert_eq!(told, []);
         let told = of("Low Tide is a lost film directed by Ann Lee, Bob Ray.");
         assert_eq!(told, []);
+    }
+
+    #[test]
+    fn films_are_told_from_what_belongs_to_them() {
+        let is = |text: &str| is_film(&Document { id: "x".into(), title: "X".into(), text: text.into() });
+        assert!(is("Low Tide is a 1932 Danish silent film directed by Ann Lee."));
+        assert!(!is("Low Tide is a novel by Ann Lee. It is a film too."));
+        assert!(!is("Low Tide is a song from the 1999 film High Tide.") && !is(""));
     }
 
     #[test]

@@ -366,6 +366,13 @@ mod tests {
     }
 
     #[test]
+    fn path_router_asks_as_often_as_in_its_papers_training() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
+        let policy = Recipe::open(path, &[]).unwrap().policy().unwrap();
+        assert_eq!(policy.budget.turns, 5);
+    }
+
+    #[test]
     fn a_teacher_is_checked_and_shares_the_bound_of_routes_and_reward() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
         let open = |set: &[&str]| Recipe::open(path, &set.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>());

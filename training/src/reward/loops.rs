@@ -12,6 +12,7 @@ use waymark_index::{Evidence, Hit, Mode, Passage, Path, TripleHit};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::evo_rag::EvoRag;
+use super::graphrag_r1::Attenuated;
 use super::tearag::{TeaRag, part};
 use super::{Beside, Likeness, Reward};
 use crate::data::script::{Author, Script};
@@ -58,7 +59,7 @@ impl Search for Shelf {
     }
 
     fn modes(&self) -> Vec<Mode> {
-        vec![Mode::Passage, Mode::Kag]
+        vec![Mode::Passage, Mode::Kag, Mode::Triples]
     }
 }
 
@@ -135,5 +136,22 @@ async fn evo_rag() {
         let sample = played("evo-rag", &turns).await;
         let parts = scored(&EvoRag::default(), &sample).parts;
         assert_eq!((parts["refusal"], parts["answer"]), (refusal, 0.0), "{between:?} {parts:?}");
+    }
+}
+
+#[tokio::test]
+async fn graphrag_r1() {
+    const ANSWER: &str = "c</think>\n<answer>red house</answer>";
+    const ASKS: &str = "<|begin_of_query|>the house<|end_of_query|>";
+    // One thought that a search interrupts, or one for each turn; then one that does not end, and no search at all.
+    for (turns, form) in [
+        (vec![format!("a {ASKS}"), ANSWER.to_owned()], 0.5),
+        (vec![format!("a</think>\n{ASKS}"), format!("<think>{ANSWER}")], 0.5),
+        (vec![format!("a {ASKS}"), format!("<think>{ANSWER}")], 0.0),
+        (vec![ANSWER.to_owned()], 0.0),
+    ] {
+        let sample = played("graphrag-r1", &turns.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let parts = scored(&Attenuated::default(), &sample).parts;
+        assert_eq!((parts["form"], parts["f1"]), (form, 1.0), "{}", sample.text);
     }
 }

@@ -55,7 +55,7 @@ fn overlap(solution: &str, gold: &str) -> f64 {
 }
 
 /// Whether the first so many of the tags occur equally often.
-fn answered(solution: &str, tags: usize) -> bool {
+pub(super) fn answered(solution: &str, tags: usize) -> bool {
     let mut counts = TAGS[..tags].iter().map(|tag| solution.matches(tag).count());
     let first = counts.next();
     counts.all(|count| Some(count) == first)
@@ -69,14 +69,18 @@ fn closed(solution: &str) -> bool {
 
 /// Whether there are Chinese characters outside documents.
 fn chinese(solution: &str) -> bool {
-    let mut rest = solution;
     let is_chinese = |text: &str| text.chars().any(|c| ('\u{4e00}'..='\u{9fff}').contains(&c));
+    outside(solution).into_iter().any(is_chinese)
+}
+
+/// What a solution says outside documents, in parts.
+pub(super) fn outside(solution: &str) -> Vec<&str> {
+    let (mut parts, mut rest) = (Vec::new(), solution);
     while let Some((before, after)) = rest.split_once(TAGS[2]) {
         let Some((_, left)) = after.split_once(TAGS[3]) else { break };
-        if is_chinese(before) {
-            return true;
-        }
+        parts.push(before);
         rest = left;
     }
-    is_chinese(rest)
+    parts.push(rest);
+    parts
 }

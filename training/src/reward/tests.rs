@@ -224,6 +224,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         question: String::new(),
         golds: Vec::new(),
         supporting: Vec::new(),
+        partly: false,
         dataset: String::new(),
         protocol: "routerag".to_owned(),
         seed: 0,

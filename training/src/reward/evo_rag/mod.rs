@@ -23,6 +23,10 @@ const LATE: f64 = 0.3;
 /// Of a refusal a language model is to say whether it is right (§3.2: ChatGPT-4o, on the evidence so far). Here evidence is
 /// enough once every supporting passage was found and none of those searches was withdrawn. An answer that had to be asked
 /// for after the last step counts for nothing.
+///
+/// Where the support of a question is not known, neither a search nor a refusal is right or wrong: their rewards are 0. Where
+/// only a part of it is known, a search that finds of that is paid; one that does not may have found the rest, and nothing tells
+/// when all of it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvoRag {
@@ -47,7 +51,7 @@ impl EvoRag {
             let mut own = Steps { step: -1.0, ..Steps::default() };
             match &act.action {
                 Action::Search(request) => {
-                    own.retrieval_bonus = if finds(sample, act.turn) { 1.0 } else { -1.0 };
+                    own.retrieval_bonus = finds(sample, act.turn).map_or(0.0, |finds| if finds { 1.0 } else { -1.0 });
                     let most = queries.iter().map(|query| likeness.cosine(query, &request.query)).reduce(f32::max);
                     own.overlap = most.map_or(0.0, |most| -f64::from(most));
                     let late = time as f64 >= LATE * self.steps as f64;
@@ -55,7 +59,9 @@ impl EvoRag {
                     queries.push(&request.query);
                 }
                 Action::Backtrack => own.backtrack = -1.0,
-                Action::Refuse { .. } => own.refusal = if is_enough(sample, act.turn) { -1.0 } else { 1.0 },
+                Action::Refuse { .. } => {
+                    own.refusal = is_enough(sample, act.turn).map_or(0.0, |enough| if enough { -1.0 } else { 1.0 });
+                }
                 Action::Answer { .. } | Action::Invalid => {}
             }
             rewards.push(own);
@@ -109,18 +115,24 @@ impl Reward for EvoRag {
     }
 }
 
-/// Whether the search of a turn found a supporting passage.
-fn finds(sample: &Sample, turn: usize) -> bool {
-    let mut found = sample.evidence.iter().filter(|found| found.turn == turn).flat_map(|found| &found.passages);
-    found.any(|(id, _)| sample.supporting.contains(id))
+/// Whether the whole support of the question is known.
+fn is_known(sample: &Sample) -> bool {
+    !sample.supporting.is_empty() && !sample.partly
 }
 
-/// Whether all that the question takes was found up to a turn, by searches that stood then.
-fn is_enough(sample: &Sample, turn: usize) -> bool {
+/// Whether the search of a turn found a supporting passage, where that can be told.
+fn finds(sample: &Sample, turn: usize) -> Option<bool> {
+    let mut found = sample.evidence.iter().filter(|found| found.turn == turn).flat_map(|found| &found.passages);
+    let finds = found.any(|(id, _)| sample.supporting.contains(id));
+    (finds || is_known(sample)).then_some(finds)
+}
+
+/// Whether all that the question takes was found up to a turn, by searches that stood then, where that can be told.
+fn is_enough(sample: &Sample, turn: usize) -> Option<bool> {
     let stands = |withdrawn: Option<usize>| withdrawn.is_none_or(|by| by > turn);
     let before = sample.evidence.iter().filter(|found| found.turn < turn && stands(found.withdrawn));
     let found: HashSet<&String> = before.flat_map(|found| &found.passages).map(|(id, _)| id).collect();
-    !sample.supporting.is_empty() && sample.supporting.iter().all(|id| found.contains(id))
+    is_known(sample).then(|| sample.supporting.iter().all(|id| found.contains(id)))
 }
 
 #[cfg(test)]

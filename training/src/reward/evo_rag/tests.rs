@@ -79,13 +79,30 @@ fn refusing_is_right_until_all_that_it_takes_was_found_and_stands() {
     let whole = sample(both, None);
     assert_eq!(last(&whole), -1.0);
     assert_eq!(last(&sample(&both[1..], None)), 1.0);
-    let mut withdrawn = whole.clone();
+    let mut withdrawn = whole;
     withdrawn.evidence[1].withdrawn = Some(3);
     assert_eq!(last(&withdrawn), 1.0);
     withdrawn.evidence[1].withdrawn = Some(4);
     assert_eq!(last(&withdrawn), -1.0);
-    let unknown = Sample { supporting: Vec::new(), ..whole };
-    assert_eq!(last(&unknown), 1.0);
+}
+
+#[test]
+fn nothing_is_right_or_wrong_where_support_is_not_known() {
+    let refuse = Action::Refuse { text: String::new() };
+    let turns: &[Turn<'_>] = &[(search("one"), &["a", "b"]), (search("two"), &["x"]), (refuse, &[])];
+    let whole = sample(turns, None);
+    let paid = |sample: &Sample| {
+        let found = rewards(sample);
+        [found[0].retrieval_bonus, found[1].retrieval_bonus, found[2].refusal]
+    };
+    assert_eq!(paid(&whole), [1.0, -1.0, -1.0]);
+    // What was found is found, whatever else there may be.
+    assert_eq!(paid(&Sample { partly: true, ..whole.clone() }), [1.0, 0.0, 0.0]);
+    let missing = Sample { partly: true, supporting: vec!["c".to_owned()], ..whole.clone() };
+    assert_eq!(paid(&missing), [0.0; 3]);
+    for partly in [false, true] {
+        assert_eq!(paid(&Sample { partly, supporting: Vec::new(), ..whole.clone() }), [0.0; 3]);
+    }
 }
 
 #[test]
