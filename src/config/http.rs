@@ -19,8 +19,8 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_DRAIN_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub drain_seconds: f64,
 
-    /// Seconds of silence after which a stream sends a comment to keep its connection open. `ask` and `bench serve` give a
-    /// server up that says nothing for 120.
+    /// Seconds of silence after which a stream sends a comment to keep its connection open. `ask` and `bench serve` give up
+    /// on a server that is silent for 120.
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
 

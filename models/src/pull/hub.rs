@@ -1,6 +1,7 @@
 //! Weights from the model hub, by the `hf-hub` crate, which resumes broken downloads.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,10 +56,16 @@ pub(super) fn pull(
     if store.is_complete() {
         return Ok(place(&store));
     }
-    let (hub, all) = Hub::open(&id.repo, "main", &store, options)?.pinned()?;
-    let names = match &id.file {
-        Some(file) => vec![file.clone()],
-        None => choose(&all).map_err(|reason| hub.failed(reason))?,
+    let hub = Hub::open(&id.repo, "main", &store, options)?;
+    let (hub, names) = match &id.file {
+        // One file is of one commit whatever the branch does.
+        Some(file) => (hub, vec![file.clone()]),
+        None => {
+            let (hub, all) = hub.pinned()?;
+            let names = choose(&all).map_err(|reason| hub.failed(reason))?;
+            clear(&store, &names)?;
+            (hub, names)
+        }
     };
     if let Some(name) = names.iter().find(|name| !is_plain(name)) {
         return Err(hub.failed(format!("{name:?} is not a path that can be stored")));
@@ -89,30 +96,49 @@ pub(super) fn fetch(
     Ok(())
 }
 
+/// Small files that belong to weights, where a repository has them.
+const SMALL: [&str; 11] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "modules.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "policy.toml",
+];
+/// The weights in one piece.
+const WHOLE: &str = "model.safetensors";
+/// What says in which piece each tensor is.
+const PIECES: &str = "model.safetensors.index.json";
+
+/// Removes what an attempt that broke off has left of another commit and this one does not have: it would be read with the
+/// rest. Pieces that no index names are not.
+fn clear(store: &Store, names: &[String]) -> Result<(), PullError> {
+    for name in SMALL.iter().chain(&[WHOLE, PIECES]).filter(|name| !names.iter().any(|kept| kept == *name)) {
+        let path = store.path(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(PullError::io(&path)(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// The files that weights consist of, out of all that a repository has.
 fn choose(all: &[String]) -> Result<Vec<String>, String> {
-    const SMALL: [&str; 11] = [
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "1_Pooling/config.json",
-        "sentence_bert_config.json",
-        "modules.json",
-        "adapter_config.json",
-        "adapter_model.safetensors",
-        "policy.toml",
-    ];
     let has = |name: &str| all.iter().any(|file| file == name);
     let mut files: Vec<String> = SMALL.iter().filter(|name| has(name)).map(|name| (*name).to_owned()).collect();
-    let sharded = has("model.safetensors.index.json");
+    let sharded = has(PIECES);
     let is_shard = |file: &str| file.starts_with("model-") && file.ends_with(".safetensors") && !file.contains('/');
     if sharded {
-        files.push("model.safetensors.index.json".to_owned());
+        files.push(PIECES.to_owned());
         files.extend(all.iter().filter(|file| is_shard(file)).cloned());
-    } else if has("model.safetensors") {
-        files.push("model.safetensors".to_owned());
+    } else if has(WHOLE) {
+        files.push(WHOLE.to_owned());
     } else if !has("adapter_model.safetensors") {
         let gguf: Vec<String> = all.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
         return match gguf.as_slice() {

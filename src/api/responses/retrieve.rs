@@ -51,7 +51,7 @@ pub(crate) async fn retrieve(
     let show = Show::read(&asked.include)?;
     let entry = state.responses.get(&id, &caller)?;
     if show.logprobs && !entry.has_logprobs() {
-        let message = "`include`: this response was created without log-probabilities: ask for them when it is created";
+        let message = "`include`: this response was created without log-probabilities: ask for them when creating one";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
     }
     if !asked.stream {

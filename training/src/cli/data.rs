@@ -30,6 +30,9 @@ use crate::hash;
 use crate::product;
 use crate::store;
 
+/// Counted on when the builder makes other lessons of the same recipe and data, so that no build goes on with them.
+const BUILDER: i64 = 2;
+
 /// Builds trajectories for the cold start.
 ///
 /// Training questions with known answers are played through the agent's own loop with real searches. The same command
@@ -135,6 +138,7 @@ impl Args {
     fn facts(&self, recipe: &Recipe) -> anyhow::Result<Table> {
         let mut facts = Table::new();
         facts.insert("trainer".into(), env!("CARGO_PKG_VERSION").into());
+        facts.insert("builder".into(), BUILDER.into());
         facts.insert("recipe".into(), Value::try_from(recipe).context("the recipe cannot be kept")?);
         let mut files = Table::new();
         for source in &recipe.sources {

@@ -96,10 +96,7 @@ pub fn from_parts(question: &Question, corpus: &Corpus) -> Result<Lesson, Refusa
         let hop = match text.split_once(">>") {
             Some((subject, name)) => match relation(name) {
                 Some(known) => hop(known, subject.trim(), answer, sources.clone()),
-                None => {
-                    let text = format!("the {} of {}", name.trim(), subject.trim());
-                    Hop { subject: subject.trim().to_owned(), ..asked(&text, answer, sources.clone()) }
-                }
+                None => asked(&format!("the {} of {}", name.trim(), subject.trim()), answer, sources.clone()),
             },
             None => asked(text.trim(), answer, sources.clone()),
         };

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use regex::Regex;
+use regex::{Captures, Regex};
 
 use super::kin::NAME;
 use super::person::{Fact, nationality};
@@ -23,7 +23,7 @@ pub fn facts(document: &Document) -> Vec<Fact> {
     let Some(first) = sentences.first() else { return Vec::new() };
     let fact = |relation, object: &str| Fact { relation, objects: vec![object.to_owned()] };
     let mut facts = Vec::new();
-    if let Some(film) = FILM.as_ref().and_then(|pattern| pattern.captures(first)) {
+    if let Some(film) = film(first) {
         facts.extend(film.get(1).map(|year| fact("publication date", year.as_str())));
         facts.extend(nationality(&film[2]).map(|name| fact("country of origin", name)));
         let told = sentences.iter().take(2).find_map(|sentence| DIRECTED.as_ref()?.captures(sentence));
@@ -35,13 +35,22 @@ pub fn facts(document: &Document) -> Vec<Fact> {
 }
 
 /// Words before "film" with which a first sentence says something else: a song from a film, a director of films.
-const ELSE: &[&str] = &["about", "by", "for", "from", "in", "of", "on", "to"];
+const BEFORE: &[&str] = &["about", "by", "for", "from", "in", "of", "on", "to"];
+/// Words behind it, likewise.
+const BEHIND: &[&str] =
+    &["actor", "actress", "critic", "director", "festival", "producer", "score", "series", "soundtrack"];
+
+/// What a first sentence says of its subject, where that is a film: the year and what stands before "film".
+fn film(first: &str) -> Option<Captures<'_>> {
+    let found = FILM.as_ref()?.captures(first)?;
+    let behind = words(&first[found.get(0)?.end()..]);
+    let other = behind.first().is_some_and(|word| BEHIND.contains(&word.as_str()));
+    (!other && !words(&found[2]).iter().any(|word| BEFORE.contains(&word.as_str()))).then_some(found)
+}
 
 /// Whether the first sentence of an article says that its subject is a film.
 pub fn is_film(document: &Document) -> bool {
-    let sentences = sentences(&document.text);
-    let found = sentences.first().and_then(|first| FILM.as_ref()?.captures(first));
-    found.is_some_and(|found| !words(&found[2]).iter().any(|word| ELSE.contains(&word.as_str())))
+    sentences(&document.text).first().is_some_and(|first| film(first).is_some())
 }
 
 #[cfg(test)]
@@ -76,6 +85,9 @@ mod tests {
         assert!(is("Low Tide is a 1932 Danish silent film directed by Ann Lee."));
         assert!(!is("Low Tide is a novel by Ann Lee. It is a film too."));
         assert!(!is("Low Tide is a song from the 1999 film High Tide.") && !is(""));
+        assert!(!is("Low Tide is a film festival in Denmark.") && !is("Bob Ray is a Danish film director."));
+        let song = of("Low Tide is a song by Ann Lee from the 1999 film High Tide directed by Bob Ray.");
+        assert_eq!(song, [("performer", "Ann Lee".to_owned())]);
     }
 
     #[test]

@@ -61,14 +61,15 @@ impl Card {
         Ok(Ceilings { bandwidth, operations })
     }
 
-    /// Fills two matrices at the beginning of `region` with normal numbers, as weights are: of equal ones hardly a bit
-    /// changes from one to the next, so that a product of them draws less power and runs faster than any real one.
+    /// Fills `region` with normal numbers, as weights are: of equal ones hardly a bit changes from one to the next, so that a
+    /// product of them draws less power and runs faster than any real one.
     fn scatter(&self, region: &Region) -> Result<(), CudaError> {
+        const ALL: usize = COPIED / size_of::<bf16>();
         let span = |at: usize, len: usize| -> Span<bf16> { region.span(Place::new(at * size_of::<bf16>(), len)) };
         self.upload(&normals(SEED, 1.0, SCATTERED), span(0, SCATTERED))?;
         let mut filled = SCATTERED;
-        while filled < 2 * SIDE * SIDE {
-            let len = filled.min(2 * SIDE * SIDE - filled);
+        while filled < ALL {
+            let len = filled.min(ALL - filled);
             self.copy(span(0, len), span(filled, len))?;
             filled += len;
         }
