@@ -50,10 +50,7 @@ impl Machine {
 
     /// The recipe's base model, of which nothing is loaded yet.
     pub(super) fn open(&self, recipe: &Recipe) -> anyhow::Result<Opened> {
-        let (checkpoint, path) = assembly::checkpoint(&recipe.base, self.host.cache.clone())?;
-        let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
-        ensure!(flaw.is_none(), flaw.unwrap_or_default());
-        Ok(Opened { checkpoint, path })
+        Opened::new(recipe, &self.host)
     }
 
     /// What `work` takes of the card that learns, which has it; nothing on the processor. In a dry run no card is asked
@@ -91,9 +88,15 @@ impl Machine {
         let other = planned.map_or(0, |planned| planned.need.bytes() - planned.need.learner());
         let own = |limit: usize| limit.saturating_sub(other);
         learner.set_limit(self.memory.map(|size| own(size.0)));
-        let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
-        Ok((learner, Base { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }))
+        Ok((learner, Base::new(checkpoint, path)))
     }
+}
+
+/// What a recipe learns, where nothing is computed with it.
+pub(super) fn on_processor(recipe: &Recipe, host: &Host) -> anyhow::Result<(Learner, Base)> {
+    let Opened { checkpoint, path } = Opened::new(recipe, host)?;
+    let learner = Learner::load_with(&checkpoint.weights, host.team(), &recipe.tune(), recipe.arithmetic)?;
+    Ok((learner, Base::new(checkpoint, path)))
 }
 
 /// What card `ordinal` says of itself.
@@ -142,6 +145,15 @@ pub(super) struct Opened {
     path: PathBuf,
 }
 
+impl Opened {
+    fn new(recipe: &Recipe, host: &Host) -> anyhow::Result<Self> {
+        let (checkpoint, path) = assembly::checkpoint(&recipe.base, host.cache.clone())?;
+        let flaw = product::flaw(&path).filter(|_| recipe.adapter.is_none());
+        ensure!(flaw.is_none(), flaw.unwrap_or_default());
+        Ok(Self { checkpoint, path })
+    }
+}
+
 /// A base model, as runs are known by it.
 #[derive(Debug)]
 pub(super) struct Base {
@@ -153,6 +165,13 @@ pub(super) struct Base {
     pub(super) id: String,
     /// What its vocabulary is known by.
     pub(super) vocabulary: String,
+}
+
+impl Base {
+    fn new(checkpoint: Checkpoint, path: PathBuf) -> Self {
+        let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
+        Self { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod asked;
 mod bar;
+mod blend;
 mod card;
 mod data;
 mod dpo;
@@ -44,6 +45,7 @@ The way to a policy:
              --questions questions.jsonl --index corpus.index --out runs/stage1
   train dpo  --help                               or learn from preferences instead: TeaRAG, EVO-RAG
   train rollout --help; train keep --help         or imitate what it gets right by itself
+  train blend --help                              or go a part of the way from one policy to another
   train eval --policy runs/stage1/policy --questions eval.jsonl --index corpus.index
   train show runs/stage1/samples.jsonl            read a trajectory
   waymark serve --policy runs/stage1/policy --index corpus.index
@@ -59,6 +61,7 @@ enum Command {
     Dpo(dpo::Args),
     Rollout(rollout::Args),
     Keep(keep::Args),
+    Blend(blend::Args),
     Eval(eval::Args),
     Report(report::Args),
     Show(show::Args),
@@ -78,6 +81,7 @@ impl Cli {
             Command::Dpo(args) => args.run(log),
             Command::Rollout(args) => args.run(log),
             Command::Keep(args) => args.run(),
+            Command::Blend(args) => args.run(),
             Command::Eval(args) => args.run(log),
             Command::Report(args) => args.run(),
             Command::Show(args) => args.run(log),

@@ -21,7 +21,7 @@ const WHOLE: &str = "model";
 /// How a policy was trained: what `[training]` of its file says.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
-    /// The command: `sft`, `grpo` or `dpo`.
+    /// The command: `sft`, `grpo`, `dpo` or `blend`.
     pub kind: &'static str,
     /// Steps that lie behind these values.
     pub step: u64,

@@ -1,0 +1,98 @@
+//! `train blend` from the command line: between two adapters, and between all weights of two models.
+#![allow(clippy::unwrap_used)]
+
+mod small;
+mod words;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use safetensors::SafeTensors;
+use words::{done, told};
+
+const RECIPE: &str = r#"
+name = "tiny"
+base = "BASE"
+seed = 3
+[policy]
+protocol = "plain"
+[policy.budget]
+turn_tokens = 6
+sampled_tokens = 6
+[grpo]
+learning_rate = 3e-2
+schedule = "constant"
+warmup = 0.0
+questions = 2
+group = 2
+mini_batch = 4
+micro_batch = 4
+pack_tokens = 400
+sampling = { temperature = 1.0 }
+concurrent = 2
+validation = 1
+validate_every = 0
+save_every = 1
+keep_last = 2
+[grpo.loss]
+kl = 0.0
+entropy = 1.0
+[[grpo.stages]]
+steps = 2
+reward = "exact_match"
+"#;
+const ADAPTER: &str = r#"
+[adapter]
+rank = 4
+alpha = 8.0
+targets = ["q_proj", "v_proj", "down_proj"]
+seed = 1
+"#;
+
+fn blend(dir: &Path, share: &str, out: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+    command.args(["blend", "--threads", "1", "--recipe", "recipe.toml", "--from", "one", "--to", "other"]);
+    command.args(["--share", share, "--out", out]).args(more).current_dir(dir);
+    command
+}
+
+/// All numbers of a file, by the tensors' names.
+fn numbers(path: &Path) -> Vec<(String, Vec<f32>)> {
+    let bytes = fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let read = |data: &[u8]| data.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+    let mut all: Vec<_> = file.iter().map(|(name, view)| (name.to_owned(), read(view.data()))).collect();
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    all
+}
+
+#[test]
+fn a_policy_lies_as_far_between_two_others_as_it_is_asked_to() {
+    for (recipe, file) in
+        [(format!("{RECIPE}{ADAPTER}"), "adapter_model.safetensors"), (RECIPE.to_owned(), "model/model.safetensors")]
+    {
+        let question = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"no word\"]}}\n");
+        let temp = words::ready(&recipe, (3..13).map(question));
+        let dir = temp.path();
+        done(words::train("grpo", dir, "one", &[]));
+        done(words::train("grpo", dir, "other", &["--set", "seed=4", "--init", "one"]));
+        assert!(done(blend(dir, "0.25", "between", &["--dry-run"])).contains("apart") && !dir.join("between").exists());
+        for (share, out) in [("0", "first"), ("0.25", "between"), ("1", "last")] {
+            assert!(done(blend(dir, share, out, &[])).contains(out));
+        }
+        let [one, other] = ["one", "other"].map(|run| numbers(&dir.join(run).join("policy").join(file)));
+        let [first, between, last] = ["first", "between", "last"].map(|out| numbers(&dir.join(out).join(file)));
+        assert_ne!(one, other);
+        assert!(first == one && last == other, "both ends are what they were");
+        for (((name, one), (_, other)), (_, between)) in one.iter().zip(&other).zip(&between) {
+            for ((one, other), between) in one.iter().zip(other).zip(between) {
+                assert!((0.75 * one + 0.25 * other - between).abs() < 1e-6, "{name}: {one} {other} {between}");
+            }
+        }
+        let record = fs::read_to_string(dir.join("between/policy.toml")).unwrap();
+        assert!(record.contains("kind = \"blend\"") && record.contains("share = 0.25"), "{record}");
+        let again = blend(dir, "0.5", "between", &[]).output().unwrap();
+        assert!(!again.status.success() && told(&again).contains("between: it is there already"), "{}", told(&again));
+    }
+}
