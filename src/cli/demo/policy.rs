@@ -8,7 +8,7 @@ use waymark_models::folder::Draft;
 
 macro_rules! file {
     ($name:literal) => {
-        ($name, include_bytes!(concat!("../../../models/policies/routerag-smollm2-135m/stage2/", $name)))
+        ($name, include_bytes!(concat!("../../../models/policies/routerag-smollm2-135m/stage1/", $name)))
     };
 }
 

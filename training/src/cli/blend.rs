@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
     /// How far it goes, from 0 to 1.
     #[arg(long, value_name = "SHARE", value_parser = share)]
-    share: f32,
+    share: f64,
 
     /// Where the policy is written.
     #[arg(long, value_name = "DIR")]
@@ -59,10 +59,10 @@ impl Args {
         if self.asked.dry_run {
             return Ok(writeln!(io::stdout(), "apart      {far:.3e} in the mean, of {} numbers", from.len())?);
         }
-        let values = between(&from, learner.values(), self.share);
+        let values = between(&from, learner.values(), self.share as f32);
         learner.set_values(&values)?;
         let data = [(&self.from, first), (&self.to, second)].map(|(dir, hash)| (dir.display().to_string(), hash));
-        let row = Row::new(0, "blend", 0.0).with("share", f64::from(self.share)).with("apart", far);
+        let row = Row::new(0, "blend", 0.0).with("share", self.share).with("apart", far);
         let record = Record { kind: "blend", data: data.to_vec(), before, rows: vec![row], ..Record::default() };
         product::write(&self.out, &learner, &recipe, &record, &base.path)?;
         Ok(writeln!(io::stdout(), "{}", self.out.display())?)
@@ -81,8 +81,8 @@ fn apart(from: &[f32], to: &[f32]) -> f64 {
 }
 
 /// A share from 0 to 1.
-fn share(text: &str) -> Result<f32, String> {
-    let share: f32 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is from 0 to 1".to_owned()) }
 }
 
