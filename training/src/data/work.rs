@@ -14,7 +14,7 @@ static FILM: LazyLock<Option<Regex>> =
 static DIRECTED: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(&format!(r"\bdirected (?:and \w+ )?by {NAME}((?:,| and|, and) [A-Z])?")).ok());
 static SONG: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(&format!(r"\b(?:song|single) (?:recorded |performed |released )?by (?:(?:the )?(?:[A-Z][a-z]+n|[A-Z][a-z]+ish) )?(?:[a-z&]+ ){{0,8}}{NAME}")).ok()
+    Regex::new(&format!(r"\b(?:song|single) (?:recorded |performed |released )?by (?:(?:the )?[A-Z][a-z]+(?:n|ish) (?:[a-z&]+ ){{1,8}}|(?:[a-z&]+ ){{0,8}}){NAME}")).ok()
 });
 
 /// What an article says of its subject, where that is a film or a song.
@@ -95,5 +95,8 @@ mod tests {
         let told = of("\"Low Tide\" is a song by American gospel singer CeCe Winans, released in 2017.");
         assert_eq!(told, [("performer", "CeCe Winans".to_owned())]);
         assert_eq!(of("Low Tide is a song."), []);
+        // No nationality: who performs is called so.
+        assert_eq!(of("Low Tide is a song by John Ray."), [("performer", "John Ray".to_owned())]);
+        assert_eq!(of("Low Tide is a song by the Danish band Rays."), [("performer", "Rays".to_owned())]);
     }
 }
