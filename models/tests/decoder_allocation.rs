@@ -1,34 +1,12 @@
 //! A step like the one before takes no memory from the system.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod counting;
 mod fixture;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use counting::counted;
 use fixture::{decoder_in, path, table};
 use waymark_models::{Arithmetic, ForwardBatch, Logits, Want};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn warm_steps_do_not_allocate() {
@@ -46,7 +24,7 @@ fn measure(arithmetic: Arithmetic) {
     let prompt: Vec<u32> = (0..40).collect();
     let mut counts = Vec::new();
     for round in 0..3 {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = counted().calls;
         for position in (0..120).step_by(40) {
             batch.clear();
             for (row, table) in tables.iter().enumerate() {
@@ -56,7 +34,7 @@ fn measure(arithmetic: Arithmetic) {
             }
             decoder.forward(&batch, &mut kv, &mut logits).unwrap();
         }
-        counts.push(ALLOCATIONS.load(Ordering::Relaxed) - before);
+        counts.push(counted().calls - before);
         assert!(round == 0 || counts[round] == 0, "allocations per round in {arithmetic}: {counts:?}");
     }
 }

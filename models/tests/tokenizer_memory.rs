@@ -1,33 +1,10 @@
 //! What encoding leaves behind is bounded, whatever the texts.
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod counting;
 
+use counting::counted;
 use waymark_models::tokenizer::{Specials, Tokenizer};
-
-struct Counting;
-
-/// Bytes that are allocated and not freed.
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// A tokenizer of the Qwen 2 family, from the fixture.
 fn tokenizer() -> Tokenizer {
@@ -53,7 +30,7 @@ fn word(number: usize, letters: usize) -> String {
 #[test]
 fn words_that_are_never_seen_again_are_not_kept() {
     // One test: allocations are counted for the whole process.
-    let live = || LIVE.load(Ordering::Relaxed);
+    let live = || counted().live;
     // Usual words, and about the longest that the library remembers.
     for (letters, most) in [(8, 1 << 20), (240, 12 << 20)] {
         // A new one remembers nothing yet.

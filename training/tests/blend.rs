@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod small;
+mod unsure;
 mod words;
 
 use std::fs;
@@ -9,46 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use safetensors::SafeTensors;
+use unsure::{ADAPTER, RECIPE, ready};
 use words::{done, told};
-
-const RECIPE: &str = r#"
-name = "tiny"
-base = "BASE"
-seed = 3
-[policy]
-protocol = "plain"
-[policy.budget]
-turn_tokens = 6
-sampled_tokens = 6
-[grpo]
-learning_rate = 3e-2
-schedule = "constant"
-warmup = 0.0
-questions = 2
-group = 2
-mini_batch = 4
-micro_batch = 4
-pack_tokens = 400
-sampling = { temperature = 1.0 }
-concurrent = 2
-validation = 1
-validate_every = 0
-save_every = 1
-keep_last = 2
-[grpo.loss]
-kl = 0.0
-entropy = 1.0
-[[grpo.stages]]
-steps = 2
-reward = "exact_match"
-"#;
-const ADAPTER: &str = r#"
-[adapter]
-rank = 4
-alpha = 8.0
-targets = ["q_proj", "v_proj", "down_proj"]
-seed = 1
-"#;
 
 fn blend(dir: &Path, share: &str, out: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -72,8 +35,7 @@ fn a_policy_lies_as_far_between_two_others_as_it_is_asked_to() {
     for (recipe, file) in
         [(format!("{RECIPE}{ADAPTER}"), "adapter_model.safetensors"), (RECIPE.to_owned(), "model/model.safetensors")]
     {
-        let question = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"no word\"]}}\n");
-        let temp = words::ready(&recipe, (3..13).map(question));
+        let temp = ready(&recipe);
         let dir = temp.path();
         done(words::train("grpo", dir, "one", &[]));
         done(words::train("grpo", dir, "other", &["--set", "seed=4", "--init", "one"]));

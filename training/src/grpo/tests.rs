@@ -67,32 +67,58 @@ async fn run(weights: &Weights, dir: &Path, settings: &Grpo, stop: impl FnMut(&R
 
 /// Trains what `learner` learns, from its values on.
 async fn run_with(
-    mut learner: Learner,
+    learner: Learner,
     weights: &Weights,
     dir: &Path,
     settings: &Grpo,
-    mut stop: impl FnMut(&Row) -> bool + Send,
+    stop: impl FnMut(&Row) -> bool + Send,
 ) -> Vec<f32> {
     let runtime = engine(weights);
     let (field, policy) = tiny::bandit(&runtime);
     let reference = learner.values().to_vec();
-    let exchange = tempfile::tempdir().unwrap();
-    let campaign = Campaign {
-        settings,
-        seed: 11,
-        goals: &["grpo1", "grpo2"].map(goal),
-        behind: 0,
-        whole: 12,
-        fields: &[field],
-        policy: &policy,
-        engine: &runtime.engine,
-        reference: &reference,
-        exchange: exchange.path().join("adapter"),
-    };
-    let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
-    let mut watch = |row: &Row| if stop(row) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    campaign.train(&mut learner, &mut ledger, &mut watch).await.unwrap();
-    learner.values().to_vec()
+    let goals = ["grpo1", "grpo2"].map(goal);
+    let house =
+        House { fields: &[field], policy: &policy, engine: &runtime.engine, goals: &goals, reference: &reference };
+    house.train(learner, dir, settings, stop).await
+}
+
+/// Where a policy learns.
+struct House<'a> {
+    fields: &'a [Field],
+    policy: &'a Policy,
+    engine: &'a Engine,
+    goals: &'a [Goal],
+    reference: &'a [f32],
+}
+
+impl House<'_> {
+    /// Trains what `learner` learns in `dir`; breaks off after each row that `stop` says.
+    async fn train(
+        &self,
+        mut learner: Learner,
+        dir: &Path,
+        settings: &Grpo,
+        mut stop: impl FnMut(&Row) -> bool + Send,
+    ) -> Vec<f32> {
+        let Self { fields, policy, engine, goals, reference } = *self;
+        let exchange = tempfile::tempdir().unwrap();
+        let campaign = Campaign {
+            settings,
+            seed: 11,
+            goals,
+            behind: 0,
+            whole: 12,
+            fields,
+            policy,
+            engine,
+            reference,
+            exchange: exchange.path().join("adapter"),
+        };
+        let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
+        let mut watch = |row: &Row| if stop(row) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        campaign.train(&mut learner, &mut ledger, &mut watch).await.unwrap();
+        learner.values().to_vec()
+    }
 }
 
 fn numbers(dir: &Path, name: &str) -> Vec<f64> {
@@ -276,7 +302,7 @@ async fn taught(
     dir: &Path,
     settings: &Grpo,
     reward: fn() -> Box<dyn Reward>,
-    mut stop: impl FnMut(&Row) -> bool + Send,
+    stop: impl FnMut(&Row) -> bool + Send,
 ) -> Vec<f32> {
     let runtime = engine(weights);
     let policy = answering();
@@ -289,24 +315,11 @@ async fn taught(
     let mut learner = tiny::learner(weights);
     let reference = learner.values().to_vec();
     tiny::nudge(&mut learner);
-    let exchange = tempfile::tempdir().unwrap();
     let goal = |phase| Goal { reward: Judge::new(reward(), Arc::new(Embedding::Mock)), ..goal(phase) };
-    let campaign = Campaign {
-        settings,
-        seed: 11,
-        goals: &["grpo1", "grpo2"].map(goal),
-        behind: 0,
-        whole: 12,
-        fields: &[field],
-        policy: &policy,
-        engine: &runtime.engine,
-        reference: &reference,
-        exchange: exchange.path().join("adapter"),
-    };
-    let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
-    let mut watch = |row: &Row| if stop(row) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    campaign.train(&mut learner, &mut ledger, &mut watch).await.unwrap();
-    learner.values().to_vec()
+    let goals = ["grpo1", "grpo2"].map(goal);
+    let house =
+        House { fields: &[field], policy: &policy, engine: &runtime.engine, goals: &goals, reference: &reference };
+    house.train(learner, dir, settings, stop).await
 }
 
 /// Also where all of a group have earned the same, and flat groups are left out.
