@@ -16,6 +16,7 @@ use crate::store;
 ///
 /// Kept are those whose own answer is a gold one, whose turns all did what they were to do, and that made no search twice.
 /// What an earlier policy finds out by chance, the next one does more often: `train sft` learns them as it learns any other.
+/// With --wrong the answer need not be a gold one: a policy that goes round in circles learns to come to an end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -38,6 +39,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "1-8", value_parser = range)]
     searches: RangeInclusive<usize>,
 
+    /// Also those that are wrong, as long as the policy gave and closed the answer itself. Of a question's trajectories
+    /// the right ones go first.
+    #[arg(long)]
+    wrong: bool,
+
+    /// Only of questions of which another trajectory would not have been kept, however often it searched.
+    #[arg(long)]
+    contested: bool,
+
     /// Trajectories of one question at most.
     #[arg(long, value_name = "N", default_value_t = 2)]
     per_question: usize,
@@ -57,12 +67,19 @@ impl Args {
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
         let (least, most) = (*self.searches.start(), *self.searches.end());
-        let sieve = Sieve { searches: self.searches, per_question: self.per_question, seed: self.seed };
+        let sieve = Sieve {
+            searches: self.searches,
+            wrong: self.wrong,
+            contested: self.contested,
+            per_question: self.per_question,
+            seed: self.seed,
+        };
         let kept = sieve.keep(&samples);
+        let (total, end) = (samples.len(), if self.wrong { "came to an end" } else { "was right" });
+        let among = if self.contested { ", of a question of which another was not" } else { "" };
         ensure!(
             !kept.is_empty(),
-            "of {} trajectories none was right by itself with {least} to {most} searches (--searches)",
-            samples.len()
+            "of {total} trajectories none {end} by itself with {least} to {most} searches (--searches){among}"
         );
         durable::write_with(&self.out, |file| {
             kept.iter().try_for_each(|&at| {

@@ -29,7 +29,7 @@ pub fn last_answer(reply: &str) -> Option<&str> {
 /// The last answer of a trajectory, where the policy gave and closed it by itself. One that was asked for when the turns were
 /// used up earns nothing in the references, whose loops end there without one: where it is paid, policies learn to search
 /// until they are asked. Where a protocol has no tags for answers (TeaRAG, plain), it is the one that the loop took.
-pub(super) fn given(sample: &Sample) -> Option<&str> {
+pub(crate) fn given(sample: &Sample) -> Option<&str> {
     let tagged = sample.text.contains("<answer>");
     let answer = if tagged { last_answer(&sample.text) } else { sample.answer.as_deref() };
     answer.filter(|_| !sample.is_forced())
