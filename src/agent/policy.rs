@@ -320,6 +320,22 @@ mod tests {
     }
 
     #[test]
+    fn the_docs_have_every_field() {
+        let text = include_str!("../../docs/policy.md");
+        let file = text.split("```toml").nth(1).unwrap().split("```").next().unwrap();
+        let (written, policy) = (file.parse::<toml::Table>().unwrap(), parse(file).unwrap());
+        let fields = |part: &str| written[part].as_table().unwrap().keys().cloned().collect::<Vec<_>>();
+        let all = |whole: toml::Table| whole.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(fields("retrieval"), all(toml::Table::try_from(policy.retrieval).unwrap()));
+        assert_eq!(fields("budget"), all(toml::Table::try_from(policy.budget).unwrap()));
+        assert_eq!(fields("sampling"), all(toml::Table::try_from(policy.sampling).unwrap()));
+        for (part, fields) in ["retrieval", "budget", "sampling"].map(|part| (part, fields(part))) {
+            let told = text.split(&format!("## `[{part}]`")).nth(1).unwrap().split("\n## ").next().unwrap();
+            fields.iter().for_each(|field| assert!(told.contains(&format!("| `{field}` |")), "{part}.{field}"));
+        }
+    }
+
+    #[test]
     fn a_whole_file_is_read() {
         let policy = parse(
             r#"

@@ -11,7 +11,10 @@ use super::triples::variable;
 use super::{cache, logging, progress};
 use crate::config::LogFormat;
 
-/// Fetches weights, checks their sha256, and prints where they are.
+/// Fetches weights, checks them, and prints where they are.
+///
+/// Files of the catalog are checked against its SHA-256, large ones of the model hub against what the hub says of them; of small
+/// ones it says nothing.
 ///
 /// A download that was broken off goes on where it stopped; one that is there already is not fetched again. As with other
 /// programs, `HF_TOKEN` holds the token that some repositories of the model hub want, and `HF_ENDPOINT` the address of a

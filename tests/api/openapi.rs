@@ -58,6 +58,9 @@ async fn the_server_shows_it() {
     ] {
         assert_eq!(most(schema, field), waymark::agent::MAX_K, "{schema}.{field}");
     }
+    for schema in ["ChatRequest", "CompletionRequest"] {
+        assert_eq!(most(schema, "repetition_penalty"), 10, "{schema}");
+    }
     // Chats tell a trace by their deltas, responses by events.
     let told = |schema: &str| json["components"]["schemas"][schema].to_string();
     assert!(told("RagNotes").contains("delta") && !told("RagNotes").contains("response.rag.step"));

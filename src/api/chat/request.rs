@@ -47,6 +47,7 @@ pub struct ChatRequest {
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,
     /// Divides the logits of tokens seen before in the turn, or in the span that a guided policy is at. Not in OpenAI's interface.
+    #[schema(minimum = 0.01, maximum = 10)]
     pub repetition_penalty: Option<f32>,
     /// Lowers tokens by how often they were sampled in the turn, or in the span that a guided policy is at.
     #[schema(minimum = -2, maximum = 2)]
