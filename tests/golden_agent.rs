@@ -306,7 +306,11 @@ async fn check(
     assert_eq!(trajectory.text, golden.final_response, "{what}");
     assert_eq!(segments(&trajectory, &runtime), golden.segments_text_trainmask, "{what}");
     assert_eq!(trajectory.rounds() + 1, golden.turns_stats, "{what}: turns");
-    assert_eq!(trajectory.answer.is_none(), golden.still_active, "{what}: active");
+    assert_eq!(!trajectory.actions.last().unwrap().action.ends(), golden.still_active, "{what}: active");
+    // One that is cut away with the end of the response is none.
+    if !golden.final_response.contains("</answer>") {
+        assert_eq!(trajectory.answer, None, "{what}: answer");
+    }
     assert_eq!(trajectory.valid_actions(), golden.valid_action, "{what}: actions");
     assert_eq!(trajectory.searches_asked(), golden.valid_search, "{what}: searches");
     assert_eq!(script.generations(), golden.generations_made, "{what}: generations");

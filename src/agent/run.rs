@@ -382,22 +382,27 @@ impl<S: Source> Run<S> {
     }
 
     async fn finish(&mut self, end: End) -> Result<Trajectory, AgentError> {
+        let End { reason, mut answer } = end;
         if self.policy.variant.cuts() {
             let kept = self.policy.protocol.response_tokens(self.settings.budget.context_tokens);
-            self.tokens.truncate(self.prompt_tokens.saturating_add(kept));
+            let most = self.prompt_tokens.saturating_add(kept);
+            if self.tokens.len() > most {
+                // An answer ends the sequence, so it goes first.
+                self.tokens.truncate(most);
+                answer = None;
+            }
         }
-        let (reason, answer) = (end.reason, end.answer.clone());
         let (usage, turns, searches) = (self.close(), self.actions.len(), self.evidence.len());
         let citations = match &answer {
             Some(answer) if self.settings.cites => cited(answer.clone(), self.passages()).await?,
             _ => Vec::new(),
         };
-        self.tell(Event::Finished { reason, answer, usage, turns, searches, citations }).await?;
+        let told = answer.clone();
+        self.tell(Event::Finished { reason, answer: told, usage, turns, searches, citations }).await?;
         // It has ended as it should: nobody is to get what is left of it.
         self.remains = None;
         let Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings } = self.written();
-        let (answer, finish) = (end.answer, end.reason);
-        Ok(Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings })
+        Ok(Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish: reason, usage, timings })
     }
 
     /// What was found and not withdrawn, in the order in which it was.

@@ -21,7 +21,7 @@ pub struct Trajectory {
     pub actions: Vec<Acted>,
     /// What each search found, in order.
     pub evidence: Vec<Found>,
-    /// The answer, if there is one.
+    /// The answer, if there is one; none where the training variant has cut it away with the end of a long sequence.
     pub answer: Option<String>,
     /// Why it ended.
     pub finish: Reason,
