@@ -35,7 +35,7 @@ pub(super) struct Run<S: Source> {
     pub(super) tokens: Vec<Token>,
     prompt_tokens: usize,
     pub(super) turn: usize,
-    /// Tokens sampled so far.
+    /// Tokens sampled so far; in the training variant, of those that its turns keep.
     pub(super) sampled: usize,
     /// Generations begun so far, each with a random sequence of its own.
     pub(super) generations: u64,
@@ -169,6 +169,12 @@ impl<S: Source> Run<S> {
             Ok(room) => self.write(&mut reader, room, last).await?,
             Err(_) => Ended::Length,
         };
+        let cuts = self.policy.variant.cuts();
+        if cuts {
+            // What is cut off takes nothing of the budget, so it goes before anybody looks at what is left of that.
+            self.tell_all(reader.finish()).await?;
+            self.recut(start, reader.text())?;
+        }
         let action = self.action(&reader);
         let unanswered = !action.ends();
         let over = self.is_over(&action, &reader);
@@ -182,10 +188,8 @@ impl<S: Source> Run<S> {
         if closing && unanswered && ended != Ended::Time && self.policy.variant.serves() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
         }
-        let rest = reader.finish();
-        self.tell_all(rest).await?;
-        if self.policy.variant.cuts() {
-            self.recut(start, reader.text())?;
+        if !cuts {
+            self.tell_all(reader.finish()).await?;
         }
         Ok((reader, ended, starved.is_some()))
     }

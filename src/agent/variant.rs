@@ -10,6 +10,7 @@ use super::protocol::Reading;
 /// |---|---|---|---|
 /// | a turn ends | with the token that completes a closing tag | the same | at its length or an end-of-sequence token; its text is then cut after the tag and encoded again |
 /// | sampled ids | kept, always | kept | kept where the new encoding agrees |
+/// | counts against the episode's tokens | what is sampled | the same | what is kept of it |
 /// | an end-of-sequence token | ends the turn and stays in the sequence | the same | vanishes |
 /// | action | an answer once one is begun, else the first complete pair of tags | a search wherever there is one | the first complete pair of tags |
 /// | a search in another form than the reference's | made, where it is clear what is meant | refused | refused |
