@@ -4,7 +4,7 @@ use waymark_index::{Hit, Mode, TripleHit};
 
 use super::event::{Reason, Usage};
 use super::protocol::Action;
-use crate::engine::{Origin, Token};
+use crate::engine::Token;
 
 /// One run of the loop for one question.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,11 +118,6 @@ impl Trajectory {
     /// The tokens after the prompt.
     pub fn response(&self) -> &[Token] {
         &self.tokens[self.prompt_tokens..]
-    }
-
-    /// The tokens that training learns from: sampled by the policy, after the prompt.
-    pub fn loss_mask(&self) -> impl Iterator<Item = bool> + '_ {
-        self.tokens.iter().map(|token| token.origin == Origin::Policy && !token.forced)
     }
 
     /// Generations made.

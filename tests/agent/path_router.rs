@@ -27,7 +27,7 @@ async fn evidence_is_a_message_and_opens_the_next_thought() {
     assert_eq!(runtime.tokenizer.decode(&injected), BLOCK);
     let told = |event: &Event| matches!(event, Event::Observation { text, tokens, .. } if text == BLOCK && *tokens == injected.len());
     assert!(events.iter().any(told));
-    assert!(trajectory.tokens.iter().zip(trajectory.loss_mask()).all(|(t, learnt)| learnt == t.logprob.is_some()));
+    assert!(trajectory.tokens.iter().zip(own_mask(&trajectory)).all(|(t, own)| own == t.logprob.is_some()));
     // What follows the `<think>` of the environment is a thought.
     let thoughts: String = events
         .iter()
