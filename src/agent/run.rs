@@ -128,7 +128,7 @@ impl<S: Source> Run<S> {
             let over = self.is_over(&action, &reader);
             let goes_on = !last && !starved && ended != Ended::Time && !action.ends() && !over;
             self.answer_tokens += reader.answer_tokens();
-            self.act(&action, &reader, goes_on).await?;
+            self.act(&action, &reader, goes_on, last).await?;
             if ended == Ended::Time {
                 self.tell(Event::Budget { kind: Bound::Time }).await?;
             }
@@ -265,10 +265,10 @@ impl<S: Source> Run<S> {
     }
 
     /// Does what a turn asks for and records it.
-    async fn act(&mut self, action: &Action, reader: &Reader, goes_on: bool) -> Result<(), AgentError> {
+    async fn act(&mut self, action: &Action, reader: &Reader, goes_on: bool, late: bool) -> Result<(), AgentError> {
         let (turn, executed) = (self.turn, goes_on || action.ends());
         let summary = self.policy.protocol.summary(reader.text());
-        self.actions.push(Acted { turn, action: action.clone(), executed, summary });
+        self.actions.push(Acted { turn, action: action.clone(), executed, late, summary });
         if !matches!(action, Action::Refuse { .. }) && !reader.withheld().is_empty() {
             let (text, tokens) = (reader.withheld().to_owned(), Vec::new());
             self.tell(Event::Text { turn, text, tokens }).await?;

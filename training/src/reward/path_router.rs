@@ -156,12 +156,13 @@ pub fn teacher_weight(step: usize, most: f64, warmup: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use waymark::agent::Reason;
+    use waymark::agent::{Action, Reason};
     use waymark_index::Mode;
 
     use super::super::graph_r1::GraphR1;
     use super::super::tests::searched;
     use super::*;
+    use crate::sample::Act;
 
     const TWICE: &[(Mode, f64)] = &[(Mode::Graph, 0.1), (Mode::Graph, 0.1)];
 
@@ -241,19 +242,27 @@ mod tests {
         }
     }
 
-    /// Whatever was asked for before, as where Graph-R1 ends without an answer.
+    /// Whatever was asked for before, as where Graph-R1 ends without an answer: in a turn that asks for nothing, or with the
+    /// query of the last round.
     #[test]
     fn graph_r1_pays_no_forced_answer() {
         let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
         let first = format!("<think>a</think>\n<query>b</query>{block}");
         let second = format!("{first}c</think>\n<query>d</query>{block}");
-        for (before, own, forced) in [(String::new(), -0.5, -1.0), (first, 1.0, -0.5), (second, 1.0, 0.0)] {
+        for (before, own, forced, late) in
+            [(String::new(), -0.5, -1.0, -1.0), (first, 1.0, -0.5, -1.0), (second, 1.0, 0.0, -0.5)]
+        {
             let open = if before.is_empty() { "<think>" } else { "" };
             let text = format!("{before}{open}e</think>\n<answer>Paris</answer>");
             let answered = Sample { text, ..sample("Paris", None, &[]) };
             let asked = Sample { forced: vec![(3, 2)], ..answered.clone() };
-            let totals = [answered, asked].map(|sample| GraphR1.score(&[sample])[0].total);
-            assert_eq!(totals, [own, forced], "{before}");
+            let action = Action::Answer { text: "Paris".to_owned() };
+            let last = Act { turn: 3, action, executed: true, late: true, summary: None };
+            let exhausted = Sample { actions: vec![last.clone()], ..asked.clone() };
+            // Who answers there by itself is paid as for any answer.
+            let ended = Sample { actions: vec![last], ..answered.clone() };
+            let totals = [answered, ended, asked, exhausted].map(|sample| GraphR1.score(&[sample])[0].total);
+            assert_eq!(totals, [own, own, forced, late], "{before}");
         }
     }
 }
