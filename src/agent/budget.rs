@@ -20,7 +20,8 @@ pub struct Budget {
     pub answer_tokens: usize,
     /// Tokens of one observation; the rest of it is cut.
     pub observation_tokens: usize,
-    /// Tokens that the whole episode may sample.
+    /// Tokens that the whole episode may sample; in the training variant those that it keeps, for its turns are cut after they
+    /// were sampled.
     pub sampled_tokens: usize,
     /// Wall time of the whole episode, searches included.
     pub seconds: f64,

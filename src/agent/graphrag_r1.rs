@@ -132,7 +132,7 @@ impl Protocol for GraphragR1 {
         Retrieval { mode: Mode::Triples, k: 3, triples: 5, graph: GraphVariant::GraphR1, ..Retrieval::default() }
     }
 
-    /// Without triples its block is passages alone (mode 1).
+    /// Without triples its block is passages alone, as in mode 1, which shows five of them (`k`).
     fn shows(&self) -> &'static [Mode] {
         &[Mode::Triples, Mode::Passage, Mode::Graph, Mode::Hybrid]
     }

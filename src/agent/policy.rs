@@ -209,8 +209,8 @@ impl Policy {
             Some(table) => overlay(protocol.budget(), &table).map_err(|error| refuse(format!("budget: {error}")))?,
             None => protocol.budget(),
         };
-        let retrieval =
-            searching(&*protocol, file.retrieval, text).map_err(|error| refuse(format!("retrieval: {error}")))?;
+        let retrieval = searching(&*protocol, file.variant, file.retrieval, text)
+            .map_err(|error| refuse(format!("retrieval: {error}")))?;
         let sampling = file.sampling.unwrap_or_default().or(&default_sampling(&*protocol));
         let policy = Policy {
             name: file.name,
@@ -272,24 +272,30 @@ fn protocol(name: &str) -> Option<Arc<dyn Protocol>> {
     })
 }
 
-/// Searching policies are evaluated greedily by their authors; a chat is sampled as it comes.
+/// Greedy, as RouteRAG evaluates (GraphRAG-R1's base model is sampled at 1.0 there); a chat is sampled as it comes.
 fn default_sampling(protocol: &dyn Protocol) -> Sampling {
     if protocol.budget().turns > 0 { Sampling::greedy() } else { Sampling::default() }
 }
 
-/// How a protocol searches, with what the `[retrieval]` of a policy's file states.
-fn searching(protocol: &dyn Protocol, written: Retrieval, file: &str) -> Result<Retrieval, toml::de::Error> {
+/// How a protocol searches in a loop, with what the `[retrieval]` of a policy's file states.
+fn searching(
+    protocol: &dyn Protocol,
+    variant: Variant,
+    written: Retrieval,
+    file: &str,
+) -> Result<Retrieval, toml::de::Error> {
     let file: toml::Table = toml::from_str(file)?;
     let stated = file.get("retrieval").and_then(toml::Value::as_table);
     let (own, has) = (protocol.retrieval(), |field: &str| stated.is_some_and(|stated| stated.contains_key(field)));
     let Retrieval { mode, ranking, k, triples, graph, format, least_searches } = written;
+    let own_format = if variant.cuts() { protocol.training_format() } else { own.format };
     Ok(Retrieval {
         mode: if has("mode") { mode } else { own.mode },
         ranking: ranking.or(own.ranking),
         k: if has("k") { k } else { own.k },
         triples: if has("triples") { triples } else { own.triples },
         graph: if has("graph") { graph } else { own.graph },
-        format: if has("format") { format } else { own.format },
+        format: if has("format") { format } else { own_format },
         least_searches: if has("least_searches") { least_searches } else { own.least_searches },
     })
 }
@@ -411,6 +417,26 @@ mod tests {
         }
         let graph = RouteRag.retrieval().query("x", &[], Mode::Hybrid);
         assert_eq!(graph.ranking, Mode::Hybrid.ranking(), "where a graph is searched nothing changes");
+    }
+
+    #[test]
+    fn evidence_is_written_as_the_loop_has_it() {
+        for (protocol, trained) in [
+            ("routerag", Format::Training),
+            ("search-r1", Format::Training),
+            ("path-router", Format::Evaluation),
+            ("graphrag-r1", Format::Evaluation),
+        ] {
+            let file = |variant: &str| format!("name = \"a\"\nprotocol = \"{protocol}\"\nvariant = \"{variant}\"\n");
+            let format = |text: &str| parse(text).unwrap().retrieval.format;
+            for (variant, expected) in
+                [("training", trained), ("evaluation", Format::Evaluation), ("serving", Format::Evaluation)]
+            {
+                assert_eq!(format(&file(variant)), expected, "{protocol} {variant}");
+            }
+            let stated = format!("{}[retrieval]\nk = 2\nformat = \"evaluation\"", file("training"));
+            assert_eq!(format(&stated), Format::Evaluation, "{protocol}");
+        }
     }
 
     #[test]

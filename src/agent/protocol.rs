@@ -68,6 +68,12 @@ pub trait Protocol: fmt::Debug + Send + Sync {
         context
     }
 
+    /// How evidence is written in the training variant, where nothing is said. By default as in the others: no other
+    /// way is published.
+    fn training_format(&self) -> Format {
+        self.retrieval().format
+    }
+
     /// How its policies search where nothing is said.
     fn retrieval(&self) -> Retrieval {
         Retrieval::default()

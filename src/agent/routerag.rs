@@ -80,6 +80,11 @@ impl Protocol for RouteRag {
         Retrieval { mode: Mode::Passage, ranking: Some(Ranking::Dense), ..Retrieval::default() }
     }
 
+    /// Its `generation.py` strips what was found and cuts a block that is too long at its end.
+    fn training_format(&self) -> Format {
+        Format::Training
+    }
+
     fn force_answer(&self, writing: Kind) -> Option<String> {
         Some(tag::force_answer(writing))
     }

@@ -35,7 +35,7 @@ pub(super) struct Run<S: Source> {
     pub(super) tokens: Vec<Token>,
     prompt_tokens: usize,
     pub(super) turn: usize,
-    /// Tokens sampled so far.
+    /// Tokens sampled so far; in the training variant, of those that its turns keep.
     pub(super) sampled: usize,
     /// Generations begun so far, each with a random sequence of its own.
     pub(super) generations: u64,
@@ -128,7 +128,7 @@ impl<S: Source> Run<S> {
             let over = self.is_over(&action, &reader);
             let goes_on = !last && !starved && ended != Ended::Time && !action.ends() && !over;
             self.answer_tokens += reader.answer_tokens();
-            self.act(&action, &reader, goes_on).await?;
+            self.act(&action, &reader, goes_on, last).await?;
             if ended == Ended::Time {
                 self.tell(Event::Budget { kind: Bound::Time }).await?;
             }
@@ -169,6 +169,12 @@ impl<S: Source> Run<S> {
             Ok(room) => self.write(&mut reader, room, last).await?,
             Err(_) => Ended::Length,
         };
+        let cuts = self.policy.variant.cuts();
+        if cuts {
+            // What is cut off takes nothing of the budget, so it goes before anybody looks at what is left of that.
+            self.tell_all(reader.finish()).await?;
+            self.recut(start, reader.text())?;
+        }
         let action = self.action(&reader);
         let unanswered = !action.ends();
         let over = self.is_over(&action, &reader);
@@ -182,10 +188,8 @@ impl<S: Source> Run<S> {
         if closing && unanswered && ended != Ended::Time && self.policy.variant.serves() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
         }
-        let rest = reader.finish();
-        self.tell_all(rest).await?;
-        if self.policy.variant.cuts() {
-            self.recut(start, reader.text())?;
+        if !cuts {
+            self.tell_all(reader.finish()).await?;
         }
         Ok((reader, ended, starved.is_some()))
     }
@@ -261,10 +265,10 @@ impl<S: Source> Run<S> {
     }
 
     /// Does what a turn asks for and records it.
-    async fn act(&mut self, action: &Action, reader: &Reader, goes_on: bool) -> Result<(), AgentError> {
+    async fn act(&mut self, action: &Action, reader: &Reader, goes_on: bool, late: bool) -> Result<(), AgentError> {
         let (turn, executed) = (self.turn, goes_on || action.ends());
         let summary = self.policy.protocol.summary(reader.text());
-        self.actions.push(Acted { turn, action: action.clone(), executed, summary });
+        self.actions.push(Acted { turn, action: action.clone(), executed, late, summary });
         if !matches!(action, Action::Refuse { .. }) && !reader.withheld().is_empty() {
             let (text, tokens) = (reader.withheld().to_owned(), Vec::new());
             self.tell(Event::Text { turn, text, tokens }).await?;
@@ -382,22 +386,27 @@ impl<S: Source> Run<S> {
     }
 
     async fn finish(&mut self, end: End) -> Result<Trajectory, AgentError> {
+        let End { reason, mut answer } = end;
         if self.policy.variant.cuts() {
             let kept = self.policy.protocol.response_tokens(self.settings.budget.context_tokens);
-            self.tokens.truncate(self.prompt_tokens.saturating_add(kept));
+            let most = self.prompt_tokens.saturating_add(kept);
+            if self.tokens.len() > most {
+                // An answer ends the sequence, so it goes first.
+                self.tokens.truncate(most);
+                answer = None;
+            }
         }
-        let (reason, answer) = (end.reason, end.answer.clone());
         let (usage, turns, searches) = (self.close(), self.actions.len(), self.evidence.len());
         let citations = match &answer {
             Some(answer) if self.settings.cites => cited(answer.clone(), self.passages()).await?,
             _ => Vec::new(),
         };
-        self.tell(Event::Finished { reason, answer, usage, turns, searches, citations }).await?;
+        let told = answer.clone();
+        self.tell(Event::Finished { reason, answer: told, usage, turns, searches, citations }).await?;
         // It has ended as it should: nobody is to get what is left of it.
         self.remains = None;
         let Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings } = self.written();
-        let (answer, finish) = (end.answer, end.reason);
-        Ok(Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings })
+        Ok(Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish: reason, usage, timings })
     }
 
     /// What was found and not withdrawn, in the order in which it was.

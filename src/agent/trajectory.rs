@@ -4,7 +4,7 @@ use waymark_index::{Hit, Mode, TripleHit};
 
 use super::event::{Reason, Usage};
 use super::protocol::Action;
-use crate::engine::{Origin, Token};
+use crate::engine::Token;
 
 /// One run of the loop for one question.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Trajectory {
     pub actions: Vec<Acted>,
     /// What each search found, in order.
     pub evidence: Vec<Found>,
-    /// The answer, if there is one.
+    /// The answer, if there is one; none where the training variant has cut it away with the end of a long sequence.
     pub answer: Option<String>,
     /// Why it ended.
     pub finish: Reason,
@@ -61,6 +61,8 @@ pub struct Acted {
     pub action: Action,
     /// Whether the environment did anything about it: false for a search after the last round.
     pub executed: bool,
+    /// Whether it came after the last round, where it could only answer.
+    pub late: bool,
     /// What the turn says of the evidence before it, in protocols whose policies summarise.
     pub summary: Option<String>,
 }
@@ -118,11 +120,6 @@ impl Trajectory {
     /// The tokens after the prompt.
     pub fn response(&self) -> &[Token] {
         &self.tokens[self.prompt_tokens..]
-    }
-
-    /// The tokens that training learns from: sampled by the policy, after the prompt.
-    pub fn loss_mask(&self) -> impl Iterator<Item = bool> + '_ {
-        self.tokens.iter().map(|token| token.origin == Origin::Policy && !token.forced)
     }
 
     /// Generations made.

@@ -128,10 +128,11 @@ impl<S: Source> Run<S> {
     }
 
     /// Replaces what was sampled since `start` by the part of its text that training keeps, encoded again.
-    /// End-of-sequence tokens vanish; log-probabilities stay as far as the ids agree.
+    /// End-of-sequence tokens vanish; log-probabilities stay as far as the ids agree. What is cut off is not counted as sampled.
     pub(super) fn recut(&mut self, start: usize, text: &str) -> Result<(), AgentError> {
         let ids = self.runtime.literal(self.policy.protocol.cut(text))?;
         let sampled = self.tokens.split_off(start);
+        self.sampled = self.sampled.saturating_sub(sampled.len().saturating_sub(ids.len()));
         let agree = ids.iter().zip(&sampled).take_while(|(id, token)| **id == token.id).count();
         self.tokens.extend(ids.iter().enumerate().map(|(i, &id)| Token {
             id,

@@ -96,6 +96,23 @@ async fn the_training_loop_keeps_as_much_as_its_reference() {
 }
 
 #[tokio::test]
+async fn an_answer_that_the_training_loop_does_not_keep_is_none() {
+    for (spare, answer) in [(0, Some("Paris")), (1, None)] {
+        let (runtime, _, _) = scripted(&[SEARCH, ANSWER], france());
+        let mut policy = Policy { variant: Variant::Training, ..policy("routerag") };
+        let (whole, _) = run(&runtime, &policy, "?", default()).await.unwrap();
+        let (runtime, _, _) = scripted(&[SEARCH, ANSWER], france());
+        // Of the prompt it keeps less than this as well.
+        policy.budget.context_tokens = whole.response().len() - spare;
+        let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
+        assert_eq!(trajectory.response().len(), whole.response().len() - spare);
+        assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (answer, Reason::Stop), "{spare}");
+        let told = |event: &Event| matches!(event, Event::Finished { answer: told, .. } if told.as_deref() == answer);
+        assert!(events.last().is_some_and(told), "{spare}");
+    }
+}
+
+#[tokio::test]
 async fn a_training_turn_that_would_see_nothing_is_refused() {
     let (runtime, script, _) = scripted(&[SEARCH, ANSWER], france());
     let policy = Policy { variant: Variant::Training, ..policy("routerag") };

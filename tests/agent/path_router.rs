@@ -27,7 +27,7 @@ async fn evidence_is_a_message_and_opens_the_next_thought() {
     assert_eq!(runtime.tokenizer.decode(&injected), BLOCK);
     let told = |event: &Event| matches!(event, Event::Observation { text, tokens, .. } if text == BLOCK && *tokens == injected.len());
     assert!(events.iter().any(told));
-    assert!(trajectory.tokens.iter().zip(trajectory.loss_mask()).all(|(t, learnt)| learnt == t.logprob.is_some()));
+    assert!(trajectory.tokens.iter().zip(own_mask(&trajectory)).all(|(t, own)| own == t.logprob.is_some()));
     // What follows the `<think>` of the environment is a thought.
     let thoughts: String = events
         .iter()
@@ -137,6 +137,21 @@ async fn a_long_observation_keeps_its_frame_and_its_speakers() {
 }
 
 const JSON: &str = "<think>a</think>\n<query>{\"query\": \"a\"}</query>";
+
+/// Graph-R1 samples each turn to its end and cuts it after its query: what the policy makes up behind that costs it nothing.
+#[tokio::test]
+async fn a_training_turn_that_rambles_on_behind_its_query_searches_all_the_same() {
+    let (runtime, script, stub) = scripted(&[&format!("{JSON}{}", "x".repeat(5000)), REPLY], france());
+    let mut policy = policy("path-router");
+    policy.variant = Variant::Training;
+    policy.budget.sampled_tokens = policy.budget.turn_tokens;
+    assert_eq!(policy.budget.turn_tokens, 4096);
+    let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
+    assert_eq!((trajectory.answer.as_deref(), trajectory.finish), (Some("Paris"), Reason::Stop));
+    assert_eq!((stub.written().len(), script.generations()), (1, 2));
+    assert!(trajectory.text.starts_with(&format!("{JSON}user\n<knowledge>\n")), "{}", trajectory.text);
+    assert!(!events.iter().any(|event| matches!(event, Event::Budget { .. })));
+}
 
 #[tokio::test]
 async fn without_room_for_another_speaker_there_is_no_search() {

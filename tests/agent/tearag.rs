@@ -35,7 +35,7 @@ async fn a_turn_ends_with_the_line_of_its_subquery() {
     });
     assert_eq!(query.collect::<String>(), " What is the capital of France?");
     // Nothing but what was sampled is learnt, the line breaks of labelled lines among it.
-    assert!(trajectory.tokens.iter().zip(trajectory.loss_mask()).all(|(t, learnt)| learnt == t.logprob.is_some()));
+    assert!(trajectory.tokens.iter().zip(own_mask(&trajectory)).all(|(t, own)| own == t.logprob.is_some()));
     assert_eq!(runtime.tokenizer.decode(&environment(&trajectory)), BLOCK);
 }
 

@@ -225,6 +225,11 @@ pub async fn run<S: Source>(
     Ok((trajectory?, events))
 }
 
+/// For each token of a trajectory, whether the policy wrote it by itself.
+pub fn own_mask(trajectory: &Trajectory) -> impl Iterator<Item = bool> {
+    trajectory.tokens.iter().map(|token| token.origin == Origin::Policy && !token.forced)
+}
+
 /// The answer as the client saw it come.
 pub fn streamed_answer(events: &[Event]) -> String {
     let answer = |event: &Event| match event {

@@ -99,7 +99,13 @@ mod tests {
         let mut again = sample(5, "q", "Paris", 2);
         again.evidence[1].cached = true;
         let mut idle = sample(6, "q", "Paris", 1);
-        idle.actions.push(Act { turn: 1, action: Action::Search(Request::plain("q")), executed: false, summary: None });
+        idle.actions.push(Act {
+            turn: 1,
+            action: Action::Search(Request::plain("q")),
+            executed: false,
+            late: false,
+            summary: None,
+        });
         let samples = [
             sample(0, "q", "Paris", 1),
             sample(1, "q", "Rome", 1),

@@ -133,6 +133,9 @@ pub struct Act {
     pub action: Action,
     /// Whether the environment did anything about it.
     pub executed: bool,
+    /// Whether it came after the last round, where it could only answer; files written before this was kept do not say.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
     /// What the turn says of the evidence before it, in protocols whose policies summarise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
@@ -340,7 +343,13 @@ fn logprobs(tokens: &[Token]) -> Vec<Option<f32>> {
 
 impl From<Acted> for Act {
     fn from(acted: Acted) -> Act {
-        Act { turn: acted.turn, action: acted.action, executed: acted.executed, summary: acted.summary }
+        Act {
+            turn: acted.turn,
+            action: acted.action,
+            executed: acted.executed,
+            late: acted.late,
+            summary: acted.summary,
+        }
     }
 }
 
@@ -388,7 +397,7 @@ pub(crate) mod tests {
     }
 
     fn acted(turn: usize, action: Action) -> Acted {
-        Acted { turn, action, executed: true, summary: None }
+        Acted { turn, action, executed: true, late: false, summary: None }
     }
 
     pub(crate) fn trajectory(tokens: Vec<Token>, prompt_tokens: usize, text: &str) -> Trajectory {

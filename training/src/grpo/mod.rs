@@ -160,7 +160,7 @@ impl Campaign<'_> {
         let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
         let mut advantages = self.settings.advantage.group(&rewards, &groups);
         if let Some(routes) = &self.settings.routes {
-            let along = batch.iter().map(|Rollout { row, .. }| routes.of(row.em, row.f1, row.support_f1));
+            let along = batch.iter().map(|rollout| routes.along(&rollout.sample));
             advantages.iter_mut().zip(along).for_each(|(advantage, weight)| *advantage *= weight);
         }
         for ((rollout, reward), &advantage) in batch.iter_mut().zip(worth).zip(&advantages) {

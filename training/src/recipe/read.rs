@@ -427,6 +427,23 @@ mod tests {
     }
 
     #[test]
+    fn what_recipes_point_at_is_there() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let mut named = 0;
+        for entry in std::fs::read_dir(root.join("training/recipes")).unwrap() {
+            let recipe = entry.unwrap().path();
+            let text = std::fs::read_to_string(&recipe).unwrap();
+            let words = text.split(|c: char| c.is_whitespace() || "`:;,()".contains(c));
+            for word in words.filter(|word| word.starts_with("src/") || word.starts_with("training/")) {
+                let place = word.trim_end_matches('.');
+                assert!(root.join(place).exists(), "{}: {place} is not there", recipe.display());
+                named += 1;
+            }
+        }
+        assert!(named > 0);
+    }
+
+    #[test]
     fn the_recipes_of_the_project_can_be_read_and_written() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes"));
         for name in ["routerag", "routerag-smollm2", "search_r1", "path_router", "graphrag_r1"] {

@@ -45,8 +45,13 @@ impl Reward for GraphR1 {
         let score = |sample: &Sample| {
             // Control tokens are not in the text: the loop knows where its messages begin and end.
             let mut turns = path_router::turns(&sample.text);
-            // A forced answer is not the policy's: what its last turn wrote by itself is neither a query nor an answer.
-            if let Some(last) = turns.last_mut().filter(|_| sample.is_forced()) {
+            // A forced answer is not the policy's. The turn after the last round is one that Graph-R1 does not have: there
+            // the last query ends the episode. What another turn wrote by itself is neither a query nor an answer.
+            if sample.is_forced() && sample.actions.last().is_some_and(|act| act.late) {
+                turns.pop();
+            } else if sample.is_forced()
+                && let Some(last) = turns.last_mut()
+            {
                 last.clear();
             }
             let messages = turns.into_iter().map(|turn| [TURN.0, &turn, TURN.1].concat());

@@ -12,6 +12,7 @@ use waymark_index::{Evidence, Hit, Mode, Passage, Path, TripleHit};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::evo_rag::EvoRag;
+use super::graph_r1::GraphR1;
 use super::graphrag_r1::Attenuated;
 use super::tearag::{TeaRag, part};
 use super::{Beside, Likeness, Reward};
@@ -65,12 +66,17 @@ impl Search for Shelf {
 
 /// What a policy's loop makes of these turns.
 async fn played(protocol: &str, turns: &[&str]) -> Sample {
+    played_within(None, protocol, turns).await
+}
+
+/// The same within so many rounds.
+async fn played_within(rounds: Option<usize>, protocol: &str, turns: &[&str]) -> Sample {
     let tokenizer = Arc::new(Tokenizer::bytes());
     let author = Arc::new(Mutex::new(Turns(turns.iter().map(|turn| (*turn).to_owned()).collect())));
     let script = Script::new(Arc::clone(&tokenizer), author, 16_384);
     let runtime = Runtime::new(script, tokenizer, None, vec![257], Some(Arc::new(Shelf)));
     let policy = Policy::builtin(protocol).unwrap();
-    let options = EpisodeOptions { guided: Some(false), ..EpisodeOptions::default() };
+    let options = EpisodeOptions { guided: Some(false), turns: rounds, ..EpisodeOptions::default() };
     let trajectory = evaluate::play(&runtime, &policy, "What is red?", options).await.unwrap();
     let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let (golds, supporting) = (known(&["red house"]), known(&["barn", "house"]));
@@ -82,6 +88,37 @@ fn scored(reward: &dyn Reward, sample: &Sample) -> Worth {
     let beside = Beside { cost: 0.0, support: &support };
     let likeness = Likeness::of(&Embedding::Mock, reward.texts(sample, &beside)).unwrap();
     reward.score_beside(&[sample], &[beside], &likeness).remove(0)
+}
+
+/// Neither of what opens it nor of what the policy writes into it.
+#[tokio::test]
+async fn of_a_forced_answer_nothing_is_learnt() {
+    let asks = ["<search>the barn</search>", "<search>the moon</search>", "<search>the house</search>"];
+    let sample = played_within(Some(2), "search-r1", &[&asks[..], &[" red house </answer>"]].concat()).await;
+    assert!(sample.text.ends_with("<search>the house</search>\n<answer> red house </answer>"), "{}", sample.text);
+    assert_eq!((sample.answer.as_deref(), sample.evidence.len()), (Some("red house"), 2));
+    let (learnt, (first, _)) = (sample.loss_mask(), sample.forced[0]);
+    assert!(learnt[first..].iter().all(|learnt| !learnt));
+    let ids = sample.tokens.iter().zip(&learnt).filter(|(_, learnt)| **learnt).map(|(id, _)| *id);
+    assert_eq!(Tokenizer::bytes().decode(&ids.collect::<Vec<u32>>()), asks.concat());
+}
+
+/// An episode that has used up its rounds ends in Graph-R1 with its last query; here a turn follows.
+#[tokio::test]
+async fn graph_r1() {
+    let asks = ["<think>a</think>\n<query>the house</query>", "b</think>\n<query>the barn</query>"];
+    for (last, forced, total) in [
+        // The third query cannot be made any more, and neither can it be paid.
+        (&["c</think>\n<query>the moon</query>", "red house</answer>"][..], true, -0.5),
+        (&["c</think>\n", "red house</answer>"], true, -0.5),
+        (&["c</think>\n<answer>red house</answer>"], false, 1.0),
+    ] {
+        let sample = played_within(Some(2), "path-router", &[&asks[..], last].concat()).await;
+        assert_eq!((sample.answer.as_deref(), sample.evidence.len()), (Some("red house"), 2), "{}", sample.text);
+        let acts: Vec<bool> = sample.actions.iter().map(|act| act.late).collect();
+        assert_eq!((acts, sample.is_forced()), (vec![false, false, true], forced), "{}", sample.text);
+        assert_eq!(scored(&GraphR1, &sample).total, total, "{}", sample.text);
+    }
 }
 
 #[tokio::test]

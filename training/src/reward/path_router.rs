@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
-use waymark::metric::{exact_match, f1};
 
+use super::exact::{ExactMatch, overlap};
+use super::extract::given;
 use super::{Reward, worth};
 use crate::sample::{Reward as Worth, Sample};
 
@@ -57,10 +58,16 @@ impl Routes {
     pub fn of(&self, em: f64, f1: f64, support: Option<f64>) -> f64 {
         support.map_or(1.0, |support| self.weight(self.route(em, f1, support)))
     }
+
+    /// The same by what the reward goes by: an answer that was asked for, or is not closed, is not right.
+    pub fn along(&self, sample: &Sample) -> f64 {
+        self.of(ExactMatch::earned(sample), overlap(sample), sample.support)
+    }
 }
 
 /// `R = F1 + support · P + shape` (§3.2), where P is SF-F1 and shape the sum of what is due of the last four. Graph-R1's
-/// constant R0 = −1 is left out, as it is in every reward of a group.
+/// constant R0 = −1 is left out, as it is in every reward of a group. An answer that was asked for, or is not closed, is none,
+/// as in Graph-R1, whose loop ends before the one and which does not find the other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PathRouter {
@@ -75,8 +82,7 @@ pub struct PathRouter {
     pub explored: f64,
     /// r_l: one search at most, and not enough evidence.
     pub stopped: f64,
-    /// r_o: the policy did not answer by itself, so that an answer was forced or there is none: its turns or its tokens were
-    /// used up, or it asked for nothing.
+    /// r_o: the policy gave and closed no answer by itself: its turns or its tokens were used up, or it asked for nothing.
     pub overran: f64,
     /// r_d: a search found a passage that an earlier one had found. Once, however often it happens.
     pub repeated: f64,
@@ -104,7 +110,7 @@ impl PathRouter {
         [
             (right && searches >= 2, self.explored),
             (searches <= 1 && little, self.stopped),
-            (sample.answer.is_none() || sample.is_forced(), self.overran),
+            (given(sample).is_none(), self.overran),
             (repeats, self.repeated),
         ]
         .into_iter()
@@ -133,9 +139,8 @@ impl Reward for PathRouter {
 
     fn score(&self, samples: &[Sample]) -> Vec<Worth> {
         let score = |sample: &Sample| {
-            let answer = sample.answer.as_deref();
-            let f1 = answer.map_or(0.0, |answer| f1(answer, &sample.golds));
-            let right = f1 >= self.right || answer.is_some_and(|answer| exact_match(answer, &sample.golds));
+            let f1 = overlap(sample);
+            let right = f1 >= self.right || ExactMatch::earned(sample) > 0.0;
             let support = sample.support.unwrap_or(0.0);
             let shape = self.shape(sample, right);
             worth(f1 + self.support * support + shape, [("f1", f1), ("support", support), ("shape", shape)])
@@ -151,12 +156,13 @@ pub fn teacher_weight(step: usize, most: f64, warmup: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use waymark::agent::Reason;
+    use waymark::agent::{Action, Reason};
     use waymark_index::Mode;
 
     use super::super::graph_r1::GraphR1;
     use super::super::tests::searched;
     use super::*;
+    use crate::sample::Act;
 
     const TWICE: &[(Mode, f64)] = &[(Mode::Graph, 0.1), (Mode::Graph, 0.1)];
 
@@ -166,6 +172,16 @@ mod tests {
         let mut sample = Sample { golds, answer: Some(answer.to_owned()), support, ..searched("", searches) };
         sample.evidence.iter_mut().for_each(|found| found.passages = vec![(format!("p{}", found.turn), 1.0)]);
         sample
+    }
+
+    /// The right answer, where it was asked for.
+    fn asked() -> Sample {
+        Sample { forced: vec![(3, 2)], ..sample("Paris", Some(0.5), TWICE) }
+    }
+
+    /// The right answer, begun and not closed: the server shows it.
+    fn open() -> Sample {
+        Sample { text: "<think>a</think>\n<answer>Paris".to_owned(), ..sample("Paris", Some(0.5), TWICE) }
     }
 
     #[test]
@@ -184,6 +200,8 @@ mod tests {
             (sample("Paris", None, &[]), 1.0),
             (sample("Rome", Some(0.5), TWICE), 0.25),
             (Sample { forced: vec![(3, 2)], ..sample("Rome", Some(0.5), TWICE) }, 0.25 - 0.5),
+            (asked(), 0.25 - 0.5),
+            (open(), 0.25 - 0.5),
             (silent(Reason::Turns), 0.25 - 0.5),
             (silent(Reason::Length), 0.25 - 0.5),
             (silent(Reason::Time), 0.25 - 0.5),
@@ -206,6 +224,12 @@ mod tests {
         assert_eq!(weights.map(|(em, f1, support)| routes.of(em, f1, support)), [1.0, 0.5, 0.3, 1.0]);
     }
 
+    #[test]
+    fn a_right_answer_that_is_not_paid_goes_the_way_of_a_wrong_one() {
+        let samples = [sample("Paris", Some(0.5), TWICE), asked(), open(), sample("Rome", Some(0.5), TWICE)];
+        assert_eq!(samples.map(|sample| Routes::default().along(&sample)), [1.0, 0.3, 0.3, 0.3]);
+    }
+
     /// What a rollout keeps has no control tokens: the form is that of the messages all the same.
     #[test]
     fn graph_r1_reads_the_messages_of_a_rollout() {
@@ -218,19 +242,27 @@ mod tests {
         }
     }
 
-    /// Whatever was asked for before, as where Graph-R1 ends without an answer.
+    /// Whatever was asked for before, as where Graph-R1 ends without an answer: in a turn that asks for nothing, or with the
+    /// query of the last round.
     #[test]
     fn graph_r1_pays_no_forced_answer() {
         let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
         let first = format!("<think>a</think>\n<query>b</query>{block}");
         let second = format!("{first}c</think>\n<query>d</query>{block}");
-        for (before, own, forced) in [(String::new(), -0.5, -1.0), (first, 1.0, -0.5), (second, 1.0, 0.0)] {
+        for (before, own, forced, late) in
+            [(String::new(), -0.5, -1.0, -1.0), (first, 1.0, -0.5, -1.0), (second, 1.0, 0.0, -0.5)]
+        {
             let open = if before.is_empty() { "<think>" } else { "" };
             let text = format!("{before}{open}e</think>\n<answer>Paris</answer>");
             let answered = Sample { text, ..sample("Paris", None, &[]) };
             let asked = Sample { forced: vec![(3, 2)], ..answered.clone() };
-            let totals = [answered, asked].map(|sample| GraphR1.score(&[sample])[0].total);
-            assert_eq!(totals, [own, forced], "{before}");
+            let action = Action::Answer { text: "Paris".to_owned() };
+            let last = Act { turn: 3, action, executed: true, late: true, summary: None };
+            let exhausted = Sample { actions: vec![last.clone()], ..asked.clone() };
+            // Who answers there by itself is paid as for any answer.
+            let ended = Sample { actions: vec![last], ..answered.clone() };
+            let totals = [answered, ended, asked, exhausted].map(|sample| GraphR1.score(&[sample])[0].total);
+            assert_eq!(totals, [own, own, forced, late], "{before}");
         }
     }
 }

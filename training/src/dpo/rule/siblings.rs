@@ -75,7 +75,7 @@ mod tests {
     fn sample(words: &str, worth: f64) -> Sample {
         let search = |(query, turn): (&str, usize)| {
             let action = Action::Search(Request::plain(query));
-            Act { turn, action, executed: true, summary: None }
+            Act { turn, action, executed: true, late: false, summary: None }
         };
         let actions = words.split_whitespace().zip(1..).map(search).collect();
         let reward = Some(Reward { total: worth, ..Reward::default() });

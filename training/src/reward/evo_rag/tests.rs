@@ -20,7 +20,7 @@ fn search(query: &str) -> Action {
 fn sample(turns: &[Turn<'_>], answer: Option<&str>) -> Sample {
     let mut sample = searched("", &[]);
     for ((action, found), turn) in turns.iter().zip(1..) {
-        sample.actions.push(Act { turn, action: action.clone(), executed: true, summary: None });
+        sample.actions.push(Act { turn, action: action.clone(), executed: true, late: false, summary: None });
         if let Action::Search(_) = action {
             let one = searched("", &[(Mode::Passage, 0.1)]).evidence.remove(0);
             let passages = found.iter().map(|id| ((*id).to_owned(), 1.0)).collect();

@@ -33,12 +33,12 @@ impl Embed for Circle {
 
 fn search(turn: usize, entity: &str, query: &str, summary: Option<&str>) -> Act {
     let request = Request { entities: vec![entity.to_owned()], ..Request::plain(query) };
-    Act { turn, action: Action::Search(request), executed: true, summary: summary.map(str::to_owned) }
+    Act { turn, action: Action::Search(request), executed: true, late: false, summary: summary.map(str::to_owned) }
 }
 
 fn answer(turn: usize, text: &str, summary: Option<&str>) -> Act {
     let action = Action::Answer { text: text.to_owned() };
-    Act { turn, action, executed: true, summary: summary.map(str::to_owned) }
+    Act { turn, action, executed: true, late: false, summary: summary.map(str::to_owned) }
 }
 
 /// Two steps and an answer.
