@@ -92,6 +92,7 @@ impl AppState {
 
     /// The same state, with the documents of `library` under `/v1/documents`.
     pub fn with_library(mut self, library: Library) -> Self {
+        self.metrics.index.show(&library.live);
         self.library = Some(Arc::new(library));
         self
     }

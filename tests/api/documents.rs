@@ -26,7 +26,8 @@ fn body(id: &str, edition: usize) -> Value {
     })
 }
 
-fn edition(ids: &[&str], edition: usize) -> Value {
+/// Those documents of an edition, as they are sent.
+pub fn edition(ids: &[&str], edition: usize) -> Value {
     json!({"documents": ids.iter().map(|id| body(id, edition)).collect::<Vec<_>>()})
 }
 
