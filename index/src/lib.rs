@@ -53,7 +53,7 @@ pub use extract::{Extract, ExtractError, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use index::{Index, Info, OpenOptions};
 pub use kag::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KagOptions, KeyEntity, Relevance};
-pub use live::LiveIndex;
+pub use live::{LiveIndex, LiveState};
 pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
 pub use progress::{BuildProgress, Phase};
 pub use query::{ENTITIES, GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
@@ -30,6 +31,19 @@ pub struct LiveIndex {
     current: RwLock<Arc<Index>>,
     /// What the manifest looked like when it was last read; held while a snapshot is being put in place.
     seen: Mutex<Option<Stamp>>,
+    /// Whether what was published could not be opened when it was last looked at.
+    stale: AtomicBool,
+}
+
+/// What is known of the index that is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveState {
+    /// The number of the snapshot that is searched.
+    pub snapshot: u64,
+    /// How many passages it has.
+    pub passages: u64,
+    /// Whether something else is published that could not be opened at the last look, or nothing that can be read.
+    pub stale: bool,
 }
 
 /// What tells one manifest from the next without reading it. Each is a new file, renamed into place.
@@ -57,7 +71,8 @@ impl LiveIndex {
         let seen = Mutex::new(Stamp::of(dir));
         let index = Index::open_with(dir, Arc::clone(&embed), &options)?;
         let current = RwLock::new(Arc::new(index));
-        Ok(LiveIndex { dir: dir.to_owned(), embed, options, filter: None, current, seen })
+        let stale = AtomicBool::new(false);
+        Ok(LiveIndex { dir: dir.to_owned(), embed, options, filter: None, current, seen, stale })
     }
 
     /// The same index, of which every snapshot follows only those facts that `filter` keeps.
@@ -77,6 +92,13 @@ impl LiveIndex {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// What is searched now, and whether it is what is published, as far as [`LiveIndex::refresh`], which
+    /// [`LiveIndex::watch`] calls, and [`LiveIndex::commit`] have seen.
+    pub fn state(&self) -> LiveState {
+        let Manifest { snapshot, passages, .. } = *self.current().manifest();
+        LiveState { snapshot, passages, stale: self.stale.load(Ordering::Relaxed) }
+    }
+
     /// Looks whether another process has published a snapshot, or put another index in the folder, and opens that;
     /// gives whether there was one. A look that finds nothing new costs one `stat`.
     ///
@@ -86,6 +108,8 @@ impl LiveIndex {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = Stamp::of(&self.dir);
         if stamp == *seen {
+            // What could not be opened may have been taken back.
+            self.stale.store(false, Ordering::Relaxed);
             return Ok(false);
         }
         self.follow(&mut seen, stamp)
@@ -94,11 +118,19 @@ impl LiveIndex {
     /// Opens what is published unless it is what is searched. Numbers alone do not tell: an index that was built anew
     /// in the same place begins at 1 again.
     fn follow(&self, seen: &mut Option<Stamp>, stamp: Option<Stamp>) -> Result<bool, IndexError> {
+        let followed = self.open_published();
+        self.stale.store(followed.is_err(), Ordering::Relaxed);
+        if followed.is_ok() {
+            *seen = stamp;
+        }
+        followed
+    }
+
+    fn open_published(&self) -> Result<bool, IndexError> {
         let newer = Manifest::read(&self.dir)? != *self.current().manifest();
         if newer {
             self.replace(&self.options)?;
         }
-        *seen = stamp;
         Ok(newer)
     }
 
@@ -166,7 +198,9 @@ impl LiveIndex {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let stamp = Stamp::of(&self.dir);
             // What is published stays so even where it cannot be opened here; the next look tries again.
-            match self.replace(&options) {
+            let replaced = self.replace(&options);
+            self.stale.store(replaced.is_err(), Ordering::Relaxed);
+            match replaced {
                 Ok(()) => *seen = stamp,
                 Err(error) => {
                     tracing::warn!(%error, "the snapshot was published but cannot be opened: the one before is searched");

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use waymark_index::openie::Builtin;
 use waymark_index::{
     BuildOptions, BuildProgress, Changes, CommitOptions, CommitReport, Corpus, Document, Embed, EmbedError, Extract,
-    Index, IndexError, LiveIndex, Mode, OpenOptions, Passages, Phase, Query, Ranking, Triple, TripleSink, build,
-    commit,
+    Index, IndexError, LiveIndex, LiveState, Mode, OpenOptions, Passages, Phase, Query, Ranking, Triple, TripleSink,
+    build, commit,
 };
 
 /// Makes each two words that follow one another a triple. Where it reads the corpus, the relation says how many
@@ -412,9 +412,16 @@ fn a_watched_index_follows_other_processes() {
     // What cannot be opened keeps nobody from searching.
     let manifest = fs::read(dir.join("manifest.json")).unwrap();
     fs::write(dir.join("manifest.json"), "{").unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    assert_eq!(live.current().manifest().snapshot, 1);
+    let stale = |expected| {
+        let became = |_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            live.state() == LiveState { snapshot: 1, passages: 5, stale: expected }
+        };
+        assert!((0..2000).any(became), "{:?}", live.state());
+    };
+    stale(true);
     fs::write(dir.join("manifest.json"), manifest).unwrap();
+    stale(false);
     changed(&dir, Changes::delete(["p0".to_owned()]));
     let follows = |_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -483,8 +490,10 @@ fn what_was_published_is_reported_even_if_it_cannot_be_opened() {
     let changes = Changes::delete(["p0".to_owned()]);
     let report = live.commit(changes, &CommitOptions::default(), &Removing(&dir)).unwrap();
     assert!(report.published && report.manifest.snapshot == 2);
-    assert_eq!(live.current().manifest().snapshot, 1);
+    assert_eq!(live.state(), LiveState { snapshot: 1, passages: 5, stale: true });
     live.refresh().unwrap_err();
+    assert!(live.state().stale);
     fs::rename(dir.join("away"), dir.join("snapshot-2")).unwrap();
-    assert!(live.refresh().unwrap() && live.current().manifest().snapshot == 2);
+    assert!(live.refresh().unwrap());
+    assert_eq!(live.state(), LiveState { snapshot: 2, passages: 4, stale: false });
 }

@@ -126,7 +126,7 @@ pub(crate) async fn upsert(
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
     let begun = Instant::now();
     let changes = Changes::upsert(request.documents.into_iter().map(Document::from));
-    let report = state.library()?.commit(changes).await?;
+    let report = state.library()?.commit(changes, &state.metrics.index).await?;
     Ok(axum::Json(CommitResponse::of(&report, begun)))
 }
 
@@ -145,7 +145,7 @@ pub(crate) async fn delete(
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
     let begun = Instant::now();
     let (library, id) = (state.library()?, known(id)?);
-    let report = library.commit(Changes::delete([id])).await?;
+    let report = library.commit(Changes::delete([id]), &state.metrics.index).await?;
     match report.absent.first() {
         Some(id) => Err(absent(id)),
         None => Ok(axum::Json(CommitResponse::of(&report, begun))),

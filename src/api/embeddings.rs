@@ -7,6 +7,7 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, Semaphore};
 use utoipa::ToSchema;
 use waymark_index::Embed;
 
@@ -21,6 +22,9 @@ const MAX_INPUTS: usize = 2048;
 
 /// Texts embedded at a time: a client that goes away stops the rest.
 const CHUNK: usize = 32;
+
+/// Requests that may wait for the one whose texts are embedded; more are refused.
+const WAITING: usize = 64;
 
 /// An embedder that can also count.
 pub trait TextEmbedder: Embed + fmt::Debug {
@@ -40,6 +44,23 @@ pub struct ServedEmbedder {
     pub embedder: Arc<dyn TextEmbedder>,
     /// Seconds since 1970.
     pub created: u64,
+    /// How requests get to it.
+    pub(crate) gate: Gate,
+}
+
+/// Lets the texts of one request at a time to an embedder that searches need as well: a search waits for what one
+/// request has begun, not for all that wait, and those who wait hold no thread.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Taken for a chunk, and given on in the order they came.
+    turn: Arc<Mutex<()>>,
+    admitted: Semaphore,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { turn: Arc::default(), admitted: Semaphore::new(1 + WAITING) }
+    }
 }
 
 /// A request for embeddings.
@@ -144,7 +165,7 @@ pub(crate) async fn create(
     let format = request.encoding_format.unwrap_or_default();
     knobs::note_user(request.user.as_deref());
     let texts = check(request, &served)?;
-    let (vectors, tokens) = embed(served.embedder.clone(), texts).await?;
+    let (vectors, tokens) = embed(&served, texts).await?;
     let data = vectors
         .into_iter()
         .enumerate()
@@ -192,13 +213,18 @@ fn check_length(index: usize, tokens: usize, most: usize) -> Result<usize, ApiEr
     Err(ApiError::new(Code::ContextLengthExceeded, message).with_param(format!("input[{index}]")))
 }
 
-/// Embeds chunk by chunk, away from the threads that answer requests.
-async fn embed(embedder: Arc<dyn TextEmbedder>, mut texts: Vec<String>) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+/// Embeds chunk by chunk, away from the threads that answer requests; between two chunks others have their turn.
+async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let too_many = |_| ApiError::new(Code::QueueFull, "too many requests wait for the embedder");
+    let _admitted = served.gate.admitted.try_acquire().map_err(too_many)?;
     let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
     while !texts.is_empty() {
         let chunk: Vec<String> = texts.drain(..CHUNK.min(texts.len())).collect();
-        let (embedder, first) = (embedder.clone(), vectors.len());
+        let (embedder, first) = (Arc::clone(&served.embedder), vectors.len());
+        let turn = Arc::clone(&served.gate.turn).lock_owned().await;
         let work = move || -> Result<_, ApiError> {
+            // Held by the thread, which goes on when nobody waits for it any more.
+            let _held = turn;
             let texts: Vec<&str> = chunk.iter().map(String::as_str).collect();
             let mut tokens = 0;
             for (index, text) in (first..).zip(&texts) {

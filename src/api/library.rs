@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, Semaphore};
 use waymark_index::{BuildProgress, Changes, CommitOptions, CommitReport, IndexError, LiveIndex, Phase};
 
 use super::error::{ApiError, Code};
+use super::metrics::IndexMetrics;
 
 /// Commits that may wait for the one that runs; more are refused.
 const WAITING: usize = 64;
@@ -36,12 +37,12 @@ impl Library {
     }
 
     /// Makes `changes` on a thread of its own, after the commits that came before. Goes on to its end also when nobody
-    /// waits for it any more.
+    /// waits for it any more, and is counted in `metrics`.
     ///
     /// # Errors
     /// 400 for changes that make no sense, 403 where nothing may be changed, 409 while another process writes, 503 when
     /// too many commits wait already.
-    pub(crate) async fn commit(&self, changes: Changes) -> Result<CommitReport, ApiError> {
+    pub(crate) async fn commit(&self, changes: Changes, metrics: &IndexMetrics) -> Result<CommitReport, ApiError> {
         let Some(options) = self.options.clone() else {
             let message = "this server only reads its index: start it without `--read-only-index`";
             return Err(ApiError::new(Code::ReadOnlyIndex, message));
@@ -50,21 +51,29 @@ impl Library {
         let admitted = Arc::clone(&self.admitted).try_acquire_owned().map_err(too_many)?;
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let live = Arc::clone(&self.live);
-        let span = tracing::Span::current();
-        let work = move || {
+        let (span, counts) = (tracing::Span::current(), metrics.clone());
+        let work = move || -> Result<CommitReport, ApiError> {
             let _held = (admitted, turn);
             span.in_scope(|| {
                 let begun = Instant::now();
-                let report = live.commit(changes, &options, &Told(begun))?;
+                let done = live.commit(changes, &options, &Told(begun)).map_err(|error| refusal(&error));
+                counts.committed(begun.elapsed(), &done);
+                if let Err(error) = &done
+                    && error.code == Code::CommitFailed
+                {
+                    tracing::warn!(error = error.message, "not committed");
+                }
+                let report = done?;
                 let CommitReport { added, replaced, removed, .. } = report;
                 let (snapshot, seconds) = (report.manifest.snapshot, begun.elapsed().as_secs_f64());
                 tracing::info!(snapshot, added, replaced, removed, seconds, "committed");
                 Ok(report)
             })
         };
-        let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|_| ApiError::new(Code::CommitFailed, "the commit ran into a bug in the server"))?
-            .map_err(|error| refusal(&error))
+        tokio::task::spawn_blocking(work).await.map_err(|_| {
+            metrics.commit_failed();
+            ApiError::new(Code::CommitFailed, "the commit ran into a bug in the server")
+        })?
     }
 }
 

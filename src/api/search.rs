@@ -117,10 +117,10 @@ pub(crate) async fn search(
 
 /// Searches the index, for whatever route was asked.
 pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<SearchResponse, ApiError> {
-    let searcher = state.searcher()?;
+    state.searcher()?;
     let query = request.wanted()?;
     let begun = Instant::now();
-    let mut evidence = searcher.search(query.into()).await?;
+    let mut evidence = state.search(query).await?;
     let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
     if request.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
@@ -129,6 +129,21 @@ pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<Sea
     let query = request.query;
     let object = "search";
     Ok(SearchResponse { object, query, mode, snapshot, milliseconds, hits, triples, walk, association })
+}
+
+impl AppState {
+    /// Searches for a client, and counts that.
+    ///
+    /// # Errors
+    /// 400 when the server has no index or the index not this mode; 500, 503 or 504 when the search gave nothing.
+    pub(super) async fn search(&self, query: Query) -> Result<Evidence, ApiError> {
+        let searcher = self.searcher()?;
+        let begun = Instant::now();
+        let found = searcher.search(query.into()).await.map_err(ApiError::from);
+        let failed = found.as_ref().is_err_and(|error| error.code.status().is_server_error());
+        self.metrics.client_searched(begun.elapsed(), failed);
+        found
+    }
 }
 
 impl SearchRequest {

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::archive::Archive;
 use super::auth::Keys;
 use super::drain::Drain;
-use super::embeddings::{ServedEmbedder, TextEmbedder};
+use super::embeddings::{Gate, ServedEmbedder, TextEmbedder};
 use super::error::ApiError;
 use super::library::Library;
 use super::metrics::{HeldCollector, Metrics};
@@ -92,6 +92,7 @@ impl AppState {
 
     /// The same state, with the documents of `library` under `/v1/documents`.
     pub fn with_library(mut self, library: Library) -> Self {
+        self.metrics.index.show(&library.live);
         self.library = Some(Arc::new(library));
         self
     }
@@ -141,7 +142,8 @@ impl AppState {
 
     /// The same state, with embeddings by the embedder called `name`.
     pub fn with_embedder(mut self, name: impl Into<String>, embedder: Arc<dyn TextEmbedder>) -> Self {
-        self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now() }));
+        let gate = Gate::default();
+        self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now(), gate }));
         self
     }
 }

@@ -290,6 +290,10 @@ async fn a_search_that_fails() {
     let house = moody("fail").await;
     assert_eq!(searched(&house).await["error"], "the disk is gone");
     assert_eq!(direct(&house, "fail").await.1["error"]["code"], "search_failed");
+    let metrics = house.get("/metrics").await.text().await.unwrap();
+    for line in ["waymark_search_failures_total 1", "waymark_client_search_failures_total 1"] {
+        assert!(metrics.lines().any(|found| found == line), "{line:?} is missing in\n{metrics}");
+    }
     house.quiet().await;
 }
 

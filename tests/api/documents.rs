@@ -26,7 +26,8 @@ fn body(id: &str, edition: usize) -> Value {
     })
 }
 
-fn edition(ids: &[&str], edition: usize) -> Value {
+/// Those documents of an edition, as they are sent.
+pub fn edition(ids: &[&str], edition: usize) -> Value {
     json!({"documents": ids.iter().map(|id| body(id, edition)).collect::<Vec<_>>()})
 }
 
@@ -38,7 +39,7 @@ pub fn plan(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
 }
 
 /// The same with another embedder for what comes.
-fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
+pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, Arc<LiveIndex>, Plan) {
     let dir = tempfile::tempdir().unwrap();
     let documents = IDS.iter().map(|id| serde_json::from_value::<Document>(body(id, 1)).unwrap()).collect();
     let (corpus, options) = (Corpus::from_documents("test", documents), BuildOptions::default());

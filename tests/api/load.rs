@@ -1,13 +1,21 @@
-//! Many clients at once: every token arrives, in order, at the right one.
+//! Many clients at once: every token arrives, in order, at the right one, and what many ask for leaves room for others.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::StreamExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
+use waymark::api::TextEmbedder;
 use waymark::engine::MockBackend;
 use waymark::engine::mock::Random;
+use waymark_index::{Embed, EmbedError};
 use waymark_models::chat::Message;
 
-use crate::house::{House, chunks, joined, template, tokenizer};
+use crate::documents::plan_with;
+use crate::house::{House, Plan, chunks, eventually, joined, template, tokenizer};
+use crate::shelf::HashEmbed;
 
 const CLIENTS: usize = 64;
 const TOKENS: usize = 200;
@@ -48,6 +56,99 @@ async fn no_token_is_missed_or_out_of_order() {
     });
     futures::future::join_all(clients).await;
     house.quiet().await;
+}
+
+/// An embedder of one pass at a time, as a real one is, that can be held in the middle of one.
+#[derive(Debug, Default)]
+struct Single {
+    words: HashEmbed,
+    held: AtomicBool,
+    /// Callers that have not got their vectors yet.
+    inside: AtomicUsize,
+    /// The first text of each pass.
+    passes: Mutex<Vec<String>>,
+}
+
+impl Embed for Single {
+    fn id(&self) -> &str {
+        self.words.id()
+    }
+
+    fn dims(&self) -> usize {
+        self.words.dims()
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.inside.fetch_add(1, SeqCst);
+        let mut passes = self.passes.lock().unwrap();
+        passes.push(texts[0].to_owned());
+        std::thread::sleep(Duration::from_millis(5));
+        // Not for ever: the runtime of a test that has failed waits for this thread.
+        for _ in 0..20_000 {
+            if !self.held.load(SeqCst) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(passes);
+        self.inside.fetch_sub(1, SeqCst);
+        self.words.embed(texts)
+    }
+}
+
+impl TextEmbedder for Single {
+    fn count_tokens(&self, text: &str) -> usize {
+        text.len()
+    }
+
+    fn max_tokens(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// Requests for embeddings that run or wait.
+const ROOM: usize = 65;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_texts_to_embed_hold_up_neither_searches_nor_chats() {
+    const MORE: usize = 8;
+    let single = Arc::new(Single::default());
+    let (_dir, _, plan) = plan_with(true, single.clone());
+    let house = Plan { embedder: Some(single.clone()), ..plan }.build().await;
+    single.held.store(true, SeqCst);
+    let refused = AtomicUsize::new(0);
+    let embeddings = (0..ROOM + MORE).map(|number| {
+        let (house, refused) = (&house, &refused);
+        async move {
+            let body = json!({"model": "letters", "input": format!("text {number}")});
+            let response = house.post("/v1/embeddings", &body).await;
+            let (status, retry) = (response.status().as_u16(), response.headers().contains_key("retry-after"));
+            let told: Value = response.json().await.unwrap();
+            if status != 200 {
+                assert_eq!((status, retry, &told["error"]["code"]), (503, true, &json!("queue_full")), "{told}");
+                refused.fetch_add(1, SeqCst);
+            }
+            status
+        }
+    });
+    let others = async {
+        eventually("those for whom there is no room are refused", || refused.load(SeqCst) == MORE).await;
+        eventually("one request embeds", || single.inside.load(SeqCst) == 1).await;
+        let chat = json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]});
+        assert_eq!(house.chat(&chat).await.0, 200);
+        let query = json!({"query": "river", "ranking": "dense"});
+        let release = async {
+            eventually("the search waits for the embedder", || single.inside.load(SeqCst) == 2).await;
+            single.held.store(false, SeqCst);
+        };
+        let (found, ()) = tokio::join!(house.post("/v1/search", &query), release);
+        assert_eq!(found.status(), 200);
+    };
+    let (statuses, ()) = tokio::join!(futures::future::join_all(embeddings), others);
+    assert_eq!(statuses.iter().filter(|&&status| status == 200).count(), ROOM);
+    let passes = single.passes.lock().unwrap();
+    let place = passes.iter().position(|text| text == "river").unwrap();
+    assert!(place < ROOM / 2, "the search came {place} passes after the first of {}", passes.len());
 }
 
 /// `cargo test --release --test api throughput -- --ignored --nocapture` prints streamed tokens per second.

@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::engine::mock::Lines;
+use waymark_index::{BuildOptions, Corpus, Document, build};
 
+use crate::documents::{edition, plan};
 use crate::house::{House, Letters, Plan, says, script};
+use crate::shelf::HashEmbed;
 
 /// What is promised of one metric.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +29,9 @@ fn file(path: &str) -> String {
 async fn exposition() -> String {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>", "<answer> c </answer>"])
         .terminator("</information>\n\n");
-    let house: House = Plan { embedder: Some(Arc::new(Letters)), ..Plan::new(script(&lines)) }.build().await;
+    let (_dir, _, Plan { library, .. }) = plan(true);
+    let plan = Plan { embedder: Some(Arc::new(Letters)), library, ..Plan::new(script(&lines)) };
+    let house: House = plan.build().await;
     let body = json!({"model": "routerag", "messages": [{"role": "user", "content": "hello"}]});
     assert_eq!(house.chat(&body).await.0, 200);
     let metrics = house.get("/metrics").await;
@@ -120,7 +125,7 @@ async fn every_query_of_the_dashboard_finds_its_metric() {
     }
 }
 
-/// The value of a gauge without labels.
+/// The value of a gauge or a counter without labels.
 async fn gauge(house: &House, name: &str) -> u64 {
     let text = house.get("/metrics").await.text().await.unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -157,5 +162,79 @@ async fn what_is_kept_is_counted_until_it_is_forgotten() {
     for name in ["traces_kept", "responses_kept", "resumable_streams"] {
         assert_eq!(gauge(&house, &format!("waymark_{name}")).await, 0, "{name}");
         assert_eq!(gauge(&house, &format!("waymark_{name}_bytes")).await, 0, "{name}");
+    }
+}
+
+/// The number of the snapshot that is searched, its passages, and whether another one is published.
+async fn index(house: &House) -> [u64; 3] {
+    let mut values = [0; 3];
+    for (value, name) in values.iter_mut().zip(["snapshot", "passages", "stale"]) {
+        *value = gauge(house, &format!("waymark_index_{name}")).await;
+    }
+    values
+}
+
+#[tokio::test]
+async fn a_snapshot_that_cannot_be_opened_makes_the_index_stale() {
+    let (dir, live, plan) = plan(true);
+    let house = plan.build().await;
+    assert_eq!(index(&house).await, [1, 6, 0]);
+    // Another process builds it anew.
+    let rebuilt = |embed: HashEmbed| {
+        let (id, text) = ("z".to_owned(), "A river of another edition.".to_owned());
+        let document = Document { id, title: String::new(), text, triples: None, metadata: None };
+        let corpus = Corpus::from_documents("test", vec![document]);
+        build(corpus, &embed, dir.path(), &BuildOptions { replace: true, ..BuildOptions::default() }, &()).unwrap();
+    };
+    rebuilt(HashEmbed { id: "another", dims: 64 });
+    live.refresh().unwrap_err();
+    assert_eq!(index(&house).await, [1, 6, 1]);
+    assert_eq!(house.post("/v1/search", &json!({"query": "river"})).await.status(), 200);
+    // Nothing goes on from an index that is not known.
+    assert_eq!(house.post("/v1/documents", &edition(&["a"], 2)).await.status(), 500);
+    assert_eq!(index(&house).await, [1, 6, 1]);
+    rebuilt(HashEmbed::default());
+    assert!(live.refresh().unwrap());
+    assert_eq!(index(&house).await, [3, 1, 0]);
+}
+
+#[tokio::test]
+async fn commits_and_their_failures_are_counted() {
+    let (dir, _, plan) = plan(true);
+    let house = plan.build().await;
+    // The second changes nothing, the third makes no sense.
+    for (ids, status) in [(vec!["a"], 200), (vec!["a"], 200), (vec!["x", "x"], 400)] {
+        assert_eq!(house.post("/v1/documents", &edition(&ids, 2)).await.status(), status, "{ids:?}");
+    }
+    std::fs::remove_file(dir.path().join("manifest.json")).unwrap();
+    assert_eq!(house.post("/v1/documents", &edition(&["b"], 2)).await.status(), 500);
+    for (name, count) in [("commits_total", 1), ("commit_failures_total", 1), ("commit_seconds_count", 1)] {
+        assert_eq!(gauge(&house, &format!("waymark_index_{name}")).await, count, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn searches_of_clients_are_counted_apart_from_those_of_policies() {
+    let (_dir, _, plan) = plan(true);
+    let house = plan.build().await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                      "params": {"name": "search", "arguments": {"query": "river"}}});
+    for (path, body) in [
+        ("/v1/search", json!({"query": "river"})),
+        ("/retrieve", json!({"queries": ["river", "edition1"]})),
+        ("/search", json!({"queries": ["river"]})),
+        ("/query", json!({"query": ["river"]})),
+        ("/mcp", call),
+    ] {
+        assert_eq!(house.post(path, &body).await.status(), 200, "{path}");
+    }
+    assert_eq!(house.post("/v1/search", &json!({"query": ""})).await.status(), 400);
+    for (name, count) in [
+        ("client_searches_total", 6),
+        ("client_search_seconds_count", 6),
+        ("client_search_failures_total", 0),
+        ("searches_total", 0),
+    ] {
+        assert_eq!(gauge(&house, &format!("waymark_{name}")).await, count, "{name}");
     }
 }

@@ -3,6 +3,7 @@
 
 mod engine;
 mod held;
+mod index;
 mod process;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use prometheus_client::registry::Registry;
 
 use self::engine::EngineCollector;
 pub(crate) use self::held::{Held, HeldCollector};
+pub(crate) use self::index::IndexMetrics;
 use self::process::ProcessCollector;
 use crate::engine::Engine;
 
@@ -26,6 +28,9 @@ pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0
 
 /// Seconds of a whole request: from a refusal to a long episode.
 const REQUEST_SECONDS: [f64; 14] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// Seconds of a search: from a small index to the deadline.
+const SEARCH_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// Which request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -83,6 +88,10 @@ pub struct Metrics {
     pub(crate) searches_cached: Counter,
     pub(crate) search_failures: Counter,
     pub(crate) search_seconds: Histogram,
+    client_searches: Counter,
+    client_search_failures: Counter,
+    client_search_seconds: Histogram,
+    pub(crate) index: IndexMetrics,
 }
 
 impl Metrics {
@@ -102,7 +111,11 @@ impl Metrics {
             searches: Counter::default(),
             searches_cached: Counter::default(),
             search_failures: Counter::default(),
-            search_seconds: Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0]),
+            search_seconds: Histogram::new(SEARCH_SECONDS),
+            client_searches: Counter::default(),
+            client_search_failures: Counter::default(),
+            client_search_seconds: Histogram::new(SEARCH_SECONDS),
+            index: IndexMetrics::new(registry),
         };
         registry.register("http_requests", "Requests answered", metrics.requests.clone());
         registry.register(
@@ -133,7 +146,18 @@ impl Metrics {
             "Searches of policies that gave an error in the place of evidence",
             metrics.search_failures.clone(),
         );
-        registry.register("search_seconds", "Seconds per search", metrics.search_seconds.clone());
+        registry.register("search_seconds", "Seconds per search of a policy", metrics.search_seconds.clone());
+        registry.register("client_searches", "Searches that clients asked for", metrics.client_searches.clone());
+        registry.register(
+            "client_search_failures",
+            "Searches of clients that gave an error of the server",
+            metrics.client_search_failures.clone(),
+        );
+        registry.register(
+            "client_search_seconds",
+            "Seconds per search of a client",
+            metrics.client_search_seconds.clone(),
+        );
         let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("model", engine.spec().name.clone())];
         registry.register("build", "What is running; always 1", Info::new(labels.to_vec()));
         registry.register_collector(Box::new(EngineCollector(engine.clone())));
@@ -142,7 +166,7 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a search that took `time`.
+    /// Counts a search of a policy that took `time`.
     pub(crate) fn searched(&self, time: Duration, cached: bool, failed: bool) {
         self.searches.inc();
         self.search_failures.inc_by(failed.into());
@@ -151,6 +175,13 @@ impl Metrics {
         } else {
             self.search_seconds.observe(time.as_secs_f64());
         }
+    }
+
+    /// Counts a search that a client asked for and that took `time`.
+    pub(crate) fn client_searched(&self, time: Duration, failed: bool) {
+        self.client_searches.inc();
+        self.client_search_failures.inc_by(failed.into());
+        self.client_search_seconds.observe(time.as_secs_f64());
     }
 
     /// Everything, as OpenMetrics text.

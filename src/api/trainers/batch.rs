@@ -5,8 +5,9 @@ use std::time::Instant;
 use futures::{StreamExt, TryStreamExt, stream};
 use waymark_index::{Evidence, Query};
 
-use crate::agent::{MAX_K, Search};
+use crate::agent::MAX_K;
 use crate::api::error::ApiError;
+use crate::api::state::AppState;
 
 /// Queries one request may hold: more than the largest published batch (512 questions in 5 rollouts each).
 const MAX_QUERIES: usize = 8192;
@@ -45,11 +46,11 @@ pub(super) fn passages(param: &str, wanted: Option<usize>, default: usize) -> Re
 }
 
 /// Searches for `queries` side by side; what they found, in their order. The first failure ends them all.
-pub(super) async fn search(searcher: &dyn Search, param: &str, queries: Vec<Query>) -> Result<Vec<Searched>, ApiError> {
+pub(super) async fn search(state: &AppState, param: &str, queries: Vec<Query>) -> Result<Vec<Searched>, ApiError> {
     let searches = queries.into_iter().enumerate().map(|(place, query)| async move {
         let begun = Instant::now();
-        let found = searcher.search(query.into()).await;
-        let evidence = found.map_err(|error| ApiError::from(error).with_param(format!("{param}[{place}]")))?;
+        let found = state.search(query).await;
+        let evidence = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
         Ok(Searched { evidence, seconds: begun.elapsed().as_secs_f64() })
     });
     stream::iter(searches).buffered(IN_FLIGHT).try_collect().await

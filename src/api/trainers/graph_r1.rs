@@ -58,7 +58,7 @@ pub(crate) async fn query(
     State(state): State<AppState>,
     Json(request): Json<GraphR1Request>,
 ) -> Result<axum::Json<GraphR1Response>, ApiError> {
-    let searcher = state.searcher()?;
+    state.searcher()?;
     if request.query.is_empty() {
         return Err(ApiError::invalid("query", "`query` is empty"));
     }
@@ -71,7 +71,7 @@ pub(crate) async fn query(
         graph,
         ..Query::new(text.trim(), Mode::Triples, k)
     };
-    let found = batch::search(searcher, "query", request.query.iter().map(query).collect()).await?;
+    let found = batch::search(&state, "query", request.query.iter().map(query).collect()).await?;
     Ok(axum::Json(GraphR1Response { result: found.into_iter().map(|found| found.evidence.into()).collect() }))
 }
 

@@ -69,11 +69,11 @@ pub(crate) async fn search(
     State(state): State<AppState>,
     Json(request): Json<RouteRagRequest>,
 ) -> Result<axum::Json<RouteRagResponse>, ApiError> {
-    let searcher = state.searcher()?;
+    state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
     batch::check("queries", request.queries.len(), k)?;
     let queries = request.queries.iter().map(|written| query(written, k)).collect();
-    let found = batch::search(searcher, "queries", queries).await?;
+    let found = batch::search(&state, "queries", queries).await?;
     let time = match request.return_times {
         Some(true) => found.iter().map(|found| found.seconds).collect(),
         _ => Vec::new(),

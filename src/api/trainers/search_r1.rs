@@ -71,11 +71,11 @@ pub(crate) async fn retrieve(
     State(state): State<AppState>,
     Json(request): Json<RetrieveRequest>,
 ) -> Result<axum::Json<RetrieveResponse>, ApiError> {
-    let searcher = state.searcher()?;
+    state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
     batch::check("queries", request.queries.len(), k)?;
     let query = |text: String| Query::new(text.trim(), Mode::Passage, k).ranking(Ranking::Dense);
-    let found = batch::search(searcher, "queries", request.queries.into_iter().map(query).collect()).await?;
+    let found = batch::search(&state, "queries", request.queries.into_iter().map(query).collect()).await?;
     let scored = request.return_scores.unwrap_or(false);
     let list = |hits: Vec<Hit>| hits.into_iter().map(|hit| retrieved(hit, scored)).collect();
     Ok(axum::Json(RetrieveResponse { result: found.into_iter().map(|found| list(found.evidence.hits)).collect() }))
