@@ -56,9 +56,9 @@ impl Library {
             span.in_scope(|| {
                 let begun = Instant::now();
                 let report = live.commit(changes, &options, &Told(begun))?;
-                let CommitReport { added, replaced, removed, .. } = report;
+                let CommitReport { added, replaced, removed, cut, .. } = report;
                 let (snapshot, seconds) = (report.manifest.snapshot, begun.elapsed().as_secs_f64());
-                tracing::info!(snapshot, added, replaced, removed, seconds, "committed");
+                tracing::info!(snapshot, added, replaced, removed, cut, seconds, "committed");
                 Ok(report)
             })
         };
