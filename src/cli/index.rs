@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::ProgressBar;
-use waymark_index::{BuildOptions, BuildProgress, Corpus, CorpusOptions, GraphInfo, Manifest, Phase, build};
+use waymark_index::{BuildOptions, BuildProgress, Embedder, GraphInfo, Manifest, Phase, build};
 use waymark_models::kernel::Team;
 
+use super::corpus::{self, CorpusArgs};
 use super::{assembly, change, logging, progress, triples};
 use crate::config::{LogFormat, cores};
 
@@ -33,9 +34,8 @@ Examples:
   waymark index build --corpus corpus.jsonl --out corpus.index --triples endpoint \\
     --openie-url https://api.openai.com/v1 --openie-model gpt-4o-mini")]
 pub(crate) struct BuildArgs {
-    /// The corpus: a file or a folder.
-    #[arg(long, value_name = "PATH")]
-    corpus: PathBuf,
+    #[command(flatten)]
+    corpus: CorpusArgs,
 
     /// Where the index is to lie.
     #[arg(long, value_name = "DIR")]
@@ -44,10 +44,6 @@ pub(crate) struct BuildArgs {
     /// Embedding model: a name in the catalog or a directory.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
-
-    /// Count records that cannot be read and go on, instead of stopping at the first.
-    #[arg(long)]
-    skip_bad: bool,
 
     /// Replace an index that is already there.
     #[arg(long)]
@@ -90,9 +86,8 @@ impl Command {
 
 impl BuildArgs {
     fn run(self) -> anyhow::Result<()> {
-        let corpus =
-            Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() })?;
         let triples = self.triples.source(&self.out)?;
+        let corpus = self.corpus.open(Some(&triples))?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
         let options =
@@ -101,8 +96,8 @@ impl BuildArgs {
         let report = build(corpus, &embedder, &self.out, &options, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
-        let Manifest { passages, snapshot, embedder, graph, .. } = &report.manifest;
-        writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {}", self.out.display(), embedder.id)?;
+        let Manifest { passages, snapshot, embedder: Embedder { id, .. }, graph, .. } = &report.manifest;
+        writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {id}", self.out.display())?;
         graph.iter().try_for_each(|graph| writeln!(out, "graph of {}", described(graph)))?;
         if report.skipped > 0 {
             writeln!(out, "{} records could not be read and were skipped", report.skipped)?;
@@ -110,6 +105,7 @@ impl BuildArgs {
         if report.collapsed > 0 {
             writeln!(out, "{} passages repeated an earlier one and were left out", report.collapsed)?;
         }
+        corpus::tell_cut(report.cut, &embedder, &mut out)?;
         triples.report(&mut out)?;
         Ok(())
     }
