@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use waymark_index::{BuildOptions, BuildProgress, Embedder, GraphInfo, Manifest, Phase, build};
@@ -72,9 +73,13 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
+/// What is logged where nothing else is asked for: how far the work is, but not what libraries say of theirs.
+const WORK: &str = "warn,waymark=info";
+
 impl Command {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "warn", LogFormat::Text)?;
+        let quiet = if matches!(self, Command::Info(_)) { "warn" } else { WORK };
+        logging::start(log, quiet, LogFormat::Text)?;
         match self {
             Command::Build(args) => tokio::task::block_in_place(|| args.run()),
             Command::Add(args) => tokio::task::block_in_place(|| args.run()),
@@ -138,15 +143,40 @@ fn described(graph: &GraphInfo) -> String {
     format!("{triples} triples ({source}): {facts} facts between {phrases} phrases, {edges} edges")
 }
 
-/// One bar per phase of a build.
+/// Time from one line to the next where no bar is seen.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// One bar per phase of a build; where there is no terminal, lines of the log.
 #[derive(Debug, Default)]
-pub(crate) struct Bars(Mutex<Option<(Phase, ProgressBar)>>);
+pub(crate) struct Bars(Mutex<Option<Shown>>);
+
+/// The phase that is under way.
+#[derive(Debug)]
+struct Shown {
+    phase: Phase,
+    bar: ProgressBar,
+    /// When a line last told of it.
+    told: Option<Instant>,
+}
 
 impl Bars {
     /// Takes the last bar off the screen.
     pub(crate) fn clear(&self) {
-        if let Some((_, bar)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            bar.finish_and_clear();
+        if let Some(shown) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            shown.bar.finish_and_clear();
+        }
+    }
+}
+
+impl Shown {
+    fn update(&mut self, done: u64, total: Option<u64>) {
+        if let Some(total) = total {
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(done);
+        if self.bar.is_hidden() && self.told.is_none_or(|told| told.elapsed() >= PAUSE) {
+            self.told = Some(Instant::now());
+            tracing::info!(phase = %self.phase, done, total, "indexing");
         }
     }
 }
@@ -154,17 +184,10 @@ impl Bars {
 impl BuildProgress for Bars {
     fn update(&self, phase: Phase, done: u64, total: Option<u64>) {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if shown.as_ref().is_none_or(|(now, _)| *now != phase) {
-            if let Some((_, bar)) = shown.take() {
-                bar.finish_and_clear();
-            }
-            *shown = Some((phase, progress::things().with_message(phase.to_string())));
+        if let Some(over) = shown.take_if(|shown| shown.phase != phase) {
+            over.bar.finish_and_clear();
         }
-        if let Some((_, bar)) = shown.as_ref() {
-            if let Some(total) = total {
-                bar.set_length(total);
-            }
-            bar.set_position(done);
-        }
+        let begun = || Shown { phase, bar: progress::things().with_message(phase.to_string()), told: None };
+        shown.get_or_insert_with(begun).update(done, total);
     }
 }

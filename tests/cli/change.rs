@@ -153,3 +153,23 @@ fn a_mirror_of_a_folder_loses_what_the_folder_lost() {
     let refused = waymark(&[&add[..], &["--mirror", "--skip-bad"]].concat());
     assert!(!refused.ok() && refused.stderr.contains("--skip-bad"), "{}", refused.stderr);
 }
+
+#[test]
+fn without_a_terminal_the_log_says_how_far_the_work_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, index) = (dir.path().join("corpus.jsonl"), dir.path().join("corpus.index"));
+    fs::write(&file, CORPUS).unwrap();
+    let (file, index) = (file.to_str().unwrap(), index.to_str().unwrap());
+    let build = ["index", "build", "--embedder", "mock", "--corpus", file, "--out", index];
+    let remove = ["index", "remove", "--embedder", "mock", "--index", index, "--id", "seine"];
+    for args in [&build[..], &remove] {
+        let run = waymark(args);
+        assert!(run.ok(), "{}", run.stderr);
+        for phase in ["reading", "embedding", "linking", "extracting", "sealing", "publishing"] {
+            assert!(run.stderr.contains(&format!("indexing phase={phase}")), "{phase}: {}", run.stderr);
+        }
+        assert!(run.stderr.lines().all(|line| line.contains(" waymark")), "of this program alone: {}", run.stderr);
+    }
+    let quiet = waymark(&[&["--log", "warn"][..], &build, &["--replace"]].concat());
+    assert!(quiet.ok() && !quiet.stderr.contains("indexing"), "{}", quiet.stderr);
+}
