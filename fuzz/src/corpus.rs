@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
     with_folder(|folder| {
         let path = folder.write(name, bytes);
         for skip_bad in [false, true] {
-            let options = CorpusOptions { skip_bad, chunk: 50 };
+            let options = CorpusOptions { skip_bad, chunk: Some(50) };
             let Ok(mut corpus) = Corpus::open(&path, &options) else { continue };
             let mut ids = std::collections::HashSet::new();
             for document in corpus.by_ref() {

@@ -16,6 +16,11 @@ pub trait Embed: Send + Sync {
     /// # Errors
     /// Whatever keeps the texts from being embedded; the index reports it with what was being embedded.
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError>;
+
+    /// Whether a text is longer than what is read of it, so that its vector is that of its beginning.
+    fn cuts(&self, _text: &str) -> bool {
+        false
+    }
 }
 
 /// Embeds `texts` and holds the embedder to its contract: the vectors come back checked and of length 1 (or all zero).

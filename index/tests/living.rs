@@ -71,7 +71,7 @@ fn some_changes() -> impl Strategy<Value = Changes> {
         let upsert: BTreeMap<String, Document> =
             documents.into_iter().map(|document| (document.id.clone(), document)).collect();
         delete.retain(|id| !upsert.contains_key(id));
-        Changes { upsert: upsert.into_values().collect(), delete }
+        Changes { upsert: upsert.into_values().collect(), delete, ..Changes::default() }
     })
 }
 
@@ -370,7 +370,7 @@ fn only_new_texts_are_embedded() {
 
     let new = Document { triples: triple("Rouen"), ..document("c", "Rouen", "a new text") };
     documents.push(new.clone());
-    let changes = Changes { upsert: vec![new], delete: vec!["b".to_owned()] };
+    let changes = Changes { delete: vec!["b".to_owned()], ..Changes::upsert([new]) };
     commit(&dir, &embed, changes, &CommitOptions::default(), &()).unwrap();
     assert_eq!(embed.take(), ["('seine', 'flows through', 'rouen')", "Rouen\na new text", "rouen"]);
 

@@ -81,6 +81,8 @@ pub struct CommitResponse {
     pub unchanged: u64,
     /// Documents that were removed.
     pub removed: u64,
+    /// Documents that came and are longer than the embedder reads. Dense search sees only their beginning.
+    pub cut: u64,
     /// Documents that the index holds now.
     pub documents: u64,
     /// How long it took, waiting for other changes included.
@@ -245,6 +247,7 @@ impl CommitResponse {
             replaced: report.replaced,
             unchanged: report.unchanged,
             removed: report.removed,
+            cut: report.cut,
             documents: report.manifest.passages,
             milliseconds: begun.elapsed().as_secs_f64() * 1e3,
         }

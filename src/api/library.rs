@@ -64,9 +64,9 @@ impl Library {
                     tracing::warn!(error = error.message, "not committed");
                 }
                 let report = done?;
-                let CommitReport { added, replaced, removed, .. } = report;
+                let CommitReport { added, replaced, removed, cut, .. } = report;
                 let (snapshot, seconds) = (report.manifest.snapshot, begun.elapsed().as_secs_f64());
-                tracing::info!(snapshot, added, replaced, removed, seconds, "committed");
+                tracing::info!(snapshot, added, replaced, removed, cut, seconds, "committed");
                 Ok(report)
             })
         };

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use waymark_index::{Changes, CommitOptions, CommitReport, Corpus, CorpusOptions, GraphInfo, Manifest, commit};
+use waymark_index::{Changes, CommitOptions, CommitReport, GraphInfo, Manifest, commit};
 use waymark_models::kernel::Team;
 
 use super::assembly;
+use super::corpus::{self, CorpusArgs};
 use super::index::Bars;
 use super::triples::{self, Source};
 use crate::config::cores;
@@ -16,23 +17,24 @@ use crate::config::cores;
 /// Adds documents to an index, or puts them in the place of those with their ids.
 ///
 /// All of them go in at once when everything is ready; until then, and whatever happens, the index stays as it was. A
-/// server that has it open goes on searching and takes the new state by itself.
+/// server that has it open goes on searching and takes the new state by itself. Of a file that has become shorter, the
+/// chunks that it no longer has are removed; those of a file that is gone are removed with `--mirror`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   waymark index add --index corpus.index --corpus new.jsonl
+  waymark index add --index docs.index --corpus docs --mirror
   waymark index add --index corpus.index --corpus new.jsonl --triples openie_results.json")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     target: Target,
 
-    /// The documents: a file or a folder, as `waymark index build` takes them.
-    #[arg(long, value_name = "PATH")]
-    corpus: PathBuf,
+    #[command(flatten)]
+    corpus: CorpusArgs,
 
-    /// Count records that cannot be read and go on, instead of stopping at the first.
-    #[arg(long)]
-    skip_bad: bool,
+    /// Remove every document that the corpus does not hold.
+    #[arg(long, conflicts_with = "skip_bad")]
+    mirror: bool,
 
     #[command(flatten)]
     triples: triples::Args,
@@ -85,17 +87,15 @@ impl AddArgs {
         let manifest = Manifest::read(&self.target.index)?;
         let extractor = manifest.graph.as_ref().and_then(GraphInfo::extractor);
         let source = self.triples.source_of(&self.target.index, extractor)?;
-        let options = CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() };
-        let mut corpus = Corpus::open(&self.corpus, &options)?;
-        let changes = Changes::corpus(&mut corpus)?;
+        let mut corpus = self.corpus.open(source.as_ref())?;
+        let changes = Changes { mirror: self.mirror, ..Changes::corpus(&mut corpus)? };
         let options = CommitOptions {
             extract: source.as_ref().and_then(Source::extract),
             bare: matches!(source, Some(Source::None)),
             ..CommitOptions::default()
         };
-        let report = self.target.commit(changes, options)?;
+        self.target.commit(changes, options)?;
         let mut out = io::stdout().lock();
-        tell(&report, &self.target.index, &mut out)?;
         if corpus.skipped() > 0 {
             writeln!(out, "{} records could not be read and were skipped", corpus.skipped())?;
         }
@@ -113,19 +113,22 @@ impl RemoveArgs {
         }
         let report = self.target.commit(Changes::delete(ids), CommitOptions::default())?;
         let mut out = io::stdout().lock();
-        tell(&report, &self.target.index, &mut out)?;
         report.absent.iter().try_for_each(|id| writeln!(out, "no document has the id {id}"))?;
         Ok(())
     }
 }
 
 impl Target {
+    /// Makes the changes, and says on standard output what they came to.
     fn commit(&self, changes: Changes, options: CommitOptions) -> anyhow::Result<CommitReport> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(threads)))?;
         let bars = Bars::default();
         let report = commit(&self.index, &embedder, changes, &CommitOptions { threads, ..options }, &bars)?;
         bars.clear();
+        let mut out = io::stdout().lock();
+        tell(&report, &self.index, &mut out)?;
+        corpus::tell_cut(report.cut, &embedder, &mut out)?;
         Ok(report)
     }
 }

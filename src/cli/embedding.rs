@@ -41,6 +41,11 @@ impl Embed for Embedding {
             Embedding::Mock => Ok(texts.iter().map(|text| hashed(text)).collect()),
         }
     }
+
+    fn cuts(&self, text: &str) -> bool {
+        // No word piece has less than a byte: what is short need not be counted.
+        text.len() > self.max_tokens() && self.count_tokens(text) > self.max_tokens()
+    }
 }
 
 impl TextEmbedder for Embedding {

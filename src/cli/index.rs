@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use waymark_index::{BuildOptions, BuildProgress, Corpus, CorpusOptions, GraphInfo, Manifest, Phase, build};
+use waymark_index::{BuildOptions, BuildProgress, Embedder, GraphInfo, Manifest, Phase, build};
 use waymark_models::kernel::Team;
 
+use super::corpus::{self, CorpusArgs};
 use super::{assembly, change, logging, progress, triples};
 use crate::config::{LogFormat, cores};
 
@@ -33,9 +35,8 @@ Examples:
   waymark index build --corpus corpus.jsonl --out corpus.index --triples endpoint \\
     --openie-url https://api.openai.com/v1 --openie-model gpt-4o-mini")]
 pub(crate) struct BuildArgs {
-    /// The corpus: a file or a folder.
-    #[arg(long, value_name = "PATH")]
-    corpus: PathBuf,
+    #[command(flatten)]
+    corpus: CorpusArgs,
 
     /// Where the index is to lie.
     #[arg(long, value_name = "DIR")]
@@ -44,10 +45,6 @@ pub(crate) struct BuildArgs {
     /// Embedding model: a name in the catalog or a directory.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
     embedder: String,
-
-    /// Count records that cannot be read and go on, instead of stopping at the first.
-    #[arg(long)]
-    skip_bad: bool,
 
     /// Replace an index that is already there.
     #[arg(long)]
@@ -76,9 +73,13 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
+/// What is logged where nothing else is asked for: how far the work is, but not what libraries say of theirs.
+const WORK: &str = "warn,waymark=info";
+
 impl Command {
     pub(crate) async fn run(self, log: Option<&str>) -> anyhow::Result<()> {
-        logging::start(log, "warn", LogFormat::Text)?;
+        let quiet = if matches!(self, Command::Info(_)) { "warn" } else { WORK };
+        logging::start(log, quiet, LogFormat::Text)?;
         match self {
             Command::Build(args) => tokio::task::block_in_place(|| args.run()),
             Command::Add(args) => tokio::task::block_in_place(|| args.run()),
@@ -90,9 +91,8 @@ impl Command {
 
 impl BuildArgs {
     fn run(self) -> anyhow::Result<()> {
-        let corpus =
-            Corpus::open(&self.corpus, &CorpusOptions { skip_bad: self.skip_bad, ..CorpusOptions::default() })?;
         let triples = self.triples.source(&self.out)?;
+        let corpus = self.corpus.open(Some(&triples))?;
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let embedder = assembly::embedder(&self.embedder, self.cache, Arc::new(Team::new(threads)))?;
         let options =
@@ -101,8 +101,8 @@ impl BuildArgs {
         let report = build(corpus, &embedder, &self.out, &options, &bars)?;
         bars.clear();
         let mut out = io::stdout().lock();
-        let Manifest { passages, snapshot, embedder, graph, .. } = &report.manifest;
-        writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {}", self.out.display(), embedder.id)?;
+        let Manifest { passages, snapshot, embedder: Embedder { id, .. }, graph, .. } = &report.manifest;
+        writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {id}", self.out.display())?;
         graph.iter().try_for_each(|graph| writeln!(out, "graph of {}", described(graph)))?;
         if report.skipped > 0 {
             writeln!(out, "{} records could not be read and were skipped", report.skipped)?;
@@ -110,6 +110,7 @@ impl BuildArgs {
         if report.collapsed > 0 {
             writeln!(out, "{} passages repeated an earlier one and were left out", report.collapsed)?;
         }
+        corpus::tell_cut(report.cut, &embedder, &mut out)?;
         triples.report(&mut out)?;
         Ok(())
     }
@@ -142,15 +143,40 @@ fn described(graph: &GraphInfo) -> String {
     format!("{triples} triples ({source}): {facts} facts between {phrases} phrases, {edges} edges")
 }
 
-/// One bar per phase of a build.
+/// Time from one line to the next where no bar is seen.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// One bar per phase of a build; where there is no terminal, lines of the log.
 #[derive(Debug, Default)]
-pub(crate) struct Bars(Mutex<Option<(Phase, ProgressBar)>>);
+pub(crate) struct Bars(Mutex<Option<Shown>>);
+
+/// The phase that is under way.
+#[derive(Debug)]
+struct Shown {
+    phase: Phase,
+    bar: ProgressBar,
+    /// When a line last told of it.
+    told: Option<Instant>,
+}
 
 impl Bars {
     /// Takes the last bar off the screen.
     pub(crate) fn clear(&self) {
-        if let Some((_, bar)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            bar.finish_and_clear();
+        if let Some(shown) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            shown.bar.finish_and_clear();
+        }
+    }
+}
+
+impl Shown {
+    fn update(&mut self, done: u64, total: Option<u64>) {
+        if let Some(total) = total {
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(done);
+        if self.bar.is_hidden() && self.told.is_none_or(|told| told.elapsed() >= PAUSE) {
+            self.told = Some(Instant::now());
+            tracing::info!(phase = %self.phase, done, total, "indexing");
         }
     }
 }
@@ -158,17 +184,10 @@ impl Bars {
 impl BuildProgress for Bars {
     fn update(&self, phase: Phase, done: u64, total: Option<u64>) {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if shown.as_ref().is_none_or(|(now, _)| *now != phase) {
-            if let Some((_, bar)) = shown.take() {
-                bar.finish_and_clear();
-            }
-            *shown = Some((phase, progress::things().with_message(phase.to_string())));
+        if let Some(over) = shown.take_if(|shown| shown.phase != phase) {
+            over.bar.finish_and_clear();
         }
-        if let Some((_, bar)) = shown.as_ref() {
-            if let Some(total) = total {
-                bar.set_length(total);
-            }
-            bar.set_position(done);
-        }
+        let begun = || Shown { phase, bar: progress::things().with_message(phase.to_string()), told: None };
+        shown.get_or_insert_with(begun).update(done, total);
     }
 }

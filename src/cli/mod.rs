@@ -6,6 +6,7 @@ mod bench;
 pub mod cache;
 mod change;
 mod client;
+mod corpus;
 mod demo;
 pub mod device;
 pub mod embedding;

@@ -113,6 +113,42 @@ async fn documents_are_put_in_shown_and_taken_out() {
     assert_eq!((found["snapshot"].clone(), found["hits"].as_array().unwrap().len()), (json!(3), 2));
 }
 
+/// Reads ten words of a text.
+#[derive(Debug, Default)]
+struct Short(HashEmbed);
+
+impl Embed for Short {
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn dims(&self) -> usize {
+        self.0.dims()
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.0.embed(texts)
+    }
+
+    fn cuts(&self, text: &str) -> bool {
+        text.split_whitespace().count() > 10
+    }
+}
+
+#[tokio::test]
+async fn documents_that_are_not_read_to_their_end_are_counted() {
+    let (_dir, _, plan) = plan_with(true, Arc::new(Short::default()));
+    let house = plan.build().await;
+    // Ten words with its title, and eleven.
+    let mut sent = edition(&["a", "new"], 2);
+    sent["documents"][1]["text"] = "Passage new of edition2 tells of a wide river.".into();
+    let (status, done) = answer(house.post("/v1/documents", &sent).await).await;
+    assert_eq!((status, &done["replaced"], &done["added"]), (200, &json!(1), &json!(1)), "{done}");
+    assert_eq!(done["cut"], 1);
+    let (_, gone) = delete(&house, "/v1/documents/a").await;
+    assert_eq!((&gone["removed"], &gone["cut"]), (&json!(1), &json!(0)));
+}
+
 /// A page is made in memory: however many documents are asked for, it is not much larger than one of them.
 #[tokio::test]
 async fn a_page_of_large_documents_ends_early() {

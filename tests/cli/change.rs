@@ -91,3 +91,85 @@ fn an_index_without_weights_needs_no_folder_for_downloads() {
     let removed = homeless(&["index", "remove", "--embedder", "mock", "--id", "seine", "--index", index]);
     assert!(removed.ok() && removed.stdout.contains("1 removed"), "{}{}", removed.stdout, removed.stderr);
 }
+
+#[test]
+fn what_the_embedder_does_not_read_is_told_and_found_once_it_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = index(dir.path(), CORPUS);
+    let file = dir.path().join("guide.jsonl");
+    let guide = |text: &str| json!({"id": "guide", "title": "Guide", "text": text}).to_string();
+    let hours = "The museum opens at nine in the morning and closes at six in the evening. ".repeat(60);
+    let fish = "Piranhas are freshwater fish with sharp teeth that swim in schools and eat meat, insects and seeds. ";
+    let long = guide(&format!("{hours}\n\n{}", fish.repeat(9)));
+    let passages = || {
+        let info = waymark(&["index", "info", &index, "--json"]);
+        serde_json::from_str::<Value>(&info.stdout).unwrap()["passages"].as_u64().unwrap()
+    };
+    let told = "1 passages are longer than the 254 word pieces that the embedder reads";
+    let added = add(&index, &file, &long, &[]);
+    assert!(added.ok() && added.stdout.contains(told) && passages() == 4, "{}{}", added.stdout, added.stderr);
+    let built = dir.path().join("guide.index");
+    let build = ["index", "build", "--corpus", file.to_str().unwrap(), "--out", built.to_str().unwrap()];
+    let built = waymark(&build);
+    assert!(built.ok() && built.stdout.contains(told), "{}{}", built.stdout, built.stderr);
+
+    let cut = add(&index, &file, &long, &["--chunk", "1000"]);
+    assert!(cut.ok() && cut.stdout.contains("1 removed"), "{}{}", cut.stdout, cut.stderr);
+    assert!(!cut.stdout.contains("longer than"), "{}", cut.stdout);
+    let chunks = passages() - 3;
+    assert!(chunks > 4, "{chunks}");
+    let search = ["search", "--index", &index, "--ranking", "dense", "--k", "1", "--json", "fish with sharp teeth"];
+    let found: Value = serde_json::from_str(&waymark(&search).stdout).unwrap();
+    let passage = &found["hits"][0]["passage"];
+    assert!(passage["id"].as_str().unwrap().starts_with("guide#"), "{passage}");
+    assert!(passage["text"].as_str().unwrap().contains("Piranhas"), "{passage}");
+
+    let triples = dir.path().join("triples.jsonl");
+    fs::write(&triples, "{\"id\":\"guide\",\"triples\":[[\"Piranhas\",\"are\",\"fish\"]]}\n").unwrap();
+    let refused = add(&index, &file, &long, &["--chunk", "1000", "--triples", triples.to_str().unwrap()]);
+    assert!(!refused.ok() && refused.stderr.contains("--chunk cuts records"), "{}", refused.stderr);
+    let short = add(&index, &file, &guide("The museum is closed."), &["--chunk", "1000"]);
+    assert!(short.ok() && short.stdout.contains(&format!("{chunks} removed")), "{}{}", short.stdout, short.stderr);
+}
+
+#[test]
+fn a_mirror_of_a_folder_loses_what_the_folder_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (docs, index) = (dir.path().join("docs"), dir.path().join("docs.index"));
+    fs::create_dir(&docs).unwrap();
+    for (name, text) in [("a.md", "The Seine flows through Paris."), ("b.md", "The Thames flows through London.")] {
+        fs::write(docs.join(name), text).unwrap();
+    }
+    let (corpus, out) = (docs.to_str().unwrap(), index.to_str().unwrap());
+    let built = waymark(&["index", "build", "--embedder", "mock", "--corpus", corpus, "--out", out]);
+    assert!(built.ok(), "{}", built.stderr);
+    fs::remove_file(docs.join("b.md")).unwrap();
+    let add = ["index", "add", "--embedder", "mock", "--index", out, "--corpus", corpus];
+    for (flags, removed) in [(&[][..], "0 removed"), (&["--mirror"][..], "1 removed")] {
+        let added = waymark(&[&add[..], flags].concat());
+        assert!(added.ok() && added.stdout.contains(removed), "{}{}", added.stdout, added.stderr);
+    }
+    // A record that cannot be read would be taken for one that is not there.
+    let refused = waymark(&[&add[..], &["--mirror", "--skip-bad"]].concat());
+    assert!(!refused.ok() && refused.stderr.contains("--skip-bad"), "{}", refused.stderr);
+}
+
+#[test]
+fn without_a_terminal_the_log_says_how_far_the_work_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, index) = (dir.path().join("corpus.jsonl"), dir.path().join("corpus.index"));
+    fs::write(&file, CORPUS).unwrap();
+    let (file, index) = (file.to_str().unwrap(), index.to_str().unwrap());
+    let build = ["index", "build", "--embedder", "mock", "--corpus", file, "--out", index];
+    let remove = ["index", "remove", "--embedder", "mock", "--index", index, "--id", "seine"];
+    for args in [&build[..], &remove] {
+        let run = waymark(args);
+        assert!(run.ok(), "{}", run.stderr);
+        for phase in ["reading", "embedding", "linking", "extracting", "sealing", "publishing"] {
+            assert!(run.stderr.contains(&format!("indexing phase={phase}")), "{phase}: {}", run.stderr);
+        }
+        assert!(run.stderr.lines().all(|line| line.contains(" waymark")), "of this program alone: {}", run.stderr);
+    }
+    let quiet = waymark(&[&["--log", "warn"][..], &build, &["--replace"]].concat());
+    assert!(quiet.ok() && !quiet.stderr.contains("indexing"), "{}", quiet.stderr);
+}

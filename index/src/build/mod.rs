@@ -58,6 +58,8 @@ pub struct BuildReport {
     pub skipped: u64,
     /// Passages that repeated an earlier one and were left out.
     pub collapsed: u64,
+    /// Passages that are longer than the embedder reads: their vectors are those of their beginnings.
+    pub cut: u64,
 }
 
 /// Builds an index over `corpus` in the folder `out`.
@@ -95,10 +97,14 @@ pub fn build(
     let extract = options.extract.as_deref();
     let draft = Draft { writing: &writing, embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
-    let graph = draft.write(&part, &mut corpus, None)?;
+    let mut cut = 0;
+    let mut documents = corpus.by_ref().inspect(|document| {
+        cut += u64::from(document.as_ref().is_ok_and(|document| embed.cuts(&document.content())));
+    });
+    let graph = draft.write(&part, &mut documents, None)?;
     let name = options.name.clone().unwrap_or_else(|| corpus.name().to_owned());
     let manifest = draft.publish(part, snapshot, name, graph)?;
-    Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed() })
+    Ok(BuildReport { manifest, skipped: corpus.skipped(), collapsed: corpus.collapsed(), cut })
 }
 
 /// The snapshot that is published in `dir`, where it is whole and of the same embedder: its vectors need not be made

@@ -13,30 +13,38 @@ pub struct Changes {
     /// Ids of documents that are removed. Those that the index does not hold are passed over and reported; to name one
     /// twice says no more than once.
     pub delete: Vec<String>,
+    /// Texts that were cut into chunks, by their names, and how many chunks of each are put in: the ids of chunks are the
+    /// name, `#`, and their numbers from 1. The chunks of these names that follow are removed, where the index holds them,
+    /// and so is, where there are chunks, the document that has the name itself; what is put in stays.
+    pub chunked: Vec<(String, u64)>,
+    /// Remove every document that is not put in.
+    pub mirror: bool,
 }
 
 impl Changes {
     /// Adds or replaces `documents`.
     pub fn upsert(documents: impl IntoIterator<Item = Document>) -> Changes {
-        Changes { upsert: documents.into_iter().collect(), delete: Vec::new() }
+        Changes { upsert: documents.into_iter().collect(), ..Changes::default() }
     }
 
     /// Removes the documents with these `ids`.
     pub fn delete(ids: impl IntoIterator<Item = String>) -> Changes {
-        Changes { upsert: Vec::new(), delete: ids.into_iter().collect() }
+        Changes { delete: ids.into_iter().collect(), ..Changes::default() }
     }
 
-    /// Adds or replaces all documents of a corpus, which is read to its end.
+    /// Adds or replaces all documents of a corpus, which is read to its end. Of a file that has fewer chunks than before,
+    /// and of a record that is cut into fewer, those that are too many are removed.
     ///
     /// # Errors
     /// What is wrong with the corpus.
     pub fn corpus(corpus: &mut Corpus) -> Result<Changes, IndexError> {
-        Ok(Changes { upsert: corpus.collect::<Result<_, _>>()?, delete: Vec::new() })
+        let upsert = corpus.by_ref().collect::<Result<_, _>>()?;
+        Ok(Changes { upsert, chunked: corpus.take_chunked(), ..Changes::default() })
     }
 
     /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
-        self.upsert.is_empty() && self.delete.is_empty()
+        self.upsert.is_empty() && self.delete.is_empty() && self.chunked.is_empty() && !self.mirror
     }
 
     /// Refuses what no corpus could hold, and what contradicts itself.

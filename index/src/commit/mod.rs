@@ -72,6 +72,9 @@ pub struct CommitReport {
     pub unchanged: u64,
     /// Documents that were removed.
     pub removed: u64,
+    /// Of the documents that were added or replaced another, those that are longer than the embedder reads: their vectors
+    /// are those of their beginnings.
+    pub cut: u64,
     /// Ids to be removed that were not there.
     pub absent: Vec<String>,
 }
@@ -126,6 +129,7 @@ impl Committing<'_> {
             replaced: plan.replaced,
             unchanged: plan.unchanged,
             removed: plan.removed,
+            cut: plan.cut(self.embed),
             absent: plan.absent,
         })
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::changes::Changes;
 use crate::corpus::Document;
+use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::graph::distinct;
 use crate::snapshot::Snapshot;
@@ -36,10 +37,11 @@ impl Plan {
         changes.check()?;
         let mut plan =
             Plan { fates: HashMap::new(), new: Vec::new(), replaced: 0, unchanged: 0, removed: 0, absent: Vec::new() };
+        plan.sweep(base, &changes)?;
         let mut seen = HashSet::new();
         for id in changes.delete {
             match base.store.find(&id)? {
-                Some(number) => plan.removed += u64::from(plan.fates.insert(number, Fate::Gone).is_none()),
+                Some(number) => plan.remove(number),
                 None if seen.contains(&id) => {}
                 None => {
                     seen.insert(id.clone());
@@ -64,9 +66,54 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Removes what is not put in again: everything else of what is mirrored, and what is left of texts that were cut
+    /// otherwise before.
+    fn sweep(&mut self, base: &Snapshot, changes: &Changes) -> Result<(), IndexError> {
+        if changes.chunked.is_empty() && !changes.mirror {
+            return Ok(());
+        }
+        let kept: HashSet<&str> = changes.upsert.iter().map(|document| document.id.as_str()).collect();
+        if changes.mirror {
+            for number in 0..base.store.count() {
+                if !kept.contains(base.store.passage(number)?.id.as_str()) {
+                    self.remove(number);
+                }
+            }
+        }
+        for (name, chunks) in &changes.chunked {
+            if *chunks > 0
+                && !kept.contains(name.as_str())
+                && let Some(whole) = base.store.find(name)?
+            {
+                self.remove(whole);
+            }
+            for number in chunks + 1.. {
+                let id = format!("{name}#{number}");
+                let Some(number) = base.store.find(&id)? else { break };
+                if !kept.contains(id.as_str()) {
+                    self.remove(number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, number: u32) {
+        self.removed += u64::from(self.fates.insert(number, Fate::Gone).is_none());
+    }
+
     /// Documents that were not there before.
     pub(super) fn added(&self) -> u64 {
         self.new.len() as u64
+    }
+
+    /// Of the documents that come, how many `embed` does not read to their end.
+    pub(super) fn cut(&self, embed: &dyn Embed) -> u64 {
+        let replaced = self.fates.values().filter_map(|fate| match fate {
+            Fate::Replaced(document) => Some(document),
+            Fate::Gone => None,
+        });
+        self.new.iter().chain(replaced).filter(|document| embed.cuts(&document.content())).count() as u64
     }
 
     /// Whether the index would stay as it is.

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use text_splitter::{MarkdownSplitter, TextSplitter};
 use walkdir::{DirEntry, WalkDir};
 
-use super::{CorpusOptions, Document, Location, Record};
+use super::{CorpusOptions, Document, Found, Location, Record};
 use crate::error::IndexError;
+
+/// Characters of a chunk where nothing is said: they stay within the 256 tokens that small sentence embedders read.
+const CHUNK: usize = 1000;
 
 /// Whether the name says Markdown or plain text.
 pub(super) fn holds_prose(path: &Path) -> bool {
@@ -31,11 +34,11 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
 pub(super) fn read(
     root: &Path,
     options: &CorpusOptions,
-) -> Result<impl Iterator<Item = Result<Record, IndexError>> + Send + use<>, IndexError> {
-    let (root, chunk) = (root.to_owned(), options.chunk.max(1));
+) -> Result<impl Iterator<Item = Result<Found, IndexError>> + Send + use<>, IndexError> {
+    let (root, chunk) = (root.to_owned(), options.chunk.unwrap_or(CHUNK).max(1));
     let files = files(&root)?;
     Ok(files.into_iter().flat_map(move |file| match chunks(&root, &file, chunk) {
-        Ok(records) => records.into_iter().map(Ok).collect(),
+        Ok(found) => found.into_iter().map(Ok).collect(),
         Err(error) => vec![Err(error)],
     }))
 }
@@ -55,7 +58,8 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
     Ok(files)
 }
 
-fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Record>, IndexError> {
+/// The chunks of a file, and last how many there are: none of an empty one.
+fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Found>, IndexError> {
     let bytes = fs::read(file).map_err(IndexError::io("read", file))?;
     let shared: Arc<Path> = file.into();
     let text = std::str::from_utf8(&bytes).map_err(|error| IndexError::BadRecord {
@@ -74,7 +78,7 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Record>, IndexErr
     let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| {
         line += line_breaks(&bytes[reached..skipped + offset]);
         reached = skipped + offset;
-        Record {
+        Found::Record(Record {
             location: Location { file: shared.clone(), line },
             document: Document {
                 triples: None,
@@ -84,9 +88,12 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Record>, IndexErr
                 metadata: None,
             },
             from_content: false,
-        }
+        })
     });
-    Ok(records.collect())
+    let mut found: Vec<Found> = records.collect();
+    let count = found.len() as u64;
+    found.push(Found::Chunked(name.into_owned(), count));
+    Ok(found)
 }
 
 fn line_breaks(bytes: &[u8]) -> u64 {

@@ -3,6 +3,7 @@
 mod array;
 mod folder;
 mod lines;
+mod pieces;
 mod record;
 
 use std::collections::HashMap;
@@ -62,19 +63,13 @@ impl fmt::Display for Location {
 }
 
 /// How a corpus is read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct CorpusOptions {
     /// Count records that cannot be read and go on, instead of stopping at the first.
     pub skip_bad: bool,
-    /// Largest chunk that Markdown and text files are cut into, in characters. The default of 1000 stays within
-    /// the 256 tokens that small sentence embedders see.
-    pub chunk: usize,
-}
-
-impl Default for CorpusOptions {
-    fn default() -> CorpusOptions {
-        CorpusOptions { skip_bad: false, chunk: 1000 }
-    }
+    /// Largest chunk that texts are cut into, in characters. When not given, Markdown and text files are cut into chunks
+    /// of 1000, and records of JSON are left whole.
+    pub chunk: Option<usize>,
 }
 
 /// A document and where it came from.
@@ -85,17 +80,27 @@ struct Record {
     from_content: bool,
 }
 
+/// What is come upon in a corpus.
+enum Found {
+    Record(Record),
+    /// A file or a record that was looked through to its end, by its name, and the number of chunks that it was cut
+    /// into: their ids are the name, `#`, and their numbers from 1. A record that is left whole has none.
+    Chunked(String, u64),
+}
+
 /// A record with more bytes than this is not a passage; reading it whole would only fill the memory.
 const LONGEST_RECORD: usize = 64 << 20;
 
-type Records = Box<dyn Iterator<Item = Result<Record, IndexError>> + Send>;
+type Finds = Box<dyn Iterator<Item = Result<Found, IndexError>> + Send>;
 
 /// The documents of a corpus, in order, read as they are asked for. After an error nothing follows.
 pub struct Corpus {
     name: String,
     path: PathBuf,
-    records: Records,
+    finds: Finds,
+    prose: bool,
     seen: HashMap<String, Location>,
+    chunked: Vec<(String, u64)>,
     skip_bad: bool,
     skipped: u64,
     collapsed: u64,
@@ -112,21 +117,24 @@ impl Corpus {
     /// Opens what lies at `path`: a folder (Markdown and text files in it), a single such file, a JSON list of
     /// `{title, text, …}` (HippoRAG, RouteRAG), or else JSONL of `{id, title, text, metadata?, …}`.
     ///
+    /// The chunks of a file, or of a record that is cut, have its name or its id, `#` and a number from 1 as their ids.
+    ///
     /// # Errors
     /// If the path cannot be opened. What is wrong inside comes while reading.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Corpus, IndexError> {
-        let records: Records = if path.is_dir() || folder::holds_prose(path) {
+        let prose = path.is_dir() || folder::holds_prose(path);
+        let finds: Finds = if prose {
             Box::new(folder::read(path, options)?)
         } else {
             let file = std::fs::File::open(path).map_err(IndexError::io("open", path))?;
             let mut reader = BufReader::with_capacity(1 << 16, file);
             if begins_list(&mut reader).map_err(IndexError::io("read", path))? {
-                Box::new(array::read(reader, path))
+                Box::new(pieces::cut(array::read(reader, path), options.chunk))
             } else {
-                Box::new(lines::read(reader, path))
+                Box::new(pieces::cut(lines::read(reader, path), options.chunk))
             }
         };
-        Ok(Corpus::over(name_of(path), path, records, options.skip_bad))
+        Ok(Corpus { prose, ..Corpus::over(name_of(path), path, finds, options.skip_bad) })
     }
 
     /// A corpus out of memory, for tests and for programs that have their documents already.
@@ -134,19 +142,39 @@ impl Corpus {
         let path = PathBuf::from(name);
         let file: Arc<Path> = path.as_path().into();
         let records = documents.into_iter().zip(1..).map(move |(document, line)| {
-            Ok(Record { location: Location { file: file.clone(), line }, document, from_content: false })
+            Ok(Found::Record(Record { location: Location { file: file.clone(), line }, document, from_content: false }))
         });
         Corpus::over(name.to_owned(), &path, Box::new(records), false)
     }
 
-    fn over(name: String, path: &Path, records: Records, skip_bad: bool) -> Corpus {
-        let (skipped, collapsed, ended) = (0, 0, false);
-        Corpus { name, path: path.to_owned(), records, seen: HashMap::new(), skip_bad, skipped, collapsed, ended }
+    fn over(name: String, path: &Path, finds: Finds, skip_bad: bool) -> Corpus {
+        Corpus {
+            name,
+            path: path.to_owned(),
+            finds,
+            prose: false,
+            seen: HashMap::new(),
+            chunked: Vec::new(),
+            skip_bad,
+            skipped: 0,
+            collapsed: 0,
+            ended: false,
+        }
     }
 
     /// A short name: the file or folder without its ending.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is Markdown and text, which is always cut into chunks, and not records.
+    pub fn is_prose(&self) -> bool {
+        self.prose
+    }
+
+    /// What was looked through so far and cut, or could have been, with the number of its chunks. Gives each once.
+    pub(crate) fn take_chunked(&mut self) -> Vec<(String, u64)> {
+        std::mem::take(&mut self.chunked)
     }
 
     /// Records passed over so far because they could not be read.
@@ -161,7 +189,7 @@ impl Corpus {
 
     fn advance(&mut self) -> Result<Option<Document>, IndexError> {
         loop {
-            match self.records.next() {
+            match self.finds.next() {
                 None if self.seen.is_empty() => {
                     let (path, folder) = (self.path.clone(), self.path.is_dir());
                     return Err(IndexError::EmptyCorpus { path, skipped: self.skipped, folder });
@@ -172,7 +200,8 @@ impl Corpus {
                     self.skipped += 1;
                 }
                 Some(Err(error)) => return Err(error),
-                Some(Ok(record)) => {
+                Some(Ok(Found::Chunked(name, chunks))) => self.chunked.push((name, chunks)),
+                Some(Ok(Found::Record(record))) => {
                     if let Some(document) = self.admit(record)? {
                         return Ok(Some(document));
                     }

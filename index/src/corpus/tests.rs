@@ -143,7 +143,7 @@ fn a_folder_is_cut_into_chunks_with_stable_ids() {
     assert_eq!(documents[0].id, "a.md#1");
     assert_eq!(documents.last().unwrap().title, "long");
     assert_eq!(documents[1].id, "b/long.txt#1");
-    assert!(documents.len() > 3 && documents.iter().all(|d| d.text.chars().count() <= options.chunk));
+    assert!(documents.len() > 3 && documents.iter().all(|d| d.text.chars().count() <= 1000));
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let joined: Vec<_> = documents[1..].iter().flat_map(|d| words(&d.text)).collect();
     assert_eq!(joined, words(&long), "nothing is lost and nothing doubled");
@@ -152,13 +152,15 @@ fn a_folder_is_cut_into_chunks_with_stable_ids() {
 #[test]
 fn every_chunk_of_a_file_knows_its_line() {
     let dir = tempfile::tempdir().unwrap();
-    let options = CorpusOptions { chunk: 12, ..CorpusOptions::default() };
+    let options = CorpusOptions { chunk: Some(12), ..CorpusOptions::default() };
     for name in ["long.txt", "long.md"] {
         let path = dir.path().join(name);
         let lines = (1..=500).map(|line| format!("word{line}\n{}", "\n".repeat(line % 3)));
         let text = format!("\u{feff}\n{}", lines.collect::<String>());
         fs::write(&path, &text).unwrap();
-        let records: Vec<Record> = folder::read(&path, &options).unwrap().map(Result::unwrap).collect();
+        let record = |found| if let Found::Record(record) = found { Some(record) } else { None };
+        let found = folder::read(&path, &options).unwrap().map(Result::unwrap);
+        let records: Vec<Record> = found.filter_map(record).collect();
         assert!(records.len() > 300, "{}", records.len());
         for Record { location, document, .. } in records {
             let word = document.text.lines().next().unwrap();
@@ -189,4 +191,66 @@ fn a_link_to_a_file_is_read_as_the_file() {
 fn a_missing_corpus_is_named() {
     let error = Corpus::open(Path::new("no/such/file.jsonl"), &CorpusOptions::default()).unwrap_err().to_string();
     assert!(error.contains("no/such/file.jsonl"), "{error}");
+}
+
+/// Ten sentences of 27 characters and a space.
+fn long_text() -> String {
+    (0..10).map(|number| format!("Sentence {number} tells of a city. ")).collect()
+}
+
+#[test]
+fn records_are_cut_where_that_is_asked_for() {
+    let (dir, text) = (tempfile::tempdir().unwrap(), long_text());
+    let record = |id: &str, text: &str| format!("{{\"id\":\"{id}\",\"title\":\"T\",\"text\":\"{text}\",\"year\":1}}\n");
+    let path = dir.path().join("c.jsonl");
+    let fits = &text[..60];
+    fs::write(&path, [record("a", &text), record("b", fits), record("c", &format!("{fits} "))].concat()).unwrap();
+    let read = |chunk| {
+        let mut corpus = Corpus::open(&path, &CorpusOptions { chunk, ..CorpusOptions::default() }).unwrap();
+        let documents = corpus.by_ref().collect::<Result<Vec<_>, _>>().unwrap();
+        assert!(!corpus.is_prose());
+        (documents, corpus.take_chunked())
+    };
+    let (whole, chunked) = read(None);
+    assert_eq!((whole.len(), chunked), (3, Vec::new()), "nothing is cut and nothing said of it");
+    let (documents, chunked) = read(Some(60));
+    let (pieces, rest) = documents.split_at(documents.len() - 2);
+    assert_eq!(rest, &whole[1..], "what fits stays as it is, white space around it aside");
+    for (piece, number) in pieces.iter().zip(1..) {
+        assert_eq!(piece.id, format!("a#{number}"));
+        assert_eq!((piece.title.as_str(), &piece.metadata), ("T", &whole[0].metadata));
+        assert!(piece.text.chars().count() <= 60);
+    }
+    let joined: Vec<&str> = pieces.iter().map(|piece| piece.text.as_str()).collect();
+    assert_eq!(joined.join(" "), text.trim(), "nothing is lost and nothing doubled");
+    let said = [("a", pieces.len() as u64), ("b", 0), ("c", 0)].map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(chunked, said);
+}
+
+#[test]
+fn a_passage_that_is_there_twice_is_cut_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.json");
+    let record = format!("{{\"title\":\"T\",\"text\":\"{}\"}}", long_text());
+    fs::write(&path, format!("[{record},{record}]")).unwrap();
+    let mut corpus = Corpus::open(&path, &CorpusOptions { chunk: Some(100), ..CorpusOptions::default() }).unwrap();
+    let documents = corpus.by_ref().collect::<Result<Vec<_>, _>>().unwrap();
+    assert!(documents.len() > 2 && documents[0].id.starts_with("chunk-") && documents[0].id.ends_with("#1"));
+    assert_eq!(corpus.collapsed(), documents.len() as u64);
+}
+
+#[test]
+fn triples_of_a_record_that_would_be_cut_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.jsonl");
+    let record = |triples: &str| format!("{{\"id\":\"a\",\"text\":\"{}\",\"triples\":{triples}}}\n", long_text());
+    let first = |triples: &str, skip_bad| {
+        fs::write(&path, record(triples)).unwrap();
+        Corpus::open(&path, &CorpusOptions { chunk: Some(60), skip_bad }).unwrap().next().unwrap()
+    };
+    for skip_bad in [false, true] {
+        let message = first("[[\"s\",\"r\",\"o\"]]", skip_bad).unwrap_err().to_string();
+        assert!(message.contains("c.jsonl:1: \"a\" has more than 60") && message.contains("--chunk"), "{message}");
+    }
+    assert_eq!(first("[]", false).unwrap().triples, Some(Vec::new()), "that it states nothing holds of each chunk");
 }
