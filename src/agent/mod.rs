@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `protocol`, `tag`, `statement`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | what a policy writes and what it is answered |
-//! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
+//! | `policy`, `contents`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
 //! | `shape`, `opening`, `closing` | answers that must be JSON |
@@ -19,6 +19,7 @@ mod answer;
 mod budget;
 pub mod citation;
 mod closing;
+mod contents;
 mod conversation;
 mod episode;
 mod error;

@@ -8,6 +8,7 @@ use waymark_index::{ENTITIES, GraphVariant, Mode, Query, Ranking, TRIPLES};
 
 use super::AgentError;
 use super::budget::Budget;
+use super::contents::contents;
 use super::evo_rag::EvoRag;
 use super::graphrag_r1::GraphragR1;
 use super::path_router::PathRouter;
@@ -37,6 +38,8 @@ pub struct Policy {
     pub dir: Option<PathBuf>,
     /// Where its adapter lies.
     pub adapter_dir: Option<PathBuf>,
+    /// The hash of its file and its adapter's, as they were loaded; none where none were.
+    pub contents: Option<blake3::Hash>,
     /// Its adapter, once the engine has loaded it; it stays loaded for as long as any clone of the policy is there.
     pub lease: Option<Lease>,
     /// Its bounds.
@@ -138,6 +141,7 @@ impl Policy {
             base: None,
             dir: None,
             adapter_dir: None,
+            contents: None,
             lease: None,
             budget: protocol.budget(),
             retrieval: protocol.retrieval(),
@@ -155,6 +159,11 @@ impl Policy {
     /// # Errors
     /// [`AgentError::Policy`] naming the file and, where it can, the line.
     pub fn open(dir: &Path) -> Result<Policy, AgentError> {
+        Ok(Policy::read(dir)?.0)
+    }
+
+    /// As [`open`](Self::open), with the text of the file.
+    fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
@@ -167,7 +176,7 @@ impl Policy {
             Some(adapter) if !adapter.is_dir() => {
                 Err(AgentError::Policy { path, reason: format!("adapter: {} is no directory", adapter.display()) })
             }
-            _ => Ok(policy),
+            _ => Ok((policy, text)),
         }
     }
 
@@ -177,17 +186,41 @@ impl Policy {
     /// As [`open`](Self::open); [`AgentError::Policy`] when it belongs to another base model, and
     /// [`AgentError::Engine`] when its adapter does not fit.
     pub async fn load(dir: &Path, engine: &Engine, base: &[String]) -> Result<Policy, AgentError> {
-        let mut policy = Policy::open(dir)?;
-        if let Some(named) = policy.base.as_ref().filter(|named| !base.contains(named)) {
-            let (name, loaded) = (&policy.name, base.join(" alias "));
+        Policy::inspect(dir).await?.engage(engine, base).await
+    }
+
+    /// Reads a policy directory and hashes its files; its adapter is not loaded yet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and where the adapter's files cannot be read.
+    pub(crate) async fn inspect(dir: &Path) -> Result<Policy, AgentError> {
+        let dir = dir.to_owned();
+        // An adapter may be large, and its disk slow.
+        let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
+            let (policy, text) = Policy::read(&dir)?;
+            // Before the engine reads them: of files that are written meanwhile the next hash is another one.
+            let contents = contents(&text, policy.adapter_dir.as_deref())?;
+            Ok(Policy { contents: Some(contents), ..policy })
+        });
+        read.await.map_err(|_| AgentError::Panicked)?
+    }
+
+    /// Loads the adapter of a policy that was only read into `engine`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), but for those of reading.
+    pub(crate) async fn engage(mut self, engine: &Engine, base: &[String]) -> Result<Policy, AgentError> {
+        if let Some(named) = self.base.as_ref().filter(|named| !base.contains(named)) {
+            let (name, loaded) = (&self.name, base.join(" alias "));
             let reason =
                 format!("the policy {name} belongs to the base model {named}, but {loaded} is loaded: set --model");
-            return Err(AgentError::Policy { path: dir.join(FILE), reason });
+            let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
+            return Err(AgentError::Policy { path, reason });
         }
-        if let Some(adapter) = policy.adapter_dir.clone() {
-            policy.lease = Some(engine.lease_adapter(adapter).await?);
+        if let Some(adapter) = self.adapter_dir.clone() {
+            self.lease = Some(engine.lease_adapter(adapter).await?);
         }
-        Ok(policy)
+        Ok(self)
     }
 
     /// Its adapter, if it has one that is loaded.
@@ -217,6 +250,7 @@ impl Policy {
             base: file.base,
             dir: None,
             adapter_dir: file.adapter,
+            contents: None,
             lease: None,
             budget,
             retrieval,

@@ -109,18 +109,32 @@ impl Policies {
     }
 
     /// Reads every policy again that was read from a directory, its adapter included. Requests that run go on with what
-    /// they began with; a policy that cannot be read stays as it was.
+    /// they began with. A policy stays as it was where it cannot be read, and where nothing in its files has changed: its
+    /// cached prefixes and the replays of its traces with it.
     pub(super) async fn reload(&self, engine: &Engine, base: &[String]) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
             let name = &old.policy.name;
-            let read = Policy::load(dir, engine, base).await.map_err(|error| error.to_string());
-            let swapped = read.and_then(|new| Ok(self.swap(&old, Served::new(new, old.directory.clone()))?));
-            match swapped {
-                Ok(()) => tracing::info!(policy = name, "policy read again"),
+            match self.renew(&old, dir, engine, base).await {
+                Ok(true) => tracing::info!(policy = name, "policy read again"),
+                Ok(false) => tracing::info!(policy = name, "policy has not changed"),
                 Err(error) => tracing::error!(policy = name, error, "policy stays as it was"),
             }
         }
+    }
+
+    /// Serves what is in `dir` now in the place of `old`, unless it is the same; whether it did.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    async fn renew(&self, old: &Arc<Served>, dir: &Path, engine: &Engine, base: &[String]) -> Result<bool, String> {
+        let read = Policy::inspect(dir).await.map_err(|error| error.to_string())?;
+        if read.contents == old.policy.contents {
+            return Ok(false);
+        }
+        let new = read.engage(engine, base).await.map_err(|error| error.to_string())?;
+        self.swap(old, Served::new(new, old.directory.clone()))?;
+        Ok(true)
     }
 
     /// Serves a policy no longer.
