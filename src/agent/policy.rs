@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use waymark_index::{ENTITIES, GraphVariant, Mode, Query, Ranking, TRIPLES};
 
 use super::AgentError;
+use super::base::Base;
 use super::budget::Budget;
 use super::contents::contents;
 use super::evo_rag::EvoRag;
@@ -32,8 +33,10 @@ pub struct Policy {
     pub name: String,
     /// How it thinks, searches and answers.
     pub protocol: Arc<dyn Protocol>,
-    /// The base model it belongs to; any, where none is named.
+    /// The base model it belongs to; any, where none is named. See [`Policy::MODEL`].
     pub base: Option<String>,
+    /// The [id](waymark_models::weights::Weights::id) of that model's weights, where it is known: it counts before the name.
+    pub base_id: Option<String>,
     /// The directory it was read from.
     pub dir: Option<PathBuf>,
     /// Where its adapter lies.
@@ -116,6 +119,7 @@ struct File {
     name: String,
     protocol: String,
     base: Option<String>,
+    base_id: Option<String>,
     adapter: Option<PathBuf>,
     #[serde(default)]
     variant: Variant,
@@ -133,12 +137,17 @@ impl Policy {
     /// The names that [`builtin`](Self::builtin) knows.
     pub const BUILTIN: &[&str] = &["routerag", "search-r1", "path-router", "graphrag-r1", "tearag", "evo-rag", "plain"];
 
+    /// The folder beside `policy.toml` of a policy that brings a model of its own, all of whose weights were learnt. Its base is
+    /// called so.
+    pub const MODEL: &str = "model";
+
     /// A protocol over the bare base model.
     pub fn builtin(name: &str) -> Option<Policy> {
         let protocol = protocol(name)?;
         Some(Policy {
             name: name.to_owned(),
             base: None,
+            base_id: None,
             dir: None,
             adapter_dir: None,
             contents: None,
@@ -180,12 +189,12 @@ impl Policy {
         }
     }
 
-    /// Reads a policy directory and loads its adapter into `engine`, whose base model goes by the names `base`.
+    /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`AgentError::Policy`] when it belongs to another base model, and
     /// [`AgentError::Engine`] when its adapter does not fit.
-    pub async fn load(dir: &Path, engine: &Engine, base: &[String]) -> Result<Policy, AgentError> {
+    pub async fn load(dir: &Path, engine: &Engine, base: &Base) -> Result<Policy, AgentError> {
         Policy::inspect(dir).await?.engage(engine, base).await
     }
 
@@ -209,11 +218,8 @@ impl Policy {
     ///
     /// # Errors
     /// As [`load`](Self::load), but for those of reading.
-    pub(crate) async fn engage(mut self, engine: &Engine, base: &[String]) -> Result<Policy, AgentError> {
-        if let Some(named) = self.base.as_ref().filter(|named| !base.contains(named)) {
-            let (name, loaded) = (&self.name, base.join(" alias "));
-            let reason =
-                format!("the policy {name} belongs to the base model {named}, but {loaded} is loaded: set --model");
+    pub(crate) async fn engage(mut self, engine: &Engine, base: &Base) -> Result<Policy, AgentError> {
+        if let Some(reason) = base.flaw(&self) {
             let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
             return Err(AgentError::Policy { path, reason });
         }
@@ -221,6 +227,12 @@ impl Policy {
             self.lease = Some(engine.lease_adapter(adapter).await?);
         }
         Ok(self)
+    }
+
+    /// The folder of the model that it brings, if it does.
+    pub fn model_dir(&self) -> Option<PathBuf> {
+        let dir = self.dir.as_ref()?.join(Self::MODEL);
+        (self.base.as_deref() == Some(Self::MODEL) && dir.is_dir()).then_some(dir)
     }
 
     /// Its adapter, if it has one that is loaded.
@@ -248,6 +260,7 @@ impl Policy {
         let policy = Policy {
             name: file.name,
             base: file.base,
+            base_id: file.base_id,
             dir: None,
             adapter_dir: file.adapter,
             contents: None,
