@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `protocol`, `tag`, `statement`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | what a policy writes and what it is answered |
-//! | `policy`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
+//! | `policy`, `base`, `contents`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
 //! | `shape`, `opening`, `closing` | answers that must be JSON |
@@ -16,9 +16,11 @@
 
 mod absence;
 mod answer;
+mod base;
 mod budget;
 pub mod citation;
 mod closing;
+mod contents;
 mod conversation;
 mod episode;
 mod error;
@@ -59,6 +61,7 @@ mod variant;
 mod verbatim;
 
 pub use absence::MAX_WITHOUT;
+pub use base::Base;
 pub use budget::{Bound, Budget};
 pub use conversation::{Conversation, Message, Role};
 pub use episode::Episode;

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use waymark_index::{ENTITIES, GraphVariant, Mode, Query, Ranking, TRIPLES};
 
 use super::AgentError;
+use super::base::Base;
 use super::budget::Budget;
+use super::contents::contents;
 use super::evo_rag::EvoRag;
 use super::graphrag_r1::GraphragR1;
 use super::path_router::PathRouter;
@@ -31,12 +33,16 @@ pub struct Policy {
     pub name: String,
     /// How it thinks, searches and answers.
     pub protocol: Arc<dyn Protocol>,
-    /// The base model it belongs to; any, where none is named.
+    /// The base model it belongs to; any, where none is named. See [`Policy::MODEL`].
     pub base: Option<String>,
+    /// The [id](waymark_models::weights::Weights::id) of that model's weights, where it is known: it counts before the name.
+    pub base_id: Option<String>,
     /// The directory it was read from.
     pub dir: Option<PathBuf>,
     /// Where its adapter lies.
     pub adapter_dir: Option<PathBuf>,
+    /// The hash of its file and its adapter's, as they were loaded; none where none were.
+    pub contents: Option<blake3::Hash>,
     /// Its adapter, once the engine has loaded it; it stays loaded for as long as any clone of the policy is there.
     pub lease: Option<Lease>,
     /// Its bounds.
@@ -113,6 +119,7 @@ struct File {
     name: String,
     protocol: String,
     base: Option<String>,
+    base_id: Option<String>,
     adapter: Option<PathBuf>,
     #[serde(default)]
     variant: Variant,
@@ -130,14 +137,20 @@ impl Policy {
     /// The names that [`builtin`](Self::builtin) knows.
     pub const BUILTIN: &[&str] = &["routerag", "search-r1", "path-router", "graphrag-r1", "tearag", "evo-rag", "plain"];
 
+    /// The folder beside `policy.toml` of a policy that brings a model of its own, all of whose weights were learnt. Its base is
+    /// called so.
+    pub const MODEL: &str = "model";
+
     /// A protocol over the bare base model.
     pub fn builtin(name: &str) -> Option<Policy> {
         let protocol = protocol(name)?;
         Some(Policy {
             name: name.to_owned(),
             base: None,
+            base_id: None,
             dir: None,
             adapter_dir: None,
+            contents: None,
             lease: None,
             budget: protocol.budget(),
             retrieval: protocol.retrieval(),
@@ -155,6 +168,11 @@ impl Policy {
     /// # Errors
     /// [`AgentError::Policy`] naming the file and, where it can, the line.
     pub fn open(dir: &Path) -> Result<Policy, AgentError> {
+        Ok(Policy::read(dir)?.0)
+    }
+
+    /// As [`open`](Self::open), with the text of the file.
+    fn read(dir: &Path) -> Result<(Policy, String), AgentError> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| AgentError::Policy { path: path.clone(), reason: error.to_string() })?;
@@ -167,27 +185,54 @@ impl Policy {
             Some(adapter) if !adapter.is_dir() => {
                 Err(AgentError::Policy { path, reason: format!("adapter: {} is no directory", adapter.display()) })
             }
-            _ => Ok(policy),
+            _ => Ok((policy, text)),
         }
     }
 
-    /// Reads a policy directory and loads its adapter into `engine`, whose base model goes by the names `base`.
+    /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`AgentError::Policy`] when it belongs to another base model, and
     /// [`AgentError::Engine`] when its adapter does not fit.
-    pub async fn load(dir: &Path, engine: &Engine, base: &[String]) -> Result<Policy, AgentError> {
-        let mut policy = Policy::open(dir)?;
-        if let Some(named) = policy.base.as_ref().filter(|named| !base.contains(named)) {
-            let (name, loaded) = (&policy.name, base.join(" alias "));
-            let reason =
-                format!("the policy {name} belongs to the base model {named}, but {loaded} is loaded: set --model");
-            return Err(AgentError::Policy { path: dir.join(FILE), reason });
+    pub async fn load(dir: &Path, engine: &Engine, base: &Base) -> Result<Policy, AgentError> {
+        Policy::inspect(dir).await?.engage(engine, base).await
+    }
+
+    /// Reads a policy directory and hashes its files; its adapter is not loaded yet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and where the adapter's files cannot be read.
+    pub(crate) async fn inspect(dir: &Path) -> Result<Policy, AgentError> {
+        let dir = dir.to_owned();
+        // An adapter may be large, and its disk slow.
+        let read = tokio::task::spawn_blocking(move || -> Result<Policy, AgentError> {
+            let (policy, text) = Policy::read(&dir)?;
+            // Before the engine reads them: of files that are written meanwhile the next hash is another one.
+            let contents = contents(&text, policy.adapter_dir.as_deref())?;
+            Ok(Policy { contents: Some(contents), ..policy })
+        });
+        read.await.map_err(|_| AgentError::Panicked)?
+    }
+
+    /// Loads the adapter of a policy that was only read into `engine`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), but for those of reading.
+    pub(crate) async fn engage(mut self, engine: &Engine, base: &Base) -> Result<Policy, AgentError> {
+        if let Some(reason) = base.flaw(&self) {
+            let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
+            return Err(AgentError::Policy { path, reason });
         }
-        if let Some(adapter) = policy.adapter_dir.clone() {
-            policy.lease = Some(engine.lease_adapter(adapter).await?);
+        if let Some(adapter) = self.adapter_dir.clone() {
+            self.lease = Some(engine.lease_adapter(adapter).await?);
         }
-        Ok(policy)
+        Ok(self)
+    }
+
+    /// The folder of the model that it brings, if it does.
+    pub fn model_dir(&self) -> Option<PathBuf> {
+        let dir = self.dir.as_ref()?.join(Self::MODEL);
+        (self.base.as_deref() == Some(Self::MODEL) && dir.is_dir()).then_some(dir)
     }
 
     /// Its adapter, if it has one that is loaded.
@@ -215,8 +260,10 @@ impl Policy {
         let policy = Policy {
             name: file.name,
             base: file.base,
+            base_id: file.base_id,
             dir: None,
             adapter_dir: file.adapter,
+            contents: None,
             lease: None,
             budget,
             retrieval,

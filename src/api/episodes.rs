@@ -134,11 +134,11 @@ pub(super) fn seed(given: Option<i64>) -> u64 {
     given.map_or_else(rand::random, i64::cast_unsigned)
 }
 
-/// A short hash of the build, the weights and the adapter.
+/// A short hash of the build, the weights and the policy's files: wherever all three are the same, it is.
 pub(super) fn fingerprint(state: &AppState, policy: &Policy) -> String {
     let spec = state.runtime.engine.spec();
-    let adapter = policy.adapter().map_or(0, |adapter| adapter.generation);
-    let parts = format!("{} {} {:016x} {adapter:016x}", env!("CARGO_PKG_VERSION"), spec.name, spec.generation);
+    let files = policy.contents.map_or_else(String::new, |hash| hash.to_string());
+    let parts = format!("{} {} {:016x} {files}", env!("CARGO_PKG_VERSION"), spec.name, spec.generation);
     format!("fp_{}", &blake3::hash(parts.as_bytes()).to_hex()[..12])
 }
 

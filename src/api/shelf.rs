@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use super::error::{ApiError, Code};
 use super::state::now;
-use crate::agent::{AgentError, Policy, Verbatim};
+use crate::agent::{AgentError, Base, Policy, Verbatim};
 use crate::engine::{Engine, EngineError};
 
 /// A policy and when it was loaded.
@@ -109,18 +109,32 @@ impl Policies {
     }
 
     /// Reads every policy again that was read from a directory, its adapter included. Requests that run go on with what
-    /// they began with; a policy that cannot be read stays as it was.
-    pub(super) async fn reload(&self, engine: &Engine, base: &[String]) {
+    /// they began with. A policy stays as it was where it cannot be read, and where nothing in its files has changed: its
+    /// cached prefixes and the replays of its traces with it.
+    pub(super) async fn reload(&self, engine: &Engine, base: &Base) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
             let name = &old.policy.name;
-            let read = Policy::load(dir, engine, base).await.map_err(|error| error.to_string());
-            let swapped = read.and_then(|new| Ok(self.swap(&old, Served::new(new, old.directory.clone()))?));
-            match swapped {
-                Ok(()) => tracing::info!(policy = name, "policy read again"),
+            match self.renew(&old, dir, engine, base).await {
+                Ok(true) => tracing::info!(policy = name, "policy read again"),
+                Ok(false) => tracing::info!(policy = name, "policy has not changed"),
                 Err(error) => tracing::error!(policy = name, error, "policy stays as it was"),
             }
         }
+    }
+
+    /// Serves what is in `dir` now in the place of `old`, unless it is the same; whether it did.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    async fn renew(&self, old: &Arc<Served>, dir: &Path, engine: &Engine, base: &Base) -> Result<bool, String> {
+        let read = Policy::inspect(dir).await.map_err(|error| error.to_string())?;
+        if read.contents == old.policy.contents {
+            return Ok(false);
+        }
+        let new = read.engage(engine, base).await.map_err(|error| error.to_string())?;
+        self.swap(old, Served::new(new, old.directory.clone()))?;
+        Ok(true)
     }
 
     /// Serves a policy no longer.
@@ -147,14 +161,14 @@ impl PolicyStore {
         PolicyStore { root, turn: Mutex::default() }
     }
 
-    /// Loads the policy in the folder `directory`, over a base model that goes by the names `base`, and serves it; also
+    /// Loads the policy in the folder `directory`, over the base model `base`, and serves it; also
     /// whether it took another's place.
     pub(super) async fn load(
         &self,
         directory: &str,
         policies: &Policies,
         engine: &Engine,
-        base: &[String],
+        base: &Base,
     ) -> Result<(Arc<Served>, bool), ApiError> {
         let _turn = self.turn.lock().await;
         let policy = Policy::load(&self.folder(directory)?, engine, base).await.map_err(refusal)?;

@@ -16,7 +16,7 @@ use super::responses::Responses;
 use super::resume::Streams;
 use super::shelf::{Policies, PolicyStore};
 use super::traces::Kept;
-use crate::agent::{Policy, Runtime, Search};
+use crate::agent::{Base, Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
 /// Schemas compiled at once: each holds a thread for as long as it takes.
@@ -37,8 +37,8 @@ pub struct AppState {
     pub index: Option<String>,
     /// Schemas that may be compiled at once.
     pub(crate) compiling: Arc<Semaphore>,
-    /// The names the base model goes by.
-    pub(crate) base: Arc<[String]>,
+    /// The base model.
+    pub(crate) base: Arc<Base>,
     /// Where policies are loaded from while serving, if anywhere.
     pub store: Option<Arc<PolicyStore>>,
     /// The responses that are kept or made in the background.
@@ -117,9 +117,9 @@ impl AppState {
         }
     }
 
-    /// The same state, over a base model that goes by `names`: policies that are read later may belong to it.
-    pub fn with_base_names(mut self, names: Vec<String>) -> Self {
-        self.base = names.into();
+    /// The same state, over the base model `base`: policies that are read later may belong to it.
+    pub fn with_base(mut self, base: Base) -> Self {
+        self.base = Arc::new(base);
         self
     }
 

@@ -7,14 +7,16 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use waymark_index::{CommitOptions, Embed, LiveIndex, Manifest, OpenOptions};
 use waymark_models::BLOCK;
+use waymark_models::catalog::Catalog;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::embedder::Embedder;
 use waymark_models::kernel::Team;
+use waymark_models::pull::recognise;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::embedding::{self, Embedding};
 use super::{cache, device, filter, pull};
-use crate::agent::{Policy, Runtime, Search, SearchLimits, Searcher};
+use crate::agent::{Base, Policy, Runtime, Search, SearchLimits, Searcher};
 use crate::api::{AppState, Library, PolicyStore, TextEmbedder};
 use crate::config::{ModelConfig, RetrievalConfig, ServeConfig};
 use crate::engine::mock::{Lines, MockBackend};
@@ -45,7 +47,7 @@ pub async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> a
     if !keys.required() && !config.address.ip().is_loopback() {
         tracing::warn!(address = %config.address, "there are no API keys: whoever reaches this address may do everything");
     }
-    let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys).with_base_names(base);
+    let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys).with_base(base);
     if let Some(root) = &config.policy_root {
         let root = root.canonicalize().with_context(|| format!("--policy-root {}", root.display()))?;
         state = state.with_store(PolicyStore::new(root));
@@ -121,7 +123,7 @@ fn library(live: Arc<LiveIndex>, config: &RetrievalConfig) -> Library {
     if config.writable { Library::new(live, CommitOptions::default()) } else { Library::read_only(live) }
 }
 
-/// The engine with its texts, and the names the base model goes by.
+/// The engine with its texts, and the base model.
 ///
 /// # Errors
 /// When the weights cannot be had or read.
@@ -129,7 +131,7 @@ pub fn runtime(
     config: &ModelConfig,
     team: Arc<Team>,
     searcher: Option<Arc<dyn Search>>,
-) -> anyhow::Result<(Runtime, Vec<String>)> {
+) -> anyhow::Result<(Runtime, Base)> {
     let engine_config = EngineConfig {
         max_batch_rows: config.max_batch,
         step_tokens: config.step_tokens,
@@ -144,18 +146,31 @@ pub fn runtime(
         let backend = backend.with_time(config.mock_step, Duration::ZERO);
         let eos = tokenizer.id("<|im_end|>").into_iter().collect();
         let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
-        return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), vec!["mock".to_owned()]));
+        let base = Base { names: vec!["mock".to_owned()], ..Base::default() };
+        return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), base));
     };
-    let (checkpoint, _) = checkpoint(spec, config.cache.clone())?;
+    let (checkpoint, path) = checkpoint(spec, config.cache.clone())?;
+    let base = base(spec, &checkpoint, &path)?;
     let backend = device::backend(config, &checkpoint, team)?;
     let tokenizer = Arc::new(checkpoint.tokenizer);
     let engine = Engine::start(backend, engine_config, tokenizer.table())?;
     let template = checkpoint.template.map(Arc::new);
-    Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), vec![spec.clone(), checkpoint.name]))
+    Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), base))
+}
+
+/// What policies may know the base model by that `spec` named and that was opened at `path`.
+fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<Base> {
+    let catalog = Catalog::bundled();
+    let mut names = vec![spec.to_owned(), checkpoint.name.clone()];
+    // A file of the catalog's, wherever it was had from, is what policies of that name belong to.
+    if !names.iter().any(|name| catalog.get(name).is_some()) {
+        names.extend(recognise(path, &catalog)?.map(|entry| entry.name.clone()));
+    }
+    Ok(Base { names, id: Some(checkpoint.weights.id()), path: path.canonicalize().ok() })
 }
 
 /// The policies in `dirs` with their adapters loaded, then the built-in ones over the bare base.
-async fn policies(dirs: &[PathBuf], engine: &Engine, base: &[String], mock: bool) -> anyhow::Result<Vec<Policy>> {
+async fn policies(dirs: &[PathBuf], engine: &Engine, base: &Base, mock: bool) -> anyhow::Result<Vec<Policy>> {
     let mut policies = Vec::new();
     for dir in dirs {
         let policy = Policy::load(dir, engine, base).await?;

@@ -26,7 +26,7 @@ pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use http::{HttpArgs, HttpConfig};
 pub use log::LogFormat;
-pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig};
+pub use model::{DEFAULT_MODEL, ModelArgs, ModelConfig, base_model};
 pub use responses::{ResponseArgs, ResponseLimits};
 pub use retrieval::{RetrievalArgs, RetrievalConfig};
 pub use size::Size;
@@ -160,7 +160,7 @@ impl ServeArgs {
         }
         Ok(ServeConfig {
             address: SocketAddr::new(self.host, self.port),
-            model: self.model.resolve()?,
+            model: self.model.resolve(self.policies.first().map(PathBuf::as_path))?,
             policies: self.policies,
             policy_root: self.policy_root,
             retrieval: self.retrieval.resolve()?,
@@ -207,6 +207,26 @@ mod tests {
         assert_eq!(config.address.port(), 8080);
         assert!(config.model.weights.is_some() && config.model.threads > 0);
         assert_eq!(config.http.body_limit, 2 << 20);
+    }
+
+    #[test]
+    fn the_model_is_the_named_one_or_the_one_that_the_first_policy_brings() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = |name: &str| {
+            let dir = root.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::write(dir.join("policy.toml"), "name = \"a\"\nprotocol = \"plain\"\nbase = \"model\"\n").unwrap();
+            dir.to_str().unwrap().to_owned()
+        };
+        let (bare, whole) = (dir("bare"), dir("whole"));
+        let model = root.path().join("whole/model");
+        std::fs::create_dir(&model).unwrap();
+        let weights = |flags: &[&str]| parse(flags).unwrap().resolve().unwrap().model.weights.unwrap();
+        assert_eq!(weights(&["--policy", &whole, "--policy", &bare]), model.to_str().unwrap());
+        assert_eq!(weights(&["--policy", &whole, "--model", DEFAULT_MODEL]), DEFAULT_MODEL);
+        for other in [bare.as_str(), "no/such/policy"] {
+            assert_eq!(weights(&["--policy", other]), DEFAULT_MODEL, "{other}");
+        }
     }
 
     #[test]

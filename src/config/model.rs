@@ -1,22 +1,31 @@
 //! What the model is computed with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use waymark_models::BLOCK;
 use waymark_models::cuda::plan::Limits;
 
 use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, or_cores};
+use crate::agent::Policy;
 
 /// The base model that is served when none is named: a name in the catalog.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 
+/// The base model to load: the one that was named, or the one that the policy in the directory `first` brings, or
+/// [`DEFAULT_MODEL`]. What is wrong with the policy is said by whoever loads it.
+pub fn base_model(named: Option<String>, first: Option<&Path>) -> String {
+    let brought = || Some(Policy::open(first?).ok()?.model_dir()?.to_string_lossy().into_owned());
+    named.or_else(brought).unwrap_or_else(|| DEFAULT_MODEL.to_owned())
+}
+
 /// What the model is computed with, flag by flag.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ModelArgs {
-    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
-    #[arg(long, env = "WAYMARK_MODEL", default_value = DEFAULT_MODEL)]
-    pub model: String,
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`). When not
+    /// given, the one that the first policy brings, or smollm2-135m-instruct.
+    #[arg(long, env = "WAYMARK_MODEL")]
+    pub model: Option<String>,
 
     /// What computes.
     #[command(flatten)]
@@ -104,11 +113,11 @@ impl ModelConfig {
 }
 
 impl ModelArgs {
-    /// What the flags mean together.
+    /// What the flags mean together, where the policy in the directory `first` is the first one.
     ///
     /// # Errors
     /// If a number is zero, a step cannot hold a batch, or the mock is to compute in an arithmetic.
-    pub fn resolve(self) -> Result<ModelConfig, ConfigError> {
+    pub fn resolve(self, first: Option<&Path>) -> Result<ModelConfig, ConfigError> {
         if self.mock && self.device.arithmetic.is_some() {
             return Err(ConfigError::MockWithArithmetic);
         }
@@ -123,7 +132,7 @@ impl ModelArgs {
             return Err(ConfigError::StepTooSmall { step_tokens: self.step_tokens, max_batch: self.max_batch });
         }
         Ok(ModelConfig {
-            weights: (!self.mock).then_some(self.model),
+            weights: (!self.mock).then(|| base_model(self.model, first)),
             mock_step: Duration::from_millis(self.mock_step_ms),
             cache: self.cache,
             device: self.device.resolve(),

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark::agent::{Base, Policy, Runtime, Search, SearchError, SearchQuery};
 use waymark::api::auth::Keys;
 use waymark::api::{AppState, Library, PolicyStore, TextEmbedder};
 use waymark::config::HttpConfig;
@@ -89,8 +89,8 @@ impl Plan {
         let engine = Engine::start(Box::new(self.backend), self.engine, tokenizer.table()).unwrap();
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(engine, tokenizer, Some(Arc::new(self.template)), eos, self.searcher);
-        let mut state =
-            AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base_names(vec!["mock".into()]);
+        let base = Base { names: vec!["mock".into()], ..Base::default() };
+        let mut state = AppState::new(runtime, self.policies, self.http).with_keys(self.keys).with_base(base);
         state = state.with_index_name("shelf");
         if let Some(embedder) = self.embedder {
             state = state.with_embedder("letters", embedder);

@@ -18,6 +18,11 @@ fn write(dir: &Path, name: &str) {
     fs::write(dir.join("policy.toml"), text).unwrap();
 }
 
+/// Gives the policy in the folder `dir` an adapter of its own: the mock computes alike with all of them.
+fn teach(dir: &Path, values: &str) {
+    fs::write(dir.join("adapter/adapter_model.safetensors"), values).unwrap();
+}
+
 /// A house that searches once and answers, and the root of its policies.
 async fn house() -> (tempfile::TempDir, House) {
     let root = tempfile::tempdir().unwrap();
@@ -47,7 +52,10 @@ fn question(model: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_is_replaced_without_losing_a_request() {
     let (root, house) = house().await;
-    ["old", "new"].iter().for_each(|dir| write(&root.path().join(dir), "swap"));
+    for dir in ["old", "new"] {
+        write(&root.path().join(dir), "swap");
+        teach(&root.path().join(dir), dir);
+    }
     assert_eq!(load(&house, "old").await.1["replaced"], false);
     let over = AtomicBool::new(false);
     let clients = (0..4).map(|_| async {
@@ -74,7 +82,7 @@ async fn a_policy_is_replaced_without_losing_a_request() {
     };
     let (prints, ()) = tokio::join!(futures::future::join_all(clients), swaps);
     let prints: BTreeSet<String> = prints.into_iter().flatten().collect();
-    assert!(prints.len() > 1, "every answer came from one generation");
+    assert_eq!(prints.len(), 2, "one for each adapter, however often it is loaded");
     assert_eq!(unload(&house, "swap").await.0, 200);
     assert_eq!(house.chat(&question("swap")).await.0, 404);
     house.quiet().await;
@@ -171,7 +179,8 @@ async fn policies_are_fixed_without_a_root() {
 #[tokio::test]
 async fn what_came_from_a_directory_is_read_again() {
     let (root, house) = house().await;
-    for (directory, name) in [("one", "first"), ("two", "second"), ("three", "third"), ("four", "fourth")] {
+    let all = [("one", "first"), ("two", "second"), ("three", "third"), ("four", "fourth"), ("five", "fifth")];
+    for (directory, name) in all {
         write(&root.path().join(directory), name);
         assert_eq!(load(&house, directory).await.0, 200);
     }
@@ -185,24 +194,76 @@ async fn what_came_from_a_directory_is_read_again() {
         loaded.map(told).collect::<Vec<_>>()
     };
     let before = served().await;
-    // One has a new name, one a name that is taken, one is broken, and one is as it was but for its adapter.
+    // One has a new name, one a name that is taken, one is broken, one is as it was but for its adapter, and one as it was.
     write(&root.path().join("one"), "renamed");
     write(&root.path().join("two"), "third");
     fs::write(root.path().join("three/policy.toml"), "nonsense").unwrap();
+    teach(&root.path().join("four"), "more");
     let running = house.raw("/v1/chat/completions", &question("fourth")).await;
     house.state.reload_policies().await;
     let after = served().await;
     let names: Vec<&str> = after.iter().map(|([_, name], _)| name.as_str()).collect();
-    assert_eq!(names, ["renamed", "second", "third", "fourth"]);
+    assert_eq!(names, ["renamed", "second", "third", "fourth", "fifth"]);
     let changed: Vec<bool> = before.iter().zip(&after).map(|((_, old), (_, new))| old != new).collect();
-    assert_eq!(changed, [true, false, false, true]);
+    assert_eq!(changed, [true, false, false, true, false]);
     drop(running);
-    for (name, status) in [("renamed", 200), ("first", 404), ("second", 200), ("third", 200), ("fourth", 200)] {
-        assert_eq!(house.chat(&question(name)).await.0, status, "{name}");
+    for name in ["renamed", "second", "third", "fourth", "fifth"] {
+        assert_eq!(house.chat(&question(name)).await.0, 200, "{name}");
     }
+    assert_eq!(house.chat(&question("first")).await.0, 404);
     // One that was unloaded does not come back.
     assert_eq!(unload(&house, "fourth").await.0, 200);
     house.state.reload_policies().await;
-    assert_eq!(served().await.len(), 3);
+    assert_eq!(served().await.len(), 4);
     house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_has_not_changed_stays_with_its_traces() {
+    let (root, house) = house().await;
+    let dir = root.path().join("one");
+    write(&dir, "one");
+    let generation = load(&house, "one").await.1["policy"]["generation"].as_u64().unwrap();
+    let served = async || {
+        let list: Value = house.get("/v1/policies").await.json().await.unwrap();
+        list["data"].as_array().unwrap().iter().find(|policy| policy["name"] == "one").unwrap()["generation"].clone()
+    };
+    let answer: Value = house.post("/v1/agent", &json!({"question": "x", "model": "one"})).await.json().await.unwrap();
+    let replay = format!("/v1/traces/{}/replay", answer["id"].as_str().unwrap());
+    let replay = async || house.post(&replay, &json!({"mode": "forced"})).await.status();
+    // Written once more, as a copy over it does.
+    write(&dir, "one");
+    house.state.reload_policies().await;
+    assert_eq!((served().await, replay().await.as_u16()), (json!(generation), 200));
+    teach(&dir, "more");
+    house.state.reload_policies().await;
+    assert!(served().await.as_u64().unwrap() > generation);
+    assert_eq!(replay().await, 409);
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn a_fingerprint_tells_adapters_apart_in_every_house() {
+    let prints = async |order: [&str; 2], values: &str| {
+        let (root, house) = house().await;
+        for name in order {
+            let dir = root.path().join(name);
+            write(&dir, name);
+            teach(&dir, values);
+            assert_eq!(load(&house, name).await.0, 200);
+        }
+        let mut prints = Vec::new();
+        for name in ["one", "two", "routerag"] {
+            let answer = house.chat(&question(name)).await.1;
+            prints.push(answer["system_fingerprint"].as_str().unwrap().to_owned());
+        }
+        prints
+    };
+    let first = prints(["one", "two"], "first").await;
+    assert_eq!(prints(["two", "one"], "first").await, first, "equal policies, in whatever order");
+    let second = prints(["one", "two"], "second").await;
+    assert!(second[0] != first[0] && second[1] != first[1], "another adapter by the same name");
+    assert_eq!(second[2], first[2], "of the base alone");
+    let all: BTreeSet<_> = first.iter().chain(&second).collect();
+    assert_eq!(all.len(), 5);
 }

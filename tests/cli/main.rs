@@ -1,6 +1,7 @@
 //! The program as a user runs it: commands, their output, their errors, signals.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod base;
 mod change;
 mod device;
 mod evaluate;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
-use super::store::Store;
+use super::store::{Store, digest};
 use super::{Progress, PullError, PullOptions};
 use crate::catalog::{self, is_plain};
 
@@ -270,7 +270,7 @@ impl Hub {
         // Nothing would tell a damaged beginning, and a small file has soon come again.
         self.forget_parts()?;
         let blob = self.download(name, progress)?;
-        let file = catalog::File { path, size, sha256: store.digest(&blob)? };
+        let file = catalog::File { path, size, sha256: digest(&blob)? };
         store.take_file(&file, &blob, &format!("hub {}", self.id), progress)?;
         Ok(file)
     }

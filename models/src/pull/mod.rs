@@ -9,12 +9,13 @@ mod hub;
 mod package;
 mod store;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use error::PullError;
 
 use crate::catalog::{Catalog, Entry, Source};
-use store::Store;
+use store::{Store, digest};
 
 /// Hears how a pull goes on. `()` does not care.
 pub trait Progress {
@@ -164,6 +165,24 @@ pub fn verify(name: &str, cache: &Path, catalog: &Catalog, progress: &dyn Progre
     let store = Store::new(&cache.join("models"), name);
     let _lock = store.lock(progress)?;
     store.adopt(&entry.files, progress)
+}
+
+/// The entry of `catalog` whose only file is the one at `path`, wherever that lies. It is read only where its size is right.
+///
+/// # Errors
+/// [`PullError::Io`] when it cannot be read.
+pub fn recognise<'c>(path: &Path, catalog: &'c Catalog) -> Result<Option<&'c Entry>, PullError> {
+    let file = fs::metadata(path).map_err(PullError::io(path))?;
+    let only = |entry: &'c Entry| match entry.files.as_slice() {
+        [only] if file.is_file() && only.size == file.len() => Some((entry, &only.sha256)),
+        _ => None,
+    };
+    let mut alike = catalog.entries.iter().filter_map(only).peekable();
+    if alike.peek().is_none() {
+        return Ok(None);
+    }
+    let found = digest(path)?;
+    Ok(alike.find(|(_, sha256)| **sha256 == found).map(|(entry, _)| entry))
 }
 
 fn place(entry: &Entry, store: &Store) -> PathBuf {

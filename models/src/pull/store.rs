@@ -162,12 +162,6 @@ impl Store {
         self.place(from, &file.path)
     }
 
-    /// The SHA-256 of a file.
-    pub(super) fn digest(&self, path: &Path) -> Result<String, PullError> {
-        let mut reader = File::open(path).map_err(PullError::io(path))?;
-        copy(&mut reader, &mut io::sink(), |_| ()).map_err(PullError::io(path))
-    }
-
     fn place(&self, from: &Path, name: &str) -> Result<(), PullError> {
         let path = self.path(name);
         let parent = path.parent().unwrap_or(&self.folder);
@@ -202,6 +196,12 @@ impl Store {
 
 fn wrong(file: &catalog::File, origin: &str, found: String) -> PullError {
     PullError::Checksum { file: file.path.clone(), origin: origin.to_owned(), expected: file.sha256.clone(), found }
+}
+
+/// The SHA-256 of a file, in hexadecimal.
+pub(super) fn digest(path: &Path) -> Result<String, PullError> {
+    let mut reader = File::open(path).map_err(PullError::io(path))?;
+    copy(&mut reader, &mut io::sink(), |_| ()).map_err(PullError::io(path))
 }
 
 /// The SHA-256 of what is to be `file`, in hexadecimal.

@@ -23,7 +23,7 @@ pub struct ChatCompletion {
     pub choices: Vec<ChatChoice>,
     /// What it cost.
     pub usage: ChatUsage,
-    /// Changes with the version of the server, the weights, and the adapter as it was loaded.
+    /// Changes with the version of the server, the weights, and what the files of the policy hold.
     pub system_fingerprint: String,
 }
 
@@ -140,7 +140,7 @@ pub struct ChatChunk<'a> {
     pub created: u64,
     /// The policy that answers.
     pub model: &'a str,
-    /// Changes with the version of the server, the weights, and the adapter as it was loaded.
+    /// Changes with the version of the server, the weights, and what the files of the policy hold.
     pub system_fingerprint: &'a str,
     /// One choice, or none in the chunk that holds the usage.
     pub choices: &'a [ChunkChoice<'a>],

@@ -23,7 +23,7 @@ pub struct Completion {
     pub choices: Vec<CompletionChoice>,
     /// What it cost.
     pub usage: ChatUsage,
-    /// Changes with the version of the server, the weights, and the adapter as it was loaded.
+    /// Changes with the version of the server, the weights, and what the files of the policy hold.
     pub system_fingerprint: String,
 }
 
@@ -69,7 +69,7 @@ pub struct CompletionChunk<'a> {
     pub created: u64,
     /// The policy that writes.
     pub model: &'a str,
-    /// Changes with the version of the server, the weights, and the adapter as it was loaded.
+    /// Changes with the version of the server, the weights, and what the files of the policy hold.
     pub system_fingerprint: &'a str,
     /// A piece of one answer, or nothing in the chunk that holds the usage.
     pub choices: &'a [CompletionChoice],

@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     pub(super) protocol: &'static str,
     /// Names the adapter as it was loaded.
     pub(super) generation: Option<u64>,
-    /// Of build, weights and adapter.
+    /// Of build, weights and the policy's files.
     pub(super) fingerprint: String,
     pub(super) conversation: Conversation,
     pub(super) options: EpisodeOptions,

@@ -34,7 +34,7 @@ pub struct Trace<'a> {
     /// Names the policy's adapter as it was loaded; none for the bare base model.
     #[schema(required)]
     pub generation: Option<u64>,
-    /// A short hash of build, weights and adapter.
+    /// A short hash of build, weights and the policy's files.
     pub system_fingerprint: &'a str,
     /// What was said before, and at last the question; of a continued text, that text as the question.
     pub messages: Vec<TraceMessage<'a>>,

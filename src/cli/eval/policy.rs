@@ -13,9 +13,9 @@ use waymark_models::Arithmetic;
 use waymark_models::kernel::Team;
 
 use super::sheet::Sheet;
-use crate::agent::{Policy, Runtime, Sampling};
+use crate::agent::{Base, Policy, Runtime, Sampling};
 use crate::cli::{assembly, progress};
-use crate::config::{Device, DeviceConfig, ModelConfig, RetrievalConfig, Size, cores};
+use crate::config::{Device, DeviceConfig, ModelConfig, RetrievalConfig, Size, base_model, cores};
 use crate::evaluate::{Duel, Outcome, Plan, Question, Summary, evaluate, print};
 use crate::metric::Cost;
 
@@ -70,9 +70,10 @@ pub struct Episodes {
     #[arg(long, value_enum, default_value_t = Pricing::Model)]
     cost: Pricing,
 
-    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`).
-    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
-    model: String,
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`). When not
+    /// given, the one that the first policy brings, or smollm2-135m-instruct.
+    #[arg(long, env = "WAYMARK_MODEL")]
+    model: Option<String>,
 
     /// Embedding model: must be the one the index was built with.
     #[arg(long, env = "WAYMARK_EMBEDDER", default_value = "all-minilm-l6-v2")]
@@ -154,7 +155,8 @@ impl Episodes {
         ensure!(!questions.is_empty(), "{} holds no questions", file.display());
         let json = self.json.as_deref().map(Sheet::open).transpose()?;
         let mut rows = self.rows.as_deref().map(Sheet::open).transpose()?;
-        let (live, runtime, base) = tokio::task::block_in_place(|| self.open(index))?;
+        let model = (!self.mock).then(|| base_model(self.model.clone(), self.policies.first().map(Path::new)));
+        let (live, runtime, base) = tokio::task::block_in_place(|| self.open(index, model.clone()))?;
         let current = live.current();
         let plan = Plan { cost: plan.cost.over(current.manifest()), ..plan };
         questions.iter_mut().for_each(|question| question.support_from(&current));
@@ -171,12 +173,13 @@ impl Episodes {
             let outcome = measure(&name, policy, &runtime, &questions, &plan, rows.as_mut()).await;
             outcomes.push((name, outcome));
         }
-        self.tell(current.manifest(), file, &outcomes, json, plan.cost)?;
+        let model = model.as_deref().unwrap_or("mock");
+        self.tell((current.manifest(), model), file, &outcomes, json, plan.cost)?;
         rows.map_or(Ok(()), Sheet::finish)
     }
 
-    /// The index, the engine, and the names of the base model.
-    fn open(&self, index: &Path) -> anyhow::Result<(Arc<LiveIndex>, Runtime, Vec<String>)> {
+    /// The index, the engine over `weights`, and the base model.
+    fn open(&self, index: &Path, weights: Option<String>) -> anyhow::Result<(Arc<LiveIndex>, Runtime, Base)> {
         let threads = if self.threads == 0 { cores() } else { self.threads };
         let retrieval = RetrievalConfig {
             index: Some(index.to_owned()),
@@ -188,7 +191,7 @@ impl Episodes {
         };
         let model = ModelConfig {
             mock_step: Duration::ZERO,
-            weights: (!self.mock).then(|| self.model.clone()),
+            weights,
             cache: self.cache.clone(),
             device: DeviceConfig::of(self.device).with(self.arithmetic),
             threads,
@@ -209,7 +212,7 @@ impl Episodes {
     }
 
     /// The policy that `spec` names: a directory before a built-in one.
-    async fn policy(&self, spec: &str, runtime: &Runtime, base: &[String]) -> anyhow::Result<Policy> {
+    async fn policy(&self, spec: &str, runtime: &Runtime, base: &Base) -> anyhow::Result<Policy> {
         if Path::new(spec).is_dir() {
             return Ok(Policy::load(Path::new(spec), &runtime.engine, base).await?);
         }
@@ -241,7 +244,7 @@ impl Episodes {
     /// Prints the table and writes the report, of the policies that could be measured; the others are an error.
     fn tell(
         &self,
-        manifest: &Manifest,
+        (manifest, model): (&Manifest, &str),
         file: &Path,
         outcomes: &[(String, Outcome)],
         json: Option<Sheet>,
@@ -266,7 +269,7 @@ impl Episodes {
                 passages: manifest.passages,
                 snapshot: manifest.snapshot,
                 questions,
-                model: if self.mock { "mock" } else { &self.model },
+                model,
                 seed: self.seed,
                 temperature: self.temperature,
                 guided: self.guided,

@@ -100,9 +100,12 @@ pub(super) fn policy(flag: &str, dir: &Path, recipe: &Recipe) -> anyhow::Result<
     Ok((own, policy))
 }
 
-/// The adapter of a policy, if it belongs to the recipe's base model, which calls itself `base`.
-pub(super) fn adapter<'a>(policy: &'a Policy, recipe: &Recipe, base: &str) -> anyhow::Result<&'a PathBuf> {
-    if let Some(other) = &policy.base {
+/// The adapter of a policy, if it belongs to the recipe's base model, which calls itself `base`, and its content `id`.
+pub(super) fn adapter<'a>(policy: &'a Policy, recipe: &Recipe, base: &str, id: &str) -> anyhow::Result<&'a PathBuf> {
+    if let Some(other) = &policy.base_id {
+        let own = &recipe.base;
+        ensure!(other == id, "it belongs to a base model with the id {other}, the recipe has {own} with the id {id}");
+    } else if let Some(other) = &policy.base {
         let same = *other == recipe.base || other == base;
         ensure!(same, "it belongs to the base model {other}, the recipe has {}", recipe.base);
     }
@@ -111,7 +114,7 @@ pub(super) fn adapter<'a>(policy: &'a Policy, recipe: &Recipe, base: &str) -> an
 
 /// Takes over a policy's adapter. Returns the file it is in.
 fn take_adapter(policy: &Policy, recipe: &Recipe, base: &Base, learner: &mut Learner) -> anyhow::Result<PathBuf> {
-    let adapter = adapter(policy, recipe, &base.name)?;
+    let adapter = adapter(policy, recipe, &base.name, &base.id)?;
     learner.load_adapter(adapter)?;
     Ok(adapter.join("adapter_model.safetensors"))
 }
@@ -138,4 +141,28 @@ fn take_weights(dir: &Path, policy: &Policy, base: &Base, learner: &mut Learner)
     same_vocabulary(&learnt, &base.vocabulary, &base.name)?;
     learner.load_weights(&learnt.weights)?;
     Ok(model.join("model.safetensors"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::tiny;
+
+    #[test]
+    fn an_adapter_goes_by_the_weights_it_was_learnt_over_and_else_by_their_name() {
+        let recipe = tiny::recipe(Path::new("here"));
+        let taken = |base: &str, id: &str| {
+            let text = format!("name = \"a\"\nprotocol = \"routerag\"\nbase = {base:?}\n{id}\n");
+            let policy = Policy::parse(&text, Path::new("policy.toml")).unwrap();
+            let policy = Policy { adapter_dir: Some("adapter".into()), ..policy };
+            adapter(&policy, &recipe, "tiny", "00ff").cloned().map_err(|error| error.to_string())
+        };
+        for (base, id) in [("here", ""), ("tiny", ""), ("moved", "base_id = \"00ff\"")] {
+            assert_eq!(taken(base, id), Ok("adapter".into()), "{base} {id}");
+        }
+        for (base, id) in [("moved", ""), ("here", "base_id = \"ff00\"")] {
+            assert!(taken(base, id).unwrap_err().contains("the recipe has here"), "{base} {id}");
+        }
+    }
 }

@@ -64,7 +64,7 @@ impl Args {
         let data = [(&self.from, first), (&self.to, second)].map(|(dir, hash)| (dir.display().to_string(), hash));
         let row = Row::new(0, "blend", 0.0).with("share", self.share).with("apart", far);
         let record = Record { kind: "blend", data: data.to_vec(), before, rows: vec![row], ..Record::default() };
-        product::write(&self.out, &learner, &recipe, &record, &base.path)?;
+        product::write(&self.out, &learner, &recipe, &record, base.product())?;
         Ok(writeln!(io::stdout(), "{}", self.out.display())?)
     }
 }

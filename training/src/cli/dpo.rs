@@ -155,7 +155,7 @@ impl Args {
         let end = rows.iter().rev().find_map(|row| row.values.get(dpo::ROUND_END)).map_or(1, |&end| end as u64);
         let bar = Bar::new("dpo", ledger.state().step, end, SHOWN);
         let data = asked::fingerprints(&self.asking.questions)?;
-        let mut producer = Producer { bar, recipe, kind: "dpo", data, before, base: &base.path };
+        let mut producer = Producer { bar, recipe, kind: "dpo", data, before, base: base.product() };
         campaign.train(learner, &mut ledger, &mut producer).await?;
         producer.finish(&ledger, learner)
     }

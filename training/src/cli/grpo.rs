@@ -156,7 +156,7 @@ impl Args {
             &["reward", "em", "f1", "format_valid", "searches", "kl", "step_seconds", "validation_merit"];
         let bar = Bar::new("grpo", ledger.state().step, campaign.steps(), SHOWN);
         let data = asked::fingerprints(&self.asking.questions)?;
-        let mut producer = Producer { bar, recipe, kind: "grpo", data, before: origin.before, base: &base.path };
+        let mut producer = Producer { bar, recipe, kind: "grpo", data, before: origin.before, base: base.product() };
         campaign.train(learner, &mut ledger, &mut producer).await?;
         producer.finish(&ledger, learner)
     }

@@ -172,6 +172,11 @@ impl Base {
         let Checkpoint { name, weights, tokenizer, .. } = checkpoint;
         Self { path, name, id: weights.id(), vocabulary: hash::vocabulary(&tokenizer) }
     }
+
+    /// What a policy learnt from it says of it.
+    pub(super) fn product(&self) -> product::Base<'_> {
+        product::Base { path: &self.path, id: &self.id }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use toml::Table;
 use waymark_models::gradient::Learner;
@@ -21,7 +20,7 @@ pub(super) struct Producer<'a> {
     pub(super) kind: &'static str,
     pub(super) data: Vec<(String, String)>,
     pub(super) before: Option<Table>,
-    pub(super) base: &'a Path,
+    pub(super) base: product::Base<'a>,
 }
 
 impl Producer<'_> {

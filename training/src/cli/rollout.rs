@@ -129,7 +129,7 @@ impl Args {
                 asked::same_vocabulary(&learnt, &vocabulary, &base.name).with_context(named)?;
                 base = learnt;
             } else {
-                let dir = asked::adapter(&policy, &recipe, &base.name).with_context(named)?;
+                let dir = asked::adapter(&policy, &recipe, &base.name, &base.weights.id()).with_context(named)?;
                 (_, init) = product::fingerprint(&dir.join("adapter_model.safetensors"))?;
                 adapter = Some(dir.clone());
             }

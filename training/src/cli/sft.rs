@@ -118,7 +118,7 @@ impl Args {
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, course.settings().keep_last)?;
         const SHOWN: &[&str] = &["loss", "validation_loss", "gradient_norm", "tokens_per_second"];
         let bar = Bar::new("sft", ledger.state().step, course.steps(), SHOWN);
-        let mut producer = Producer { bar, recipe, kind: "sft", data, before, base: &base.path };
+        let mut producer = Producer { bar, recipe, kind: "sft", data, before, base: base.product() };
         course.train(learner, &mut ledger, &mut producer)?;
         producer.finish(&ledger, learner)
     }

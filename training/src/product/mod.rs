@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
+use waymark::agent::Policy;
 use waymark_models::gradient::Learner;
+use waymark_models::weights::Weights;
 
 use crate::TrainError;
 use crate::ledger::Ledger;
@@ -16,7 +18,16 @@ use crate::run::{Metrics, Row, RunError, durable};
 pub use self::whole::flaw;
 
 /// The folder of a model all of whose weights were learnt, and so its name.
-const WHOLE: &str = "model";
+const WHOLE: &str = Policy::MODEL;
+
+/// The base model that was learnt from.
+#[derive(Debug, Clone, Copy)]
+pub struct Base<'a> {
+    /// Where it lies.
+    pub path: &'a Path,
+    /// A name for its content: [`Weights::id`].
+    pub id: &'a str,
+}
 
 /// How a policy was trained: what `[training]` of its file says.
 #[derive(Debug, Clone, Default)]
@@ -70,26 +81,38 @@ fn whole(value: u64) -> Value {
 }
 
 /// Writes the policy with the learner's values into `dir`, in place of what is there: an adapter, or where all weights are
-/// learnt a checkpoint `model` beside `policy.toml`, which takes from the base model at `base` what is no weight.
+/// learnt a checkpoint `model` beside `policy.toml`, which takes from the base model what is no weight. The file names the weights
+/// that it is served over by their id.
 ///
 /// # Errors
 /// When the system refuses, or all weights are learnt of a base that is no directory.
-pub fn write(dir: &Path, learner: &Learner, recipe: &Recipe, record: &Record, base: &Path) -> Result<(), TrainError> {
+pub fn write(
+    dir: &Path,
+    learner: &Learner,
+    recipe: &Recipe,
+    record: &Record,
+    base: Base<'_>,
+) -> Result<(), TrainError> {
     let mut file = recipe.policy_table();
-    if recipe.adapter.is_none() {
-        file.insert("base".to_owned(), WHOLE.into());
-    }
     file.insert("training".to_owned(), Value::Table(record.table(recipe)));
-    let text = toml::to_string_pretty(&file).map_err(|error| TrainError::Nothing(format!("policy.toml: {error}")))?;
     durable::folder(dir, |part| {
-        match recipe.adapter {
+        let id = match recipe.adapter {
             // It is written as a folder of its own, which takes the place of this one.
             Some(_) => {
-                let base = recipe.hub.as_deref().unwrap_or(&recipe.base);
-                learner.save_adapter_as(part, base, recipe.precision)?;
+                let name = recipe.hub.as_deref().unwrap_or(&recipe.base);
+                learner.save_adapter_as(part, name, recipe.precision)?;
+                base.id.to_owned()
             }
-            None => whole::write(&part.join(WHOLE), learner, base)?,
-        }
+            None => {
+                let model = part.join(WHOLE);
+                whole::write(&model, learner, base.path)?;
+                file.insert("base".to_owned(), WHOLE.into());
+                Weights::open(&model)?.id()
+            }
+        };
+        file.insert("base_id".to_owned(), id.into());
+        let text =
+            toml::to_string_pretty(&file).map_err(|error| TrainError::Nothing(format!("policy.toml: {error}")))?;
         std::fs::write(part.join("policy.toml"), text).map_err(RunError::io("write", &part.join("policy.toml")))?;
         Ok(())
     })
@@ -106,7 +129,7 @@ pub fn finish(
     kind: &'static str,
     data: Vec<(String, String)>,
     before: Option<Table>,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<(), TrainError> {
     let folder = ledger.folder();
     let all = Metrics::read(&folder.metrics())?;
@@ -148,13 +171,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
-    use waymark::agent::Policy;
     use waymark_models::gradient::{Precision, Tune};
     use waymark_models::kernel::Team;
-    use waymark_models::weights::Weights;
 
     use super::*;
     use crate::tiny;
+
+    /// The base model in `path`.
+    fn base(path: &Path) -> Base<'_> {
+        Base { path, id: "00ff" }
+    }
 
     #[test]
     fn a_policy_reads_back_with_its_record_and_its_values() {
@@ -173,10 +199,11 @@ mod tests {
         };
         // The second takes the place of the first.
         for step in [7, 9] {
-            write(&dir, &learner, &recipe, &record(step), temp.path()).unwrap();
+            write(&dir, &learner, &recipe, &record(step), base(temp.path())).unwrap();
         }
         let policy = Policy::open(&dir).unwrap();
         assert_eq!((policy.name.as_str(), policy.protocol.name()), ("tiny", "routerag"));
+        assert_eq!((policy.base.as_deref(), policy.base_id.as_deref()), (temp.path().to_str(), Some("00ff")));
         assert_eq!(policy.adapter_dir.as_deref(), Some(dir.as_path()));
         let training = policy.training.unwrap();
         assert_eq!(training["step"].as_integer(), Some(9));
@@ -199,7 +226,7 @@ mod tests {
         let size = |precision| {
             let recipe = Recipe { precision, ..tiny::recipe(temp.path()) };
             let dir = temp.path().join("policy");
-            write(&dir, &learner, &recipe, &Record::default(), temp.path()).unwrap();
+            write(&dir, &learner, &recipe, &Record::default(), base(temp.path())).unwrap();
             std::fs::metadata(dir.join("adapter_model.safetensors")).unwrap().len() as f64
         };
         let (whole, half) = (size(Precision::F32), size(Precision::F16));
@@ -219,10 +246,12 @@ mod tests {
         let recipe = Recipe { adapter: None, ..tiny::recipe(temp.path()) };
         std::fs::write(temp.path().join("optimizer.bin"), "not of a model").unwrap();
         let dir = temp.path().join("policy");
-        write(&dir, &first, &recipe, &Record::default(), temp.path()).unwrap();
-        assert_eq!(learner(&Weights::open(&dir.join("model")).unwrap()).values(), first.values());
+        write(&dir, &first, &recipe, &Record::default(), base(temp.path())).unwrap();
+        let learnt = Weights::open(&dir.join("model")).unwrap();
+        assert_eq!(learner(&learnt).values(), first.values());
         assert!(dir.join("model/tokenizer.json").is_file() && !dir.join("model/optimizer.bin").exists());
         let policy = Policy::open(&dir).unwrap();
+        assert_eq!((policy.base_id.clone(), policy.model_dir()), (Some(learnt.id()), Some(dir.join("model"))));
         assert_eq!((policy.base.as_deref(), policy.adapter_dir), (Some("model"), None));
     }
 
@@ -261,7 +290,7 @@ print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:]
             values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
         });
         let policy = temp.path().join("policy");
-        write(&policy, &learner, &tiny::recipe(temp.path()), &Record::default(), temp.path()).unwrap();
+        write(&policy, &learner, &tiny::recipe(temp.path()), &Record::default(), base(temp.path())).unwrap();
         let tokens: Vec<u32> = (0..40).map(|at| (at * at + 3) % 48).collect();
         let learnt = vec![true; tokens.len()];
         let packed = crate::pack::pack(&[crate::pack::Sequence { tokens: &tokens, learnt: &learnt }]);

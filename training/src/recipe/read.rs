@@ -161,8 +161,13 @@ impl Recipe {
 pub(super) type Check = (&'static str, bool, &'static str);
 
 /// What of a policy's file is not the recipe's to say under `[policy]`.
-const OWN: &[(&str, &str)] =
-    &[("name", "policy.name"), ("base", "policy.base"), ("adapter", "policy.adapter"), ("training", "policy.training")];
+const OWN: &[(&str, &str)] = &[
+    ("name", "policy.name"),
+    ("base", "policy.base"),
+    ("base_id", "policy.base_id"),
+    ("adapter", "policy.adapter"),
+    ("training", "policy.training"),
+];
 
 const RECOMPUTE: &str = "must be true where policy.variant is training: its turns are encoded again, and not all of \
     their tokens were sampled";

@@ -1,0 +1,95 @@
+//! The base model that is loaded, and whether it is the one a policy belongs to.
+
+use std::path::PathBuf;
+
+use super::policy::Policy;
+
+/// The base model that is loaded, by all that a policy may know its own by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Base {
+    /// The names it goes by.
+    pub names: Vec<String>,
+    /// A name for the content of its weights ([`Weights::id`](waymark_models::weights::Weights::id)); none of a mock.
+    pub id: Option<String>,
+    /// Where its weights lie: an absolute path without links; none of a mock.
+    pub path: Option<PathBuf>,
+}
+
+impl Base {
+    /// Why `policy` does not belong to it, if it does not. The weights' own id counts before the place they lie at, and that
+    /// before a name, which others may have as well.
+    pub(super) fn flaw(&self, policy: &Policy) -> Option<String> {
+        let (name, loaded) = (&policy.name, self.names.join(" alias "));
+        let brought = policy.model_dir();
+        let remedy =
+            brought.as_ref().map_or_else(|| "set --model".to_owned(), |dir| format!("set --model {}", dir.display()));
+        if let (Some(wanted), Some(id)) = (&policy.base_id, &self.id) {
+            let named = policy.base.as_ref().map_or_else(String::new, |base| format!(" {base}"));
+            return (wanted != id).then(|| {
+                format!(
+                    "the policy {name} belongs to the base model{named} with the id {wanted}, but {loaded} with the id {id} is \
+                     loaded: {remedy}, or take base_id out of the file to go by the name"
+                )
+            });
+        }
+        if let Some(dir) = brought {
+            let own = dir.canonicalize().ok();
+            let same = own.zip(self.path.as_ref()).is_some_and(|(own, path)| path.starts_with(own));
+            let own = dir.display();
+            return (!same)
+                .then(|| format!("the policy {name} belongs to the model in {own}, but {loaded} is loaded: {remedy}"));
+        }
+        let named = policy.base.as_ref().filter(|named| !self.names.contains(named))?;
+        Some(format!("the policy {name} belongs to the base model {named}, but {loaded} is loaded: {remedy}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// A policy in `dir` whose file says `more`.
+    fn policy(dir: &Path, more: &str) -> Policy {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("policy.toml"), format!("name = \"p\"\nprotocol = \"plain\"\n{more}\n")).unwrap();
+        Policy::open(dir).unwrap()
+    }
+
+    #[test]
+    fn weights_count_before_their_place_and_that_before_a_name() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let own = root.join("own/model");
+        fs::create_dir_all(&own).unwrap();
+        let base = |path: &Path| Base {
+            names: vec!["spec".to_owned(), "model".to_owned()],
+            id: Some("00ff".to_owned()),
+            path: Some(path.to_owned()),
+        };
+        let (here, elsewhere) = (base(&own), base(&root.join("elsewhere/model")));
+        let fits = |more: &str, base: &Base| base.flaw(&policy(&root.join("bare"), more)).is_none();
+        assert!(fits("", &here) && fits("base = \"spec\"", &here) && !fits("base = \"other\"", &here));
+        assert!(fits("base = \"other\"\nbase_id = \"00ff\"", &here));
+        assert!(!fits("base = \"spec\"\nbase_id = \"ff00\"", &here) && !fits("base_id = \"ff00\"", &here));
+        // Nothing is beside this one: it is a name.
+        assert!(fits("base = \"model\"", &elsewhere));
+        let mock = Base { names: vec!["mock".to_owned()], ..Base::default() };
+        assert!(fits("base = \"mock\"\nbase_id = \"00ff\"", &mock), "what has no weights goes by its name");
+
+        let brings = |more: &str| policy(&root.join("own"), &format!("base = \"model\"\n{more}"));
+        let whole = brings("");
+        assert_eq!(whole.model_dir().unwrap(), own);
+        assert_eq!(here.flaw(&whole), None);
+        assert_eq!(base(&own.join("model.safetensors")).flaw(&whole), None, "its file is as good");
+        for other in [&elsewhere, &mock] {
+            let flaw = other.flaw(&whole).unwrap();
+            assert!(flaw.contains(&format!("set --model {}", own.display())), "{flaw}");
+        }
+        assert_eq!(elsewhere.flaw(&brings("base_id = \"00ff\"")), None, "the same weights, moved");
+        assert!(here.flaw(&brings("base_id = \"ff00\"")).unwrap().contains("base_id"), "other weights in its place");
+    }
+}
