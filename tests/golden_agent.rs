@@ -1,8 +1,8 @@
 //! The loop against golden vectors that were made by executing RouteRAG's and Search-R1's own code.
-//! `WAYMARK_GOLDEN` names their directory; without it they are looked for beside the workspace.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod agent_script;
+mod outside;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,28 +10,16 @@ use std::sync::Arc;
 
 use agent_script::{Script, Stub, character_tokenizer, own_mask, passage, run};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use waymark::agent::{
-    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, Kind, Offer, Outcome, PathRouter, Policy,
-    Prompt, Protocol, Reading, RouteRag, Runtime, SearchR1, Seen, Tags, Trajectory, Variant, path_router, tag,
+    Action, Budget, Conversation, EpisodeOptions, Format, Guide, Injected, Kind, MAX_K, Offer, Outcome, PathRouter,
+    Policy, Prompt, Protocol, Reading, RouteRag, Runtime, SearchR1, Seen, Tags, Trajectory, Variant, path_router, tag,
 };
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
-fn golden<T: DeserializeOwned>(name: &str) -> Option<T> {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/golden");
-    let dir = std::env::var_os("WAYMARK_GOLDEN").map_or_else(|| PathBuf::from(beside), PathBuf::from);
-    let path = dir.join(name);
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        println!("skipped: {} is not there", path.display());
-        return None;
-    };
-    Some(serde_json::from_str(&text).unwrap())
-}
-
-#[derive(Deserialize)]
-struct Cases<T> {
-    cases: Vec<T>,
+#[test]
+fn every_file_of_vectors_is_read_by_a_test() {
+    assert_eq!(outside::unread(), Vec::<PathBuf>::new());
 }
 
 #[derive(Deserialize)]
@@ -44,9 +32,7 @@ struct Parsing {
 
 #[test]
 fn action_parsing() {
-    let Some(Cases { cases }) = golden::<Cases<Parsing>>("action_parsing.json") else { return };
-    assert!(!cases.is_empty());
-    for case in cases {
+    for case in outside::cases::<Parsing>("action_parsing", "cases") {
         for protocol in [&RouteRag as &dyn Protocol, &SearchR1] {
             let cut = protocol.cut(&case.raw);
             assert_eq!(cut, case.truncated, "{:?}", case.raw);
@@ -70,9 +56,7 @@ struct Written {
 
 #[test]
 fn passages2string() {
-    let Some(Cases { cases }) = golden::<Cases<Written>>("passages2string.json") else { return };
-    assert!(!cases.is_empty());
-    for case in cases {
+    for case in outside::cases::<Written>("passages2string", "cases") {
         let passages: Vec<_> = case.documents.iter().map(|document| passage(document)).collect();
         assert_eq!(tag::passages_to_string(&passages, Format::Training), case.text);
         let block = |protocol: &dyn Protocol| -> String {
@@ -102,9 +86,8 @@ struct Tool {
 /// What the environment of Graph-R1 makes of a turn, and what it puts around the answer of its tool.
 #[test]
 fn graphr1_tool_calls() {
-    let Some(Cases { cases }) = golden::<Cases<Call>>("graphr1_tool_calls.json") else { return };
-    assert!(!cases.is_empty());
-    for Call { raw, processed, continues, tool_call: Tool { tool, args }, observation } in cases {
+    for case in outside::cases::<Call>("graphr1_tool_calls", "cases") {
+        let Call { raw, processed, continues, tool_call: Tool { tool, args }, observation } = case;
         let cut = PathRouter.cut(&raw);
         assert_eq!(format!("{cut}<|im_end|>"), processed, "{raw:?}");
         let action = PathRouter.parse(cut, Reading::First);
@@ -126,12 +109,11 @@ fn graphr1_tool_calls() {
 /// The same in the loop, token by token, in the template of the reference: its `observation_template`.
 #[tokio::test]
 async fn graphr1_messages() {
-    let Some(Cases { cases }) = golden::<Cases<Call>>("graphr1_tool_calls.json") else { return };
     let chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                   {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     let tokenizer = Arc::new(Tokenizer::bytes());
     let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
-    for case in cases {
+    for case in outside::cases::<Call>("graphr1_tool_calls", "cases") {
         let template = Arc::new(ChatTemplate::new(chatml, "", "<|im_end|>").unwrap());
         let answer = "so</think>\n<answer>a</answer>";
         let script = Script::new(tokenizer.clone(), [case.raw.clone(), answer.to_owned()]);
@@ -241,6 +223,8 @@ fn policy(protocol: &str, prompt: &str, config: &Config) -> Policy {
     policy.protocol = Arc::new(Prompted(policy.protocol, prompt.to_owned()));
     policy.variant = Variant::Training;
     policy.retrieval.format = Format::Training;
+    // As many as the stub has.
+    policy.retrieval.k = MAX_K;
     policy.budget = Budget {
         turns: config.max_turns,
         observation_tokens: config.max_obs_length,
@@ -266,22 +250,26 @@ fn segments(trajectory: &Trajectory, runtime: &Runtime<Script>) -> Vec<(String, 
 
 #[tokio::test]
 async fn agent_loop() {
-    let name = "agent_loop_searchr1_routerag.json";
-    let Some(vectors) = golden::<BTreeMap<String, serde_json::Value>>(name) else { return };
-    let tokenizer = Arc::new(character_tokenizer(&serde_json::to_string(&vectors).unwrap(), &[]));
-    let mut checked = 0;
-    for (name, value) in vectors.into_iter().filter(|(_, value)| value.is_object()) {
-        let protocol = if name.starts_with("searchr1") { "search-r1" } else { "routerag" };
-        let scenario: Scenario = serde_json::from_value(value).unwrap();
-        let mut posted = vec![Vec::new(); scenario.queries_posted_per_round.len()];
-        for golden in &scenario.trajectories {
-            check(&name, protocol, &scenario, golden, tokenizer.clone(), &mut posted).await;
-            checked += 1;
+    for vectors in outside::vectors::<BTreeMap<String, serde_json::Value>>("agent_loop_searchr1_routerag") {
+        let tokenizer = Arc::new(character_tokenizer(&serde_json::to_string(&vectors).unwrap(), &[]));
+        let mut checked = 0;
+        for (name, value) in vectors.into_iter().filter(|(_, value)| value.is_object()) {
+            let protocol = match name.split('_').next() {
+                Some("searchr1") => "search-r1",
+                Some("routerag") => "routerag",
+                _ => panic!("{name}: whose loop is it?"),
+            };
+            let scenario: Scenario = serde_json::from_value(value).unwrap();
+            let mut posted = vec![Vec::new(); scenario.queries_posted_per_round.len()];
+            for golden in &scenario.trajectories {
+                check(&name, protocol, &scenario, golden, tokenizer.clone(), &mut posted).await;
+                checked += 1;
+            }
+            assert_eq!(posted, scenario.queries_posted_per_round, "{name}: queries");
         }
-        assert_eq!(posted, scenario.queries_posted_per_round, "{name}: queries");
+        assert!(checked > 0);
+        println!("{checked} trajectories agree");
     }
-    assert!(checked > 0);
-    println!("{checked} trajectories agree");
 }
 
 async fn check(

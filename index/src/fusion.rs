@@ -64,7 +64,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::golden::golden;
+    use crate::golden::cases;
 
     #[derive(Deserialize)]
     struct Case {
@@ -84,10 +84,7 @@ mod tests {
 
     #[test]
     fn agrees_with_rag_gym() {
-        let Some(cases) = golden("rrf_raggym.json", "cases") else { return };
-        let cases: Vec<Case> = serde_json::from_value(cases).unwrap();
-        assert!(!cases.is_empty());
-        for case in cases {
+        for case in cases::<Case>("rrf_raggym", "cases") {
             let (first, second) = (sorted(&case.list1), sorted(&case.list2));
             let mut fused = reciprocal_rank(&[Ranked::new(&first), Ranked::new(&second)], case.rrf_k);
             fused.truncate(case.k);

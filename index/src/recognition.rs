@@ -176,12 +176,11 @@ mod tests {
 
     use super::*;
     use crate::complete::{CompleteError, Completion};
-    use crate::golden::golden;
+    use crate::golden::cases;
 
     #[test]
     fn replies_keep_what_they_keep_in_hipporag() {
-        let Some(cases) = golden("recognition_memory.json", "cases") else { return };
-        for case in cases.as_array().unwrap() {
+        for case in cases::<Value>("recognition_memory", "cases") {
             let triples: Vec<[String; 3]> = serde_json::from_value(case["candidates"].clone()).unwrap();
             let candidates: Vec<[&str; 3]> = triples.iter().map(|fact| fact.each_ref().map(String::as_str)).collect();
             let places = kept(case["llm_response"].as_str().unwrap(), &candidates);

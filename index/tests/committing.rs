@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
+#[path = "../../tests/outside/mod.rs"]
+mod outside;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -59,15 +60,10 @@ impl BuildProgress for Phases {
 #[test]
 #[ignore = "a measurement of minutes"]
 fn one_document_into_2wiki() {
-    let root = std::env::var("WAYMARK_DATA")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data").to_owned());
-    let corpus = PathBuf::from(root).join("2wiki/corpus.jsonl");
-    if !corpus.is_file() {
-        println!("skipped: {} is absent", corpus.display());
-        return;
-    }
+    let corpus = "2wiki/corpus.jsonl";
+    let Some(data) = outside::data(&[corpus]) else { return };
     let (temp, embed) = (tempfile::tempdir().unwrap(), HashEmbed::new(384));
-    let corpus = Corpus::open(&corpus, &CorpusOptions::default()).unwrap();
+    let corpus = Corpus::open(&data.join(corpus), &CorpusOptions::default()).unwrap();
     let phases = Phases::new();
     let options = BuildOptions { extract: Some(Arc::new(Builtin)), ..BuildOptions::default() };
     let report = build(corpus, &embed, temp.path(), &options, &phases).unwrap();

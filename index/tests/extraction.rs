@@ -4,10 +4,13 @@
 //! folder with `musique_train/`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../../tests/outside/mod.rs"]
+mod outside;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -114,15 +117,10 @@ impl Score {
 /// that a change for the worse is seen.
 #[test]
 fn pairs_agree_with_those_of_a_language_model() {
-    let data = std::env::var_os("WAYMARK_DATA")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")), PathBuf::from);
-    let folder = data.join("musique_train");
-    if !folder.join("openie.jsonl").is_file() {
-        println!("skipped: no {}", folder.join("openie.jsonl").display());
-        return;
-    }
-    let corpus: Vec<Row> = rows(&folder.join("corpus.jsonl"));
-    let gold: Vec<Gold> = rows(&folder.join("openie.jsonl"));
+    let (passages, triples) = ("musique_train/corpus.jsonl", "musique_train/openie.jsonl");
+    let Some(data) = outside::data(&[passages, triples]) else { return };
+    let corpus: Vec<Row> = rows(&data.join(passages));
+    let gold: Vec<Gold> = rows(&data.join(triples));
     let ids: Vec<String> = corpus.iter().map(|row| row.id.clone()).collect();
     let passages = corpus.into_iter().map(|Row { id, title, text }| Passage { id, title, text }).collect();
     let start = Instant::now();

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod corpora;
+#[path = "../../tests/outside/mod.rs"]
+mod outside;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use corpora::{HashEmbed, open};
@@ -18,22 +19,11 @@ struct Question {
     supporting_complete: bool,
 }
 
-fn data() -> Option<PathBuf> {
-    let root = std::env::var("WAYMARK_DATA")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data").to_owned());
-    let dir = PathBuf::from(root).join("2wiki");
-    if dir.join("corpus.jsonl").is_file() {
-        Some(dir)
-    } else {
-        println!("skipped: {} is absent", dir.display());
-        None
-    }
-}
-
 /// The share of the supporting passages among the first five, over the questions whose support is known.
 #[test]
 fn bm25_finds_the_support_of_real_questions() {
-    let Some(data) = data() else { return };
+    let Some(data) = outside::data(&["2wiki/corpus.jsonl", "2wiki/questions.jsonl"]) else { return };
+    let data = data.join("2wiki");
     let temp = tempfile::tempdir().unwrap();
     let corpus = Corpus::open(&data.join("corpus.jsonl"), &CorpusOptions::default()).unwrap();
     let start = Instant::now();

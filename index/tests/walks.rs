@@ -3,6 +3,8 @@
 
 mod checker;
 mod corpora;
+#[path = "../../tests/outside/mod.rs"]
+mod outside;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -177,17 +179,9 @@ fn evidence_that_was_tampered_with_is_found_out() {
 
 #[test]
 fn real_triples_are_walked_as_their_definition_says() {
-    let data = std::env::var("WAYMARK_DATA")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data").to_owned());
-    let folder = Path::new(&data).join("musique_train");
-    let (Ok(corpus), Ok(openie), Ok(questions)) = (
-        std::fs::read_to_string(folder.join("corpus.jsonl")),
-        std::fs::read_to_string(folder.join("openie.jsonl")),
-        std::fs::read_to_string(folder.join("train.jsonl")),
-    ) else {
-        println!("skipped: {} is absent", folder.display());
-        return;
-    };
+    let files = ["musique_train/corpus.jsonl", "musique_train/openie.jsonl", "musique_train/train.jsonl"];
+    let Some(data) = outside::data(&files) else { return };
+    let [corpus, openie, questions] = files.map(|file| std::fs::read_to_string(data.join(file)).unwrap());
     let rows = |text: &str| text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let triples: std::collections::HashMap<String, Vec<Triple>> = rows(&openie)

@@ -1,16 +1,12 @@
 //! The metrics against vectors that were made by executing the reference programs.
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
+#[path = "../../tests/outside/mod.rs"]
+mod outside;
 
 use serde::Deserialize;
 
 use super::{Overlap, contains, exact_match, f1, normalize, searcher};
-
-#[derive(Deserialize)]
-struct Cases {
-    cases: Vec<Case>,
-}
 
 #[derive(Deserialize)]
 struct Case {
@@ -34,16 +30,7 @@ struct Case {
 
 #[test]
 fn em_f1() {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/golden");
-    let dir = std::env::var_os("WAYMARK_GOLDEN").map_or_else(|| PathBuf::from(beside), PathBuf::from);
-    let path = dir.join("em_f1.json");
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        println!("skipped: {} is not there", path.display());
-        return;
-    };
-    let Cases { cases } = serde_json::from_str(&text).unwrap();
-    assert!(!cases.is_empty());
-    for case in &cases {
+    for case in &outside::cases::<Case>("em_f1", "cases") {
         let Case { prediction, golds, .. } = case;
         let what = format!("{prediction:?} {golds:?}");
         let all = |normalize: fn(&str) -> String| golds.iter().map(|gold| normalize(gold)).collect::<Vec<_>>();

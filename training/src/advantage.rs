@@ -69,13 +69,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::golden;
-
-    #[derive(Deserialize)]
-    struct Vectors {
-        verl: Vec<Verl>,
-        trl: Vec<Trl>,
-    }
+    use crate::outside::cases;
 
     #[derive(Deserialize)]
     struct Verl {
@@ -108,9 +102,7 @@ mod tests {
 
     #[test]
     fn grpo_advantages() {
-        let Some(Vectors { verl, trl }) = golden::read("grpo_advantages.json") else { return };
-        assert!(!verl.is_empty() && !trl.is_empty());
-        for case in verl {
+        for case in cases::<Verl>("grpo_advantages", "verl") {
             let mut numbers = BTreeMap::new();
             let groups: Vec<usize> = (case.group_ids.iter())
                 .map(|id| {
@@ -120,7 +112,7 @@ mod tests {
                 .collect();
             close(Advantage::Grpo, &case.name, &case.rewards, &groups, &case.advantage_per_sequence);
         }
-        for case in trl {
+        for case in cases::<Trl>("grpo_advantages", "trl") {
             close(Advantage::Trl, &case.name, &case.rewards, &vec![0; case.rewards.len()], &case.advantages);
         }
     }

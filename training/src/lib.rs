@@ -49,6 +49,7 @@ pub mod store;
 pub use error::TrainError;
 
 #[cfg(test)]
-mod golden;
+#[path = "../../tests/outside/mod.rs"]
+mod outside;
 #[cfg(test)]
 mod tiny;

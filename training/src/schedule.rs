@@ -60,12 +60,14 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
 
     use serde::Deserialize;
+    use serde_json::{Map, Value};
 
     use super::*;
-    use crate::golden;
+    use crate::outside;
 
     #[derive(Deserialize)]
     struct Vectors {
@@ -75,18 +77,26 @@ mod tests {
     #[derive(Deserialize)]
     struct Rates {
         warmup_steps: usize,
-        lr_used_in_update_1_to_45: Vec<f64>,
+        /// With the rates among them, under a name that says how many they are.
+        #[serde(flatten)]
+        rest: Map<String, Value>,
     }
 
     #[test]
     fn lr_schedule() {
-        let Some(Vectors { schedules }) = golden::read("lr_schedule.json") else { return };
-        assert!(!schedules.is_empty());
-        for (name, rates) in schedules {
-            let schedule = Schedule { shape: Shape::Constant, warmup: rates.warmup_steps, total: 0 };
-            for (update, rate) in rates.lr_used_in_update_1_to_45.into_iter().enumerate() {
-                // The script's learning rate.
-                assert!((schedule.factor(update) * 1e-6 - rate).abs() < 1e-15, "{name}: update {update}");
+        for Vectors { schedules } in outside::vectors("lr_schedule") {
+            assert!(!schedules.is_empty());
+            for (name, Rates { warmup_steps, rest }) in schedules {
+                let schedule = Schedule { shape: Shape::Constant, warmup: warmup_steps, total: 0 };
+                for (count, rates) in outside::by_parameter(&rest, "lr_used_in_update_1_to_") {
+                    let rates = rates.as_array().unwrap();
+                    assert_eq!(rates.len(), count.parse::<usize>().unwrap(), "{name}");
+                    for (update, rate) in rates.iter().enumerate() {
+                        // The script's learning rate.
+                        let off = schedule.factor(update) * 1e-6 - rate.as_f64().unwrap();
+                        assert!(off.abs() < 1e-15, "{name}: update {update}");
+                    }
+                }
             }
         }
     }

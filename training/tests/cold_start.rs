@@ -1,8 +1,11 @@
 //! The cold start: nothing that is measured gets in, and what comes out is what the loop made of it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../../tests/outside/mod.rs"]
+mod outside;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,16 +24,6 @@ use waymark_training::data::relation::relation;
 use waymark_training::data::single;
 use waymark_training::data::teacher::{Habits, Prober};
 use waymark_training::data::text::{plain, words};
-
-fn data() -> Option<PathBuf> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-    let dir = PathBuf::from(std::env::var("WAYMARK_DATA").unwrap_or_else(|_| default.to_owned()));
-    if !dir.is_dir() {
-        println!("skipped: no data at {} (set WAYMARK_DATA)", dir.display());
-        return None;
-    }
-    Some(dir)
-}
 
 fn recipe() -> Recipe {
     Recipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml")).unwrap()
@@ -76,7 +69,7 @@ fn alike(a: &[usize], b: &[usize]) -> f64 {
 
 #[test]
 fn no_measured_question_gets_in_not_even_nearly() {
-    let Some(data) = data() else { return };
+    let Some(data) = outside::data(&[]) else { return };
     let recipe = recipe();
     let measured = measured(&data);
     assert!(measured.len() > 100, "the measured questions are there");
@@ -106,7 +99,7 @@ fn no_measured_question_gets_in_not_even_nearly() {
 
 #[test]
 fn no_measured_subject_or_gold_triple_gets_in() {
-    let Some(data) = data() else { return };
+    let Some(data) = outside::data(&[]) else { return };
     let recipe = recipe();
     let measured = measured(&data);
     let key = |subject: &str, name: &str| (plain(subject), relation(name).map_or(name, |known| known.need).to_owned());
@@ -163,7 +156,7 @@ fn decomposed(measured: &[Question]) -> Vec<String> {
 
 #[test]
 fn no_hop_of_a_measured_decomposition_gets_in() {
-    let Some(data) = data() else { return };
+    let Some(data) = outside::data(&[]) else { return };
     let recipe = recipe();
     let parts = decomposed(&measured(&data));
     assert!(parts.len() > 100, "decompositions are there");

@@ -10,12 +10,12 @@ use super::scale::Scale;
 use super::synonyms::Neighbours;
 use super::{Graph, edges, phrase};
 use crate::Index;
-use crate::golden::{Given, built, golden};
+use crate::golden::{Given, built, cases};
 use crate::python;
 
 /// The cases of a section of the file of texts; none where it is not there.
 fn texts(section: &str) -> Vec<Value> {
-    golden("hippo_text_utils.json", section).map_or_else(Vec::new, |cases| array(&cases).to_vec())
+    cases("hippo_text_utils", section)
 }
 
 fn text(value: &Value) -> &str {
@@ -54,9 +54,10 @@ fn texts_are_named_as_in_the_reference() {
 fn scores_are_scaled_as_in_the_reference() {
     for case in texts("min_max") {
         let numbers = |value| array(value).iter().map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>();
-        let scale = Scale::of(numbers(&case["in"]));
-        let scaled = numbers(&case["in"]).into_iter().map(|x| scale.apply(x));
-        assert!(scaled.zip(numbers(&case["out"])).all(|(a, b)| (a - b).abs() < 1e-6), "{case}");
+        let (given, expected) = (numbers(&case["in"]), numbers(&case["out"]));
+        assert_eq!(given.len(), expected.len(), "{case}");
+        let scale = Scale::of(given.iter().copied());
+        assert!(given.iter().zip(expected).all(|(x, y)| (scale.apply(*x) - y).abs() < 1e-6), "{case}");
     }
 }
 
@@ -102,11 +103,12 @@ fn multi(graph: &Graph, names: &[String]) -> Edges {
 
 #[test]
 fn graphs_are_those_of_the_reference() {
-    let Some(graphs) = golden("hipporag_graph_search.json", "graphs") else { return };
-    for case in array(&graphs) {
-        for (variant, expected) in case["variants"].as_object().unwrap() {
+    for case in cases::<Value>("hipporag_graph_search", "graphs") {
+        let variants = case["variants"].as_object().unwrap();
+        assert!(!variants.is_empty(), "{}", case["name"]);
+        for (variant, expected) in variants {
             let name = format!("{} {variant}", case["name"]);
-            with_graph(case, |graph, index| {
+            with_graph(&case, |graph, index| {
                 let names = nodes(graph, index);
                 let expected_names = array(&expected["nodes"]).iter().map(|node| text(&node["text"]));
                 assert_eq!(names, expected_names.collect::<Vec<_>>(), "{name}");

@@ -24,12 +24,11 @@ pub(crate) fn valid_triples(found: &[Value]) -> Vec<Triple> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
-    use crate::golden::golden;
+    use crate::golden::cases;
 
     #[test]
     fn keeps_what_hipporag_keeps() {
-        let Some(cases) = golden("hippo_text_utils.json", "filter_invalid_triples") else { return };
-        for case in cases.as_array().unwrap() {
+        for case in cases::<Value>("hippo_text_utils", "filter_invalid_triples") {
             let kept: Vec<[String; 3]> =
                 valid_triples(case["in"].as_array().unwrap()).into_iter().map(Into::into).collect();
             assert_eq!(serde_json::to_value(kept).unwrap(), case["out"], "{case}");

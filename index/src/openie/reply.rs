@@ -142,20 +142,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::golden::golden;
+    use crate::golden::cases;
 
     #[test]
     fn broken_json_is_mended_as_hipporag_mends_it() {
-        let Some(cases) = golden("hippo_text_utils.json", "fix_broken_generated_json") else { return };
-        for case in cases.as_array().unwrap() {
+        for case in cases::<Value>("hippo_text_utils", "fix_broken_generated_json") {
             assert_eq!(mend(case["in"].as_str().unwrap()), case["out"].as_str().unwrap(), "{case}");
         }
     }
 
     #[test]
     fn entities_are_read_as_hipporag_reads_them() {
-        let Some(cases) = golden("hippo_text_utils.json", "extract_ner") else { return };
-        for case in cases.as_array().unwrap() {
+        for case in cases::<Value>("hippo_text_utils", "extract_ner") {
             let found = Wanted::Entities.find(case["in"].as_str().unwrap());
             let found = if let Err(ReplyError::Missing(_)) = found { Ok(Vec::new()) } else { found };
             assert_eq!(found.ok().map(Value::Array).unwrap_or_default(), case["out"], "{case}");

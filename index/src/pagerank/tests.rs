@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
-use crate::golden::golden;
+use crate::golden::cases;
 
 /// A graph of single edges, as rows.
 struct Rows<W> {
@@ -93,10 +93,7 @@ const EXACT: (f64, f64) = (1e-9, 1e-6);
 
 #[test]
 fn agrees_with_prpack() {
-    let Some(graphs) = golden("ppr.json", "graphs") else { return };
-    let graphs: Vec<Case> = serde_json::from_value(graphs).unwrap();
-    assert!(!graphs.is_empty());
-    for case in graphs {
+    for case in cases::<Case>("ppr", "graphs") {
         let name = &case.name;
         let reset: Vec<f64> = case.reset.iter().map(|x| x.as_f64().unwrap_or(f64::NAN)).collect();
         let rows = Rows::of(case.n, &case.edges);

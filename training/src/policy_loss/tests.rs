@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::*;
-use crate::golden;
+use crate::outside;
 
 type Rows = Vec<Vec<f64>>;
 
@@ -32,8 +33,9 @@ struct Verl {
     kl_per_token: BTreeMap<String, Rows>,
     kl_masked_mean: BTreeMap<String, f64>,
     entropy_loss: f64,
-    #[serde(rename = "total_loss_entropy0.001_kl0.001")]
-    total: f64,
+    /// With the loss among them, under a name that says what its parts weigh.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -89,35 +91,44 @@ fn close(found: f64, expected: f64) {
 
 #[test]
 fn policy_loss() {
-    let Some(Vectors { verl, low_var_kl_clamp, trl_v0_16 }) = golden::read("policy_loss.json") else { return };
-    assert!(!verl.is_empty() && trl_v0_16.len() == verl.len());
-    for case in &verl {
-        let terms = Terms { clip: case.clip, ..Terms::default() };
-        let means = case.means(terms);
-        close(means.policy, case.pg_loss);
-        close(means.clip_fraction, case.pg_clipfrac);
-        close(means.drift, case.ppo_kl);
-        close(means.entropy, case.entropy_loss);
-        close(means.loss, case.total);
-        for (name, expected) in &case.kl_masked_mean {
-            close(case.means(Terms { divergence: kind(name), ..terms }).kl, *expected);
+    for Vectors { verl, low_var_kl_clamp, trl_v0_16 } in outside::vectors("policy_loss") {
+        assert!(!verl.is_empty() && trl_v0_16.len() == verl.len());
+        for (case, trl) in verl.iter().zip(trl_v0_16) {
+            as_in_verl(case);
+            let terms = Terms { clip: case.clip, kl: trl.beta, divergence: Divergence::K3Unbounded, entropy: 0.0 };
+            let means = case.means(terms);
+            close(means.loss, trl.loss);
+            close(means.kl, trl.mean_kl);
         }
-        for (name, expected) in &case.kl_per_token {
-            let cells = case.log_probs.iter().flatten().zip(case.ref_log_probs.iter().flatten());
-            for ((new, reference), expected) in cells.zip(expected.iter().flatten()) {
-                close(kind(name).of(*new, *reference).0, *expected);
-            }
+        let Clamped { log_probs, ref_log_probs, value } = low_var_kl_clamp;
+        assert!(!value.is_empty());
+        for ((new, reference), expected) in log_probs.iter().zip(&ref_log_probs).zip(value) {
+            close(Divergence::K3.of(*new, *reference).0, expected);
         }
     }
-    for (case, trl) in verl.iter().zip(trl_v0_16) {
-        let terms = Terms { clip: case.clip, kl: trl.beta, divergence: Divergence::K3Unbounded, entropy: 0.0 };
-        let means = case.means(terms);
-        close(means.loss, trl.loss);
-        close(means.kl, trl.mean_kl);
+}
+
+fn as_in_verl(case: &Verl) {
+    let terms = Terms { clip: case.clip, ..Terms::default() };
+    let means = case.means(terms);
+    close(means.policy, case.pg_loss);
+    close(means.clip_fraction, case.pg_clipfrac);
+    close(means.drift, case.ppo_kl);
+    close(means.entropy, case.entropy_loss);
+    for (weights, expected) in outside::by_parameter(&case.rest, "total_loss_entropy") {
+        let (entropy, kl) = weights.split_once("_kl").unwrap();
+        let terms = Terms { entropy: entropy.parse().unwrap(), kl: kl.parse().unwrap(), ..terms };
+        close(case.means(terms).loss, expected.as_f64().unwrap());
     }
-    let Clamped { log_probs, ref_log_probs, value } = low_var_kl_clamp;
-    for ((new, reference), expected) in log_probs.iter().zip(&ref_log_probs).zip(value) {
-        close(Divergence::K3.of(*new, *reference).0, expected);
+    assert!(!case.kl_masked_mean.is_empty() && !case.kl_per_token.is_empty());
+    for (name, expected) in &case.kl_masked_mean {
+        close(case.means(Terms { divergence: kind(name), ..terms }).kl, *expected);
+    }
+    for (name, expected) in &case.kl_per_token {
+        let cells = case.log_probs.iter().flatten().zip(case.ref_log_probs.iter().flatten());
+        for ((new, reference), expected) in cells.zip(expected.iter().flatten()) {
+            close(kind(name).of(*new, *reference).0, *expected);
+        }
     }
 }
 

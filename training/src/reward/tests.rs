@@ -2,19 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use waymark::agent::{Reason, Timings, Usage};
 use waymark::metric::{Cost, Prices, contains};
 use waymark_index::Mode;
 
 use super::*;
-use crate::golden;
+use crate::outside::{by_parameter, cases};
 use crate::sample::{Retrieved, Sample};
-
-#[derive(Deserialize)]
-struct Cases<T> {
-    cases: Vec<T>,
-}
 
 /// A list of golds, or one alone.
 #[derive(Deserialize)]
@@ -33,24 +28,17 @@ struct Answered {
     searchr1_qa_em: f64,
     searchr1_qa_subem: f64,
     routerag_stage1_qa_em: Value,
-    #[serde(rename = "routerag_stage2_eff_+0.125")]
-    stage2_above: Value,
-    #[serde(rename = "routerag_stage2_eff_-0.3")]
-    stage2_below: Value,
     searchr1_extracted: Option<String>,
     routerag_extracted: Value,
     searchr1_format_is_valid: (bool, String),
-    #[serde(rename = "searchr1_format_score_0.2_0.1_0")]
-    form: f64,
-    #[serde(rename = "searchr1_format_score_0.2_0.1_0.1")]
-    form_and_retrieval: f64,
+    /// Rewards under names that say what they were computed with.
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 #[test]
 fn search_r1_and_route_rag() {
-    let Some(Cases { cases }) = golden::read::<Cases<Answered>>("rewards_searchr1_routerag.json") else { return };
-    assert!(!cases.is_empty());
-    for case in cases {
+    for case in cases::<Answered>("rewards_searchr1_routerag", "cases") {
         let what = &case.name;
         let whole = format!("{}{}", case.prompt, case.response);
         let golds = match &case.targets {
@@ -66,10 +54,13 @@ fn search_r1_and_route_rag() {
 
         let marked = whole.split_once("<|im_start|>assistant");
         assert_eq!(marked.is_some_and(|(_, reply)| Form::of(reply)), case.searchr1_format_is_valid.0, "{what}");
-        for (retrieval, expected) in [(0.0, case.form), (0.1, case.form_and_retrieval)] {
-            let bonus = FormatBonus { structure: 0.2, answer: 0.1, retrieval };
+        for (worths, expected) in by_parameter(&case.rest, "searchr1_format_score_") {
+            let worths: Vec<f64> = worths.split('_').map(|worth| worth.parse().unwrap()).collect();
+            let [structure, answer, retrieval] = worths[..] else { panic!("{worths:?}") };
+            let bonus = FormatBonus { structure, answer, retrieval };
             let reply = marked.map_or(whole.as_str(), |(_, reply)| reply);
-            assert!((bonus.of(reply, searched, &golds) - expected).abs() < 1e-9, "{what}");
+            let found = bonus.of(reply, searched, &golds);
+            assert!((found - expected.as_f64().unwrap()).abs() < 1e-9, "{what}: {bonus:?}");
         }
         route_rag(&case, &whole, &golds);
     }
@@ -87,8 +78,8 @@ fn route_rag(case: &Answered, whole: &str, golds: &[String]) {
     let (_, reply) = whole.split_once("<|im_start|>assistant").unwrap();
     let em = ExactMatch::of(reply, golds);
     assert_eq!(Some(em), case.routerag_stage1_qa_em.as_f64(), "{what}");
-    for (efficiency, expected) in [(0.125, &case.stage2_above), (-0.3, &case.stage2_below)] {
-        let total = efficiency::paid(em, efficiency);
+    for (efficiency, expected) in by_parameter(&case.rest, "routerag_stage2_eff_") {
+        let total = efficiency::paid(em, efficiency.parse().unwrap());
         assert!((total - expected.as_f64().unwrap()).abs() < 1e-9, "{what}");
     }
 }
@@ -106,9 +97,7 @@ struct Batch {
 
 #[test]
 fn route_rag_stage_2() {
-    let Some(Cases { cases }) = golden::read::<Cases<Batch>>("routerag_stage2_efficiency.json") else { return };
-    assert!(!cases.is_empty());
-    for case in cases {
+    for case in cases::<Batch>("routerag_stage2_efficiency", "cases") {
         let samples: Vec<Sample> = (case.responses.iter().zip(&case.search_times))
             .map(|(text, &seconds)| Sample { golds: case.gold.clone(), ..searched(text, &[(Mode::Graph, seconds)]) })
             .collect();
@@ -116,6 +105,7 @@ fn route_rag_stage_2() {
         assert_eq!(first, case.stage_1_rewards, "{}", case.name);
         assert!((percentile(&case.search_times, 0.95) - case.percentile95_linear).abs() < 1e-9, "{}", case.name);
         let second = Efficiency { cost: Cost::WallTime, pairing: Pairing::Own }.score(&samples);
+        assert_eq!(second.len(), case.stage_2_rewards.len(), "{}", case.name);
         for (worth, expected) in second.iter().zip(&case.stage_2_rewards) {
             // Where the reference divides by zero, a right answer is worth 1.
             let expected = expected.as_f64().unwrap_or(1.0);
@@ -133,9 +123,7 @@ struct Balance {
 
 #[test]
 fn batch_balance_order() {
-    let Some(Cases { cases }) = golden::read::<Cases<Balance>>("batch_balance_order.json") else { return };
-    assert!(!cases.is_empty());
-    for case in cases {
+    for case in cases::<Balance>("batch_balance_order", "cases") {
         assert_eq!(balanced(&case.seqlens, case.world_size), Some(case.order), "{:?}", case.seqlens);
     }
     assert_eq!(balanced(&[1, 2, 3], 2), None);

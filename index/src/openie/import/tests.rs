@@ -174,16 +174,9 @@ proptest! {
 
 #[test]
 fn the_real_file_is_read_whole() {
-    let data = std::env::var("WAYMARK_DATA")
-        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data").to_owned());
-    let path = Path::new(&data).join("musique_train/openie.jsonl");
-    if !path.exists() {
-        #[allow(clippy::print_stderr)]
-        {
-            eprintln!("skipped: {} is not there", path.display());
-        }
-        return;
-    }
+    let file = "musique_train/openie.jsonl";
+    let Some(data) = crate::golden::data(&[file]) else { return };
+    let path = data.join(file);
     let lines = std::fs::read_to_string(&path).unwrap().lines().count() as u64;
     let report = Imported::open(&path).unwrap().report();
     assert_eq!((report.records, report.replaced, report.unmatched), (lines, 0, lines));

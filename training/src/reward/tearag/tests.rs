@@ -6,7 +6,7 @@ use waymark_index::{Embed, EmbedError};
 
 use super::super::tests::searched;
 use super::*;
-use crate::golden;
+use crate::outside::cases;
 use crate::sample::Act;
 
 /// A text is a point on the circle: the word behind the last `@` is its angle in degrees.
@@ -129,11 +129,6 @@ fn what_lacks_a_part_has_no_form() {
 }
 
 #[derive(Deserialize)]
-struct Derived {
-    tearag_process: Vec<Process>,
-}
-
-#[derive(Deserialize)]
 struct Process {
     memory_vector: Vec<f64>,
     steps: usize,
@@ -142,10 +137,8 @@ struct Process {
 
 #[test]
 fn memory_is_divided_by_steps() {
-    let Some(Derived { tearag_process }) = golden::read("derived_formulas.json") else { return };
-    assert!(!tearag_process.is_empty());
     let reward = TeaRag { relevance: Relevance::Cosine {} };
-    for Process { memory_vector, steps, reward: expected } in tearag_process {
+    for Process { memory_vector, steps, reward: expected } in cases("derived_formulas", "tearag_process") {
         // One text, and for each gold passage an angle from it whose cosine is what is remembered.
         let support: Vec<String> =
             memory_vector.iter().zip(0..).map(|(m, at)| format!("{at} @{}", m.acos().to_degrees())).collect();

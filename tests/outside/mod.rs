@@ -1,0 +1,188 @@
+//! What tests of any crate of the workspace read that is not part of it: vectors that were made by executing the reference
+//! programs, and real data. `#[path = "…/tests/outside/mod.rs"] mod outside;`.
+//!
+//! `WAYMARK_GOLDEN` and `WAYMARK_DATA` name the folders, relative ones from the root of the workspace; without them
+//! `../shared/golden` and `../shared/data` are looked for there. A folder that nobody named may be absent, and one that is
+//! named need not hold every file: a test that has nothing to read then says that it is skipped. All else is a failure.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::ffi::OsStr;
+use std::fmt::Arguments;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// What the files of vectors are called that some test reads.
+const STEMS: [&str; 19] = [
+    "action_parsing",
+    "agent_loop_searchr1_routerag",
+    "batch_balance_order",
+    "derived_formulas",
+    "em_f1",
+    "graphr1_tool_calls",
+    "grpo_advantages",
+    "hippo_text_utils",
+    "hipporag_graph_search",
+    "lr_schedule",
+    "passages2string",
+    "policy_loss",
+    "ppr",
+    "recognition_memory",
+    "rewards_graphr1",
+    "rewards_r1searcher",
+    "rewards_searchr1_routerag",
+    "routerag_stage2_efficiency",
+    "rrf_raggym",
+];
+
+/// The root of the workspace, whichever of its crates is tested.
+fn root() -> &'static Path {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.find(|folder| folder.join("Cargo.lock").is_file()).expect("a workspace has a Cargo.lock")
+}
+
+/// Says so past the harness, which hides what a test that passes prints.
+fn skipped(why: Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "skipped: {why}");
+}
+
+/// The folder that was `named`, or else the `usual` one, which may be absent.
+fn find(named: Option<&OsStr>, usual: &str) -> Result<Option<PathBuf>, String> {
+    let named = named.filter(|named| !named.is_empty());
+    let folder = named.map_or_else(|| root().join("../shared").join(usual), |named| root().join(named));
+    match std::fs::read_dir(&folder) {
+        Ok(_) => Ok(Some(folder)),
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", folder.display())),
+    }
+}
+
+fn folder(variable: &str, usual: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable);
+    let found = find(named.as_deref(), usual).unwrap_or_else(|error| panic!("{variable}: {error}"));
+    if found.is_none() {
+        skipped(format_args!("{variable} is not set, and there is no `../shared/{usual}`"));
+    }
+    found
+}
+
+/// The folder of real data, if all of `files` are in it.
+pub fn data(files: &[&str]) -> Option<PathBuf> {
+    let folder = folder("WAYMARK_DATA", "data")?;
+    for path in files.iter().map(|file| folder.join(file)) {
+        match File::open(&path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                skipped(format_args!("{} is not there", path.display()));
+                return None;
+            }
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+    Some(folder)
+}
+
+/// All cases of a section in the files of a stem; none if there is no such file.
+pub fn cases<T: DeserializeOwned>(stem: &str, section: &str) -> Vec<T> {
+    let mut all = Vec::new();
+    for (path, mut sections) in read::<Map<String, Value>>(stem) {
+        let path = path.display();
+        let cases = sections.remove(section).unwrap_or_else(|| panic!("{path} has no section {section}"));
+        let cases: Vec<T> = serde_json::from_value(cases).unwrap_or_else(|error| panic!("{path}, {section}: {error}"));
+        assert!(!cases.is_empty(), "{path}: {section} is empty");
+        all.extend(cases);
+    }
+    all
+}
+
+/// The files of a stem, each as a whole; none if there is no such file.
+pub fn vectors<T: DeserializeOwned>(stem: &str) -> Vec<T> {
+    read::<T>(stem).into_iter().map(|(_, vectors)| vectors).collect()
+}
+
+/// The fields whose names end in a parameter, by that parameter: `prefix` is what stands before it.
+pub fn by_parameter<'a>(fields: &'a Map<String, Value>, prefix: &str) -> Vec<(&'a str, &'a Value)> {
+    let found: Vec<_> = fields.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, value))).collect();
+    assert!(!found.is_empty(), "no field is called {prefix}…: {fields:?}");
+    found
+}
+
+/// The files of vectors that no test reads.
+pub fn unread() -> Vec<PathBuf> {
+    let mut paths = folder("WAYMARK_GOLDEN", "golden").map_or_else(Vec::new, |folder| listed(&folder));
+    paths.retain(|path| stem_of(path).is_none());
+    paths
+}
+
+fn read<T: DeserializeOwned>(stem: &str) -> Vec<(PathBuf, T)> {
+    assert!(STEMS.contains(&stem), "{stem} is not on the list");
+    let Some(folder) = folder("WAYMARK_GOLDEN", "golden") else { return Vec::new() };
+    let mut paths = listed(&folder);
+    paths.retain(|path| stem_of(path) == Some(stem));
+    if paths.is_empty() {
+        skipped(format_args!("{} is not there", folder.join(stem).with_extension("json").display()));
+    }
+    let parsed = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let vectors: T = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (path, vectors)
+    };
+    paths.into_iter().map(parsed).collect()
+}
+
+fn listed(folder: &Path) -> Vec<PathBuf> {
+    let entries: io::Result<Vec<PathBuf>> =
+        std::fs::read_dir(folder).and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect());
+    let mut paths = entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    paths.sort();
+    paths
+}
+
+/// The stem of a file, which may be one of several: `em_f1.json` and, say, `em_f1.more.json` or `em_f1-2.json`.
+fn stem_of(path: &Path) -> Option<&'static str> {
+    let name = path.file_stem()?.to_str()?;
+    let begins = |stem: &&'static str| {
+        let rest = name.strip_prefix(*stem);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-', '_']))
+    };
+    STEMS.into_iter().filter(begins).max_by_key(|stem| stem.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_named_must_be_there() {
+        let error = find(Some(OsStr::new("nowhere")), "golden").unwrap_err();
+        assert!(error.contains("nowhere"), "{error}");
+        assert!(find(Some(OsStr::new("Cargo.lock")), "golden").is_err(), "a file is no folder");
+        assert_eq!(find(None, "nowhere"), Ok(None));
+        assert_eq!(find(Some(OsStr::new("")), "nowhere"), Ok(None));
+    }
+
+    /// This runs in every crate that has the module.
+    #[test]
+    fn a_relative_folder_is_the_same_for_every_crate() {
+        let demo = find(Some(OsStr::new("demo")), "golden").unwrap().unwrap();
+        assert!(demo.join("corpus.jsonl").is_file(), "{}", demo.display());
+    }
+
+    #[test]
+    fn a_file_belongs_to_the_stem_its_name_begins_with() {
+        for (name, stem) in [
+            ("em_f1.json", Some("em_f1")),
+            ("em_f1.more.json", Some("em_f1")),
+            ("em_f1-2.json", Some("em_f1")),
+            ("em_f1_more.json", Some("em_f1")),
+            ("em_f12.json", None),
+            ("more_em_f1.json", None),
+        ] {
+            assert_eq!(stem_of(Path::new(name)), stem, "{name}");
+        }
+    }
+}
