@@ -72,6 +72,18 @@ fn late_searches_cost_their_action_where_another_was_like_them() {
 }
 
 #[test]
+fn a_search_that_could_not_be_made_costs_its_step() {
+    let turns: &[Turn<'_>] = &[(search("one two"), &[]), (search("one two"), &["a"]), (search("one two"), &["b"])];
+    let mut sample = sample(turns, None);
+    assert_eq!(rewards(&sample)[0].retrieval_bonus, -1.0);
+    sample.evidence[0].error = Some("it took too long".to_owned());
+    let found = rewards(&sample);
+    let step = Steps { step: -1.0, ..Steps::default() };
+    assert_eq!(found[..2], [step, Steps { retrieval_bonus: 1.0, ..step }], "the retry repeats nothing");
+    assert!((found[2].overlap + 1.0).abs() < 1e-6, "{:?}", found[2]);
+}
+
+#[test]
 fn refusing_is_right_until_all_that_it_takes_was_found_and_stands() {
     let refuse = Action::Refuse { text: String::new() };
     let both: &[Turn<'_>] = &[(search("one"), &["a"]), (search("two"), &["b"]), (refuse.clone(), &[])];
