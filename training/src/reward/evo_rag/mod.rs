@@ -11,7 +11,7 @@ use waymark::metric::{exact_match, f1};
 use super::{Beside, Likeness, Reward, worth};
 use crate::sample::{Act, Reward as Worth, Sample};
 
-pub use weights::{Stage, Steps};
+pub use weights::{Schedule, Stage, Steps};
 
 /// From this share of the longest episode on a search that is like an earlier one costs its action (§3.2, `r_act`).
 const LATE: f64 = 0.3;
@@ -35,13 +35,16 @@ const LATE: f64 = 0.3;
 pub struct EvoRag {
     /// Which weights.
     pub stage: Stage,
+    /// Whether they change within an episode. Written only where they do not, so that runs from before it go on.
+    #[serde(skip_serializing_if = "Schedule::is_dynamic")]
+    pub schedule: Schedule,
     /// T_max: steps of the longest episode.
     pub steps: usize,
 }
 
 impl Default for EvoRag {
     fn default() -> Self {
-        EvoRag { stage: Stage::First, steps: 20 }
+        EvoRag { stage: Stage::First, schedule: Schedule::Dynamic, steps: 20 }
     }
 }
 
@@ -99,7 +102,7 @@ impl Reward for EvoRag {
         let score = |sample: &&Sample| {
             let rewards = self.rewards(sample, likeness);
             let weighed = rewards.iter().enumerate().map(|(time, own)| {
-                let weights = Steps::weights(self.stage, time, self.steps);
+                let weights = Steps::weights(self.stage, self.schedule.time(time), self.steps);
                 weights.weighed(own)
             });
             // The sum of nothing is −0, and would be shown as such.
