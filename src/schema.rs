@@ -69,7 +69,7 @@ pub(crate) struct Step {
     weight: f32,
 }
 
-/// One triple found, in normalised words.
+/// One triple found, in normalised words; in the mode `kag` in those of the first passage that states it.
 #[derive(Debug, ToSchema)]
 pub(crate) struct TripleHit {
     /// Place in the list, from 1.

@@ -45,7 +45,7 @@ pub struct Hit {
     pub path: Path,
 }
 
-/// One triple found, in normalised words.
+/// One triple found, in normalised words; in [`Mode::Kag`] in those of the first passage that states it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TripleHit {
     /// Place in the list, as for [`Hit::rank`].

@@ -1,12 +1,12 @@
 //! Reciprocal rank fusion: several ranked lists made into one by places alone.
 //!
 //! Cormack, Clarke and Büttcher, SIGIR 2009: `score(d) = Σ 1 / (k + rank(d))` over the lists that hold `d`, rank from 1.
-//! RouteRAG, EVO-RAG and RAG-Gym all take k = 60.
+//! RouteRAG takes k = 60, and RAG-Gym's environment; EVO-RAG, whose retriever that is, states none.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The constant `k` of the formula that every published system here uses.
+/// The constant `k` of the formula, of every published system here that states one.
 pub const RRF_K: f64 = 60.0;
 
 /// How deep the lists go that are fused into `k` results: twice as deep, as in RouteRAG.

@@ -4,7 +4,8 @@
 //! what the policy reads, what is told and kept, and what is cited follow from the rest. What is left is ranked from 1 again.
 //!
 //! **Triples** name passages that state them, ten at most. Those that are left out are not named, and a triple all of whose
-//! named passages are left out goes with them, so that there may be fewer than were asked for.
+//! named passages are left out goes with them, so that there may be fewer than were asked for. In the mode `kag` one that
+//! stays keeps its words, which are those of the first passage that states it, left out or not.
 //!
 //! **What stays as it was.** The search is one in the whole index. Phrases and facts that only the passages left out tell of
 //! are part of the graph that is walked, and places and masses in a hit's path are those of that search. Lists that are as

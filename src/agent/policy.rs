@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use waymark_index::{ENTITIES, GraphVariant, Mode, Query, Ranking, TRIPLES};
+use waymark_index::{ENTITIES, GraphVariant, KagOptions, Mode, Query, Ranking, TRIPLES};
 
 use super::AgentError;
 use super::base::Base;
@@ -60,7 +60,7 @@ pub struct Policy {
 }
 
 /// How a policy searches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retrieval {
     /// The mode of queries that name none: `passage`, `graph` or `hybrid`; `triples` or `kag` where the protocol shows them.
@@ -78,6 +78,8 @@ pub struct Retrieval {
     pub format: Format,
     /// Searches that a guided policy makes before it may answer: an untrained one believes to know everything.
     pub least_searches: usize,
+    /// How passages and triples are ranked together, in the mode `kag`; what is not stated has its default.
+    pub kag: KagOptions,
 }
 
 impl Default for Retrieval {
@@ -91,6 +93,7 @@ impl Default for Retrieval {
             graph: GraphVariant::default(),
             format: Format::default(),
             least_searches: 1,
+            kag: KagOptions::default(),
         }
     }
 }
@@ -108,7 +111,8 @@ impl Retrieval {
         let graph = self.graph.into();
         let ranking = self.ranking.unwrap_or(mode.ranking());
         let entities = entities.iter().take(ENTITIES).cloned().collect();
-        Query { ranking, triples: self.triples, graph, entities, explain: true, ..Query::new(text, mode, self.k) }
+        let (triples, kag) = (self.triples, self.kag);
+        Query { ranking, triples, graph, entities, kag, explain: true, ..Query::new(text, mode, self.k) }
     }
 }
 
@@ -296,6 +300,9 @@ impl Policy {
         if !(1..=MAX_K).contains(&self.retrieval.k) {
             return refuse("retrieval.k", "must be from 1 to 200");
         }
+        if let Err(reason) = self.retrieval.kag.check() {
+            return refuse("retrieval.kag", reason);
+        }
         if self.budget.sampled_tokens == 0 || self.budget.turn_tokens == 0 {
             return refuse("budget", "turn_tokens and sampled_tokens must be at least 1");
         }
@@ -334,7 +341,7 @@ fn searching(
     let file: toml::Table = toml::from_str(file)?;
     let stated = file.get("retrieval").and_then(toml::Value::as_table);
     let (own, has) = (protocol.retrieval(), |field: &str| stated.is_some_and(|stated| stated.contains_key(field)));
-    let Retrieval { mode, ranking, k, triples, graph, format, least_searches } = written;
+    let Retrieval { mode, ranking, k, triples, graph, format, least_searches, kag } = written;
     let own_format = if variant.cuts() { protocol.training_format() } else { own.format };
     Ok(Retrieval {
         mode: if has("mode") { mode } else { own.mode },
@@ -344,6 +351,7 @@ fn searching(
         graph: if has("graph") { graph } else { own.graph },
         format: if has("format") { format } else { own_format },
         least_searches: if has("least_searches") { least_searches } else { own.least_searches },
+        kag: if has("kag") { kag } else { own.kag },
     })
 }
 
@@ -405,6 +413,7 @@ mod tests {
             graph = "hippo_rag"
             format = "training"
             least_searches = 0
+            kag = { damping = 0.8, iterations = 30 }
             [budget]
             turns = 2
             seconds = 1.5
@@ -425,11 +434,12 @@ mod tests {
             graph: GraphVariant::HippoRag,
             format: Format::Training,
             least_searches: 0,
+            kag: KagOptions { damping: 0.8, iterations: 30, ..KagOptions::default() },
         };
         assert_eq!(policy.retrieval, retrieval);
         let query = retrieval.query("x", &[], Mode::Graph);
         assert_eq!((query.mode, query.ranking, query.k, query.triples), (Mode::Graph, Ranking::Dense, 5, 8));
-        assert_eq!(query.graph, GraphVariant::HippoRag.into());
+        assert_eq!((query.graph, query.kag), (GraphVariant::HippoRag.into(), retrieval.kag));
         assert_eq!(policy.budget, Budget { turns: 2, seconds: 1.5, ..Budget::default() });
         assert_eq!(policy.sampling.temperature, Some(0.7));
         assert_eq!(policy.training.unwrap()["steps"].as_integer(), Some(40));
@@ -504,6 +514,11 @@ mod tests {
                 vec!["mode kag", "passage, graph, hybrid"],
             ),
             ("name = \"a\"\nprotocol = \"search-r1\"\n[retrieval]\nmode = \"triples\"", vec!["mode triples"]),
+            (
+                "name = \"a\"\nprotocol = \"tearag\"\n[retrieval]\nkag = { damping = 1.0 }",
+                vec!["retrieval.kag", "`damping` from 0 to below 1"],
+            ),
+            ("name = \"a\"\nprotocol = \"tearag\"\n[retrieval]\nkag = { alpha = 0.5 }", vec!["unknown field", "alpha"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[sampling]\ntop_p = 7.0", vec!["top_p"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = -1.0", vec!["budget.seconds"]),
             ("name = ", vec!["line 1"]),

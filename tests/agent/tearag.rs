@@ -1,5 +1,7 @@
 //! TeaRAG's loop: labelled lines, key entities, and evidence of passages and triples in one order.
 
+use waymark_index::KagOptions;
+
 use super::bounds::check_bounds;
 use super::*;
 
@@ -37,6 +39,18 @@ async fn a_turn_ends_with_the_line_of_its_subquery() {
     // Nothing but what was sampled is learnt, the line breaks of labelled lines among it.
     assert!(trajectory.tokens.iter().zip(own_mask(&trajectory)).all(|(t, own)| own == t.logprob.is_some()));
     assert_eq!(runtime.tokenizer.decode(&environment(&trajectory)), BLOCK);
+}
+
+#[tokio::test]
+async fn a_policy_says_how_its_graph_is_walked() {
+    let stated = "name = \"a\"\nprotocol = \"tearag\"\n[retrieval]\nkag = { damping = 0.8, chunks = 7 }";
+    let (runtime, _, stub) = scripted(&[STEP, END], kag());
+    let retrieval = Policy::parse(stated, std::path::Path::new("policy.toml")).unwrap().retrieval;
+    let policy = Policy { retrieval, ..policy("tearag") };
+    run(&runtime, &policy, "?", default()).await.unwrap();
+    let wanted = stub.asked.lock().unwrap()[0].wanted.clone();
+    assert_eq!((wanted.kag.damping, wanted.kag.chunks, wanted.k), (0.8, 7, 5));
+    assert_eq!(wanted.kag.iterations, KagOptions::default().iterations);
 }
 
 #[tokio::test]

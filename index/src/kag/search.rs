@@ -8,12 +8,13 @@ use super::shown::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, K
 use crate::dense::dot;
 use crate::embed::embed_unit;
 use crate::error::IndexError;
-use crate::evidence::{Arrival, Evidence, Hit, Passage, Path, Place};
+use crate::evidence::{Arrival, Evidence, Hit, Passage, Path, Place, TripleHit};
 use crate::graph::Graph;
 use crate::graph::phrase::normalise;
 use crate::index::Index;
 use crate::query::Query;
 use crate::scored::{Scored, best};
+use crate::triple::Triple;
 
 /// Characters of what is asked that are embedded with each key entity, at most; embedders read no further than this.
 const LONGEST_ASKED: usize = 2048;
@@ -45,7 +46,8 @@ struct Found {
 /// Chunks are those most like the question. For each key entity the phrases most like `Key entity: {e}. Query: {q}` are
 /// looked for; without any key entity, those most like the question. Of all facts that name one of these phrases, the
 /// ones most like the question are taken. The best `k` of chunks and facts, ranked together, are returned; equal ones
-/// chunks first, then the more alike. `text` is what is asked, without white space around it.
+/// chunks first, then the more alike; facts in the words of a passage ([`worded`]). `text` is what is asked, without white
+/// space around it.
 pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Evidence, IndexError> {
     let found = find(index, graph, query, text)?;
     query.begin("the graph was made")?;
@@ -70,12 +72,29 @@ pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) ->
             Item::Chunk(place) => evidence.hits.push(found.hit(place, rank, mass)),
             Item::Triple(place) => {
                 let fact = found.facts[place].number;
-                evidence.triples.push(index.triple_hit(graph, fact, rank, mass as f32)?);
+                let hit = index.triple_hit(graph, fact, rank, mass as f32)?;
+                evidence.triples.push(worded(graph, fact, hit)?);
             }
         }
     }
     evidence.association = Some(found.shown(graph, query, &masses));
     Ok(evidence)
+}
+
+/// A fact in the words of the first passage that states it (Table 11). Its normal form is what it is known by; a policy
+/// cannot copy an answer from that: it lacks capitals, signs, and letters that are not ASCII.
+fn worded(graph: &Graph, fact: u32, hit: TripleHit) -> Result<TripleHit, IndexError> {
+    let Some(&passage) = graph.passages_of_fact(fact).first() else { return Ok(hit) };
+    let says = |triple: &Triple| {
+        normalise(&triple.subject) == hit.subject
+            && normalise(&triple.relation) == hit.relation
+            && normalise(&triple.object) == hit.object
+    };
+    let said = graph.triples(passage)?.into_iter().find(says);
+    Ok(match said {
+        Some(Triple { subject, relation, object }) => TripleHit { subject, relation, object, ..hit },
+        None => hit,
+    })
 }
 
 fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found, IndexError> {

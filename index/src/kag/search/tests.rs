@@ -37,6 +37,10 @@ fn index() -> (TempDir, Index) {
         document("again", "", "Through Paris flows the river.", &[("Seine", "flows through", "Paris")]),
         document("odd", "???", "Nothing much.", &[("??", "is", "!!")]),
     ];
+    built(documents)
+}
+
+fn built(documents: Vec<Document>) -> (TempDir, Index) {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("index");
     let embed = HashEmbed::default();
@@ -161,7 +165,7 @@ fn entities_are_given_or_found_in_the_question() {
 fn triples_know_their_sources_and_join_them() {
     let (_dir, index) = index();
     let evidence = ask(&index, &query("Which river flows through Paris?", 50));
-    let seine = evidence.triples.iter().find(|triple| triple.subject == "seine").unwrap();
+    let seine = evidence.triples.iter().find(|triple| triple.subject == "Seine").unwrap();
     assert_eq!(seine.passages, ["seine", "again"]);
     let shown = evidence.association.unwrap();
     let triple = shown.triples.iter().find(|triple| triple.subject == "seine").unwrap();
@@ -169,6 +173,32 @@ fn triples_know_their_sources_and_join_them() {
     assert_eq!(sources, BTreeSet::from(["again", "seine"]));
     // The phrase without a letter is none: it would be like anything.
     assert!(shown.entities.iter().all(|entity| entity.phrases.iter().all(|found| !found.phrase.is_empty())));
+}
+
+#[test]
+fn triples_are_shown_in_the_words_of_their_passage() {
+    let documents = vec![
+        document("first", "A", "One.", &[("Marathon", "has", "runners"), ("Marathon", "Distance", "42.195 km")]),
+        document("again", "B", "Two.", &[("MARATHON", "distance", "42 195 KM")]),
+        document("logic", "C", "Three.", &[("Kurt G\u{f6}del", "born in", "Br\u{fc}nn")]),
+        document("japan", "D", "Four.", &[("Tokyo", "Japanese name", "\u{6771}\u{4eac}")]),
+    ];
+    let (_dir, index) = built(documents);
+    // Every phrase is found, and so is every fact.
+    let plain = query("How long is a marathon?", 50);
+    let evidence = ask(&index, &Query { kag: KagOptions { entities: 50, ..plain.kag }, ..plain });
+    let parts = |hit: &TripleHit| [hit.subject.clone(), hit.relation.clone(), hit.object.clone()];
+    let shown: BTreeSet<[String; 3]> = evidence.triples.iter().map(parts).collect();
+    let stated = [
+        ["Marathon", "has", "runners"],
+        ["Marathon", "Distance", "42.195 km"],
+        ["Kurt G\u{f6}del", "born in", "Br\u{fc}nn"],
+        ["Tokyo", "Japanese name", "\u{6771}\u{4eac}"],
+    ];
+    assert_eq!(shown, BTreeSet::from(stated.map(|triple| triple.map(str::to_owned))));
+    // What they are known by, and ranked by, is their normal form.
+    let known = evidence.association.unwrap().triples;
+    assert!(known.iter().any(|triple| triple.object == "42 195 km") && known.iter().any(|t| t.object.is_empty()));
 }
 
 #[test]

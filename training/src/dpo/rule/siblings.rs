@@ -8,7 +8,9 @@ use crate::sample::Sample;
 
 /// At each state the pair of trajectories that part there by other actions and differ most in their reward, if that is
 /// enough (§3.3 and §3.4 of EVO-RAG's paper). A state is what was done so far: the same actions find the same evidence.
-/// What was thought before them is no part of it. Of equal differences the first counts, in the order of the samples.
+/// What was thought before them is no part of it. Of equal differences the first counts, in the order of the samples. For this
+/// to hold, a trajectory one of whose searches could not be made is in no pair: what went otherwise after that, and is worth
+/// otherwise, is no doing of its policy.
 ///
 /// The paper's pairs are branches that begin with different actions. Here a branch is all that the policy wrote from the turn
 /// in which they part to the end of the episode, and its worth that of the whole episode: what was done before is the same
@@ -24,7 +26,8 @@ impl Siblings {
     /// The pairs of one question: those of the first state first.
     pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
         let mut pairs = Vec::new();
-        let mut states: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).collect())];
+        let served = |member: &usize| group[*member].evidence.iter().all(|found| found.error.is_none());
+        let mut states: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(served).collect())];
         while let Some((depth, members)) = states.pop() {
             let branches = branches(group, &members, depth);
             pairs.extend(self.widest(group, &branches, depth));
@@ -66,6 +69,7 @@ fn branches(group: &[&Sample], members: &[usize], depth: usize) -> Vec<Vec<usize
 #[cfg(test)]
 mod tests {
     use waymark::agent::Request;
+    use waymark_index::Mode;
 
     use super::*;
     use crate::reward::tests::searched;
@@ -96,6 +100,19 @@ mod tests {
         assert_eq!(pairs(0.2, &group), [(1, 4, 0), (1, 0, 1), (3, 4, 1), (5, 4, 2)]);
         assert_eq!(pairs(0.6, &group), [(1, 4, 0), (1, 0, 1), (3, 4, 1)]);
         assert_eq!(pairs(1.3, &group), []);
+    }
+
+    #[test]
+    fn what_could_not_search_is_in_no_pair() {
+        let mut group = vec![sample("x y", -1.0), sample("x z", 1.0), sample("w", 0.0)];
+        let pairs = |group: &[Sample]| {
+            let pairs = Siblings { margin: 0.2 }.pairs(&group.iter().collect::<Vec<_>>());
+            pairs.into_iter().map(|pair| (pair.chosen, pair.rejected, pair.turn)).collect::<Vec<_>>()
+        };
+        group[0].evidence = searched("", &[(Mode::Passage, 0.1)]).evidence;
+        assert_eq!(pairs(&group), [(1, 2, 0), (1, 0, 1)]);
+        group[0].evidence[0].error = Some("it took too long".to_owned());
+        assert_eq!(pairs(&group), [(1, 2, 0)]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use waymark::metric::{exact_match, f1};
 use super::{Beside, Likeness, Reward, worth};
 use crate::sample::{Act, Reward as Worth, Sample};
 
-pub use weights::{Stage, Steps};
+pub use weights::{Schedule, Stage, Steps};
 
 /// From this share of the longest episode on a search that is like an earlier one costs its action (§3.2, `r_act`).
 const LATE: f64 = 0.3;
@@ -27,18 +27,24 @@ const LATE: f64 = 0.3;
 /// Where the support of a question is not known, neither a search nor a refusal is right or wrong: their rewards are 0. Where
 /// only a part of it is known, a search that finds of that is paid; one that does not may have found the rest, and nothing tells
 /// when all of it was found.
+///
+/// A search that could not be made is no fault of the policy: it costs its step and nothing else, and asking the same again is
+/// no repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvoRag {
     /// Which weights.
     pub stage: Stage,
+    /// Whether they change within an episode. Written only where they do not, so that runs from before it go on.
+    #[serde(skip_serializing_if = "Schedule::is_dynamic")]
+    pub schedule: Schedule,
     /// T_max: steps of the longest episode.
     pub steps: usize,
 }
 
 impl Default for EvoRag {
     fn default() -> Self {
-        EvoRag { stage: Stage::First, steps: 20 }
+        EvoRag { stage: Stage::First, schedule: Schedule::Dynamic, steps: 20 }
     }
 }
 
@@ -50,6 +56,7 @@ impl EvoRag {
         for (time, act) in sample.actions.iter().enumerate() {
             let mut own = Steps { step: -1.0, ..Steps::default() };
             match &act.action {
+                Action::Search(_) if has_failed(sample, act.turn) => {}
                 Action::Search(request) => {
                     own.retrieval_bonus = finds(sample, act.turn).map_or(0.0, |finds| if finds { 1.0 } else { -1.0 });
                     let most = queries.iter().map(|query| likeness.cosine(query, &request.query)).reduce(f32::max);
@@ -95,7 +102,7 @@ impl Reward for EvoRag {
         let score = |sample: &&Sample| {
             let rewards = self.rewards(sample, likeness);
             let weighed = rewards.iter().enumerate().map(|(time, own)| {
-                let weights = Steps::weights(self.stage, time, self.steps);
+                let weights = Steps::weights(self.stage, self.schedule.time(time), self.steps);
                 weights.weighed(own)
             });
             // The sum of nothing is −0, and would be shown as such.
@@ -118,6 +125,11 @@ impl Reward for EvoRag {
 /// Whether the whole support of the question is known.
 fn is_known(sample: &Sample) -> bool {
     !sample.supporting.is_empty() && !sample.partly
+}
+
+/// Whether the search of a turn could not be made.
+fn has_failed(sample: &Sample, turn: usize) -> bool {
+    sample.evidence.iter().any(|found| found.turn == turn && found.error.is_some())
 }
 
 /// Whether the search of a turn found a supporting passage, where that can be told.

@@ -72,6 +72,18 @@ fn late_searches_cost_their_action_where_another_was_like_them() {
 }
 
 #[test]
+fn a_search_that_could_not_be_made_costs_its_step() {
+    let turns: &[Turn<'_>] = &[(search("one two"), &[]), (search("one two"), &["a"]), (search("one two"), &["b"])];
+    let mut sample = sample(turns, None);
+    assert_eq!(rewards(&sample)[0].retrieval_bonus, -1.0);
+    sample.evidence[0].error = Some("it took too long".to_owned());
+    let found = rewards(&sample);
+    let step = Steps { step: -1.0, ..Steps::default() };
+    assert_eq!(found[..2], [step, Steps { retrieval_bonus: 1.0, ..step }], "the retry repeats nothing");
+    assert!((found[2].overlap + 1.0).abs() < 1e-6, "{:?}", found[2]);
+}
+
+#[test]
 fn refusing_is_right_until_all_that_it_takes_was_found_and_stands() {
     let refuse = Action::Refuse { text: String::new() };
     let both: &[Turn<'_>] = &[(search("one"), &["a"]), (search("two"), &["b"]), (refuse.clone(), &[])];
@@ -110,7 +122,7 @@ fn the_total_is_weighed_step_by_step() {
     let answer = Action::Answer { text: "red house".to_owned() };
     let turns: &[Turn<'_>] = &[(search("one two"), &["a"]), (answer, &[])];
     let sample = [sample(turns, Some("red house"))];
-    let total = |stage| EvoRag { stage, steps: 20 }.score(&sample)[0].total;
+    let total = |stage| EvoRag { stage, ..EvoRag::default() }.score(&sample)[0].total;
     // Table 1: at time 0 the bonus weighs 2 and a step 0.02; at time 1 of 20 a step 0.0215 and the answer 0.0525.
     assert!((total(Stage::First) - (2.0 - 0.02 - 0.0215 + 0.0525)).abs() < 1e-12);
     // Stage 2: 1 and 0.05, then 0.0525 and 0.145.
@@ -119,4 +131,29 @@ fn the_total_is_weighed_step_by_step() {
     assert_eq!(EvoRag::default().score(&forced)[0].parts["answer"], 0.0);
     let parts = &EvoRag::default().score(&sample)[0].parts;
     assert_eq!((parts["step"], parts["answer"], parts["retrieval_bonus"]), (-2.0, 1.0, 1.0));
+}
+
+#[test]
+fn fixed_weights_are_those_of_a_stages_beginning() {
+    let turns: Vec<Turn<'_>> = vec![(Action::Invalid, &[]); 20];
+    let sample = [sample(&turns, None)];
+    let paid = |schedule, stage| EvoRag { schedule, stage, ..EvoRag::default() }.score(&sample)[0].total;
+    // Twenty steps, of 0.02 each in stage 1 and of 0.05 in stage 2; the last at 19 of 20 of the way to the end.
+    for (stage, from, to) in [(Stage::First, 0.02, 0.05), (Stage::Second, 0.05, 0.10)] {
+        assert!((paid(Schedule::Fixed, stage) + 20.0 * from).abs() < 1e-12, "{stage:?}");
+        let mean = from + (to - from) * 9.5 / 20.0;
+        assert!((paid(Schedule::Dynamic, stage) + 20.0 * mean).abs() < 1e-12, "{stage:?}");
+    }
+}
+
+#[test]
+fn a_schedule_is_written_where_it_is_not_the_usual_one() {
+    let old = r#"{"stage":"second","steps":20}"#;
+    let usual: EvoRag = serde_json::from_str(old).unwrap();
+    assert_eq!(usual, EvoRag { stage: Stage::Second, ..EvoRag::default() });
+    assert_eq!(serde_json::to_string(&usual).unwrap(), old);
+    let fixed = EvoRag { schedule: Schedule::Fixed, ..usual };
+    let text = serde_json::to_string(&fixed).unwrap();
+    assert!(text.contains(r#""schedule":"fixed""#), "{text}");
+    assert_eq!(serde_json::from_str::<EvoRag>(&text).unwrap(), fixed);
 }

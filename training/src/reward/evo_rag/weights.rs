@@ -39,6 +39,31 @@ pub enum Stage {
     Second,
 }
 
+/// How weights change within an episode (Table 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// From those of a stage's beginning towards those of its end ("time-dynamic", §3.6).
+    #[default]
+    Dynamic,
+    /// Not at all ("two-stage"). Which ones a stage keeps the paper does not say; here those of its beginning.
+    Fixed,
+}
+
+impl Schedule {
+    /// The step whose weights a step is rewarded by.
+    pub fn time(self, step: usize) -> usize {
+        match self {
+            Schedule::Dynamic => step,
+            Schedule::Fixed => 0,
+        }
+    }
+
+    pub(super) fn is_dynamic(&self) -> bool {
+        *self == Schedule::Dynamic
+    }
+}
+
 impl Steps {
     /// The weights at step `step` of at most `most`: those of the stage's two ends, mixed by how much of the episode is
     /// over (eq. 2). §3.2 of the paper has λ and η run otherwise; this is its table.

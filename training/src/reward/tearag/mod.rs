@@ -1,15 +1,18 @@
 //! TeaRAG's rewards (§4.3.2 of its paper, whose formulas are partly lost and whose program is not to be had).
 
 use serde::{Deserialize, Serialize};
-use waymark::agent::Action;
-use waymark::metric::{f1, normalize};
+use waymark::agent::{Action, Request};
+use waymark::metric::{f1, searcher};
 use waymark_index::Relevance;
 
 use super::extract::between;
 use super::{Beside, Likeness, Reward, worth};
 use crate::sample::{Act, Reward as Worth, Sample};
 
-/// How the answer of a path begins; a space follows (§4.2.7).
+/// The labels of a path's lines, beside the headings of its steps. A space follows that of the answer (§4.2.7).
+const ENTITY: &str = "Important entity:";
+const SUBQUERY: &str = "Subquery:";
+const SUMMARY: &str = "Summary:";
 const ANSWER: &str = "Final answer:";
 /// The tags that evidence stands between.
 const EVIDENCE: &str = "Reference";
@@ -138,38 +141,66 @@ fn steps(sample: &Sample) -> Vec<Step<'_>> {
     steps
 }
 
-/// Whether all key entities of a step are in its query, and there is one (eq. 7, by a match that covers).
+/// Whether all key entities of a step are in its query, and there is one (eq. 7, by a match that covers): word by word, and
+/// with signs as spaces, so that "Rome's" names Rome, and "Tirana" does not name Iran.
 fn names(step: &Step<'_>) -> bool {
-    let query = normalize(step.query);
-    !step.entities.is_empty() && step.entities.iter().all(|entity| query.contains(&normalize(entity)))
+    let padded = |text: &str| format!(" {} ", searcher::normalize(text));
+    let query = padded(step.query);
+    let covers = |entity: &String| is_name(entity) && query.contains(&padded(entity));
+    !step.entities.is_empty() && step.entities.iter().all(covers)
+}
+
+/// Whether anything is left of a key entity in its normal form.
+fn is_name(entity: &str) -> bool {
+    !searcher::normalize(entity).is_empty()
 }
 
 /// Whether a path has the form of §4.2: numbered steps of key entities, a subquery, evidence and a summary, and behind them
 /// an answer that the policy gave by itself and that begins as it is to.
 fn is_formed(sample: &Sample) -> bool {
     let Some((last, before)) = sample.actions.split_last() else { return false };
-    let stepped =
-        |act: &Act| matches!(&act.action, Action::Search(request) if !request.entities.is_empty()) && act.executed;
+    let named = |request: &Request| request.entities.iter().any(|entity| is_name(entity));
+    let stepped = |act: &Act| matches!(&act.action, Action::Search(request) if named(request)) && act.executed;
     let summarised = sample.actions.iter().skip(1).all(|act| act.summary.as_ref().is_some_and(|text| !text.is_empty()));
     matches!(last.action, Action::Answer { .. })
         && !before.is_empty()
         && before.iter().all(stepped)
         && summarised
-        && is_numbered(&sample.text, before.len())
+        && is_laid_out(&sample.text, before.len())
         && !sample.is_forced()
         && sample.text.rsplit_once(ANSWER).is_some_and(|(_, answer)| answer.starts_with(' '))
 }
 
-/// Whether each of the steps has its heading, before its evidence.
-fn is_numbered(text: &str, steps: usize) -> bool {
+/// Whether the lines that the policy wrote around its evidence are those of so many steps and an answer, in their order and
+/// without others (eq. 6).
+fn is_laid_out(text: &str, steps: usize) -> bool {
     let close = format!("</{EVIDENCE}>");
     let open = format!("<{EVIDENCE}>");
     let own: Vec<&str> = text.split(&open).map(|part| part.rsplit(&close).next().unwrap_or_default()).collect();
-    let headed = |step: usize| {
-        let heading = format!("Step {step}:");
-        own.get(step - 1).is_some_and(|part| part.lines().any(|line| line.trim() == heading))
+    let fits = |(part, number): (&&str, usize)| {
+        let heading = format!("Step {number}:");
+        let summary = (number > 1).then_some(SUMMARY);
+        let rest = if number > steps { vec![ANSWER] } else { vec![heading.as_str(), ENTITY, SUBQUERY] };
+        labels(part).is_some_and(|found| found.into_iter().eq(summary.into_iter().chain(rest)))
     };
-    (1..=steps).all(headed)
+    own.len() == steps + 1 && own.iter().zip(1..).all(fits)
+}
+
+/// The labels of a part's lines, a heading as the whole of its line. None where a line without one stands anywhere but in a
+/// summary or an answer, which may have several.
+fn labels(part: &str) -> Option<Vec<&str>> {
+    let mut found: Vec<&str> = Vec::new();
+    for line in part.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let numbered = |rest: &str| rest.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(':');
+        let heading = line.strip_prefix("Step ").filter(|rest| numbered(rest)).map(|_| line);
+        let label = || [ENTITY, SUBQUERY, SUMMARY, ANSWER].into_iter().find(|label| line.starts_with(label));
+        match heading.or_else(label) {
+            Some(label) => found.push(label),
+            None if matches!(found.last(), Some(&(SUMMARY | ANSWER))) => {}
+            None => return None,
+        }
+    }
+    Some(found)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
 use serde::Deserialize;
-use waymark::agent::Request;
 use waymark_index::{Embed, EmbedError};
 
 use super::super::tests::searched;
@@ -106,6 +105,10 @@ fn what_lacks_a_part_has_no_form() {
         sample.actions[at] = act;
         sample
     };
+    let written = |from: &str, to: &str| {
+        assert!(whole.text.contains(from), "{from}");
+        Sample { text: whole.text.replace(from, to), ..whole.clone() }
+    };
     let nameless = Act { action: Action::Search(Request::plain("Which?")), ..whole.actions[1].clone() };
     let broken = [
         act(1, search(2, "Italy", "Which? @60", None)),
@@ -122,9 +125,48 @@ fn what_lacks_a_part_has_no_form() {
         Sample { text: whole.text.replace("Final answer: ", "Final answer:"), ..whole.clone() },
         Sample { text: whole.text.replace("Step 2:", "Step 3:"), ..whole.clone() },
         Sample { text: whole.text.replace("Step 1:\n", ""), ..whole.clone() },
+        act(1, search(2, " - ", "Which? @60", Some("s @45"))),
+        // Two steps in one, a summary behind the heading, and what belongs to no step.
+        written("Italy\n", "Italy\nStep 3:\nImportant entity: Rome\n"),
+        written(
+            "Summary: s @45\nStep 2:\nImportant entity: Italy\n",
+            "Step 2:\nImportant entity: Italy\nSummary: s @45\n",
+        ),
+        written("Step 1:\n", "Let me think.\nStep 1:\n"),
+        written("Step 1:\nImportant entity: Rome\n", "Important entity: Rome\nStep 1:\n"),
+        written("Step 2:\n", "Step 2: the land\n"),
+        written("Subquery: Which?", "I ask myself\nSubquery: Which?"),
+        written("red house", "red house\nStep 3:\n"),
+        written("red house", "red house <Reference>"),
     ];
     for (at, sample) in broken.iter().enumerate() {
         assert_eq!(form(sample), 0.0, "case {at}");
+    }
+}
+
+#[test]
+fn a_summary_and_an_answer_may_have_several_lines() {
+    let path = path();
+    let text = path.text.replace("s @45\n", "s @45\n\nStep by step: so.\n").replace("red house", "red house\nor barn");
+    let path = Sample { text, ..path };
+    assert_eq!(scored(&path, &[]).parts[part::FORMAT], 1.0, "{}", path.text);
+}
+
+#[test]
+fn a_name_is_covered_by_words() {
+    for (entities, query, covered) in [
+        (&["Rome"][..], "Who was Rome's first king?", true),
+        (&["The Beatles"], "Who founded the Beatles?", true),
+        (&["U.S.", "Rome"], "What has Rome in the U.S.?", true),
+        (&["Rome", "Italy"], "Where is Rome?", false),
+        (&["Iran"], "What is the population of Tirana?", false),
+        (&["-"], "Where is Rome?", false),
+        (&["Rome", "-"], "Where is Rome?", false),
+        (&[], "Where is Rome?", false),
+    ] {
+        let entities: Vec<String> = entities.iter().map(|&name| name.to_owned()).collect();
+        let step = Step { entities: &entities, query, context: Vec::new(), summary: None };
+        assert_eq!(names(&step), covered, "{entities:?} {query}");
     }
 }
 
