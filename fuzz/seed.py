@@ -42,14 +42,25 @@ def put(target, name, data):
     (folder / f"made-{name}").write_bytes(data)
 
 
-def safetensors(shapes):
-    """Half-precision zeros."""
+def tensors(shapes):
+    """The header of half-precision zeros, and how many bytes they take."""
     header, end = {}, 0
     for name, shape in shapes.items():
         begin, end = end, end + 2 * size(shape)
         header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(end)
+    return struct.pack("<Q", len(text)) + text, end
+
+
+def safetensors(shapes):
+    """Half-precision zeros."""
+    header, end = tensors(shapes)
+    return header + bytes(end)
+
+
+def parts(*parts):
+    """Parts of an input, each bytes or JSON."""
+    return b"\0".join(part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts)
 
 
 def text(value):
@@ -132,9 +143,40 @@ wordpiece = {
 }
 put("tokenizer", "wordpiece", json.dumps(wordpiece).encode() + b"\0Ab a")
 
+named = {"eos_token": {"content": "<|im_end|>"}, "chat_template": [{"name": "default", "template": TEMPLATE}]}
+put("checkpoint", "whole", parts(CONFIG, bpe, named, {"eos_token_id": [6, 5]}, b"", b"", safetensors(SHAPES)))
+shards = {"weight_map": {name: "model.safetensors" for name in SHAPES}}
+put("checkpoint", "sharded", parts(CONFIG, bpe, {}, b"", TEMPLATE.encode(), shards, safetensors(SHAPES)))
+
+HIDDEN = 32
+bert = {
+    "model_type": "bert", "hidden_act": "gelu", "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": 1,
+    "intermediate_size": HIDDEN, "vocab_size": len(words), "max_position_embeddings": 16, "type_vocab_size": 1,
+    "layer_norm_eps": 1e-12,
+}
+modules = [{"type": f"sentence_transformers.models.{name}"} for name in ("Transformer", "Pooling", "Normalize")]
+pooling = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+weights = {
+    "embeddings.word_embeddings.weight": [len(words), HIDDEN], "embeddings.token_type_embeddings.weight": [1, HIDDEN],
+    "embeddings.position_embeddings.weight": [16, HIDDEN],
+}
+inner = [f"encoder.layer.0.{name}" for name in (
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense", "intermediate.dense",
+    "output.dense",
+)]
+norms = ["embeddings.LayerNorm", "encoder.layer.0.attention.output.LayerNorm", "encoder.layer.0.output.LayerNorm"]
+for name in inner + norms:
+    weights[f"{name}.weight"] = [HIDDEN] if name in norms else [HIDDEN, HIDDEN]
+    weights[f"{name}.bias"] = [HIDDEN]
+length = {"max_seq_length": 12, "do_lower_case": True}
+put("embedder", "whole", parts(bert, wordpiece, modules, pooling, length, tensors(weights)[0]))
+bare = {name: shape for name, shape in weights.items() if name.startswith("embeddings.")}
+put("embedder", "layerless", parts({**bert, "num_hidden_layers": 0}, wordpiece, b"", b"", b"", tensors(bare)[0]))
+
 # One change of each kind to the first files, see src/index.rs.
 put("index", "whole", b"f")
 put("index", "damaged", b"d" + bytes([0, 0, 9, 0, 0, 1, 2, 3]))
+put("index", "query", b"f\xff" + "Where is Weimar, \u00e4?".encode())
 for number in range(16):
     changes = [[number, kind, 8 * number, 0, 0, 255, 255, 255] for kind in range(4)]
     put("index", f"forged-{number:02}", b"f" + bytes(changes[number % 4]))

@@ -24,6 +24,16 @@ impl Folder {
         fs::write(&path, bytes).expect("room for a small file");
         path
     }
+
+    /// The same, in a folder of this folder if need be; no file where there are no bytes.
+    pub(super) fn place(&self, name: &str, bytes: &[u8]) {
+        let path = self.path().join(name);
+        let _ = fs::remove_file(&path);
+        if !bytes.is_empty() {
+            fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("a folder");
+            fs::write(&path, bytes).expect("room for a small file");
+        }
+    }
 }
 
 thread_local! {
@@ -35,10 +45,8 @@ pub(super) fn with_folder<T>(work: impl FnOnce(&Folder) -> T) -> T {
     FOLDER.with(work)
 }
 
-/// The two parts of an input around its first zero byte; the second is empty where there is none.
-pub(super) fn halves(data: &[u8]) -> (&[u8], &[u8]) {
-    match data.iter().position(|&byte| byte == 0) {
-        Some(at) => (&data[..at], &data[at + 1..]),
-        None => (data, &[]),
-    }
+/// The parts of an input between its first zero bytes, the last of which may hold others; empty where there are too few.
+pub(super) fn parts<const COUNT: usize>(data: &[u8]) -> [&[u8]; COUNT] {
+    let mut parts = data.splitn(COUNT, |&byte| byte == 0);
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
 }

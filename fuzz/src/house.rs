@@ -1,20 +1,25 @@
 //! The whole interface over a mock backend, called without a socket.
 
+use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use futures::future::BoxFuture;
+use tempfile::TempDir;
 use tower_service::Service;
-use waymark::agent::{Policy, Runtime, Search, SearchError, SearchQuery};
-use waymark::api::{AppState, router};
+use waymark::agent::{Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
+use waymark::api::{AppState, Library, PolicyStore, TextEmbedder, router};
 use waymark::config::HttpConfig;
 use waymark::engine::mock::Lines;
 use waymark::engine::{Engine, EngineConfig, MockBackend};
-use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_index::{CommitOptions, Evidence, Hit, LiveIndex, Mode, OpenOptions, Passage, Path};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
+
+use super::index::{self, Words};
 
 /// The shape of most templates.
 pub(super) const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
@@ -27,6 +32,8 @@ const CONTEXT: usize = 4096;
 pub(super) struct House {
     router: Router,
     runtime: tokio::runtime::Runtime,
+    /// What it has on disk, which goes with it.
+    _folder: Option<TempDir>,
 }
 
 /// What came back.
@@ -40,6 +47,36 @@ pub(super) struct Answer {
 impl House {
     /// One whose policies say `lines` and find `passage`.
     pub(super) fn new(lines: &Lines, passage: &str) -> House {
+        House::build(lines, Arc::new(Shelf(passage.to_owned())), None, |state| state)
+    }
+
+    /// One whose policies say `lines`, with all that a server may have: an index that is searched and may be changed, its
+    /// embedder, and a folder from which the policy `one` may be loaded.
+    pub(super) fn whole(lines: &Lines) -> House {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let root = folder.path().canonicalize().expect("it is there");
+        let (documents, policies) = (root.join("index"), root.join("policies"));
+        index::put(&documents);
+        let opening = OpenOptions { concurrency: 1, ..OpenOptions::default() };
+        let live = Arc::new(LiveIndex::open(&documents, Arc::new(Words), opening).expect("a whole index"));
+        let limits = SearchLimits { threads: 1, timeout: Duration::from_secs(20), ..SearchLimits::default() };
+        let searcher = Searcher::new(Arc::clone(&live), limits).expect("a thread");
+        let commits = CommitOptions { threads: 1, journal: false, ..CommitOptions::default() };
+        let one = policies.join("one");
+        fs::create_dir_all(&one).expect("a folder");
+        fs::write(one.join("policy.toml"), "name = \"one\"\nprotocol = \"plain\"\n").expect("room for a small file");
+        House::build(lines, Arc::new(searcher), Some(folder), |state| {
+            let state = state.with_library(Library::new(live, commits)).with_index_name("fuzz");
+            state.with_embedder("letters", Arc::new(Words)).with_store(PolicyStore::new(policies))
+        })
+    }
+
+    fn build(
+        lines: &Lines,
+        searcher: Arc<dyn Search>,
+        folder: Option<TempDir>,
+        furnish: impl FnOnce(AppState) -> AppState,
+    ) -> House {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokenizer = Arc::new(Tokenizer::bytes());
         let backend = MockBackend::script(&tokenizer, lines).expect("bytes spell everything");
@@ -48,12 +85,12 @@ impl House {
         let engine = Engine::start(Box::new(backend), config, tokenizer.table()).expect("a thread");
         let eos = vec![tokenizer.id("<|im_end|>").expect("it has one")];
         let template = ChatTemplate::new(CHATML, "", "<|im_end|>").expect("a good template");
-        let searcher = Arc::new(Shelf(passage.to_owned()));
         let runtime_of = Runtime::new(engine, tokenizer, Some(Arc::new(template)), eos, Some(searcher));
         let policies = ["plain", "routerag", "search-r1"].map(|name| Policy::builtin(name).expect("it is built in"));
         let state = runtime.block_on(async { AppState::new(runtime_of, policies.to_vec(), HttpConfig::default()) });
+        let state = furnish(state);
         let router = runtime.block_on(async { router(state) });
-        House { router, runtime }
+        House { router, runtime, _folder: folder }
     }
 
     /// Sends a request and reads the answer to its end; `None` where `target` is no URI.
@@ -83,6 +120,16 @@ impl Answer {
     /// The body as text, for what is said about it.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl TextEmbedder for Words {
+    fn count_tokens(&self, text: &str) -> usize {
+        text.len()
+    }
+
+    fn max_tokens(&self) -> usize {
+        200
     }
 }
 

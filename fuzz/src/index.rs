@@ -2,9 +2,11 @@
 //! again, opens and is searched without a panic, or is refused.
 //!
 //! Input: `d` (damaged) or anything else (forged), then changes of 8 bytes each: the number of a file, what is done, a
-//! place (3 bytes), and 3 bytes to put there. Files of tantivy and usearch are damaged but not forged: those libraries
-//! trust their files, which is why an index has checksums at all (see `SECURITY.md`).
+//! place (3 bytes), and 3 bytes to put there. A change of file 255 ends them: what follows that byte is searched for.
+//! Files of tantivy and usearch are damaged but not forged: those libraries trust their files, which is why an index has
+//! checksums at all (see `SECURITY.md`).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -18,8 +20,12 @@ use waymark_index::{
 /// Bytes of one change.
 const CHANGE: usize = 8;
 
+/// The number that no file has: what follows is a query.
+const QUERY: u8 = u8::MAX;
+
 pub fn run(data: &[u8]) {
-    let Some((kind, changes)) = data.split_first() else { return };
+    let Some((kind, rest)) = data.split_first() else { return };
+    let (changes, query) = parts(rest);
     let damaged = *kind == b'd';
     let whole = &*WHOLE;
     let names: Vec<&String> = whole.files.keys().filter(|name| damaged || ours(name)).collect();
@@ -37,8 +43,16 @@ pub fn run(data: &[u8]) {
     let options = OpenOptions { concurrency: 1, ..OpenOptions::default() };
     match Index::open_with(folder.path(), Arc::new(Words), &options) {
         Ok(_) if damaged && !files.is_empty() => panic!("damage to {:?} went unseen", files.keys()),
-        Ok(index) => search(&index),
+        Ok(index) => search(&index, &query),
         Err(error) => assert!(!files.is_empty(), "a whole index is refused: {error}"),
+    }
+}
+
+/// The changes, and what is searched for.
+fn parts(data: &[u8]) -> (&[u8], Cow<'_, str>) {
+    match data.chunks(CHANGE).position(|change| change[0] == QUERY) {
+        Some(at) => (&data[..at * CHANGE], String::from_utf8_lossy(&data[at * CHANGE + 1..])),
+        None => (data, Cow::Borrowed("Who wrote Faust?")),
     }
 }
 
@@ -60,9 +74,9 @@ fn apply(bytes: &mut Vec<u8>, change: &[u8]) {
 }
 
 /// Every way to read what is there.
-fn search(index: &Index) {
+fn search(index: &Index, query: &str) {
     for mode in Mode::ALL {
-        let _ = index.search(&Query::new("Who wrote Faust?", mode, 3).explained());
+        let _ = index.search(&Query::new(query, mode, 3).explained());
     }
     let documents = index.documents(None, 10).ok().flatten().unwrap_or_default();
     for document in documents {
@@ -86,6 +100,14 @@ fn reseal(dir: &Path, files: &BTreeMap<&str, Vec<u8>>) {
     fs::remove_file(&path).expect("it is there");
     fs::write(&path, json(&manifest)).expect("room for a small file");
     Manifest::read(dir).expect("resealed as the index does it");
+}
+
+/// Puts the index as it was written into `folder`, in files of its own, which may be changed.
+pub(super) fn put(folder: &Path) {
+    let whole = &*WHOLE;
+    let copies: BTreeMap<&str, Vec<u8>> =
+        whole.files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    whole.write(folder, &copies);
 }
 
 static WHOLE: LazyLock<Whole> = LazyLock::new(Whole::build);
@@ -142,7 +164,8 @@ impl Whole {
 }
 
 /// Bags of letters.
-struct Words;
+#[derive(Debug)]
+pub(super) struct Words;
 
 impl Embed for Words {
     fn id(&self) -> &str {

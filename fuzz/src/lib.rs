@@ -1,10 +1,12 @@
 //! What is fuzzed: one file per target, each with a `run` that takes any bytes and panics where a promise is broken.
 //!
-//! The programs in `fuzz_targets` give these functions to libFuzzer; `tests/fuzz.rs` of the main workspace gives them
+//! The programs in `fuzz_targets` give these functions to libFuzzer; `tests/fuzz` of the main workspace gives them
 //! the seeds, what was found before, and random changes to both, on the stable toolchain.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc, missing_docs, unreachable_pub)]
 
+pub mod checkpoint;
 pub mod corpus;
+pub mod embedder;
 mod file;
 pub mod gguf;
 mod house;
@@ -25,7 +27,9 @@ pub type Target = fn(&[u8]);
 
 /// Every target with its name, which is also that of its folder of seeds.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("checkpoint", checkpoint::run),
     ("corpus", corpus::run),
+    ("embedder", embedder::run),
     ("gguf", gguf::run),
     ("index", index::run),
     ("openie", openie::run),

@@ -3,17 +3,17 @@
 //!
 //! Input: a letter that names the route, then the body; of routes without a body, the rest of the target.
 
-use std::sync::LazyLock;
+use std::cell::RefCell;
 
 use axum::http::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use waymark::engine::mock::Lines;
 
 use super::house::{Answer, House};
 use super::sse;
 
 /// `a`, `b`, … in this order; new ones go to the end, or the seeds change their meaning.
-const ROUTES: &[(&Method, &str)] = &[
+pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/v1/agent"),
     (&Method::POST, "/v1/chat"),
     (&Method::POST, "/v1/chat/completions"),
@@ -35,25 +35,48 @@ const ROUTES: &[(&Method, &str)] = &[
     (&Method::GET, "/v1/responses/"),
     (&Method::GET, "/v1/traces/"),
     (&Method::POST, "/mcp"),
+    (&Method::POST, "/v1/traces/{id}/replay"),
+    (&Method::DELETE, "/v1/documents/"),
 ];
 
 thread_local! {
-    static HOUSE: LazyLock<House> = LazyLock::new(|| {
-        let lines = Lines::new(["<think>Hm.</think><search> [passage] Faust </search>", "<answer>Goethe</answer>"]);
-        House::new(&lines.terminator("</information>\n\n"), "Goethe wrote Faust.")
-    });
+    static HOUSE: RefCell<House> = RefCell::new(house());
+}
+
+fn house() -> House {
+    let lines = Lines::new(["<think>Hm.</think><search> [passage] Faust </search>", "<answer>Goethe</answer>"]);
+    House::whole(&lines.terminator("</information>\n\n"))
 }
 
 pub fn run(data: &[u8]) {
-    let Some((letter, rest)) = data.split_first() else { return };
+    answered(data);
+}
+
+/// The status and the text of the answer, which was checked; `None` where there was nothing to send.
+pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
+    let (letter, rest) = data.split_first()?;
     let (method, path) = ROUTES[usize::from(letter.wrapping_sub(b'a')) % ROUTES.len()];
-    let answer = HOUSE.with(|house| match *method {
-        Method::POST => house.send(method, path, rest),
-        _ => house.send(method, &format!("{path}{}", String::from_utf8_lossy(rest)), b""),
-    });
-    if let Some(answer) = answer {
+    HOUSE.with_borrow_mut(|kept| {
+        let answer = match *method {
+            Method::POST if path.contains("{id}") => kept.send(method, &path.replace("{id}", &trace(kept)), rest),
+            Method::POST => kept.send(method, path, rest),
+            _ => kept.send(method, &format!("{path}{}", String::from_utf8_lossy(rest)), b""),
+        }?;
         check(&answer);
-    }
+        // Every input is to find the same house.
+        let changes = ["/v1/documents", "/v1/policies"].iter().any(|changed| path.starts_with(changed));
+        if changes && *method != Method::GET && answer.status.is_success() {
+            *kept = house();
+        }
+        Some((answer.status, answer.text()))
+    })
+}
+
+/// The id of a trace: of an episode of its own, for those of before make room in time.
+fn trace(house: &House) -> String {
+    let answer = house.post("/v1/agent", &json!({"question": "Who wrote Faust?", "model": "routerag"}));
+    let episode: Value = serde_json::from_slice(&answer.body).expect("an episode is JSON");
+    episode["id"].as_str().expect("an episode has an id").to_owned()
 }
 
 /// What holds for every answer.

@@ -10,10 +10,10 @@ use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
-use super::file::{Folder, halves, with_folder};
+use super::file::{Folder, parts, with_folder};
 
 pub fn run(data: &[u8]) {
-    let (config, tensors) = halves(data);
+    let [config, tensors] = parts(data);
     with_folder(|folder| {
         folder.write("config.json", config);
         let file = folder.write("model.safetensors", tensors);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use waymark_models::chat::{ChatTemplate, Message};
 use waymark_models::tokenizer::Tokenizer;
 
-use super::file::halves;
+use super::file::parts;
 use super::house::CHATML;
 
 /// Far above what the fuel allows on a busy machine.
@@ -19,7 +19,7 @@ const SPLITTING: &str = "{% for message in messages %}{% set content = message.c
     <|im_start|>{{ message.role }}\n{{ content | trim }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
 
 pub fn run(data: &[u8]) {
-    let (source, content) = halves(data);
+    let [source, content] = parts(data);
     let (source, content) = (String::from_utf8_lossy(source), String::from_utf8_lossy(content));
     any_source(&source, &content);
     for source in [CHATML, SPLITTING] {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use waymark_models::tokenizer::{Detokenizer, Specials, TokenBytes, Tokenizer};
 
-use super::file::{halves, with_folder};
+use super::file::{parts, with_folder};
 
 pub fn run(data: &[u8]) {
-    let (json, text) = halves(data);
+    let [json, text] = parts(data);
     let text = String::from_utf8_lossy(text);
     bytes(&text);
     let tokenizer = with_folder(|folder| Tokenizer::from_file(&folder.write("tokenizer.json", json)));

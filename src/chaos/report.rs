@@ -129,3 +129,58 @@ fn line(fit: &Fit) -> String {
         100.0 * slope * longest / mean
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    /// Looks at one life of 165 s, two minutes of which count, in which memory grows by `slope` bytes per second.
+    fn looks(slope: f64) -> Looks {
+        let sample = |age: f64| Sample { life: 1, age, resident: 50e6 + slope * age, explained: 0.0 };
+        Looks { samples: (0..=330).map(|half| sample(f64::from(half) / 2.0)).collect(), missed: 0 }
+    }
+
+    fn report(counts: &Counts, looks: &Looks, panics: usize) -> Report {
+        Report::new(&Plan::parse_from(["chaos"]), counts, looks, 165.0, panics)
+    }
+
+    fn assert_says(report: &Report, verdict: &str) {
+        assert!(report.text.contains(&format!("* verdict: **{verdict}**\n")), "{}", report.text);
+    }
+
+    #[test]
+    fn memory_that_grows_breaks_a_promise() {
+        // 12 MB, where 8 are called flat.
+        let grown = report(&Counts::default(), &looks(100e3), 0);
+        assert!(!grown.kept());
+        assert_says(&grown, "PROMISES WERE BROKEN");
+        let flat = report(&Counts::default(), &looks(0.0), 0);
+        assert!(flat.kept());
+        assert_says(&flat, "every promise was kept");
+    }
+
+    #[test]
+    fn memory_that_was_not_looked_at_is_not_judged() {
+        let mut young = looks(100e3);
+        young.samples.retain(|sample| sample.age < WARM);
+        for looks in [Looks::default(), young] {
+            let report = report(&Counts::default(), &looks, 0);
+            assert!(report.kept());
+            assert_says(&report, "every promise was kept, but for memory, which could not be judged");
+        }
+    }
+
+    #[test]
+    fn one_that_was_lost_or_wrong_or_broken_or_panicked_is_enough() {
+        let of = |outcome| Counts { requests: [(Outcome::Finished, 9), (outcome, 1)].into(), ..Counts::default() };
+        let broken = Counts { broken: vec!["a block was held".to_owned()], ..Counts::default() };
+        for (counts, panics) in [(of(Outcome::Lost), 0), (of(Outcome::Wrong), 0), (broken, 0), (Counts::default(), 1)] {
+            let report = report(&counts, &looks(0.0), panics);
+            assert!(!report.kept());
+            assert_says(&report, "PROMISES WERE BROKEN");
+        }
+        assert!(report(&of(Outcome::Cancelled), &looks(0.0), 0).kept());
+    }
+}

@@ -1,6 +1,7 @@
 //! What goes wrong for one request: it is told, with its id, and all others go on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -99,6 +100,12 @@ async fn logits_without_bounds() {
 #[derive(Debug)]
 struct Broken(&'static str, Arc<dyn Protocol>);
 
+/// What the prompt of the place `slow` takes.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// Whether that prompt was begun.
+static RENDERS: AtomicBool = AtomicBool::new(false);
+
 impl Broken {
     fn policy(place: &'static str) -> Policy {
         let whole = Policy::builtin("routerag").unwrap();
@@ -118,6 +125,10 @@ impl Protocol for Broken {
     /// Runs where the tokenizer and the template do.
     fn prompt(&self, conversation: &Conversation, guided: bool) -> Prompt {
         self.reach("prompt");
+        if self.0 == "slow" {
+            RENDERS.store(true, SeqCst);
+            std::thread::sleep(SLOW);
+        }
         self.1.prompt(conversation, guided)
     }
 
@@ -198,6 +209,26 @@ async fn a_panic_where_prompts_are_rendered_and_encoded() {
         assert_eq!(response.json::<Value>().await.unwrap()["error"]["code"], "internal_error");
     }
     assert_eq!(house.chat(&body("hello", false)).await.0, 200);
+    house.quiet().await;
+}
+
+/// The runtime of this test has one thread, as each of `tokio::test`: whoever renders on it holds up everybody.
+#[tokio::test]
+async fn a_prompt_that_takes_long_holds_up_nobody_else() {
+    let mut plan = Plan::new(says("hi"));
+    plan.policies.push(Broken::policy("slow"));
+    let house = plan.build().await;
+    let mut request = body("hello", true);
+    request["model"] = json!("slow");
+    let begun = Instant::now();
+    let asked = house.client.post(house.url("/v1/chat/completions")).json(&request).send();
+    let asked = tokio::spawn(async move { asked.await.unwrap().status() });
+    eventually("its prompt is rendered", || RENDERS.load(SeqCst)).await;
+    assert_eq!(house.get("/health").await.status(), 200);
+    assert_eq!(house.chat(&body("hello", false)).await.0, 200);
+    let time = begun.elapsed();
+    assert!(time < SLOW, "the others waited for it: {time:?}");
+    assert_eq!(asked.await.unwrap(), 200);
     house.quiet().await;
 }
 

@@ -8,6 +8,9 @@ use tokio::io::AsyncReadExt;
 
 use crate::house::{House, Large, Plan, chunks, eventually, joined, read_until, says};
 
+/// Words of an answer that takes three seconds: long enough for whatever is asked meanwhile, also on a busy machine.
+const WORDS: usize = 300;
+
 fn body(stream: bool) -> Value {
     json!({"model": "plain", "stream": stream, "messages": [{"role": "user", "content": "hello"}]})
 }
@@ -20,7 +23,7 @@ async fn house(words: usize, drain: Duration) -> House {
 
 #[tokio::test]
 async fn running_streams_finish_and_new_work_is_refused() {
-    let mut house = house(60, Duration::from_secs(30)).await;
+    let mut house = house(WORDS, Duration::from_secs(30)).await;
     assert_eq!(house.get("/ready").await.status(), 200);
     let (client, url) = (house.client.clone(), house.url("/v1/chat/completions"));
     let whole = tokio::spawn({
@@ -43,8 +46,8 @@ async fn running_streams_finish_and_new_work_is_refused() {
     assert_eq!((status, &refused["error"]["code"]), (503, &json!("draining")));
     let stream = streamed.await.unwrap();
     assert!(stream.ends_with("data: [DONE]\n\n"));
-    assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(60));
-    assert_eq!(whole.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(60));
+    assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(WORDS));
+    assert_eq!(whole.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(WORDS));
     house.running.await.unwrap();
 }
 

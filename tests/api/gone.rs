@@ -15,6 +15,7 @@ use waymark::engine::{EngineConfig, MockBackend};
 use waymark_index::{Evidence, Mode};
 
 use crate::house::{House, Plan, Shelf, eventually, read_until, says, script};
+use crate::patience;
 
 /// Long enough that two of them can be told from three.
 const STEP: Duration = Duration::from_millis(15);
@@ -66,9 +67,12 @@ async fn leave(house: &House, socket: TcpStream) {
     let running = house.state.drain.running();
     drop(socket);
     // What a request held is dropped before its place among the running ones.
-    while house.state.drain.running() == running {
-        tokio::time::sleep(Duration::from_micros(200)).await;
-    }
+    let noticed = async {
+        while house.state.drain.running() == running {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), noticed).await.expect("the server never noticed");
     freed(house).await;
 }
 
@@ -125,6 +129,9 @@ async fn while_decoding() {
         let socket = house.raw(path, &ask(path, "plain", "hello", stream)).await;
         eventually("it decodes", || counters.decode_tokens_total.get() > sampled + 2).await;
         leave(&house, socket).await;
+        // Its answer would have been of 1000 tokens at least; 200 take three seconds.
+        let sampled = counters.decode_tokens_total.get() - sampled;
+        assert!(sampled < 200, "{path}, stream {stream}: it went on for {sampled} tokens");
     }
 }
 
@@ -277,14 +284,17 @@ async fn a_thousand_times_and_the_next_one_is_served() {
 
 #[tokio::test]
 async fn a_slow_reader_holds_up_nobody_but_itself() {
-    let house = House::new(says(&"word ".repeat(3000)).with_time(Duration::from_micros(20), Duration::ZERO)).await;
+    let house = patience::talkative(20.0).await;
     // Never reads: the kernel's buffers fill, then the server's bounded ones, then the sequence leaves the batch.
-    let slow = house.raw("/v1/chat/completions", &body("plain", true)).await;
+    let slow = patience::ask(&house).await;
+    let counters = house.state.runtime.engine.counters();
+    eventually("it is set aside", || counters.stalls_total.get() > 0).await;
     let text = house
         .stream(&json!({"model": "plain", "stream": true, "max_tokens": 500,
                                     "messages": [{"role": "user", "content": "other"}]}))
         .await;
     assert!(text.ends_with("data: [DONE]\n\n"));
+    eventually("the slow one alone is left", || house.state.drain.running() == 1).await;
     drop(slow);
     house.quiet().await;
 }

@@ -112,7 +112,7 @@ async fn an_answer_in_one_piece_has_the_time_of_an_answer() {
 }
 
 /// Asks for a stream over a connection that takes in little before it has to be read.
-async fn ask(house: &House) -> TcpStream {
+pub async fn ask(house: &House) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut socket = socket.connect(house.address).await.unwrap();
@@ -123,7 +123,7 @@ async fn ask(house: &House) -> TcpStream {
 }
 
 /// A house whose answers end after a moment and which has far more to say than the buffers on the way can hold.
-async fn talkative(seconds: f64) -> House {
+pub async fn talkative(seconds: f64) -> House {
     let mut plan = Plan::new(says(&"word ".repeat(200_000)).with_time(Duration::from_micros(5), Duration::ZERO));
     plan.http.connection.send = SOON;
     let budget =

@@ -187,6 +187,26 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
+async fn every_route_refuses_a_body_that_is_too_large() {
+    let mut plan = Plan::new(says("hi"));
+    plan.http.body_limit = 1000;
+    let house = plan.build().await;
+    let document: Value = house.get("/openapi.json").await.json().await.unwrap();
+    let paths = document["paths"].as_object().unwrap().iter();
+    let paths: Vec<&String> =
+        paths.filter(|(_, item)| item["post"]["requestBody"].is_object()).map(|(path, _)| path).collect();
+    assert!(paths.len() > 10, "{paths:?}");
+    for path in paths {
+        let at = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+        let at = at.collect::<Vec<_>>().join("/");
+        // The answer comes although the body never does.
+        let mut socket = house.raw_head(&at, "accept: */*\r\ncontent-length: 1001").await;
+        let answer = read_until(&mut socket, "request_too_large").await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{path}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn routes_and_methods_that_do_not_exist() {
     let house = House::new(says("hi")).await;
     let response = house.get("/v1/nothing").await;

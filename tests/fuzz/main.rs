@@ -71,7 +71,9 @@ macro_rules! targets {
 }
 
 targets! {
+    checkpoint: 100,
     corpus: 200,
+    embedder: 100,
     gguf: 200,
     index: 60,
     openie: 200,
@@ -117,4 +119,55 @@ fn the_made_seeds_are_good() {
         fs::write(folder.path().join("tokenizer.json"), halves(name).0).unwrap();
         assert!(Tokenizer::from_file(&folder.path().join("tokenizer.json")).unwrap().vocab() > 3, "{name}");
     }
+    for name in ["checkpoint/made-whole", "checkpoint/made-sharded"] {
+        let checkpoint = target::checkpoint::opened(&fs::read(seed(name)).unwrap()).unwrap();
+        Decoder::load(&checkpoint.weights, Team::new(1).into()).unwrap();
+        assert!(checkpoint.template.is_some() && checkpoint.eos.contains(&6), "{name}");
+    }
+    for name in ["embedder/made-whole", "embedder/made-layerless"] {
+        let embedder = target::embedder::opened(&fs::read(seed(name)).unwrap()).unwrap();
+        let vectors = embedder.embed(&["a"]).unwrap();
+        assert_eq!((vectors.len(), vectors[0].len()), (1, embedder.dims()), "{name}");
+    }
+}
+
+/// Seeds of requests that are there to be refused.
+const REFUSED: [&str; 10] = [
+    "chat-refused",
+    "deep",
+    "detokenize",
+    "document",
+    "not-utf8",
+    "numbers",
+    "policies",
+    "response",
+    "responses-items",
+    "trace",
+];
+
+#[test]
+fn requests_are_answered_but_for_those_that_are_there_to_be_refused() {
+    let mut refused = Vec::new();
+    for (path, seed) in seeds_of("request") {
+        let (status, text) = target::request::answered(&seed).unwrap();
+        assert!(!text.contains("not_configured") && !text.contains("fixed_policies"), "{}: {text}", path.display());
+        if !status.is_success() {
+            refused.push((path.file_name().unwrap().to_string_lossy().into_owned(), text));
+        }
+    }
+    let names: Vec<&str> = refused.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, REFUSED, "{refused:#?}");
+}
+
+#[test]
+fn every_route_that_takes_a_body_is_fuzzed() {
+    let document = serde_json::to_value(waymark::api::document()).unwrap();
+    let paths = document["paths"].as_object().unwrap().iter();
+    let paths: Vec<&String> =
+        paths.filter(|(_, item)| item["post"]["requestBody"].is_object()).map(|(path, _)| path).collect();
+    assert!(paths.len() > 10, "{paths:?}");
+    let posted = target::request::ROUTES.iter().filter(|(method, _)| method.as_str() == "POST");
+    let fuzzed: BTreeSet<&str> = posted.map(|(_, path)| *path).collect();
+    let missing: Vec<_> = paths.into_iter().filter(|path| !fuzzed.contains(path.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?} are not fuzzed");
 }
