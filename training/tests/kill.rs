@@ -164,12 +164,16 @@ fn a_policy_of_another_base_or_protocol_is_not_gone_on_with() {
     let text = fs::read_to_string(&policy).unwrap();
     let on = |out: &str| train(dir, out).args(short).arg("--init").arg(dir.join("first")).output().unwrap();
     assert!(on("second").status.success());
-    for (from, to, told) in [
-        (format!("base = {:?}", dir.to_str().unwrap()), "base = \"other\"", "it belongs to the base model other"),
-        ("protocol = \"routerag\"".to_owned(), "protocol = \"search-r1\"", "its protocol is search-r1"),
+    let id = text.lines().find(|line| line.starts_with("base_id = ")).unwrap().to_owned();
+    let named = text.replacen(&id, "", 1);
+    let base = format!("base = {:?}", dir.to_str().unwrap());
+    for (text, from, to, told) in [
+        (&text, &id, "base_id = \"other\"", "it belongs to a base model with the id other"),
+        (&named, &base, "base = \"other\"", "it belongs to the base model other"),
+        (&text, &"protocol = \"routerag\"".to_owned(), "protocol = \"search-r1\"", "its protocol is search-r1"),
     ] {
-        assert!(text.contains(&from), "{text}");
-        fs::write(&policy, text.replacen(&from, to, 1)).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(&policy, text.replacen(from, to, 1)).unwrap();
         let output = on("third");
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && error.contains("--init") && error.contains(told), "{error}");
