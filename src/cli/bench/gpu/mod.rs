@@ -44,7 +44,7 @@ use shape::Shape;
 #[command(after_help = "\
 Examples:
   waymark bench gpu --json gpu.json
-  waymark bench gpu --parts check --model smollm2-135m
+  waymark bench gpu --parts check --model smollm2-135m-instruct
   waymark bench gpu --shapes qwen2.5-7b --parts decode,prefill
   waymark bench gpu --shapes qwen2.5-7b --parts profile --sequences 1,64
   waymark bench gpu --judge check.json,gpu.json --peer peer.json
