@@ -52,7 +52,7 @@ pub(super) struct Report {
 }
 
 /// The kernels against their references.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Kernels {
     pub(super) compared: usize,
     /// The largest error as a share of its bound.

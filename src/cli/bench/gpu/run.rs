@@ -199,7 +199,10 @@ impl Args {
         // What fails does not keep the rest from being measured: a card may be there for minutes only.
         let mut failures = Failures::default();
         if self.wants(Part::Check) {
-            report.kernels = failures.keep("kernels", card::kernels(ordinal, 1));
+            for dim in waymark_models::cuda::kernel::layout::HEAD_DIMS {
+                let checked = card::kernels(ordinal, dim, 1, report.kernels.get_or_insert_default());
+                failures.keep(&format!("kernels, heads of {dim}"), checked);
+            }
             failures.keep("report", self.save(report));
             let agreement = self.agreement(ordinal, &team, report);
             failures.keep("agreement", agreement);
