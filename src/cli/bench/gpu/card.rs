@@ -18,6 +18,7 @@ use super::compare::crowd::alone;
 use super::compare::prompts;
 use super::compare::recording::{Bounds, graphs};
 use super::compare::text::{Side, follow};
+use super::ledger::guarded;
 use super::report::{Agreement, GREEDY, Kernels, Learning, Ready};
 use super::shape::{Best, Shape};
 use super::{folder, learn};
@@ -38,8 +39,8 @@ const HALF: f64 = 0.05;
 /// Compares every kernel with its reference, for heads of width `dim`. What was compared before one fails is in `kernels`.
 pub(super) fn kernels(ordinal: usize, dim: usize, seed: u64, kernels: &mut Kernels) -> anyhow::Result<()> {
     let mut found = Vec::new();
-    let checked = Card::open(ordinal, dim).map_err(anyhow::Error::from).and_then(|card| {
-        card.check(dim, seed, &mut found)?;
+    let checked = guarded(|| {
+        Card::open(ordinal, dim)?.check(dim, seed, &mut found)?;
         Ok(())
     });
     for finding in found {

@@ -24,27 +24,23 @@ pub(super) struct Setting {
     pub(super) graphs: bool,
 }
 
-/// Decode rates at each number of sequences, while all of them decode; those found before one fails are in `rates`.
+/// The decode rate of `sequences`, while all of them decode.
 pub(super) async fn decode(
     engine: &Engine,
     shape: &Shape,
-    sequences: &[usize],
+    sequences: usize,
     setting: Setting,
     best: Option<Best>,
-    rates: &mut Vec<Rate>,
-) -> anyhow::Result<()> {
-    for &count in sequences {
-        let (mut rate, gaps) = (0.0_f64, Gaps::of(engine));
-        for round in 0..setting.rounds {
-            let (_, tokens) = run(engine, shape, count, setting, round as u64).await?;
-            rate = rate.max(together(&tokens));
-        }
-        // On average half of what is decoded is there already.
-        let context = setting.prompt + setting.tokens / 2;
-        let floor = best.map(|best| shape.decode_floor(count, context, best) * rate / count as f64);
-        rates.push(Rate { gap: gaps.mean(engine), ..line(shape, count, setting, rate, floor) });
+) -> anyhow::Result<Rate> {
+    let (mut rate, gaps) = (0.0_f64, Gaps::of(engine));
+    for round in 0..setting.rounds {
+        let (_, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
+        rate = rate.max(together(&tokens));
     }
-    Ok(())
+    // On average half of what is decoded is there already.
+    let context = setting.prompt + setting.tokens / 2;
+    let floor = best.map(|best| shape.decode_floor(sequences, context, best) * rate / sequences as f64);
+    Ok(Rate { gap: gaps.mean(engine), ..line(shape, sequences, setting, rate, floor) })
 }
 
 /// The prefill rate of `sequences` prompts: from the first request to the moment all have their first token.
