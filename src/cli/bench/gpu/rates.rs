@@ -51,9 +51,9 @@ pub(super) async fn prefill(
     setting: Setting,
     best: Option<Best>,
 ) -> anyhow::Result<Rate> {
+    let setting = Setting { tokens: 1, ..setting };
     let (mut seconds, gaps) = (f64::INFINITY, Gaps::of(engine));
     for round in 0..setting.rounds {
-        let setting = Setting { tokens: 1, ..setting };
         let (start, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
         let end = tokens.iter().flatten().max().context("no token came")?;
         seconds = seconds.min((*end - start).as_secs_f64());
@@ -80,8 +80,8 @@ impl Gaps {
 }
 
 fn line(shape: &Shape, sequences: usize, setting: Setting, rate: f64, of_floor: Option<f64>) -> Rate {
-    let Setting { prompt, graphs, .. } = setting;
-    Rate { shape: shape.name.clone(), sequences, prompt, graphs, tokens_per_second: rate, of_floor, gap: None }
+    let Setting { prompt, tokens, graphs, .. } = setting;
+    Rate { shape: shape.name.clone(), sequences, prompt, tokens, graphs, tokens_per_second: rate, of_floor, gap: None }
 }
 
 /// Tokens per second while all sequences decode: from the moment the last has its first token to the moment the first has
