@@ -102,6 +102,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    async fn never() -> anyhow::Result<()> {
+        panic!("never")
+    }
+
     #[tokio::test]
     async fn what_fails_is_in_the_file_at_once_and_ends_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -111,11 +115,10 @@ mod tests {
         ledger.keep("one", Ok(()));
         assert_eq!(saved()["notes"].as_array().unwrap().len(), 0);
         ledger.end().unwrap();
-        let here: anyhow::Result<()> = guarded(|| panic!("no {}", "way"));
-        ledger.keep("two", here);
+        let what = "way";
+        ledger.keep("two", guarded(|| -> anyhow::Result<()> { panic!("no {what}") }));
         assert_eq!(saved()["notes"][0], "FAILED: two: it panicked: no way");
-        let there: anyhow::Result<()> = awaited(async { panic!("never") }).await;
-        ledger.keep("three", there);
+        ledger.keep("three", awaited(never()).await);
         assert_eq!(saved()["notes"][1], "FAILED: three: it panicked: never");
         assert_eq!(ledger.end().unwrap_err().to_string(), "two: it panicked: no way");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context;
+use futures::future::join_all;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use waymark_models::sampler::SamplingParams;
@@ -124,8 +125,9 @@ async fn run(
     let start = Instant::now();
     let running: Vec<_> = sessions.into_iter().map(|session| tokio::spawn(times(session, setting.tokens))).collect();
     let mut tokens = Vec::new();
-    for sequence in running {
-        tokens.push(sequence.await??);
+    // All have ended before the first failure is told: what is measured next has the engine to itself.
+    for sequence in join_all(running).await {
+        tokens.push(sequence??);
     }
     Ok((start, tokens))
 }
