@@ -111,8 +111,11 @@ pub fn general(card: &dyn Card, seed: u64, findings: &mut Vec<Finding>) -> Resul
         gradient::norm,
         gradient::silu_mul,
     ];
-    let mut bench = Bench::new(card, seed, findings);
-    checks.into_iter().fold(Ok(()), |all, check| all.and(bench.run(check)))
+    let (mut bench, mut checked) = (Bench::new(card, seed, findings), Ok(()));
+    for check in checks {
+        checked = checked.and(bench.run(check));
+    }
+    checked
 }
 
 /// Checks the kernels that were built for heads of width `dim`.
@@ -121,6 +124,9 @@ pub fn general(card: &dyn Card, seed: u64, findings: &mut Vec<Finding>) -> Resul
 /// As [`run`].
 pub fn heads(card: &dyn Card, dim: usize, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
     let checks = [rotary::check, attention::decode, attention::prefill, gradient::attention];
-    let mut bench = Bench::new(card, seed ^ dim as u64, findings);
-    checks.into_iter().fold(Ok(()), |all, check| all.and(bench.run(|bench| check(bench, dim))))
+    let (mut bench, mut checked) = (Bench::new(card, seed ^ dim as u64, findings), Ok(()));
+    for check in checks {
+        checked = checked.and(bench.run(|bench| check(bench, dim)));
+    }
+    checked
 }
