@@ -10,12 +10,19 @@ use std::time::Duration;
 
 #[test]
 fn a_short_run_keeps_every_promise() {
-    let output = Command::new(env!("CARGO_BIN_EXE_chaos")).args(["--minutes", "0.25", "--seed", "7"]).output().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("server.log");
+    // An earlier run had a panic; that is not this one's.
+    std::fs::write(&log, "{\"message\":\"panic\"}\n").unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_chaos"));
+    let output = run.args(["--minutes", "0.25", "--seed", "7", "--log"]).arg(&log).output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
     // It is over before any life is old enough for its memory to be judged: the tests of the report do that.
     let verdict = "* verdict: **every promise was kept, but for memory, which could not be judged**\n";
     assert!(report.contains(verdict) && report.contains("* lost: 0\n"), "{report}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(report.contains(" 0 panics in the log") && text.lines().count() > 1, "{report}{text}");
     let terms = report.lines().find(|line| line.contains("times SIGTERM")).unwrap();
     assert!(!terms.starts_with("* 1 times"), "it was to be ended in the middle: {report}");
     let (looks, rest) = report.split("* ").find_map(|line| line.split_once(" looks at the memory, ")).unwrap();

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything a card is asked, in one go: `waymark bench gpu`, then its peer on the same shapes and loads, then the ratios,
 # and last the goals, judged by all of it. `--model PATH` of a SmolLM2 compares its text on card and processor.
+# The peer gets PEER_SECONDS, 240 where nothing is said: it does what it can in them, and the goals are judged all the same.
 # usage: gpu.sh WAYMARK OUT_DIR [arguments of `waymark bench gpu`...]     WAYMARK: a program built with --features cuda
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: gpu.sh WAYMARK OUT_DIR [arguments...]" >&2; exit 2; }
@@ -40,13 +41,17 @@ while [ $# -gt 0 ]; do
   case $1 in
     --shapes|--sequences|--prompt|--tokens|--prompts|--prompt-tokens|--rounds|--loops|--turns|--observed|--written|--search-ms)
       common+=("$1" "$2"); shift 2 ;;
+    --shapes=*|--sequences=*|--prompt=*|--tokens=*|--prompts=*|--prompt-tokens=*|--rounds=*|--loops=*|--turns=*|--observed=*|--written=*|--search-ms=*)
+      common+=("$1"); shift ;;
     *) shift ;;
   esac
 done
 if python3 -c 'import torch, transformers' 2>/dev/null; then
   ours=()
   [ -s "$out/gpu.json" ] && ours=(--ours "$out/gpu.json")
-  python3 "$here/gpu_peer.py" --json "$out/peer.json" "${ours[@]}" "${common[@]}" >"$out/peer.txt" || status=$?
+  seconds=${PEER_SECONDS:-240}
+  timeout -k 15 $((seconds + 15)) python3 "$here/gpu_peer.py" --json "$out/peer.json" --seconds "$seconds" \
+    "${ours[@]}" "${common[@]}" >"$out/peer.txt" || status=$?
   sed -n '/^ratio/,$p' "$out/peer.txt"
 else
   echo "no peer: python3 has no torch or transformers"

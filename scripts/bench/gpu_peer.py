@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """The peer of `waymark bench gpu`: continuous batching of `transformers` on the same shapes and loads.
 
-    python3 scripts/bench/gpu_peer.py --json peer.json [--ours gpu.json]
+    python3 scripts/bench/gpu_peer.py --json peer.json [--ours gpu.json] [--seconds 240]
 
-Needs PyTorch with CUDA and transformers 5.17 (checked against its public documentation, `generate_batch` and
-`ContinuousBatchingManager`). Weights are random, in bf16. Prints the fields of `waymark bench gpu --json` that it
-measures, and with --ours the ratio of each rate to it.
+Needs PyTorch with CUDA and transformers 5.17 or later (read against the source of 5.23). Weights are random, in bf16. Prints
+the fields of `waymark bench gpu --json` that it measures, and with --ours the ratio of each rate to it. What was measured is in
+the file of --json as soon as it is known.
 """
 
 import argparse
+import gc
 import heapq
+import inspect
 import json
+import os
 import random
+import signal
 import sys
 import time
 
@@ -51,6 +55,7 @@ def arguments():
     parser.add_argument("--written", type=int, default=64)
     parser.add_argument("--search-ms", type=float, default=20.0)
     parser.add_argument("--attention", default="sdpa", help="attn_implementation, such as sdpa or flash_attention_2")
+    parser.add_argument("--seconds", type=float, default=0.0, help="do less rather than take longer; 0 is no limit")
     parser.add_argument("--json", help="write the report here")
     parser.add_argument("--ours", help="the report of `waymark bench gpu --json`, to be compared with")
     return parser.parse_args()
@@ -80,116 +85,266 @@ def settings(tokens):
     return GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
 
 
-def batch(lm, inputs, tokens):
-    """Runs all prompts at once: when it began, when each had its first token, and when its last."""
-    begun = time.perf_counter()
-    out = lm.generate_batch(
-        inputs=inputs, generation_config=settings(tokens), record_timestamps=True, progress_bar=False,
-        persistent_manager=True, warmup=True,
-    )
-    short = [o.request_id for o in out.values() if len(o.generated_tokens) != tokens]
-    if len(out) != len(inputs) or short:
-        raise RuntimeError(f"{len(out)} of {len(inputs)} requests ended, too short: {short}")
-    stamps = [o.timestamps for o in out.values()]
-    # A manager that captures graphs at its first use does so before it takes requests.
-    begun = max(begun, min(o.created_time for o in out.values()))
-    return begun, max(s[0] for s in stamps), max(s[-1] for s in stamps)
+class Ledger:
+    """The report, and the file that has it after every number: whoever ends this early has what was measured."""
+
+    def __init__(self, report, path):
+        self.report, self.path = report, path
+
+    def add(self, part, row):
+        self.report[part].append(row)
+        self.save()
+
+    def note(self, text):
+        if text not in self.report["notes"]:
+            print(f"  {text}", file=sys.stderr)
+            self.add("notes", text)
+
+    def save(self):
+        if self.path:
+            part = f"{self.path}.part"
+            with open(part, "w") as file:
+                file.write(json.dumps(self.report, indent=2) + "\n")
+            os.replace(part, self.path)
 
 
-def rates(lm, shape, args):
-    rng = random.Random(1)
-    decode = []
-    for count in map(int, args.sequences.split(",")):
-        best = 0.0
-        for _ in range(args.rounds):
-            _, first, last = batch(lm, [prompt(rng, shape, args.prompt) for _ in range(count)], args.tokens)
-            best = max(best, count * (args.tokens - 1) / (last - first))
-        decode.append(dict(shape=shape, sequences=count, prompt=args.prompt, graphs=True, tokens_per_second=best))
-        print(f"  decode {count:4} sequences {best:10.1f} tokens/s", file=sys.stderr)
-    seconds = float("inf")
-    for _ in range(args.rounds):
-        begun, first, _ = batch(lm, [prompt(rng, shape, args.prompt_tokens) for _ in range(args.prompts)], 2)
-        seconds = min(seconds, first - begun)
-    rate = args.prompts * args.prompt_tokens / seconds
-    print(f"  prefill {rate:10.1f} tokens/s", file=sys.stderr)
-    prefill = dict(
-        shape=shape, sequences=args.prompts, prompt=args.prompt_tokens, graphs=True, tokens_per_second=rate
-    )
-    return decode, prefill
+class Peer:
+    """A model of one shape, the loads that it is measured under, and the time there is."""
 
+    def __init__(self, lm, shape, args, ledger, until):
+        self.lm, self.shape, self.args, self.ledger = lm, shape, args, ledger
+        self.until, self.half = until, (time.perf_counter() + until) / 2
+        self.graphs = False
 
-def agentic(lm, shape, args):
-    """Loops whose every turn is a new request with the whole text so far: the peer knows no parked sequences."""
-    rng = random.Random(2)
-    texts = [prompt(rng, shape, args.prompt) for _ in range(args.loops)]
-    turn, found, resumed, waiting = [0] * args.loops, [None] * args.loops, [], []
-    begun, done = time.perf_counter(), 0
-    with lm.continuous_batching_context_manager(
-        generation_config=settings(args.written), persistent_manager=True, warmup=True
-    ) as manager:
+    def tried(self, what, work):
+        """Does a part of the work. One that fails is told, and keeps no other from being measured."""
+        if time.perf_counter() > self.until:
+            return self.ledger.note(f"{self.shape}, {what}: left out, the time is over")
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001
+            self.ledger.note(f"{self.shape}, {what}: {type(error).__name__}: {error}")
+            # What failed may have left requests behind.
+            self.forget()
+
+    def forget(self):
+        try:
+            self.lm.destroy_cached_continuous_batching_manager()
+        except Exception as error:  # noqa: BLE001
+            self.ledger.note(f"{self.shape}, the end of its manager: {type(error).__name__}: {error}")
+        free()
+
+    def rounds(self):
+        """At least one, and more while half the time is left."""
+        for round in range(self.args.rounds):
+            if round == 0 or time.perf_counter() < self.half:
+                yield round
+
+    def accepted(self, call, **wanted):
+        """Those of the arguments that this version knows."""
+        known = inspect.signature(call).parameters
+        for name in wanted.keys() - known.keys():
+            self.ledger.note(f"this version has no {name} in {call.__name__}")
+        return {name: value for name, value in wanted.items() if name in known}
+
+    def pool(self):
+        """A manager is made once and kept: unless it is told, it is made for what is asked of it first, one sequence."""
+        try:
+            from transformers import ContinuousBatchingConfig
+        except ImportError:
+            return {}
+        args = self.args
+        longest = max(
+            args.prompt + args.tokens, args.prompt_tokens + 2,
+            args.prompt + args.turns * (args.written + args.observed),
+        )
+        blocks = longest // 256 + 2
+        wanted = self.accepted(
+            ContinuousBatchingConfig,
+            max_requests_per_batch=max(*counts(args), args.prompts, args.loops),
+            # As it would choose: an even number.
+            max_blocks_per_request=blocks + blocks % 2,
+        )
+        return dict(continuous_batching_config=ContinuousBatchingConfig(**wanted))
+
+    def manager(self, tokens):
+        call = self.lm.continuous_batching_context_manager
+        wanted = dict(generation_config=settings(tokens), persistent_manager=True, warmup=True, **self.pool())
+        return call(**self.accepted(call, **wanted))
+
+    def warm(self):
+        """Makes the manager, and tells how it runs."""
+        with self.manager(self.args.tokens) as manager:
+            config = getattr(manager, "continuous_batching_config", None)
+            graphs = getattr(config, "use_cuda_graph", None)
+            self.graphs = any(graphs) if isinstance(graphs, tuple) else bool(graphs)
+            names = ["use_cuda_graph", "use_async_batching", "max_batch_tokens", "max_requests_per_batch"]
+            told = [f"{name} {getattr(config, name, None)}" for name in names]
+            attention = getattr(self.lm.config, "_attn_implementation", None)
+            self.ledger.note(f"{self.shape}: attention {attention}, {', '.join(told)}")
+
+    def batch(self, inputs, tokens):
+        """Runs all prompts at once: when it began, and when each had each of its tokens."""
         begun = time.perf_counter()
+        call = self.lm.generate_batch
+        out = call(**self.accepted(
+            call, inputs=inputs, generation_config=settings(tokens), record_timestamps=True, progress_bar=False,
+            persistent_manager=True, warmup=True, **self.pool(),
+        ))
+        short = [o.request_id for o in out.values() if len(o.generated_tokens) != tokens]
+        if len(out) != len(inputs) or short:
+            raise RuntimeError(f"{len(out)} of {len(inputs)} requests ended, too short: {short}")
+        # A manager that captures graphs at its first use does so before it takes requests.
+        begun = max(begun, min(o.created_time for o in out.values()))
+        return begun, [o.timestamps for o in out.values()]
 
-        def submit(loop):
-            manager.add_request(
-                input_ids=texts[loop], request_id=f"{loop}-{turn[loop]}", max_new_tokens=args.written,
-                record_timestamps=True,
-            )
+    def rate(self, part, sequences, prompt, tokens, rate):
+        self.ledger.add(part, dict(
+            shape=self.shape, sequences=sequences, prompt=prompt, tokens=tokens, graphs=self.graphs,
+            tokens_per_second=rate,
+        ))
+        print(f"  {part} {sequences:4} sequences {rate:10.1f} tokens/s", file=sys.stderr)
 
-        for loop in range(args.loops):
-            submit(loop)
-        while done < args.loops:
-            while waiting and waiting[0][0] <= time.perf_counter():
-                _, loop = heapq.heappop(waiting)
-                found[loop] = time.perf_counter()
+    def decode(self, count):
+        rng, args, best = random.Random(count), self.args, 0.0
+        for _ in self.rounds():
+            _, stamps = self.batch([prompt(rng, self.shape, args.prompt) for _ in range(count)], args.tokens)
+            best = max(best, together(stamps))
+        self.rate("decode", count, args.prompt, args.tokens, best)
+
+    def prefill(self):
+        rng, args, seconds = random.Random(1 << 20), self.args, float("inf")
+        for _ in self.rounds():
+            inputs = [prompt(rng, self.shape, args.prompt_tokens) for _ in range(args.prompts)]
+            begun, stamps = self.batch(inputs, 2)
+            seconds = min(seconds, max(own[0] for own in stamps) - begun)
+        # It is over with the first token of each.
+        self.rate("prefill", args.prompts, args.prompt_tokens, 1, args.prompts * args.prompt_tokens / seconds)
+
+    def measure(self):
+        self.tried("the manager", self.warm)
+        for count in counts(self.args):
+            self.tried(f"decode of {count}", lambda: self.decode(count))
+        self.tried("prefill", self.prefill)
+        self.tried("agentic", self.agentic)
+        self.forget()
+
+    def agentic(self):
+        """Loops whose every turn is a new request with the whole text so far: the peer knows no parked sequences."""
+        rng, args, shape = random.Random(1 << 21), self.args, self.shape
+        texts = [prompt(rng, shape, args.prompt) for _ in range(args.loops)]
+        turn, found, resumed, waiting, done = [0] * args.loops, [None] * args.loops, [], [], 0
+        with self.manager(args.written) as manager:
+            begun = time.perf_counter()
+
+            def submit(loop):
+                manager.add_request(
+                    input_ids=texts[loop], request_id=f"{loop}-{turn[loop]}", max_new_tokens=args.written,
+                    record_timestamps=True,
+                )
+
+            for loop in range(args.loops):
                 submit(loop)
-            result = manager.get_result(timeout=0.001)
-            if result is None or not result.is_finished():
-                if not manager.is_running():
-                    raise RuntimeError("the manager ended")
-                continue
-            loop = int(result.request_id.split("-")[0])
-            if found[loop] is not None:
-                resumed.append((result.timestamps[0] - found[loop]) * 1e3)
-            texts[loop] = texts[loop] + list(result.generated_tokens)
-            turn[loop] += 1
-            if turn[loop] == args.turns:
-                done += 1
-                continue
-            texts[loop] = texts[loop] + prompt(rng, shape, args.observed)
-            heapq.heappush(waiting, (time.perf_counter() + args.search_ms * 1e-3, loop))
-    seconds = time.perf_counter() - begun
-    resumed.sort()
-    at = lambda share: resumed[min(len(resumed) - 1, int(share * len(resumed)))] if resumed else 0.0
-    return dict(
-        shape=shape, way="resubmitted", loops=args.loops, questions_per_second=args.loops / seconds,
-        resume_p50=at(0.5), resume_p95=at(0.95),
-    )
+            while done < args.loops:
+                while waiting and waiting[0][0] <= time.perf_counter():
+                    _, loop = heapq.heappop(waiting)
+                    found[loop] = time.perf_counter()
+                    submit(loop)
+                result = manager.get_result(timeout=0.001)
+                if result is None or not result.is_finished():
+                    if not manager.is_running():
+                        raise RuntimeError("the manager ended")
+                    continue
+                if len(result.generated_tokens) != args.written:
+                    raise RuntimeError(f"{result.request_id} ended early: {getattr(result, 'error', None)}")
+                loop = int(result.request_id.split("-")[0])
+                if found[loop] is not None:
+                    resumed.append((result.timestamps[0] - found[loop]) * 1e3)
+                texts[loop] = texts[loop] + list(result.generated_tokens)
+                turn[loop] += 1
+                if turn[loop] == args.turns:
+                    done += 1
+                    continue
+                texts[loop] = texts[loop] + prompt(rng, shape, args.observed)
+                heapq.heappush(waiting, (time.perf_counter() + args.search_ms * 1e-3, loop))
+            seconds = time.perf_counter() - begun
+        resumed.sort()
+        at = lambda share: resumed[min(len(resumed) - 1, int(share * len(resumed)))] if resumed else 0.0
+        self.ledger.add("agentic", dict(
+            shape=shape, way="resubmitted", **load(args), questions_per_second=args.loops / seconds,
+            resume_p50=at(0.5), resume_p95=at(0.95),
+        ))
+
+
+def load(args):
+    """What the agentic load is made of, as in src/cli/bench/gpu/report.rs."""
+    names = ["loops", "turns", "prompt", "written", "observed", "search_ms"]
+    return {name: getattr(args, name) for name in names}
+
+
+def counts(args):
+    return [int(count) for count in args.sequences.split(",")]
+
+
+def together(stamps):
+    """Tokens per second while all sequences decode: `together` of src/cli/bench/gpu/rates.rs."""
+    every = [at for own in stamps for at in own]
+    if not every:
+        return 0.0
+    begun = max(own[0] for own in stamps if own)
+    until = min(own[-1] for own in stamps if own)
+
+    def rate(until):
+        count = sum(begun < at <= until for at in every)
+        return count, count / max(until - begun, 1e-9)
+
+    count, value = rate(until)
+    return value if 2 * count >= len(every) else rate(max(every))[1]
+
+
+def free():
+    """Gives back what nobody holds: a manager and its model are a circle."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def compare(report, ours):
-    """Our rate over the peer's, line by line."""
+    """Our rate over the peer's, line by line, ours always with graphs."""
     print("ratio of waymark to transformers:")
     for part in ["decode", "prefill"]:
         for theirs in report[part]:
-            key = ("shape", "sequences", "prompt", "graphs")
-            own = [row for row in ours.get(part, []) if all(row[k] == theirs[k] for k in key)]
+            key = ("shape", "sequences", "prompt", "tokens")
+            rows = [row for row in ours.get(part, []) if row["graphs"]]
+            own = [row for row in rows if all(row.get(k) == theirs[k] for k in key)]
             if own:
                 ratio = own[0]["tokens_per_second"] / theirs["tokens_per_second"]
                 print(f"  {part:8} {theirs['shape']:>14} {theirs['sequences']:4} sequences {ratio:8.2f}")
     for theirs in report["agentic"]:
-        waits = f"agentic load on {theirs['shape']}: no index was given"
-        if not any(note.startswith(waits) for note in ours.get("notes", [])):
-            print(f"  agentic  {theirs['shape']:>14} not compared: ours searched an index, the peer waited")
-            continue
-        for own in ours.get("agentic", []):
-            if own["shape"] == theirs["shape"] and own["loops"] == theirs["loops"]:
-                ratio = own["questions_per_second"] / theirs["questions_per_second"]
-                print(f"  agentic  {theirs['shape']:>14} {own['way']:>21} {ratio:8.2f}")
+        key = ("shape", "loops", "turns", "prompt", "written", "observed", "search_ms")
+        same = [own for own in ours.get("agentic", []) if all(own.get(k) == theirs[k] for k in key)]
+        waited = [own for own in same if not own["searched"]]
+        if not waited:
+            print(f"  agentic  {theirs['shape']:>14} not compared: no load of ours that waited for the same")
+        for own in waited:
+            ratio = own["questions_per_second"] / theirs["questions_per_second"]
+            print(f"  agentic  {theirs['shape']:>14} {own['way']:>21} {ratio:8.2f}")
+
+
+def finish(report, args):
+    """Prints what there is."""
+    print(json.dumps(report, indent=2))
+    if args.ours:
+        with open(args.ours) as file:
+            compare(report, json.load(file))
+    sys.stdout.flush()
 
 
 def main():
-    args = arguments()
-    unknown = [shape for shape in args.shapes.split(",") if shape not in SHAPES]
+    begun, args = time.perf_counter(), arguments()
+    shapes = args.shapes.split(",")
+    unknown = [shape for shape in shapes if shape not in SHAPES]
     if unknown:
         sys.exit(f"unknown shapes {unknown}: use {', '.join(SHAPES)}")
     import torch
@@ -202,35 +357,29 @@ def main():
         version=f"transformers {transformers.__version__}, torch {torch.__version__}, {args.attention}",
         decode=[], prefill=[], agentic=[], notes=[],
     )
-    for shape in args.shapes.split(","):
-        print(shape, file=sys.stderr)
-        begun = time.perf_counter()
-        lm = model(shape, args.attention)
-        report["notes"].append(f"{shape}: made in {time.perf_counter() - begun:.1f} s")
-        # A part that fails is told, and the others are measured all the same.
-        for part, run in [("rates", rates), ("agentic", agentic)]:
+    ledger = Ledger(report, args.json)
+
+    def ended(number, _):
+        """What runs on the card may not let go: nobody waits for it."""
+        finish(report, args)
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, ended)
+    try:
+        for number, shape in enumerate(shapes):
+            print(shape, file=sys.stderr)
+            now = time.perf_counter()
+            until = begun + args.seconds * (number + 1) / len(shapes) if args.seconds else float("inf")
             try:
-                found = run(lm, shape, args)
+                lm = model(shape, args.attention)
+                ledger.note(f"{shape}: made in {time.perf_counter() - now:.1f} s")
+                Peer(lm, shape, args, ledger, until).measure()
             except Exception as error:  # noqa: BLE001
-                report["notes"].append(f"{shape}, {part}: {type(error).__name__}: {error}")
-                print(f"  {part} failed: {error}", file=sys.stderr)
-                continue
-            if part == "rates":
-                report["decode"].extend(found[0])
-                report["prefill"].append(found[1])
-            else:
-                report["agentic"].append(found)
-        lm.destroy_cached_continuous_batching_manager()
-        del lm
-        torch.cuda.empty_cache()
-        # After each shape: whoever ends this early has what was measured.
-        if args.json:
-            with open(args.json, "w") as file:
-                file.write(json.dumps(report, indent=2) + "\n")
-    print(json.dumps(report, indent=2))
-    if args.ours:
-        with open(args.ours) as file:
-            compare(report, json.load(file))
+                ledger.note(f"{shape}: {type(error).__name__}: {error}")
+            lm = None
+            free()
+    finally:
+        finish(report, args)
 
 
 if __name__ == "__main__":

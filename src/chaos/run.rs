@@ -24,6 +24,8 @@ const REST: Duration = Duration::from_secs(20);
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     let folder = Folder::new()?;
     let log = plan.log.clone().unwrap_or_else(|| folder.0.join("server.log"));
+    // What an earlier run wrote there is not of this one: its panics would count.
+    std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let (built, root) = (plan.clone(), folder.0.clone());
     let house = tokio::task::spawn_blocking(move || House::build(&built, root)).await??;
     let start = Arc::new(Start::new(&plan, &house, log.clone()));

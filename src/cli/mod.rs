@@ -121,3 +121,28 @@ impl Cli {
         result
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use waymark_models::catalog::Catalog;
+
+    use super::{Cli, CommandFactory};
+
+    /// What stands below the help of a command, and of all under it.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let own = command.get_after_help().map(ToString::to_string);
+        own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
+    #[test]
+    fn models_in_examples_are_paths_or_in_the_catalog() {
+        let (texts, catalog) = (examples(&Cli::command()), Catalog::bundled());
+        let models = texts.iter().flat_map(|text| text.split("--model ").skip(1));
+        let models: Vec<&str> = models.filter_map(|rest| rest.split_whitespace().next()).collect();
+        assert!(models.len() > 1, "{texts:?}");
+        for model in models {
+            let path = model.contains('/') || model.ends_with(".gguf");
+            assert!(path || catalog.get(model).is_some(), "{model} is no model of the catalog");
+        }
+    }
+}

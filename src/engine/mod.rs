@@ -73,3 +73,4 @@ pub(crate) use stop::{Label, Stop};
 pub use stop::{Matcher, StopSet};
 pub use token::{Finish, Origin, Step, Token};
 pub use turn::Turn;
+pub(crate) use worker::message;

@@ -79,7 +79,7 @@ fn meanwhile(core: &mut Core, commands: &Receiver<Command>) -> Option<Command> {
 }
 
 /// The text of a panic, where it has one.
-pub(super) fn message(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

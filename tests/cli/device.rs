@@ -51,6 +51,37 @@ fn the_loads_of_the_card_bench_run_on_the_mock() {
 }
 
 #[test]
+fn a_part_of_the_card_bench_that_fails_is_told_and_the_others_are_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("gpu.json");
+    // Prompts that are longer than the mock's context.
+    let sizes = "--sequences 1 --prompt 20 --tokens 8 --prompts 1 --prompt-tokens 40000 --rounds 1 --loops 2 --turns 2 \
+                 --observed 16 --written 8 --search-ms 1 --shapes tiny --mock";
+    let mut line = vec!["bench", "gpu", "--json", json.to_str().unwrap()];
+    line.extend(sizes.split_whitespace());
+    let run = waymark(&line);
+    assert!(!run.ok() && run.stderr.contains("FAILED: prefill, tiny: "), "{}", run.stderr);
+    assert!(run.stdout.contains("note: FAILED: prefill, tiny: "), "{}", run.stdout);
+    let report: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let count = |part: &str| report[part].as_array().map_or(0, Vec::len);
+    assert_eq!((count("decode"), count("prefill"), count("agentic")), (1, 0, 3), "{report}");
+}
+
+#[test]
+fn what_the_card_bench_cannot_read_or_write_is_told_before_anything_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [json, index, questions] = ["gpu.json", "index", "missing.jsonl"].map(&place);
+    let searched = ["--index", &index, "--questions", &questions];
+    let run = waymark(&[&["bench", "gpu", "--mock", "--json", &json][..], &searched].concat());
+    assert!(!run.ok() && run.stderr.contains("missing.jsonl") && run.stdout.is_empty(), "{}", run.stderr);
+    assert!(!dir.path().join("gpu.json").exists(), "nothing was measured");
+    let nowhere = place("none/gpu.json");
+    let run = waymark(&["bench", "gpu", "--mock", "--json", &nowhere]);
+    assert!(!run.ok() && run.stderr.contains("none/gpu.json") && run.stdout.is_empty(), "{}", run.stderr);
+}
+
+#[test]
 fn goals_are_judged_by_the_reports_of_earlier_runs() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &str| {

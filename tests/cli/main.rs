@@ -9,6 +9,7 @@ mod image;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;
+mod script;
 mod triples;
 
 use std::fs;

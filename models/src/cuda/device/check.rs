@@ -14,12 +14,13 @@ struct Bench<'a> {
 }
 
 impl Card {
-    /// Compares every kernel with its reference on fresh random inputs, for heads of the width this card was opened for.
+    /// Compares every kernel with its reference on fresh random inputs, for heads of the width this card was opened for. What
+    /// is found goes to `findings` at once.
     ///
     /// # Errors
-    /// [`CheckError`] when a launch or a copy failed; a wrong result is a [`Finding`] that does not hold.
-    pub fn check(&self, dim: usize, seed: u64) -> Result<Vec<Finding>, CheckError> {
-        check::run(&Bench { card: self, regions: RefCell::default() }, dim, seed)
+    /// The first [`CheckError`], when a launch or a copy failed; a wrong result is a [`Finding`] that does not hold.
+    pub fn check(&self, dim: usize, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
+        check::run(&Bench { card: self, regions: RefCell::default() }, dim, seed, findings)
     }
 }
 
@@ -43,6 +44,10 @@ impl check::Card for Bench<'_> {
         self.card.synchronize().map_err(|error| error.to_string())?;
         self.regions.borrow_mut().push(region);
         Ok(span.address())
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        self.card.synchronize().map_err(|error| error.to_string())
     }
 
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {

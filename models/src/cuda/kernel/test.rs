@@ -1,10 +1,13 @@
 //! The kernels in the emulator against their references.
 #![allow(clippy::unwrap_used)]
 
-use super::Kernel;
-use super::check::{self, Finding};
+use std::cell::Cell;
+use std::ffi::c_void;
+
+use super::check::{self, CheckError, Finding};
 use super::emulator::Emulator;
 use super::layout::HEAD_DIMS;
+use super::{Geometry, Kernel, KernelError, Launch};
 
 /// Orders of blocks and warps to try, each with inputs of its own.
 const SEEDS: [u64; 2] = [1, 0x5eed];
@@ -28,7 +31,9 @@ fn judge(findings: &[Finding]) {
 fn kernels_compute_what_they_must() {
     for seed in SEEDS {
         let Some(emulator) = Emulator::new(64, seed) else { return };
-        judge(&check::general(&emulator, seed).unwrap());
+        let mut findings = Vec::new();
+        check::general(&emulator, seed, &mut findings).unwrap();
+        judge(&findings);
     }
 }
 
@@ -36,8 +41,104 @@ fn kernels_compute_what_they_must() {
 fn kernels_for_heads_compute_what_they_must() {
     for (dim, seed) in HEAD_DIMS.into_iter().zip(SEEDS.into_iter().cycle()) {
         let Some(emulator) = Emulator::new(dim, seed) else { return };
-        judge(&check::heads(&emulator, dim, seed).unwrap());
+        let mut findings = Vec::new();
+        check::heads(&emulator, dim, seed, &mut findings).unwrap();
+        judge(&findings);
     }
+}
+
+/// What goes wrong on a card.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// A kernel, and everything after it.
+    Kernel,
+    /// A copy, and everything after it.
+    Copy,
+    /// Once a value is written behind a buffer.
+    Spill,
+}
+
+/// An emulator on which something goes wrong at the launch, or the download, with a number, counted from 1.
+struct Faulty<'a> {
+    card: &'a Emulator,
+    fault: Fault,
+    at: usize,
+    launches: Cell<usize>,
+    downloads: Cell<usize>,
+}
+
+impl Launch for Faulty<'_> {
+    unsafe fn launch(
+        &self,
+        kernel: Kernel,
+        geometry: Geometry,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), KernelError> {
+        self.launches.update(|count| count + 1);
+        // SAFETY: the caller's promise.
+        unsafe { self.card.launch(kernel, geometry, arguments) }
+    }
+}
+
+impl check::Card for Faulty<'_> {
+    fn upload(&self, bytes: &[u8]) -> Result<u64, String> {
+        self.card.upload(bytes)
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        let failed = self.fault == Fault::Kernel && self.launches.get() >= self.at;
+        if failed { Err("an illegal address".to_owned()) } else { self.card.wait() }
+    }
+
+    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
+        self.wait()?;
+        self.card.download(address, bytes)?;
+        self.downloads.update(|count| count + 1);
+        match self.fault {
+            Fault::Copy if self.downloads.get() >= self.at => return Err("an illegal address".to_owned()),
+            Fault::Spill if self.downloads.get() == self.at => *bytes.last_mut().unwrap() = 0,
+            _ => (),
+        }
+        Ok(())
+    }
+
+    fn release(&self) -> Result<(), String> {
+        self.card.release()
+    }
+}
+
+impl<'a> Faulty<'a> {
+    /// At the tenth: the third case of `silu_mul`, after three of `embed` and four of `rms_norm`.
+    fn new(card: &'a Emulator, fault: Fault) -> Self {
+        Self { card, fault, at: 10, launches: Cell::new(0), downloads: Cell::new(0) }
+    }
+}
+
+#[test]
+fn a_kernel_that_fails_is_named_and_what_was_found_before_is_kept() {
+    let Some(emulator) = Emulator::new(64, SEEDS[0]) else { return };
+    for fault in [Fault::Kernel, Fault::Copy] {
+        let mut findings = Vec::new();
+        let error = check::general(&Faulty::new(&emulator, fault), SEEDS[0], &mut findings).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("silu_mul: an illegal address"), "{said}");
+        assert_eq!(matches!(error, CheckError::Kernel(_)), fault == Fault::Kernel);
+        assert_eq!(findings.len(), 9, "{findings:#?}");
+        assert!(findings.iter().all(Finding::holds), "{findings:#?}");
+    }
+}
+
+#[test]
+fn what_is_written_behind_a_buffer_is_a_finding_like_others() {
+    let Some(emulator) = Emulator::new(64, SEEDS[0]) else { return };
+    let mut findings = Vec::new();
+    check::general(&Faulty::new(&emulator, Fault::Spill), SEEDS[0], &mut findings).unwrap();
+    let wrong: Vec<_> = findings.iter().filter(|finding| !finding.holds()).collect();
+    assert!(
+        matches!(wrong[..], [spill] if spill.kernel == Kernel::SiluMul && spill.case.contains("behind")),
+        "{wrong:?}"
+    );
+    assert_eq!(findings.last().unwrap().kernel, Kernel::SiluMulBackward, "all the others were checked");
 }
 
 #[cfg(feature = "cuda")]
@@ -47,7 +148,11 @@ fn kernels_on_a_card_compute_what_they_must() {
 
     for (dim, seed) in HEAD_DIMS.into_iter().zip(SEEDS.into_iter().cycle()) {
         match Card::open(0, dim) {
-            Ok(card) => judge(&card.check(dim, seed).unwrap()),
+            Ok(card) => {
+                let mut findings = Vec::new();
+                card.check(dim, seed, &mut findings).unwrap();
+                judge(&findings);
+            }
             Err(CudaError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),
             Err(error) => panic!("{error}"),
         }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use futures::future::join_all;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 use waymark_models::sampler::SamplingParams;
 
 use super::report::Load;
@@ -42,8 +44,9 @@ impl Way {
     }
 }
 
-/// What a loop does.
-#[derive(Debug, Clone, Copy)]
+/// What the loops do. A report that does not say it has zeros, and is compared with none that does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Script {
     pub(super) loops: usize,
     pub(super) turns: usize,
@@ -62,6 +65,16 @@ pub(super) enum Source {
     Index(Arc<dyn Search>, Mode, Arc<Vec<String>>),
     /// Nothing: a wait that takes as long.
     Wait(Duration),
+}
+
+impl Source {
+    /// How long every search waits.
+    fn wait(&self) -> Duration {
+        match self {
+            Self::Index(..) => Duration::ZERO,
+            Self::Wait(time) => *time,
+        }
+    }
 }
 
 impl Script {
@@ -100,8 +113,9 @@ impl Script {
             })
             .collect();
         let mut resumed = Vec::new();
-        for one in running {
-            resumed.extend(one.await??);
+        // All have ended before the first failure is told: what is measured next has the engine to itself.
+        for one in join_all(running).await {
+            resumed.extend(one??);
         }
         let seconds = begun.elapsed().as_secs_f64();
         let after = read();
@@ -114,8 +128,9 @@ impl Script {
         Ok(Load {
             shape: shape.name.clone(),
             way: way.name().to_owned(),
-            loops: self.loops,
+            script: self,
             searched: matches!(source, Source::Index(..)),
+            search_ms: source.wait().as_millis() as f64,
             questions_per_second: self.loops as f64 / seconds,
             resume_p50: quantile(&mut resumed, 0.5),
             resume_p95: quantile(&mut resumed, 0.95),

@@ -18,6 +18,7 @@ use super::compare::crowd::alone;
 use super::compare::prompts;
 use super::compare::recording::{Bounds, graphs};
 use super::compare::text::{Side, follow};
+use super::ledger::guarded;
 use super::report::{Agreement, GREEDY, Kernels, Learning, Ready};
 use super::shape::{Best, Shape};
 use super::{folder, learn};
@@ -35,24 +36,23 @@ const DECODED: usize = 4;
 /// What the mean difference of log-probabilities may be between `bf16` and `f32`: rounding gives a few thousandths.
 const HALF: f64 = 0.05;
 
-/// Compares every kernel with its reference, for every width of heads.
-pub(super) fn kernels(ordinal: usize, seed: u64) -> anyhow::Result<Kernels> {
-    let mut kernels = Kernels { compared: 0, worst: 0.0, wrong: Vec::new() };
-    for dim in HEAD_DIMS {
-        for finding in Card::open(ordinal, dim)?.check(dim, seed)? {
-            kernels.compared += 1;
-            if finding.holds() {
-                kernels.worst = kernels.worst.max(finding.error / finding.bound);
-            } else {
-                let (kernel, case) = (finding.kernel.name(), &finding.case);
-                kernels.wrong.push(format!(
-                    "{kernel}, {case}, heads of {dim}: {:.3e}, bound {:.0e}",
-                    finding.error, finding.bound
-                ));
-            }
+/// Compares every kernel with its reference, for heads of width `dim`. What was compared before one fails is in `kernels`.
+pub(super) fn kernels(ordinal: usize, dim: usize, seed: u64, kernels: &mut Kernels) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    let checked = guarded(|| {
+        Card::open(ordinal, dim)?.check(dim, seed, &mut found)?;
+        Ok(())
+    });
+    for finding in found {
+        kernels.compared += 1;
+        if finding.holds() {
+            kernels.worst = kernels.worst.max(finding.error / finding.bound);
+        } else {
+            let (kernel, case, error, bound) = (finding.kernel.name(), &finding.case, finding.error, finding.bound);
+            kernels.wrong.push(format!("{kernel}, {case}, heads of {dim}: {error:.3e}, bound {bound:.0e}"));
         }
     }
-    Ok(kernels)
+    checked
 }
 
 /// The best the card can do, and what it is.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::agentic::Way;
-use super::report::{GREEDY, Loops, Peer, Rate, Report};
+use super::report::{GREEDY, Load, Loops, Peer, Rate, Report};
 
 /// Shapes that steps are held to the card's ceilings in.
 const LARGE: [&str; 2] = ["qwen2.5-3b", SEVEN];
@@ -172,11 +172,10 @@ fn beside(report: &Report) -> [Goal; 3] {
     })
 }
 
-/// Rates over the peer's at the same shape, sequences and prompt.
+/// Rates over the peer's at the same shape, sequences, prompt and tokens: ours by graphs, the peer's as it does it.
 fn ratios(own: &[Rate], peers: &[Rate]) -> Vec<(String, f64)> {
-    let same = |a: &Rate, b: &Rate| {
-        a.shape == b.shape && a.sequences == b.sequences && a.prompt == b.prompt && a.graphs == b.graphs
-    };
+    let load = |rate: &Rate| (rate.shape.clone(), rate.sequences, rate.prompt, rate.tokens);
+    let same = |own: &Rate, peer: &Rate| own.graphs && load(own) == load(peer);
     let of = |peer: &Rate| {
         let own = own.iter().find(|own| same(own, peer))?;
         let at = format!("{}, {} sequences", peer.shape, peer.sequences);
@@ -185,11 +184,13 @@ fn ratios(own: &[Rate], peers: &[Rate]) -> Vec<(String, f64)> {
     peers.iter().filter_map(of).collect()
 }
 
-/// Parked loops over the peer's, which submits every turn anew, where ours waited for its searches as the peer did.
+/// Parked loops over the peer's, which submits every turn anew, where ours did the same and waited for its searches as long.
 fn loops(report: &Report, peer: &Peer) -> Vec<(String, f64)> {
     let waited = || report.agentic.iter().filter(|load| load.way == Way::Parked.name() && !load.searched);
     let of = |peer: &Loops| {
-        let own = waited().find(|own| own.shape == peer.shape && own.loops == peer.loops)?;
+        let same =
+            |own: &&Load| own.shape == peer.shape && own.script == peer.script && own.search_ms == peer.search_ms;
+        let own = waited().find(same)?;
         ratio(peer.shape.clone(), own.questions_per_second, peer.questions_per_second)
     };
     peer.agentic.iter().filter_map(of).collect()

@@ -12,6 +12,7 @@ mod goal;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is compared"))]
 mod learn;
+mod ledger;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card is profiled"))]
 mod profile;
 mod rates;
@@ -24,9 +25,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
 use crate::config::{Device, StepArgs};
+use ledger::Ledger;
 use report::Report;
 use shape::Shape;
 
@@ -44,7 +46,7 @@ use shape::Shape;
 #[command(after_help = "\
 Examples:
   waymark bench gpu --json gpu.json
-  waymark bench gpu --parts check --model smollm2-135m
+  waymark bench gpu --parts check --model smollm2-135m-instruct
   waymark bench gpu --shapes qwen2.5-7b --parts decode,prefill
   waymark bench gpu --shapes qwen2.5-7b --parts profile --sequences 1,64
   waymark bench gpu --judge check.json,gpu.json --peer peer.json
@@ -184,27 +186,26 @@ impl Args {
         );
         ensure!(!self.sequences.contains(&0) && !self.sequences.is_empty(), "--sequences: at least 1 each");
         let peer = self.peer.as_deref().map(report::read).transpose()?;
-        let mut report = Report { version: env!("CARGO_PKG_VERSION").to_owned(), peer, ..Report::default() };
-        let outcome = if self.judge.is_empty() { self.measure(&mut report).await } else { self.kept(&mut report) };
-        report.goals = goal::goals(&report);
-        // What was found before something failed is worth having.
-        report.print(&mut io::stdout().lock())?;
-        self.save(&report)?;
+        let source = if self.judge.is_empty() { self.source()? } else { None };
+        let report = Report { version: env!("CARGO_PKG_VERSION").to_owned(), peer, ..Report::default() };
+        let mut ledger = Ledger::new(report, self.json.clone())?;
+        let outcome = match self.judge.is_empty() {
+            true => self.measure(source.as_ref(), &mut ledger).await,
+            false => self.kept(&mut ledger.report),
+        };
+        ledger.report.goals = goal::goals(&ledger.report);
+        // What was found before something failed is worth having, also where nobody reads what is printed.
+        let saved = ledger.save();
+        ledger.report.print(&mut io::stdout().lock())?;
+        saved?;
         outcome?;
-        ensure!(report.holds(), "something is computed wrong: see above");
+        ensure!(ledger.report.holds(), "something is computed wrong: see above");
         Ok(())
     }
 
     /// Reads what earlier runs found.
     fn kept(&self, report: &mut Report) -> anyhow::Result<()> {
         self.judge.iter().try_for_each(|path| report.join(report::read(path)?))
-    }
-
-    /// Writes what is known so far: a card may be taken back, or the program ended, before the last part is done.
-    fn save(&self, report: &Report) -> anyhow::Result<()> {
-        let Some(path) = &self.json else { return Ok(()) };
-        let text = serde_json::to_string_pretty(report)?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn wants(&self, part: Part) -> bool {

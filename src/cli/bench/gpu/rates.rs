@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context;
+use futures::future::join_all;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use waymark_models::sampler::SamplingParams;
@@ -24,27 +25,23 @@ pub(super) struct Setting {
     pub(super) graphs: bool,
 }
 
-/// Decode rates at each number of sequences, while all of them decode; those found before one fails are in `rates`.
+/// The decode rate of `sequences`, while all of them decode.
 pub(super) async fn decode(
     engine: &Engine,
     shape: &Shape,
-    sequences: &[usize],
+    sequences: usize,
     setting: Setting,
     best: Option<Best>,
-    rates: &mut Vec<Rate>,
-) -> anyhow::Result<()> {
-    for &count in sequences {
-        let (mut rate, gaps) = (0.0_f64, Gaps::of(engine));
-        for round in 0..setting.rounds {
-            let (_, tokens) = run(engine, shape, count, setting, round as u64).await?;
-            rate = rate.max(together(&tokens));
-        }
-        // On average half of what is decoded is there already.
-        let context = setting.prompt + setting.tokens / 2;
-        let floor = best.map(|best| shape.decode_floor(count, context, best) * rate / count as f64);
-        rates.push(Rate { gap: gaps.mean(engine), ..line(shape, count, setting, rate, floor) });
+) -> anyhow::Result<Rate> {
+    let (mut rate, gaps) = (0.0_f64, Gaps::of(engine));
+    for round in 0..setting.rounds {
+        let (_, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
+        rate = rate.max(together(&tokens));
     }
-    Ok(())
+    // On average half of what is decoded is there already.
+    let context = setting.prompt + setting.tokens / 2;
+    let floor = best.map(|best| shape.decode_floor(sequences, context, best) * rate / sequences as f64);
+    Ok(Rate { gap: gaps.mean(engine), ..line(shape, sequences, setting, rate, floor) })
 }
 
 /// The prefill rate of `sequences` prompts: from the first request to the moment all have their first token.
@@ -55,9 +52,9 @@ pub(super) async fn prefill(
     setting: Setting,
     best: Option<Best>,
 ) -> anyhow::Result<Rate> {
+    let setting = Setting { tokens: 1, ..setting };
     let (mut seconds, gaps) = (f64::INFINITY, Gaps::of(engine));
     for round in 0..setting.rounds {
-        let setting = Setting { tokens: 1, ..setting };
         let (start, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
         let end = tokens.iter().flatten().max().context("no token came")?;
         seconds = seconds.min((*end - start).as_secs_f64());
@@ -84,8 +81,8 @@ impl Gaps {
 }
 
 fn line(shape: &Shape, sequences: usize, setting: Setting, rate: f64, of_floor: Option<f64>) -> Rate {
-    let Setting { prompt, graphs, .. } = setting;
-    Rate { shape: shape.name.clone(), sequences, prompt, graphs, tokens_per_second: rate, of_floor, gap: None }
+    let Setting { prompt, tokens, graphs, .. } = setting;
+    Rate { shape: shape.name.clone(), sequences, prompt, tokens, graphs, tokens_per_second: rate, of_floor, gap: None }
 }
 
 /// Tokens per second while all sequences decode: from the moment the last has its first token to the moment the first has
@@ -128,8 +125,9 @@ async fn run(
     let start = Instant::now();
     let running: Vec<_> = sessions.into_iter().map(|session| tokio::spawn(times(session, setting.tokens))).collect();
     let mut tokens = Vec::new();
-    for sequence in running {
-        tokens.push(sequence.await??);
+    // All have ended before the first failure is told: what is measured next has the engine to itself.
+    for sequence in join_all(running).await {
+        tokens.push(sequence??);
     }
     Ok((start, tokens))
 }

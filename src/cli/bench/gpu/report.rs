@@ -8,6 +8,7 @@ use anyhow::{Context, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::agentic::Script;
 use super::goal::Goal;
 use super::profile::Profile;
 use super::shape::Best;
@@ -52,7 +53,7 @@ pub(super) struct Report {
 }
 
 /// The kernels against their references.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Kernels {
     pub(super) compared: usize,
     /// The largest error as a share of its bound.
@@ -121,6 +122,9 @@ pub(super) struct Rate {
     pub(super) sequences: usize,
     /// Prompt tokens per sequence.
     pub(super) prompt: usize,
+    /// Tokens decoded per sequence; of prefill 1, with which it ends.
+    #[serde(default)]
+    pub(super) tokens: usize,
     pub(super) graphs: bool,
     /// Over all sequences.
     pub(super) tokens_per_second: f64,
@@ -137,9 +141,13 @@ pub(super) struct Rate {
 pub(super) struct Load {
     pub(super) shape: String,
     pub(super) way: String,
-    pub(super) loops: usize,
+    #[serde(flatten)]
+    pub(super) script: Script,
     /// Whether an index was searched; otherwise each search was a wait.
     pub(super) searched: bool,
+    /// Milliseconds of that wait.
+    #[serde(default)]
+    pub(super) search_ms: f64,
     pub(super) questions_per_second: f64,
     /// Milliseconds from the end of a search to the first token after it.
     pub(super) resume_p50: f64,
@@ -166,7 +174,11 @@ pub(super) struct Peer {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Loops {
     pub(super) shape: String,
-    pub(super) loops: usize,
+    #[serde(flatten)]
+    pub(super) script: Script,
+    /// Milliseconds that each search takes.
+    #[serde(default)]
+    pub(super) search_ms: f64,
     pub(super) questions_per_second: f64,
 }
 
@@ -289,9 +301,9 @@ impl Report {
         write!(out, "{:42}", "agentic load")?;
         head.iter().try_for_each(|name| write!(out, " {name:>11}"))?;
         for load in &self.agentic {
-            let Load { shape, way, loops, questions_per_second: rate, resume_p50, resume_p95, .. } = load;
+            let Load { shape, way, script, questions_per_second: rate, resume_p50, resume_p95, .. } = load;
             let Load { computed, cached, recomputed, .. } = load;
-            let what = format!("{shape}, {loops} loops, {way}");
+            let what = format!("{shape}, {} loops, {way}", script.loops);
             write!(out, "\n{what:42} {rate:>11.2} {resume_p50:>11.1} {resume_p95:>11.1}")?;
             write!(out, " {computed:>11} {cached:>11} {recomputed:>11}")?;
         }

@@ -1,22 +1,19 @@
 //! The parts of the bench, one after the other.
 
+#[cfg(feature = "cuda")]
+mod card;
+
 use std::sync::Arc;
 
 use anyhow::Context;
 use waymark_models::BLOCK;
 use waymark_models::decoder::Decoder;
-#[cfg(feature = "cuda")]
-use waymark_models::decoder::DecoderConfig;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
-#[cfg(feature = "cuda")]
-use waymark_models::weights::{Weights, write_random};
 
 use super::agentic::{Script, Source, Way};
+use super::ledger::{Ledger, awaited};
 use super::rates::{self, Setting};
-#[cfg(feature = "cuda")]
-use super::report::Agreement;
-use super::report::Report;
 use super::shape::{Best, Shape};
 use super::{Args, Part};
 use crate::agent::{Search, SearchLimits, Searcher};
@@ -26,65 +23,77 @@ use crate::config::{Device, cores};
 use crate::engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget, MockBackend};
 
 impl Args {
-    /// Does what was asked for, and fills the report.
-    pub(super) async fn measure(&self, report: &mut Report) -> anyhow::Result<()> {
+    /// Does what was asked for, and fills the report. Loops search `source`; without it there are none.
+    pub(super) async fn measure(&self, source: Option<&Source>, ledger: &mut Ledger) -> anyhow::Result<()> {
         match self.device {
             _ if self.mock => {
-                report.device = "mock".to_owned();
+                ledger.report.device = "mock".to_owned();
                 let shape = self.shapes.first().context("--shapes: give at least one")?.clone();
                 let backend = MockBackend::random(1, shape.config.vocab).with_blocks(self.blocks());
-                self.loads(Box::new(backend), &shape, report).await
+                self.loads(Box::new(backend), &shape, source, ledger).await?;
             }
             Device::Cpu => {
-                report.device = "cpu".to_owned();
+                ledger.report.device = "cpu".to_owned();
                 let (backend, shape) = self.processor()?;
-                self.loads(backend, &shape, report).await
+                self.loads(backend, &shape, source, ledger).await?;
             }
-            Device::Auto => self.card(0, report).await,
-            Device::Cuda(ordinal) => self.card(ordinal, report).await,
+            Device::Auto => self.card(0, source, ledger).await?,
+            Device::Cuda(ordinal) => self.card(ordinal, source, ledger).await?,
         }
+        ledger.end()
     }
 
     /// Everything that runs on any backend.
-    async fn loads(&self, backend: Box<dyn Backend>, shape: &Shape, report: &mut Report) -> anyhow::Result<()> {
-        report.notes.push("no card: rates and loads alone, kernels, ceilings and profiles are a card's".to_owned());
+    async fn loads(
+        &self,
+        backend: Box<dyn Backend>,
+        shape: &Shape,
+        source: Option<&Source>,
+        ledger: &mut Ledger,
+    ) -> anyhow::Result<()> {
+        let note = "no card: rates and loads alone, kernels, ceilings and profiles are a card's";
+        ledger.report.notes.push(note.to_owned());
         let engine = self.engine(backend)?;
-        self.rates(&engine, shape, None, true, report).await?;
-        self.agentic(&engine, shape, report).await?;
+        self.parts(&engine, shape, None, true, source, ledger).await;
         engine.shutdown().await;
         Ok(())
     }
 
-    /// Decode and prefill rates.
-    async fn rates(
+    /// Decode and prefill rates and the agentic load, each for itself: what fails keeps nothing else from being measured.
+    async fn parts(
         &self,
         engine: &Engine,
         shape: &Shape,
         best: Option<Best>,
         graphs: bool,
-        report: &mut Report,
-    ) -> anyhow::Result<()> {
+        source: Option<&Source>,
+        ledger: &mut Ledger,
+    ) {
+        let (name, launched) = (&shape.name, if graphs { "" } else { ", without graphs" });
         let setting = Setting { prompt: self.prompt, tokens: self.tokens, rounds: self.rounds, graphs };
-        if self.wants(Part::Decode) {
-            rates::decode(engine, shape, &self.sequences, setting, best, &mut report.decode).await?;
+        let counts: &[usize] = if self.wants(Part::Decode) { &self.sequences } else { &[] };
+        for &count in counts {
+            let rate = awaited(rates::decode(engine, shape, count, setting, best)).await;
+            let kept = rate.map(|rate| ledger.report.decode.push(rate));
+            ledger.keep(&format!("decode, {name}, {count} sequences{launched}"), kept);
         }
         if self.wants(Part::Prefill) && graphs {
             let setting = Setting { prompt: self.prompt_tokens, ..setting };
-            report.prefill.push(rates::prefill(engine, shape, self.prompts, setting, best).await?);
+            let rate = awaited(rates::prefill(engine, shape, self.prompts, setting, best)).await;
+            let kept = rate.map(|rate| ledger.report.prefill.push(rate));
+            ledger.keep(&format!("prefill, {name}"), kept);
         }
-        Ok(())
+        if let (Some(source), true) = (source, graphs) {
+            self.agentic(engine, shape, source, ledger).await;
+        }
     }
 
     /// The agentic load in all its ways.
-    async fn agentic(&self, engine: &Engine, shape: &Shape, report: &mut Report) -> anyhow::Result<()> {
-        if !self.wants(Part::Agentic) {
-            return Ok(());
-        }
-        let source = self.source()?;
+    async fn agentic(&self, engine: &Engine, shape: &Shape, source: &Source, ledger: &mut Ledger) {
+        let name = &shape.name;
         if let Source::Wait(time) = source {
-            let note =
-                format!("agentic load on {}: no index was given, every search is a wait of {time:?}", shape.name);
-            report.notes.push(note);
+            let note = format!("agentic load on {name}: no index was given, every search is a wait of {time:?}");
+            ledger.report.notes.push(note);
         }
         let script = Script {
             loops: self.loops,
@@ -94,18 +103,24 @@ impl Args {
             observed: self.observed,
         };
         // Once before, so that no way pays for what the first steps of a size cost.
-        script.run(engine, shape, &source, Way::Parked, 0).await?;
+        let first = awaited(script.run(engine, shape, source, Way::Parked, 0)).await;
+        ledger.keep(&format!("agentic load, {name}, before it counts"), first.map(drop));
         for (round, way) in (1..).zip(Way::ALL) {
-            report.agentic.push(script.run(engine, shape, &source, way, round).await?);
+            let load = awaited(script.run(engine, shape, source, way, round)).await;
+            let kept = load.map(|load| ledger.report.agentic.push(load));
+            ledger.keep(&format!("agentic load, {name}, {}", way.name()), kept);
         }
-        Ok(())
     }
 
-    /// What the loops search.
-    fn source(&self) -> anyhow::Result<Source> {
+    /// What the loops search, where there are to be any: opened before anything is measured, once for all shapes.
+    pub(super) fn source(&self) -> anyhow::Result<Option<Source>> {
+        if !self.wants(Part::Agentic) {
+            return Ok(None);
+        }
         let (Some(index), Some(questions)) = (&self.index, &self.questions) else {
-            return Ok(Source::Wait(self.search_time()));
+            return Ok(Some(Source::Wait(self.search_time())));
         };
+        let questions = Arc::new(Questions::texts(questions)?);
         let embedder = assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(self.threads())))?;
         let options = waymark_index::OpenOptions { concurrency: self.threads(), ..Default::default() };
         let index = waymark_index::Index::open_with(index, Arc::new(embedder), &options)?;
@@ -116,7 +131,7 @@ impl Args {
             timeout: std::time::Duration::from_secs(10),
         };
         let searcher: Arc<dyn Search> = Arc::new(Searcher::new(index, limits)?);
-        Ok(Source::Index(searcher, mode, Arc::new(Questions::texts(questions)?)))
+        Ok(Some(Source::Index(searcher, mode, questions)))
     }
 
     fn engine(&self, backend: Box<dyn Backend>) -> anyhow::Result<Engine> {
@@ -176,180 +191,47 @@ impl Args {
 #[cfg(not(feature = "cuda"))]
 impl Args {
     #[allow(clippy::unused_async, reason = "with a card it measures")]
-    async fn card(&self, _: usize, _: &mut Report) -> anyhow::Result<()> {
+    async fn card(&self, _: usize, _: Option<&Source>, _: &mut Ledger) -> anyhow::Result<()> {
         anyhow::bail!(
             "this program was built without CUDA: build it with --features cuda, or try --device cpu or --mock"
         )
     }
 }
 
-/// What is compared where no model is named.
-#[cfg(feature = "cuda")]
-const SMALL: &str = "a tiny decoder with random weights";
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
 
-#[cfg(feature = "cuda")]
-impl Args {
-    /// Everything, on card `ordinal`.
-    async fn card(&self, ordinal: usize, report: &mut Report) -> anyhow::Result<()> {
-        use super::card;
-        let team = Arc::new(Team::new(self.threads()));
-        let (best, device) = card::best(ordinal)?;
-        report.device = device;
-        report.best = self.wants(Part::Ceilings).then_some(best);
-        // What fails does not keep the rest from being measured: a card may be there for minutes only.
-        let mut failures = Failures::default();
-        if self.wants(Part::Check) {
-            report.kernels = failures.keep("kernels", card::kernels(ordinal, 1));
-            failures.keep("report", self.save(report));
-            let agreement = self.agreement(ordinal, &team, report);
-            failures.keep("agreement", agreement);
-            failures.keep("report", self.save(report));
-            let crowds = self.crowds(ordinal, &team, report);
-            failures.keep("batches", crowds);
-            failures.keep("report", self.save(report));
-            let learnt = self.learning(ordinal, &team, report);
-            failures.keep("learning", learnt);
-        }
-        let loads = [Part::Decode, Part::Prefill, Part::Agentic].into_iter().any(|part| self.wants(part));
-        for shape in &self.shapes {
-            for graphs in [true, false] {
-                if loads && (graphs || self.wants(Part::Decode)) {
-                    let measured = self.shape(ordinal, shape, graphs, best, &team, report).await;
-                    failures.keep(&shape.name, measured);
-                    failures.keep("report", self.save(report));
-                }
-            }
-            if self.wants(Part::Profile) {
-                let profiled = self.profile(ordinal, shape, best, report);
-                failures.keep(&format!("profile of {}", shape.name), profiled);
-                failures.keep("report", self.save(report));
-            }
-        }
-        failures.end(report)
+    use super::super::report::Report;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
     }
 
-    /// Rates and loads in one shape.
-    async fn shape(
-        &self,
-        ordinal: usize,
-        shape: &Shape,
-        graphs: bool,
-        best: Best,
-        team: &Arc<Team>,
-        report: &mut Report,
-    ) -> anyhow::Result<()> {
-        let (limits, limit) = (self.limits(shape), self.patience.limit());
-        let (backend, ready) = super::card::backend(ordinal, shape, limits, graphs, limit, Arc::clone(team))?;
-        let engine = self.engine(Box::new(backend))?;
-        if graphs {
-            report.ready.push(ready);
-        }
-        let measured = self.loads_of(&engine, shape, graphs, best, report).await;
-        let refused = engine.counters().graph_refusals_total.get();
-        if refused > 0 {
-            report.notes.push(format!("{}: {refused} sizes of decode steps could not be recorded", shape.name));
-        }
-        engine.shutdown().await;
-        measured
-    }
-
-    async fn loads_of(
-        &self,
-        engine: &Engine,
-        shape: &Shape,
-        graphs: bool,
-        best: Best,
-        report: &mut Report,
-    ) -> anyhow::Result<()> {
-        self.rates(engine, shape, Some(best), graphs, report).await?;
-        if graphs { self.agentic(engine, shape, report).await } else { Ok(()) }
-    }
-
-    /// Where the time of some steps in one shape goes.
-    fn profile(&self, ordinal: usize, shape: &Shape, best: Best, report: &mut Report) -> anyhow::Result<()> {
-        use super::profile::{Profile, steps};
-        // The same limits, since decoding attention is split by them; and the context that decode rates are of.
-        let (limits, context) = (self.limits(shape), self.prompt + self.tokens / 2);
-        let steps = steps(&self.sequences, context, (self.prompts, self.prompt_tokens), limits);
-        let mut profiler = super::card::profiler(ordinal, shape, limits, &steps, self.patience.limit())?;
-        for step in steps {
-            let found = profiler.profile(step, self.rounds)?;
-            report.profiles.push(Profile::new(shape, step, &found, best));
-        }
-        Ok(())
-    }
-
-    /// The most that steps in a shape may be.
-    fn limits(&self, shape: &Shape) -> waymark_models::cuda::plan::Limits {
-        waymark_models::cuda::plan::Limits {
-            rows: self.rows(),
-            tokens: self.step_tokens(),
-            context: self.longest().min(shape.config.context),
-        }
-    }
-
-    /// The card against the processor over the named model, or over a small decoder with random weights.
-    fn agreement(&self, ordinal: usize, team: &Arc<Team>, report: &mut Report) -> anyhow::Result<()> {
-        let (over, weights) = match &self.model {
-            Some(name) => {
-                let (checkpoint, _) = assembly::checkpoint(name, self.cache.clone())?;
-                (checkpoint.name, checkpoint.weights)
-            }
-            None => (SMALL.to_owned(), Self::tiny(false)?),
-        };
-        let mut found = Vec::new();
-        let compared = super::card::agreement(ordinal, &weights, self.patience.limit(), team, &mut found);
-        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: over.clone(), ..agreement }));
-        compared
-    }
-
-    /// Batches of many rows over a small decoder with random weights.
-    fn crowds(&self, ordinal: usize, team: &Arc<Team>, report: &mut Report) -> anyhow::Result<()> {
-        let mut found = Vec::new();
-        let compared = super::card::crowds(ordinal, &Self::tiny(false)?, self.patience.limit(), team, &mut found);
-        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: SMALL.to_owned(), ..agreement }));
-        compared
-    }
-
-    /// A step of learning over a small decoder with random weights, and over the named model.
-    fn learning(&self, ordinal: usize, team: &Arc<Team>, report: &mut Report) -> anyhow::Result<()> {
-        let mut over = vec![("a tiny decoder".to_owned(), Self::tiny(true)?)];
-        if let Some(name) = &self.model {
-            over.push((name.clone(), assembly::checkpoint(name, self.cache.clone())?.0.weights));
-        }
-        for (name, weights) in over {
-            report.learning.push(super::card::learning(ordinal, &name, &weights, Arc::clone(team))?);
-        }
-        Ok(())
-    }
-
-    /// A small checkpoint with random weights. Where its head is its embedding, the likeliest token is nearly always the one
-    /// before, and all but certain: that says little about the rest.
-    fn tiny(tied: bool) -> anyhow::Result<Weights> {
-        let shape: Shape = "tiny".parse().map_err(anyhow::Error::msg)?;
-        let config = DecoderConfig { tied_embeddings: tied, ..shape.config };
-        super::folder::with(|dir| {
-            write_random(dir, &config, 1)?;
-            Ok(Weights::open(dir)?)
-        })
-    }
-}
-
-/// What failed, part by part.
-#[cfg(feature = "cuda")]
-#[derive(Default)]
-struct Failures(Vec<String>);
-
-#[cfg(feature = "cuda")]
-impl Failures {
-    /// What a part came to, if it came to anything.
-    fn keep<T>(&mut self, part: &str, result: anyhow::Result<T>) -> Option<T> {
-        result.map_err(|error| self.0.push(format!("{part}: {error:#}"))).ok()
-    }
-
-    fn end(self, report: &mut Report) -> anyhow::Result<()> {
-        let Some(first) = self.0.first().cloned() else { return Ok(()) };
-        report.notes.extend(self.0.into_iter().map(|failure| format!("FAILED: {failure}")));
-        anyhow::bail!(first)
+    #[tokio::test]
+    async fn what_fails_keeps_nothing_else_from_being_tried_and_what_was_measured_is_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpu.json");
+        let line = "gpu --mock --shapes tiny --sequences 1,4 --prompt 20 --tokens 8 --prompts 2 --prompt-tokens 40 --rounds 1 \
+                    --loops 2 --turns 2 --observed 16 --written 8 --search-ms 1";
+        let args = Line::parse_from(line.split_whitespace()).args;
+        let backend = MockBackend::random(1, 4096).with_blocks(args.blocks());
+        // One sequence takes eight passes.
+        backend.faults().broken_from(10);
+        let mut ledger = Ledger::new(Report::default(), Some(path.clone())).unwrap();
+        let source = args.source().unwrap();
+        args.loads(Box::new(backend), &args.shapes[0], source.as_ref(), &mut ledger).await.unwrap();
+        assert!(ledger.end().unwrap_err().to_string().starts_with("decode, tiny, 4 sequences: "));
+        let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!(saved["decode"].as_array().unwrap().len(), 1, "{saved}");
+        let notes: Vec<&str> = saved["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str()).collect();
+        let failed: Vec<&str> = notes.iter().filter_map(|note| note.strip_prefix("FAILED: ")).collect();
+        let parts = ["decode", "prefill", "agentic", "agentic", "agentic", "agentic"];
+        assert_eq!(failed.len(), parts.len(), "{failed:?}");
+        assert!(failed.iter().zip(parts).all(|(failed, part)| failed.starts_with(part)), "{failed:?}");
     }
 }

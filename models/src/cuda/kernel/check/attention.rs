@@ -149,7 +149,7 @@ pub(super) fn decode(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError
         wanted.extend(vec![0.0; heads * dim]);
         // Twice: what is counted must be as it was.
         for turn in 0..2 {
-            launch.launch(bench.card)?;
+            launch.launch(&bench.card)?;
             let found = wide(&bench.get(&out)?);
             let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {splits} parts, turn {turn}", rows.len());
             bench.compare(Kernel::AttendDecode, &name, &found, &wanted, BF16);
@@ -189,7 +189,7 @@ pub(super) fn prefill(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckErro
             kv_heads: kv_heads as u32,
             dim: dim as u32,
         }
-        .launch(bench.card)?;
+        .launch(&bench.card)?;
         let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {tokens} tokens", rows.len());
         let found = wide(&bench.get(&out)?);
         bench.compare(Kernel::AttendPrefill, &name, &found, &case.wanted(), BF16);

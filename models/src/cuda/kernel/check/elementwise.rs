@@ -32,7 +32,7 @@ pub(super) fn embed(bench: &mut Bench<'_>) -> Result<(), CheckError> {
             width: width as u32,
             vocab: vocab as u32,
         }
-        .launch(bench.card)?;
+        .launch(&bench.card)?;
         let row = |id: Option<usize>| id.map_or(vec![0.0; width], |id| wide(&table[id * width..][..width]));
         let wanted: Vec<f64> = ids.into_iter().flat_map(row).collect();
         let found = wide32(&bench.get(&stream)?);
@@ -53,7 +53,7 @@ pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         let (rows32, width32) = (rows as u32, width as u32);
         let weights = bench.put(&weight)?;
         Norm { stream, index: places, weight: weights, out, rows: rows32, width: width32, eps: 1e-5 }
-            .launch(bench.card)?;
+            .launch(&bench.card)?;
         let row = |row: u32| match row {
             NONE => vec![0.0; width],
             row => reference::rms_norm(&wide32(&x[row as usize * width..][..width]), &wide32(&weight), 1e-5),
@@ -73,7 +73,7 @@ pub(super) fn silu_mul(bench: &mut Bench<'_>) -> Result<(), CheckError> {
     for (width, rows) in [(8, 1), (1536, 3), (2056, 2), (4096, 2)] {
         let input = bench.random.halves(2 * rows * width, 6.0);
         let out = bench.poisoned::<bf16>(rows * width)?;
-        SiluMul { gate_up: bench.put(&input)?, out, rows: rows as u32, width: width as u32 }.launch(bench.card)?;
+        SiluMul { gate_up: bench.put(&input)?, out, rows: rows as u32, width: width as u32 }.launch(&bench.card)?;
         let row = |row: &[bf16]| reference::silu_mul(&wide(&row[..width]), &wide(&row[width..]));
         let wanted: Vec<f64> = input.chunks_exact(2 * width).flat_map(row).collect();
         let found = wide(&bench.get(&out)?);

@@ -29,7 +29,7 @@ pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
             width: width as u32,
             eps: 1e-5,
         }
-        .launch(bench.card)?;
+        .launch(&bench.card)?;
         let mut wanted = wide32(&start);
         for (row, d) in gradient.chunks_exact(width).enumerate() {
             let of = if indexed { places[row] } else { row as u32 };
@@ -55,7 +55,7 @@ pub(super) fn silu_mul(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         let (rows32, width32) = (rows as u32, width as u32);
         let (gate_up, slope) = (bench.put(&input)?, bench.put(&gradient)?);
         SiluMulBackward { gate_up, gradient: slope, gate_up_gradient: out, rows: rows32, width: width32 }
-            .launch(bench.card)?;
+            .launch(&bench.card)?;
         let row = |(row, d): (&[bf16], &[bf16])| {
             let (gate, up) = reference::silu_mul_backward(&wide(&row[..width]), &wide(&row[width..]), &wide(d));
             [gate, up].concat()
@@ -109,7 +109,7 @@ fn backwards(bench: &mut Bench<'_>, case: &Case) -> Result<(), CheckError> {
         kv_heads: kv32,
         dim: dim32,
     };
-    forward.launch(bench.card)?;
+    forward.launch(&bench.card)?;
     let gradient = bench.random.halves(tokens * heads * dim, 1.0);
     let qkv_gradient = bench.poisoned::<bf16>(tokens * case.stride())?;
     AttendBackward {
@@ -131,7 +131,7 @@ fn backwards(bench: &mut Bench<'_>, case: &Case) -> Result<(), CheckError> {
         kv_heads: kv32,
         dim: dim32,
     }
-    .launch(bench.card)?;
+    .launch(&bench.card)?;
     let found = wide(&bench.get(&qkv_gradient)?);
     let wanted = wanted(case, &wide(&gradient), tokens);
     let name = format!(

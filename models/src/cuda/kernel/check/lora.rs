@@ -103,18 +103,18 @@ fn apply(bench: &mut Bench<'_>, site: &Site, named: &[u32]) -> Result<(), CheckE
     let (factors, tiles, order) = (bench.put(&site.factors)?, bench.put(&tiles)?, bench.put(&order)?);
     let small = bench.poisoned::<f32>(tokens * stride as usize)?;
     LoraShrink { factors, tiles, order, x: bench.put(&x)?, small, stride, count, inn: site.inn as u32 }
-        .launch(bench.card)?;
+        .launch(&bench.card)?;
     let case = format!("{tokens} tokens, {} → {:?}", site.inn, site.ends);
     shrunk(bench, site, named, &x, &small, &case)?;
     let ends = site.ends.map(|end| end as u32);
     let wanted = site.wanted(named, &x, &wide(&start));
     let halves = bench.put(&start)?;
     LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Activation(halves), count, ends }
-        .launch(bench.card)?;
+        .launch(&bench.card)?;
     let found = wide(&bench.get(&halves)?);
     bench.compare(Kernel::LoraExpand, &case, &found, &wanted, BF16);
     let floats = bench.put(&start.iter().map(|value| value.to_f32()).collect::<Vec<_>>())?;
-    LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Stream(floats), count, ends }.launch(bench.card)?;
+    LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Stream(floats), count, ends }.launch(&bench.card)?;
     let found = wide32(&bench.get(&floats)?);
     // The stream is f32; what is added comes out of products of bf16.
     bench.compare(Kernel::LoraExpandStream, &case, &found, &wanted, BF16);

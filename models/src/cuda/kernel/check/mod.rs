@@ -13,6 +13,7 @@ mod random;
 mod rotary;
 mod sample;
 mod score;
+mod witness;
 
 use bench::Bench;
 
@@ -25,6 +26,12 @@ pub trait Card: Launch {
     /// # Errors
     /// What the driver said.
     fn upload(&self, bytes: &[u8]) -> Result<u64, String>;
+
+    /// Waits for everything that was launched.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    fn wait(&self) -> Result<(), String>;
 
     /// Waits for everything that was launched, and reads.
     ///
@@ -39,10 +46,10 @@ pub trait Card: Launch {
     fn release(&self) -> Result<(), String>;
 }
 
-/// Why checking ended early.
+/// Why something could not be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// A launch was refused.
+    /// A launch was refused, or failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// Memory could not be had, written or read.
@@ -77,43 +84,49 @@ const BF16: f64 = 1e-2;
 /// Bound for results in `f32`.
 const F32: f64 = 1e-4;
 
-/// Checks every kernel of a module built for heads of width `dim`.
+/// Checks every kernel of a module built for heads of width `dim`. What is found goes to `findings` at once, and a check that
+/// fails keeps none of the others from being tried.
 ///
 /// # Errors
-/// [`CheckError`] when a launch or a copy failed. A wrong result is no error here: see [`Finding::holds`].
-pub fn run(card: &dyn Card, dim: usize, seed: u64) -> Result<Vec<Finding>, CheckError> {
-    let mut findings = general(card, seed)?;
-    findings.extend(heads(card, dim, seed)?);
-    Ok(findings)
+/// The first [`CheckError`], when a launch or a copy failed; it names the kernel. A wrong result is no error here: see
+/// [`Finding::holds`].
+pub fn run(card: &dyn Card, dim: usize, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
+    let checked = general(card, seed, findings);
+    checked.and(heads(card, dim, seed, findings))
 }
 
 /// Checks the kernels that do not depend on the width of heads.
 ///
 /// # Errors
 /// As [`run`].
-pub fn general(card: &dyn Card, seed: u64) -> Result<Vec<Finding>, CheckError> {
-    let mut bench = Bench::new(card, seed);
-    elementwise::embed(&mut bench)?;
-    elementwise::norm(&mut bench)?;
-    elementwise::silu_mul(&mut bench)?;
-    convert::check(&mut bench)?;
-    score::check(&mut bench)?;
-    lora::check(&mut bench)?;
-    sample::check(&mut bench)?;
-    gradient::norm(&mut bench)?;
-    gradient::silu_mul(&mut bench)?;
-    bench.finish()
+pub fn general(card: &dyn Card, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
+    let checks = [
+        elementwise::embed,
+        elementwise::norm,
+        elementwise::silu_mul,
+        convert::check,
+        score::check,
+        lora::check,
+        sample::check,
+        gradient::norm,
+        gradient::silu_mul,
+    ];
+    let (mut bench, mut checked) = (Bench::new(card, seed, findings), Ok(()));
+    for check in checks {
+        checked = checked.and(bench.run(check));
+    }
+    checked
 }
 
 /// Checks the kernels that were built for heads of width `dim`.
 ///
 /// # Errors
 /// As [`run`].
-pub fn heads(card: &dyn Card, dim: usize, seed: u64) -> Result<Vec<Finding>, CheckError> {
-    let mut bench = Bench::new(card, seed ^ dim as u64);
-    rotary::check(&mut bench, dim)?;
-    attention::decode(&mut bench, dim)?;
-    attention::prefill(&mut bench, dim)?;
-    gradient::attention(&mut bench, dim)?;
-    bench.finish()
+pub fn heads(card: &dyn Card, dim: usize, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
+    let checks = [rotary::check, attention::decode, attention::prefill, gradient::attention];
+    let (mut bench, mut checked) = (Bench::new(card, seed ^ dim as u64, findings), Ok(()));
+    for check in checks {
+        checked = checked.and(bench.run(|bench| check(bench, dim)));
+    }
+    checked
 }

@@ -133,7 +133,7 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
         dim: dim as u32,
         eps: EPS,
     }
-    .launch(bench.card)?;
+    .launch(&bench.card)?;
 
     let mut wanted = wide(&case.qkv);
     let mut stored: Vec<Option<f64>> = vec![None; cache.len()];
@@ -192,7 +192,7 @@ fn backwards(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), Check
         dim: dim as u32,
         eps: EPS,
     }
-    .launch(bench.card)?;
+    .launch(&bench.card)?;
     let heads = (0..count).flat_map(|token| (0..heads + 2 * kv_heads).map(move |head| (token, head)));
     let wanted: Vec<f64> = heads.flat_map(|(token, head)| case.slope(token, head, &start)).collect();
     let found = wide(&bench.get(&gradient)?);

@@ -120,6 +120,6 @@ fn launch(bench: &Bench<'_>, logits: &[f32], rows: &[SampleRow], vocab: usize) -
         rows: rows.len() as u32,
         vocab: vocab as u32,
     }
-    .launch(bench.card)?;
+    .launch(&bench.card)?;
     Ok((bench.get(&ids)?, bench.get(&logprobs)?, bench.get(&status)?))
 }

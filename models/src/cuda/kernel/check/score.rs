@@ -21,10 +21,10 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         let (scores, gradient) = (bench.poisoned::<f32>(3 * ROWS)?, bench.poisoned::<bf16>(ROWS * vocab)?);
         let (all, ids) = (bench.put(&logits)?, bench.put(&targets)?);
         let (rows, width) = (ROWS as u32, vocab as u32);
-        Score { logits: all, targets: ids, scores, rows, vocab: width }.launch(bench.card)?;
+        Score { logits: all, targets: ids, scores, rows, vocab: width }.launch(&bench.card)?;
         let along = bench.put(&slopes)?;
         ScoreBackward { logits: all, targets: ids, scores, slopes: along, gradient, rows, vocab: width }
-            .launch(bench.card)?;
+            .launch(&bench.card)?;
         let (mut wanted, mut wanted_slopes) = (Vec::new(), Vec::new());
         for (row, &target) in targets.iter().enumerate() {
             if target == NONE {

@@ -101,10 +101,12 @@ impl Card for Emulator {
         Ok(address)
     }
 
+    fn wait(&self) -> Result<(), String> {
+        if self.intact() { Ok(()) } else { Err("a kernel wrote outside its memory".to_owned()) }
+    }
+
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
-        if !self.intact() {
-            return Err("a kernel wrote outside its memory".to_owned());
-        }
+        self.wait()?;
         let memory = self.memory.borrow();
         let inside = |piece: &&Vec<u128>| {
             let start = piece.as_ptr().addr() as u64;
@@ -117,8 +119,8 @@ impl Card for Emulator {
     }
 
     fn release(&self) -> Result<(), String> {
-        let intact = self.intact();
+        let waited = self.wait();
         self.memory.borrow_mut().clear();
-        if intact { Ok(()) } else { Err("a kernel wrote outside its memory".to_owned()) }
+        waited
     }
 }

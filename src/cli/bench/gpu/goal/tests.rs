@@ -1,14 +1,18 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::report::{Agreement, Load};
+use super::super::agentic::Script;
+use super::super::report::Agreement;
 use super::Verdict::{Met, Missed, NotMeasured};
 use super::*;
 
 /// A card's rate, replayed.
 fn rate(shape: &str, sequences: usize, tokens_per_second: f64, of_floor: f64) -> Rate {
-    let shape = shape.to_owned();
-    Rate { shape, sequences, prompt: 128, graphs: true, tokens_per_second, of_floor: Some(of_floor), gap: None }
+    let (shape, of_floor) = (shape.to_owned(), Some(of_floor));
+    Rate { shape, sequences, prompt: 128, tokens: 128, graphs: true, tokens_per_second, of_floor, gap: None }
 }
+
+/// What the loops do by default.
+const SCRIPT: Script = Script { loops: 64, turns: 4, prompt: 128, written: 64, observed: 500 };
 
 fn compared(over: &str, holds: bool) -> Agreement {
     Agreement {
@@ -28,8 +32,9 @@ fn load(way: Way, recomputed: u64) -> Load {
     Load {
         shape: SEVEN.to_owned(),
         way: way.name().to_owned(),
-        loops: 64,
+        script: SCRIPT,
         searched: false,
+        search_ms: 20.0,
         questions_per_second: 30.0,
         resume_p50: 5.0,
         resume_p95: 9.0,
@@ -59,7 +64,7 @@ fn enough() -> Report {
         version: "transformers 5.17".to_owned(),
         decode: vec![rate(SEVEN, 8, 500.0, 0.0), rate(SEVEN, 24, 1e9, 0.0)],
         prefill: vec![Rate { prompt: 2048, ..rate(SEVEN, 8, 40_000.0 / 3.0, 0.0) }],
-        agentic: vec![Loops { shape: SEVEN.to_owned(), loops: 64, questions_per_second: 10.0 }],
+        agentic: vec![Loops { shape: SEVEN.to_owned(), script: SCRIPT, search_ms: 20.0, questions_per_second: 10.0 }],
     });
     report
 }
@@ -167,6 +172,34 @@ fn the_peer_is_compared_at_the_same_and_on_the_same_card() {
         report.peer.as_mut().unwrap().device = device.to_owned();
         assert_eq!(verdict(&report, "prefill, of the peer"), (NotMeasured, format!("the peer ran on {device}")));
     }
+}
+
+#[test]
+fn the_peer_is_compared_at_the_same_load_alone() {
+    let other = |change: &dyn Fn(&mut Peer)| {
+        let mut report = enough();
+        change(report.peer.as_mut().unwrap());
+        report
+    };
+    let agentic: [&dyn Fn(&mut Peer); 6] = [
+        &|peer| peer.agentic[0].script.loops = 32,
+        &|peer| peer.agentic[0].script.turns = 2,
+        &|peer| peer.agentic[0].script.prompt = 64,
+        &|peer| peer.agentic[0].script.written = 32,
+        &|peer| peer.agentic[0].script.observed = 250,
+        &|peer| peer.agentic[0].search_ms = 5.0,
+    ];
+    for change in agentic {
+        assert_eq!(verdict(&other(change), "parked, of the peer"), (NotMeasured, String::new()));
+    }
+    assert_eq!(verdict(&other(&|peer| peer.decode[0].tokens = 64), "decode, of the peer").0, NotMeasured);
+    assert_eq!(verdict(&other(&|peer| peer.prefill[0].tokens = 2), "prefill, of the peer").0, NotMeasured);
+    // However the peer does it, ours is what replays graphs.
+    let launched = other(&|peer| peer.decode[0].graphs = false);
+    assert_eq!(verdict(&launched, "decode, of the peer").1, "3.00 × qwen2.5-7b, 8 sequences, the worst of 1");
+    let mut launched = enough();
+    launched.decode.iter_mut().for_each(|rate| rate.graphs = false);
+    assert_eq!(verdict(&launched, "decode, of the peer").0, NotMeasured);
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! The repository's scripts, with stubs in place of what they start.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Puts a shell script of this name into `dir`.
+fn stub(dir: &Path, name: &str, text: &str) {
+    let path = dir.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs a script that finds the stubs of `dir` before anything else.
+fn run(script: &str, dir: &Path, args: &[&str]) -> Output {
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
+    Command::new(root().join(script)).args(args).env("PATH", path).env_remove("PEER_SECONDS").output().unwrap()
+}
+
+#[test]
+fn the_peer_of_the_card_bench_does_what_its_own_tests_ask() {
+    let tests = root().join("scripts/bench/gpu_peer_test.py");
+    let Ok(output) = Command::new("python3").arg("-B").arg(tests).output() else {
+        println!("skipped: there is no python3");
+        return;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn sizes_in_either_form_reach_the_card_bench_and_its_peer() {
+    let dir = tempfile::tempdir().unwrap();
+    stub(dir.path(), "waymark", "echo \"$*\" >>\"$0.txt\"");
+    stub(dir.path(), "python3", "case \"$*\" in *gpu_peer.py*) echo \"$*\" >>\"$0.txt\" ;; esac");
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [waymark, out] = ["waymark", "out"].map(&place);
+    let sizes = ["--turns=2", "--mock", "--loops", "3", "--prompt-tokens=40"];
+    let output = run("scripts/bench/gpu.sh", dir.path(), &[&[&*waymark, &out][..], &sizes].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    let ours = said("waymark.txt");
+    assert_eq!(ours.matches("--turns=2 --mock --loops 3 --prompt-tokens=40 --parts ").count(), 2, "{ours}");
+    let peers = said("python3.txt");
+    assert!(peers.trim_end().ends_with("--seconds 240 --turns=2 --loops 3 --prompt-tokens=40"), "{peers}");
+}
+
+#[test]
+fn the_smoke_test_says_why_no_answer_came_and_shows_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let serve = "echo http://127.0.0.1:9; echo '\"model\": \"m\"'; exec sleep 60";
+    stub(dir.path(), "waymark", serve);
+    stub(dir.path(), "curl", "case \"$*\" in */ready) exit 0 ;; *) exit 52 ;; esac");
+    let waymark = dir.path().join("waymark").to_str().unwrap().to_owned();
+    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let output = run(".ci/smoke", dir.path(), &[&waymark]);
+    assert!(!output.status.success());
+    assert!(said(&output).contains("no answer: curl 52\n    http://127.0.0.1:9"), "{}", said(&output));
+    stub(dir.path(), "waymark", &serve.replace("model", "tree"));
+    let output = run(".ci/smoke", dir.path(), &[&waymark]);
+    assert!(said(&output).contains("which model to ask\n    http://127.0.0.1:9"), "{}", said(&output));
+}
