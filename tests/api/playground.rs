@@ -1,9 +1,10 @@
-//! `/`: the page, its policy, and what a browser makes of it.
+//! `/`: the page, its policy, and what a browser makes of it and of a run that was saved.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use serde_json::{Value, json};
 use waymark::agent::{Search, SearchError, SearchQuery};
 use waymark::engine::mock::Lines;
 use waymark_index::{Arrival, Evidence, Hit, Mode, Passage, Path, Place, Step};
@@ -56,7 +57,7 @@ impl Search for Hostile {
     }
 }
 
-/// A question asked in a real browser: all that comes is shown, as text.
+/// A question asked in a real browser: all that comes is shown, as text, and is there again in a run that was saved.
 #[tokio::test]
 async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
     let program = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
@@ -87,10 +88,10 @@ async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
         return;
     }
     assert!(output.status.success(), "{said}");
-    let seen: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(seen["title"], "Waymark");
     assert_eq!(seen["foreign"], 0, "something that was found became markup");
-    assert_eq!(seen["violations"], serde_json::json!([]));
+    assert_eq!(seen["violations"], json!([]));
     let text = seen["text"].as_str().unwrap();
     for part in [
         "Who <u>wrote</u> it?",
@@ -105,6 +106,40 @@ async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert_eq!(seen["answer"], "Goethe");
-    assert_eq!(seen["policies"], serde_json::json!(["plain", "routerag", "a/b"]));
+    assert_eq!(seen["policies"], json!(["plain", "routerag", "a/b"]));
     assert_eq!(seen["refused"], true, "a k that is too large is not told");
+    has_a_graph(&seen);
+    is_there_again(&seen);
+}
+
+/// The graph of the search, and the way from it into the list.
+fn has_a_graph(seen: &Value) {
+    let place =
+        "<b>Faust</b> \u{b7} 0.25 \u{b7} bm25 #2 (1.5) \u{b7} graph #1 (0.25): <i>goethe</i> \u{2192} this passage";
+    let graph = json!({
+        "title": "search 1 [graph, 2]: <em>Faust</em> author \u{b7} 1 passage",
+        "nodes": [
+            ["query", "<em>Faust</em> author"],
+            ["phrase", "<i>goethe</i> \u{b7} leads to 1 passage"],
+            ["passage", place],
+        ],
+        "edges": 2,
+        "cited": 1,
+        "drawn": true,
+    });
+    assert_eq!(seen["graphs"], json!([graph]));
+    let reached = json!({ "focused": true, "open": true, "then": "<b>Faust</b>" });
+    assert_eq!(seen["reached"], reached, "a passage of the graph is opened in the list");
+}
+
+/// The run as it was saved, shown by a page without a server, from the file and from an answer that holds its events;
+/// and a file that is damaged.
+fn is_there_again(seen: &Value) {
+    for again in seen["again"].as_array().unwrap() {
+        for part in ["title", "text", "answer", "graphs", "foreign"] {
+            assert_eq!(again[part], seen[part], "{part} of the run that was saved");
+        }
+    }
+    let damaged = seen["damaged"]["text"].as_str().unwrap();
+    assert!(damaged.contains("failedline 2: ") && seen["damaged"]["foreign"] == 0, "{damaged}");
 }

@@ -1,6 +1,10 @@
-//! `/`: the playground, one page that asks a question and shows the trace while it is made.
+//! `/`: the playground, one page that asks a question and shows the trace while it is made, or one that was saved.
 //!
-//! The page is a single file without anything from outside. Its policy (`Content-Security-Policy`) names the hashes of
+//! The page is sent as a single file without anything from outside, which shows saved runs also where it lies on a disk.
+//! `element.js`: making parts of the page · `graph.js`: the graph of what a search found · `trace.js`: an episode, event by
+//! event · `run.js`: one at a time, saved and opened · `ask.js`: the form and the server
+//!
+//! Its policy (`Content-Security-Policy`) names the hashes of
 //! its own script and style and nothing else, so that no other script runs even where a passage should find its way
 //! into the page as markup; and it forbids the calls that would make markup of text.
 
@@ -14,7 +18,20 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-const PAGE: &str = include_str!("page.html");
+const PAGE: &str = concat!(
+    include_str!("head.html"),
+    "<style>\n",
+    include_str!("style.css"),
+    "</style>\n</head>\n",
+    include_str!("body.html"),
+    "<script>\n",
+    include_str!("element.js"),
+    include_str!("graph.js"),
+    include_str!("trace.js"),
+    include_str!("run.js"),
+    include_str!("ask.js"),
+    "</script>\n</body>\n</html>\n",
+);
 
 const FRONT: &str = concat!(
     "Waymark ",
@@ -100,6 +117,7 @@ mod tests {
     #[test]
     fn the_page_is_whole_and_alone() {
         assert!(inside(PAGE, "style").len() > 100 && inside(PAGE, "script").len() > 1000);
+        assert!(PAGE.len() < 200_000, "{} bytes", PAGE.len());
         for tag in ["<script", "<style", "<html", "<head>", "<body>", "<main"] {
             assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");
         }
@@ -131,6 +149,17 @@ mod tests {
         // A style or handler in an attribute would be refused by the policy, silently.
         let markup = PAGE.split("<script>").next().unwrap_or_default();
         assert!(!markup.contains("style=\"") && !markup.contains(" on"), "{markup}");
+    }
+
+    #[test]
+    fn a_graph_is_drawn_of_elements_and_looks_by_its_style_sheet() {
+        let script = inside(PAGE, "script");
+        // One place makes all of them, in a namespace that the page's own markup has.
+        assert_eq!(script.matches("createElementNS(DRAWING, name)").count(), 1);
+        assert_eq!(script.matches("createElementNS").count(), 1);
+        assert!(PAGE.contains("<template id=\"drawing\"><svg></svg></template>"));
+        // A style in an attribute would be refused by the policy, silently.
+        assert!(!script.contains("style:") && !script.contains("setAttribute(\"style\""));
     }
 
     #[test]
