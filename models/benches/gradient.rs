@@ -1,4 +1,4 @@
-//! Tokens per second of a learning step: forward, backward, and a step of AdamW.
+//! Tokens per second of a learning step: forward, backward, and a step of AdamW; and of the three by themselves.
 //!
 //! `cargo bench -p waymark-models --bench gradient -- WEIGHTS [--sequences 1] [--length 512] [--threads 2] [--rank 16] [--targets 1.0] [--rounds 5] [--limit MB] [--full] [--arithmetic f32|bf16]`
 //!
@@ -45,14 +45,28 @@ fn main() {
     let mut moments = vec![[0.0; 2]; learner.values().len()];
     step(&mut learner, &pack, &mut moments, 1);
     let busy = processor();
-    let mut times: Vec<f64> = (0..rounds).map(|round| step(&mut learner, &pack, &mut moments, round + 2)).collect();
+    let times: Vec<[f64; 2]> = (0..rounds).map(|round| step(&mut learner, &pack, &mut moments, round + 2)).collect();
     let busy = (processor() - busy) / rounds as f64;
-    times.sort_unstable_by(f64::total_cmp);
-    let (best, median) = (times[0], times[times.len() / 2]);
+    let (best, median) = ends(times.iter().map(|[passes, update]| passes + update));
+    let (passes, update) = (ends(times.iter().map(|times| times[0])).1, ends(times.iter().map(|times| times[1])).1);
+    let forward = ends((0..rounds).map(|_| {
+        let begin = Instant::now();
+        learner.score(&pack, false).expect("the pass runs");
+        begin.elapsed().as_secs_f64()
+    }));
     let (tokens, counted) = (pack.tokens().len(), pack.targets().len());
     println!(
         "{sequences} x {length}, {counted} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s, processor {busy:.2} s",
         tokens as f64 / median
+    );
+    let (forward, rate) = (forward.1, |seconds: f64| tokens as f64 / seconds);
+    let backward = passes - forward;
+    println!(
+        "forward alone {forward:.2} s ({:.0} tok/s), the rest of both passes {backward:.2} s ({:.0} tok/s; layers computed again \
+         among it), AdamW {:.1} ms",
+        rate(forward),
+        rate(backward),
+        update * 1e3
     );
     println!(
         "memory: peak {} MB, planned {} MB",
@@ -72,13 +86,22 @@ fn pack(sequences: usize, length: usize, targets: f64, vocab: usize) -> Pack {
     pack
 }
 
-/// One step of AdamW (Loshchilov and Hutter 2019, algorithm 2) as PyTorch sets it by default, in seconds.
-fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: usize) -> f64 {
+/// The least and the middle one.
+fn ends(times: impl Iterator<Item = f64>) -> (f64, f64) {
+    let mut times: Vec<f64> = times.collect();
+    times.sort_unstable_by(f64::total_cmp);
+    (times[0], times[times.len() / 2])
+}
+
+/// A pass forward and backward, and a step of AdamW (Loshchilov and Hutter 2019, algorithm 2) as PyTorch sets it by default: the
+/// seconds of both.
+fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: usize) -> [f64; 2] {
     const RATE: f32 = 1e-4;
     let begin = Instant::now();
     let weight = -1.0 / pack.targets().len() as f32;
     learner.zero();
     learner.learn(pack, &mut |_, _: Score| Slope { logprob: weight, entropy: 0.0 }).expect("the pass runs");
+    let learnt = begin.elapsed().as_secs_f64();
     learner.change(|values, gradients| {
         let [first, second] = [0.9f32, 0.999].map(|rate| 1.0 - rate.powi(number as i32));
         for ((value, gradient), [mean, square]) in values.iter_mut().zip(gradients).zip(moments) {
@@ -87,7 +110,7 @@ fn step(learner: &mut Learner, pack: &Pack, moments: &mut [[f32; 2]], number: us
             *value -= RATE * (0.01 * *value + *mean / first / ((*square / second).sqrt() + 1e-8));
         }
     });
-    begin.elapsed().as_secs_f64()
+    [learnt, begin.elapsed().as_secs_f64() - learnt]
 }
 
 /// Seconds of processor time this process has had; 0 where the system does not say.
