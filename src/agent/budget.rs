@@ -13,6 +13,10 @@ pub struct Budget {
     /// Rounds with the environment (searches and invalid actions alike). One more generation may follow them, whose
     /// search is not executed.
     pub turns: usize,
+    /// Searches that are executed; no bound where none is stated. One that is answered from the episode costs none. In the
+    /// place of the one that would be too many an episode ends as it does after its last round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub searches: Option<usize>,
     /// Tokens that one turn may sample. An answer that has to be asked for, or must be JSON, may take as many again: taken
     /// from the turn there might be none left for it.
     pub turn_tokens: usize,
@@ -20,6 +24,11 @@ pub struct Budget {
     pub answer_tokens: usize,
     /// Tokens of one observation; the rest of it is cut.
     pub observation_tokens: usize,
+    /// Tokens of all observations together, what a turn without an action is told included; no bound where none is stated.
+    /// The observation that would exceed it is cut; then there is none any more, and what would bring another one ends the
+    /// episode as after its last round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment_tokens: Option<usize>,
     /// Tokens that the whole episode may sample; in the training variant those that it keeps, for its turns are cut after they
     /// were sampled.
     pub sampled_tokens: usize,
@@ -35,9 +44,11 @@ impl Default for Budget {
     fn default() -> Self {
         Budget {
             turns: 4,
+            searches: None,
             turn_tokens: 500,
             answer_tokens: 64,
             observation_tokens: 500,
+            environment_tokens: None,
             sampled_tokens: 2500,
             seconds: 300.0,
             context_tokens: 4096,
@@ -64,10 +75,14 @@ impl Budget {
 pub enum Bound {
     /// Rounds with the environment.
     Turns,
+    /// Executed searches of the episode.
+    Searches,
     /// Sampled tokens of the episode.
     SampledTokens,
     /// Tokens of one observation, which was cut.
     ObservationTokens,
+    /// Tokens of all observations of the episode.
+    EnvironmentTokens,
     /// Wall time.
     Time,
     /// Length of the sequence.
@@ -78,8 +93,10 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Bound::Turns => "turns",
+            Bound::Searches => "searches",
             Bound::SampledTokens => "tokens",
             Bound::ObservationTokens => "observation tokens",
+            Bound::EnvironmentTokens => "environment tokens",
             Bound::Time => "time",
             Bound::Context => "context",
         })

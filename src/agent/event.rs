@@ -205,7 +205,7 @@ pub enum Reason {
     Stop,
     /// The tokens allowed, or the context, were used up; the answer or the refusal, if any, is not complete.
     Length,
-    /// The rounds were used up without an answer.
+    /// The rounds, the searches or the tokens of observations were used up without an answer.
     Turns,
     /// The time was used up; the answer or the refusal, if any, is not complete.
     Time,
@@ -213,8 +213,8 @@ pub enum Reason {
     Refused,
 }
 
-/// What an episode took, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+/// What an episode took in tokens and searches.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = EpisodeUsage)]
 pub struct Usage {
     /// The prompt's.
@@ -227,6 +227,15 @@ pub struct Usage {
     pub environment_tokens: usize,
     /// Prompt tokens found in the prefix cache.
     pub cached_tokens: usize,
+    /// Searches that were executed; what was answered from the episode is none. What was written before they were counted
+    /// reads as 0.
+    #[serde(default)]
+    #[schema(required)]
+    pub searches: usize,
+    /// How long its searches took, in milliseconds.
+    #[serde(default)]
+    #[schema(required)]
+    pub search_ms: f64,
 }
 
 /// A token of a delta with its log-probability.

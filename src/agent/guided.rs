@@ -8,6 +8,7 @@ use std::sync::Arc;
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use super::AgentError;
+use super::budget::Bound;
 use super::episode::line;
 use super::generator::Source;
 use super::guide::{Guide, Offer, State};
@@ -73,6 +74,7 @@ impl<S: Source> Run<S> {
         let offered = || self.runtime.searcher.as_ref().map_or_else(Vec::new, |searcher| searcher.modes());
         // Whoever repeats a search has nothing more to ask.
         let repeats = self.evidence.last().is_some_and(|found| found.cached);
+        let used_up = self.used_up();
         let vain = |found: &Found| found.hits.is_empty() && found.triples.is_empty();
         let standing = self.evidence.iter().filter(|found| found.stands()).count();
         Offer {
@@ -80,9 +82,11 @@ impl<S: Source> Run<S> {
             informed: standing > 0,
             turn: self.turn,
             opened: self.opened().is_some(),
-            search: !last && !repeats,
+            search: !last && !repeats && used_up.is_none(),
             answer: standing >= self.settings.retrieval.least_searches,
-            withdraw: !last && self.evidence.iter().rfind(|found| found.stands()).is_some_and(vain),
+            withdraw: !last
+                && used_up != Some(Bound::EnvironmentTokens)
+                && self.evidence.iter().rfind(|found| found.stands()).is_some_and(vain),
             refuse: !self.evidence.is_empty() && self.evidence.iter().filter(|found| found.stands()).all(vain),
             modes: self.settings.mode.map_or_else(offered, |mode| vec![mode]),
             think_tokens: THINK.min(room / 2).max(1),

@@ -22,7 +22,7 @@ impl<S: Source> Run<S> {
     /// offered is told to the policy in the place of its evidence, and costs a round like any other.
     pub(super) async fn look_up(&mut self, request: &Request) -> Result<Vec<Injected>, AgentError> {
         let retrieval = self.settings.retrieval;
-        let mode = self.settings.mode.or(request.mode).unwrap_or(retrieval.mode);
+        let mode = self.mode(request);
         let (turn, query) = (self.turn, request.query.clone());
         let entities = request.entities.clone();
         let started =
@@ -96,9 +96,7 @@ impl<S: Source> Run<S> {
     }
 
     async fn search(&self, request: &Request, mode: Mode) -> Looked {
-        if self.policy.variant.serves()
-            && let Some(known) = self.known(request, mode)
-        {
+        if let Some(known) = self.known(request, mode) {
             return (Ok(known), true);
         }
         let Some(searcher) = self.runtime.searcher.clone() else {
@@ -111,8 +109,21 @@ impl<S: Source> Run<S> {
         (result.map(|found| self.settings.left(found)), false)
     }
 
-    /// What an earlier search of the episode found that asked for the same.
+    /// How a search is made.
+    fn mode(&self, request: &Request) -> Mode {
+        self.settings.mode.or(request.mode).unwrap_or(self.settings.retrieval.mode)
+    }
+
+    /// Whether a search is answered from the episode, and none is executed for it.
+    pub(super) fn repeats(&self, request: &Request) -> bool {
+        self.known(request, self.mode(request)).is_some()
+    }
+
+    /// What an earlier search of the episode found that asked for the same, where searches are remembered.
     fn known(&self, request: &Request, mode: Mode) -> Option<Evidence> {
+        if !self.policy.variant.serves() {
+            return None;
+        }
         let same = |found: &&Found| (&found.query, &found.entities) == (&request.query, &request.entities);
         let known = |found: &Found| {
             let evidence = Evidence::of(found.snapshot?, mode, found.hits.clone());

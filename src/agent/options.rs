@@ -37,6 +37,10 @@ pub struct EpisodeOptions {
     pub graph: Option<GraphVariant>,
     /// Rounds with the environment.
     pub turns: Option<usize>,
+    /// Executed searches.
+    pub searches: Option<usize>,
+    /// Tokens of all observations together.
+    pub environment_tokens: Option<usize>,
     /// Wall time.
     pub seconds: Option<f64>,
     /// Whether generation is guided.
@@ -67,8 +71,11 @@ impl EpisodeOptions {
         if self.seconds.is_some_and(|seconds| seconds.is_nan() || seconds <= 0.0) {
             return Err(AgentError::Option { field: "seconds", reason: "must be above 0" });
         }
+        let tighter = |asked: Option<usize>, own: Option<usize>| [asked, own].into_iter().flatten().min();
         Ok(Budget {
             turns: self.turns.map_or(own.turns, |turns| turns.min(own.turns)),
+            searches: tighter(self.searches, own.searches),
+            environment_tokens: tighter(self.environment_tokens, own.environment_tokens),
             sampled_tokens: self.max_tokens.map_or(own.sampled_tokens, |tokens| tokens.min(own.sampled_tokens)),
             seconds: self.seconds.map_or(own.seconds, |seconds| seconds.min(own.seconds)),
             ..own
@@ -138,6 +145,23 @@ mod tests {
         let tight = options(2, 100, 1.0).budget(&policy).unwrap();
         assert_eq!((tight.turns, tight.sampled_tokens, tight.seconds), (2, 100, 1.0));
         assert_eq!(options(9, 1_000_000, 1e9).budget(&policy).unwrap(), policy.budget);
+    }
+
+    #[test]
+    fn what_a_policy_leaves_open_a_request_may_bound() {
+        let mut policy = Policy::builtin("routerag").unwrap();
+        assert_eq!((policy.budget.searches, policy.budget.environment_tokens), (None, None));
+        for (own, asked, both) in [
+            (None, Some(3), Some(3)),
+            (Some(2), None, Some(2)),
+            (Some(2), Some(9), Some(2)),
+            (Some(2), Some(0), Some(0)),
+        ] {
+            (policy.budget.searches, policy.budget.environment_tokens) = (own, own);
+            let options = EpisodeOptions { searches: asked, environment_tokens: asked, ..EpisodeOptions::default() };
+            let budget = options.budget(&policy).unwrap();
+            assert_eq!((budget.searches, budget.environment_tokens), (both, both), "{own:?} {asked:?}");
+        }
     }
 
     #[test]

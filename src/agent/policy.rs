@@ -362,9 +362,11 @@ fn overlay(budget: Budget, stated: &toml::Table) -> Result<Budget, toml::de::Err
     let pick = |field: &str, stated: usize, own: usize| if has(field) { stated } else { own };
     Ok(Budget {
         turns: pick("turns", written.turns, budget.turns),
+        searches: written.searches.or(budget.searches),
         turn_tokens: pick("turn_tokens", written.turn_tokens, budget.turn_tokens),
         answer_tokens: pick("answer_tokens", written.answer_tokens, budget.answer_tokens),
         observation_tokens: pick("observation_tokens", written.observation_tokens, budget.observation_tokens),
+        environment_tokens: written.environment_tokens.or(budget.environment_tokens),
         sampled_tokens: pick("sampled_tokens", written.sampled_tokens, budget.sampled_tokens),
         seconds: if has("seconds") { written.seconds } else { budget.seconds },
         context_tokens: pick("context_tokens", written.context_tokens, budget.context_tokens),
@@ -450,6 +452,9 @@ mod tests {
         let policy = parse("name = \"a\"\nprotocol = \"plain\"\n[budget]\nseconds = 9.0").unwrap();
         assert_eq!(policy.budget, Budget { seconds: 9.0, ..Plain.budget() });
         assert!(!policy.searches());
+        let policy = parse("name = \"a\"\nprotocol = \"routerag\"\n[budget]\nsearches = 2\nenvironment_tokens = 900");
+        let (searches, environment_tokens) = (Some(2), Some(900));
+        assert_eq!(policy.unwrap().budget, Budget { searches, environment_tokens, ..RouteRag.budget() });
         let policy = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nk = 2").unwrap();
         let own = GraphragR1.retrieval();
         assert_eq!((own.mode, own.triples, own.graph), (Mode::Triples, 5, GraphVariant::GraphR1));

@@ -42,6 +42,8 @@ pub(super) struct Run<S: Source> {
     answer_tokens: usize,
     actions: Vec<Acted>,
     pub(super) evidence: Vec<Found>,
+    /// Tokens that observations may still have, where they are bounded all together.
+    environment_left: Option<usize>,
     pub(super) began: Instant,
     pub(super) deadline: Instant,
     pub(super) timings: Timings,
@@ -76,6 +78,7 @@ impl<S: Source> Run<S> {
         let mut run = Run {
             turn_stops: Arc::new(stops),
             deadline: began + settings.budget.time(),
+            environment_left: settings.budget.environment_tokens,
             prompt_tokens: prompt.len(),
             tokens: Vec::new(),
             turn: 0,
@@ -126,7 +129,7 @@ impl<S: Source> Run<S> {
             let (reader, ended, starved) = self.turn(last).await?;
             let action = self.action(&reader);
             let over = self.is_over(&action, &reader);
-            let goes_on = !last && !starved && ended != Ended::Time && !action.ends() && !over;
+            let goes_on = !last && starved.is_none() && ended != Ended::Time && !action.ends() && !over;
             self.answer_tokens += reader.answer_tokens();
             self.act(&action, &reader, goes_on, last).await?;
             if ended == Ended::Time {
@@ -146,7 +149,9 @@ impl<S: Source> Run<S> {
                 _ if goes_on => {}
                 _ if ended == Ended::Time => return Ok(End { reason, answer: None }),
                 _ if over => return Ok(End { reason, answer: None }),
-                _ if starved => return Ok(End { reason: Reason::Length, answer: None }),
+                _ if starved.is_some_and(|bound| !matches!(bound, Bound::Searches | Bound::EnvironmentTokens)) => {
+                    return Ok(End { reason: Reason::Length, answer: None });
+                }
                 _ => return Ok(End { reason: Reason::Turns, answer: None }),
             }
             if Instant::now() >= self.deadline {
@@ -158,8 +163,8 @@ impl<S: Source> Run<S> {
     }
 
     /// One turn. The last one, and one that the budget leaves no room for, ends with a forced answer where the policy
-    /// gives none. Also tells whether the budget leaves no room for another.
-    async fn turn(&mut self, last: bool) -> Result<(Reader, Ended, bool), AgentError> {
+    /// gives none. Also tells which bound leaves no room for another, if one does.
+    async fn turn(&mut self, last: bool) -> Result<(Reader, Ended, Option<Bound>), AgentError> {
         self.turn += 1;
         self.tell(Event::TurnStarted { turn: self.turn }).await?;
         self.reopen();
@@ -179,11 +184,11 @@ impl<S: Source> Run<S> {
         let unanswered = !action.ends();
         let over = self.is_over(&action, &reader);
         let asks = unanswered && !over && !last;
-        let starved = self.room().err().or_else(|| self.cramped().filter(|_| asks));
+        let starved = self.room().err().or_else(|| self.barred(&action).filter(|_| asks));
         if let Some(bound) = starved.filter(|_| unanswered) {
             self.tell(Event::Budget { kind: bound }).await?;
         }
-        // Without room nothing could be made of a search, so it is as in the last turn.
+        // Nothing is or could be made of what it asks for, so it is as in the last turn.
         let closing = last || starved.is_some() || over;
         if closing && unanswered && ended != Ended::Time && self.policy.variant.serves() {
             ended = self.force_answer(&mut reader).await?.unwrap_or(ended);
@@ -191,12 +196,15 @@ impl<S: Source> Run<S> {
         if !cuts {
             self.tell_all(reader.finish()).await?;
         }
-        Ok((reader, ended, starved.is_some()))
+        Ok((reader, ended, starved))
     }
 
     /// The policy writes, guided or not.
     async fn write(&mut self, reader: &mut Reader, room: usize, last: bool) -> Result<Ended, AgentError> {
         if self.settings.guided {
+            if let Some(kind) = self.used_up().filter(|_| !last) {
+                self.tell(Event::Budget { kind }).await?;
+            }
             let offer = self.offer(room, last);
             if let Some(guide) = self.policy.protocol.guide(&offer) {
                 return self.follow(&guide, reader).await;
@@ -328,6 +336,11 @@ impl<S: Source> Run<S> {
         if observation.truncated {
             self.tell(Event::Budget { kind }).await?;
         }
+        if let Some(left) = &mut self.environment_left {
+            // What was cut may leave a token or two, in which nothing could be told.
+            let spent = observation.truncated && kind == Bound::EnvironmentTokens;
+            *left = if spent { 0 } else { left.saturating_sub(observation.ids.len()) };
+        }
         self.append(&observation.ids, Origin::Environment, false);
         let (tokens, truncated) = (observation.ids.len(), observation.truncated);
         self.tell(Event::Observation { turn: self.turn, text: observation.text, tokens, truncated }).await
@@ -337,13 +350,40 @@ impl<S: Source> Run<S> {
     pub(super) fn observable(&self) -> (usize, Bound) {
         let most = self.settings.budget.observation_tokens;
         let room = self.context_left().saturating_sub(self.settings.aside);
-        if room < most { (room, Bound::Context) } else { (most, Bound::ObservationTokens) }
+        let (limit, bound) = if room < most { (room, Bound::Context) } else { (most, Bound::ObservationTokens) };
+        match self.environment_left {
+            Some(left) if left <= limit => (left, Bound::EnvironmentTokens),
+            _ => (limit, bound),
+        }
     }
 
-    /// What leaves no room for an observation that the policy could go on after, if anything does.
-    fn cramped(&self) -> Option<Bound> {
+    /// What keeps the environment from an answer to `action` that the policy could go on after, if anything does.
+    fn barred(&self, action: &Action) -> Option<Bound> {
         let (most, bound) = self.observable();
-        (most < self.settings.frame).then_some(bound)
+        if most < self.settings.frame {
+            return Some(bound);
+        }
+        match self.used_up()? {
+            Bound::Searches => {
+                matches!(action, Action::Search(request) if !self.repeats(request)).then_some(Bound::Searches)
+            }
+            bound => Some(bound),
+        }
+    }
+
+    /// Which bound of what the environment does is reached, if one is: of searches none is executed any more, or there is
+    /// no room for any observation.
+    pub(super) fn used_up(&self) -> Option<Bound> {
+        let budget = &self.settings.budget;
+        if self.environment_left.is_some_and(|left| left < self.settings.frame.max(1)) {
+            return Some(Bound::EnvironmentTokens);
+        }
+        budget.searches.is_some_and(|most| self.searches() >= most).then_some(Bound::Searches)
+    }
+
+    /// Searches that were executed so far.
+    fn searches(&self) -> usize {
+        self.evidence.iter().filter(|found| !found.cached).count()
     }
 
     /// How many tokens the coming turn may sample, or which bound leaves too few. What a forced answer needs is set
@@ -424,6 +464,8 @@ impl<S: Source> Run<S> {
             reasoning_tokens: completion_tokens.saturating_sub(self.answer_tokens),
             environment_tokens: count(Origin::Environment),
             cached_tokens: self.session.cached_prompt_tokens().min(self.prompt_tokens),
+            searches: self.searches(),
+            search_ms: self.timings.search * 1e3,
         }
     }
 

@@ -46,6 +46,11 @@ pub struct RagOptions {
 pub struct BudgetOptions {
     /// Rounds with the environment.
     pub turns: Option<usize>,
+    /// Searches that are executed; one that repeats an earlier one of the episode costs none. Instead of one too many an
+    /// answer is asked for.
+    pub searches: Option<usize>,
+    /// Tokens of all observations together: the one that would exceed it is cut, and there is none after it.
+    pub environment_tokens: Option<usize>,
     /// Wall time in seconds.
     #[schema(exclusive_minimum = 0)]
     pub seconds: Option<f64>,
@@ -69,6 +74,8 @@ impl RagOptions {
         options.store = self.store;
         options.cites |= self.citations == Some(true);
         options.turns = budget.turns;
+        options.searches = budget.searches;
+        options.environment_tokens = budget.environment_tokens;
         options.seconds = budget.seconds;
         Ok(())
     }

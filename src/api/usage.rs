@@ -5,8 +5,8 @@ use utoipa::ToSchema;
 
 use crate::agent::Usage;
 
-/// Tokens of one or several episodes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+/// Tokens and searches of one or several episodes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct ChatUsage {
     /// Tokens of the prompt, counted once however many answers were asked for.
     pub prompt_tokens: usize,
@@ -20,6 +20,10 @@ pub struct ChatUsage {
     pub completion_tokens_details: CompletionTokensDetails,
     /// Tokens of evidence and other observations, which neither count holds. Not in OpenAI's interface.
     pub environment_tokens: usize,
+    /// Searches that were executed. Not in OpenAI's interface.
+    pub searches: usize,
+    /// How long they took, in milliseconds. Not in OpenAI's interface.
+    pub search_ms: f64,
 }
 
 /// Parts of the prompt's tokens.
@@ -46,6 +50,8 @@ impl ChatUsage {
         *cached = (*cached).max(usage.cached_tokens.min(usage.prompt_tokens));
         self.completion_tokens_details.reasoning_tokens += usage.reasoning_tokens;
         self.environment_tokens += usage.environment_tokens;
+        self.searches += usage.searches;
+        self.search_ms += usage.search_ms;
     }
 
     /// Adds what another prompt cost.
@@ -56,5 +62,7 @@ impl ChatUsage {
         self.prompt_tokens_details.cached_tokens += other.prompt_tokens_details.cached_tokens;
         self.completion_tokens_details.reasoning_tokens += other.completion_tokens_details.reasoning_tokens;
         self.environment_tokens += other.environment_tokens;
+        self.searches += other.searches;
+        self.search_ms += other.search_ms;
     }
 }

@@ -154,7 +154,7 @@ impl<W: Write> Printer<W> {
             let why = match reason {
                 Reason::Stop => "the policy ended without one",
                 Reason::Length => "no tokens left",
-                Reason::Turns => "no turns left",
+                Reason::Turns => "no turns, searches or evidence left",
                 Reason::Time => "no time left",
                 Reason::Refused => "the policy refused to give one",
             };

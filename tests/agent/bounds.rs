@@ -26,6 +26,12 @@ pub(crate) fn check_bounds(policy: &Policy, trajectory: &Trajectory, events: &[E
     for event in events {
         assert!(!matches!(event, Event::Observation { tokens, .. } if *tokens > budget.observation_tokens));
     }
+    let executed = trajectory.evidence.iter().filter(|found| !found.cached).count();
+    assert!(budget.searches.is_none_or(|most| executed <= most), "searches {executed}");
+    assert_eq!(trajectory.usage.searches, executed);
+    let observed = |event: &Event| if let Event::Observation { tokens, .. } = event { *tokens } else { 0 };
+    let observed: usize = events.iter().map(observed).sum();
+    assert!(budget.environment_tokens.is_none_or(|most| observed <= most), "environment {observed}");
     assert_eq!(streamed_answer(events), trajectory.answer.clone().unwrap_or_default());
     assert!(matches!(events.last(), Some(Event::Finished { .. })));
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Finished { .. })).count(), 1);
@@ -48,6 +54,8 @@ async fn bounds_hold_whatever_is_said() {
         policy.budget.observation_tokens = [0, 1, 20, 100, 2000][seed as usize / 5 % 5];
         policy.budget.turn_tokens = [5, 50, 300][seed as usize % 3];
         policy.budget.context_tokens = [1750, 1900, 2200, 6000][seed as usize / 3 % 4];
+        policy.budget.searches = [None, Some(0), Some(1), Some(2)][seed as usize / 7 % 4];
+        policy.budget.environment_tokens = [None, Some(0), Some(30), Some(300)][seed as usize / 11 % 4];
         let options = EpisodeOptions { seed, ..default() };
         let (trajectory, events) = run(&runtime, &policy, "Why?", options).await.unwrap();
         check_bounds(&policy, &trajectory, &events);

@@ -4,6 +4,7 @@
 #[path = "../agent_script/mod.rs"]
 mod agent_script;
 mod bounds;
+mod budget;
 mod evaluation;
 mod evo_rag;
 mod graphrag_r1;
@@ -115,7 +116,7 @@ async fn a_question_is_thought_searched_and_answered() {
     assert_eq!(usage.environment_tokens, block.len());
     assert_eq!(usage.completion_tokens, SEARCH.len() + ANSWER.len());
     assert_eq!(usage.reasoning_tokens, usage.completion_tokens - " Paris ".len());
-    assert_eq!(usage.prompt_tokens, trajectory.prompt_tokens);
+    assert_eq!((usage.prompt_tokens, usage.searches), (trajectory.prompt_tokens, 1));
     assert!(trajectory.response().iter().all(|t| t.logprob.is_some() == (t.origin == Origin::Policy)));
 }
 

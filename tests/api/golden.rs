@@ -27,7 +27,7 @@ pub fn steady(mut value: Value) -> Value {
             Value::Object(fields) => {
                 for (name, field) in fields.iter_mut() {
                     match name.as_str() {
-                        "created" | "milliseconds" | "cached_tokens" => *field = json!(0),
+                        "created" | "milliseconds" | "search_ms" | "cached_tokens" => *field = json!(0),
                         "logprob" => *field = json!((field.as_f64().unwrap() * 100.0).round() / 100.0),
                         "id" if field
                             .as_str()

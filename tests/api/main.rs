@@ -15,6 +15,7 @@ mod completions;
 mod conformance;
 mod contain;
 mod cors;
+mod cost;
 mod counterfactual;
 mod debug;
 mod documents;

@@ -43,8 +43,8 @@ fn messages(bytes: &[u8]) -> Vec<(u64, String, Value)> {
 fn said(messages: &[(u64, String, Value)]) -> Vec<(u64, String, Value)> {
     let mut messages = messages.to_vec();
     for (_, name, data) in &mut messages {
-        for field in ["id", "milliseconds"] {
-            if let Some(value) = data.get_mut(field) {
+        for field in ["/id", "/milliseconds", "/usage/search_ms"] {
+            if let Some(value) = data.pointer_mut(field) {
                 *value = Value::Null;
             }
         }

@@ -82,7 +82,7 @@ pub struct AgentResponse {
     pub citations: Vec<Cited>,
     /// Why it ended: `stop`, `length`, `turns`, `time` or `refused`.
     pub finish_reason: Reason,
-    /// What it took, in tokens.
+    /// What it took.
     pub usage: Usage,
     /// Turns of the policy.
     pub turns: usize,

@@ -186,7 +186,7 @@ pub struct IncompleteDetails {
 pub enum Bound {
     /// Sampled tokens, or the context.
     MaxOutputTokens,
-    /// Rounds with the environment, without an answer.
+    /// Rounds with the environment, its searches or the tokens of what it said, without an answer.
     MaxToolCalls,
     /// Wall time.
     MaxTime,
@@ -202,8 +202,8 @@ pub(super) fn bound(reason: Reason) -> Option<Bound> {
     }
 }
 
-/// What a response cost, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+/// What a response cost in tokens and searches.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct ResponseUsage {
     /// Tokens of the prompt.
     pub input_tokens: usize,
@@ -217,6 +217,10 @@ pub struct ResponseUsage {
     pub total_tokens: usize,
     /// Tokens of evidence and other observations, which neither count holds. Not in OpenAI's interface.
     pub environment_tokens: usize,
+    /// Searches that were executed. Not in OpenAI's interface.
+    pub searches: usize,
+    /// How long they took, in milliseconds. Not in OpenAI's interface.
+    pub search_ms: f64,
 }
 
 /// Parts of the prompt's tokens.
@@ -245,6 +249,8 @@ impl From<&Usage> for ResponseUsage {
             output_tokens_details: OutputTokensDetails { reasoning_tokens: usage.reasoning_tokens },
             total_tokens: usage.prompt_tokens + usage.completion_tokens,
             environment_tokens: usage.environment_tokens,
+            searches: usage.searches,
+            search_ms: usage.search_ms,
         }
     }
 }

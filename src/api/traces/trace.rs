@@ -48,7 +48,7 @@ pub struct Trace<'a> {
     /// Why it ended; null where it was broken off.
     #[schema(required)]
     pub finish_reason: Option<Reason>,
-    /// What it took, in tokens.
+    /// What it took.
     pub usage: Usage,
     /// Every token.
     pub tokens: TraceTokens<'a>,
@@ -121,6 +121,12 @@ pub struct TraceOptions<'a> {
     /// Rounds with the environment.
     #[schema(required)]
     pub turns: Option<usize>,
+    /// Executed searches.
+    #[schema(required)]
+    pub searches: Option<usize>,
+    /// Tokens of all observations together.
+    #[schema(required)]
+    pub environment_tokens: Option<usize>,
     /// Wall time in seconds.
     #[schema(required)]
     pub seconds: Option<f64>,
@@ -301,6 +307,8 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
             without: &options.without,
             graph: options.graph,
             turns: options.turns,
+            searches: options.searches,
+            environment_tokens: options.environment_tokens,
             seconds: options.seconds,
             guided: options.guided,
             logprobs: options.logprobs,

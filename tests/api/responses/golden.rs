@@ -21,7 +21,7 @@ fn steady(mut value: Value) -> Value {
             Value::Object(fields) => {
                 for (field, value) in fields.iter_mut() {
                     match field.as_str() {
-                        "created_at" | "cached_tokens" => *value = json!(0),
+                        "created_at" | "search_ms" | "cached_tokens" => *value = json!(0),
                         "completed_at" if value.is_u64() => *value = json!(0),
                         "id" | "item_id" if value.as_str().is_some_and(|id| id.contains('_')) => {
                             *value = json!(name(value.as_str().unwrap()));

@@ -34,12 +34,17 @@ async fn searches_are_bounded_and_can_be_forbidden() {
         (json!({"max_tool_calls": 0}), 0),
         (json!({"tool_choice": "none"}), 0),
         (json!({"rag": {"budget": {"turns": 1}}, "max_tool_calls": 3}), 1),
+        (json!({"rag": {"budget": {"searches": 1}}, "max_tool_calls": 3}), 1),
+        (json!({"rag": {"budget": {"searches": 0}}}), 0),
+        (json!({"rag": {"budget": {"environment_tokens": 10}}}), 1),
+        (json!({"rag": {"budget": {"environment_tokens": 0}}}), 0),
     ] {
         let mut body = ask(json!({"model": "routerag"}));
         body.as_object_mut().unwrap().extend(bound.as_object().unwrap().clone());
         let (status, response) = create(&house, &body).await;
         assert_eq!(status, 200, "{response}");
         assert_eq!(items(&response, "file_search_call").len(), searches, "{bound}");
+        assert_eq!(response["usage"]["searches"], searches, "{bound}");
     }
 }
 

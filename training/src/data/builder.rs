@@ -77,6 +77,7 @@ impl Stage {
             return Ok(Err("another answer than gold"));
         }
         trajectory.timings = Timings::default();
+        trajectory.usage.search_ms = 0.0;
         trajectory.tokens.iter_mut().for_each(|token| token.logprob = None);
         trajectory.evidence.iter_mut().for_each(|found| found.seconds = 0.0);
         let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
