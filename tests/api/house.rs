@@ -223,7 +223,7 @@ pub fn chunks(stream: &str) -> Vec<Value> {
         .map(|message| {
             let data = message.strip_prefix("data: ").unwrap_or_else(|| panic!("no data: {message:?}"));
             assert!(!data.contains(['\n', '\r']), "{data:?}");
-            serde_json::from_str(data).unwrap()
+            serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {data:?} in {stream}"))
         })
         .collect()
 }
