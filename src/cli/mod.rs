@@ -13,6 +13,7 @@ pub mod embedding;
 mod end;
 pub mod eval;
 mod explain;
+mod export;
 mod filter;
 mod harmless;
 mod index;

@@ -5,6 +5,7 @@ mod base;
 mod change;
 mod device;
 mod evaluate;
+mod export;
 mod image;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
