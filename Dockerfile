@@ -30,9 +30,8 @@ ENV WAYMARK_CACHE=/cache WAYMARK_HOST=0.0.0.0 WAYMARK_PORT=8080
 VOLUME /cache
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-# Whether it takes work; weights are pulled and loaded before that, so a first start needs minutes. For a server without
-# TLS: with certificates, give a check of your own.
-HEALTHCHECK --interval=10s --timeout=3s --start-period=300s --retries=3 \
-    CMD ["python3", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['WAYMARK_PORT'] + '/ready', timeout=2)"]
+# Whether it takes work; weights are pulled and loaded before that, so a first start needs minutes. It goes by the variables
+# WAYMARK_HOST, WAYMARK_PORT and WAYMARK_TLS_CERT and cannot know flags: set these by -e, not by --port and the like.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=300s --retries=3 CMD ["waymark", "health"]
 ENTRYPOINT ["waymark"]
 CMD ["demo"]

@@ -143,7 +143,10 @@ pub enum IndexError {
         dir: PathBuf,
     },
     /// The index was written by a version of the format that this program does not read.
-    #[error("{} has index format {found}, this program reads format {expected}: build the index again", dir.display())]
+    #[error(
+        "{} has index format {found}, this program reads format {expected}: build the index again{}",
+        dir.display(), from_what(*found)
+    )]
     Version {
         /// The folder.
         dir: PathBuf,
@@ -163,7 +166,7 @@ pub enum IndexError {
     /// The index was made with another embedder.
     #[error(
         "{} was built with the embedder {built} ({built_dims} dimensions), not with {given} ({given_dims}): \
-         serve it with that embedder or build it again",
+         serve it with that embedder or build it again, from its corpus or from what `waymark index export` gives",
         dir.display()
     )]
     Embedder {
@@ -234,6 +237,14 @@ pub enum IndexError {
 
 fn what_is_read(folder: bool) -> &'static str {
     if folder { ": only Markdown and text files in it are read; name a JSONL or JSON file itself" } else { "" }
+}
+
+/// The first format whose programs have `waymark index export`.
+const EXPORTED: u64 = 2;
+
+fn from_what(format: u64) -> &'static str {
+    let known = ", from its corpus or from what `waymark index export` of a version that reads it gives";
+    if format >= EXPORTED { known } else { "" }
 }
 
 impl IndexError {

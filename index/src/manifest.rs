@@ -92,7 +92,7 @@ impl GraphInfo {
     }
 
     /// The same, one name after the other.
-    pub(crate) fn extractors(&self) -> impl Iterator<Item = &str> {
+    pub fn extractors(&self) -> impl Iterator<Item = &str> {
         self.extractor().into_iter().flat_map(|names| names.split(AND))
     }
 }
@@ -159,6 +159,24 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// What `open` makes of the manifest in `dir`, and of the one after it where it fails because a build replaced the
+    /// snapshot, and removed its files, meanwhile.
+    pub(crate) fn newest<T>(dir: &Path, open: impl Fn(Manifest) -> Result<T, IndexError>) -> Result<T, IndexError> {
+        let mut manifest = Manifest::read(dir)?;
+        loop {
+            match open(manifest.clone()) {
+                Ok(opened) => return Ok(opened),
+                Err(error) => {
+                    let now = Manifest::read(dir)?;
+                    if now == manifest {
+                        return Err(error);
+                    }
+                    manifest = now;
+                }
+            }
+        }
+    }
+
     /// The manifest as it is written, its checksum taken.
     pub(crate) fn seal(mut self) -> (Manifest, Vec<u8>) {
         self.checksum = self.sum();
@@ -181,8 +199,18 @@ impl Manifest {
     /// Holds every file against its size, and against its checksum too if `checksums` is set. Before that, the list of
     /// files must be whole.
     pub(crate) fn verify(&self, dir: &Path, checksums: bool) -> Result<(), IndexError> {
+        self.verify_some(dir, checksums, |_| true)
+    }
+
+    /// The same of the files alone that `wanted` says are to be read.
+    pub(crate) fn verify_some(
+        &self,
+        dir: &Path,
+        checksums: bool,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<(), IndexError> {
         self.check_names().map_err(|message| IndexError::corrupt(&dir.join(MANIFEST), message))?;
-        for (name, expected) in &self.files {
+        for (name, expected) in self.files.iter().filter(|(name, _)| wanted(name)) {
             let path = dir.join(name);
             let bytes = match std::fs::metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -35,20 +35,7 @@ impl fmt::Debug for Snapshot {
 impl Snapshot {
     /// Opens the snapshot that the manifest in `dir` names.
     pub(crate) fn open_newest(dir: &Path, options: &OpenOptions) -> Result<Snapshot, IndexError> {
-        let mut manifest = Manifest::read(dir)?;
-        loop {
-            match Snapshot::open(dir, manifest.clone(), options) {
-                Ok(snapshot) => return Ok(snapshot),
-                Err(error) => {
-                    // A build may have replaced the snapshot, and removed its files, while they were being opened.
-                    let now = Manifest::read(dir)?;
-                    if now == manifest {
-                        return Err(error);
-                    }
-                    manifest = now;
-                }
-            }
-        }
+        Manifest::newest(dir, |manifest| Snapshot::open(dir, manifest, options))
     }
 
     fn open(dir: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {

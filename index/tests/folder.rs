@@ -176,6 +176,7 @@ fn another_format_another_embedder_or_no_index_is_refused_with_what_to_do() {
         let error = Index::open(&dir, Arc::new(HashEmbed { id, dims })).unwrap_err();
         let text = error.to_string();
         assert!(matches!(error, IndexError::Embedder { .. }) && text.contains(id) && text.contains("build it again"));
+        assert!(text.contains("waymark index export"), "{text}");
     }
     // That is said before anything is read through.
     let store = dir.join("snapshot-1/passages.bin");
@@ -186,10 +187,18 @@ fn another_format_another_embedder_or_no_index_is_refused_with_what_to_do() {
     fs::write(&store, whole).unwrap();
 
     let path = dir.join("manifest.json");
-    let newer = fs::read_to_string(&path).unwrap().replace("\"format\": 2", "\"format\": 99");
-    fs::write(&path, newer).unwrap();
-    let error = open(&dir).unwrap_err();
-    assert!(matches!(error, IndexError::Version { found: 99, .. }) && error.to_string().contains("again"), "{error}");
+    let manifest = fs::read_to_string(&path).unwrap();
+    // No program of format 1 knows the command.
+    for (format, exported) in [(1, false), (99, true)] {
+        fs::write(&path, manifest.replace("\"format\": 2", &format!("\"format\": {format}"))).unwrap();
+        let error = open(&dir).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, IndexError::Version { found, .. } if found == format) && text.contains("again"),
+            "{text}"
+        );
+        assert_eq!(text.contains("waymark index export"), exported, "{text}");
+    }
 
     write(&dir, numbered(5, "second"), &replacing()).unwrap();
     let index = open(&dir).unwrap();

@@ -48,7 +48,18 @@ impl Client {
     /// A client of the server at `base`, such as `http://127.0.0.1:8080`. One on this machine is spoken to directly, any
     /// other through the proxy that the environment names, if it names one.
     pub fn new(base: &str) -> Self {
-        Self { agent: agent(base, RootCerts::WebPki, SILENCE), base: base.trim_end_matches('/').to_owned(), key: None }
+        Self {
+            agent: agent(base, trust(RootCerts::WebPki), SILENCE),
+            base: base.trim_end_matches('/').to_owned(),
+            key: None,
+        }
+    }
+
+    /// A client of a server on this very machine, whatever its address: it is spoken to directly, and its certificate is not
+    /// looked at. It gets no key.
+    pub(crate) fn own(base: &str) -> Self {
+        let unproven = TlsConfig::builder().disable_verification(true).build();
+        Self { agent: agent(base, unproven, SILENCE), ..Self::new(base) }
     }
 
     /// The same client, with the key that the server may want.
@@ -71,7 +82,7 @@ impl Client {
             })
             .collect();
         ensure!(!certificates.is_empty(), "{}: there is no certificate in it", file.display());
-        self.agent = agent(&self.base, RootCerts::new_with_certs(&certificates), SILENCE);
+        self.agent = agent(&self.base, trust(RootCerts::new_with_certs(&certificates)), SILENCE);
         Ok(self)
     }
 
@@ -80,6 +91,19 @@ impl Client {
             Some(key) => request.header("authorization", format!("Bearer {}", key.reveal())),
             None => request,
         }
+    }
+
+    /// Asks the server whether it takes work (`/ready`), which everybody may; the answer is to be there within `limit`.
+    ///
+    /// # Errors
+    /// It cannot be reached, says nothing in time, or does not take work.
+    pub(crate) async fn ready(&self, limit: Duration) -> anyhow::Result<()> {
+        let (agent, url) = (self.agent.clone(), format!("{}/ready", self.base));
+        let ask = move || -> anyhow::Result<()> {
+            let asked = agent.get(&url).config().timeout_global(Some(limit)).build().call();
+            accepted(asked.with_context(|| format!("cannot reach {url}"))?).map(drop)
+        };
+        spawn_blocking(ask).await?
     }
 
     /// Fetches a text, such as `/metrics`.
@@ -138,13 +162,18 @@ impl Client {
     }
 }
 
-/// What speaks to the server at `base`, whose certificate is of `roots`, as long as it is not silent for `silence`.
-fn agent(base: &str, roots: RootCerts, silence: Duration) -> Agent {
-    let tls = TlsConfig::builder().root_certs(roots).build();
+fn trust(roots: RootCerts) -> TlsConfig {
+    TlsConfig::builder().root_certs(roots).build()
+}
+
+/// What speaks to the server at `base`, whose certificate is looked at as `tls` says, as long as it is not silent for
+/// `silence`.
+fn agent(base: &str, tls: TlsConfig, silence: Duration) -> Agent {
+    let direct = tls.disable_verification() || is_here(base);
     let config = Agent::config_builder().http_status_as_error(false).tls_config(tls);
     // Each read has its time anew, so that an answer may take as long as it needs, and a comment is a sign of life.
     let config = config.timeout_connect(Some(CONNECT)).timeout_per_read(Some(silence));
-    let config = if is_here(base) { config.proxy(None) } else { config };
+    let config = if direct { config.proxy(None) } else { config };
     config.build().new_agent()
 }
 
@@ -213,7 +242,7 @@ mod tests {
         let silence = Duration::from_millis(900);
         for (words, told) in [(vec![], 0), (vec![HEAD, PING, PING, PING, PING, EVENT], 1)] {
             let base = saying(words, silence / 3);
-            let client = Client { agent: agent(&base, RootCerts::WebPki, silence), base, key: None };
+            let client = Client { agent: agent(&base, trust(RootCerts::WebPki), silence), base, key: None };
             let (mut events, request) = (0, serde_json::json!({}));
             let asked = client.episode(&request, |_| {
                 events += 1;

@@ -10,7 +10,7 @@ use waymark_index::{BuildOptions, BuildProgress, Embedder, GraphInfo, Manifest, 
 use waymark_models::kernel::Team;
 
 use super::corpus::{self, CorpusArgs};
-use super::{assembly, change, logging, progress, triples};
+use super::{assembly, change, export, logging, progress, triples};
 use crate::config::{LogFormat, cores};
 
 /// What to do with an index.
@@ -19,6 +19,7 @@ pub(crate) enum Command {
     Build(Box<BuildArgs>),
     Add(change::AddArgs),
     Remove(change::RemoveArgs),
+    Export(export::ExportArgs),
     Info(InfoArgs),
 }
 
@@ -84,6 +85,7 @@ impl Command {
             Command::Build(args) => tokio::task::block_in_place(|| args.run()),
             Command::Add(args) => tokio::task::block_in_place(|| args.run()),
             Command::Remove(args) => tokio::task::block_in_place(|| args.run()),
+            Command::Export(args) => tokio::task::block_in_place(|| args.run()),
             Command::Info(args) => args.run(),
         }
     }
@@ -144,7 +146,7 @@ fn described(graph: &GraphInfo) -> String {
 }
 
 /// Time from one line to the next where no bar is seen.
-const PAUSE: Duration = Duration::from_secs(10);
+pub(super) const PAUSE: Duration = Duration::from_secs(10);
 
 /// One bar per phase of a build; where there is no terminal, lines of the log.
 #[derive(Debug, Default)]

@@ -13,8 +13,10 @@ pub mod embedding;
 mod end;
 pub mod eval;
 mod explain;
+mod export;
 mod filter;
 mod harmless;
+mod health;
 mod index;
 mod key;
 pub mod logging;
@@ -79,6 +81,7 @@ enum Command {
     /// Makes API keys.
     #[command(subcommand)]
     Key(key::Command),
+    Health(health::Args),
     Openapi(openapi::Args),
 }
 
@@ -113,6 +116,7 @@ impl Cli {
                 Command::Eval(args) => args.run(self.log.as_deref()).await,
                 Command::Bench(command) => command.run(self.log.as_deref()).await,
                 Command::Key(command) => command.run(),
+                Command::Health(args) => args.run().await,
                 Command::Openapi(args) => args.run(),
             }
         });

@@ -1,5 +1,5 @@
-//! `Dockerfile` against the program and the repository, without a container daemon: what the image sets, starts, copies and
-//! has to link.
+//! `Dockerfile`, `Dockerfile.cuda` and `docs/kubernetes.yaml` against the program and the repository, without a container
+//! daemon or a cluster: what the images set, start, copy and have to link, and what the cluster is told of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,10 @@ use serde_json::Value;
 
 use super::program::waymark;
 
-/// Libraries that `debian:bookworm-slim` brings (libc6, libgcc-s1), and `libstdc++6`, which the image installs.
+const PLAIN: &str = "Dockerfile";
+const CUDA: &str = "Dockerfile.cuda";
+
+/// Libraries that `debian:bookworm-slim` and Ubuntu bring (libc6, libgcc-s1), and `libstdc++6`, which the images install.
 const LIBRARIES: &[&str] =
     &["libc.so", "libm.so", "libmvec.so", "ld-linux", "libgcc_s.so", "libstdc++.so", "linux-vdso.so"];
 
@@ -17,17 +20,21 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The instructions, each on one line: its name and the rest.
-fn instructions() -> Vec<(String, String)> {
-    let text = fs::read_to_string(root().join("Dockerfile")).unwrap();
+fn manifest() -> toml::Table {
+    toml::from_str(&fs::read_to_string(root().join("Cargo.toml")).unwrap()).unwrap()
+}
+
+/// The instructions of a file, each on one line: its name and the rest.
+fn instructions(file: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root().join(file)).unwrap();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
     let joined = lines.join("\n").replace("\\\n", " ");
     let split = |line: &str| line.split_once(' ').map(|(name, rest)| (name.to_owned(), rest.trim().to_owned()));
     joined.lines().filter_map(split).collect()
 }
 
-fn of(name: &str) -> Vec<String> {
-    instructions().into_iter().filter(|(other, _)| other == name).map(|(_, rest)| rest).collect()
+fn of(file: &str, name: &str) -> Vec<String> {
+    instructions(file).into_iter().filter(|(other, _)| other == name).map(|(_, rest)| rest).collect()
 }
 
 /// The words of an instruction in its JSON form.
@@ -35,51 +42,88 @@ fn words(instruction: &str) -> Vec<String> {
     serde_json::from_str(instruction).unwrap()
 }
 
+/// Whether everybody may GET this path.
+fn is_open(path: &str) -> bool {
+    let document: Value = serde_json::from_str(&waymark(&["openapi", "--json"]).stdout).unwrap();
+    let route = &document["paths"][path]["get"];
+    route.is_object() && route["security"].is_null()
+}
+
 #[test]
-fn what_it_starts_is_a_command_that_reads_what_it_sets() {
-    let (entry, command) = (words(&of("ENTRYPOINT")[0]), words(&of("CMD")[0]));
-    assert_eq!(entry, ["waymark"]);
-    let help = waymark(&[&*command[0], "--help"]);
-    assert!(help.ok(), "{}", help.stderr);
-    let set = of("ENV").join(" ");
-    let port = set.split(' ').find_map(|setting| setting.strip_prefix("WAYMARK_PORT=")).unwrap();
-    assert_eq!(of("EXPOSE"), [port]);
-    for setting in set.split_whitespace() {
-        let (name, _) = setting.split_once('=').unwrap();
-        assert!(help.stdout.contains(&format!("[env: {name}=")), "`waymark {}` does not read {name}", command[0]);
+fn what_they_start_is_a_command_that_reads_what_they_set() {
+    for file in [PLAIN, CUDA] {
+        let (entry, command) = (words(&of(file, "ENTRYPOINT")[0]), words(&of(file, "CMD")[0]));
+        assert_eq!(entry, ["waymark"]);
+        let help = waymark(&[&*command[0], "--help"]);
+        assert!(help.ok(), "{}", help.stderr);
+        let set = of(file, "ENV").join(" ");
+        let port = set.split(' ').find_map(|setting| setting.strip_prefix("WAYMARK_PORT=")).unwrap();
+        assert_eq!(of(file, "EXPOSE"), [port]);
+        for (name, _) in set.split_whitespace().filter_map(|setting| setting.split_once('=')) {
+            let read = name == "LD_LIBRARY_PATH" || help.stdout.contains(&format!("[env: {name}="));
+            assert!(read, "`waymark {}` does not read {name}", command[0]);
+        }
     }
 }
 
 #[test]
-fn its_health_check_asks_a_route_that_needs_no_key() {
-    let check = of("HEALTHCHECK").remove(0);
-    let path = check.split("+ '").nth(1).unwrap().split('\'').next().unwrap();
-    let openapi = waymark(&["openapi", "--json"]);
-    let document: Value = serde_json::from_str(&openapi.stdout).unwrap();
-    let route = &document["paths"][path]["get"];
-    assert!(route.is_object() && route["security"].is_null(), "{path}: {route}");
+fn their_health_check_is_a_command_that_asks_a_route_without_a_key() {
+    for file in [PLAIN, CUDA] {
+        let check = of(file, "HEALTHCHECK").remove(0);
+        let command = words(check.split_once("CMD ").unwrap().1);
+        assert_eq!(command[0], "waymark");
+        let help = waymark(&[&*command[1], "--help"]);
+        assert!(help.ok() && help.stdout.contains("WAYMARK_PORT"), "{}{}", help.stdout, help.stderr);
+        let path = help.stdout.split('`').find(|word| word.starts_with('/')).unwrap();
+        assert!(is_open(path), "{path}");
+    }
 }
 
 #[test]
-fn it_is_built_by_the_toolchain_that_is_named() {
-    let manifest: toml::Table = toml::from_str(&fs::read_to_string(root().join("Cargo.toml")).unwrap()).unwrap();
+fn they_differ_in_their_base_and_in_what_a_card_needs_alone() {
+    let own = ["debian:", "nvidia/cuda:", "DEBIAN_FRONTEND=", "LD_LIBRARY_PATH="];
+    let shared = |file| {
+        let all = instructions(file).into_iter().filter(|(_, rest)| !own.iter().any(|own| rest.starts_with(own)));
+        all.map(|(name, rest)| (name, rest.replace(" --features cuda", ""))).collect::<Vec<_>>()
+    };
+    assert_eq!(shared(PLAIN), shared(CUDA));
+    assert!(of(CUDA, "RUN")[0].contains("--features cuda") && !of(PLAIN, "RUN")[0].contains("cuda"));
+    assert_eq!(of(CUDA, "USER"), ["10001"]);
+}
+
+#[test]
+fn they_are_built_by_the_toolchain_that_is_named_and_run_over_libraries_of_its_age() {
+    let manifest = manifest();
     let version = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
-    let base = of("FROM").remove(0);
-    assert!(base.starts_with(&format!("rust:{version}-")), "{base} is not of {version}");
+    for file in [PLAIN, CUDA] {
+        let base = of(file, "FROM").remove(0);
+        assert!(base.starts_with(&format!("rust:{version}-")), "{base} is not of {version}");
+    }
     // What is built in one release of Debian runs in the same one.
-    let release = base.split(['-', ' ']).nth(1).unwrap();
-    assert!(of("FROM")[1].starts_with(&format!("debian:{release}")), "{}", of("FROM")[1]);
+    let (build, run) = (of(PLAIN, "FROM").remove(0), of(PLAIN, "FROM").remove(1));
+    let release = build.split(['-', ' ']).nth(1).unwrap();
+    assert!(run.starts_with(&format!("debian:{release}")), "{run}");
+    // The libraries of CUDA are of the version that the program knows: `cuda-13000` is 13.0.
+    let features = manifest["workspace"]["dependencies"]["cudarc"]["features"].as_array().unwrap();
+    let known = features.iter().find_map(|feature| feature.as_str()?.strip_prefix("cuda-")).unwrap();
+    let known: u32 = known.parse().unwrap();
+    let run = of(CUDA, "FROM").remove(1);
+    let expected = format!("nvidia/cuda:{}.{}.", known / 1000, known % 1000 / 10);
+    assert!(run.starts_with(&expected) && run.contains("-runtime-"), "{run} is not of {expected}");
 }
 
 #[test]
-fn what_it_copies_is_there() {
-    for copied in of("COPY") {
-        let paths: Vec<&str> = copied.split(' ').filter(|word| !word.starts_with("--")).collect();
-        let (_, sources) = paths.split_last().unwrap();
-        for source in sources {
-            let made = of("RUN").iter().any(|run| run.contains(&format!("install -D target/release/waymark {source}")));
-            let built = copied.contains("--from=build") && made;
-            assert!(built || root().join(source).exists(), "COPY {copied}");
+fn what_they_copy_is_there() {
+    for file in [PLAIN, CUDA] {
+        for copied in of(file, "COPY") {
+            let paths: Vec<&str> = copied.split(' ').filter(|word| !word.starts_with("--")).collect();
+            let (_, sources) = paths.split_last().unwrap();
+            for source in sources {
+                let install = format!("install -D target/release/waymark {source}");
+                let made = of(file, "RUN").iter().any(|run| run.contains(&install));
+                let built = copied.contains("--from=build") && made;
+                assert!(built || root().join(source).exists(), "COPY {copied}");
+            }
         }
     }
 }
@@ -114,7 +158,7 @@ fn nothing_that_is_compiled_is_left_out() {
 }
 
 #[test]
-fn its_base_has_every_library_that_is_linked() {
+fn their_bases_have_every_library_that_is_linked() {
     let Ok(ldd) = Command::new("ldd").arg(env!("CARGO_BIN_EXE_waymark")).output() else {
         return eprintln!("skipped: there is no ldd here");
     };
@@ -124,5 +168,62 @@ fn its_base_has_every_library_that_is_linked() {
         let name = line.split_whitespace().next().unwrap().rsplit('/').next().unwrap();
         assert!(LIBRARIES.iter().any(|library| name.starts_with(library)), "{name} is not in the image");
     }
-    assert!(of("RUN").iter().any(|run| run.contains("libstdc++6")));
+    for file in [PLAIN, CUDA] {
+        assert!(of(file, "RUN").iter().any(|run| run.contains("libstdc++6")), "{file}");
+    }
+}
+
+/// What is said to a cluster.
+fn cluster() -> String {
+    fs::read_to_string(root().join("docs/kubernetes.yaml")).unwrap()
+}
+
+/// The number behind the first `words`.
+fn number(text: &str, words: &str) -> u64 {
+    let (_, rest) = text.split_once(words).unwrap_or_else(|| panic!("{words} is missing"));
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+#[test]
+fn a_cluster_is_told_of_flags_and_variables_that_there_are() {
+    let yaml = cluster();
+    let mut flags = 0;
+    for (begin, command) in [
+        ("args: [serve,", &["serve"][..]),
+        ("waymark index build", &["index", "build"][..]),
+        ("waymark index export", &["index", "export"][..]),
+        ("waymark key new", &["key", "new"][..]),
+    ] {
+        let help = waymark(&[command, &["--help"]].concat()).stdout;
+        let lines: Vec<&str> = yaml.lines().filter_map(|line| Some(line.split_once(begin)?.1)).collect();
+        assert!(!lines.is_empty(), "{begin}");
+        for flag in lines.iter().flat_map(|line| line.split([' ', ',', ']'])).filter(|word| word.starts_with("--")) {
+            assert!(help.contains(&format!("{flag} ")), "`waymark {}` has no {flag}", command.join(" "));
+            flags += 1;
+        }
+    }
+    assert!(flags >= 6, "{flags}");
+    let help = waymark(&["serve", "--help"]).stdout;
+    let set: Vec<&str> =
+        yaml.split("{name: WAYMARK_").skip(1).filter_map(|rest| Some(rest.split_once(',')?.0)).collect();
+    assert!(!set.is_empty());
+    for name in set {
+        assert!(help.contains(&format!("[env: WAYMARK_{name}=")), "WAYMARK_{name}");
+    }
+}
+
+#[test]
+fn a_cluster_treats_the_server_as_the_image_and_the_drain_want_it() {
+    let yaml = cluster();
+    let pause = number(&yaml, "command: [sleep, \"");
+    let drain = number(&yaml, "{name: WAYMARK_DRAIN_SECONDS, value: \"");
+    // What streams get beyond the drain to send their last event, and the process to end.
+    assert!(number(&yaml, "terminationGracePeriodSeconds: ") >= pause + drain + 5);
+    assert_eq!(of(PLAIN, "EXPOSE"), [number(&yaml, "containerPort: ").to_string()]);
+    assert_eq!(of(PLAIN, "USER"), [number(&yaml, "runAsUser: ").to_string()]);
+    assert!(yaml.contains(&format!("mountPath: {}}}", of(PLAIN, "VOLUME")[0])));
+    let paths: Vec<&str> =
+        yaml.split("httpGet: {path: ").skip(1).filter_map(|rest| Some(rest.split_once(',')?.0)).collect();
+    assert_eq!(paths, ["/ready", "/ready", "/health"]);
+    assert!(paths.iter().all(|path| is_open(path)));
 }

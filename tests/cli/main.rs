@@ -5,6 +5,8 @@ mod base;
 mod change;
 mod device;
 mod evaluate;
+mod export;
+mod health;
 mod image;
 mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
@@ -184,7 +186,7 @@ fn the_hub_is_shown_the_token_and_asked_where_it_is_said_to_be() {
 #[test]
 fn help_teaches() {
     let help = waymark(&["--help"]);
-    for command in ["serve", "demo", "pull", "index", "search", "ask", "eval", "bench", "openapi"] {
+    for command in ["serve", "demo", "pull", "index", "search", "ask", "eval", "bench", "health", "openapi"] {
         assert!(help.stdout.contains(command), "{command}");
     }
     let serve = waymark(&["serve", "--help"]);

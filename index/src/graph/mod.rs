@@ -96,7 +96,7 @@ impl Graph {
         let mut mentions = Columns::open(&path(file::MENTIONS))?;
         Ok(Graph {
             triples: Triples::open(&path(file::TRIPLES), passages)?,
-            extracted: info.extractor().map_or(Origin::Extracted, Origin::of),
+            extracted: Origin::Extracted.told_by(info),
             passages_of: Lists::read(&mut mentions, phrases.len(), passages)?,
             passages_of_fact: Lists::read(&mut mentions, count, passages)?,
             facts_of: Lists::read(&mut mentions, passages, count)?,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::columns::{Column, Columns, ColumnsWriter};
 use crate::error::IndexError;
 use crate::extract::Extract;
+use crate::manifest::GraphInfo;
 use crate::openie::Builtin;
 use crate::triple::Triple;
 
@@ -28,6 +29,14 @@ impl Origin {
     /// Where triples are from that the extractor of this name finds.
     pub(crate) fn of(extractor: &str) -> Origin {
         if extractor == Builtin.id() { Origin::Builtin } else { Origin::Extracted }
+    }
+
+    /// The same, where the file says no more than that an extractor found them, and the manifest names only one.
+    pub(crate) fn told_by(self, info: &GraphInfo) -> Origin {
+        match (self, info.extractor()) {
+            (Origin::Extracted, Some(extractor)) => Origin::of(extractor),
+            _ => self,
+        }
     }
 
     /// Whether an extractor found them, whichever it was.

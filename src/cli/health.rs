@@ -1,0 +1,101 @@
+//! `waymark health`: whether a server takes work.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, ensure};
+
+use super::client::Client;
+use super::triples::variable;
+
+/// How long a server may take to answer.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Says whether a server takes work: exit code 0 where `/ready` answers with 200 within two seconds, otherwise 1 and the
+/// reason.
+///
+/// Without --url it is the server on this machine that the environment describes, as `waymark serve` reads it: at
+/// WAYMARK_HOST and WAYMARK_PORT (127.0.0.1 and 8080), over HTTPS where WAYMARK_TLS_CERT is set. Its certificate is not
+/// looked at then, unless --ca names those to trust: it seldom names this machine's own address, and no key is sent. What a
+/// server was told by flags is not seen here: give its --url.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  waymark health
+  WAYMARK_PORT=9000 waymark health
+  waymark health --url https://host:8080 --ca cert.pem")]
+pub(crate) struct Args {
+    /// The server.
+    #[arg(long, env = "WAYMARK_URL")]
+    url: Option<String>,
+
+    /// Certificates to trust in place of the public ones where that server speaks HTTPS, as PEM.
+    #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        let named = self.url.is_some();
+        let url = self.url.map_or_else(|| own(variable), Ok)?;
+        let client = if named { Client::new(&url) } else { Client::own(&url) };
+        client.trusting(self.ca.as_deref())?.ready(LIMIT).await?;
+        writeln!(io::stdout(), "{url} takes work")?;
+        Ok(())
+    }
+}
+
+/// The address at which a server on this machine is reached that the variables tell where to listen.
+fn own(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<String> {
+    let host = parsed(&variable, "WAYMARK_HOST", IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+    let port: u16 = parsed(&variable, "WAYMARK_PORT", 8080)?;
+    ensure!(port != 0, "WAYMARK_PORT is 0, any port that was free: give the server's --url");
+    // One that listens on every address is reached at this machine's own.
+    let host: IpAddr = match host {
+        IpAddr::V4(all) if all.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(all) if all.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        one => one,
+    };
+    let scheme = if variable("WAYMARK_TLS_CERT").is_some() { "https" } else { "http" };
+    Ok(format!("{scheme}://{}", SocketAddr::new(host, port)))
+}
+
+fn parsed<T: FromStr<Err: Display>>(
+    variable: impl Fn(&str) -> Option<String>,
+    name: &str,
+    otherwise: T,
+) -> anyhow::Result<T> {
+    let Some(value) = variable(name) else { return Ok(otherwise) };
+    value.parse::<T>().map_err(|error| anyhow!("{error}")).with_context(|| format!("{name} is {value:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn of(set: &[(&str, &str)]) -> anyhow::Result<String> {
+        own(|name| set.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn a_server_is_asked_where_the_environment_lets_it_listen() {
+        let (host, port, tls) = ("WAYMARK_HOST", "WAYMARK_PORT", "WAYMARK_TLS_CERT");
+        for (set, url) in [
+            (&[][..], "http://127.0.0.1:8080"),
+            (&[(host, "0.0.0.0"), (port, "9000")][..], "http://127.0.0.1:9000"),
+            (&[(host, "::"), (tls, "cert.pem")][..], "https://[::1]:8080"),
+            (&[(host, "10.1.2.3")][..], "http://10.1.2.3:8080"),
+        ] {
+            assert_eq!(of(set).unwrap(), url);
+        }
+        for (name, value) in [(port, "0"), (port, "tcp://10.0.0.1:8080"), (host, "nowhere")] {
+            let refused = format!("{:#}", of(&[(name, value)]).unwrap_err());
+            assert!(refused.contains(name) && refused.contains(value), "{refused}");
+        }
+    }
+}
