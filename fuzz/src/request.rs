@@ -37,6 +37,7 @@ pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/mcp"),
     (&Method::POST, "/v1/traces/{id}/replay"),
     (&Method::DELETE, "/v1/documents/"),
+    (&Method::GET, "/v1/commits/"),
 ];
 
 thread_local! {

@@ -14,6 +14,7 @@ use crate::folder::Writing;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{MANIFEST, Manifest};
 use crate::progress::BuildProgress;
+use crate::snapshot::Snapshot;
 
 /// The longest wait between two looks at a snapshot that cannot be opened, each of which may read all of it.
 const SELDOM: Duration = Duration::from_secs(10);
@@ -178,6 +179,38 @@ impl LiveIndex {
         options: &CommitOptions,
         progress: &dyn BuildProgress,
     ) -> Result<CommitReport, IndexError> {
+        self.change(options, progress, |committing, writing, base| {
+            let report = committing.commit(writing, base, changes)?;
+            Ok((report.published, report))
+        })
+    }
+
+    /// Makes all of `changes`, which are about different documents, in one snapshot, as [`LiveIndex::commit`] makes one
+    /// after the other, and gives what each of them did. What is wrong with one alone is told in its place, and the
+    /// others are made without it.
+    ///
+    /// # Errors
+    /// As [`LiveIndex::commit`], and if two of them are about the same document, or one of several removes documents that
+    /// it does not name. Then none is made.
+    pub fn commit_together(
+        &self,
+        changes: Vec<Changes>,
+        options: &CommitOptions,
+        progress: &dyn BuildProgress,
+    ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
+        self.change(options, progress, |committing, writing, base| {
+            let reports = committing.commit_together(writing, base, changes)?;
+            Ok((reports.iter().flatten().any(|report| report.published), reports))
+        })
+    }
+
+    /// Lets `make` change the newest snapshot, and searches what it has published, if it says that it has.
+    fn change<T>(
+        &self,
+        options: &CommitOptions,
+        progress: &dyn BuildProgress,
+        make: impl FnOnce(&Committing<'_>, &Writing, &Snapshot) -> Result<(bool, T), IndexError>,
+    ) -> Result<T, IndexError> {
         // Not even a lock is left where there is no index any more.
         Manifest::read(&self.dir)?;
         let writing = Writing::begin(&self.dir)?;
@@ -189,10 +222,9 @@ impl LiveIndex {
             self.follow(&mut seen, stamp)?;
         }
         let base = self.current();
-        let embed = self.embed.as_ref();
-        let report =
-            Committing { dir: &self.dir, embed, options, progress }.commit(&writing, &base.snapshot, changes)?;
-        if report.published {
+        let committing = Committing { dir: &self.dir, embed: self.embed.as_ref(), options, progress };
+        let (published, made) = make(&committing, &writing, &base.snapshot)?;
+        if published {
             // It was read through and summed up a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +239,7 @@ impl LiveIndex {
                 }
             }
         }
-        Ok(report)
+        Ok(made)
     }
 
     /// Puts the published snapshot in the place of the current one.

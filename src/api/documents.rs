@@ -10,8 +10,10 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use waymark_index::{Changes, CommitReport, Document, Index, IndexError, Triple};
 
+use super::auth::Caller;
 use super::beside::beside;
 use super::body::{Json, Wire};
+use super::commits::{self, CommitStatus};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::library::Library;
 use super::page::{PAGE, limit};
@@ -54,18 +56,23 @@ impl From<Document> for DocumentBody {
     }
 }
 
-/// Documents to add, or to put in the place of those with their ids.
+/// Documents to add, or to put in the place of those with their ids, and ids of documents to remove.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpsertRequest {
     /// The documents; of one id at most one. All of them go in at once, or none.
     pub documents: Vec<DocumentBody>,
+    /// Ids of documents to remove, none of which is put in. Those that are not there are passed over and counted.
+    #[serde(default)]
+    pub delete: Vec<String>,
+    /// Whether to answer when the change is made, which it is when not given. With `false` the answer is its id, at once.
+    pub wait: Option<bool>,
 }
 
 impl Wire for UpsertRequest {}
 
 /// What a change did.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct CommitResponse {
     /// Always `documents.commit`.
     pub object: &'static str,
@@ -81,6 +88,8 @@ pub struct CommitResponse {
     pub unchanged: u64,
     /// Documents that were removed.
     pub removed: u64,
+    /// Documents to be removed that were not there.
+    pub absent: u64,
     /// Documents that came and are longer than the embedder reads. Dense search sees only their beginning.
     pub cut: u64,
     /// Documents that the index holds now.
@@ -113,23 +122,29 @@ pub struct DocumentList {
     pub has_more: bool,
 }
 
-/// Adds documents, or puts them in the place of those with their ids.
+/// Adds documents, or puts them in the place of those with their ids, and removes others.
 ///
-/// Searches go on meanwhile, each in the state of the index it began in. Changes are made one after the other.
+/// Searches go on meanwhile, each in the state of the index it began in. Changes of the same document are made one after the
+/// other; those of different documents that wait meanwhile are made together, and each is told what it did itself.
 #[utoipa::path(post, path = "/v1/documents", operation_id = "upsertDocuments", tag = "documents", request_body = UpsertRequest, responses(
     (status = 200, description = "the change was made", body = CommitResponse),
+    (status = 202, description = "the change will be made, and was not waited for", body = CommitStatus),
     (status = 403, description = "the server only reads its index", body = ErrorBody),
     (status = 409, description = "another process is writing to the index", body = ErrorBody),
     Refusals,
 ))]
 pub(crate) async fn upsert(
     State(state): State<AppState>,
+    caller: Caller,
     Json(request): Json<UpsertRequest>,
-) -> Result<axum::Json<CommitResponse>, ApiError> {
-    let begun = Instant::now();
-    let changes = Changes::upsert(request.documents.into_iter().map(Document::from));
-    let report = state.library()?.commit(changes, &state.metrics.index).await?;
-    Ok(axum::Json(CommitResponse::of(&report, begun)))
+) -> Result<Response, ApiError> {
+    let UpsertRequest { documents, delete, wait } = request;
+    let changes = Changes { delete, ..Changes::upsert(documents.into_iter().map(Document::from)) };
+    if wait == Some(false) {
+        return commits::start(&state, &caller, changes);
+    }
+    let made = state.library()?.enter(changes, &state.metrics.index)?.over().await?;
+    Ok(axum::Json(made).into_response())
 }
 
 /// Removes a document. Its id may hold slashes, written as `/` or `%2F`.
@@ -145,13 +160,9 @@ pub(crate) async fn delete(
     State(state): State<AppState>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
-    let begun = Instant::now();
     let (library, id) = (state.library()?, known(id)?);
-    let report = library.commit(Changes::delete([id]), &state.metrics.index).await?;
-    match report.absent.first() {
-        Some(id) => Err(absent(id)),
-        None => Ok(axum::Json(CommitResponse::of(&report, begun))),
-    }
+    let made = library.enter(Changes::delete([id.clone()]), &state.metrics.index)?.over().await?;
+    if made.absent > 0 { Err(absent(&id)) } else { Ok(axum::Json(made)) }
 }
 
 /// One document. Its id may hold slashes, written as `/` or `%2F`.
@@ -238,7 +249,8 @@ impl PageQuery {
 }
 
 impl CommitResponse {
-    fn of(report: &CommitReport, begun: Instant) -> CommitResponse {
+    /// What is told of a change that came at `begun`.
+    pub(super) fn of(report: &CommitReport, begun: Instant) -> CommitResponse {
         CommitResponse {
             object: "documents.commit",
             snapshot: report.manifest.snapshot,
@@ -247,6 +259,7 @@ impl CommitResponse {
             replaced: report.replaced,
             unchanged: report.unchanged,
             removed: report.removed,
+            absent: report.absent.len() as u64,
             cut: report.cut,
             documents: report.manifest.passages,
             milliseconds: begun.elapsed().as_secs_f64() * 1e3,
@@ -259,7 +272,7 @@ impl AppState {
     ///
     /// # Errors
     /// 400 when the server has no index.
-    fn library(&self) -> Result<&Library, ApiError> {
+    pub(super) fn library(&self) -> Result<&Library, ApiError> {
         self.library.as_deref().ok_or_else(ApiError::no_index)
     }
 }

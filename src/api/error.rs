@@ -80,6 +80,8 @@ error_table! {
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
     /// No document of the index has this id.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
+    /// No change that is known has this id.
+    CommitNotFound: NOT_FOUND, "invalid_request_error", "commit_not_found", retry: false;
     /// No response that is kept has this id.
     ResponseNotFound: NOT_FOUND, "invalid_request_error", "response_not_found", retry: false;
     /// No trace is kept under this id.

@@ -1,15 +1,22 @@
 //! The documents of the index that is served, and the one way to change them.
+//!
+//! One commit runs at a time. What comes meanwhile waits, and all of it that is about different documents goes into the next
+//! one: a snapshot costs about the same for one document as for hundreds. Changes of the same document keep their order.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tracing::Span;
 use waymark_index::{BuildProgress, Changes, CommitOptions, CommitReport, IndexError, LiveIndex, Phase};
 
+use super::documents::CommitResponse;
 use super::error::{ApiError, Code};
 use super::metrics::IndexMetrics;
 
-/// Commits that may wait for the one that runs; more are refused.
+/// Changes that may wait for the commit that runs; more are refused.
 const WAITING: usize = 64;
 
 /// The documents of the index that is served.
@@ -19,16 +26,54 @@ pub struct Library {
     pub live: Arc<LiveIndex>,
     /// How changes are made; nothing where they are refused.
     options: Option<CommitOptions>,
-    /// One commit runs, the others wait in the order they came.
-    turn: Arc<Mutex<()>>,
-    admitted: Arc<Semaphore>,
+    /// Held by the commit that runs.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    queue: Queue,
+    places: Arc<Semaphore>,
+}
+
+/// How far a change is.
+#[derive(Debug, Clone)]
+pub(crate) enum Course {
+    /// It waits for the commit that runs.
+    Queued,
+    /// The commit that makes it runs.
+    Running,
+    /// It is over.
+    Over(Result<CommitResponse, ApiError>),
+}
+
+/// What somebody holds who wants to know of a change. It is made also when nobody holds one any more.
+#[derive(Debug, Clone)]
+pub(crate) struct Ticket(watch::Receiver<Course>);
+
+/// A change that is not made yet.
+#[derive(Debug)]
+struct Waiting {
+    changes: Changes,
+    begun: Instant,
+    /// The request that it came with.
+    span: Span,
+    course: watch::Sender<Course>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Changes in the order they came; clones share them.
+#[derive(Debug, Clone, Default)]
+struct Queue(Arc<Mutex<Vec<Waiting>>>);
+
+/// What it takes to make changes.
+struct Committer {
+    live: Arc<LiveIndex>,
+    options: CommitOptions,
+    metrics: IndexMetrics,
 }
 
 impl Library {
     /// An index that can be changed.
     pub fn new(live: Arc<LiveIndex>, options: CommitOptions) -> Library {
-        let (turn, admitted) = (Arc::default(), Arc::new(Semaphore::new(1 + WAITING)));
-        Library { live, options: Some(options), turn, admitted }
+        let places = Arc::new(Semaphore::new(1 + WAITING));
+        Library { live, options: Some(options), turn: Arc::default(), queue: Queue::default(), places }
     }
 
     /// An index that is only read.
@@ -36,44 +81,162 @@ impl Library {
         Library { options: None, ..Library::new(live, CommitOptions::default()) }
     }
 
-    /// Makes `changes` on a thread of its own, after the commits that came before. Goes on to its end also when nobody
-    /// waits for it any more, and is counted in `metrics`.
+    /// Takes `changes` in, to be made after what came before and is about the same documents. They are counted in
+    /// `metrics`.
     ///
     /// # Errors
-    /// 400 for changes that make no sense, 403 where nothing may be changed, 409 while another process writes, 503 when
-    /// too many commits wait already.
-    pub(crate) async fn commit(&self, changes: Changes, metrics: &IndexMetrics) -> Result<CommitReport, ApiError> {
+    /// 400 for changes that contradict themselves, 403 where nothing may be changed, 503 when too many wait already.
+    /// [`Ticket::over`] says what else may go wrong.
+    pub(crate) fn enter(&self, changes: Changes, metrics: &IndexMetrics) -> Result<Ticket, ApiError> {
         let Some(options) = self.options.clone() else {
             let message = "this server only reads its index: start it without `--read-only-index`";
             return Err(ApiError::new(Code::ReadOnlyIndex, message));
         };
+        changes.check().map_err(|error| refusal(&error))?;
         let too_many = |_| ApiError::new(Code::QueueFull, "too many commits are waiting");
-        let admitted = Arc::clone(&self.admitted).try_acquire_owned().map_err(too_many)?;
-        let turn = Arc::clone(&self.turn).lock_owned().await;
-        let live = Arc::clone(&self.live);
-        let (span, counts) = (tracing::Span::current(), metrics.clone());
-        let work = move || -> Result<CommitReport, ApiError> {
-            let _held = (admitted, turn);
-            span.in_scope(|| {
-                let begun = Instant::now();
-                let done = live.commit(changes, &options, &Told(begun)).map_err(|error| refusal(&error));
-                counts.committed(begun.elapsed(), &done);
-                if let Err(error) = &done
-                    && error.code == Code::CommitFailed
-                {
-                    tracing::warn!(error = error.message, "not committed");
-                }
-                let report = done?;
-                let CommitReport { added, replaced, removed, cut, .. } = report;
-                let (snapshot, seconds) = (report.manifest.snapshot, begun.elapsed().as_secs_f64());
-                tracing::info!(snapshot, added, replaced, removed, cut, seconds, "committed");
-                Ok(report)
-            })
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(too_many)?;
+        let (course, ticket) = watch::channel(Course::Queued);
+        let (begun, span) = (Instant::now(), Span::current());
+        self.queue.lock().push(Waiting { changes, begun, span, course, _place: place });
+        let committer = Committer { live: Arc::clone(&self.live), options, metrics: metrics.clone() };
+        let (turn, queue) = (Arc::clone(&self.turn), self.queue.clone());
+        // One turn for each change that came in: whoever's turn it is makes what is oldest, and others with it, so that no
+        // change is left when all had theirs. It hangs on no request: a client that goes away takes nothing along.
+        tokio::spawn(async move {
+            let turn = turn.lock_owned().await;
+            let work = move || {
+                let _held = turn;
+                committer.make_next(queue.next());
+            };
+            // A bug in there has told the log, and its changes are over without a word: see `Ticket`.
+            let _ = tokio::task::spawn_blocking(work).await;
+        });
+        Ok(Ticket(ticket))
+    }
+}
+
+impl Ticket {
+    /// How far the change is.
+    pub(crate) fn course(&self) -> Course {
+        // Asked first: what is left behind does not change any more.
+        let left = self.0.has_changed().is_err();
+        let course = self.0.borrow().clone();
+        match course {
+            Course::Queued | Course::Running if left => Course::Over(Err(bug())),
+            course => course,
+        }
+    }
+
+    /// What the change did, once it is made.
+    ///
+    /// # Errors
+    /// 400 for a change that makes no sense in this index, 409 while another process writes, 500 when it failed.
+    pub(crate) async fn over(mut self) -> Result<CommitResponse, ApiError> {
+        let _ = self.0.wait_for(|course| matches!(course, Course::Over(_))).await;
+        match self.course() {
+            Course::Over(made) => made,
+            Course::Queued | Course::Running => Err(bug()),
+        }
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        // Nothing in here can panic halfway through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out what is made next: the oldest change, and all that are about nothing that an older one is about.
+    fn next(&self) -> Vec<Waiting> {
+        let mut waiting = self.lock();
+        let mut apart = apart(&waiting).into_iter();
+        let (next, later) = std::mem::take(&mut *waiting).into_iter().partition(|_| apart.next() == Some(true));
+        *waiting = later;
+        next
+    }
+}
+
+/// For each change whether it is about other documents than all before it.
+fn apart(waiting: &[Waiting]) -> Vec<bool> {
+    let mut named = HashSet::new();
+    let changes = waiting.iter().map(|waiting| &waiting.changes);
+    let apart = changes.map(|changes| {
+        let apart = changes.ids().all(|id| !named.contains(id));
+        named.extend(changes.ids());
+        apart
+    });
+    apart.collect()
+}
+
+impl Committer {
+    /// Makes changes that are about different documents, if there are any.
+    fn make_next(&self, group: Vec<Waiting>) {
+        for waiting in &group {
+            waiting.course.send_replace(Course::Running);
+        }
+        // What is said of the work itself is said in the name of the oldest.
+        if let Some(span) = group.first().map(|oldest| oldest.span.clone()) {
+            span.in_scope(|| self.make(group));
+        }
+    }
+
+    /// Makes changes together; each alone where together they are refused, so that none fails for another's sake.
+    fn make(&self, mut group: Vec<Waiting>) {
+        let together = group.len();
+        // What is made alone is not needed again.
+        let taken = |waiting: &mut Waiting| match together {
+            1 => std::mem::take(&mut waiting.changes),
+            _ => waiting.changes.clone(),
         };
-        tokio::task::spawn_blocking(work).await.map_err(|_| {
-            metrics.commit_failed();
-            ApiError::new(Code::CommitFailed, "the commit ran into a bug in the server")
-        })?
+        let changes = group.iter_mut().map(taken).collect();
+        match self.commit(changes) {
+            Ok(made) => {
+                for (waiting, made) in group.into_iter().zip(made) {
+                    self.tell(&waiting, made, together);
+                }
+            }
+            Err(error) if together > 1 => {
+                tracing::warn!(error = error.message, together, "not committed together: each is tried alone");
+                for waiting in group {
+                    waiting.span.clone().in_scope(|| self.make(vec![waiting]));
+                }
+            }
+            Err(error) => {
+                for waiting in group {
+                    self.tell(&waiting, Err(error.clone()), together);
+                }
+            }
+        }
+    }
+
+    /// Publishes what all of `changes` come to, and says what each did.
+    fn commit(&self, changes: Vec<Changes>) -> Result<Vec<Result<CommitReport, ApiError>>, ApiError> {
+        let begun = Instant::now();
+        let commit = || self.live.commit_together(changes, &self.options, &Told(begun));
+        // The panic hook has printed where and why.
+        let made = catch_unwind(AssertUnwindSafe(commit)).map_err(|_| bug())?.map_err(|error| refusal(&error))?;
+        if made.iter().flatten().any(|report| report.published) {
+            self.metrics.published(begun.elapsed());
+        }
+        Ok(made.into_iter().map(|made| made.map_err(|error| refusal(&error))).collect())
+    }
+
+    /// Tells what became of a change: the log, the metrics, and whoever waits.
+    fn tell(&self, waiting: &Waiting, made: Result<CommitReport, ApiError>, together: usize) {
+        waiting.span.in_scope(|| match &made {
+            Ok(report) => {
+                let CommitReport { added, replaced, removed, cut, .. } = *report;
+                let (snapshot, seconds) = (report.manifest.snapshot, waiting.begun.elapsed().as_secs_f64());
+                tracing::info!(snapshot, added, replaced, removed, cut, together, seconds, "committed");
+            }
+            Err(error) if error.code == Code::CommitFailed => {
+                self.metrics.commit_failed();
+                tracing::warn!(error = error.message, "not committed");
+            }
+            Err(_) => {}
+        });
+        let made = made.map(|report| CommitResponse::of(&report, waiting.begun));
+        waiting.course.send_replace(Course::Over(made));
     }
 }
 
@@ -97,4 +260,8 @@ fn refusal(error: &IndexError) -> ApiError {
         IndexError::Locked { .. } => ApiError::new(Code::IndexLocked, message),
         _ => ApiError::new(Code::CommitFailed, format!("the commit failed: {message}")),
     }
+}
+
+fn bug() -> ApiError {
+    ApiError::new(Code::CommitFailed, "the commit ran into a bug in the server")
 }

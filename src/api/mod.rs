@@ -10,7 +10,7 @@
 //! | `mcp` | `/mcp`, the Model Context Protocol: searching and asking as tools |
 //! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | lists, a page at a time |
-//! | `documents`, `library` | what the index holds, and changing it |
+//! | `documents`, `library`, `commits` | what the index holds, changing it, and changes that nobody waits for |
 //! | `playground` | `/`, a page to try it with |
 //! | `policies`, `shelf` | what is served, and changing it |
 //! | `traces`, `archive` | what was written down about episodes, and running them again |
@@ -34,6 +34,7 @@ mod beside;
 mod body;
 pub mod chat;
 mod chunks;
+pub mod commits;
 pub mod completions;
 mod cors;
 pub mod debug;
@@ -120,6 +121,7 @@ fn information() -> Routes {
     Routes::new()
         .infer(routes!(responses::retrieve::retrieve, responses::delete::delete))
         .infer(routes!(responses::cancel::cancel))
+        .index(routes!(commits::get))
         .infer(routes!(models::list))
         .infer(routes!(models::get))
         .infer(routes!(agent::resume::get))

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::archive::Archive;
 use super::auth::Keys;
+use super::commits::{self, Background};
 use super::drain::Drain;
 use super::embeddings::{Gate, ServedEmbedder, TextEmbedder};
 use super::error::ApiError;
@@ -47,6 +48,8 @@ pub struct AppState {
     pub keys: Keys,
     /// How requests are taken.
     pub config: HttpConfig,
+    /// Changes of documents that nobody waits for, and what became of them.
+    pub(crate) commits: Archive<Background>,
     /// What was written down about episodes that are over.
     pub(crate) traces: Archive<Kept>,
     /// Streams whose clients may come back.
@@ -74,6 +77,7 @@ impl AppState {
             base: Arc::default(),
             store: None,
             responses,
+            commits: commits::archive(),
             traces,
             streams,
             keys: Keys::default(),

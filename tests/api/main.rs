@@ -11,6 +11,7 @@
 mod auth;
 mod bytes;
 mod citations;
+mod commits;
 mod completions;
 mod conformance;
 mod contain;

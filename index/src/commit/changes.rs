@@ -1,6 +1,6 @@
 //! What a commit is asked to change.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::corpus::{Corpus, Document};
 use crate::error::IndexError;
@@ -47,8 +47,33 @@ impl Changes {
         self.upsert.is_empty() && self.delete.is_empty() && self.chunked.is_empty() && !self.mirror
     }
 
-    /// Refuses what no corpus could hold, and what contradicts itself.
-    pub(super) fn check(&self) -> Result<(), IndexError> {
+    /// The ids that are named, those that are put in first.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.upsert.iter().map(|document| document.id.as_str()).chain(self.delete.iter().map(String::as_str))
+    }
+
+    /// Refuses changes that cannot be made together: what each of them comes to may not hang on another.
+    pub(super) fn check_apart(all: &[Changes]) -> Result<(), IndexError> {
+        let refused = |id: &str, message| Err(IndexError::BadChange { id: id.to_owned(), message });
+        let mut named = HashMap::new();
+        for (number, changes) in all.iter().enumerate() {
+            if all.len() > 1 && (changes.mirror || !changes.chunked.is_empty()) {
+                return refused("", "what removes documents that it does not name is made alone");
+            }
+            for id in changes.ids() {
+                if *named.entry(id).or_insert(number) != number {
+                    return refused(id, "it is changed by two at once");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what no corpus could hold, and what contradicts itself. Every commit begins with it.
+    ///
+    /// # Errors
+    /// What is wrong, and with which document.
+    pub fn check(&self) -> Result<(), IndexError> {
         let refused = |id: &str, message| Err(IndexError::BadChange { id: id.to_owned(), message });
         let mut seen = HashSet::with_capacity(self.upsert.len());
         for document in &self.upsert {

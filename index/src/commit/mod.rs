@@ -62,7 +62,7 @@ impl Default for CommitOptions {
 pub struct CommitReport {
     /// The manifest of the index now.
     pub manifest: Manifest,
-    /// Whether a new snapshot was published. It is not where the changes come to nothing.
+    /// Whether a new snapshot was published for them. It is not where the changes come to nothing.
     pub published: bool,
     /// Documents that were added.
     pub added: u64,
@@ -115,23 +115,70 @@ impl Committing<'_> {
         base: &Snapshot,
         changes: Changes,
     ) -> Result<CommitReport, IndexError> {
-        self.check_base(base)?;
-        check_embedder(self.dir, &base.manifest, self.embed)?;
+        self.check(base)?;
         let plan = Plan::of(base, changes)?;
+        let manifest = self.make(writing, base, &plan)?;
+        Ok(self.report(manifest, &plan))
+    }
+
+    /// Makes all of `changes` to `base`, which must have been verified, in one snapshot. What is wrong with one of them is
+    /// told in its place, and the others are made without it.
+    pub(crate) fn commit_together(
+        &self,
+        writing: &Writing,
+        base: &Snapshot,
+        changes: Vec<Changes>,
+    ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
+        self.check(base)?;
+        Changes::check_apart(&changes)?;
+        let (mut whole, mut reports) = (Plan::default(), Vec::with_capacity(changes.len()));
+        for changes in changes {
+            reports.push(self.plan(base, changes).map(|plan| {
+                let report = self.report(base.manifest.clone(), &plan);
+                whole.join(plan);
+                report
+            }));
+        }
+        let manifest = self.make(writing, base, &whole)?;
+        for report in reports.iter_mut().flatten() {
+            report.manifest = manifest.clone();
+        }
+        Ok(reports)
+    }
+
+    /// Refuses a base that no change can be made to.
+    fn check(&self, base: &Snapshot) -> Result<(), IndexError> {
+        self.check_base(base)?;
+        check_embedder(self.dir, &base.manifest, self.embed)
+    }
+
+    /// What `changes` come to, refused where nobody can say what one of their documents states.
+    fn plan(&self, base: &Snapshot, changes: Changes) -> Result<Plan, IndexError> {
+        let plan = Plan::of(base, changes)?;
+        self.extractor(base, &plan)?;
+        Ok(plan)
+    }
+
+    /// Publishes what `plan` comes to, unless that is nothing.
+    fn make(&self, writing: &Writing, base: &Snapshot, plan: &Plan) -> Result<Manifest, IndexError> {
         if plan.empties(base) {
             return Err(IndexError::Emptied { dir: self.dir.to_owned() });
         }
-        let manifest = if plan.is_empty() { base.manifest.clone() } else { self.publish(writing, base, &plan)? };
-        Ok(CommitReport {
-            published: manifest.snapshot != base.manifest.snapshot,
+        if plan.is_empty() { Ok(base.manifest.clone()) } else { self.publish(writing, base, plan) }
+    }
+
+    /// What is told of `plan`, made in the snapshot of `manifest`.
+    fn report(&self, manifest: Manifest, plan: &Plan) -> CommitReport {
+        CommitReport {
             manifest,
+            published: !plan.is_empty(),
             added: plan.added(),
             replaced: plan.replaced,
             unchanged: plan.unchanged,
             removed: plan.removed,
             cut: plan.cut(self.embed),
-            absent: plan.absent,
-        })
+            absent: plan.absent.clone(),
+        }
     }
 
     fn publish(&self, writing: &Writing, base: &Snapshot, plan: &Plan) -> Result<Manifest, IndexError> {

@@ -17,7 +17,7 @@ enum Fate {
 }
 
 /// Changes held against a snapshot.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Plan {
     fates: HashMap<u32, Fate>,
     new: Vec<Document>,
@@ -35,8 +35,7 @@ impl Plan {
     /// Finds the documents that `changes` name in `base`.
     pub(super) fn of(base: &Snapshot, changes: Changes) -> Result<Plan, IndexError> {
         changes.check()?;
-        let mut plan =
-            Plan { fates: HashMap::new(), new: Vec::new(), replaced: 0, unchanged: 0, removed: 0, absent: Vec::new() };
+        let mut plan = Plan::default();
         plan.sweep(base, &changes)?;
         let mut seen = HashSet::new();
         for id in changes.delete {
@@ -64,6 +63,17 @@ impl Plan {
             }
         }
         Ok(plan)
+    }
+
+    /// Takes in `other`, which is about other documents.
+    pub(super) fn join(&mut self, other: Plan) {
+        let Plan { fates, new, replaced, unchanged, removed, absent } = other;
+        self.fates.extend(fates);
+        self.new.extend(new);
+        self.replaced += replaced;
+        self.unchanged += unchanged;
+        self.removed += removed;
+        self.absent.extend(absent);
     }
 
     /// Removes what is not put in again: everything else of what is mirrored, and what is left of texts that were cut

@@ -9,10 +9,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use waymark_index::{CommitReport, LiveIndex};
+use waymark_index::LiveIndex;
 
 use super::REQUEST_SECONDS;
-use crate::api::error::{ApiError, Code};
 
 /// What is seen of the index; clones share it.
 #[derive(Debug, Clone)]
@@ -51,19 +50,13 @@ impl IndexMetrics {
         let _ = self.shown.0.set(Arc::clone(live));
     }
 
-    /// Counts a commit that took `time`. One that changed nothing, or made no sense, is none.
-    pub(crate) fn committed(&self, time: Duration, done: &Result<CommitReport, ApiError>) {
-        match done {
-            Ok(report) if report.published => {
-                self.commits.inc();
-                self.commit_seconds.observe(time.as_secs_f64());
-            }
-            Err(error) if error.code == Code::CommitFailed => self.commit_failed(),
-            _ => {}
-        }
+    /// Counts a snapshot that was published in `time`.
+    pub(crate) fn published(&self, time: Duration) {
+        self.commits.inc();
+        self.commit_seconds.observe(time.as_secs_f64());
     }
 
-    /// Counts a commit that failed.
+    /// Counts a change that failed.
     pub(crate) fn commit_failed(&self) {
         self.commit_failures.inc();
     }

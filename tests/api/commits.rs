@@ -1,0 +1,320 @@
+//! Changes that come while a commit runs go into the next one together, and each is told what it did itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
+use waymark_index::{Embed, EmbedError, LiveIndex};
+
+use crate::documents::{edition, plan_with};
+use crate::house::{House, Plan, eventually};
+use crate::shelf::HashEmbed;
+
+/// Embeds nothing for as long as it is held; fails on one word and panics on another.
+#[derive(Debug, Default)]
+struct Held {
+    embed: HashEmbed,
+    held: AtomicBool,
+    entered: AtomicBool,
+}
+
+impl Embed for Held {
+    fn id(&self) -> &str {
+        self.embed.id()
+    }
+
+    fn dims(&self) -> usize {
+        self.embed.dims()
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.entered.store(true, SeqCst);
+        while self.held.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!texts.iter().any(|text| text.contains("unspeakable")), "a text that nobody embeds");
+        if texts.iter().any(|text| text.contains("poison")) {
+            return Err("a text that cannot be embedded".into());
+        }
+        self.embed.embed(texts)
+    }
+}
+
+/// A house, its index, and what a commit waits for.
+struct Scene {
+    _dir: tempfile::TempDir,
+    live: Arc<LiveIndex>,
+    held: Arc<Held>,
+    house: Arc<House>,
+}
+
+impl Scene {
+    /// With a commit under way that makes snapshot 2 once it is let go. It puts in `first`.
+    async fn new() -> Scene {
+        let scene = Scene::idle(Keys::default()).await;
+        scene.held.held.store(true, SeqCst);
+        scene.begin(edition(&["first"], 2)).await;
+        let held = scene.held.clone();
+        eventually("the first commit runs", || held.entered.load(SeqCst)).await;
+        scene
+    }
+
+    async fn idle(keys: Keys) -> Scene {
+        let held = Arc::new(Held::default());
+        let (dir, live, plan) = plan_with(true, held.clone());
+        let house = Arc::new(Plan { keys, ..plan }.build().await);
+        Scene { _dir: dir, live, held, house }
+    }
+
+    fn let_go(&self) {
+        self.held.held.store(false, SeqCst);
+    }
+
+    /// Sends a change without waiting for it, and gives its id.
+    async fn begin(&self, mut change: Value) -> String {
+        change["wait"] = json!(false);
+        let (status, begun) = answer(self.house.post("/v1/documents", &change).await).await;
+        assert_eq!((status, &begun["object"]), (202, &json!("documents.commit.status")), "{begun}");
+        begun["id"].as_str().unwrap().to_owned()
+    }
+
+    async fn status(&self, id: &str) -> Value {
+        let (status, told) = answer(self.house.get(&format!("/v1/commits/{id}")).await).await;
+        assert_eq!((status, &told["id"]), (200, &json!(id)), "{told}");
+        told
+    }
+
+    /// What became of a change.
+    async fn end(&self, id: &str) -> Value {
+        for _ in 0..1000 {
+            let told = self.status(id).await;
+            if ["done", "failed"].contains(&told["status"].as_str().unwrap()) {
+                return told;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{id} never ends")
+    }
+
+    /// What a change did, which was made.
+    async fn made(&self, id: &str) -> Value {
+        let told = self.end(id).await;
+        assert_eq!(told["status"], "done", "{told}");
+        told["commit"].clone()
+    }
+
+    async fn text(&self, id: &str) -> Value {
+        answer(self.house.get(&format!("/v1/documents/{id}")).await).await.1["document"]["text"].clone()
+    }
+}
+
+async fn answer(response: reqwest::Response) -> (u16, Value) {
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// One document whose text holds `word`.
+fn saying(id: &str, word: &str) -> Value {
+    let mut change = edition(&[id], 2);
+    change["documents"][0]["text"] = json!(format!("This {word} is in {id}."));
+    change
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_posts_share_a_snapshot_and_each_is_told_its_own() {
+    let scene = Scene::new().await;
+    let posts: Vec<_> = (0..40)
+        .map(|number| {
+            let house = scene.house.clone();
+            tokio::spawn(async move {
+                // Each puts one in, three of them put another in the place of an old one, the last removes one.
+                let new = format!("new{number}");
+                let old = ["a", "b", "e"].get(number / 4).filter(|_| number % 4 == 0);
+                let ids: Vec<&str> = [new.as_str()].into_iter().chain(old.copied()).collect();
+                let mut change = edition(&ids, 3);
+                if number == 39 {
+                    change["delete"] = json!(["g", "nobody"]);
+                }
+                let (status, done) = answer(house.post("/v1/documents", &change).await).await;
+                assert_eq!(status, 200, "{done}");
+                let counts = ["added", "replaced", "removed", "absent"].map(|name| done[name].as_u64().unwrap());
+                let gone = u64::from(number == 39);
+                assert_eq!(counts, [1, u64::from(old.is_some()), gone, gone], "{done}");
+                done["snapshot"].as_u64().unwrap()
+            })
+        })
+        .collect();
+    eventually("all are in", || scene.house.state.drain.running() == 41).await;
+    // The last of them may still be read.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    scene.let_go();
+    let mut snapshots = BTreeSet::new();
+    for post in posts {
+        snapshots.insert(post.await.unwrap());
+    }
+    assert!(snapshots.len() <= 8, "40 posts took {} snapshots", snapshots.len());
+    assert_eq!(scene.live.current().manifest().snapshot, 2 + snapshots.len() as u64);
+    assert_eq!(scene.live.current().manifest().passages, 6 + 1 + 40 - 1);
+    let metrics = scene.house.get("/metrics").await.text().await.unwrap();
+    let counted = format!("waymark_index_commits_total {}", 1 + snapshots.len());
+    assert!(metrics.lines().any(|line| line == counted), "{counted}: {metrics}");
+}
+
+#[tokio::test]
+async fn a_change_that_cannot_be_made_fails_alone() {
+    for (word, message) in [("poison", "cannot be embedded"), ("unspeakable", "ran into a bug")] {
+        let scene = Scene::new().await;
+        let mut ids = Vec::new();
+        for change in [saying("x", "word"), saying("y", word), saying("z", "word")] {
+            ids.push(scene.begin(change).await);
+        }
+        scene.let_go();
+        let bad = scene.end(&ids[1]).await;
+        assert_eq!((&bad["status"], &bad["error"]["code"]), (&json!("failed"), &json!("commit_failed")), "{bad}");
+        assert!(bad["error"]["message"].as_str().unwrap().contains(message), "{bad}");
+        for id in [&ids[0], &ids[2]] {
+            assert_eq!(scene.made(id).await["added"], 1);
+        }
+        assert_eq!(scene.live.current().manifest().passages, 6 + 3);
+        let metrics = scene.house.get("/metrics").await.text().await.unwrap();
+        assert!(metrics.contains("waymark_index_commit_failures_total 1\n"), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn changes_of_one_document_are_made_in_order() {
+    let scene = Scene::new().await;
+    let mut ids = Vec::new();
+    // Nobody has changed `b` yet when the fourth comes, but the third, which waits for the first, is to.
+    for change in [edition(&["a"], 3), edition(&["c/d"], 3), edition(&["a", "b"], 4), edition(&["b"], 5)] {
+        ids.push(scene.begin(change).await);
+    }
+    let gone = scene.begin(json!({"documents": [], "delete": ["b"]})).await;
+    assert_eq!(scene.status(&ids[0]).await["status"], "queued");
+    scene.let_go();
+    let mut snapshots = Vec::new();
+    for id in &ids {
+        snapshots.push(scene.made(id).await["snapshot"].clone());
+    }
+    assert_eq!(snapshots, [3, 3, 4, 5]);
+    let gone = scene.made(&gone).await;
+    assert_eq!((&gone["snapshot"], &gone["removed"], &gone["documents"]), (&json!(6), &json!(1), &json!(6)));
+    assert_eq!(scene.text("a").await, edition(&["a"], 4)["documents"][0]["text"]);
+    assert_eq!(scene.house.get("/v1/documents/b").await.status(), 404);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_takes_nothing_along() {
+    let scene = Scene::new().await;
+    let (house, change) = (scene.house.clone(), edition(&["left"], 3));
+    let left = tokio::spawn(async move { house.post("/v1/documents", &change).await.status() });
+    // Its change is the oldest that waits when the others come.
+    eventually("it is in", || scene.house.state.drain.running() == 2).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let stays = scene.begin(edition(&["stays"], 3)).await;
+    left.abort();
+    eventually("it is gone", || scene.house.state.drain.running() == 2).await;
+    scene.let_go();
+    assert_eq!(scene.made(&stays).await["added"], 1);
+    assert_eq!(scene.live.current().manifest().passages, 6 + 3, "what came in is made");
+}
+
+#[tokio::test]
+async fn a_full_queue_answers_at_once() {
+    let scene = Scene::new().await;
+    let mut ids = Vec::new();
+    for number in 0..64 {
+        ids.push(scene.begin(edition(&[format!("n{number}").as_str()], 3)).await);
+    }
+    for wait in [true, false] {
+        let mut change = edition(&["late"], 3);
+        change["wait"] = json!(wait);
+        let (status, refused) = answer(scene.house.post("/v1/documents", &change).await).await;
+        assert_eq!((status, &refused["error"]["code"]), (503, &json!("queue_full")), "{refused}");
+    }
+    scene.let_go();
+    for id in &ids {
+        assert_eq!(scene.made(id).await["snapshot"], 3);
+    }
+    assert_eq!(scene.live.current().manifest().passages, 6 + 1 + 64);
+}
+
+#[tokio::test]
+async fn documents_come_and_go_in_one_change() {
+    let scene = Scene::idle(Keys::default()).await;
+    let mut change = edition(&["a", "new"], 2);
+    change["delete"] = json!(["b", "c/d", "b", "nobody"]);
+    let (status, done) = answer(scene.house.post("/v1/documents", &change).await).await;
+    let counts = ["snapshot", "added", "replaced", "removed", "absent", "documents"].map(|name| done[name].clone());
+    assert_eq!((status, counts), (200, [2, 1, 1, 2, 1, 5].map(|count| json!(count))), "{done}");
+
+    let mut both = edition(&["x", "a"], 3);
+    both["delete"] = json!(["e", "x"]);
+    for wait in [true, false] {
+        both["wait"] = json!(wait);
+        let (status, refused) = answer(scene.house.post("/v1/documents", &both).await).await;
+        assert_eq!((status, &refused["error"]["code"]), (400, &json!("invalid_value")), "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("\"x\""), "{refused}");
+    }
+    assert_eq!(scene.live.current().manifest().snapshot, 2);
+}
+
+#[tokio::test]
+async fn what_becomes_of_a_change_is_told_to_its_own_key() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let entries = secrets.iter().zip(["one", "two"]).map(|(secret, name)| Entry {
+        id: KeyId::new(name),
+        digest: secret.digest(),
+        scopes: vec![Scope::Index],
+        limits: Limits { requests_per_minute: None, concurrent: Some(1) },
+        private_cache: false,
+    });
+    let scene = Scene::idle(Keys::open(None, entries.collect()).unwrap()).await;
+    scene.held.held.store(true, SeqCst);
+    let post = async |number: usize, id: &str| {
+        let mut change = edition(&[id], 2);
+        change["wait"] = json!(false);
+        let request = scene.house.client.post(scene.house.url("/v1/documents")).bearer_auth(secrets[number].reveal());
+        answer(request.json(&change).send().await.unwrap()).await
+    };
+    let get = async |number: usize, path: &str| {
+        let request = scene.house.client.get(scene.house.url(path)).bearer_auth(secrets[number].reveal());
+        answer(request.send().await.unwrap()).await
+    };
+    let (status, begun) = post(0, "x").await;
+    assert_eq!(status, 202, "{begun}");
+    let path = format!("/v1/commits/{}", begun["id"].as_str().unwrap());
+    // As many as the key may ask for at once, and no matter of the other's.
+    let (status, refused) = post(0, "y").await;
+    assert_eq!((status, &refused["error"]["code"]), (429, &json!("concurrency_limit_exceeded")), "{refused}");
+    assert_eq!(post(1, "z").await.0, 202);
+    let (status, refused) = get(1, &path).await;
+    assert_eq!((status, &refused["error"]["code"]), (404, &json!("commit_not_found")), "{refused}");
+    scene.held.held.store(false, SeqCst);
+    let mut told = get(0, &path).await;
+    while told.1["status"] != "done" {
+        assert_eq!(told.0, 200, "{told:?}");
+        assert!(["queued", "running"].contains(&told.1["status"].as_str().unwrap()), "{told:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        told = get(0, &path).await;
+    }
+    assert_eq!((&told.1["commit"]["snapshot"], &told.1["commit"]["added"]), (&json!(2), &json!(1)));
+    assert!(told.1["created"].as_u64().unwrap() > 1_600_000_000 && told.1.get("error").is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_goes_down_makes_what_it_took_in() {
+    let mut scene = Scene::new().await;
+    let waits = edition(&["late"], 3);
+    scene.begin(waits).await;
+    let house = Arc::get_mut(&mut scene.house).unwrap();
+    house.terminate();
+    let drain = house.state.drain.clone();
+    eventually("it drains", || drain.phase() != waymark::api::drain::Phase::Serving).await;
+    assert_eq!(drain.running(), 2);
+    scene.let_go();
+    eventually("all is made", || drain.running() == 0).await;
+    assert_eq!(scene.live.current().manifest().passages, 6 + 2);
+}
