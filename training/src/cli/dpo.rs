@@ -87,7 +87,7 @@ impl Args {
         let (mut learner, base) = self.machine.learner(opened, &recipe, Arc::clone(&team), planned)?;
         let take = |dir: &PathBuf| asked::take("--init", dir, &recipe, &base, &mut learner);
         let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
-        let encoded = settings.ranker.is_some() && recipe.adapter.is_none();
+        let encoded = settings.ranking().is_some() && recipe.adapter.is_none();
         let measured = settings.reference == Reference::Initial || encoded;
         let initial = if measured { learner.values().to_vec() } else { Vec::new() };
         let exchange = tempfile::tempdir()?;
@@ -168,10 +168,10 @@ impl Args {
 
 /// Refuses a ranker where a card learns, before anything is loaded.
 fn check_ranker(settings: &Dpo, card: Option<Device>) -> anyhow::Result<()> {
-    let Some(card) = card.filter(|_| settings.ranker.is_some()) else { return Ok(()) };
+    let Some(card) = card.filter(|_| settings.ranking().is_some()) else { return Ok(()) };
     bail!(
         "--device {card}: the recipe has a ranker (dpo.ranker), which reads states that a card does not give: take --device \
-         cpu, or a recipe without it"
+         cpu, or --set dpo.ranker.heads=0"
     )
 }
 
@@ -184,13 +184,14 @@ mod tests {
 
     #[test]
     fn a_card_has_no_ranker_and_says_so() {
-        let check = |name: &str, card| {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes").join(name);
-            check_ranker(Recipe::open(&path, &[]).unwrap().dpo(&path).unwrap(), card)
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/evo_rag.toml"));
+        let check = |set: &[String], card| {
+            let recipe = Recipe::open(path, set).unwrap();
+            check_ranker(recipe.dpo(path).unwrap(), card)
         };
-        assert!(check("evo_rag.toml", None).is_ok());
-        assert!(check("tearag.toml", Some(Device::Cuda(1))).is_ok());
-        let error = check("evo_rag.toml", Some(Device::Cuda(1))).unwrap_err().to_string();
+        assert!(check(&[], None).is_ok());
+        assert!(check(&["dpo.ranker.heads=0".to_owned()], Some(Device::Cuda(1))).is_ok());
+        let error = check(&[], Some(Device::Cuda(1))).unwrap_err().to_string();
         assert!(error.contains("--device cuda:1") && error.contains("dpo.ranker"), "{error}");
     }
 }

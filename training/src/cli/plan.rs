@@ -138,11 +138,11 @@ pub(super) async fn dpo(
     )?;
     writeln!(out, "           {} of them in an optimizer step", settings.batch)?;
     memory(&mut out, learner, settings.pack_tokens, planned)?;
-    let encoded = settings.ranker.is_some() && *learner.tune() == Tune::Full;
+    let encoded = settings.ranking().is_some() && *learner.tune() == Tune::Full;
     aside(&mut out, learner, settings.reference == Reference::Initial || encoded, (kv_bytes, planned))?;
     let held = tried.iter().map(held).sum::<usize>() as f64 / tried.len().max(1) as f64 * rollouts as f64 / GIB;
     writeln!(out, "           and about {held:.1} GiB for the trajectories of a round")?;
-    if settings.ranker.is_some() {
+    if settings.ranking().is_some() {
         ranker(&mut out, &tried, rollouts, (each, speed), learner)?;
     }
     // Two trajectories, scored and learnt.

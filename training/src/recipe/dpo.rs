@@ -104,6 +104,11 @@ pub enum Begins {
 }
 
 impl Dpo {
+    /// The ranker, where it has a head.
+    pub fn ranking(&self) -> Option<&Ranker> {
+        self.ranker.as_ref().filter(|ranker| ranker.heads > 0)
+    }
+
     pub(super) fn checks(&self) -> Vec<Check> {
         let stages = |right: fn(&Stage) -> bool| self.stages.iter().all(right);
         let measured = self.validation > 0;
@@ -143,6 +148,7 @@ impl Dpo {
                  and margin not below 0",
             ),
         ];
-        own.into_iter().chain(self.ranker.iter().flat_map(|ranker| ranker.checks(&self.stages))).collect()
+        let ranker = self.ranker.iter().flat_map(|ranker| ranker.checks(&self.stages));
+        own.into_iter().chain(ranker).collect()
     }
 }

@@ -14,7 +14,7 @@ use crate::reward::Choice;
 pub struct Ranker {
     /// Δ: by how much the rewards of two branches differ at least from which it learns.
     pub margin: f64,
-    /// How many heads: seven, one for each of EVO-RAG's rewards, or one.
+    /// How many heads: seven, one for each of EVO-RAG's rewards, or one; with none there is no ranker.
     pub heads: usize,
     /// What a head is to say.
     pub labels: Labels,
@@ -61,7 +61,7 @@ pub enum Labels {
 impl Ranker {
     pub(super) fn checks(&self, stages: &[Stage]) -> Vec<Check> {
         let evo_rag = stages.iter().all(|stage| matches!(stage.reward, Choice::EvoRag(_)));
-        let siblings = stages.iter().all(|stage| matches!(stage.pairs, Rule::Siblings(_)));
+        let siblings = self.heads == 0 || stages.iter().all(|stage| matches!(stage.pairs, Rule::Siblings(_)));
         vec![
             (
                 "dpo.ranker",
@@ -69,15 +69,15 @@ impl Ranker {
                 "tells branches of a state: take pairs = { siblings = { margin = … } } in every stage",
             ),
             ("dpo.ranker.margin", self.margin >= 0.0, "must not be below 0"),
-            ("dpo.ranker.heads", [1, HEADS].contains(&self.heads), "must be 7 or 1"),
+            ("dpo.ranker.heads", [0, 1, HEADS].contains(&self.heads), "must be 7, 1, or 0 for none"),
             (
                 "dpo.ranker.heads",
-                self.heads == 1 || evo_rag,
+                self.heads < HEADS || evo_rag,
                 "7 heads are those of the rewards of evo_rag: take that reward in every stage, or heads = 1",
             ),
             (
                 "dpo.ranker.labels",
-                self.labels == Labels::Total || self.heads == HEADS,
+                self.labels == Labels::Total || self.heads != 1,
                 "own labels take a head for each reward: set dpo.ranker.heads to 7",
             ),
             ("dpo.ranker.learning_rate", rate(self.learning_rate), RATE),
@@ -100,7 +100,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes").join(name);
         let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
         let recipe = Recipe::open(&path, &set).map_err(|error| error.to_string())?;
-        Ok(recipe.dpo(&path).unwrap().ranker)
+        Ok(recipe.dpo(&path).unwrap().ranking().copied())
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
         let paired = "dpo.stages=[{rounds=1,epochs=1,reward={tearag={}},pairs={tearag={}}}]";
         for (set, field, reason) in [
             (&["dpo.ranker.margin=-0.1"][..], "dpo.ranker.margin", "not be below 0"),
-            (&["dpo.ranker.heads=3"][..], "dpo.ranker.heads", "7 or 1"),
+            (&["dpo.ranker.heads=3"][..], "dpo.ranker.heads", "7, 1, or 0"),
             (&[own, "dpo.ranker.heads=1"][..], "dpo.ranker.labels", "heads to 7"),
             (&[rewarded][..], "dpo.ranker.heads", "take that reward"),
             (&[paired, "dpo.ranker.heads=1"][..], "dpo.ranker", "siblings"),
@@ -135,5 +135,6 @@ mod tests {
         assert!(open("evo_rag.toml", &[own]).is_ok());
         let one = open("evo_rag.toml", &[rewarded, "dpo.ranker.heads=1"]);
         assert_eq!(one, Ok(Some(Ranker { heads: 1, ..Ranker::default() })));
+        assert_eq!(open("evo_rag.toml", &[paired, "dpo.ranker.heads=0"]), Ok(None));
     }
 }

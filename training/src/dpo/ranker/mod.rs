@@ -86,7 +86,7 @@ impl Campaign<'_> {
         learner: &mut Learner,
         ledger: &mut Ledger,
     ) -> Result<Option<Ranked>, TrainError> {
-        let Some(ranker) = &self.settings.ranker else { return Ok(None) };
+        let Some(ranker) = self.settings.ranking() else { return Ok(None) };
         let (step, hidden) = (ledger.state().step + 1, learner.config().hidden);
         let states = self.encode(&branches(made), made, learner)?;
         let (pairs, held_out) = self.divide(made, ranker);
