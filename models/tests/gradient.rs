@@ -235,6 +235,33 @@ fn the_likeliest_tokens_are_the_first_of_all() {
 }
 
 #[test]
+fn states_are_those_of_the_decoder_and_know_no_adapter_where_none_is_asked_for() {
+    for name in SHAPES {
+        let (weights, mut learner) = learner(name, &lora(), 2);
+        let pack = large();
+        let expected = Reference::new(&weights, &learner, SCALE).states(&pack);
+        let found = learner.states(&pack, false).unwrap();
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found.len(), expected.len());
+            let largest = expected.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-3 * largest, "{name}: {found}, not {expected}");
+            }
+        }
+        let base = learner.states(&pack, true).unwrap();
+        assert_ne!(base, found);
+        learner.change(|values, _| values.iter_mut().for_each(|value| *value *= -2.0));
+        assert_eq!(learner.states(&pack, true).unwrap(), base);
+        learner.change(|values, _| values.fill(0.0));
+        assert_eq!(learner.states(&pack, false).unwrap(), base);
+    }
+    let (_, mut whole) = learner("qwen3", &Tune::Full, 1);
+    assert!(whole.states(&large(), true).is_err());
+    assert_eq!(whole.states(&Pack::new(), false).unwrap(), Vec::<Vec<f32>>::new());
+}
+
+#[test]
 fn a_shared_prompt_counts_as_if_it_were_written_out() {
     for (name, tune) in SHAPES.into_iter().flat_map(|name| [(name, lora()), (name, Tune::Full)]) {
         let (_, mut learner) = learner(name, &tune, 2);

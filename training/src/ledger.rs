@@ -11,7 +11,7 @@ use waymark_models::gradient::Learner;
 use crate::TrainError;
 use crate::optimizer::AdamW;
 use crate::recipe::Optimizer;
-use crate::run::{Board, Checkpoints, Folder, Metrics, Row, RunError, State, report};
+use crate::run::{Board, Checkpoints, Folder, Learnt, Metrics, Row, RunError, State, report};
 
 /// Looks on while a run goes on. A closure that takes rows is one.
 pub trait Watch: Send {
@@ -42,6 +42,7 @@ pub struct Ledger {
     board: Board,
     checkpoints: Checkpoints,
     state: State,
+    ranker: Option<Learnt>,
     optimizer: Optimizer,
     began: Instant,
     before: f64,
@@ -56,11 +57,12 @@ impl Ledger {
     pub fn open(dir: &Path, facts: &str, optimizer: Optimizer, keep_last: usize) -> Result<Self, TrainError> {
         let folder = if Folder::is_run(dir) { taken_up(dir, facts)? } else { Folder::create(dir, facts)? };
         let checkpoints = Checkpoints::new(folder.checkpoints(), keep_last);
-        let state = checkpoints.latest(optimizer)?.map(|checkpoint| checkpoint.state).unwrap_or_default();
+        let latest = checkpoints.latest(optimizer)?;
+        let (state, ranker) = latest.map(|latest| (latest.state, latest.ranker)).unwrap_or_default();
         let metrics = Metrics::resume(&folder.metrics(), state.step)?;
         let board = Board::resume(&folder.events(), state.step)?;
         let before = state.seconds;
-        Ok(Self { folder, metrics, board, checkpoints, state, optimizer, began: Instant::now(), before })
+        Ok(Self { folder, metrics, board, checkpoints, state, ranker, optimizer, began: Instant::now(), before })
     }
 
     /// Sets `learner` to the latest checkpoint and returns the optimizer to go on with; a new one for a new run.
@@ -80,6 +82,21 @@ impl Ledger {
     /// An optimizer that has made no step.
     pub fn fresh(&self, learner: &Learner) -> AdamW {
         AdamW::new(self.optimizer, learner.values().len())
+    }
+
+    /// What is learnt beside the policy: as it was [set](Self::set_ranker), and else as the latest checkpoint has it.
+    pub fn ranker(&self) -> Option<&Learnt> {
+        self.ranker.as_ref()
+    }
+
+    /// A new one of so many values, all zero, whose optimizer has made no step.
+    pub fn fresh_ranker(&self, values: usize) -> Learnt {
+        Learnt { values: vec![0.0; values], optimizer: AdamW::new(self.optimizer, values) }
+    }
+
+    /// Takes it over for the checkpoints that follow; with nothing, there is none in them.
+    pub fn set_ranker(&mut self, ranker: Option<Learnt>) {
+        self.ranker = ranker;
     }
 
     /// Sets `learner` to the best checkpoint, where anything was measured.
@@ -181,7 +198,7 @@ impl Ledger {
     pub fn save(&mut self, learner: &Learner, optimizer: &AdamW) -> Result<(), TrainError> {
         self.state.seconds = self.seconds();
         self.metrics.sync()?;
-        self.checkpoints.save(&self.state, learner.values(), optimizer)?;
+        self.checkpoints.save(&self.state, learner.values(), optimizer, self.ranker.as_ref())?;
         if let Err(error) = report(&self.folder) {
             tracing::warn!(step = self.state.step, %error, "no report was drawn");
         }

@@ -4,6 +4,7 @@
 //! [`store`](crate::store) for reading and writing it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use waymark::agent::{Acted, Action, Found, Reason, Timings, Trajectory, Usage};
@@ -117,6 +118,10 @@ pub struct Preferred {
     /// trajectory and of the other. None where there is no reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<(f64, f64)>,
+    /// What each of the ranker's heads says of this trajectory and of the other, both up to the end of that turn. None without
+    /// a ranker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<(Vec<f64>, Vec<f64>)>,
 }
 
 /// A run of tokens of one origin: `["policy",41]`.
@@ -254,17 +259,27 @@ impl Sample {
     /// Where the policy's turn `turn`, counted from 0, begins; behind all tokens where there is none. What the environment
     /// answers stands between any two turns.
     pub fn turn_start(&self, turn: usize) -> usize {
-        let (mut at, mut turns) = (0usize, 0);
+        self.turn(turn).start
+    }
+
+    /// Where that turn ends, before what the environment answers; behind all tokens where there is none.
+    pub fn turn_end(&self, turn: usize) -> usize {
+        self.turn(turn).end
+    }
+
+    fn turn(&self, turn: usize) -> Range<usize> {
+        let (length, mut at, mut turns) = (self.tokens.len(), 0usize, 0);
         for &Span(origin, run) in &self.origins {
+            let end = at.saturating_add(run);
             if origin == Origin::Policy && at >= self.prompt_tokens {
                 if turns == turn {
-                    return at.min(self.tokens.len());
+                    return at.min(length)..end.min(length);
                 }
                 turns += 1;
             }
-            at = at.saturating_add(run);
+            at = end;
         }
-        self.tokens.len()
+        length..length
     }
 
     /// For each token, its log-probability at sampling time; `None` where it was not sampled.
@@ -448,7 +463,9 @@ pub(crate) mod tests {
         fn whatever_the_numbers_there_is_a_mask_for_every_token(sample in hostile()) {
             prop_assert_eq!(sample.loss_mask().len(), sample.tokens.len());
             prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
-            prop_assert!((0..4).all(|turn| sample.turn_start(turn) <= sample.tokens.len()));
+            prop_assert!((0..4).all(|turn| {
+                sample.turn_start(turn) <= sample.turn_end(turn) && sample.turn_end(turn) <= sample.tokens.len()
+            }));
             let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
             prop_assert!(sample.flaw().is_some() || covered == sample.tokens.len() as u128);
         }
@@ -488,12 +505,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn turns_begin_behind_the_prompt_and_each_observation() {
+    fn turns_begin_behind_the_prompt_and_each_observation_and_end_before_the_next() {
         let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
         let runs = [(Origin::Prompt, 3), (Origin::Policy, 2), (Origin::Environment, 4), (Origin::Policy, 1)];
         let tokens = runs.into_iter().flat_map(|(origin, run)| vec![token(origin); run]).collect();
         let sample = Sample::from_trajectory(trajectory(tokens, 3, ""), Task::default());
         assert_eq!([0, 1, 2].map(|turn| sample.turn_start(turn)), [3, 9, 10]);
+        assert_eq!([0, 1, 2].map(|turn| sample.turn_end(turn)), [5, 10, 10]);
     }
 
     #[test]

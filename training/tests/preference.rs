@@ -115,6 +115,31 @@ fn preferences_are_planned_learnt_shown_and_gone_on_with() {
 }
 
 #[test]
+fn a_ranker_is_planned_learnt_and_written_down() {
+    let temp = ready();
+    let dir = temp.path();
+    let ranker = "dpo.ranker={margin=0.001,held_out=0.34,labels=\"own\",learning_rate=0.01}";
+    let plan = done(train(dir, "run", &["--dry-run", "--set", ranker]));
+    assert!(plan.contains("for the states of its branches") && plan.contains("ranker     about"), "{plan}");
+    done(train(dir, "run", &["--set", ranker]));
+    let rows = rows(&dir.join("run"));
+    let begun: Vec<_> = rows.iter().filter(|row| row.get("ranker_pairs").is_some()).collect();
+    assert!(begun.len() == 3 && begun.iter().all(|row| row.get("ranker_held_out").is_some()), "{rows:?}");
+    let bytes = fs::read(dir.join("run/ranker.safetensors")).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    assert_eq!(header["heads"]["shape"][0], 7);
+    assert!(header["__metadata__"]["base_id"].is_string(), "{header}");
+    let report = fs::read_to_string(dir.join("run/report.html")).unwrap();
+    assert!(report.contains("Pairs of the ranker"));
+    let mut show = Command::new(env!("CARGO_BIN_EXE_train"));
+    show.args(["show", "run/samples.jsonl", "--step", "1", "--n", "18", "--model", "."]).current_dir(dir);
+    assert!(done(show).contains(", by the ranker "));
+    let other = train(dir, "run", &[]).output().unwrap();
+    assert!(!other.status.success() && told(&other).contains("ranker"), "{}", told(&other));
+}
+
+#[test]
 fn a_plan_says_how_many_questions_count_as_single_hops() {
     let temp = ready();
     let dir = temp.path();

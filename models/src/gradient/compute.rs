@@ -17,6 +17,9 @@ pub(crate) trait Compute: fmt::Debug + Send {
     /// As [`Learner::likeliest`](super::Learner::likeliest).
     fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError>;
 
+    /// As [`Learner::states`](super::Learner::states).
+    fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError>;
+
     /// As [`Learner::learn`](super::Learner::learn); adds to `gradients`.
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError>;
 

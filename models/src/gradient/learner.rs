@@ -168,6 +168,21 @@ impl Learner {
         self.compute.likeliest(pack, count, base)
     }
 
+    /// The state that each target is predicted from, in the order of the pack: what the final norm makes of the stream at the
+    /// token before it, which the vocabulary's matrix is multiplied by. `base` leaves the adapter out. The targets' own tokens
+    /// do not matter.
+    ///
+    /// # Errors
+    /// As for [`score`](Self::score); always on a card, which keeps no states.
+    pub fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.check_base(base)?;
+        self.check(pack)?;
+        if pack.targets().is_empty() {
+            return Ok(Vec::new());
+        }
+        self.compute.states(pack, base)
+    }
+
     /// Forward and backward: adds ∂loss/∂value to the gradients.
     ///
     /// # Errors

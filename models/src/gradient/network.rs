@@ -69,6 +69,12 @@ impl Network {
         vocabulary::likeliest(pass.rows.team, self.head.weight(), &scratch.hidden, count)
     }
 
+    /// The rows that predict a target, of all targets. `kept` and `scratch` have their size.
+    pub(super) fn states(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Vec<f32>> {
+        self.forward(pass, pack, kept, scratch);
+        scratch.hidden.chunks_exact(pass.config.hidden).map(<[f32]>::to_vec).collect()
+    }
+
     /// Leaves the rows that predict a target in `scratch`, and says the targets' tokens.
     fn forward(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<u32> {
         self.begin(pass, pack, scratch);

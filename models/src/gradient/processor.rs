@@ -93,6 +93,15 @@ impl Compute for Processor {
         Ok(network.likeliest(&pass, pack, count, &mut tape.kept[0], scratch))
     }
 
+    fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError> {
+        let plan = self.plan(pack);
+        self.ready_to_score(pack)?;
+        let Self { config, team, network, rope, tape, scratch, positions, .. } = self;
+        let rows = Rows { team, count: pack.tokens().len(), adapted: !base };
+        let pass = Pass { config, rope, plan: &plan, positions, rows };
+        Ok(network.states(&pass, pack, &mut tape.kept[0], scratch))
+    }
+
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {
         let plan = self.plan(pack);
         let whole = self.ready(pack, &plan)?;

@@ -73,6 +73,17 @@ impl Reference {
 
     /// Logarithms of the distribution at every target.
     pub fn rows(&self, pack: &Pack) -> Vec<Vec<f64>> {
+        let head = if self.config.tied_embeddings { "model.embed_tokens" } else { "lm_head" };
+        let row = |state: Vec<f64>| -> Vec<f64> {
+            let logits = self.linear(head, &state);
+            let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
+            logits.iter().map(|l| l - total).collect()
+        };
+        self.states(pack).into_iter().map(row).collect()
+    }
+
+    /// What every target is predicted from.
+    pub fn states(&self, pack: &Pack) -> Vec<Vec<f64>> {
         let mut rows = vec![Vec::new(); pack.targets().len()];
         for segment in pack.segments() {
             let mut path = pack.tokens()[segment.tokens.clone()].to_vec();
@@ -86,15 +97,16 @@ impl Reference {
             if wanted.peek().is_none() {
                 continue;
             }
-            let logprobs = self.logprobs(&path);
+            let states = self.normed(&path);
             for (index, target) in wanted {
-                rows[index].clone_from(&logprobs[segment.start + target.at - segment.tokens.start]);
+                rows[index].clone_from(&states[segment.start + target.at - segment.tokens.start]);
             }
         }
         rows
     }
 
-    fn logprobs(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
+    /// The stream behind the last layer and the norm.
+    fn normed(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
         let config = &self.config;
         let embedding = &self.tensors["model.embed_tokens.weight"];
         let mut stream: Vec<Vec<f64>> =
@@ -102,13 +114,7 @@ impl Reference {
         for layer in 0..config.layers {
             self.layer(layer, &mut stream);
         }
-        let head = if config.tied_embeddings { "model.embed_tokens" } else { "lm_head" };
-        let rows = stream.iter().map(|x| {
-            let logits = self.linear(head, &self.norm("model.norm", x));
-            let total = logits.iter().map(|l| l.exp()).sum::<f64>().ln();
-            logits.iter().map(|l| l - total).collect()
-        });
-        rows.collect()
+        stream.iter().map(|x| self.norm("model.norm", x)).collect()
     }
 
     fn layer(&self, layer: usize, stream: &mut [Vec<f64>]) {

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::bail;
 use toml::{Table, Value};
+use waymark::config::Device;
 use waymark_models::gradient::Learner;
 
 use super::asked::{self, Asked};
@@ -17,8 +19,8 @@ use super::rolling::Rolling;
 use super::sheet::Aside;
 use crate::dpo::{self, Campaign, Goal};
 use crate::ledger::Ledger;
-use crate::recipe::Recipe;
 use crate::recipe::dpo::Reference;
+use crate::recipe::{Dpo, Recipe};
 use crate::run::Metrics;
 
 /// Learns from preferences between its own trajectories, by DPO.
@@ -28,7 +30,7 @@ use crate::run::Metrics;
 /// the others. An adapter is learnt, or every weight where the recipe has none. RUN gets metrics, all trajectories with what
 /// each was preferred to, checkpoints, and in RUN/policy that of the best round of the last stage: the one with the highest
 /// EM on the validation questions, or the last round where there are none. A run that was killed goes on when the same
-/// command is given again.
+/// command is given again. Where the recipe has a ranker (dpo.ranker), its heads are in RUN/ranker.safetensors at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -69,6 +71,7 @@ impl Args {
     async fn train(self) -> anyhow::Result<()> {
         let recipe = self.asked.open()?;
         let settings = recipe.dpo(&self.asked.recipe)?;
+        check_ranker(settings, self.machine.card())?;
         let device = self.rolling.device(&recipe)?;
         let sheets = self.aside.divide(self.asking.sheets()?, "dpo.validation", settings.validation)?;
         let team = self.machine.host.team();
@@ -84,7 +87,8 @@ impl Args {
         let (mut learner, base) = self.machine.learner(opened, &recipe, Arc::clone(&team), planned)?;
         let take = |dir: &PathBuf| asked::take("--init", dir, &recipe, &base, &mut learner);
         let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
-        let measured = settings.reference == Reference::Initial;
+        let encoded = settings.ranking().is_some() && recipe.adapter.is_none();
+        let measured = settings.reference == Reference::Initial || encoded;
         let initial = if measured { learner.values().to_vec() } else { Vec::new() };
         let exchange = tempfile::tempdir()?;
         let runtime =
@@ -157,6 +161,37 @@ impl Args {
         let data = asked::fingerprints(&self.asking.questions)?;
         let mut producer = Producer { bar, recipe, kind: "dpo", data, before, base: base.product() };
         campaign.train(learner, &mut ledger, &mut producer).await?;
+        dpo::write_ranker(&ledger, learner, &base.id)?;
         producer.finish(&ledger, learner)
+    }
+}
+
+/// Refuses a ranker where a card learns, before anything is loaded.
+fn check_ranker(settings: &Dpo, card: Option<Device>) -> anyhow::Result<()> {
+    let Some(card) = card.filter(|_| settings.ranking().is_some()) else { return Ok(()) };
+    bail!(
+        "--device {card}: the recipe has a ranker (dpo.ranker), which reads states that a card does not give: take --device \
+         cpu, or --set dpo.ranker.heads=0"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_card_has_no_ranker_and_says_so() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/evo_rag.toml"));
+        let check = |set: &[String], card| {
+            let recipe = Recipe::open(path, set).unwrap();
+            check_ranker(recipe.dpo(path).unwrap(), card)
+        };
+        assert!(check(&[], None).is_ok());
+        assert!(check(&["dpo.ranker.heads=0".to_owned()], Some(Device::Cuda(1))).is_ok());
+        let error = check(&[], Some(Device::Cuda(1))).unwrap_err().to_string();
+        assert!(error.contains("--device cuda:1") && error.contains("dpo.ranker"), "{error}");
     }
 }

@@ -138,15 +138,36 @@ pub(super) async fn dpo(
     )?;
     writeln!(out, "           {} of them in an optimizer step", settings.batch)?;
     memory(&mut out, learner, settings.pack_tokens, planned)?;
-    aside(&mut out, learner, settings.reference == Reference::Initial, (kv_bytes, planned))?;
+    let encoded = settings.ranking().is_some() && *learner.tune() == Tune::Full;
+    aside(&mut out, learner, settings.reference == Reference::Initial || encoded, (kv_bytes, planned))?;
     let held = tried.iter().map(held).sum::<usize>() as f64 / tried.len().max(1) as f64 * rollouts as f64 / GIB;
     writeln!(out, "           and about {held:.1} GiB for the trajectories of a round")?;
+    if settings.ranking().is_some() {
+        ranker(&mut out, &tried, rollouts, (each, speed), learner)?;
+    }
     // Two trajectories, scored and learnt.
     let pair = 2.0 * each * (1.0 + FORWARD) / speed;
     let rolling = duration(rolled * rollouts as f64);
     writeln!(out, "time       about {rolling} of rollouts per round, and {pair:.1} s for each pair in each epoch,")?;
     writeln!(out, "           as measured on {} rollouts; longer where all groups run side by side", tried.len())?;
     Ok(())
+}
+
+/// What a ranker takes in each round: a state for each branch, of which a trajectory is at most one a turn, and a forward pass
+/// over each.
+fn ranker(
+    out: &mut impl Write,
+    tried: &[Rollout],
+    rollouts: usize,
+    (each, speed): (f64, f64),
+    learner: &Learner,
+) -> io::Result<()> {
+    let turns = tried.iter().map(|rollout| rollout.sample.actions.len()).sum::<usize>() as f64;
+    let branches = turns / tried.len().max(1) as f64 * rollouts as f64;
+    let most = branches * (learner.config().hidden * size_of::<f32>()) as f64 / GIB;
+    writeln!(out, "           and at most {most:.1} GiB for the states of its branches")?;
+    let pass = duration(each * rollouts as f64 * FORWARD / speed);
+    writeln!(out, "ranker     about {pass} of each round, for a forward pass over its trajectories")
 }
 
 /// About how many bytes a rollout takes while its round is made: its ids and their log-probabilities, its text twice, and

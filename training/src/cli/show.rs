@@ -178,7 +178,10 @@ fn verdict(sample: &Sample, out: &mut impl Write) -> anyhow::Result<()> {
     }
     for preferred in &sample.preferred_to {
         let turn = if preferred.turn > 0 { format!(", from turn {} on", preferred.turn + 1) } else { String::new() };
-        writeln!(out, "{} to {}{turn}", "preferred".bold(), preferred.to)?;
+        let mean = |scores: &[f64]| scores.iter().sum::<f64>() / scores.len().max(1) as f64;
+        let ranked = preferred.scores.as_ref().map(|(own, other)| mean(own) - mean(other));
+        let ranked = ranked.map_or_else(String::new, |ahead| format!(", by the ranker {ahead:+.3}"));
+        writeln!(out, "{} to {}{turn}{ranked}", "preferred".bold(), preferred.to)?;
     }
     Ok(())
 }

@@ -2,10 +2,12 @@
 //!
 //! A round: the engine gets what is learnt as it is and answers questions several times; rewards and a rule say which
 //! trajectories are preferred to which; a few epochs over these pairs follow. The first step of a round makes its
-//! trajectories and changes no weights, each further one is an optimizer step. How many there are is known only then.
+//! trajectories and changes no weights, each further one is an optimizer step. How many there are is known only then. Where the
+//! recipe has a ranker, it learns from them too in that first step (`ranker`).
 
 mod goal;
 mod loss;
+mod ranker;
 mod round;
 mod rule;
 mod serve;
@@ -35,8 +37,11 @@ use crate::{TrainError, order};
 use self::round::Round;
 use self::standing::Standing;
 
+pub(crate) use self::ranker::HEADS;
+
 pub use self::goal::Goal;
 pub use self::loss::{Likelihood, Terms, Verdict};
+pub use self::ranker::write_ranker;
 pub use self::rule::{Preference, Rule, Siblings, TeaRag};
 pub use self::standing::ROUND_END;
 pub use self::update::{Pair, Side, Updated, update};
@@ -56,7 +61,8 @@ pub struct Campaign<'a> {
     pub policy: &'a Policy,
     /// What makes the rollouts: the engine of all fields.
     pub engine: &'a Engine,
-    /// The values that the run began with; looked at where margins are measured from them.
+    /// The values that the run began with; looked at where margins are measured from them, and where all weights are learnt
+    /// beside a ranker, which reads their states.
     pub initial: &'a [f32],
     /// A folder through which adapters get into the engine.
     pub exchange: PathBuf,
@@ -89,8 +95,12 @@ impl Campaign<'_> {
                 let last = first + goal.updates(pairs, self.settings.batch);
                 self.learn(goal, (first, last, standing.before), learner, &mut optimizer, ledger, watch).await?
             } else {
-                if standing.over == 0 && goal.begins == Begins::Best {
-                    ledger.restore_best(learner)?;
+                if standing.over == 0 {
+                    if goal.begins == Begins::Best {
+                        ledger.restore_best(learner)?;
+                    }
+                    // What it has learnt to tell was another reward.
+                    ledger.set_ranker(None);
                 }
                 optimizer = ledger.fresh(learner);
                 self.begin(goal, standing.rounds + 1, learner, ledger, &mut kept, watch).await?

@@ -38,7 +38,7 @@ impl Round {
         let mut named: BTreeMap<String, Vec<(usize, usize, f64)>> = BTreeMap::new();
         for sample in own()? {
             let sample = sample?;
-            for Preferred { to, turn, reference } in &sample.preferred_to {
+            for Preferred { to, turn, reference, .. } in &sample.preferred_to {
                 let (chosen, rejected) = reference.unwrap_or_default();
                 named.entry(to.clone()).or_default().push((round.pairs.len(), *turn, rejected));
                 let chosen = (Lesson::from_turn(&sample, *turn), chosen);
@@ -89,7 +89,7 @@ mod tests {
     fn sample(id: &str, step: u64, to: &[(&str, usize)]) -> Sample {
         let preferred = |&(other, turn): &(&str, usize)| {
             let reference = Some((id.len() as f64, other.len() as f64));
-            Preferred { to: other.to_owned(), turn, reference }
+            Preferred { to: other.to_owned(), turn, reference, scores: None }
         };
         let origins = [(Origin::Prompt, 1), (Origin::Policy, 2), (Origin::Environment, 1), (Origin::Policy, 1)];
         let origins = origins.into_iter().map(|(origin, run)| Span(origin, run)).collect();

@@ -9,9 +9,10 @@ use waymark::evaluate::Question;
 use waymark::metric::exact_match;
 use waymark_models::gradient::Learner;
 
+use super::ranker::Ranked;
 use super::standing::{MERIT, PAIRS, ROUND_END};
 use super::update::total;
-use super::{Campaign, Goal, Preference};
+use super::{Campaign, Goal, Preference, Rule};
 use crate::grpo::{logprobs, logprobs_under};
 use crate::ledger::{Ledger, Watch};
 use crate::pack::Sequence;
@@ -43,8 +44,8 @@ impl Campaign<'_> {
         batch.into_iter().map(|place| all[place]).collect()
     }
 
-    /// The first step of a round: trajectories of the policy as it is, what they are worth, which are preferred to which, and
-    /// how probable the reference finds those. All of it is in the file of samples then.
+    /// The first step of a round: trajectories of the policy as it is, what they are worth, what a ranker makes of them, which
+    /// are preferred to which, and how probable the reference finds those. All of it is in the file of samples then.
     pub(super) async fn begin(
         &self,
         goal: &Goal,
@@ -59,16 +60,24 @@ impl Campaign<'_> {
         let rolled = began.elapsed().as_secs_f64();
         let worth = goal.reward.score(&made)?;
         made.iter_mut().zip(worth).for_each(|(rollout, worth)| rollout.sample.reward = Some(worth));
-        let pairs = preferred(goal, &made);
+        let ranked = self.rank(&made, learner, ledger)?;
+        let pairs = preferred(goal, &made, ranked.as_ref().filter(|ranked| ranked.selects));
         let known = self.refer(&pairs, &made, learner)?;
-        for (&Preference { chosen, rejected, turn }, reference) in pairs.iter().zip(known) {
-            let to = made[rejected].sample.id.clone();
-            made[chosen].sample.preferred_to.push(Preferred { to, turn, reference });
+        for (&pair, reference) in pairs.iter().zip(known) {
+            let (to, turn) = (made[pair.rejected].sample.id.clone(), pair.turn);
+            let scores = ranked.as_ref().and_then(|ranked| ranked.scores(pair));
+            let scores = scores.map(|(chosen, rejected)| (chosen.to_vec(), rejected.to_vec()));
+            made[pair.chosen].sample.preferred_to.push(Preferred { to, turn, reference, scores });
         }
         made.iter().try_for_each(|rollout| kept.append(&rollout.sample))?;
         let sampled: usize = made.iter().map(|rollout| rollout.row.tokens.sampled).sum();
         let last = step + goal.updates(pairs.len(), self.settings.batch);
-        let row = told(ledger.row(step, &goal.phase), &made, &pairs)
+        let row = ledger.row(step, &goal.phase);
+        let row = match &ranked {
+            Some(ranked) => ranked.tell(row),
+            None => row,
+        };
+        let row = told(row, &made, &pairs)
             .with("failed", failed as f64)
             .with("round", round as f64)
             .with(ROUND_END, last as f64)
@@ -162,17 +171,25 @@ fn right(sample: &Sample) -> f64 {
     f64::from(u8::from(sample.own_answer().is_some_and(|answer| exact_match(answer, &sample.golds))))
 }
 
-/// The pairs among the trajectories of each question, which lie side by side; by their places among all.
-fn preferred(goal: &Goal, made: &[Rollout]) -> Vec<Preference> {
-    let (mut pairs, mut first) = (Vec::new(), 0);
-    for group in made.chunk_by(|one, other| one.group == other.group) {
-        let samples: Vec<&Sample> = group.iter().map(|rollout| &rollout.sample).collect();
-        pairs.extend(goal.rule.pairs(&samples).into_iter().map(|Preference { chosen, rejected, turn }| Preference {
-            chosen: first + chosen,
-            rejected: first + rejected,
-            turn,
-        }));
-        first += group.len();
+/// The trajectories of each question, which lie side by side, and how many lie before them.
+pub(super) fn groups(made: &[Rollout]) -> impl Iterator<Item = (usize, Vec<&Sample>)> {
+    let mut next = 0;
+    made.chunk_by(|one, other| one.group == other.group).map(move |group| {
+        let first = next;
+        next += group.len();
+        (first, group.iter().map(|rollout| &rollout.sample).collect())
+    })
+}
+
+/// The pairs among the trajectories of each question, by their places among all: by what the ranker says, where one is given.
+fn preferred(goal: &Goal, made: &[Rollout], ranked: Option<&Ranked>) -> Vec<Preference> {
+    let mut pairs = Vec::new();
+    for (first, samples) in groups(made) {
+        let own = match (goal.rule, ranked) {
+            (Rule::Siblings(rule), Some(ranked)) => rule.pairs_by(&samples, |pair| ranked.ahead(pair.after(first))),
+            (rule, _) => rule.pairs(&samples),
+        };
+        pairs.extend(own.into_iter().map(|pair| pair.after(first)));
     }
     pairs
 }

@@ -9,9 +9,10 @@ use waymark::metric::Cost;
 use waymark_models::weights::Weights;
 
 use super::*;
-use crate::recipe::Optimizer;
 use crate::recipe::dpo::Reference;
+use crate::recipe::{Labels, Optimizer, Ranker};
 use crate::reward::Judge;
+use crate::run::{Checkpoints, Learnt};
 use crate::schedule::Shape;
 use crate::store;
 use crate::tiny::{self, Even, engine};
@@ -27,6 +28,7 @@ fn settings() -> Dpo {
         pack_tokens: 400,
         beta: 0.2,
         reference: Reference::Round,
+        ranker: None,
         sampling: Sampling { temperature: Some(1.0), top_p: Some(0.95), ..Sampling::default() },
         concurrent: 16,
         cost: Cost::default(),
@@ -153,11 +155,93 @@ async fn a_stage_can_begin_with_the_best_round_before_it() {
     let settings = Dpo { keep_last: 100, ..settings() };
     run(tiny::learner(&weights), &weights, &dir, &settings, [3, 1], |_| false).await;
     let ends = numbers(&dir, ROUND_END);
-    let checkpoints = crate::run::Checkpoints::new(dir.join("checkpoints"), 100);
+    let checkpoints = Checkpoints::new(dir.join("checkpoints"), 100);
     let at = |round: usize, further: u64| checkpoints.load(ends[round] as u64 + further, Optimizer::default()).unwrap();
     // Nothing is ever right, and of equal rounds the first is the best.
     let begun = at(2, 1);
     assert_eq!(begun.state.best, Some((ends[0] as u64, 0.0)));
     assert!(begun.values == at(0, 0).values && begun.values != at(2, 0).values);
     assert_eq!(begun.optimizer.steps(), 0);
+}
+
+/// A ranker that learns fast enough for a few rounds.
+fn ranker(heads: usize) -> Ranker {
+    Ranker { margin: 0.1, heads, labels: Labels::Total, learning_rate: 1e-2, epochs: 2, batch: 8, ..Ranker::default() }
+}
+
+/// The ranker of the latest checkpoint.
+fn heads(dir: &Path) -> Option<Learnt> {
+    let latest = Checkpoints::new(dir.join("checkpoints"), 2).latest(Optimizer::default()).unwrap();
+    latest.unwrap().ranker
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ranker_is_learnt_and_measured_beside_the_policy_which_goes_on_as_without_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let (plain, ranked) = (temp.path().join("plain"), temp.path().join("ranked"));
+    let settings = |ranker| Dpo { ranker, ..settings() };
+    let wanted = run(tiny::learner(&weights), &weights, &plain, &settings(None), [2, 1], |_| false).await;
+    // Two of the bandit's five questions are held out.
+    let own = settings(Some(Ranker { held_out: 0.4, ..ranker(HEADS) }));
+    assert!(run(tiny::learner(&weights), &weights, &ranked, &own, [2, 1], |_| false).await == wanted);
+    for name in ["reward", "loss", "margin", standing::PAIRS] {
+        assert_eq!(numbers(&ranked, name), numbers(&plain, name), "{name}");
+    }
+    assert!(heads(&plain).is_none());
+    let found = heads(&ranked).unwrap();
+    assert!(found.values.len() == 7 * 64 && found.values.iter().any(|&value| value != 0.0));
+    let (learnt, measured) = (numbers(&ranked, "ranker_pairs"), numbers(&ranked, "ranker_held_out"));
+    assert!(learnt.len() == 3 && learnt.iter().chain(&measured).all(|&pairs| pairs > 0.0), "{learnt:?} {measured:?}");
+    // It began anew with the second stage: two epochs of eight pairs a step.
+    assert_eq!(found.optimizer.steps(), 2 * (learnt[2] as u64).div_ceil(8));
+    assert_eq!((numbers(&ranked, "ranker_loss").len(), numbers(&ranked, "ranker_accuracy/answer").len()), (3, 3));
+    // What it says of the two sides of each pair is kept.
+    let samples = store::read(&ranked.join("samples.jsonl")).unwrap();
+    let mut preferred = samples.iter().flat_map(|sample| &sample.preferred_to);
+    assert!(preferred.all(|pair| pair.scores.as_ref().is_some_and(|(own, other)| own.len() == 7 && other.len() == 7)));
+    let samples = store::read(&plain.join("samples.jsonl")).unwrap();
+    assert!(samples.iter().flat_map(|sample| &sample.preferred_to).all(|pair| pair.scores.is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_training_ends_in_the_same_heads() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    for learner in [tiny::learner, tiny::whole] {
+        let dir = temp.path().join(format!("{}", learner(&weights).values().len()));
+        std::fs::create_dir(&dir).unwrap();
+        let (whole, parts) = (dir.join("whole"), dir.join("parts"));
+        let settings = Dpo { ranker: Some(Ranker { selects: true, held_out: 0.4, ..ranker(1) }), ..settings() };
+        let wanted = run(learner(&weights), &weights, &whole, &settings, [2, 2], |_| false).await;
+        let last = numbers(&whole, ROUND_END)[1] as u64;
+        // In a round's first step, in which it is learnt, behind that, and where it begins anew.
+        for stop in [1, 2, last - 1, last, last + 1, last + 2] {
+            run(learner(&weights), &weights, &parts, &settings, [2, 2], |row| row.step == stop).await;
+        }
+        assert!(run(learner(&weights), &weights, &parts, &settings, [2, 2], |_| false).await == wanted);
+        assert!(heads(&whole).is_some() && heads(&parts) == heads(&whole));
+        for name in ["ranker_training_loss", "ranker_loss", "ranker_accuracy", "loss", standing::PAIRS] {
+            assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_ranker_prefers_becomes_more_probable_too() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let dir = temp.path().join("run");
+    let settings = Dpo { ranker: Some(Ranker { selects: true, held_out: 0.0, ..ranker(1) }), ..settings() };
+    run(tiny::learner(&weights), &weights, &dir, &settings, [8, 1], |_| false).await;
+    let (reward, pairs) = (numbers(&dir, "reward"), numbers(&dir, standing::PAIRS));
+    assert!(pairs.iter().any(|&pairs| pairs > 0.0), "{pairs:?}");
+    assert!(mean(&reward[5..8]) > mean(&reward[..2]) + 0.05, "{reward:?}");
+    assert!(numbers(&dir, "ranker_accuracy").is_empty(), "nothing is held out");
+    // By its own score, whatever they earned, the chosen one is ahead by what the rule asks for.
+    let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+    for pair in samples.iter().flat_map(|sample| &sample.preferred_to) {
+        let (own, other) = pair.scores.as_ref().unwrap();
+        assert!(own[0] - other[0] >= 0.1 - 1e-12, "{own:?} {other:?}");
+    }
 }

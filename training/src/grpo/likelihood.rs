@@ -44,7 +44,7 @@ pub fn logprobs_under(
 }
 
 /// What `ask` gets of the learner with other values in place of its own, which it has again afterwards.
-pub(super) fn under<T>(
+pub(crate) fn under<T>(
     learner: &mut Learner,
     values: &[f32],
     ask: impl FnOnce(&mut Learner) -> Result<T, TrainError>,

@@ -30,6 +30,8 @@ use crate::sft::Lesson;
 use crate::store::Writer;
 use crate::{TrainError, numbers, order};
 
+pub(crate) use self::likelihood::under;
+
 pub use self::goal::Goal;
 pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
 pub use self::teacher::Taught;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use waymark::agent::Sampling;
 use waymark::metric::Cost;
 
+use super::Ranker;
 use super::read::{COUNT, Check, RATE, SHARE, rate, share};
 use crate::dpo::Rule;
 use crate::reward::Choice;
@@ -33,6 +34,9 @@ pub struct Dpo {
     /// What margins are measured from.
     #[serde(default)]
     pub reference: Reference,
+    /// What learns beside the policy to tell the better of two branches; nothing, where not stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranker: Option<Ranker>,
     /// How rollouts are sampled.
     pub sampling: Sampling,
     /// Rollouts that run at the same time.
@@ -100,10 +104,15 @@ pub enum Begins {
 }
 
 impl Dpo {
+    /// The ranker, where it has a head.
+    pub fn ranking(&self) -> Option<&Ranker> {
+        self.ranker.as_ref().filter(|ranker| ranker.heads > 0)
+    }
+
     pub(super) fn checks(&self) -> Vec<Check> {
         let stages = |right: fn(&Stage) -> bool| self.stages.iter().all(right);
         let measured = self.validation > 0;
-        vec![
+        let own = [
             ("dpo.learning_rate", rate(self.learning_rate), RATE),
             ("dpo.warmup", share(self.warmup), SHARE),
             ("dpo.questions", self.questions > 0, COUNT),
@@ -138,6 +147,8 @@ impl Dpo {
                 "a trajectory could be chosen and rejected: wrong must be below single and right, poor at most reasoned, \
                  and margin not below 0",
             ),
-        ]
+        ];
+        let ranker = self.ranker.iter().flat_map(|ranker| ranker.checks(&self.stages));
+        own.into_iter().chain(ranker).collect()
     }
 }

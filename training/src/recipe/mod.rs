@@ -2,6 +2,7 @@
 
 pub mod dpo;
 mod part;
+mod ranker;
 mod read;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use waymark_models::gradient::{Lora, Precision, Tune};
 
 pub use dpo::Dpo;
 pub use part::{Grpo, Optimizer, Reference, Sft, Stage, Teacher};
+pub use ranker::{Labels, Ranker};
 
 /// What can be wrong with a recipe.
 #[derive(Debug, thiserror::Error)]

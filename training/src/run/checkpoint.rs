@@ -51,6 +51,17 @@ pub struct Checkpoint {
     pub values: Vec<f32>,
     /// The optimizer's memory.
     pub optimizer: AdamW,
+    /// What is learnt beside the policy, where something is.
+    pub ranker: Option<Learnt>,
+}
+
+/// Values that are learnt, with their optimizer's memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Learnt {
+    /// The values.
+    pub values: Vec<f32>,
+    /// The optimizer's memory.
+    pub optimizer: AdamW,
 }
 
 /// The checkpoints of a run: the latest few and the best.
@@ -62,6 +73,8 @@ pub struct Checkpoints {
 
 const STATE: &str = "state";
 const UPDATES: &str = "updates";
+/// Only where there is a ranker.
+const RANKER_UPDATES: &str = "ranker_updates";
 
 impl Checkpoints {
     /// Those in `dir`, of which the `last` latest are kept.
@@ -73,12 +86,22 @@ impl Checkpoints {
     ///
     /// # Errors
     /// When the system refuses. Older checkpoints then still stand.
-    pub fn save(&self, state: &State, values: &[f32], optimizer: &AdamW) -> Result<(), RunError> {
+    pub fn save(
+        &self,
+        state: &State,
+        values: &[f32],
+        optimizer: &AdamW,
+        ranker: Option<&Learnt>,
+    ) -> Result<(), RunError> {
         fs::create_dir_all(&self.dir).map_err(RunError::io("create", &self.dir))?;
         let path = self.path(state.step);
         let (first, second) = optimizer.moments();
         // As they lie there, for they may be all weights of a model: who computes here is little-endian, as the format.
-        let tensors = [("values", values), ("first", first), ("second", second)];
+        let mut tensors = vec![("values", values), ("first", first), ("second", second)];
+        if let Some(Learnt { values, optimizer }) = ranker {
+            let (first, second) = optimizer.moments();
+            tensors.extend([("ranker", values.as_slice()), ("ranker_first", first), ("ranker_second", second)]);
+        }
         let refuse =
             |error: &dyn std::fmt::Display| RunError::Checkpoint { path: path.clone(), reason: error.to_string() };
         let mut views = Vec::with_capacity(tensors.len());
@@ -88,7 +111,8 @@ impl Checkpoints {
         }
         let state_text = serde_json::to_string(state).map_err(|error| refuse(&error))?;
         let facts = [(STATE, state_text), (UPDATES, optimizer.steps().to_string())];
-        let facts = facts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect();
+        let more = ranker.map(|ranker| (RANKER_UPDATES, ranker.optimizer.steps().to_string()));
+        let facts = facts.into_iter().chain(more).map(|(name, text)| (name.to_owned(), text)).collect();
         let file = safetensors::serialize(views, Some(facts)).map_err(|error| refuse(&error))?;
         durable::write(&path, &file)?;
         self.prune(state)
@@ -149,18 +173,24 @@ fn read(bytes: &[u8], settings: Optimizer) -> Result<Checkpoint, String> {
     let facts = header.metadata().as_ref().ok_or("it does not say how far the run had come")?;
     let fact = |name: &str| facts.get(name).ok_or_else(|| format!("it does not say `{name}`"));
     let state = serde_json::from_str(fact(STATE)?).map_err(|error| error.to_string())?;
-    let updates = fact(UPDATES)?.parse().map_err(|_| "the number of updates is none".to_owned())?;
     let tensors = SafeTensors::deserialize(bytes).map_err(told)?;
     let tensor = |name: &str| {
         let view = tensors.tensor(name).map_err(told)?;
         let whole = view.dtype() == Dtype::F32;
         if whole { Ok(floats(view.data())) } else { Err(format!("`{name}` is not in f32")) }
     };
-    let (values, first, second) = (tensor("values")?, tensor("first")?, tensor("second")?);
-    if first.len() != values.len() || second.len() != values.len() {
-        return Err(format!("{} values with {} and {} moments", values.len(), first.len(), second.len()));
-    }
-    Ok(Checkpoint { state, values, optimizer: AdamW::resume(settings, first, second, updates) })
+    let learnt = |[values, first, second]: [&str; 3], updates: &str| -> Result<Learnt, String> {
+        let updates = updates.parse::<u64>().map_err(|_| "the number of updates is none".to_owned())?;
+        let (values, first, second) = (tensor(values)?, tensor(first)?, tensor(second)?);
+        if first.len() != values.len() || second.len() != values.len() {
+            return Err(format!("{} values with {} and {} moments", values.len(), first.len(), second.len()));
+        }
+        Ok(Learnt { values, optimizer: AdamW::resume(settings, first, second, updates) })
+    };
+    let Learnt { values, optimizer } = learnt(["values", "first", "second"], fact(UPDATES)?)?;
+    let beside = facts.get(RANKER_UPDATES);
+    let ranker = beside.map(|updates| learnt(["ranker", "ranker_first", "ranker_second"], updates)).transpose()?;
+    Ok(Checkpoint { state, values, optimizer, ranker })
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -184,11 +214,11 @@ mod tests {
         for _ in 0..=step {
             optimizer.step(&mut values, &mut [0.1, -0.2, 0.3], 0.01);
         }
-        Checkpoint { state: State { step, seconds: 1.5, best }, values, optimizer }
+        Checkpoint { state: State { step, seconds: 1.5, best }, values, optimizer, ranker: None }
     }
 
     fn save(checkpoints: &Checkpoints, made: &Checkpoint) {
-        checkpoints.save(&made.state, &made.values, &made.optimizer).unwrap();
+        checkpoints.save(&made.state, &made.values, &made.optimizer, made.ranker.as_ref()).unwrap();
     }
 
     #[test]
@@ -200,6 +230,10 @@ mod tests {
         save(&checkpoints, &made(12, Some((12, 0.25))));
         assert_eq!(checkpoints.latest(Optimizer::default()).unwrap(), Some(made(12, Some((12, 0.25)))));
         assert_eq!(checkpoints.load(3, Optimizer::default()).unwrap(), made(3, None));
+        let Checkpoint { values, optimizer, .. } = made(5, None);
+        let beside = Checkpoint { ranker: Some(Learnt { values, optimizer }), ..made(14, None) };
+        save(&checkpoints, &beside);
+        assert_eq!(checkpoints.latest(Optimizer::default()).unwrap(), Some(beside));
     }
 
     proptest! {

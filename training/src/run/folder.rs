@@ -99,6 +99,11 @@ impl Folder {
         self.dir.join("policy")
     }
 
+    /// `ranker.safetensors`: what was learnt beside the policy, where something was.
+    pub fn ranker(&self) -> PathBuf {
+        self.dir.join("ranker.safetensors")
+    }
+
     /// `report.html`: the curves.
     pub fn report(&self) -> PathBuf {
         self.dir.join("report.html")

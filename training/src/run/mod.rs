@@ -7,6 +7,7 @@
 //! <run>/events/           the same numbers for TensorBoard
 //! <run>/checkpoints/      what a killed run resumes from
 //! <run>/policy/           the policy as it is served: a PEFT adapter and `policy.toml`
+//! <run>/ranker.safetensors  what was learnt beside the policy, where something was; nothing serves it
 //! <run>/report.html       the curves, in one file that needs nothing else
 //! <run>/.lock             held by the one trainer
 //! ```
@@ -22,7 +23,7 @@ mod metrics;
 mod report;
 
 pub use self::board::Board;
-pub use self::checkpoint::{Checkpoint, Checkpoints, State};
+pub use self::checkpoint::{Checkpoint, Checkpoints, Learnt, State};
 pub use self::error::RunError;
 pub use self::folder::Folder;
 pub use self::metrics::{Metrics, Row};

@@ -6,7 +6,8 @@
 //! are copied to the card and from it, and the optimizer stays on the host.
 //!
 //! Different from the processor: a prefix that sequences share is computed once for each of them (`rows`), no layer
-//! keeps its activations, and no target is drawn to what a teacher says ([`Objective::pull`]): that is refused.
+//! keeps its activations, no target is drawn to what a teacher says ([`Objective::pull`]), and no states are given
+//! ([`Learner::states`]): that is refused.
 //!
 //! What all of it takes is known before any of it is taken ([`Need`]), and the memory of the longest pass is taken at the
 //! beginning where that is said.
@@ -48,6 +49,10 @@ const LARGEST_PASS: usize = 65_535;
 
 /// Why nothing is drawn to what a teacher says.
 const UNTAUGHT: &str = "a card has no kernel for the most probable tokens of a teacher, nor for what draws a policy to them: \
+    learn on the processor (--device cpu)";
+
+/// Why it says no states.
+const STATELESS: &str = "a card does not give the states that targets are predicted from, by which a ranker tells branches: \
     learn on the processor (--device cpu)";
 
 /// A learner whose passes run on `driver`. Where the most `tokens` of a pass are given, counted as [`Passes`] does, the
@@ -213,6 +218,10 @@ impl<D: Driver + Send> Compute for CardLearner<D> {
 
     fn likeliest(&mut self, _: &Pack, _: usize, _: bool) -> Result<Vec<Likeliest>, ModelError> {
         Err(ModelError::Input(UNTAUGHT.to_owned()))
+    }
+
+    fn states(&mut self, _: &Pack, _: bool) -> Result<Vec<Vec<f32>>, ModelError> {
+        Err(ModelError::Input(STATELESS.to_owned()))
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {

@@ -151,6 +151,15 @@ fn a_teacher_is_refused_by_name() {
 }
 
 #[test]
+fn states_are_refused_by_name() {
+    let Some([mut processor, mut emulated]) = pair(&llama(), &lora(&Module::ALL), 7) else { return };
+    let pack = forest(llama().vocab);
+    assert_eq!(processor.states(&pack, true).unwrap().len(), pack.targets().len());
+    let error = emulated.states(&pack, true).unwrap_err().to_string();
+    assert!(error.contains("ranker") && error.contains("--device cpu"), "{error}");
+}
+
+#[test]
 fn a_step_downhill_counts_in_the_next_pass_and_a_limit_is_kept() {
     let Some([mut processor, mut emulated]) = pair(&llama(), &lora(&Module::ALL), 6) else { return };
     let pack = forest(llama().vocab);

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub use siblings::Siblings;
 pub use tearag::TeaRag;
 
+pub(crate) use siblings::states;
+
 use crate::sample::Sample;
 
 /// A rule as a recipe names it.
@@ -30,6 +32,13 @@ pub struct Preference {
     pub rejected: usize,
     /// The turn, counted from 0, in which they part: what the policy wrote before it is not learnt from this pair.
     pub turn: usize,
+}
+
+impl Preference {
+    /// The same by places among more trajectories, `first` of which lie before these.
+    pub(super) fn after(self, first: usize) -> Self {
+        Self { chosen: first + self.chosen, rejected: first + self.rejected, ..self }
+    }
 }
 
 impl Rule {

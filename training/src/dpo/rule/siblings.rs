@@ -25,32 +25,80 @@ pub struct Siblings {
 impl Siblings {
     /// The pairs of one question: those of the first state first.
     pub fn pairs(&self, group: &[&Sample]) -> Vec<Preference> {
-        let mut pairs = Vec::new();
-        let served = |member: &usize| group[*member].evidence.iter().all(|found| found.error.is_none());
-        let mut states: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(served).collect())];
-        while let Some((depth, members)) = states.pop() {
-            let branches = branches(group, &members, depth);
-            pairs.extend(self.widest(group, &branches, depth));
-            let goes_on = branches.into_iter().rev().filter(|branch| branch.len() > 1);
-            states.extend(goes_on.map(|branch| (depth + 1, branch)));
-        }
-        pairs
+        self.pairs_by(group, |pair| apart(group, pair))
+    }
+
+    /// The same by another measure than the reward: `ahead` says by how much the one is ahead of the other.
+    pub fn pairs_by(&self, group: &[&Sample], ahead: impl Fn(&Preference) -> f64) -> Vec<Preference> {
+        states(group).iter().filter_map(|state| self.widest(state, &ahead)).collect()
+    }
+
+    /// All two trajectories that part at a state and differ enough there, and not only those that differ most.
+    pub fn all(&self, group: &[&Sample]) -> Vec<Preference> {
+        let states = states(group);
+        let pairs = states.iter().flat_map(State::pairs);
+        pairs.filter(|pair| self.parts(apart(group, pair))).collect()
     }
 
     /// The two of different branches that differ most.
-    fn widest(&self, group: &[&Sample], branches: &[Vec<usize>], turn: usize) -> Option<Preference> {
+    fn widest(&self, state: &State, ahead: impl Fn(&Preference) -> f64) -> Option<Preference> {
         let mut best: Option<(f64, Preference)> = None;
-        for (at, branch) in branches.iter().enumerate() {
-            let others = branches.iter().enumerate().filter(|(other, _)| *other != at).flat_map(|(_, other)| other);
-            for (&chosen, &rejected) in branch.iter().flat_map(|one| others.clone().map(move |other| (one, other))) {
-                let ahead = total(group[chosen]) - total(group[rejected]);
-                if ahead > 0.0 && ahead >= self.margin && best.is_none_or(|(most, _)| ahead > most) {
-                    best = Some((ahead, Preference { chosen, rejected, turn }));
-                }
+        for pair in state.pairs() {
+            let ahead = ahead(&pair);
+            if self.parts(ahead) && best.is_none_or(|(most, _)| ahead > most) {
+                best = Some((ahead, pair));
             }
         }
         best.map(|(_, pair)| pair)
     }
+
+    fn parts(&self, ahead: f64) -> bool {
+        ahead > 0.0 && ahead >= self.margin
+    }
+}
+
+/// A state that several trajectories came to, and what each of them did there.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    /// The turn, counted from 0, in which they part.
+    pub(crate) turn: usize,
+    /// Those that did the same, by their places in the group; two branches at least.
+    pub(crate) branches: Vec<Vec<usize>>,
+}
+
+impl State {
+    /// Each two of different branches, both ways round.
+    fn pairs(&self) -> impl Iterator<Item = Preference> {
+        let turn = self.turn;
+        self.branches.iter().enumerate().flat_map(move |(at, branch)| {
+            let others = self.branches.iter().enumerate().filter(move |(other, _)| *other != at);
+            let others = others.flat_map(|(_, other)| other);
+            branch
+                .iter()
+                .flat_map(move |&chosen| others.clone().map(move |&rejected| Preference { chosen, rejected, turn }))
+        })
+    }
+}
+
+/// The states of a question in which trajectories part, the first one first.
+pub(crate) fn states(group: &[&Sample]) -> Vec<State> {
+    let served = |member: &usize| group[*member].evidence.iter().all(|found| found.error.is_none());
+    let mut open: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(served).collect())];
+    let mut states = Vec::new();
+    while let Some((turn, members)) = open.pop() {
+        let branches = branches(group, &members, turn);
+        let goes_on = branches.iter().rev().filter(|branch| branch.len() > 1);
+        open.extend(goes_on.map(|branch| (turn + 1, branch.clone())));
+        if branches.len() > 1 {
+            states.push(State { turn, branches });
+        }
+    }
+    states
+}
+
+/// By how much the reward of one trajectory is above that of the other.
+fn apart(group: &[&Sample], pair: &Preference) -> f64 {
+    total(group[pair.chosen]) - total(group[pair.rejected])
 }
 
 /// The members that did the same so far, by what they did next. Who did nothing more, for a bound was reached, is in none.
@@ -89,7 +137,10 @@ mod tests {
     /// Chosen, rejected, and where they part.
     fn pairs(margin: f64, group: &[(&str, f64)]) -> Vec<(usize, usize, usize)> {
         let group: Vec<Sample> = group.iter().map(|(words, worth)| sample(words, *worth)).collect();
-        let pairs = Siblings { margin }.pairs(&group.iter().collect::<Vec<_>>());
+        told(Siblings { margin }.pairs(&group.iter().collect::<Vec<_>>()))
+    }
+
+    fn told(pairs: Vec<Preference>) -> Vec<(usize, usize, usize)> {
         pairs.into_iter().map(|Preference { chosen, rejected, turn }| (chosen, rejected, turn)).collect()
     }
 
@@ -103,12 +154,32 @@ mod tests {
     }
 
     #[test]
+    fn all_pairs_are_those_of_different_branches_that_differ_enough() {
+        let group = [("a b", 0.4), ("a c", 1.0), ("d", 0.1), ("a c", 0.0)].map(|(words, worth)| sample(words, worth));
+        let group: Vec<&Sample> = group.iter().collect();
+        let all = |margin| told(Siblings { margin }.all(&group));
+        // 1 and 3 did the same, to the end.
+        assert_eq!(all(0.0), [(0, 2, 0), (1, 2, 0), (2, 3, 0), (0, 3, 1), (1, 0, 1)]);
+        assert_eq!(all(0.35), [(1, 2, 0), (0, 3, 1), (1, 0, 1)]);
+        let branches: Vec<(usize, Vec<Vec<usize>>)> =
+            states(&group).into_iter().map(|state| (state.turn, state.branches)).collect();
+        assert_eq!(branches, [(0, vec![vec![0, 1, 3], vec![2]]), (1, vec![vec![0], vec![1, 3]])]);
+    }
+
+    /// By the places alone the last is the best one, whatever it earned.
+    #[test]
+    fn another_measure_gives_other_pairs() {
+        let group = [("a b", 0.4), ("a c", 1.0), ("d", 0.1)].map(|(words, worth)| sample(words, worth));
+        let group: Vec<&Sample> = group.iter().collect();
+        let by = |margin| Siblings { margin }.pairs_by(&group, |pair| pair.chosen as f64 - pair.rejected as f64);
+        assert_eq!(told(by(0.5)), [(2, 0, 0), (1, 0, 1)]);
+        assert_eq!(told(by(1.5)), [(2, 0, 0)]);
+    }
+
+    #[test]
     fn what_could_not_search_is_in_no_pair() {
         let mut group = vec![sample("x y", -1.0), sample("x z", 1.0), sample("w", 0.0)];
-        let pairs = |group: &[Sample]| {
-            let pairs = Siblings { margin: 0.2 }.pairs(&group.iter().collect::<Vec<_>>());
-            pairs.into_iter().map(|pair| (pair.chosen, pair.rejected, pair.turn)).collect::<Vec<_>>()
-        };
+        let pairs = |group: &[Sample]| told(Siblings { margin: 0.2 }.pairs(&group.iter().collect::<Vec<_>>()));
         group[0].evidence = searched("", &[(Mode::Passage, 0.1)]).evidence;
         assert_eq!(pairs(&group), [(1, 2, 0), (1, 0, 1)]);
         group[0].evidence[0].error = Some("it took too long".to_owned());

@@ -2,16 +2,22 @@
 
 mod weights;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use waymark::agent::Action;
 use waymark::metric::{exact_match, f1};
 
-use super::{Beside, Likeness, Reward, worth};
+use super::{Beside, Likeness, Reward};
 use crate::sample::{Act, Reward as Worth, Sample};
 
 pub use weights::{Schedule, Stage, Steps};
+
+/// What parts are called.
+pub mod part {
+    /// What the name of a weighed part begins with; the name of the reward follows, one of [`Steps::NAMES`](super::Steps::NAMES).
+    pub const WEIGHED: &str = "weighed/";
+}
 
 /// From this share of the longest episode on a search that is like an earlier one costs its action (§3.2, `r_act`).
 const LATE: f64 = 0.3;
@@ -79,6 +85,22 @@ impl EvoRag {
         }
         rewards
     }
+
+    /// Their weighed sum, and as parts the sums of each, as it is and, under [`part::WEIGHED`], weighed.
+    fn worth(&self, rewards: &[Steps]) -> Worth {
+        let weights = |time: usize| Steps::weights(self.stage, self.schedule.time(time), self.steps);
+        // The sum of nothing is −0, and would be shown as such.
+        let total = rewards.iter().enumerate().map(|(time, own)| weights(time).weighed(own)).sum::<f64>() + 0.0;
+        let mut parts = BTreeMap::new();
+        for (at, name) in Steps::NAMES.into_iter().enumerate() {
+            let plain = |own: &Steps| own.values()[at];
+            let weighed = |(time, own): (usize, &Steps)| weights(time).values()[at] * plain(own);
+            parts.insert(name.to_owned(), rewards.iter().map(plain).sum::<f64>() + 0.0);
+            let sum = rewards.iter().enumerate().map(weighed).sum::<f64>() + 0.0;
+            parts.insert(format!("{}{name}", part::WEIGHED), sum);
+        }
+        Worth { total, parts }
+    }
 }
 
 impl Reward for EvoRag {
@@ -99,26 +121,7 @@ impl Reward for EvoRag {
     }
 
     fn score_beside(&self, samples: &[&Sample], _: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
-        let score = |sample: &&Sample| {
-            let rewards = self.rewards(sample, likeness);
-            let weighed = rewards.iter().enumerate().map(|(time, own)| {
-                let weights = Steps::weights(self.stage, self.schedule.time(time), self.steps);
-                weights.weighed(own)
-            });
-            // The sum of nothing is −0, and would be shown as such.
-            let sum = |of: fn(&Steps) -> f64| rewards.iter().map(of).sum::<f64>() + 0.0;
-            let parts = [
-                ("retrieval_bonus", sum(|own| own.retrieval_bonus)),
-                ("retrieval_action", sum(|own| own.retrieval_action)),
-                ("overlap", sum(|own| own.overlap)),
-                ("backtrack", sum(|own| own.backtrack)),
-                ("refusal", sum(|own| own.refusal)),
-                ("step", sum(|own| own.step)),
-                ("answer", sum(|own| own.answer)),
-            ];
-            worth(weighed.sum::<f64>() + 0.0, parts)
-        };
-        samples.iter().map(score).collect()
+        samples.iter().map(|sample| self.worth(&self.rewards(sample, likeness))).collect()
     }
 }
 

@@ -131,6 +131,11 @@ fn the_total_is_weighed_step_by_step() {
     assert_eq!(EvoRag::default().score(&forced)[0].parts["answer"], 0.0);
     let parts = &EvoRag::default().score(&sample)[0].parts;
     assert_eq!((parts["step"], parts["answer"], parts["retrieval_bonus"]), (-2.0, 1.0, 1.0));
+    // The same, each for itself: they add up to the whole.
+    let weighed = |name: &str| parts[&format!("{}{name}", part::WEIGHED)];
+    assert!((weighed("step") + 0.02 + 0.0215).abs() < 1e-12 && (weighed("answer") - 0.0525).abs() < 1e-12);
+    let sum: f64 = Steps::NAMES.into_iter().map(weighed).sum();
+    assert!((sum - total(Stage::First)).abs() < 1e-12 && parts.len() == 14, "{parts:?}");
 }
 
 #[test]

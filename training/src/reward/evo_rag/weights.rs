@@ -65,6 +65,16 @@ impl Schedule {
 }
 
 impl Steps {
+    /// What they are called, in the order of [`values`](Self::values).
+    pub const NAMES: [&'static str; 7] =
+        ["retrieval_bonus", "retrieval_action", "overlap", "backtrack", "refusal", "step", "answer"];
+
+    /// All of them.
+    pub fn values(&self) -> [f64; 7] {
+        let Steps { retrieval_bonus, retrieval_action, overlap, backtrack, refusal, step, answer } = *self;
+        [retrieval_bonus, retrieval_action, overlap, backtrack, refusal, step, answer]
+    }
+
     /// The weights at step `step` of at most `most`: those of the stage's two ends, mixed by how much of the episode is
     /// over (eq. 2). §3.2 of the paper has λ and η run otherwise; this is its table.
     pub fn weights(stage: Stage, step: usize, most: usize) -> Steps {

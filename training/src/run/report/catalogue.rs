@@ -109,6 +109,28 @@ pub(super) const LEARNING: &[Known] = &[
         .unit(Unit::Share)
         .close()
         .of(&[("pair_accuracy", "ahead")]),
+    Look::new("Loss of the ranker")
+        .note("of pairs of branches; held out, after the round's epoch")
+        .close()
+        .of(&[("ranker_training_loss", "training"), ("ranker_loss", "held out")]),
+    Look::new("Accuracy of the ranker")
+        .note("share of held-out pairs whose better branch is ahead")
+        .unit(Unit::Share)
+        .close()
+        .of(&[("ranker_accuracy", "all heads")]),
+    Look::new("Accuracy of single heads").note("of each by what it is to say").unit(Unit::Share).close().of(&[
+        ("ranker_accuracy/retrieval_bonus", "retrieval bonus"),
+        ("ranker_accuracy/retrieval_action", "retrieval action"),
+        ("ranker_accuracy/overlap", "overlap"),
+        ("ranker_accuracy/backtrack", "backtrack"),
+        ("ranker_accuracy/refusal", "refusal"),
+        ("ranker_accuracy/step", "step"),
+        ("ranker_accuracy/answer", "answer"),
+    ]),
+    Look::new("Pairs of the ranker")
+        .note("of branches of a round")
+        .exact()
+        .of(&[("ranker_pairs", "learnt from"), ("ranker_held_out", "held out")]),
     Look::new("Likelihood of what is chosen").note("negative, nats per token").close().of(&[("nll", "NLL")]),
     Look::new("Policy loss").note("clipped surrogate alone").close().of(&[("policy_loss", "policy loss")]),
     Look::new("KL to the reference").note("k3, mean per token").of(&[("kl", "KL")]),
