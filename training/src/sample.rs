@@ -463,9 +463,8 @@ pub(crate) mod tests {
         fn whatever_the_numbers_there_is_a_mask_for_every_token(sample in hostile()) {
             prop_assert_eq!(sample.loss_mask().len(), sample.tokens.len());
             prop_assert_eq!(sample.sampled_logprobs().len(), sample.tokens.len());
-            prop_assert!((0..4).all(|turn| {
-                sample.turn_start(turn) <= sample.turn_end(turn) && sample.turn_end(turn) <= sample.tokens.len()
-            }));
+            let within = |turn| sample.turn_start(turn) <= sample.turn_end(turn) && sample.turn_end(turn) <= sample.tokens.len();
+            prop_assert!((0..4).all(within));
             let covered: u128 = sample.origins.iter().map(|span| span.1 as u128).sum();
             prop_assert!(sample.flaw().is_some() || covered == sample.tokens.len() as u128);
         }
