@@ -132,8 +132,9 @@ fn the_made_seeds_are_good() {
 }
 
 /// Seeds of requests that are there to be refused.
-const REFUSED: [&str; 10] = [
+const REFUSED: [&str; 11] = [
     "chat-refused",
+    "commit",
     "deep",
     "detokenize",
     "document",
