@@ -42,5 +42,6 @@ mod sdk;
 mod shelf;
 mod structured;
 mod tokenize;
+mod tools;
 mod traces;
 mod trainers;
