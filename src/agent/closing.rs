@@ -48,7 +48,7 @@ impl Closing {
 }
 
 /// The tokens that have bytes, and such ones.
-fn mask(tokens: &TokenBytes, such: impl Fn(&[u8]) -> bool) -> TokenMask {
+pub(super) fn mask(tokens: &TokenBytes, such: impl Fn(&[u8]) -> bool) -> TokenMask {
     let mut mask = TokenMask::all(tokens.len());
     for id in 0..tokens.len() as u32 {
         let bytes = tokens.get(id);

@@ -1,6 +1,9 @@
 //! What the user said: a question, and the chat before it.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+use waymark_models::chat::{Tool, ToolCall};
 
 use super::AgentError;
 
@@ -14,6 +17,8 @@ pub enum Role {
     User,
     /// An earlier answer.
     Assistant,
+    /// What came of a call that an earlier answer made.
+    Tool,
 }
 
 impl Role {
@@ -23,6 +28,7 @@ impl Role {
             Role::System => "system",
             Role::User => "user",
             Role::Assistant => "assistant",
+            Role::Tool => "tool",
         }
     }
 }
@@ -34,12 +40,15 @@ pub struct Message {
     pub role: Role,
     /// What is said: plain text, in which nothing has a special meaning.
     pub content: String,
+    /// The calls that an earlier answer made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<ToolCall>,
 }
 
 impl Message {
     /// A message.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
-        Message { role, content: content.into() }
+        Message { role, content: content.into(), calls: Vec::new() }
     }
 }
 
@@ -47,38 +56,49 @@ impl Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
     history: Vec<Message>,
-    question: String,
+    last: Message,
+    /// Shared, for several answers may be given to one conversation.
+    tools: Arc<[Tool]>,
 }
 
 impl Conversation {
     /// A question out of the blue.
     pub fn new(question: impl Into<String>) -> Conversation {
-        Conversation { history: Vec::new(), question: question.into() }
+        let last = Message::new(Role::User, question);
+        Conversation { history: Vec::new(), last, tools: Arc::default() }
     }
 
-    /// A chat whose last message, which must be the user's, is the question. Earlier messages are kept as they are.
+    /// A chat whose last message, which must be the user's or a tool's, is the question. Earlier messages are kept as they
+    /// are.
     ///
     /// # Errors
-    /// [`AgentError::Conversation`] when the last message is not the user's or holds nothing but white space.
+    /// [`AgentError::Conversation`] when the last message is somebody else's, or the user's and holds nothing but white
+    /// space.
     pub fn from_messages(mut messages: Vec<Message>) -> Result<Conversation, AgentError> {
         let last = messages.pop().ok_or(AgentError::Conversation("there is no message"))?;
-        if last.role != Role::User {
-            return Err(AgentError::Conversation("the last message must be the user's"));
+        match last.role {
+            Role::System | Role::Assistant => {
+                Err(AgentError::Conversation("the last message must be the user's, or a tool's"))
+            }
+            Role::User if last.content.trim().is_empty() => Err(AgentError::Conversation("the last message is empty")),
+            Role::User | Role::Tool => Ok(Conversation { history: messages, last, tools: Arc::default() }),
         }
-        if last.content.trim().is_empty() {
-            return Err(AgentError::Conversation("the last message is empty"));
-        }
-        Ok(Conversation { history: messages, question: last.content })
     }
 
-    /// What is asked.
+    /// The same with tools that may be called.
+    #[must_use]
+    pub fn with_tools(self, tools: Vec<Tool>) -> Conversation {
+        Conversation { tools: tools.into(), ..self }
+    }
+
+    /// What is asked; after a call, what came of it.
     pub fn question(&self) -> &str {
-        &self.question
+        &self.last.content
     }
 
     /// What is asked, without the rest.
     pub fn into_question(self) -> String {
-        self.question
+        self.last.content
     }
 
     /// What was said before, oldest first.
@@ -86,10 +106,26 @@ impl Conversation {
         &self.history
     }
 
+    /// The message that is answered.
+    pub fn last(&self) -> &Message {
+        &self.last
+    }
+
+    /// The tools that may be called.
+    pub fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    /// Whether there are tools in it, to be called or called before.
+    pub fn has_tools(&self) -> bool {
+        let said = |message: &Message| message.role == Role::Tool || !message.calls.is_empty();
+        !self.tools.is_empty() || said(&self.last) || self.history.iter().any(said)
+    }
+
     /// The whole chat, with `content` in place of the question.
     pub fn with_last(&self, content: String) -> Vec<Message> {
         let mut messages = self.history.clone();
-        messages.push(Message { role: Role::User, content });
+        messages.push(Message { content, ..self.last.clone() });
         messages
     }
 }
@@ -124,5 +160,15 @@ mod tests {
         ] {
             assert!(matches!(Conversation::from_messages(chat), Err(AgentError::Conversation(_))));
         }
+    }
+
+    #[test]
+    fn a_tools_result_is_answered_as_a_question_is() {
+        let call = ToolCall { name: "look".to_owned(), arguments: serde_json::Map::new() };
+        let called = Message { calls: vec![call], ..Message::new(Role::Assistant, "") };
+        let chat = vec![Message::new(Role::User, "Look."), called, Message::new(Role::Tool, "")];
+        let conversation = Conversation::from_messages(chat.clone()).unwrap();
+        assert_eq!(conversation.with_last(String::new()), chat);
+        assert!(conversation.has_tools() && !Conversation::new("Look.").has_tools());
     }
 }

@@ -1,15 +1,18 @@
 //! One run of the loop for one question.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 use waymark_index::{Evidence, Mode, Query};
+use waymark_models::chat::Tool;
 use waymark_models::grammar::Json;
 
 use super::AgentError;
 use super::absence::Absence;
 use super::budget::Budget;
+use super::calling::Calling;
 use super::conversation::Conversation;
 use super::event::Event;
 use super::generator::Source;
@@ -95,7 +98,8 @@ impl<S: Source> Episode<S> {
     /// [`AgentError::TooLong`] when the prompt leaves no room for an answer, [`AgentError::Mode`] and
     /// [`AgentError::NoIndex`] when the searches it asks for cannot be made, [`AgentError::Speakers`] when the template
     /// cannot show what they find, [`AgentError::Option`] and [`AgentError::NoGuide`] for impossible options and bounds,
-    /// [`AgentError::Shape`] for a schema that cannot be followed, [`AgentError::Text`] when template or tokenizer fail.
+    /// [`AgentError::Shape`] and [`AgentError::Tool`] for a schema that cannot be followed, [`AgentError::Text`] when
+    /// template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -112,7 +116,7 @@ impl<S: Source> Episode<S> {
         let guided = guided(policy, options.guided)?;
         let mut prompt = match options.prompt {
             Some(ids) => ids,
-            None => runtime.encode(&policy.protocol.prompt(&question, guided))?,
+            None => runtime.encode_with_tools(&policy.protocol.prompt(&question, guided), question.tools())?,
         };
         let context = budget.context_tokens.min(runtime.engine.limit());
         let aside = set_aside(runtime, policy, guided, question.question(), &budget, context);
@@ -123,9 +127,13 @@ impl<S: Source> Episode<S> {
         } else if prompt.len() + aside >= context {
             return Err(AgentError::TooLong { tokens: prompt.len(), limit: context });
         }
-        let shape = options.json.as_ref().map(|json| shape(runtime, policy, json)).transpose()?;
+        let shape = match &options.json {
+            Some(json) => Some(shape(runtime, policy, json)?),
+            None if options.calls.is_empty() => None,
+            None => Some(call(runtime, question.tools(), &options.calls)?),
+        };
         let tags = policy.protocol.tags();
-        // Where the whole turn is JSON it begins at once, whatever the template has opened.
+        // Where the whole turn is JSON, or a call, it begins at once, whatever the template has opened.
         let whole = shape.is_some() && tags.outside == Kind::Answer;
         let opened = if whole { None } else { opened(runtime, tags, &prompt) };
         let settings = Settings {
@@ -226,6 +234,13 @@ fn opened<S: Source>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Optio
 fn shape<S: Source>(runtime: &Runtime<S>, policy: &Policy, json: &Json) -> Result<Shape, AgentError> {
     let around = runtime.around(&*policy.protocol);
     Ok(Shape::new(json, around, runtime.vocabulary()?, &runtime.eos)?)
+}
+
+/// The rules for replies that must be a call of one of the tools with these names.
+fn call<S: Source>(runtime: &Runtime<S>, tools: &[Tool], names: &[String]) -> Result<Shape, AgentError> {
+    let wanted = tools.iter().filter(|tool| names.contains(&tool.name));
+    let rule = Calling::new(wanted, runtime.vocabulary()?, runtime.tokenizer.table(), &runtime.eos)?;
+    Ok(Shape::whole(Arc::new(rule)))
 }
 
 /// Whether the episode is guided. The training loop never is: it exists to be like the reference's.

@@ -81,6 +81,14 @@ pub enum AgentError {
     /// The answer cannot be held to what the request says it must be.
     #[error(transparent)]
     Shape(#[from] GrammarError),
+    /// A call of a tool cannot be held to what its arguments must be.
+    #[error("a call of `{name}` cannot be held to its parameters: {reason}")]
+    Tool {
+        /// The tool.
+        name: String,
+        /// What is wrong with its parameters.
+        reason: GrammarError,
+    },
     /// A policy file cannot be used.
     #[error("{}: {reason}", path.display())]
     Policy {
@@ -111,7 +119,9 @@ impl AgentError {
             AgentError::TooLong { .. } | AgentError::Engine(EngineError::TooLong { .. }) => "context_length_exceeded",
             AgentError::Mode { .. } | AgentError::Unshown { .. } => "unsupported_mode",
             AgentError::NoIndex { .. } => "no_index",
-            AgentError::NoGuide(_) | AgentError::Option { .. } | AgentError::Shape(_) => "invalid_option",
+            AgentError::NoGuide(_) | AgentError::Option { .. } | AgentError::Shape(_) | AgentError::Tool { .. } => {
+                "invalid_option"
+            }
             AgentError::Policy { .. } | AgentError::Speakers { .. } | AgentError::Blind { .. } => "invalid_policy",
             AgentError::Text(_) => "text_error",
             AgentError::Engine(EngineError::QueueFull { .. }) => "queue_full",

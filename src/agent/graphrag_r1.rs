@@ -70,7 +70,7 @@ impl Protocol for GraphragR1 {
             let (before, after) = match message.role {
                 Role::System => ("\n", ""),
                 Role::User => ("\nUser:", "Assistant: "),
-                Role::Assistant => ("", ""),
+                Role::Assistant | Role::Tool => ("", ""),
             };
             text.extend([before, &message.content, after]);
         }

@@ -6,8 +6,8 @@
 //! | `policy`, `base`, `contents`, `budget`, `sampling`, `options`, `variant` | what an episode may do |
 //! | `conversation`, `runtime`, `speaker`, `episode`, `run`, `turn`, `lookup`, `observation` | the loop |
 //! | `guide`, `guided` | the loop for policies that were never trained in it |
-//! | `shape`, `opening`, `closing` | answers that must be JSON |
-//! | `scanner`, `answer`, `reader` | tokens to deltas, while they come |
+//! | `shape`, `opening`, `closing`, `calling` | answers that must be JSON, or a call of a tool |
+//! | `scanner`, `answer`, `reader`, `call` | tokens to deltas, while they come; calls of tools in a reply |
 //! | `event`, `trajectory`, `replay` | what is told, what is kept, and running that again |
 //! | `citation` | which passages support an answer |
 //! | `neutral` | what retrieved text may not do |
@@ -18,6 +18,8 @@ mod absence;
 mod answer;
 mod base;
 mod budget;
+pub(crate) mod call;
+mod calling;
 pub mod citation;
 mod closing;
 mod contents;

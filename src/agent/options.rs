@@ -51,6 +51,8 @@ pub struct EpisodeOptions {
     pub cites: bool,
     /// What the answer must be: JSON, held to token by token.
     pub json: Option<Json>,
+    /// The names of the tools of which the reply must be one call; any reply will do where there are none.
+    pub calls: Vec<String>,
     /// The prompt's ids, in place of what the protocol would make of the conversation.
     pub prompt: Option<Vec<u32>>,
     /// Keeps the prefix caches of tenants apart.

@@ -61,6 +61,10 @@ impl Protocol for Plain {
         }
     }
 
+    fn calls(&self) -> bool {
+        true
+    }
+
     fn force_answer(&self, _writing: Kind) -> Option<String> {
         None
     }

@@ -84,6 +84,11 @@ pub trait Protocol: fmt::Debug + Send + Sync {
         PASSAGES
     }
 
+    /// Whether its policies may call tools of whoever asks: those with a loop of their own have their own.
+    fn calls(&self) -> bool {
+        false
+    }
+
     /// Whether its own loops give one turn more after the last round. The serving loop always does.
     fn concludes(&self) -> bool {
         true

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use waymark_models::ModelError;
-use waymark_models::chat::{ChatTemplate, Message, Segment};
+use waymark_models::chat::{ChatTemplate, Message, Segment, Tool};
 use waymark_models::grammar::{GrammarError, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use super::AgentError;
+use super::conversation::Message as Said;
 use super::generator::Source;
 use super::guided::Bans;
 use super::protocol::{Injected, Prompt, Protocol};
@@ -96,19 +97,35 @@ impl<S: Source> Runtime<S> {
         self.speakers.get_or_init(find).as_ref().map_err(String::as_str)
     }
 
+    /// Whether the template shows tools and calls of them, in the form that is read.
+    pub fn takes_tools(&self) -> bool {
+        self.template.as_ref().is_some_and(|template| template.takes_tools())
+    }
+
     /// The ids of a prompt. Control tokens come from the template alone, never from what messages say.
     ///
     /// # Errors
     /// [`AgentError::Text`] when template or tokenizer fail.
     pub fn encode(&self, prompt: &Prompt) -> Result<Vec<u32>, AgentError> {
+        self.encode_with_tools(prompt, &[])
+    }
+
+    /// The same with tools that may be called, which the template shows.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_with_tools(&self, prompt: &Prompt, tools: &[Tool]) -> Result<Vec<u32>, AgentError> {
         let messages = match prompt {
             Prompt::Raw(text) => return self.literal(text),
             Prompt::Chat(messages) => messages,
         };
-        let messages: Vec<Message> =
-            messages.iter().map(|message| Message::new(message.role.name(), message.content.as_str())).collect();
+        let shown = |message: &Said| Message {
+            tool_calls: message.calls.clone(),
+            ..Message::new(message.role.name(), message.content.as_str())
+        };
+        let messages: Vec<Message> = messages.iter().map(shown).collect();
         let segments = match &self.template {
-            Some(template) => template.render_segments(&messages, true)?,
+            Some(template) => template.render_segments_with_tools(&messages, tools, true)?,
             None => {
                 let texts: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
                 vec![Segment { text: texts.join("\n"), trusted: false }]

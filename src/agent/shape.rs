@@ -56,7 +56,7 @@ impl Shape {
     ) -> Result<Shape, GrammarError> {
         let rule: Arc<dyn Constraint> = Arc::new(vocabulary.compile(json)?);
         let Some(Around { opens, ends, close }) = around else {
-            return Ok(Shape { turn: Arc::clone(&rule), answer: rule, close: "" });
+            return Ok(Shape::whole(rule));
         };
         if let Json::Schema(schema) = json
             && ends.is_some()
@@ -71,6 +71,11 @@ impl Shape {
         };
         let turn: Arc<dyn Constraint> = Arc::new(Opening::new(opens, Arc::clone(&answer)));
         Ok(Shape { turn, answer, close })
+    }
+
+    /// Turns that are written after `rule` as a whole.
+    pub(super) fn whole(rule: Arc<dyn Constraint>) -> Shape {
+        Shape { turn: Arc::clone(&rule), answer: rule, close: "" }
     }
 
     /// Whether what ends with `close` is an answer.

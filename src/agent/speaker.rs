@@ -45,12 +45,13 @@ impl Speakers {
     /// The words before somebody speaks.
     ///
     /// # Errors
-    /// [`AgentError::Conversation`] for the system, which speaks first or never.
+    /// [`AgentError::Conversation`] for the system, which speaks first or never, and for tools.
     pub(super) fn text(&self, role: Role) -> Result<&str, AgentError> {
         match role {
             Role::User => Ok(&self.user),
             Role::Assistant => Ok(&self.assistant),
             Role::System => Err(AgentError::Conversation("the system speaks before everybody else")),
+            Role::Tool => Err(AgentError::Conversation("no protocol lets a tool speak")),
         }
     }
 }

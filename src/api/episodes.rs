@@ -52,7 +52,8 @@ pub(super) async fn start_all(
     // Refused before anything takes long, or waits for a place among few.
     let records = questions.iter().map(|(_, options)| traces::wanted(state, options.store));
     let records = records.collect::<Result<Vec<bool>, _>>()?;
-    let schema = questions.iter().any(|(_, options)| options.json.is_some());
+    let calls = questions.iter().any(|(_, options)| !options.calls.is_empty());
+    let schema = calls || questions.iter().any(|(_, options)| options.json.is_some());
     let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
     let admission = Admission::default();
     let shared = admission.clone();
@@ -65,7 +66,11 @@ pub(super) async fn start_all(
         }
         Ok(episodes)
     };
-    let episodes = if schema { compile(state, build).await? } else { beside(build).await? };
+    let episodes = match schema {
+        true if calls => compile(state, build).await.map_err(|error| error.renamed("response_format", "tools"))?,
+        true => compile(state, build).await?,
+        false => beside(build).await?,
+    };
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }

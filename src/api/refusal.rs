@@ -28,6 +28,7 @@ impl From<AgentError> for ApiError {
             AgentError::NoGuide(_) => Self::new(Code::UnsupportedParameter, message).with_param("rag.guided"),
             AgentError::Option { field, reason } => Self::invalid(field, format!("`{field}`: {reason}")),
             AgentError::Shape(_) => Self::invalid("response_format", format!("`response_format`: {message}")),
+            AgentError::Tool { .. } => Self::invalid("tools", format!("`tools`: {message}")),
             // A template may refuse an order of roles: the client's doing.
             AgentError::Text(ModelError::Template(_)) => Self::invalid("messages", message),
             // What the policy's own settings and the request's say together about sampling.

@@ -9,6 +9,7 @@ use super::beside::beside;
 use super::body::{Json, Wire};
 use super::chat::messages::conversation;
 use super::chat::request::ChatMessage;
+use super::chat::tool;
 use super::error::{ApiError, Code, Refusals};
 use super::state::AppState;
 
@@ -76,7 +77,11 @@ pub(super) async fn tokenize(
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     let chat = match (&request.prompt, request.messages) {
         (Some(_), None) => None,
-        (None, Some(messages)) => Some(conversation(messages)?),
+        (None, Some(messages)) => {
+            let chat = conversation(messages)?;
+            tool::check(&state, &policy, &chat)?;
+            Some(chat)
+        }
         (Some(_), Some(_)) => return Err(ApiError::invalid("messages", "give either `prompt` or `messages`")),
         (None, None) => {
             let message = "`prompt` or `messages` is required";

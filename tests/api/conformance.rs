@@ -11,7 +11,7 @@ use waymark_index::{Evidence, Mode};
 use crate::golden::{ask, golden, loops, steady};
 use crate::house::{House, Letters, Plan, chunks, read_until, says, script};
 
-/// Nothing here calls tools, and whoever asks for it is told so before anything is computed.
+/// Tools that cannot be called are refused before anything is computed; `tools` has those that can.
 #[tokio::test]
 async fn tools_are_refused() {
     let house = House::new(says("hi")).await;
@@ -20,9 +20,9 @@ async fn tools_are_refused() {
     let user = json!({"role": "user", "content": "x"});
     let mut told = Vec::new();
     for change in [
-        json!({"tools": tools, "stream": true}),
+        json!({"model": "routerag", "tools": tools, "stream": true}),
         json!({"tool_choice": "required"}),
-        json!({"messages": [{"role": "assistant", "tool_calls": [call]}, user]}),
+        json!({"model": "routerag", "messages": [{"role": "assistant", "tool_calls": [call]}, user]}),
         json!({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}, user]}),
     ] {
         let (status, answer) = house.chat(&ask(change)).await;

@@ -29,9 +29,9 @@ pub fn steady(mut value: Value) -> Value {
                     match name.as_str() {
                         "created" | "milliseconds" | "search_ms" | "cached_tokens" => *field = json!(0),
                         "logprob" => *field = json!((field.as_f64().unwrap() * 100.0).round() / 100.0),
-                        "id" if field
-                            .as_str()
-                            .is_some_and(|id| id.starts_with("chatcmpl-") || id.starts_with("cmpl-")) =>
+                        "id" if field.as_str().is_some_and(|id| {
+                            ["chatcmpl-", "cmpl-", "call_"].iter().any(|kind| id.starts_with(kind))
+                        }) =>
                         {
                             *field = json!("ID")
                         }

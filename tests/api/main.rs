@@ -44,5 +44,6 @@ mod sdk;
 mod shelf;
 mod structured;
 mod tokenize;
+mod tools;
 mod traces;
 mod trainers;

@@ -35,7 +35,19 @@ async fn bad_values_are_named() {
         (message(json!({"role": "assistant", "content": "x"})), 400, "invalid_value", json!("messages")),
         (message(json!({"role": "user"})), 400, "missing_required_parameter", json!("messages[0].content")),
         (message(json!({"role": "king", "content": "x"})), 400, "invalid_value", json!("messages[0].role")),
-        (message(json!({"role": "tool", "content": "x"})), 400, "unsupported_parameter", json!("messages[0].role")),
+        (message(json!({"role": "function", "content": "x"})), 400, "unsupported_parameter", json!("messages[0].role")),
+        (
+            message(json!({"role": "tool", "content": "x"})),
+            400,
+            "missing_required_parameter",
+            json!("messages[0].tool_call_id"),
+        ),
+        (
+            message(json!({"role": "user", "content": "x", "tool_call_id": "1"})),
+            400,
+            "unsupported_parameter",
+            json!("messages[0].tool_call_id"),
+        ),
         (
             message(json!({"role": "user", "content": "x", "name": "y"})),
             400,
@@ -119,8 +131,6 @@ async fn bad_values_are_named() {
 async fn known_options_without_an_implementation_are_refused_unless_they_ask_for_nothing() {
     let house = House::new(says("hi")).await;
     for (field, asks, harmless) in [
-        ("tools", json!([{"type": "function"}]), json!([])),
-        ("tool_choice", json!("required"), json!("none")),
         ("functions", json!([{}]), json!([])),
         ("function_call", json!({"name": "x"}), json!("auto")),
         ("modalities", json!(["text", "audio"]), json!(["text"])),
@@ -129,7 +139,6 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
         ("store", json!(true), json!(false)),
         ("metadata", json!({"a": "b"}), json!({})),
         ("service_tier", json!("priority"), json!("auto")),
-        ("parallel_tool_calls", json!(false), json!(true)),
         ("reasoning_effort", json!("high"), json!("medium")),
         ("verbosity", json!("low"), json!("medium")),
         ("web_search_options", json!({}), Value::Null),

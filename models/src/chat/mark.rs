@@ -1,10 +1,13 @@
-//! Marks that travel through a template with the contents of messages.
+//! Marks that travel through a template with what comes from outside.
+
+use std::cell::RefCell;
 
 use sha2::{Digest, Sha256};
 
-use super::{Message, Segment};
+use super::Segment;
+use super::tool::Said;
 
-/// Two strings that occur in no message: derived from the messages themselves, so rendering stays a function of its
+/// Two strings that occur in nothing that is said: derived from all of that itself, so rendering stays a function of its
 /// input, and from enough digits that no message can hold its own marks but by breaking SHA-256.
 #[derive(Debug)]
 pub(super) struct Marks {
@@ -13,31 +16,28 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn avoiding(messages: &[Message]) -> Self {
-        let mut hash = Sha256::new();
-        for message in messages {
-            hash.update(message.content.len().to_le_bytes());
-            hash.update(&message.content);
-        }
+    pub(super) fn avoiding(said: Said<'_>) -> Self {
+        let hash = RefCell::new(Sha256::new());
+        said.values(&|text| {
+            let mut hash = hash.borrow_mut();
+            hash.update(text.len().to_le_bytes());
+            hash.update(text);
+            String::new()
+        });
         // Digits between private-use characters: case filters and trimming leave them alone.
-        let digits: String = hash.finalize().iter().map(|byte| format!("{byte:03}")).collect();
+        let digits: String = hash.into_inner().finalize().iter().map(|byte| format!("{byte:03}")).collect();
         Self { open: format!("\u{f8f0}{digits}\u{f8f1}"), close: format!("\u{f8f2}{digits}\u{f8f3}") }
     }
 
-    /// The messages with each content between marks. White space at its ends stays outside, so that a template can
-    /// still trim it.
-    pub(super) fn around(&self, messages: &[Message]) -> Vec<Message> {
-        let wrap = |message: &Message| {
-            let content = message.content.as_str();
-            let core = content.trim();
-            if core.is_empty() {
-                return message.clone();
-            }
-            let lead = &content[..content.len() - content.trim_start().len()];
-            let tail = &content[content.trim_end().len()..];
-            Message::new(message.role.clone(), [lead, &self.open, core, &self.close, tail].concat())
-        };
-        messages.iter().map(wrap).collect()
+    /// A text between marks. White space at its ends stays outside, so that a template can still trim it.
+    pub(super) fn around(&self, text: &str) -> String {
+        let core = text.trim();
+        if core.is_empty() {
+            return text.to_owned();
+        }
+        let lead = &text[..text.len() - text.trim_start().len()];
+        let tail = &text[text.trim_end().len()..];
+        [lead, &self.open, core, &self.close, tail].concat()
     }
 
     /// Finds the contents again. None when the marks do not come in pairs any more.
@@ -61,21 +61,17 @@ impl Marks {
         Some(segments)
     }
 
-    /// The messages with a mark inside every control token that a content spells, after its first character.
-    pub(super) fn inside(&self, messages: &[Message], control: &[String]) -> Vec<Message> {
-        let fence = |message: &Message| {
-            let text = message.content.as_str();
-            let mut content = String::with_capacity(text.len());
-            for (at, c) in text.char_indices() {
-                content.push(c);
-                let rest = &text[at..];
-                if rest.starts_with("<|") || control.iter().any(|name| rest.starts_with(name.as_str())) {
-                    content.push_str(&self.open);
-                }
+    /// A text with a mark inside every control token that it spells, after its first character.
+    pub(super) fn inside(&self, text: &str, control: &[String]) -> String {
+        let mut fenced = String::with_capacity(text.len());
+        for (at, c) in text.char_indices() {
+            fenced.push(c);
+            let rest = &text[at..];
+            if rest.starts_with("<|") || control.iter().any(|name| rest.starts_with(name.as_str())) {
+                fenced.push_str(&self.open);
             }
-            Message::new(message.role.clone(), content)
-        };
-        messages.iter().map(fence).collect()
+        }
+        fenced
     }
 
     /// Cuts a text at the marks inside control tokens.

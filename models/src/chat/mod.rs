@@ -4,13 +4,17 @@ mod clock;
 mod environment;
 mod mark;
 mod sheet;
+mod tool;
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use minijinja::{Environment, Value, context};
 use sheet::Sheet;
+use tool::{Mark, Said};
 
 use crate::ModelError;
+pub use tool::{Tool, ToolCall};
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,16 +23,14 @@ pub struct Message {
     pub role: String,
     /// What is said.
     pub content: String,
+    /// The functions that it calls.
+    pub tool_calls: Vec<ToolCall>,
 }
 
 impl Message {
     /// A message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
-
-    fn value(&self) -> Value {
-        Value::from_pairs([("role", self.role.as_str()), ("content", self.content.as_str())])
+        Self { role: role.into(), content: content.into(), tool_calls: Vec::new() }
     }
 }
 
@@ -73,22 +75,46 @@ impl ChatTemplate {
         self
     }
 
+    /// Whether it shows tools, and calls of them as Hermes and Qwen write them: a JSON object with `name` and `arguments`
+    /// between `<tool_call>` and `</tool_call>`.
+    pub fn takes_tools(&self) -> bool {
+        self.environment.get_template(NAME).is_ok_and(|template| {
+            let source = template.source();
+            // Some write a call's arguments between tags of their own within the same pair.
+            let hermes = source.contains("<tool_call>") && !source.contains("<function=");
+            hermes && template.undeclared_variables(false).contains("tools")
+        })
+    }
+
     /// The whole conversation as one text. Templates that write the date write today's, in UTC.
     ///
     /// # Errors
     /// [`ModelError::Template`] when the template refuses the messages.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ModelError> {
-        self.render_at(clock::now(), messages, add_generation_prompt)
+        self.render_at(clock::now(), Said { messages, tools: &[] }, add_generation_prompt, &str::to_owned)
     }
 
-    fn render_at(&self, now: u64, messages: &[Message], add_generation_prompt: bool) -> Result<String, ModelError> {
-        if let Some(message) = messages.iter().find(|message| !is_name(&message.role)) {
+    fn render_at(
+        &self,
+        now: u64,
+        said: Said<'_>,
+        add_generation_prompt: bool,
+        mark: Mark<'_>,
+    ) -> Result<String, ModelError> {
+        if let Some(message) = said.messages.iter().find(|message| !is_name(&message.role)) {
             // A role is written by templates as it is, so it must not be able to spell anything.
             return Err(ModelError::Template(format!("{:?} is not a role", message.role)));
         }
         let template = self.environment.get_template(NAME).map_err(|error| template_error(&error))?;
+        let bytes = Cell::new(0_usize);
+        let (messages, tools) = said.values(&|text| {
+            let marked = mark(text);
+            bytes.set(bytes.get().saturating_add(marked.len()));
+            marked
+        });
         let values = context! {
-            messages => messages.iter().map(Message::value).collect::<Vec<_>>(),
+            messages => messages,
+            tools => tools,
             add_generation_prompt => add_generation_prompt,
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
@@ -96,7 +122,7 @@ impl ChatTemplate {
         };
         // Templates are somebody else's, and minijinja 3.0.5 panics on some (`''[::-1]`): a
         // panic is one more way to refuse. What it leaves behind is the rendering's own and goes with it.
-        let mut sheet = Sheet::for_messages(messages);
+        let mut sheet = Sheet::for_bytes(bytes.get());
         let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(values, &mut sheet).map(drop)));
         let rendered = rendered.map_err(|_| ModelError::Template("it breaks the template engine".to_owned()))?;
         if sheet.is_full() {
@@ -121,16 +147,31 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<Vec<Segment>, ModelError> {
+        self.render_segments_with_tools(messages, &[], add_generation_prompt)
+    }
+
+    /// The same with tools that may be called. What they are, and what they are called with in `messages`, is kept apart
+    /// from what the template says as contents are.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_segments_with_tools(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        add_generation_prompt: bool,
+    ) -> Result<Vec<Segment>, ModelError> {
         // One moment for all renderings: they are compared.
         let now = clock::now();
-        let render = |messages: &[Message]| self.render_at(now, messages, add_generation_prompt);
-        let plain = render(messages)?;
-        let marks = mark::Marks::avoiding(messages);
-        let marked = render(&marks.around(messages))?;
+        let said = Said { messages, tools };
+        let render = |mark: Mark<'_>| self.render_at(now, said, add_generation_prompt, mark);
+        let plain = render(&str::to_owned)?;
+        let marks = mark::Marks::avoiding(said);
+        let marked = render(&|text| marks.around(text))?;
         if let Some(segments) = marks.split(&marked).filter(|segments| joined(segments) == plain) {
             return Ok(segments);
         }
-        let fenced = render(&marks.inside(messages, &self.control))?;
+        let fenced = render(&|text| marks.inside(text, &self.control))?;
         let segments = marks.cut(&fenced);
         if joined(&segments) == plain {
             return Ok(segments);

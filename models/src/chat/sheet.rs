@@ -2,8 +2,6 @@
 
 use std::io;
 
-use super::Message;
-
 /// How often a template may write everything that is said.
 const TIMES: usize = 16;
 
@@ -19,9 +17,8 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// Enough for any template that means these messages.
-    pub(super) fn for_messages(messages: &[Message]) -> Self {
-        let said: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+    /// Enough for any template that is given so many bytes and means them.
+    pub(super) fn for_bytes(said: usize) -> Self {
         let most = said.saturating_mul(TIMES).saturating_add(BESIDES);
         Self { written: Vec::new(), most, full: false }
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::tool::{CallDelta, ToolCall};
 use crate::agent::Reason;
 use crate::api::error::ErrorBody;
 use crate::api::rag::RagNotes;
@@ -46,12 +47,16 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: AssistantRole,
-    /// The answer; empty when the policy gave none, null when it refuses to.
+    /// The answer; empty when the policy gave none, null when it refuses to, or calls tools and says nothing.
     #[schema(required)]
     pub content: Option<String>,
     /// Why the policy gives no answer, where it says that it can give none; only some protocols let it.
     #[schema(required)]
     pub refusal: Option<String>,
+    /// The calls of tools, where there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Option<Vec<ToolCall>>)]
+    pub tool_calls: Vec<ToolCall>,
     /// What the policy thought on the way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
@@ -81,6 +86,8 @@ pub enum FinishReason {
     Stop,
     /// At a bound: sampled tokens, turns, time, or the context.
     Length,
+    /// By itself, or at a stop string, with calls of tools.
+    ToolCalls,
 }
 
 impl From<Reason> for FinishReason {
@@ -177,6 +184,9 @@ pub struct Delta<'a> {
     /// Why there is no answer, whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<&'a str>,
+    /// What is new of a call of a tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<CallDelta<'a>>>,
     /// Text of the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,

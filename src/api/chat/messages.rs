@@ -1,6 +1,9 @@
 //! The messages of a request as a conversation.
 
+use std::collections::HashSet;
+
 use super::request::{ChatMessage, ChatRole, Content, ContentPart};
+use super::tool::ToolCall;
 use crate::agent::{Conversation, Message, Role};
 use crate::api::error::ApiError;
 
@@ -12,29 +15,28 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
     }
-    let messages =
-        messages.into_iter().enumerate().map(|(at, message)| convert(at, message)).collect::<Result<_, _>>()?;
+    let mut ids = HashSet::new();
+    let convert = |(at, message)| convert(at, message, &mut ids);
+    let messages = messages.into_iter().enumerate().map(convert).collect::<Result<_, _>>()?;
     Ok(Conversation::from_messages(messages)?)
 }
 
-fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
+/// A message as the model is shown it. `ids` are those of the calls before it.
+fn convert(at: usize, message: ChatMessage, ids: &mut HashSet<String>) -> Result<Message, ApiError> {
     let unsupported = |field: &str, what: &str| Err(ApiError::unsupported(&format!("messages[{at}].{field}"), what));
     let role = match message.role {
         ChatRole::Developer | ChatRole::System => Role::System,
         ChatRole::User => Role::User,
         ChatRole::Assistant => Role::Assistant,
-        ChatRole::Tool | ChatRole::Function => return unsupported("role", "tools are"),
+        ChatRole::Tool => Role::Tool,
+        ChatRole::Function => return unsupported("role", "functions other than as tools are"),
     };
     let empty = |value: &serde_json::Value| value.as_array().is_some_and(Vec::is_empty);
-    if message.tool_calls.is_some_and(|calls| !empty(&calls)) {
-        return unsupported("tool_calls", "tools are");
-    }
+    let calls = called(at, role, message.tool_calls.unwrap_or_default(), ids)?;
     if message.function_call.is_some() {
-        return unsupported("function_call", "tools are");
+        return unsupported("function_call", "functions other than as tools are");
     }
-    if message.tool_call_id.is_some() {
-        return unsupported("tool_call_id", "tools are");
-    }
+    answers(at, role, message.tool_call_id.as_deref(), ids)?;
     if message.name.is_some() {
         return unsupported("name", "speakers' names are");
     }
@@ -56,8 +58,40 @@ fn convert(at: usize, message: ChatMessage) -> Result<Message, ApiError> {
     // An assistant either said something or refused to.
     match message.refusal.filter(|refusal| !refusal.is_empty()) {
         Some(_) if !content.is_empty() => unsupported("refusal", "refusals beside `content` are"),
-        Some(refusal) => Ok(Message::new(role, refusal)),
-        None => Ok(Message::new(role, content)),
+        Some(refusal) => Ok(Message { calls, ..Message::new(role, refusal) }),
+        None => Ok(Message { calls, ..Message::new(role, content) }),
+    }
+}
+
+/// The calls of a message, whose ids join those before it.
+fn called(
+    at: usize,
+    role: Role,
+    calls: Vec<ToolCall>,
+    ids: &mut HashSet<String>,
+) -> Result<Vec<waymark_models::chat::ToolCall>, ApiError> {
+    let param = format!("messages[{at}].tool_calls");
+    if role != Role::Assistant && !calls.is_empty() {
+        return Err(ApiError::unsupported(&param, "calls by others than the assistant are"));
+    }
+    let shown = |(index, call): (usize, ToolCall)| {
+        ids.insert(call.id.clone());
+        call.shown(&format!("{param}[{index}]"))
+    };
+    calls.into_iter().enumerate().map(shown).collect()
+}
+
+/// Whether a message says of which call it is the result, if it is one.
+fn answers(at: usize, role: Role, id: Option<&str>, ids: &HashSet<String>) -> Result<(), ApiError> {
+    let param = format!("messages[{at}].tool_call_id");
+    match id {
+        Some(id) if role == Role::Tool && ids.contains(id) => Ok(()),
+        Some(_) if role == Role::Tool => {
+            Err(ApiError::invalid(&param, format!("`{param}` names no call of an earlier message")))
+        }
+        Some(_) => Err(ApiError::unsupported(&param, "results by others than tools are")),
+        None if role == Role::Tool => Err(ApiError::missing(&param)),
+        None => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `/v1/chat/completions`: OpenAI's chat interface over episodes.
 //!
-//! `request`, `completion`: the wire types · `check`, `messages`, `plan`: what a request means · `piece`: from events to
+//! `request`, `completion`, `tool`: the wire types · `check`, `messages`, `plan`: what a request means · `piece`: from events to
 //! deltas · `stream`, `whole`: the two ways to answer.
 
 mod check;
@@ -10,6 +10,7 @@ mod piece;
 mod plan;
 pub mod request;
 mod stream;
+pub mod tool;
 mod whole;
 
 use axum::extract::State;
@@ -31,6 +32,7 @@ use stream::Writer;
 ///
 /// The policy thinks, searches and answers: reasoning comes as `reasoning_content`, the answer as `content`, and what was
 /// searched as `rag` when `rag.trace` is set, as are at the end the passages that support the answer when `rag.citations` is.
+/// The policy `plain` may call `tools` of the client's: `tool_calls` with the reason `tool_calls`.
 /// With `stream: true` the answer is a stream of `data:` lines, each one a chunk, that ends with `data: [DONE]`; an error in
 /// the middle is sent as `{"error": …}` and ends it without.
 #[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "inference", request_body = ChatRequest, responses(

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::check;
 use super::messages::conversation;
 use super::request::{ChatRequest, ResponseFormat};
-use crate::agent::{EpisodeOptions, Policy};
+use super::tool::{self, Tools};
+use crate::agent::call::CLOSE;
+use crate::agent::{Conversation, EpisodeOptions, Policy};
 use crate::api::chunks::Head;
 use crate::api::episodes::{self, Question};
 use crate::api::error::ApiError;
@@ -27,6 +29,8 @@ pub(super) struct Plan {
     pub(super) cites: bool,
     /// Whether reasoning is told under both of its names.
     pub(super) mirror: bool,
+    /// The names of the tools that may be called.
+    pub(super) tools: Vec<String>,
 }
 
 impl Plan {
@@ -54,7 +58,10 @@ impl Plan {
             options.store = Some(false);
         }
         knobs::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
-        let conversation = conversation(request.messages)?;
+        let tools = Tools::read(request.tools, request.tool_choice)?;
+        let (tools, conversation) =
+            offer(tools, request.parallel_tool_calls, conversation(request.messages)?, &mut options)?;
+        tool::check(state, &policy, &conversation)?;
         let plan = Plan {
             head: Head::new(state, &policy, id),
             policy,
@@ -65,7 +72,31 @@ impl Plan {
             trace: rag.trace.unwrap_or(false),
             cites: rag.citations.unwrap_or(false),
             mirror: state.config.mirror_reasoning,
+            tools,
         };
         Ok((plan, (conversation, options)))
     }
+}
+
+/// Puts tools before the model, and says which there are.
+fn offer(
+    tools: Tools,
+    parallel: Option<bool>,
+    conversation: Conversation,
+    options: &mut EpisodeOptions,
+) -> Result<(Vec<String>, Conversation), ApiError> {
+    let Tools { shown, must } = tools;
+    if shown.is_empty() {
+        return Ok((Vec::new(), conversation));
+    }
+    if options.json.is_some() {
+        return Err(ApiError::unsupported("response_format", "answers held to JSON beside `tools` are"));
+    }
+    if parallel == Some(false) {
+        // Whoever reads the calls takes a whole one without its closing tag.
+        options.stop.push(CLOSE.to_owned());
+    }
+    options.calls = must;
+    let names = shown.iter().map(|tool| tool.name.clone()).collect();
+    Ok((names, conversation.with_tools(shown)))
 }

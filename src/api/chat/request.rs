@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
 use waymark_models::grammar::Json;
 
+use super::tool::{ToolCall, ToolChoice, ToolDefinition};
 use crate::api::body::Wire;
 use crate::api::error::ApiError;
 use crate::api::knobs::Stop;
@@ -67,10 +68,19 @@ pub struct ChatRequest {
     /// False keeps no trace of it (`/v1/traces`), as `rag.store` does. Completions themselves are never stored, so true is
     /// refused.
     pub store: Option<bool>,
-    /// The answer ends before any of these.
+    /// The answer ends before any of these, in the text of a call too.
     pub stop: Option<Stop>,
     /// What the answer must be: any text, a JSON object, or JSON after a schema.
     pub response_format: Option<ResponseFormat>,
+    /// Functions that the model may call: of the policy `plain` alone, for the others have tools of their own, and where
+    /// the model's chat template shows them in the form of Hermes and Qwen. What it writes as a call of none of them, or with
+    /// arguments that are no JSON object, is part of `content`, as is a call that breaks off.
+    #[schema(max_items = 128)]
+    pub tools: Option<Vec<ToolDefinition>>,
+    /// Which of the tools are called; `auto` when not given.
+    pub tool_choice: Option<ToolChoice>,
+    /// False ends the answer with its first call.
+    pub parallel_tool_calls: Option<bool>,
     /// How to search, and whether to show it. Not in OpenAI's interface.
     pub rag: Option<RagOptions>,
     /// Who asks, for the log.
@@ -87,7 +97,6 @@ impl Wire for ChatRequest {
         ("metadata", &["{}"]),
         ("modalities", &["[\"text\"]"]),
         ("moderation", &[]),
-        ("parallel_tool_calls", &["true"]),
         ("prediction", &[]),
         ("prompt_cache_key", &[]),
         ("prompt_cache_options", &[]),
@@ -95,8 +104,6 @@ impl Wire for ChatRequest {
         ("reasoning_effort", &["\"medium\""]),
         ("service_tier", &["\"auto\"", "\"default\""]),
         ("stream_options.include_obfuscation", &["false"]),
-        ("tool_choice", &["\"auto\"", "\"none\""]),
-        ("tools", &["[]"]),
         ("verbosity", &["\"medium\""]),
         ("web_search_options", &[]),
     ];
@@ -212,17 +219,15 @@ pub struct ChatMessage {
     /// A part of an earlier answer that must be null here.
     #[schema(schema_with = null)]
     pub audio: Option<Value>,
-    /// A part of an earlier answer that must be empty here.
-    #[schema(schema_with = empty)]
-    pub tool_calls: Option<Value>,
+    /// The calls that an earlier answer made.
+    pub tool_calls: Option<Vec<ToolCall>>,
     /// A part of an earlier answer that must be null here.
     #[schema(schema_with = null)]
     pub function_call: Option<Value>,
     /// Speakers' names are not supported: must be null.
     #[schema(schema_with = null)]
     pub name: Option<String>,
-    /// Tools are not supported: must be null.
-    #[schema(schema_with = null)]
+    /// The call whose result this is: one of an earlier message. Only a tool's message has it.
     pub tool_call_id: Option<String>,
 }
 
@@ -237,7 +242,7 @@ fn empty() -> Schema {
     ArrayBuilder::new().schema_type(types).max_items(Some(0)).into()
 }
 
-/// Who speaks. `tool` and `function` are known and refused.
+/// Who speaks. `function` is known and refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChatRole {
@@ -249,7 +254,7 @@ pub enum ChatRole {
     User,
     /// The model.
     Assistant,
-    /// A tool's result: refused.
+    /// A tool's result.
     Tool,
     /// A function's result: refused.
     Function,

@@ -32,30 +32,8 @@ impl Chunks for Writer {
     }
 
     fn write(&mut self, frame: &mut Frame, index: usize, event: Event) {
-        match self.choices[index].translate(event) {
-            None => {}
-            Some(Piece::Reasoning(text)) => {
-                let reasoning = self.mirror.then_some(text.as_str());
-                let delta = Delta { reasoning_content: Some(&text), reasoning, ..Delta::default() };
-                self.chunk(frame, index, delta, None, None);
-            }
-            Some(Piece::Content(text, tokens)) => {
-                let logprobs = self.logprobs.then_some(LogProbs { content: Some(tokens), refusal: None });
-                self.chunk(frame, index, Delta { content: Some(&text), ..Delta::default() }, logprobs, None);
-            }
-            Some(Piece::Refusal(text)) => {
-                self.chunk(frame, index, Delta { refusal: Some(&text), ..Delta::default() }, None, None);
-            }
-            Some(Piece::Step(step)) => {
-                let rag = RagNotes { trace: Some(vec![step]), citations: None };
-                self.chunk(frame, index, Delta { rag: Some(&rag), ..Delta::default() }, None, None);
-            }
-            Some(Piece::Finish(reason, usage, citations)) => {
-                self.usage.add(&usage);
-                self.finished += 1;
-                let rag = self.cites.then_some(RagNotes { trace: None, citations: Some(citations) });
-                self.chunk(frame, index, Delta { rag: rag.as_ref(), ..Delta::default() }, None, Some(reason));
-            }
+        for piece in self.choices[index].translate(event) {
+            self.tell(frame, index, piece);
         }
     }
 
@@ -75,13 +53,46 @@ impl Writer {
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
             head: plan.head.clone(),
-            choices: (0..plan.n).map(|_| Translator::new(plan.trace)).collect(),
+            choices: (0..plan.n).map(|_| Translator::new(plan.trace, &plan.tools)).collect(),
             logprobs: plan.logprobs,
             mirror: plan.mirror,
             cites: plan.cites,
             include_usage: plan.include_usage,
             finished: 0,
             usage: ChatUsage::default(),
+        }
+    }
+
+    /// Writes the chunks of one piece.
+    fn tell(&mut self, frame: &mut Frame, index: usize, piece: Piece) {
+        match piece {
+            Piece::Reasoning(text) => {
+                let reasoning = self.mirror.then_some(text.as_str());
+                let delta = Delta { reasoning_content: Some(&text), reasoning, ..Delta::default() };
+                self.chunk(frame, index, delta, None, None);
+            }
+            Piece::Content(text, tokens) => {
+                let logprobs = self.logprobs.then_some(LogProbs { content: Some(tokens), refusal: None });
+                self.chunk(frame, index, Delta { content: Some(&text), ..Delta::default() }, logprobs, None);
+            }
+            Piece::Refusal(text) => {
+                self.chunk(frame, index, Delta { refusal: Some(&text), ..Delta::default() }, None, None);
+            }
+            Piece::Call(number, call) => {
+                for delta in call.deltas(number) {
+                    self.chunk(frame, index, Delta { tool_calls: Some(vec![delta]), ..Delta::default() }, None, None);
+                }
+            }
+            Piece::Step(step) => {
+                let rag = RagNotes { trace: Some(vec![step]), citations: None };
+                self.chunk(frame, index, Delta { rag: Some(&rag), ..Delta::default() }, None, None);
+            }
+            Piece::Finish(reason, usage, citations) => {
+                self.usage.add(&usage);
+                self.finished += 1;
+                let rag = self.cites.then_some(RagNotes { trace: None, citations: Some(citations) });
+                self.chunk(frame, index, Delta { rag: rag.as_ref(), ..Delta::default() }, None, Some(reason));
+            }
         }
     }
 

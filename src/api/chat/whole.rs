@@ -5,6 +5,7 @@ use futures::StreamExt;
 use super::completion::{AssistantMessage, ChatChoice, ChatCompletion, FinishReason, LogProb, LogProbs};
 use super::piece::{Piece, Translator};
 use super::plan::Plan;
+use super::tool::ToolCall;
 use crate::agent::Event;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
@@ -13,7 +14,7 @@ use crate::api::usage::ChatUsage;
 
 /// Waits for all choices. An error of one is the error of all.
 pub(super) async fn collect(plan: &Plan, mut events: Events) -> Result<ChatCompletion, ApiError> {
-    let mut choices: Vec<Draft> = (0..plan.n).map(|_| Draft::new(plan.trace, plan.cites)).collect();
+    let mut choices: Vec<Draft> = (0..plan.n).map(|_| Draft::new(plan)).collect();
     let mut usage = ChatUsage::default();
     while let Some((index, event)) = events.next().await {
         choices[index].take(event?, &mut usage);
@@ -38,6 +39,7 @@ struct Draft {
     content: String,
     tokens: Vec<LogProb>,
     refusal: Option<String>,
+    calls: Vec<ToolCall>,
     reasoning: String,
     rag: RagNotes,
     cites: bool,
@@ -45,33 +47,36 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(trace: bool, cites: bool) -> Self {
+    fn new(plan: &Plan) -> Self {
         Self {
-            translator: Translator::new(trace),
+            translator: Translator::new(plan.trace, &plan.tools),
             content: String::new(),
             tokens: Vec::new(),
             refusal: None,
+            calls: Vec::new(),
             reasoning: String::new(),
-            rag: RagNotes { trace: trace.then(Vec::new), citations: None },
-            cites,
+            rag: RagNotes { trace: plan.trace.then(Vec::new), citations: None },
+            cites: plan.cites,
             end: None,
         }
     }
 
     fn take(&mut self, event: Event, usage: &mut ChatUsage) {
-        match self.translator.translate(event) {
-            None => {}
-            Some(Piece::Reasoning(text)) => self.reasoning += &text,
-            Some(Piece::Content(text, tokens)) => {
-                self.content += &text;
-                self.tokens.extend(tokens);
-            }
-            Some(Piece::Refusal(text)) => self.refusal = Some(text),
-            Some(Piece::Step(step)) => self.rag.trace.get_or_insert_default().push(step),
-            Some(Piece::Finish(reason, spent, citations)) => {
-                usage.add(&spent);
-                self.rag.citations = self.cites.then_some(citations);
-                self.end = Some(reason);
+        for piece in self.translator.translate(event) {
+            match piece {
+                Piece::Reasoning(text) => self.reasoning += &text,
+                Piece::Content(text, tokens) => {
+                    self.content += &text;
+                    self.tokens.extend(tokens);
+                }
+                Piece::Refusal(text) => self.refusal = Some(text),
+                Piece::Call(_, call) => self.calls.push(call),
+                Piece::Step(step) => self.rag.trace.get_or_insert_default().push(step),
+                Piece::Finish(reason, spent, citations) => {
+                    usage.add(&spent);
+                    self.rag.citations = self.cites.then_some(citations);
+                    self.end = Some(reason);
+                }
             }
         }
     }
@@ -80,10 +85,12 @@ impl Draft {
         let finish_reason =
             self.end.ok_or_else(|| ApiError::new(Code::Internal, "an episode ended without a result"))?;
         let reasoning_content = (!self.reasoning.is_empty()).then_some(self.reasoning);
+        // As OpenAI has it: a message says something, refuses to, or calls tools, of which only the last says something too.
+        let speaks = self.refusal.is_none() && self.calls.is_empty();
         let message = AssistantMessage {
-            // As OpenAI has it: a message either says something or refuses to.
-            content: Some(self.content).filter(|content| self.refusal.is_none() || !content.is_empty()),
+            content: Some(self.content).filter(|content| speaks || !content.is_empty()),
             refusal: self.refusal,
+            tool_calls: self.calls,
             reasoning: reasoning_content.clone().filter(|_| plan.mirror),
             reasoning_content,
             rag: Some(self.rag).filter(|rag| *rag != RagNotes::default()),

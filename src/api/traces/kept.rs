@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use serde_json::Value;
+use waymark_models::chat::{Tool, ToolCall};
 use waymark_models::grammar::Json;
 
 use crate::agent::{Acted, Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
@@ -121,7 +122,10 @@ impl Kept {
     /// About what it takes in memory: its texts, its tokens, and its own shape.
     pub(super) fn bytes(&self) -> usize {
         let record = &self.record;
-        let history: usize = self.asked.conversation.history().iter().map(|message| message.content.len() + 64).sum();
+        let conversation = &self.asked.conversation;
+        let history: usize = conversation.history().iter().map(|message| message.content.len() + 64).sum();
+        let calls = conversation.history().iter().flat_map(|message| &message.calls).map(called);
+        let tools = calls.sum::<usize>() + conversation.tools().iter().map(offered).sum::<usize>();
         let answer = match &self.end {
             End::Finished { answer, .. } => answer.as_ref().map_or(0, String::len),
             End::Failed(error) => error.message.len(),
@@ -135,9 +139,11 @@ impl Kept {
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
             + names(&self.asked.options.without)
             + self.asked.options.json.as_ref().map_or(0, shape)
-            + self.asked.conversation.question().len()
+            + names(&self.asked.options.calls)
+            + conversation.question().len()
             + record.text.len()
             + history
+            + tools
             + answer
             + actions
             + record.evidence.iter().map(found).sum::<usize>()
@@ -151,8 +157,18 @@ fn shape(json: &Json) -> usize {
     }
 }
 
-/// What a value takes. A schema has 32 levels at most: `models/src/grammar/json.rs` refuses a deeper one before its episode
-/// is made.
+fn called(call: &ToolCall) -> usize {
+    let arguments = call.arguments.iter().map(|(name, value)| size_of_val(name) + name.len() + held(value));
+    size_of_val(call) + call.name.len() + arguments.sum::<usize>()
+}
+
+fn offered(tool: &Tool) -> usize {
+    let description = tool.description.as_ref().map_or(0, String::len);
+    size_of_val(tool) + tool.name.len() + description + tool.parameters.as_ref().map_or(0, held)
+}
+
+/// What a value takes. Its levels are few: `models/src/grammar/json.rs` refuses a schema of more than 32 before its episode
+/// is made, a body has 64 at most, and text that is read as JSON 128.
 fn held(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,

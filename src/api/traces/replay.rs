@@ -199,7 +199,7 @@ async fn again(
     policy: &Arc<Policy>,
     options: EpisodeOptions,
 ) -> Result<Episode, ApiError> {
-    let schema = options.json.is_some();
+    let schema = options.json.is_some() || !options.calls.is_empty();
     let (runtime, kept, policy) = (state.runtime.clone(), kept.clone(), policy.clone());
     let build = move || -> Result<Episode, ApiError> {
         Ok(Episode::new(&runtime, &policy, kept.asked.conversation.clone(), options)?)

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_index::{GraphVariant, Hit, Mode, Ranking, TripleHit};
+use waymark_models::chat::ToolCall;
 use waymark_models::grammar::Json;
 
 use super::kept::{End, Kept};
@@ -86,11 +87,15 @@ pub struct TraceError<'a> {
 /// One message of the conversation.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceMessage<'a> {
-    /// Who spoke: `system`, `user` or `assistant`.
+    /// Who spoke: `system`, `user`, `assistant` or `tool`.
     #[schema(value_type = String)]
     pub role: Role,
     /// What was said.
     pub content: &'a str,
+    /// The calls of tools that it made: the `name` and the `arguments` of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub tool_calls: Option<&'a [ToolCall]>,
 }
 
 /// What a request asked for; null where the policy had its way.
@@ -139,6 +144,8 @@ pub struct TraceOptions<'a> {
     /// The JSON schema that the answer was held to; `{"type": "object"}` where any object would do.
     #[schema(required, value_type = Option<Object>)]
     pub json: Option<Cow<'a, Value>>,
+    /// The tools of which the reply had to be one call.
+    pub calls: &'a [String],
 }
 
 /// What a turn asked for.
@@ -262,8 +269,8 @@ impl Kept {
             End::Failed(error) => (Some(TraceError { code: error.code.name(), message: &error.message }), None, None),
             End::Cancelled => (None, None, None),
         };
-        let mut messages: Vec<_> = asked.conversation.history().iter().map(TraceMessage::from).collect();
-        messages.push(TraceMessage { role: Role::User, content: asked.conversation.question() });
+        let (history, last) = (asked.conversation.history(), asked.conversation.last());
+        let messages = history.iter().chain([last]).map(TraceMessage::from).collect();
         Trace {
             id: self.id(),
             object: "trace",
@@ -291,7 +298,8 @@ impl Kept {
 
 impl<'a> From<&'a Message> for TraceMessage<'a> {
     fn from(message: &'a Message) -> TraceMessage<'a> {
-        TraceMessage { role: message.role, content: &message.content }
+        let tool_calls = (!message.calls.is_empty()).then_some(message.calls.as_slice());
+        TraceMessage { role: message.role, content: &message.content, tool_calls }
     }
 }
 
@@ -316,6 +324,7 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
                 Json::Object => Cow::Owned(json!({"type": "object"})),
                 Json::Schema(schema) => Cow::Borrowed(schema),
             }),
+            calls: &options.calls,
         }
     }
 }

@@ -71,6 +71,25 @@ assert several.choices[0].logprobs.content[0].top_logprobs[0].logprob <= 0
 assert "a/b" in [model.id for model in client.models.list()]
 assert client.models.retrieve("a/b").id == "a/b"
 
+# Tools: called whole and streamed, and answered.
+parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
+weather = [{"role": "user", "content": "How is the weather?"}]
+whole = client.chat.completions.create(model="plain", messages=weather, tools=tools).choices[0]
+assert (whole.finish_reason, whole.message.content) == ("tool_calls", None), whole
+call = whole.message.tool_calls[0]
+assert (call.type, call.function.name, call.function.arguments) == ("function", "look", '{"city":"Bonn"}'), call
+name, arguments, finish = "", "", []
+for chunk in client.chat.completions.create(model="plain", messages=weather, tools=tools, stream=True):
+    for part in chunk.choices[0].delta.tool_calls or []:
+        name += part.function.name or ""
+        arguments += part.function.arguments
+    finish += [chunk.choices[0].finish_reason] if chunk.choices[0].finish_reason else []
+assert (name, arguments, finish) == ("look", call.function.arguments, ["tool_calls"]), (name, arguments, finish)
+result = {"role": "tool", "tool_call_id": call.id, "content": "21 degrees"}
+answer = client.chat.completions.create(model="plain", messages=weather + [whole.message, result], tools=tools)
+assert answer.choices[0].message.content == "It is warm.", answer
+
 # Embeddings: the SDK asks for base64 by itself.
 embedding = client.embeddings.create(model="letters", input=["abba", "c"])
 assert embedding.data[0].embedding == [2.0, 2.0, 0.0], embedding
@@ -82,7 +101,7 @@ try:
 except openai.NotFoundError as error:
     assert (error.code, error.param, bool(error.request_id)) == ("model_not_found", "model", True), error
 try:
-    client.chat.completions.create(model="plain", messages=messages, tools=[{"type": "function", "function": {"name": "x"}}])
+    client.chat.completions.create(model="routerag", messages=messages, tools=[{"type": "function", "function": {"name": "x"}}])
     raise AssertionError("no error")
 except openai.BadRequestError as error:
     assert (error.code, error.param) == ("unsupported_parameter", "tools"), error

@@ -6,9 +6,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use waymark::engine::mock::Lines;
+use waymark_models::chat::ChatTemplate;
 
 use crate::house::{House, Letters, Plan, script};
 use crate::responses::Plays;
+use crate::tools::TEMPLATE;
 
 /// The versions that are tested against.
 const PYTHON: &str = "openai==3.52.0";
@@ -67,7 +69,8 @@ fn node() -> Option<PathBuf> {
     None
 }
 
-/// Searches once for one question, twice for the other, and speaks at length to whoever asks for that.
+/// Searches once for one question, twice for the other, looks at the weather with a tool of the client's, and speaks at
+/// length to whoever asks for that.
 async fn house() -> House {
     let turns = ["<think>I must look.</think>\n<search>[passage] Faust</search>", "<answer> Goethe </answer>"];
     let two = [
@@ -78,9 +81,12 @@ async fn house() -> House {
     let lines = Lines::new(turns)
         .rule("slow<|im_end|>", ["word ".repeat(2000)])
         .rule("Who wrote Faust and Tell?", two)
+        .rule("21 degrees", ["It is warm."])
+        .rule("weather", ["<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>"])
         .terminator("</information>\n\n");
     let searcher = Some(Arc::new(Plays::default()) as Arc<dyn waymark::agent::Search>);
-    Plan { searcher, embedder: Some(Arc::new(Letters)), ..Plan::new(script(&lines)) }.build().await
+    let template = ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap();
+    Plan { searcher, embedder: Some(Arc::new(Letters)), template, ..Plan::new(script(&lines)) }.build().await
 }
 
 /// Runs a script against a house; it must end with `ok`.

@@ -74,6 +74,6 @@ assert.deepEqual([...embedding.data[0].embedding], [2, 2, 0]);
 // Errors keep their names.
 const refused = (error) => error.status === 400 && error.param === "tools" && error.requestID.startsWith("req_");
 const tools = [{ type: "function", function: { name: "x" } }];
-await assert.rejects(client.chat.completions.create({ model: "plain", messages, tools }), refused);
+await assert.rejects(client.chat.completions.create({ model: "routerag", messages, tools }), refused);
 
 console.log("ok");

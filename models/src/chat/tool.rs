@@ -1,0 +1,91 @@
+//! Functions that a model may call, and its calls, as templates are shown them.
+
+use minijinja::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+
+use super::Message;
+
+/// A function that a model may call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// A JSON schema of its arguments.
+    pub parameters: Option<Json>,
+}
+
+/// A call of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// The function's name.
+    pub name: String,
+    /// What it is called with, by name.
+    pub arguments: Map<String, Json>,
+}
+
+/// What is done to each text from outside on its way into a template.
+pub(super) type Mark<'a> = &'a dyn Fn(&str) -> String;
+
+/// Everything from outside that a template is given.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Said<'a> {
+    pub(super) messages: &'a [Message],
+    pub(super) tools: &'a [Tool],
+}
+
+impl Said<'_> {
+    /// Messages and tools in the shape that templates know, each text in them as `mark` leaves it: names and the keys of
+    /// schemas too, for they are written like everything else.
+    pub(super) fn values(&self, mark: Mark<'_>) -> (Value, Value) {
+        let messages = self.messages.iter().map(|message| spoken(message, mark)).collect();
+        // Templates ask whether there are any by whether this is there.
+        let none = self.tools.is_empty();
+        let tools = || self.tools.iter().map(|tool| offered(tool, mark)).collect();
+        (messages, if none { Value::UNDEFINED } else { tools() })
+    }
+}
+
+fn spoken(message: &Message, mark: Mark<'_>) -> Value {
+    let content = Value::from(mark(&message.content));
+    let mut fields = vec![("role", Value::from(message.role.as_str())), ("content", content)];
+    // Left out as `tools` are.
+    if !message.tool_calls.is_empty() {
+        let calls: Value = message.tool_calls.iter().map(|call| called(call, mark)).collect();
+        fields.push(("tool_calls", calls));
+    }
+    Value::from_pairs(fields)
+}
+
+fn offered(tool: &Tool, mark: Mark<'_>) -> Value {
+    let mut fields = vec![("name", Value::from(mark(&tool.name)))];
+    fields.extend(tool.description.iter().map(|text| ("description", Value::from(mark(text)))));
+    fields.extend(tool.parameters.iter().map(|schema| ("parameters", json(schema, mark))));
+    function(fields)
+}
+
+fn called(call: &ToolCall, mark: Mark<'_>) -> Value {
+    let arguments = Value::from_pairs(call.arguments.iter().map(|(name, value)| (mark(name), json(value, mark))));
+    function(vec![("name", Value::from(mark(&call.name))), ("arguments", arguments)])
+}
+
+fn function(fields: Vec<(&'static str, Value)>) -> Value {
+    Value::from_pairs([("type", Value::from("function")), ("function", Value::from_pairs(fields))])
+}
+
+fn json(value: &Json, mark: Mark<'_>) -> Value {
+    match value {
+        Json::Null => Value::from(()),
+        Json::Bool(value) => Value::from(*value),
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (None, Some(number)) => Value::from(number),
+            (None, None) => Value::from(number.as_f64().unwrap_or_default()),
+        },
+        Json::String(text) => Value::from(mark(text)),
+        Json::Array(items) => items.iter().map(|item| json(item, mark)).collect(),
+        Json::Object(fields) => Value::from_pairs(fields.iter().map(|(name, field)| (mark(name), json(field, mark)))),
+    }
+}
