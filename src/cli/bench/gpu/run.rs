@@ -28,8 +28,10 @@ impl Args {
         match self.device {
             _ if self.mock => {
                 ledger.report.device = "mock".to_owned();
-                let shape = self.shapes.first().context("--shapes: give at least one")?.clone();
-                let backend = MockBackend::random(1, shape.config.vocab).with_blocks(self.blocks());
+                let mut shape = self.shapes.first().context("--shapes: give at least one")?.clone();
+                // Works beside the engine and draws tokens, as a card does, out of few: what is left is the engine's own time.
+                shape.config.vocab = 256;
+                let backend = MockBackend::random(1, shape.config.vocab).with_blocks(self.blocks()).with_overlap();
                 self.loads(Box::new(backend), &shape, source, ledger).await?;
             }
             Device::Cpu => {
