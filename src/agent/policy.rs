@@ -396,6 +396,13 @@ mod tests {
             let told = text.split(&format!("## `[{part}]`")).nth(1).unwrap().split("\n## ").next().unwrap();
             fields.iter().for_each(|field| assert!(told.contains(&format!("| `{field}` |")), "{part}.{field}"));
         }
+        let row = |field: &str| text.lines().find(|line| line.starts_with(&format!("| `{field}` |"))).unwrap();
+        for name in Policy::BUILTIN {
+            let protocol = protocol(name).unwrap();
+            let (own, trained) = (protocol.retrieval(), protocol.training_format());
+            assert_eq!(row("format").contains(name), trained != own.format, "{name}");
+            assert_eq!(row("ranking").contains(name), own.ranking.is_some(), "{name}");
+        }
     }
 
     #[test]

@@ -131,7 +131,9 @@ impl<S: Source> Run<S> {
             let over = self.is_over(&action, &reader);
             let goes_on = !last && starved.is_none() && ended != Ended::Time && !action.ends() && !over;
             self.answer_tokens += reader.answer_tokens();
-            self.act(&action, &reader, goes_on, last).await?;
+            // What the policy may still search for is used up as its rounds may be.
+            let spent = starved.is_some_and(|bound| matches!(bound, Bound::Searches | Bound::EnvironmentTokens));
+            self.act(&action, &reader, goes_on, last || spent).await?;
             if ended == Ended::Time {
                 self.tell(Event::Budget { kind: Bound::Time }).await?;
             }
@@ -149,9 +151,7 @@ impl<S: Source> Run<S> {
                 _ if goes_on => {}
                 _ if ended == Ended::Time => return Ok(End { reason, answer: None }),
                 _ if over => return Ok(End { reason, answer: None }),
-                _ if starved.is_some_and(|bound| !matches!(bound, Bound::Searches | Bound::EnvironmentTokens)) => {
-                    return Ok(End { reason: Reason::Length, answer: None });
-                }
+                _ if starved.is_some() && !spent => return Ok(End { reason: Reason::Length, answer: None }),
                 _ => return Ok(End { reason: Reason::Turns, answer: None }),
             }
             if Instant::now() >= self.deadline {

@@ -61,7 +61,7 @@ pub struct Acted {
     pub action: Action,
     /// Whether the environment did anything about it: false for a search after the last round.
     pub executed: bool,
-    /// Whether it came after the last round, where it could only answer.
+    /// Whether it came after the last round, or where a bound allowed no other search: it could only answer.
     pub late: bool,
     /// What the turn says of the evidence before it, in protocols whose policies summarise.
     pub summary: Option<String>,

@@ -138,7 +138,7 @@ pub struct Act {
     pub action: Action,
     /// Whether the environment did anything about it.
     pub executed: bool,
-    /// Whether it came after the last round, where it could only answer; files written before this was kept do not say.
+    /// Whether it came after the last round, or where a bound allowed no other search: it could only answer; files written before this was kept do not say.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,
     /// What the turn says of the evidence before it, in protocols whose policies summarise.

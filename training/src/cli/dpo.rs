@@ -139,7 +139,7 @@ impl Args {
         facts.extend(self.aside.facts()?);
         facts.extend(asked::device(learner));
         facts.extend(asked::rolled(campaign.engine));
-        facts.push(("init", init.into()));
+        facts.push(("init", init.clone().into()));
         let facts = asked::facts("dpo", recipe, &facts)?;
         let mut ledger = Ledger::open(&self.out, &facts, recipe.optimizer, campaign.settings.keep_last)?;
         const SHOWN: &[&str] = &[
@@ -161,7 +161,9 @@ impl Args {
         let data = asked::fingerprints(&self.asking.questions)?;
         let mut producer = Producer { bar, recipe, kind: "dpo", data, before, base: base.product() };
         campaign.train(learner, &mut ledger, &mut producer).await?;
-        dpo::write_ranker(&ledger, learner, &base.id)?;
+        // Where all weights are learnt, those that the run began with were read.
+        let begun = recipe.adapter.is_none() && !init.is_empty();
+        dpo::write_ranker(&ledger, learner, if begun { ("init", &init) } else { ("base_id", &base.id) })?;
         producer.finish(&ledger, learner)
     }
 }

@@ -246,7 +246,7 @@ fn aside(
     let set = size_of_val(learner.values()) as f64 / GIB;
     let reference = if measured { set } else { 0.0 };
     writeln!(out, "           and {kv:.1} GiB for the KV of the rollouts, {set:.1} GiB for the engine's weights,")?;
-    writeln!(out, "           {reference:.1} GiB for those that the divergence is measured from,")?;
+    writeln!(out, "           {reference:.1} GiB for those that the run began with,")?;
     writeln!(out, "           {:.1} GiB for copies, while a checkpoint is written", 3.0 * set)
 }
 

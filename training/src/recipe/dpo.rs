@@ -34,8 +34,9 @@ pub struct Dpo {
     /// What margins are measured from.
     #[serde(default)]
     pub reference: Reference,
-    /// What learns beside the policy to tell the better of two branches; nothing, where not stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What learns beside the policy to tell the better of two branches; nothing, where not stated. Written only where
+    /// something does, so that runs from before it go on.
+    #[serde(default, skip_serializing_if = "no_heads")]
     pub ranker: Option<Ranker>,
     /// How rollouts are sampled.
     pub sampling: Sampling,
@@ -101,6 +102,10 @@ pub enum Begins {
     Last,
     /// That of the best round of the stage before it.
     Best,
+}
+
+fn no_heads(ranker: &Option<Ranker>) -> bool {
+    ranker.is_none_or(|ranker| ranker.heads == 0)
 }
 
 impl Dpo {

@@ -71,12 +71,17 @@ async fn played(protocol: &str, turns: &[&str]) -> Sample {
 
 /// The same within so many rounds.
 async fn played_within(rounds: Option<usize>, protocol: &str, turns: &[&str]) -> Sample {
+    played_under(EpisodeOptions { turns: rounds, ..EpisodeOptions::default() }, protocol, turns).await
+}
+
+/// The same within other bounds.
+async fn played_under(bounds: EpisodeOptions, protocol: &str, turns: &[&str]) -> Sample {
     let tokenizer = Arc::new(Tokenizer::bytes());
     let author = Arc::new(Mutex::new(Turns(turns.iter().map(|turn| (*turn).to_owned()).collect())));
     let script = Script::new(Arc::clone(&tokenizer), author, 16_384);
     let runtime = Runtime::new(script, tokenizer, None, vec![257], Some(Arc::new(Shelf)));
     let policy = Policy::builtin(protocol).unwrap();
-    let options = EpisodeOptions { guided: Some(false), turns: rounds, ..EpisodeOptions::default() };
+    let options = EpisodeOptions { guided: Some(false), ..bounds };
     let trajectory = evaluate::play(&runtime, &policy, "What is red?", options).await.unwrap();
     let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let (golds, supporting) = (known(&["red house"]), known(&["barn", "house"]));
@@ -119,6 +124,11 @@ async fn graph_r1() {
         assert_eq!((acts, sample.is_forced()), (vec![false, false, true], forced), "{}", sample.text);
         assert_eq!(scored(&GraphR1, &sample).total, total, "{}", sample.text);
     }
+    // As many searches as may be made are as many rounds.
+    let bounds = EpisodeOptions { searches: Some(2), ..EpisodeOptions::default() };
+    let turns = [&asks[..], &["c</think>\n<query>the moon</query>", "red house</answer>"]].concat();
+    let sample = played_under(bounds, "path-router", &turns).await;
+    assert_eq!((sample.evidence.len(), scored(&GraphR1, &sample).total), (2, -0.5), "{}", sample.text);
 }
 
 #[tokio::test]

@@ -29,18 +29,19 @@ impl<'a> Heads<'a> {
         self.values.chunks_exact(self.hidden).map(products).collect()
     }
 
-    /// Writes them down as one safetensors file: `heads`, a row for each, with the id of the base model whose states they read.
+    /// Writes them down as one safetensors file: `heads`, a row for each, with the id of the model whose states they read
+    /// under the name of the kind of id that it is.
     ///
     /// # Errors
     /// When the system refuses.
-    pub(super) fn write(&self, path: &Path, base: &str) -> Result<(), RunError> {
+    pub(super) fn write(&self, path: &Path, (kind, id): (&str, &str)) -> Result<(), RunError> {
         let refuse = |error: safetensors::SafeTensorError| RunError::Checkpoint {
             path: path.to_owned(),
             reason: error.to_string(),
         };
         let shape = vec![self.values.len() / self.hidden, self.hidden];
         let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(self.values)).map_err(refuse)?;
-        let facts = [("base_id".to_owned(), base.to_owned())].into();
+        let facts = [(kind.to_owned(), id.to_owned())].into();
         let file = safetensors::serialize([("heads", view)], Some(facts)).map_err(refuse)?;
         durable::write(path, &file)
     }
@@ -70,7 +71,7 @@ mod tests {
     fn they_are_written_with_whose_states_they_read() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("ranker.safetensors");
-        Heads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3).write(&path, "the base").unwrap();
+        Heads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3).write(&path, ("base_id", "the base")).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(tensors.tensor("heads").unwrap().shape(), [2, 3]);

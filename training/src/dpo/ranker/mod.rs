@@ -73,7 +73,8 @@ impl Ranked {
     /// Adds what is to be known of it.
     pub(super) fn tell(&self, row: Row) -> Row {
         let (pairs, loss) = self.learnt;
-        self.measured.tell(row.with("ranker_pairs", pairs as f64).with("ranker_training_loss", loss))
+        let row = row.with("ranker_pairs", pairs as f64);
+        self.measured.tell(if pairs > 0 { row.with("ranker_training_loss", loss) } else { row })
     }
 }
 
@@ -130,13 +131,14 @@ impl Campaign<'_> {
     }
 }
 
-/// Writes down the ranker of a run as it is, where there is one: nothing serves it. `base` is the id of the base model.
+/// Writes down the ranker of a run as it is, where there is one: nothing serves it. `read` says whose states it reads: the
+/// kind of id that follows, and the id.
 ///
 /// # Errors
 /// When the system refuses.
-pub fn write_ranker(ledger: &Ledger, learner: &Learner, base: &str) -> Result<(), TrainError> {
+pub fn write_ranker(ledger: &Ledger, learner: &Learner, read: (&str, &str)) -> Result<(), TrainError> {
     if let Some(ranker) = ledger.ranker() {
-        Heads::new(&ranker.values, learner.config().hidden).write(&ledger.folder().ranker(), base)?;
+        Heads::new(&ranker.values, learner.config().hidden).write(&ledger.folder().ranker(), read)?;
     }
     Ok(())
 }

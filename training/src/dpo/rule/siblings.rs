@@ -1,10 +1,10 @@
 //! EVO-RAG's pairs: branches that part at the same state.
 
 use serde::{Deserialize, Serialize};
-use waymark::agent::Action;
+use waymark::agent::{Action, SearchError};
 
 use super::{Preference, total};
-use crate::sample::Sample;
+use crate::sample::{Retrieved, Sample};
 
 /// At each state the pair of trajectories that part there by other actions and differ most in their reward, if that is
 /// enough (§3.3 and §3.4 of EVO-RAG's paper). A state is what was done so far: the same actions find the same evidence.
@@ -82,7 +82,10 @@ impl State {
 
 /// The states of a question in which trajectories part, the first one first.
 pub(crate) fn states(group: &[&Sample]) -> Vec<State> {
-    let served = |member: &usize| group[*member].evidence.iter().all(|found| found.error.is_none());
+    // Who asked for a mode that is not there was refused for what it did, as anybody who does the same.
+    let own = |found: &Retrieved, error: &str| error == SearchError::Unsupported(found.mode).to_string();
+    let heard = |found: &Retrieved| found.error.as_deref().is_none_or(|error| own(found, error));
+    let served = |member: &usize| group[*member].evidence.iter().all(heard);
     let mut open: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(served).collect())];
     let mut states = Vec::new();
     while let Some((turn, members)) = open.pop() {
@@ -184,6 +187,9 @@ mod tests {
         assert_eq!(pairs(&group), [(1, 2, 0), (1, 0, 1)]);
         group[0].evidence[0].error = Some("it took too long".to_owned());
         assert_eq!(pairs(&group), [(1, 2, 0)]);
+        // A mode that nobody is offered is no misfortune.
+        group[0].evidence[0].error = Some(SearchError::Unsupported(Mode::Passage).to_string());
+        assert_eq!(pairs(&group), [(1, 2, 0), (1, 0, 1)]);
     }
 
     #[test]
