@@ -107,6 +107,19 @@ fn what_is_put_in_is_never_removed() {
 }
 
 #[test]
+fn chunks_behind_a_gap_are_gone_and_what_is_no_chunk_stays() {
+    let (_temp, dir) = small_index(2);
+    let given = ["p0#1", "p0#2", "p0#4", "p0#04", "p0#+9", "p0#x", "p0#4#9", "p1#7"];
+    let given = given.map(|id| document(id, "", &format!("the text of {id}")));
+    let done = |changes| commit(&dir, &HashEmbed::default(), changes, &CommitOptions::default(), &()).unwrap();
+    done(Changes::upsert(given.clone()));
+    let [first, ..] = given;
+    let report = done(Changes { chunked: vec![("p0".to_owned(), 1)], ..Changes::upsert([first]) });
+    assert_eq!((report.unchanged, report.removed), (1, 3), "with the whole");
+    assert_eq!(ids(&dir), ["p1", "p0#1", "p0#04", "p0#+9", "p0#x", "p0#4#9", "p1#7"]);
+}
+
+#[test]
 fn a_mirror_holds_what_is_put_in_and_nothing_else() {
     let (_temp, dir) = small_index(5);
     let mirror = |count| Changes { mirror: true, ..Changes::upsert(numbered(count, "first")) };
