@@ -4,6 +4,7 @@
 mod corpora;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use corpora::{HashEmbed, document, numbered, open, small_index};
@@ -149,6 +150,37 @@ impl Embed for Short {
     fn cuts(&self, text: &str) -> bool {
         text.split_whitespace().count() > 5
     }
+}
+
+/// Cannot say how much of a text it reads.
+struct Broken(HashEmbed);
+
+impl Embed for Broken {
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn dims(&self) -> usize {
+        self.0.dims()
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.0.embed(texts)
+    }
+
+    fn cuts(&self, _: &str) -> bool {
+        panic!("its tokenizer is broken")
+    }
+}
+
+#[test]
+fn a_commit_that_breaks_off_where_it_counts_them_publishes_nothing() {
+    let (_temp, dir) = small_index(2);
+    let (embed, changes) = (Broken(HashEmbed::default()), Changes::upsert([document("x", "", "a text")]));
+    let broken = || commit(&dir, &embed, changes, &CommitOptions::default(), &());
+    assert!(catch_unwind(AssertUnwindSafe(broken)).is_err());
+    let index = open(&dir).unwrap();
+    assert_eq!((index.manifest().snapshot, index.manifest().passages), (1, 2));
 }
 
 #[test]

@@ -164,9 +164,10 @@ impl Plan {
         old.chain(self.new.iter().cloned().map(Ok))
     }
 
-    /// Whether no document is left.
-    pub(super) fn empties(&self, base: &Snapshot) -> bool {
-        self.new.is_empty() && self.removed == base.store.len() as u64
+    /// Whether it leaves no document of `base`, in which `before`, a plan about other documents, is made already.
+    pub(super) fn empties(&self, base: &Snapshot, before: &Plan) -> bool {
+        let none_new = self.new.is_empty() && before.new.is_empty();
+        none_new && self.removed + before.removed == base.store.len() as u64
     }
 }
 
