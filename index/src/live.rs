@@ -14,7 +14,6 @@ use crate::folder::Writing;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{MANIFEST, Manifest};
 use crate::progress::BuildProgress;
-use crate::snapshot::Snapshot;
 
 /// The longest wait between two looks at a snapshot that cannot be opened, each of which may read all of it.
 const SELDOM: Duration = Duration::from_secs(10);
@@ -179,15 +178,14 @@ impl LiveIndex {
         options: &CommitOptions,
         progress: &dyn BuildProgress,
     ) -> Result<CommitReport, IndexError> {
-        self.change(options, progress, |committing, writing, base| {
-            let report = committing.commit(writing, base, changes)?;
-            Ok((report.published, report))
-        })
+        // For one change there is one report.
+        self.commit_together(vec![changes], options, progress)?.remove(0)
     }
 
     /// Makes all of `changes`, which are about different documents, in one snapshot, as [`LiveIndex::commit`] makes one
     /// after the other, and gives what each of them did. What is wrong with one alone is told in its place, and the
-    /// others are made without it.
+    /// others are made without it. Only whether anybody can say what a document states (see [`CommitOptions::extract`]) is
+    /// judged for each by the documents that were there before all of them.
     ///
     /// # Errors
     /// As [`LiveIndex::commit`], and if two of them are about the same document, or one of several removes documents that
@@ -198,19 +196,6 @@ impl LiveIndex {
         options: &CommitOptions,
         progress: &dyn BuildProgress,
     ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
-        self.change(options, progress, |committing, writing, base| {
-            let reports = committing.commit_together(writing, base, changes)?;
-            Ok((reports.iter().flatten().any(|report| report.published), reports))
-        })
-    }
-
-    /// Lets `make` change the newest snapshot, and searches what it has published, if it says that it has.
-    fn change<T>(
-        &self,
-        options: &CommitOptions,
-        progress: &dyn BuildProgress,
-        make: impl FnOnce(&Committing<'_>, &Writing, &Snapshot) -> Result<(bool, T), IndexError>,
-    ) -> Result<T, IndexError> {
         // Not even a lock is left where there is no index any more.
         Manifest::read(&self.dir)?;
         let writing = Writing::begin(&self.dir)?;
@@ -223,8 +208,8 @@ impl LiveIndex {
         }
         let base = self.current();
         let committing = Committing { dir: &self.dir, embed: self.embed.as_ref(), options, progress };
-        let (published, made) = make(&committing, &writing, &base.snapshot)?;
-        if published {
+        let reports = committing.commit_together(&writing, &base.snapshot, changes)?;
+        if reports.iter().flatten().any(|report| report.published) {
             // It was read through and summed up a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +224,7 @@ impl LiveIndex {
                 }
             }
         }
-        Ok(made)
+        Ok(reports)
     }
 
     /// Puts the published snapshot in the place of the current one.

@@ -4,6 +4,7 @@
 mod corpora;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use corpora::{HashEmbed, document, numbered, open, small_index};
@@ -107,6 +108,19 @@ fn what_is_put_in_is_never_removed() {
 }
 
 #[test]
+fn chunks_behind_a_gap_are_gone_and_what_is_no_chunk_stays() {
+    let (_temp, dir) = small_index(2);
+    let given = ["p0#1", "p0#2", "p0#4", "p0#04", "p0#+9", "p0#x", "p0#4#9", "p1#7"];
+    let given = given.map(|id| document(id, "", &format!("the text of {id}")));
+    let done = |changes| commit(&dir, &HashEmbed::default(), changes, &CommitOptions::default(), &()).unwrap();
+    done(Changes::upsert(given.clone()));
+    let [first, ..] = given;
+    let report = done(Changes { chunked: vec![("p0".to_owned(), 1)], ..Changes::upsert([first]) });
+    assert_eq!((report.unchanged, report.removed), (1, 3), "with the whole");
+    assert_eq!(ids(&dir), ["p1", "p0#1", "p0#04", "p0#+9", "p0#x", "p0#4#9", "p1#7"]);
+}
+
+#[test]
 fn a_mirror_holds_what_is_put_in_and_nothing_else() {
     let (_temp, dir) = small_index(5);
     let mirror = |count| Changes { mirror: true, ..Changes::upsert(numbered(count, "first")) };
@@ -136,6 +150,37 @@ impl Embed for Short {
     fn cuts(&self, text: &str) -> bool {
         text.split_whitespace().count() > 5
     }
+}
+
+/// Cannot say how much of a text it reads.
+struct Broken(HashEmbed);
+
+impl Embed for Broken {
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn dims(&self) -> usize {
+        self.0.dims()
+    }
+
+    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        self.0.embed(texts)
+    }
+
+    fn cuts(&self, _: &str) -> bool {
+        panic!("its tokenizer is broken")
+    }
+}
+
+#[test]
+fn a_commit_that_breaks_off_where_it_counts_them_publishes_nothing() {
+    let (_temp, dir) = small_index(2);
+    let (embed, changes) = (Broken(HashEmbed::default()), Changes::upsert([document("x", "", "a text")]));
+    let broken = || commit(&dir, &embed, changes, &CommitOptions::default(), &());
+    assert!(catch_unwind(AssertUnwindSafe(broken)).is_err());
+    let index = open(&dir).unwrap();
+    assert_eq!((index.manifest().snapshot, index.manifest().passages), (1, 2));
 }
 
 #[test]

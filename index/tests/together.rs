@@ -102,6 +102,33 @@ fn what_is_wrong_with_one_is_told_in_its_place() {
 }
 
 #[test]
+fn the_change_that_would_leave_no_document_is_refused_as_it_comes() {
+    let gone = |ids: &[&str]| Changes::delete(ids.iter().map(|&id| id.to_owned()));
+    let new = || Changes::upsert([document("x", "", "a new text")]);
+    for (changes, made) in [
+        (vec![gone(&["p0", "p1"]), new()], vec![false, true]),
+        (vec![new(), gone(&["p0", "p1"])], vec![true, true]),
+        (vec![gone(&["p0"]), gone(&["p1"]), new()], vec![true, false, true]),
+        (vec![gone(&["p0"]), gone(&["p1"])], vec![true, false]),
+        (vec![gone(&["p0", "p1"]), gone(&["nobody"])], vec![false, true]),
+    ] {
+        let (_first, first) = small_index(2);
+        let (_second, second) = small_index(2);
+        let (first, second) = (live(&first), live(&second));
+        let told = together(&first, changes.clone()).unwrap();
+        let one_by_one = |changes| second.commit(changes, &CommitOptions::default(), &());
+        let alone: Vec<_> = changes.into_iter().map(one_by_one).collect();
+        for told in [told, alone] {
+            assert_eq!(told.iter().map(Result::is_ok).collect::<Vec<_>>(), made);
+            let refused: Vec<_> = told.into_iter().filter_map(Result::err).collect();
+            assert!(refused.iter().all(|error| matches!(error, IndexError::Emptied { .. })), "{refused:?}");
+        }
+        let documents = |live: &LiveIndex| live.current().documents(None, 9).unwrap().unwrap();
+        assert_eq!(documents(&first), documents(&second));
+    }
+}
+
+#[test]
 fn what_cannot_be_told_apart_is_not_made_together() {
     let (_temp, dir) = small_index(2);
     let live = live(&dir);
@@ -112,8 +139,6 @@ fn what_cannot_be_told_apart_is_not_made_together() {
         (vec![new(), gone("x")], "by two"),
         (vec![new(), Changes { mirror: true, ..gone("p0") }], "alone"),
         (vec![Changes { chunked: vec![("p".to_owned(), 1)], ..Changes::default() }, new()], "alone"),
-        // Each of them leaves a document.
-        (vec![gone("p0"), gone("p1")], "without a document"),
     ] {
         let error = together(&live, changes).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");

@@ -13,7 +13,6 @@ use waymark_index::Changes;
 use super::archive::Archive;
 use super::auth::{Caller, KeyId};
 use super::documents::CommitResponse;
-use super::drain::Phase;
 use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use super::library::{Course, Ticket};
@@ -65,28 +64,17 @@ pub struct CommitStatus {
     pub error: Option<ErrorDetail>,
 }
 
-/// Room for what is known of such changes. Each takes next to nothing.
+/// Room for what is known of such changes. Each takes a few KB at most.
 pub(super) fn archive() -> Archive<Background> {
     Archive::new(KEPT, usize::MAX)
 }
 
-/// Takes `changes` in and answers at once. A drain waits for them, as for a request.
+/// Takes `changes` in and answers at once.
 ///
 /// # Errors
-/// As [`Library::enter`](super::Library), and 429 when the caller has as many under way as it may.
+/// As [`Library::enter`](super::Library).
 pub(super) fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
-    let library = state.library()?;
-    let under_way = |kept: &Background| kept.owner == caller.key && !matches!(kept.ticket.course(), Course::Over(_));
-    caller.may_have_another(state.commits.youngest(KEPT, under_way).len(), "commits in the background")?;
-    let ticket = library.enter(changes, &state.metrics.index)?;
-    let (over, running, drain) = (ticket.clone().over(), state.drain.enter(), state.drain.clone());
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = over => {}
-            () = drain.reached(Phase::Expired) => {}
-        }
-        drop(running);
-    });
+    let ticket = state.library()?.enter(changes, caller, &state.metrics.index, &state.drain)?;
     let kept = Background { id: episodes::id("commit"), owner: caller.key.clone(), created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
     state.commits.insert(kept.id.clone(), Arc::new(kept), 0);

@@ -143,7 +143,7 @@ pub(crate) async fn upsert(
     if wait == Some(false) {
         return commits::start(&state, &caller, changes);
     }
-    let made = state.library()?.enter(changes, &state.metrics.index)?.over().await?;
+    let made = state.library()?.enter(changes, &caller, &state.metrics.index, &state.drain)?.over().await?;
     Ok(axum::Json(made).into_response())
 }
 
@@ -158,10 +158,12 @@ pub(crate) async fn upsert(
     ))]
 pub(crate) async fn delete(
     State(state): State<AppState>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
     let (library, id) = (state.library()?, known(id)?);
-    let made = library.enter(Changes::delete([id.clone()]), &state.metrics.index)?.over().await?;
+    let changes = Changes::delete([id.clone()]);
+    let made = library.enter(changes, &caller, &state.metrics.index, &state.drain)?.over().await?;
     if made.absent > 0 { Err(absent(&id)) } else { Ok(axum::Json(made)) }
 }
 

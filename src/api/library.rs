@@ -8,16 +8,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tracing::Span;
 use waymark_index::{BuildProgress, Changes, CommitOptions, CommitReport, IndexError, LiveIndex, Phase};
 
+use super::auth::{Caller, KeyId};
 use super::documents::CommitResponse;
+use super::drain::{self, Drain};
 use super::error::{ApiError, Code};
 use super::metrics::IndexMetrics;
 
 /// Changes that may wait for the commit that runs; more are refused.
 const WAITING: usize = 64;
+
+/// Characters that are told of why a change failed. It is kept, and may name ids of any length.
+const TOLD: usize = 512;
 
 /// The documents of the index that is served.
 #[derive(Debug)]
@@ -29,7 +34,7 @@ pub struct Library {
     /// Held by the commit that runs.
     turn: Arc<tokio::sync::Mutex<()>>,
     queue: Queue,
-    places: Arc<Semaphore>,
+    places: Places,
 }
 
 /// How far a change is.
@@ -55,7 +60,18 @@ struct Waiting {
     /// The request that it came with.
     span: Span,
     course: watch::Sender<Course>,
-    _place: OwnedSemaphorePermit,
+    place: Place,
+}
+
+/// Whose the changes are that wait or are made, one entry for each; clones share them.
+#[derive(Debug, Clone, Default)]
+struct Places(Arc<Mutex<Vec<Option<KeyId>>>>);
+
+/// Counts a change among those of its owner until it is dropped.
+#[derive(Debug)]
+struct Place {
+    places: Places,
+    owner: Option<KeyId>,
 }
 
 /// Changes in the order they came; clones share them.
@@ -72,8 +88,13 @@ struct Committer {
 impl Library {
     /// An index that can be changed.
     pub fn new(live: Arc<LiveIndex>, options: CommitOptions) -> Library {
-        let places = Arc::new(Semaphore::new(1 + WAITING));
-        Library { live, options: Some(options), turn: Arc::default(), queue: Queue::default(), places }
+        Library {
+            live,
+            options: Some(options),
+            turn: Arc::default(),
+            queue: Queue::default(),
+            places: Places::default(),
+        }
     }
 
     /// An index that is only read.
@@ -81,23 +102,30 @@ impl Library {
         Library { options: None, ..Library::new(live, CommitOptions::default()) }
     }
 
-    /// Takes `changes` in, to be made after what came before and is about the same documents. They are counted in
-    /// `metrics`.
+    /// Takes in `changes` of `caller`'s, to be made after what came before and is about the same documents. They are
+    /// counted in `metrics`, and `drain` waits for them.
     ///
     /// # Errors
-    /// 400 for changes that contradict themselves, 403 where nothing may be changed, 503 when too many wait already.
-    /// [`Ticket::over`] says what else may go wrong.
-    pub(crate) fn enter(&self, changes: Changes, metrics: &IndexMetrics) -> Result<Ticket, ApiError> {
+    /// 400 for changes that contradict themselves, 403 where nothing may be changed, 429 when the caller has as many that
+    /// are not made as it may, 503 when too many wait already. [`Ticket::over`] says what else may go wrong.
+    pub(crate) fn enter(
+        &self,
+        changes: Changes,
+        caller: &Caller,
+        metrics: &IndexMetrics,
+        drain: &Drain,
+    ) -> Result<Ticket, ApiError> {
         let Some(options) = self.options.clone() else {
             let message = "this server only reads its index: start it without `--read-only-index`";
             return Err(ApiError::new(Code::ReadOnlyIndex, message));
         };
         changes.check().map_err(|error| refusal(&error))?;
-        let too_many = |_| ApiError::new(Code::QueueFull, "too many commits are waiting");
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(too_many)?;
+        let place = self.places.take(caller)?;
         let (course, ticket) = watch::channel(Course::Queued);
+        let ticket = Ticket(ticket);
+        ticket.hold(drain);
         let (begun, span) = (Instant::now(), Span::current());
-        self.queue.lock().push(Waiting { changes, begun, span, course, _place: place });
+        self.queue.lock().push(Waiting { changes, begun, span, course, place });
         let committer = Committer { live: Arc::clone(&self.live), options, metrics: metrics.clone() };
         let (turn, queue) = (Arc::clone(&self.turn), self.queue.clone());
         // One turn for each change that came in: whoever's turn it is makes what is oldest, and others with it, so that no
@@ -111,7 +139,7 @@ impl Library {
             // A bug in there has told the log, and its changes are over without a word: see `Ticket`.
             let _ = tokio::task::spawn_blocking(work).await;
         });
-        Ok(Ticket(ticket))
+        Ok(ticket)
     }
 }
 
@@ -136,6 +164,50 @@ impl Ticket {
         match self.course() {
             Course::Over(made) => made,
             Course::Queued | Course::Running => Err(bug()),
+        }
+    }
+
+    /// Lets a drain wait for the change as for a request: its client may be gone, or may not have waited.
+    fn hold(&self, drain: &Drain) {
+        let (over, running, drain) = (self.clone().over(), drain.enter(), drain.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = over => {}
+                () = drain.reached(drain::Phase::Expired) => {}
+            }
+            drop(running);
+        });
+    }
+}
+
+impl Places {
+    /// A place for one more change of `caller`'s.
+    ///
+    /// # Errors
+    /// 429 when the caller has as many as it may, 503 when all are taken.
+    fn take(&self, caller: &Caller) -> Result<Place, ApiError> {
+        let mut owners = self.lock();
+        let own = owners.iter().filter(|owner| **owner == caller.key).count();
+        caller.may_have_another(own, "changes of documents under way")?;
+        // Beside those that wait there is one that is made.
+        if owners.len() > WAITING {
+            return Err(ApiError::new(Code::QueueFull, "too many commits are waiting"));
+        }
+        owners.push(caller.key.clone());
+        Ok(Place { places: self.clone(), owner: caller.key.clone() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<KeyId>>> {
+        // Nothing in here can panic halfway through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut owners = self.places.lock();
+        if let Some(own) = owners.iter().position(|owner| *owner == self.owner) {
+            owners.swap_remove(own);
         }
     }
 }
@@ -192,7 +264,7 @@ impl Committer {
         match self.commit(changes) {
             Ok(made) => {
                 for (waiting, made) in group.into_iter().zip(made) {
-                    self.tell(&waiting, made, together);
+                    self.tell(waiting, made, together);
                 }
             }
             Err(error) if together > 1 => {
@@ -203,7 +275,7 @@ impl Committer {
             }
             Err(error) => {
                 for waiting in group {
-                    self.tell(&waiting, Err(error.clone()), together);
+                    self.tell(waiting, Err(error.clone()), together);
                 }
             }
         }
@@ -222,11 +294,12 @@ impl Committer {
     }
 
     /// Tells what became of a change: the log, the metrics, and whoever waits.
-    fn tell(&self, waiting: &Waiting, made: Result<CommitReport, ApiError>, together: usize) {
-        waiting.span.in_scope(|| match &made {
+    fn tell(&self, waiting: Waiting, made: Result<CommitReport, ApiError>, together: usize) {
+        let Waiting { begun, span, course, place, .. } = waiting;
+        span.in_scope(|| match &made {
             Ok(report) => {
                 let CommitReport { added, replaced, removed, cut, .. } = *report;
-                let (snapshot, seconds) = (report.manifest.snapshot, waiting.begun.elapsed().as_secs_f64());
+                let (snapshot, seconds) = (report.manifest.snapshot, begun.elapsed().as_secs_f64());
                 tracing::info!(snapshot, added, replaced, removed, cut, together, seconds, "committed");
             }
             Err(error) if error.code == Code::CommitFailed => {
@@ -235,8 +308,10 @@ impl Committer {
             }
             Err(_) => {}
         });
-        let made = made.map(|report| CommitResponse::of(&report, waiting.begun));
-        waiting.course.send_replace(Course::Over(made));
+        let made = made.map(|report| CommitResponse::of(&report, begun));
+        // Before anybody is told: whoever is may send the next change at once.
+        drop(place);
+        course.send_replace(Course::Over(made));
     }
 }
 
@@ -252,13 +327,24 @@ impl BuildProgress for Told {
 }
 
 fn refusal(error: &IndexError) -> ApiError {
-    let message = error.to_string();
+    let message = shortened(error.to_string());
     match error {
         IndexError::BadChange { .. } | IndexError::Emptied { .. } | IndexError::NoTriples { .. } => {
             ApiError::invalid("documents", message)
         }
         IndexError::Locked { .. } => ApiError::new(Code::IndexLocked, message),
         _ => ApiError::new(Code::CommitFailed, format!("the commit failed: {message}")),
+    }
+}
+
+/// A message without its middle, if it is long: what is wrong stands at its end as often as at its beginning.
+fn shortened(message: String) -> String {
+    let start = |found: Option<(usize, char)>| found.map(|(at, _)| at);
+    let head = start(message.char_indices().nth(TOLD / 2));
+    let tail = start(message.char_indices().nth_back(TOLD / 2 - 1));
+    match (head, tail) {
+        (Some(head), Some(tail)) if head < tail => format!("{} … {}", &message[..head], &message[tail..]),
+        _ => message,
     }
 }
 

@@ -6,8 +6,9 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
+use waymark_index::corpus::is_prose;
 use waymark_index::openie::Builtin;
 use waymark_index::{Contents, Extract, GraphInfo, Manifest};
 
@@ -48,6 +49,9 @@ pub(crate) struct ExportArgs {
 
 impl ExportArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        if let Some(path) = self.out.as_deref().filter(|path| is_prose(path)) {
+            bail!("--out {}: name it .jsonl: a file of this name is read as text", path.display());
+        }
         let contents = Contents::open(&self.dir)?;
         match &self.out {
             Some(path) => replace(path, |file| self.write(&contents, file))?,
@@ -123,8 +127,6 @@ fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>)
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use anyhow::bail;
-
     use super::*;
 
     #[test]

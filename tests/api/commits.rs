@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
 use waymark_index::{Embed, EmbedError, LiveIndex};
@@ -13,7 +14,7 @@ use crate::documents::{edition, plan_with};
 use crate::house::{House, Plan, eventually};
 use crate::shelf::HashEmbed;
 
-/// Embeds nothing for as long as it is held; fails on one word and panics on another.
+/// Embeds nothing for as long as it is held; fails on one word, at length, and panics on another.
 #[derive(Debug, Default)]
 struct Held {
     embed: HashEmbed,
@@ -37,7 +38,7 @@ impl Embed for Held {
         }
         assert!(!texts.iter().any(|text| text.contains("unspeakable")), "a text that nobody embeds");
         if texts.iter().any(|text| text.contains("poison")) {
-            return Err("a text that cannot be embedded".into());
+            return Err(format!("{} cannot be embedded", texts.concat()).into());
         }
         self.embed.embed(texts)
     }
@@ -71,6 +72,21 @@ impl Scene {
 
     fn let_go(&self) {
         self.held.held.store(false, SeqCst);
+    }
+
+    fn request(&self, change: &Value) -> RequestBuilder {
+        self.house.client.post(self.house.url("/v1/documents")).json(change)
+    }
+
+    /// Sends a change that is waited for, and goes away before it is made.
+    async fn leave(&self, request: RequestBuilder) {
+        let drain = &self.house.state.drain;
+        let before = drain.running();
+        let left = tokio::spawn(async move { request.send().await });
+        eventually("the request and its change are in", || drain.running() == before + 2).await;
+        left.abort();
+        assert!(left.await.unwrap_err().is_cancelled());
+        eventually("the change alone is left", || drain.running() == before + 1).await;
     }
 
     /// Sends a change without waiting for it, and gives its id.
@@ -146,9 +162,7 @@ async fn many_posts_share_a_snapshot_and_each_is_told_its_own() {
             })
         })
         .collect();
-    eventually("all are in", || scene.house.state.drain.running() == 41).await;
-    // The last of them may still be read.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    eventually("all requests and their changes are in", || scene.house.state.drain.running() == 1 + 2 * 40).await;
     scene.let_go();
     let mut snapshots = BTreeSet::new();
     for post in posts {
@@ -208,14 +222,9 @@ async fn changes_of_one_document_are_made_in_order() {
 #[tokio::test]
 async fn a_client_that_goes_away_takes_nothing_along() {
     let scene = Scene::new().await;
-    let (house, change) = (scene.house.clone(), edition(&["left"], 3));
-    let left = tokio::spawn(async move { house.post("/v1/documents", &change).await.status() });
-    // Its change is the oldest that waits when the others come.
-    eventually("it is in", || scene.house.state.drain.running() == 2).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Its change is the oldest that waits when the other comes.
+    scene.leave(scene.request(&edition(&["left"], 3))).await;
     let stays = scene.begin(edition(&["stays"], 3)).await;
-    left.abort();
-    eventually("it is gone", || scene.house.state.drain.running() == 2).await;
     scene.let_go();
     assert_eq!(scene.made(&stays).await["added"], 1);
     assert_eq!(scene.live.current().manifest().passages, 6 + 3, "what came in is made");
@@ -261,9 +270,8 @@ async fn documents_come_and_go_in_one_change() {
     assert_eq!(scene.live.current().manifest().snapshot, 2);
 }
 
-#[tokio::test]
-async fn what_becomes_of_a_change_is_told_to_its_own_key() {
-    let secrets = [Secret::generate(), Secret::generate()];
+/// Keys each of which may have one change under way.
+fn keys(secrets: &[Secret]) -> Keys {
     let entries = secrets.iter().zip(["one", "two"]).map(|(secret, name)| Entry {
         id: KeyId::new(name),
         digest: secret.digest(),
@@ -271,13 +279,52 @@ async fn what_becomes_of_a_change_is_told_to_its_own_key() {
         limits: Limits { requests_per_minute: None, concurrent: Some(1) },
         private_cache: false,
     });
-    let scene = Scene::idle(Keys::open(None, entries.collect()).unwrap()).await;
+    Keys::open(None, entries.collect()).unwrap()
+}
+
+#[tokio::test]
+async fn changes_that_a_key_has_left_behind_count_until_they_are_made() {
+    let secret = Secret::generate();
+    let scene = Scene::idle(keys(std::slice::from_ref(&secret))).await;
+    let request = |id: &str| scene.request(&edition(&[id], 2)).bearer_auth(secret.reveal());
+    scene.held.held.store(true, SeqCst);
+    scene.leave(request("left")).await;
+    for wait in [true, false] {
+        let mut change = edition(&["next"], 2);
+        change["wait"] = json!(wait);
+        let (status, refused) = answer(request("next").json(&change).send().await.unwrap()).await;
+        assert_eq!((status, &refused["error"]["code"]), (429, &json!("concurrency_limit_exceeded")), "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("changes of documents"), "{refused}");
+    }
+    scene.let_go();
+    eventually("it is made", || scene.house.state.drain.running() == 0).await;
+    // Whoever has its answer may send the next.
+    for id in ["a", "b", "new"] {
+        let (status, done) = answer(request(id).send().await.unwrap()).await;
+        assert_eq!(status, 200, "{done}");
+    }
+    assert_eq!(scene.live.current().manifest().passages, 6 + 2);
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_failure_is_short() {
+    let scene = Scene::idle(Keys::default()).await;
+    let id = scene.begin(saying("x", &"poison ".repeat(1 << 17))).await;
+    let failed = scene.end(&id).await;
+    let message = failed["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("the commit failed: cannot embed"), "{message}");
+    assert!(message.ends_with("cannot be embedded") && message.len() < 2000, "{} bytes", message.len());
+}
+
+#[tokio::test]
+async fn what_becomes_of_a_change_is_told_to_its_own_key() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let scene = Scene::idle(keys(&secrets)).await;
     scene.held.held.store(true, SeqCst);
     let post = async |number: usize, id: &str| {
         let mut change = edition(&[id], 2);
         change["wait"] = json!(false);
-        let request = scene.house.client.post(scene.house.url("/v1/documents")).bearer_auth(secrets[number].reveal());
-        answer(request.json(&change).send().await.unwrap()).await
+        answer(scene.request(&change).bearer_auth(secrets[number].reveal()).send().await.unwrap()).await
     };
     let get = async |number: usize, path: &str| {
         let request = scene.house.client.get(scene.house.url(path)).bearer_auth(secrets[number].reveal());
@@ -307,14 +354,14 @@ async fn what_becomes_of_a_change_is_told_to_its_own_key() {
 #[tokio::test]
 async fn a_server_that_goes_down_makes_what_it_took_in() {
     let mut scene = Scene::new().await;
-    let waits = edition(&["late"], 3);
-    scene.begin(waits).await;
+    scene.begin(edition(&["late"], 3)).await;
+    scene.leave(scene.request(&edition(&["left"], 3))).await;
     let house = Arc::get_mut(&mut scene.house).unwrap();
     house.terminate();
     let drain = house.state.drain.clone();
     eventually("it drains", || drain.phase() != waymark::api::drain::Phase::Serving).await;
-    assert_eq!(drain.running(), 2);
+    assert_eq!(drain.running(), 3);
     scene.let_go();
     eventually("all is made", || drain.running() == 0).await;
-    assert_eq!(scene.live.current().manifest().passages, 6 + 2);
+    assert_eq!(scene.live.current().manifest().passages, 6 + 3);
 }

@@ -96,6 +96,11 @@ fn a_file_is_replaced_by_a_whole_export_or_not_at_all() {
     let folder = waymark(&["index", "export", &index, "--out", dir.path().to_str().unwrap()]);
     assert!(!folder.ok() && folder.stderr.contains("no file that could be replaced"), "{}", folder.stderr);
 
+    for name in ["out.txt", "out.MD"] {
+        let text = waymark(&["index", "export", &index, "--out", &place(name)]);
+        assert!(!text.ok() && text.stderr.contains("name it .jsonl"), "{}", text.stderr);
+    }
+
     fs::write(dir.path().join("corpus.index/snapshot-1/passages.bin"), "damaged").unwrap();
     let refused = waymark(&export);
     assert!(!refused.ok() && refused.stderr.contains("passages.bin"), "{}", refused.stderr);

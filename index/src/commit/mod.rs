@@ -96,7 +96,8 @@ pub fn commit(
     Manifest::read(dir)?;
     let writing = Writing::begin(dir)?;
     let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
-    Committing { dir, embed, options, progress }.commit(&writing, &base, changes)
+    // For one change there is one report.
+    Committing { dir, embed, options, progress }.commit_together(&writing, &base, vec![changes])?.remove(0)
 }
 
 /// A commit under way.
@@ -108,63 +109,45 @@ pub(crate) struct Committing<'a> {
 }
 
 impl Committing<'_> {
-    /// Makes `changes` to `base`, which must have been verified; refused if it is not what is published.
-    pub(crate) fn commit(
-        &self,
-        writing: &Writing,
-        base: &Snapshot,
-        changes: Changes,
-    ) -> Result<CommitReport, IndexError> {
-        self.check(base)?;
-        let plan = Plan::of(base, changes)?;
-        let manifest = self.make(writing, base, &plan)?;
-        Ok(self.report(manifest, &plan))
-    }
-
-    /// Makes all of `changes` to `base`, which must have been verified, in one snapshot. What is wrong with one of them is
-    /// told in its place, and the others are made without it.
+    /// Makes all of `changes` to `base`, which must have been verified, in one snapshot; refused if it is not what is
+    /// published. What is wrong with one of them is told in its place, and the others are made without it.
     pub(crate) fn commit_together(
         &self,
         writing: &Writing,
         base: &Snapshot,
         changes: Vec<Changes>,
     ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
-        self.check(base)?;
+        self.check_base(base)?;
+        check_embedder(self.dir, &base.manifest, self.embed)?;
         Changes::check_apart(&changes)?;
         let (mut whole, mut reports) = (Plan::default(), Vec::with_capacity(changes.len()));
         for changes in changes {
-            reports.push(self.plan(base, changes).map(|plan| {
+            // All that can be told is told before anything is published: a bug on the way leaves the index as it was.
+            reports.push(self.plan(base, &whole, changes).map(|plan| {
                 let report = self.report(base.manifest.clone(), &plan);
                 whole.join(plan);
                 report
             }));
         }
-        let manifest = self.make(writing, base, &whole)?;
+        if whole.is_empty() {
+            return Ok(reports);
+        }
+        let manifest = self.publish(writing, base, &whole)?;
         for report in reports.iter_mut().flatten() {
             report.manifest = manifest.clone();
         }
         Ok(reports)
     }
 
-    /// Refuses a base that no change can be made to.
-    fn check(&self, base: &Snapshot) -> Result<(), IndexError> {
-        self.check_base(base)?;
-        check_embedder(self.dir, &base.manifest, self.embed)
-    }
-
-    /// What `changes` come to, refused where nobody can say what one of their documents states.
-    fn plan(&self, base: &Snapshot, changes: Changes) -> Result<Plan, IndexError> {
+    /// What `changes` come to. Refused where nobody can say what one of their documents states, and where they leave none
+    /// after what is `planned` before them.
+    fn plan(&self, base: &Snapshot, planned: &Plan, changes: Changes) -> Result<Plan, IndexError> {
         let plan = Plan::of(base, changes)?;
         self.extractor(base, &plan)?;
-        Ok(plan)
-    }
-
-    /// Publishes what `plan` comes to, unless that is nothing.
-    fn make(&self, writing: &Writing, base: &Snapshot, plan: &Plan) -> Result<Manifest, IndexError> {
-        if plan.empties(base) {
+        if plan.empties(base, planned) {
             return Err(IndexError::Emptied { dir: self.dir.to_owned() });
         }
-        if plan.is_empty() { Ok(base.manifest.clone()) } else { self.publish(writing, base, plan) }
+        Ok(plan)
     }
 
     /// What is told of `plan`, made in the snapshot of `manifest`.

@@ -83,26 +83,13 @@ impl Plan {
             return Ok(());
         }
         let kept: HashSet<&str> = changes.upsert.iter().map(|document| document.id.as_str()).collect();
-        if changes.mirror {
-            for number in 0..base.store.count() {
-                if !kept.contains(base.store.passage(number)?.id.as_str()) {
-                    self.remove(number);
-                }
-            }
-        }
-        for (name, chunks) in &changes.chunked {
-            if *chunks > 0
-                && !kept.contains(name.as_str())
-                && let Some(whole) = base.store.find(name)?
-            {
-                self.remove(whole);
-            }
-            for number in chunks + 1.. {
-                let id = format!("{name}#{number}");
-                let Some(number) = base.store.find(&id)? else { break };
-                if !kept.contains(id.as_str()) {
-                    self.remove(number);
-                }
+        let chunked: HashMap<&str, u64> =
+            changes.chunked.iter().map(|(name, chunks)| (name.as_str(), *chunks)).collect();
+        // Every id is looked at: chunks may stand behind others that were removed.
+        for number in 0..base.store.count() {
+            let id = base.store.passage(number)?.id;
+            if !kept.contains(id.as_str()) && (changes.mirror || is_left(&id, &chunked)) {
+                self.remove(number);
             }
         }
         Ok(())
@@ -177,10 +164,21 @@ impl Plan {
         old.chain(self.new.iter().cloned().map(Ok))
     }
 
-    /// Whether no document is left.
-    pub(super) fn empties(&self, base: &Snapshot) -> bool {
-        self.new.is_empty() && self.removed == base.store.len() as u64
+    /// Whether it leaves no document of `base`, in which `before`, a plan about other documents, is made already.
+    pub(super) fn empties(&self, base: &Snapshot, before: &Plan) -> bool {
+        let none_new = self.new.is_empty() && before.new.is_empty();
+        none_new && self.removed + before.removed == base.store.len() as u64
     }
+}
+
+/// Whether a document is left of a text that was cut otherwise before. `chunked` has the number of chunks of each text.
+fn is_left(id: &str, chunked: &HashMap<&str, u64>) -> bool {
+    let whole = chunked.get(id).is_some_and(|&chunks| chunks > 0);
+    whole
+        || id.rsplit_once('#').is_some_and(|(name, number)| {
+            let behind = |&chunks: &u64| number.parse::<u64>().is_ok_and(|n| n > chunks && n.to_string() == number);
+            chunked.get(name).is_some_and(behind)
+        })
 }
 
 /// Whether a document has the title and the text of the passage with this number.

@@ -13,8 +13,9 @@ use crate::error::IndexError;
 /// Characters of a chunk where nothing is said: they stay within the 256 tokens that small sentence embedders read.
 const CHUNK: usize = 1000;
 
-/// Whether the name says Markdown or plain text.
-pub(super) fn holds_prose(path: &Path) -> bool {
+/// Whether the name of a file says Markdown or plain text. [`Corpus::open`](super::Corpus::open) takes such a file for that,
+/// whatever it holds.
+pub fn is_prose(path: &Path) -> bool {
     is_markdown(path) || has_ending(path, &["txt", "text"])
 }
 
@@ -51,7 +52,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
             let path = error.path().unwrap_or(root).to_owned();
             IndexError::Io { action: "read", path, source: error.into() }
         })?;
-        if entry.path().is_file() && holds_prose(entry.path()) {
+        if entry.path().is_file() && is_prose(entry.path()) {
             files.push(entry.into_path());
         }
     }

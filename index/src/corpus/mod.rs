@@ -19,6 +19,8 @@ use serde_json::{Map, Value};
 use crate::error::IndexError;
 use crate::triple::Triple;
 
+pub use folder::is_prose;
+
 /// One passage to be: what a corpus holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
@@ -122,7 +124,7 @@ impl Corpus {
     /// # Errors
     /// If the path cannot be opened. What is wrong inside comes while reading.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Corpus, IndexError> {
-        let prose = path.is_dir() || folder::holds_prose(path);
+        let prose = path.is_dir() || is_prose(path);
         let finds: Finds = if prose {
             Box::new(folder::read(path, options)?)
         } else {

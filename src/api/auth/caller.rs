@@ -55,7 +55,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Whether this caller may have one more of `what`, where `running` of them go on without a connection of theirs: the
+    /// Whether this caller may have one more of `what` beside `running` of them, which may go on without a connection: the
     /// door counts only what has one.
     ///
     /// # Errors
