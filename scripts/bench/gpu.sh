@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything a card is asked, in one go: `waymark bench gpu`, then its peer on the same shapes and loads, then the ratios,
 # and last the goals, judged by all of it. `--model PATH` of a SmolLM2 compares its text on card and processor.
+# Each `waymark bench gpu` is ended after BENCH_SECONDS, 600 where nothing is said: what it saved until then is judged.
 # The peer gets PEER_SECONDS, 240 where nothing is said: it does what it can in them, and the goals are judged all the same.
 # usage: gpu.sh WAYMARK OUT_DIR [arguments of `waymark bench gpu`...]     WAYMARK: a program built with --features cuda
 set -euo pipefail
@@ -28,7 +29,10 @@ status=0
 # What an earlier run left is not of this one.
 rm -f "$out/check.json" "$out/gpu.json" "$out/peer.json" "$out/goals.json"
 # A kernel that faults takes the card away from its whole process: what is checked has one of its own.
-bench() { "$waymark" bench gpu --json "$@" | tee -a "$out/gpu.txt" || status=$?; }
+# One that hangs may keep it waiting in the driver, where no limit of its own holds. In the foreground: Ctrl-C reaches it.
+bench() {
+  timeout --foreground -k 15 "${BENCH_SECONDS:-600}" "$waymark" bench gpu --json "$@" | tee -a "$out/gpu.txt" || status=$?
+}
 case " $* " in
   *" --parts"*) bench "$out/gpu.json" "$@" ;;
   *)

@@ -191,9 +191,11 @@ class Peer:
             call, inputs=inputs, generation_config=settings(tokens), record_timestamps=True, progress_bar=False,
             persistent_manager=True, warmup=True, **self.pool(),
         ))
-        short = [o.request_id for o in out.values() if len(o.generated_tokens) != tokens]
+        short = sum(len(o.generated_tokens) != tokens for o in out.values())
         if len(out) != len(inputs) or short:
-            raise RuntimeError(f"{len(out)} of {len(inputs)} requests ended, too short: {short}")
+            # A request that fails ends like others, with what failed beside it.
+            why = next((o.error for o in out.values() if getattr(o, "error", None)), "no request says why")
+            raise RuntimeError(f"{len(out)} of {len(inputs)} requests ended, {short} too short: {why}")
         # A manager that captures graphs at its first use does so before it takes requests.
         begun = max(begun, min(o.created_time for o in out.values()))
         return begun, [o.timestamps for o in out.values()]

@@ -51,7 +51,8 @@ class Manager:
 def answer(name, tokens, begun):
     stamps = [begun + 1e-3 * (at + 1) for at in range(tokens)]
     ended = types.SimpleNamespace(
-        request_id=name, generated_tokens=[1] * tokens, timestamps=stamps, created_time=begun, is_finished=lambda: True
+        request_id=name, generated_tokens=[1] * tokens, timestamps=stamps, created_time=begun, error=None,
+        is_finished=lambda: True,
     )
     return ended
 
@@ -62,8 +63,8 @@ class Model:
     def __init__(self):
         self.config = types.SimpleNamespace(_attn_implementation="sdpa")
         self.made, self.batches, self.kept = [], [], None
-        # Numbers of sequences at which it fails, and at which the program is ended.
-        self.broken, self.ended = set(), set()
+        # Numbers of sequences at which it fails, at which its requests do, and at which the program is ended.
+        self.broken, self.refused, self.ended = set(), set(), set()
 
     def session(self, config):
         if self.kept is None:
@@ -89,7 +90,12 @@ class Model:
         if len(inputs) in self.broken:
             raise ValueError("an illegal address")
         begun = time.perf_counter()
-        return {n: answer(n, generation_config, begun) for n in range(len(inputs))}
+        answers = {n: answer(n, generation_config, begun) for n in range(len(inputs))}
+        if len(inputs) in self.refused:
+            # All but the first, each with its reason, as the manager's thread delivers them.
+            for n in range(1, len(inputs)):
+                answers[n].generated_tokens, answers[n].error = [], f"out of memory at {n}"
+        return answers
 
     def destroy_cached_continuous_batching_manager(self):
         self.kept = None
@@ -158,6 +164,14 @@ class Tests(unittest.TestCase):
         report, _ = run(lm, "--shapes", "tiny,smollm2-135m", made=made)
         self.assertIn("tiny: MemoryError: too large", report["notes"])
         self.assertEqual({row["shape"] for row in report["decode"]}, {"smollm2-135m"})
+
+    def test_why_requests_failed_is_told(self):
+        lm = Model()
+        lm.refused = {4}
+        report, _ = run(lm)
+        self.assertEqual([row["sequences"] for row in report["decode"]], [1, 8])
+        told = "decode of 4: RuntimeError: 4 of 4 requests ended, 3 too short: out of memory at 1"
+        self.assertTrue(any(told in note for note in report["notes"]), report["notes"])
 
     def test_less_is_done_where_there_is_less_time(self):
         lm = Model()

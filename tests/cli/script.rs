@@ -16,10 +16,17 @@ fn stub(dir: &Path, name: &str, text: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs a script that finds the stubs of `dir` before anything else.
-fn run(script: &str, dir: &Path, args: &[&str]) -> Output {
+/// A script that finds the stubs of `dir` before anything else.
+fn command(script: &str, dir: &Path, args: &[&str]) -> Command {
     let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap());
-    Command::new(root().join(script)).args(args).env("PATH", path).env_remove("PEER_SECONDS").output().unwrap()
+    let mut command = Command::new(root().join(script));
+    command.args(args).env("PATH", path).env_remove("BENCH_SECONDS").env_remove("PEER_SECONDS");
+    command
+}
+
+/// Runs such a script.
+fn run(script: &str, dir: &Path, args: &[&str]) -> Output {
+    command(script, dir, args).output().unwrap()
 }
 
 #[test]
@@ -47,6 +54,24 @@ fn sizes_in_either_form_reach_the_card_bench_and_its_peer() {
     assert_eq!(ours.matches("--turns=2 --mock --loops 3 --prompt-tokens=40 --parts ").count(), 2, "{ours}");
     let peers = said("python3.txt");
     assert!(peers.trim_end().ends_with("--seconds 240 --turns=2 --loops 3 --prompt-tokens=40"), "{peers}");
+}
+
+#[test]
+fn a_card_bench_that_hangs_is_ended_and_the_rest_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let hangs = "echo \"$*\" >>\"$0.txt\"; case \"$*\" in *\"--parts check\") exec sleep 60 ;; esac";
+    stub(dir.path(), "waymark", hangs);
+    stub(dir.path(), "python3", "case \"$*\" in *gpu_peer.py*) echo \"$*\" >>\"$0.txt\" ;; esac");
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [waymark, out] = ["waymark", "out"].map(&place);
+    let mut script = command("scripts/bench/gpu.sh", dir.path(), &[&waymark, &out, "--loops", "3"]);
+    let output = script.env("BENCH_SECONDS", "1").output().unwrap();
+    assert_eq!(output.status.code(), Some(124), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    let ours = said("waymark.txt");
+    let parts: Vec<&str> = ours.lines().filter_map(|line| line.split(" --parts ").nth(1)).collect();
+    assert_eq!(parts, ["check", "ceilings,decode,prefill,agentic,profile"], "{ours}");
+    assert!(said("python3.txt").contains("--loops 3"));
 }
 
 #[test]

@@ -67,7 +67,8 @@ impl Card {
     /// Opens card `ordinal` and compiles the kernels for heads of `dim` values.
     ///
     /// # Errors
-    /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Compile`] when the kernels do not fit it.
+    /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Compile`] when the kernels do not fit it,
+    /// [`CudaError::Lost`] when this process gave it up before.
     pub fn open(ordinal: usize, dim: usize) -> Result<Self, CudaError> {
         let (context, info) = context(ordinal)?;
         // SAFETY: there is one stream, so nothing has to be ordered by events.
@@ -82,7 +83,8 @@ impl Card {
     /// anything.
     ///
     /// # Errors
-    /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Call`].
+    /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Call`], [`CudaError::Lost`] when this process gave it
+    /// up before.
     pub fn look(ordinal: usize) -> Result<(CardInfo, usize), CudaError> {
         let (context, info) = context(ordinal)?;
         let (free, _) = call("ask for free memory", context.mem_get_info())?;
@@ -199,6 +201,8 @@ impl std::fmt::Debug for Card {
 
 /// Opens a card that kernels were written for.
 fn context(ordinal: usize) -> Result<(Arc<CudaContext>, CardInfo), CudaError> {
+    // Opening it again would wait for it, and so would letting go of what was opened.
+    hold::answers(ordinal)?;
     let cards = library::load()?;
     if ordinal >= cards {
         return Err(CudaError::unavailable(format!("there is no card {ordinal}; the driver sees {cards}")));

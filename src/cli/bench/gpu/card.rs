@@ -55,13 +55,16 @@ pub(super) fn kernels(ordinal: usize, dim: usize, seed: u64, kernels: &mut Kerne
     checked
 }
 
-/// The best the card can do, and what it is.
-pub(super) fn best(ordinal: usize) -> Result<(Best, String), CudaError> {
-    let card = Card::open(ordinal, HEAD_DIMS[0])?;
-    let ceilings = card.ceilings(5)?;
-    let info = card.info();
-    let about = format!("{}, {} multiprocessors, driver CUDA {}", info.name, info.processors, info.driver);
-    Ok((Best { bandwidth: ceilings.bandwidth, operations: ceilings.operations }, about))
+/// What the card is, without computing on it.
+pub(super) fn about(ordinal: usize) -> Result<String, CudaError> {
+    let (info, _) = Card::look(ordinal)?;
+    Ok(format!("{}, {} multiprocessors, driver CUDA {}", info.name, info.processors, info.driver))
+}
+
+/// The best it can do.
+pub(super) fn ceilings(ordinal: usize) -> Result<Best, CudaError> {
+    let ceilings = Card::open(ordinal, HEAD_DIMS[0])?.ceilings(5)?;
+    Ok(Best { bandwidth: ceilings.bandwidth, operations: ceilings.operations })
 }
 
 /// A backend with random weights in a shape, whose steps may take `limit`.

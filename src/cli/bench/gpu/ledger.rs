@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use futures::FutureExt;
 
 use super::report::Report;
@@ -24,9 +24,10 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// A file that cannot be written is refused before anything is measured; what it holds stays until there is something to
-    /// write.
+    /// write. So is what is no file: a report is written again after every part, and a pipe would wait for a reader each time.
     pub(super) fn new(report: Report, file: Option<PathBuf>) -> anyhow::Result<Self> {
         if let Some(path) = &file {
+            ensure!(path.is_file() || !path.exists(), "--json {} is no file", path.display());
             let opened = OpenOptions::new().append(true).create(true).open(path);
             opened.with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -70,12 +71,8 @@ impl Ledger {
     }
 }
 
-/// Replaces a file, so that a program that is ended in the middle leaves what was there. What is no file, such as a pipe, is
-/// written to.
+/// Replaces a file, so that a program that is ended in the middle leaves what was there.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    if !path.is_file() {
-        return fs::write(path, text);
-    }
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     fs::write(&part, text)?;
@@ -122,6 +119,15 @@ mod tests {
         assert_eq!(saved()["notes"][1], "FAILED: three: it panicked: never");
         assert_eq!(ledger.end().unwrap_err().to_string(), "two: it panicked: no way");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [Path::new("/dev/null"), dir.path()] {
+            let error = Ledger::new(Report::default(), Some(path.to_owned())).unwrap_err();
+            assert_eq!(error.to_string(), format!("--json {} is no file", path.display()));
+        }
     }
 
     #[test]

@@ -150,7 +150,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with_all = ["mock", "parts"])]
     judge: Vec<PathBuf>,
 
-    /// Write everything as JSON here.
+    /// Write everything as JSON into this file, after every part anew.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

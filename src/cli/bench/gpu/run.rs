@@ -12,7 +12,7 @@ use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::agentic::{Script, Source, Way};
-use super::ledger::{Ledger, awaited};
+use super::ledger::{Ledger, awaited, guarded};
 use super::rates::{self, Setting};
 use super::shape::{Best, Shape};
 use super::{Args, Part};
@@ -43,6 +43,23 @@ impl Args {
             Device::Cuda(ordinal) => self.card(ordinal, source, ledger).await?,
         }
         ledger.end()
+    }
+
+    /// The best a card can do, by `measure`, where it is asked for or floors are made of it. Whatever goes wrong there leaves
+    /// rates without floors, and everything else to be measured.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a card has ceilings"))]
+    fn ceilings(&self, measure: impl FnOnce() -> anyhow::Result<Best>, ledger: &mut Ledger) -> Option<Best> {
+        let floors = [Part::Ceilings, Part::Decode, Part::Prefill, Part::Profile];
+        if !floors.into_iter().any(|part| self.wants(part)) {
+            return None;
+        }
+        let (best, outcome) = match guarded(measure) {
+            Ok(best) => (Some(best), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        ledger.report.best = best.filter(|_| self.wants(Part::Ceilings));
+        ledger.keep("ceilings", outcome);
+        best
     }
 
     /// Everything that runs on any backend.
@@ -212,6 +229,33 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[tokio::test]
+    async fn ceilings_that_cannot_be_measured_are_told_and_the_next_part_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpu.json");
+        let args = |parts: &str| {
+            let line = "gpu --shapes tiny --sequences 1 --prompt 20 --tokens 8 --prompts 1 --prompt-tokens 8 --rounds 1 --loops 1 \
+                        --parts";
+            Line::parse_from(line.split_whitespace().chain([parts])).args
+        };
+        let saved = || serde_json::from_str::<serde_json::Value>(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let mut ledger = Ledger::new(Report::default(), Some(path.clone())).unwrap();
+        assert_eq!(args("check,agentic").ceilings(|| panic!("nobody asked"), &mut ledger), None);
+        assert_eq!(args("profile").ceilings(|| panic!("an illegal address"), &mut ledger), None);
+        assert_eq!(saved()["notes"][0], "FAILED: ceilings: it panicked: an illegal address");
+        let args = args("ceilings,decode");
+        let best = args.ceilings(|| Err(anyhow::anyhow!("a kernel does not compile")), &mut ledger);
+        assert_eq!(saved()["notes"][1], "FAILED: ceilings: a kernel does not compile");
+        let engine = args.engine(Box::new(MockBackend::random(1, 4096).with_blocks(args.blocks()))).unwrap();
+        args.parts(&engine, &args.shapes[0], best, true, None, &mut ledger).await;
+        engine.shutdown().await;
+        assert!(saved()["decode"][0]["tokens_per_second"].as_f64().unwrap() > 0.0, "{}", saved());
+        assert_eq!(saved()["notes"].as_array().unwrap().len(), 2, "{}", saved());
+        let known = Best { bandwidth: 4e12, operations: 8e14 };
+        assert_eq!(args.ceilings(|| Ok(known), &mut ledger), Some(known));
+        assert_eq!(saved()["best"]["bandwidth"], 4e12);
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::Limits;
 use waymark_models::decoder::DecoderConfig;
@@ -22,26 +23,31 @@ const SMALL: &str = "a tiny decoder with random weights";
 /// The card at hand, and what computes beside it.
 struct Place {
     ordinal: usize,
-    best: Best,
+    /// What floors are made of, once it is known.
+    best: Option<Best>,
     team: Arc<Team>,
 }
 
 impl Args {
-    /// Everything, on card `ordinal`.
+    /// Everything, on card `ordinal`. Only that there is no such card keeps all of it from being tried.
     pub(super) async fn card(
         &self,
         ordinal: usize,
         source: Option<&Source>,
         ledger: &mut Ledger,
     ) -> anyhow::Result<()> {
-        let team = Arc::new(Team::new(self.threads()));
-        let (best, device) = card::best(ordinal)?;
-        ledger.report.device = device;
-        ledger.report.best = self.wants(Part::Ceilings).then_some(best);
-        let place = Place { ordinal, best, team };
+        match guarded(|| Ok(card::about(ordinal)?)) {
+            Ok(about) => ledger.report.device = about,
+            Err(error) => {
+                ledger.keep("card", Err(error));
+                return Ok(());
+            }
+        }
+        let mut place = Place { ordinal, best: None, team: Arc::new(Team::new(self.threads())) };
         if self.wants(Part::Check) {
             self.check(&place, ledger);
         }
+        place.best = self.ceilings(|| Ok(card::ceilings(ordinal)?), ledger);
         let loads = [Part::Decode, Part::Prefill, Part::Agentic].into_iter().any(|part| self.wants(part));
         for shape in &self.shapes {
             for graphs in [true, false] {
@@ -91,7 +97,7 @@ impl Args {
         if graphs {
             ledger.report.ready.push(ready);
         }
-        self.parts(&engine, shape, Some(place.best), graphs, source, ledger).await;
+        self.parts(&engine, shape, place.best, graphs, source, ledger).await;
         let refused = engine.counters().graph_refusals_total.get();
         if refused > 0 {
             let note = format!("{}: {refused} sizes of decode steps could not be recorded", shape.name);
@@ -105,11 +111,12 @@ impl Args {
     fn profile(&self, place: &Place, shape: &Shape, report: &mut Report) -> anyhow::Result<()> {
         // The same limits, since decoding attention is split by them; and the context that decode rates are of.
         let (limits, context) = (self.limits(shape), self.prompt + self.tokens / 2);
+        let best = place.best.context("the card's ceilings are not known")?;
         let steps = steps(&self.sequences, context, (self.prompts, self.prompt_tokens), limits);
         let mut profiler = card::profiler(place.ordinal, shape, limits, &steps, self.patience.limit())?;
         for step in steps {
             let found = profiler.profile(step, self.rounds)?;
-            report.profiles.push(Profile::new(shape, step, &found, place.best));
+            report.profiles.push(Profile::new(shape, step, &found, best));
         }
         Ok(())
     }
