@@ -107,7 +107,7 @@ mod tests {
             let via = via.iter().map(|phrase| Step { phrase: (*phrase).to_owned(), weight: 1.0 }).collect();
             let graph = Some(Arrival { rank, mass: 0.5, reset: 0.5, via });
             let passage = Passage { id: format!("p{rank}"), title: title.to_owned(), text: "A text.".to_owned() };
-            Hit { rank, score: 0.5, passage, path: Path { graph, ..Path::default() } }
+            Hit { rank, score: 0.5, passage, metadata: None, path: Path { graph, ..Path::default() } }
         };
         let triple = TripleHit {
             rank: 1,

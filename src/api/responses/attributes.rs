@@ -116,7 +116,13 @@ mod tests {
     use super::*;
 
     fn hit(score: f32, path: Path) -> Hit {
-        Hit { rank: 1, score, passage: Passage { id: "p".into(), title: String::new(), text: "t".into() }, path }
+        Hit {
+            rank: 1,
+            score,
+            passage: Passage { id: "p".into(), title: String::new(), text: "t".into() },
+            metadata: None,
+            path,
+        }
     }
 
     const SEARCHED: Searched = Searched { turn: 2, mode: Mode::Hybrid, snapshot: Some(7), cached: false };
