@@ -181,3 +181,28 @@ fn results(hits: &[Hit]) -> Vec<VectorStoreSearchResult> {
     };
     hits.iter().map(result).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use waymark_index::{Passage, Path};
+
+    use super::*;
+
+    #[test]
+    fn several_lists_are_joined_by_the_places_in_them() {
+        let list = |ids: &[&str]| -> Vec<Hit> {
+            let hit = |(id, rank): (&&str, usize)| {
+                let passage = Passage { id: (*id).to_owned(), title: String::new(), text: String::new() };
+                Hit { rank, score: 0.5, passage, metadata: None, path: Path::default() }
+            };
+            ids.iter().zip(1..).map(hit).collect()
+        };
+        let found = |lists: Vec<Vec<Hit>>, k| -> Vec<(String, f32)> {
+            joined(lists, k).into_iter().map(|hit| (hit.passage.id, hit.score)).collect()
+        };
+        let both = found(vec![list(&["a", "b", "c"]), list(&["c", "b", "d"])], 3);
+        let expected = [("c", 1.0 / 63.0 + 1.0 / 61.0), ("b", 2.0 / 62.0), ("a", 1.0 / 61.0)];
+        assert_eq!(both, expected.map(|(id, score): (&str, f64)| (id.to_owned(), score as f32)));
+        assert_eq!(found(vec![list(&["a"])], 3), [("a".to_owned(), 0.5)]);
+    }
+}
