@@ -92,7 +92,7 @@ impl Snapshot {
         let mut allowed = Allowed::none(self.store.len());
         let silent = only.matches(&Map::new());
         for number in 0..self.store.count() {
-            if number % BETWEEN_LOOKS == 0 {
+            if number.is_multiple_of(BETWEEN_LOOKS) {
                 query.begin("the metadata was read")?;
             }
             if self.store.metadata(number)?.map_or(silent, |metadata| only.matches(&metadata)) {

@@ -130,7 +130,10 @@ impl AppState {
 
     /// The names that it goes by.
     pub(crate) fn index_names(&self) -> String {
-        self.index.as_deref().map_or(format!("`{INDEX}`"), |own| format!("`{INDEX}`, which is `{own}`"))
+        match self.index.as_deref() {
+            Some(own) => format!("`{INDEX}`, which is `{own}`"),
+            None => format!("`{INDEX}`"),
+        }
     }
 
     /// The same state, over the base model `base`: policies that are read later may belong to it.

@@ -89,8 +89,8 @@ pub(crate) fn search(
     Ok(evidence)
 }
 
-/// A fact in the words of the first passage that states it and may be found (Table 11). Its normal form is what it is known by; a policy
-/// cannot copy an answer from that: it lacks capitals, signs, and letters that are not ASCII.
+/// A fact in the words of the first passage that states it and may be found (Table 11). Its normal form is what it is
+/// known by; a policy cannot copy an answer from that: it lacks capitals, signs, and letters that are not ASCII.
 fn worded(graph: &Graph, fact: u32, hit: TripleHit, allowed: Option<&Allowed>) -> Result<TripleHit, IndexError> {
     let Some(passage) = stating(graph, fact, allowed).next() else { return Ok(hit) };
     let says = |triple: &Triple| {

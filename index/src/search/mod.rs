@@ -40,7 +40,7 @@ impl Index {
     ///   ranked together by a walk from the query (TeaRAG); equal ones passages first, then the more alike. `k` counts
     ///   both.
     ///
-    /// With a condition ([`Query::only`]) nothing but what it allows is found: no passage of another document, and no
+    /// With a condition (`only` of the query) nothing but what it allows is found: no passage of another document, and no
     /// triple that only such passages state, nor their names with one. As many passages are found as without it, as long
     /// as so many are allowed and the search comes to them: the lists of words and vectors are of allowed passages from the
     /// start, with the scores that they have among all. Of a walk the passages that are not allowed are left out when it
