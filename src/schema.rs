@@ -1,6 +1,7 @@
 //! The shapes of the index's own types, which know no schema.
 #![expect(dead_code, reason = "only their shapes are used")]
 
+use serde_json::Value;
 use utoipa::ToSchema;
 
 /// One passage found.
@@ -12,6 +13,9 @@ pub(crate) struct Hit {
     score: f32,
     /// The passage.
     passage: Passage,
+    /// What else its document says; absent where it says nothing.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Value>,
     /// How it was found.
     path: EvidencePath,
 }
@@ -243,4 +247,47 @@ pub(crate) struct AssociatedTriple {
     chunks: Vec<usize>,
     /// Mass after the walk.
     mass: f64,
+}
+
+/// What a document's metadata must say: a comparison of the value at a key, or several conditions together, 8 levels deep and
+/// with 1000 values at most. Only strings, numbers and booleans are compared, each with its own kind. A key that is missing,
+/// or whose value is of another kind, matches `ne` and `nin`, and nothing else.
+#[derive(Debug, ToSchema)]
+pub(crate) struct Condition {
+    /// Which comparison, or how `filters` are taken together.
+    #[schema(rename = "type")]
+    kind: ConditionKind,
+    /// Where the value stands in the metadata, of a comparison.
+    key: Option<String>,
+    /// What it is compared with: a string, a number or a boolean; of `in` and `nin` a list of them.
+    value: Option<Value>,
+    /// The conditions of `and` and `or`.
+    #[schema(no_recursion, min_items = 1)]
+    filters: Option<Vec<Condition>>,
+}
+
+/// Kinds of conditions.
+#[derive(Debug, ToSchema)]
+#[schema(rename_all = "lowercase")]
+pub(crate) enum ConditionKind {
+    /// The same.
+    Eq,
+    /// Not the same.
+    Ne,
+    /// Above, of numbers and strings.
+    Gt,
+    /// The same or above.
+    Gte,
+    /// Below.
+    Lt,
+    /// The same or below.
+    Lte,
+    /// One of several.
+    In,
+    /// None of several.
+    Nin,
+    /// All conditions.
+    And,
+    /// Any condition.
+    Or,
 }

@@ -140,7 +140,7 @@ struct Shelf(String);
 impl Search for Shelf {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         let passage = Passage { id: "p1".into(), title: "A title".into(), text: self.0.clone() };
-        let hit = Hit { rank: 1, score: 0.5, passage, path: Path::default() };
+        let hit = Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() };
         Box::pin(async move { Ok(Evidence::of(1, query.wanted.mode, vec![hit])) })
     }
 

@@ -38,6 +38,7 @@ pub const ROUTES: &[(&Method, &str)] = &[
     (&Method::POST, "/v1/traces/{id}/replay"),
     (&Method::DELETE, "/v1/documents/"),
     (&Method::GET, "/v1/commits/"),
+    (&Method::POST, "/v1/vector_stores/{id}/search"),
 ];
 
 thread_local! {
@@ -59,6 +60,9 @@ pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
     let (method, path) = ROUTES[usize::from(letter.wrapping_sub(b'a')) % ROUTES.len()];
     HOUSE.with_borrow_mut(|kept| {
         let answer = match *method {
+            Method::POST if path.starts_with("/v1/vector_stores") => {
+                kept.send(method, &path.replace("{id}", "default"), rest)
+            }
             Method::POST if path.contains("{id}") => kept.send(method, &path.replace("{id}", &trace(kept)), rest),
             Method::POST => kept.send(method, path, rest),
             _ => kept.send(method, &format!("{path}{}", String::from_utf8_lossy(rest)), b""),

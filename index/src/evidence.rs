@@ -1,6 +1,7 @@
 //! What an index answers: passages and triples, and the path by which each was found.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::kag::Associated;
 use crate::query::{GraphVariant, Mode};
@@ -41,6 +42,9 @@ pub struct Hit {
     pub score: f32,
     /// The passage itself.
     pub passage: Passage,
+    /// What else its document says, where it says anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
     /// How it was found.
     pub path: Path,
 }
@@ -187,7 +191,7 @@ mod tests {
     fn evidence_survives_json() {
         let path = Path { bm25: Some(Place { rank: 2, score: 3.25 }), ..Path::default() };
         let passage = Passage { id: "a".into(), title: "A \"quoted\" title".into(), text: "Zürich\n".into() };
-        let evidence = Evidence::of(7, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, path }]);
+        let evidence = Evidence::of(7, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path }]);
         let json = serde_json::to_string(&evidence).unwrap();
         assert!(json.contains(r#""path":{"bm25":{"rank":2,"score":3.25}}"#), "{json}");
         assert_eq!(serde_json::from_str::<Evidence>(&json).unwrap(), evidence);

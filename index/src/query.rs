@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::condition::Condition;
 use crate::error::IndexError;
 use crate::kag::KagOptions;
 
@@ -31,6 +33,9 @@ pub struct Query {
     pub entities: Vec<String>,
     /// How passages and triples are ranked together, in [`Mode::Kag`].
     pub kag: KagOptions,
+    /// What the documents' metadata must say of the passages that are found. How it is searched is told at
+    /// [`Index::search`](crate::Index::search).
+    pub only: Option<Arc<Condition>>,
     /// Whether the evidence is to tell the likeliest way to each passage over the graph
     /// ([`Arrival::via`](crate::Arrival)), which has to be looked for.
     pub explain: bool,
@@ -57,6 +62,7 @@ impl Query {
             graph: GraphOptions::default(),
             entities: Vec::new(),
             kag: KagOptions::default(),
+            only: None,
             explain: false,
             deadline: None,
         }
@@ -74,6 +80,9 @@ impl Query {
             return Err(IndexError::BadQuery { field: "entities", message: "must be 8 names at most" });
         }
         self.kag.check().map_err(|message| IndexError::BadQuery { field: "kag", message })?;
+        if let Some(only) = &self.only {
+            only.check().map_err(|message| IndexError::BadQuery { field: "only", message })?;
+        }
         self.graph.check()
     }
 
@@ -81,6 +90,13 @@ impl Query {
     #[must_use]
     pub fn ranking(mut self, ranking: Ranking) -> Query {
         self.ranking = ranking;
+        self
+    }
+
+    /// The same query, for passages of documents whose metadata fits `only`.
+    #[must_use]
+    pub fn only(mut self, only: Condition) -> Query {
+        self.only = Some(Arc::new(only));
         self
     }
 

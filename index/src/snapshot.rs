@@ -2,7 +2,11 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
+use serde_json::Map;
+
+use crate::condition::{Allowed, Condition, Selections};
 use crate::corpus::Document;
 use crate::dense::{Dense, Files, Vectors};
 use crate::error::IndexError;
@@ -12,8 +16,12 @@ use crate::index::OpenOptions;
 use crate::lexical::Lexical;
 use crate::manifest::Manifest;
 use crate::memory::Memory;
+use crate::query::Query;
 use crate::store::Store;
 use crate::walk::Ground;
+
+/// Documents whose metadata is read between two looks at the time.
+const BETWEEN_LOOKS: u32 = 1 << 14;
 
 /// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
 pub(crate) struct Snapshot {
@@ -24,6 +32,7 @@ pub(crate) struct Snapshot {
     /// None where neither the documents nor an extractor gave triples.
     pub(crate) graph: Option<Graph>,
     pub(crate) ground: Ground,
+    selections: Selections,
 }
 
 impl fmt::Debug for Snapshot {
@@ -59,7 +68,7 @@ impl Snapshot {
         let open_graph = |info| Graph::open(&files.join(part::GRAPH), info, store.len(), manifest.embedder.dims);
         let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
         let ground = Ground::new(graph.as_ref().filter(|_| store.len() <= options.walk_below));
-        Ok(Snapshot { manifest, store, lexical, dense, graph, ground })
+        Ok(Snapshot { manifest, store, lexical, dense, graph, ground, selections: Selections::default() })
     }
 
     /// The document with this number, with its metadata and the triples that it brought.
@@ -69,6 +78,28 @@ impl Snapshot {
             document.triples = Some(graph.triples(number)?);
         }
         Ok(document)
+    }
+
+    /// The passages that a query may find; nothing where it may find all.
+    pub(crate) fn allowed(&self, query: &Query) -> Result<Option<Arc<Allowed>>, IndexError> {
+        let Some(only) = &query.only else { return Ok(None) };
+        let allowed = self.selections.get(only, || self.select(only, query))?;
+        Ok((allowed.len() < self.store.len()).then_some(allowed))
+    }
+
+    /// Looks at what every document says.
+    fn select(&self, only: &Condition, query: &Query) -> Result<Allowed, IndexError> {
+        let mut allowed = Allowed::none(self.store.len());
+        let silent = only.matches(&Map::new());
+        for number in 0..self.store.count() {
+            if number.is_multiple_of(BETWEEN_LOOKS) {
+                query.begin("the metadata was read")?;
+            }
+            if self.store.metadata(number)?.map_or(silent, |metadata| only.matches(&metadata)) {
+                allowed.insert(number);
+            }
+        }
+        Ok(allowed)
     }
 
     /// Adds the vectors of this snapshot to what need not be embedded again.

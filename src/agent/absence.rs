@@ -94,7 +94,7 @@ mod tests {
 
     fn hit((id, rank): (&str, usize)) -> Hit {
         let passage = Passage { id: id.into(), title: String::new(), text: String::new() };
-        Hit { rank, score: 1.0 / rank as f32, passage, path: Path::default() }
+        Hit { rank, score: 1.0 / rank as f32, passage, metadata: None, path: Path::default() }
     }
 
     fn triple((rank, passages): (usize, &[&str])) -> TripleHit {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
-use waymark_index::{Evidence, Mode, Query};
+use waymark_index::{Condition, Evidence, Mode, Query};
 use waymark_models::chat::Tool;
 use waymark_models::grammar::Json;
 
@@ -50,6 +50,8 @@ pub(super) struct Settings {
     pub(super) retrieval: Retrieval,
     /// What its searches are not to find.
     pub(super) absence: Absence,
+    /// What the metadata of what they find must say.
+    pub(super) only: Option<Arc<Condition>>,
     /// Overrules what the policy writes.
     pub(super) mode: Option<Mode>,
     pub(super) sampling: Sampling,
@@ -82,7 +84,8 @@ impl Settings {
 
     /// The search for `text`, about `entities`, that such an episode makes in `mode`.
     pub(super) fn query(&self, text: &str, entities: &[String], mode: Mode) -> Query {
-        self.absence.widen(self.retrieval.query(text, entities, mode))
+        let wanted = self.retrieval.query(text, entities, mode);
+        self.absence.widen(Query { only: self.only.clone(), ..wanted })
     }
 
     /// What such an episode gets to know of what its [search](Self::query) found.
@@ -141,6 +144,7 @@ impl<S: Source> Episode<S> {
             budget,
             retrieval,
             absence,
+            only: options.only,
             mode: options.mode,
             sampling,
             seed: options.seed,

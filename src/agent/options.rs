@@ -1,6 +1,8 @@
 //! What a request may say about its episode.
 
-use waymark_index::{GraphVariant, Mode, Ranking};
+use std::sync::Arc;
+
+use waymark_index::{Condition, GraphVariant, Mode, Ranking};
 use waymark_models::grammar::Json;
 
 use super::AgentError;
@@ -33,6 +35,8 @@ pub struct EpisodeOptions {
     /// Ids of passages that are not found, at most [`MAX_WITHOUT`](super::MAX_WITHOUT): they are left out of what searches
     /// find before anything else sees it.
     pub without: Vec<String>,
+    /// What the documents' metadata must say of the passages that its searches find.
+    pub only: Option<Arc<Condition>>,
     /// Whose graph search is made.
     pub graph: Option<GraphVariant>,
     /// Rounds with the environment.
@@ -110,6 +114,7 @@ impl EpisodeOptions {
             ("rag.k", self.k.is_some()),
             ("rag.ranking", self.ranking.is_some()),
             ("rag.graph", self.graph.is_some()),
+            ("rag.filters", self.only.is_some()),
         ];
         match given.into_iter().find(|&(_, given)| given && !policy.searches()) {
             Some((field, _)) => Err(AgentError::Option { field, reason: "this policy does not search" }),
@@ -190,11 +195,13 @@ mod tests {
         let none = EpisodeOptions { turns: Some(0), ..EpisodeOptions::default() };
         assert!(none.retrieval(&policy).is_ok());
         let (mode, ranking) = (Some(Mode::Passage), Some(Ranking::Bm25));
+        let only = Arc::new(Condition::Among { key: "a".into(), values: Vec::new(), within: true });
         for (options, refused) in [
             (EpisodeOptions { mode, ranking, ..EpisodeOptions::default() }, "rag.mode: "),
             (EpisodeOptions { k: Some(2), ..EpisodeOptions::default() }, "rag.k: "),
             (EpisodeOptions { ranking, ..EpisodeOptions::default() }, "rag.ranking: "),
             (EpisodeOptions { graph: Some(GraphVariant::HippoRag), ..EpisodeOptions::default() }, "rag.graph: "),
+            (EpisodeOptions { only: Some(only), ..EpisodeOptions::default() }, "rag.filters: "),
         ] {
             assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused), "{options:?}");
         }

@@ -84,6 +84,8 @@ error_table! {
     CommitNotFound: NOT_FOUND, "invalid_request_error", "commit_not_found", retry: false;
     /// No response that is kept has this id.
     ResponseNotFound: NOT_FOUND, "invalid_request_error", "response_not_found", retry: false;
+    /// The index that is searched has another name.
+    VectorStoreNotFound: NOT_FOUND, "invalid_request_error", "vector_store_not_found", retry: false;
     /// No trace is kept under this id.
     TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
     /// A response that is made in the background is larger than what may be kept.

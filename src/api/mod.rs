@@ -8,7 +8,7 @@
 //! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
 //! | `agent` | `/v1/agent`, the typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: searching and asking as tools |
-//! | `search`, `embeddings`, `models`, `health`, `openapi` | the other routes |
+//! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | lists, a page at a time |
 //! | `documents`, `library`, `commits` | what the index holds, changing it, and changes that nobody waits for |
 //! | `playground` | `/`, a page to try it with |
@@ -18,6 +18,7 @@
 //! | `knobs`, `rag` | what requests say about sampling, and about searching |
 //! | `episodes`, `usage` | what the routes that answer share: starting episodes, and what they cost |
 //! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
+//! | `found` | passages as OpenAI's interface has them |
 //! | `beside` | work that would hold others up |
 //! | `body` | reading requests, and refusing what is in them by name |
 //! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
@@ -44,6 +45,7 @@ pub mod embeddings;
 mod episodes;
 pub mod error;
 mod follow;
+mod found;
 mod guard;
 pub mod health;
 mod knobs;
@@ -70,6 +72,7 @@ mod traceparent;
 pub mod traces;
 pub mod trainers;
 pub mod usage;
+pub mod vector_stores;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -105,6 +108,7 @@ fn work() -> Routes {
         .infer(routes!(tokenize::tokenize))
         .infer(routes!(tokenize::detokenize))
         .infer(routes!(search::search))
+        .infer(routes!(vector_stores::search))
         .infer(routes!(embeddings::create))
         .index(routes!(documents::upsert, documents::list))
         .index(routes!(documents::get, documents::delete))

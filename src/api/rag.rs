@@ -1,11 +1,14 @@
 //! The `rag` extension: how to search, the trace of what was done, and what supports an answer.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::{GraphVariant, Mode, Ranking};
+use waymark_index::{Condition, GraphVariant, Mode, Ranking};
 
 use super::body::within;
 use super::error::ApiError;
+use super::schema;
 use crate::agent::{Cited, EpisodeOptions, Event, MAX_K};
 
 /// How an episode searches, and whether it shows it.
@@ -27,11 +30,14 @@ pub struct RagOptions {
     /// Whose graph search is made: `route_rag`, `hippo_rag` or `graph_r1`.
     #[schema(value_type = Option<String>)]
     pub graph: Option<GraphVariant>,
-    /// The name of the index to search, which is its folder's; only the one that is served is known.
+    /// The name of the index to search: `default`, or that of its folder. Only the one that is served is known.
     pub index: Option<String>,
     /// How many passages a search returns.
     #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,
+    /// What the metadata of documents must say: the searches of the policy find no others.
+    #[schema(value_type = Option<schema::Condition>)]
+    pub filters: Option<Condition>,
     /// Tighter bounds than the policy's own.
     pub budget: Option<BudgetOptions>,
     /// Whether a trace of the episode may be kept (`/v1/traces`); it is, if the server keeps any, when not given.
@@ -69,6 +75,7 @@ impl RagOptions {
         options.mode = self.mode;
         options.ranking = self.ranking;
         options.graph = self.graph;
+        options.only = self.filters.clone().map(Arc::new);
         options.k = within("rag.k", self.k, 1, MAX_K)?;
         options.guided = self.guided;
         options.store = self.store;

@@ -1,13 +1,14 @@
 //! `/v1/search`: evidence without a model.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_index::{
-    Associated, ENTITIES, Evidence, GraphOptions, GraphVariant, Hit, IndexError, KagOptions, Mode, Query, Ranking,
-    TRIPLES, TripleHit, Walk,
+    Associated, Condition, ENTITIES, Evidence, GraphOptions, GraphVariant, Hit, IndexError, KagOptions, Mode, Query,
+    Ranking, TRIPLES, TripleHit, Walk,
 };
 
 use super::body::{Json, Wire, within};
@@ -46,6 +47,10 @@ pub struct SearchRequest {
     /// How passages and triples are ranked together, in the mode `kag`; there `k` counts both.
     #[schema(value_type = Option<schema::KagOptions>)]
     pub kag: Option<KagOptions>,
+    /// What the metadata of documents must say: no others are found. A graph is walked as without it, and what may not be
+    /// found is left out at the end.
+    #[schema(value_type = Option<schema::Condition>)]
+    pub filters: Option<Condition>,
     /// Whether to tell how the graph was searched (`walk`) and the way to each passage (`via`).
     pub explain: Option<bool>,
 }
@@ -171,6 +176,7 @@ impl SearchRequest {
             entities,
             kag,
             explain: self.explain == Some(true),
+            only: self.filters.clone().map(Arc::new),
             ..Query::new(self.query.as_str(), mode, k)
         })
     }

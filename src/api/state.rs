@@ -20,6 +20,9 @@ use super::traces::Kept;
 use crate::agent::{Base, Policy, Runtime, Search};
 use crate::config::HttpConfig;
 
+/// What the index that is searched is called everywhere, beside the name of its folder.
+pub(crate) const INDEX: &str = "default";
+
 /// Schemas compiled at once: each holds a thread for as long as it takes.
 const COMPILING: usize = 2;
 
@@ -114,10 +117,22 @@ impl AppState {
     pub(crate) fn check_index(&self, param: &str, named: Option<&str>) -> Result<(), ApiError> {
         let Some(named) = named else { return Ok(()) };
         self.searcher().map_err(|error| error.with_param(param))?;
+        if self.is_index(named) {
+            return Ok(());
+        }
+        Err(ApiError::invalid(param, format!("there is no index `{named}` here, only {}", self.index_names())))
+    }
+
+    /// Whether the index that is searched goes by this name.
+    pub(crate) fn is_index(&self, name: &str) -> bool {
+        name == INDEX || self.index.as_deref() == Some(name)
+    }
+
+    /// The names that it goes by.
+    pub(crate) fn index_names(&self) -> String {
         match self.index.as_deref() {
-            Some(known) if known == named => Ok(()),
-            Some(known) => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only `{known}`"))),
-            None => Err(ApiError::invalid(param, format!("there is no index `{named}` here, only one without a name"))),
+            Some(own) => format!("`{INDEX}`, which is `{own}`"),
+            None => format!("`{INDEX}`"),
         }
     }
 

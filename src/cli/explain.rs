@@ -136,6 +136,7 @@ mod tests {
             rank: 1,
             score: 0.25,
             passage: Passage { id: "p".into(), title: "Paris".into(), text: "…".into() },
+            metadata: None,
             path: Path { graph: Some(arrival), ..Path::default() },
         };
         let evidence = Evidence { walk: Some(walk), ..Evidence::of(7, Mode::Graph, vec![hit]) };

@@ -234,6 +234,7 @@ mod tests {
             rank: 1,
             score: 0.5,
             passage: Passage { id: "m".into(), title: "Mona Lisa".into(), text: "…".into() },
+            metadata: None,
             path: Path { bm25: Some(Place { rank: 2, score: 1.0 }), ..Path::default() },
         };
         let text = printed(&[

@@ -187,6 +187,7 @@ impl Search for Stub {
                 rank: i + 1,
                 score: 1.0 / (i + 1) as f32,
                 passage,
+                metadata: None,
                 path: Path::default(),
             });
             let evidence = Evidence::of(1, query.wanted.mode, hits.collect());

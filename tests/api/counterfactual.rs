@@ -31,7 +31,7 @@ impl Search for Row {
         self.0.lock().unwrap().push((mode, k));
         let hit = |([id, title, text], rank): ([&str; 3], usize)| {
             let passage = Passage { id: id.into(), title: title.into(), text: text.into() };
-            Hit { rank, score: 1.0 / rank as f32, passage, path: Path::default() }
+            Hit { rank, score: 1.0 / rank as f32, passage, metadata: None, path: Path::default() }
         };
         let hits = PASSAGES.into_iter().zip(1..).take(k).map(hit).collect();
         Box::pin(async move { Ok(Evidence::of(3, mode, hits)) })

@@ -21,7 +21,7 @@ impl Search for Named {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         let id = query.wanted.text.clone();
         let passage = Passage { title: id.clone(), id, text: "Goethe wrote Faust.".into() };
-        let hits = vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }];
+        let hits = vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() }];
         Box::pin(async move { Ok(Evidence::of(3, query.wanted.mode, hits)) })
     }
 

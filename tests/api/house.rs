@@ -244,7 +244,7 @@ pub struct Shelf;
 
 pub fn evidence(text: &str) -> Evidence {
     let passage = Passage { id: "p1".into(), title: "Faust".into(), text: text.into() };
-    Evidence::of(3, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, path: Path::default() }])
+    Evidence::of(3, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() }])
 }
 
 impl Search for Shelf {

@@ -47,3 +47,4 @@ mod tokenize;
 mod tools;
 mod traces;
 mod trainers;
+mod vector_stores;

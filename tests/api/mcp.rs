@@ -106,7 +106,7 @@ async fn the_tools_are_listed_with_their_schemas() {
     assert!(list.get("nextCursor").is_none());
     let [search, ask] = &list["tools"].as_array().unwrap()[..] else { panic!("{list}") };
     for (tool, name, takes, needs, gives) in [
-        (search, "search", vec!["k", "mode", "query"], "query", vec!["query", "mode", "snapshot", "hits"]),
+        (search, "search", vec!["filters", "k", "mode", "query"], "query", vec!["query", "mode", "snapshot", "hits"]),
         (
             ask,
             "ask",

@@ -34,6 +34,7 @@ async fn the_server_shows_it() {
         "/tokenize",
         "/detokenize",
         "/v1/search",
+        "/v1/vector_stores/{id}/search",
         "/v1/documents",
         "/v1/documents/{id}",
         "/retrieve",

@@ -48,7 +48,7 @@ impl Search for Hostile {
         let via = vec![Step { phrase: "<i>goethe</i>".into(), weight: 1.0 }];
         let graph = Some(Arrival { rank: 1, mass: 0.25, reset: 0.5, via });
         let path = Path { bm25: Some(Place { rank: 2, score: 1.5 }), graph, ..Path::default() };
-        let hit = Hit { rank: 1, score: 0.25, passage, path };
+        let hit = Hit { rank: 1, score: 0.25, passage, metadata: None, path };
         Box::pin(async move { Ok(Evidence::of(3, Mode::Graph, vec![hit])) })
     }
 

@@ -112,6 +112,13 @@ async fn search_finds_without_a_model() {
         (json!({"query": "x", "graph": {"passage_weight": -0.1}}), json!("graph.passage_weight")),
         (json!({"query": "x", "graph": {"colour": 1}}), json!("graph.colour")),
         (json!({"query": "x", "mode": "psychic"}), json!("mode")),
+        (json!({"query": "x", "filters": {"type": "eq", "key": "a"}}), json!("filters.value")),
+        (
+            json!({"query": "x", "filters": {"type": "and", "filters": [{"type": "no"}]}}),
+            json!("filters.filters[0].type"),
+        ),
+        (json!({"query": "x", "filters": {"type": "or", "filters": []}}), json!("filters")),
+        (json!({"query": "x", "filters": {"type": "eq", "key": "a", "value": 1, "of": 1}}), json!("filters.of")),
         (json!({"query": "x", "colour": 1}), json!("colour")),
     ] {
         let response = house.post("/v1/search", &body).await;

@@ -206,7 +206,7 @@ impl Find for Leeds {
             mode if self.second.contains(&mode) => vec![wrong, right],
             _ => vec![wrong],
         };
-        let hit = |(at, passage)| Hit { rank: at + 1, score: 1.0, passage, path: Default::default() };
+        let hit = |(at, passage)| Hit { rank: at + 1, score: 1.0, passage, metadata: None, path: Default::default() };
         Ok(Evidence::of(1, query.mode, passages.into_iter().enumerate().map(hit).collect()))
     }
 

@@ -33,7 +33,8 @@ pub struct Document {
     /// What it states, where the corpus says so; otherwise an extractor is asked, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub triples: Option<Vec<Triple>>,
-    /// Whatever else the corpus says about it; kept, not searched.
+    /// Whatever else the corpus says about it: shown with it, and what a [`Condition`](crate::Condition) reads. No words of
+    /// it are searched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
 }

@@ -11,6 +11,7 @@ use super::keys::Keys;
 use super::link::Files;
 use super::slots::Slots;
 use super::vectors::Vectors;
+use crate::condition::{Allowed, admits};
 use crate::error::IndexError;
 use crate::scored::{Scored, best};
 
@@ -84,20 +85,22 @@ impl Hnsw {
         self.slots.take(None)
     }
 
-    /// About the `k` nearest, in exact order among those found.
+    /// About the `k` nearest, in exact order among those found, of those that are allowed, if not all are.
     pub(super) fn nearest(
         &self,
         vectors: &Vectors,
         query: &[f32],
         k: usize,
         deadline: Option<Instant>,
+        allowed: Option<&Allowed>,
     ) -> Result<Vec<Scored>, IndexError> {
-        let wanted = k.min(vectors.count());
+        let wanted = k.min(allowed.map_or(vectors.count(), Allowed::len));
         let slot = self.slots.take(deadline).ok_or(IndexError::Deadline { stage: "the vector search" })?;
-        let found = if self.keys.gone() == 0 {
+        let may_be_found = |node| self.keys.passage(node).is_some_and(|number| admits(allowed, number));
+        let found = if self.keys.gone() == 0 && allowed.is_none() {
             self.index.search(query, wanted)
         } else {
-            self.index.filtered_search(query, wanted, |node| self.keys.passage(node).is_some())
+            self.index.filtered_search(query, wanted, may_be_found)
         };
         let found = found.map_err(failed("search"))?;
         drop(slot);

@@ -15,6 +15,7 @@ mod vectors;
 
 use std::time::Instant;
 
+use crate::condition::Allowed;
 use crate::error::IndexError;
 use crate::scored::Scored;
 
@@ -49,13 +50,24 @@ impl Dense {
         &self.vectors
     }
 
-    /// The `k` passages nearest to `query`, which must have length 1.
-    pub(crate) fn search(&self, query: &[f32], k: usize, deadline: Option<Instant>) -> Result<Vec<Scored>, IndexError> {
-        if self.vectors.count() <= self.exact_below {
-            Ok(scan::nearest(&self.vectors, query, k))
-        } else {
-            self.graph.nearest(&self.vectors, query, k, deadline)
+    /// The `k` passages nearest to `query`, which must have length 1, of those that are allowed, if not all are. The
+    /// graph is searched where more than `exact_below` are; what it leaves open for want of ways between a few allowed
+    /// ones, a scan finds.
+    pub(crate) fn search(
+        &self,
+        query: &[f32],
+        k: usize,
+        deadline: Option<Instant>,
+        allowed: Option<&Allowed>,
+    ) -> Result<Vec<Scored>, IndexError> {
+        let count = allowed.map_or(self.vectors.count(), Allowed::len);
+        if count > self.exact_below {
+            let found = self.graph.nearest(&self.vectors, query, k, deadline, allowed)?;
+            if allowed.is_none() || found.len() >= k.min(count) {
+                return Ok(found);
+            }
         }
+        Ok(scan::nearest(&self.vectors, query, k, allowed))
     }
 
     /// The dot product of every passage with `query`.

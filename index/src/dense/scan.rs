@@ -2,12 +2,19 @@
 
 use super::kernel::dot;
 use super::vectors::Vectors;
+use crate::condition::Allowed;
 use crate::scored::{Scored, best};
 
-/// The `k` passages with the largest dot product with `query`.
-pub(super) fn nearest(vectors: &Vectors, query: &[f32], k: usize) -> Vec<Scored> {
-    let scored = vectors.rows().zip(0..).map(|(row, number)| Scored { number, score: dot(query, row) });
-    best(scored.collect(), k)
+/// The `k` passages with the largest dot product with `query`, of those that are allowed, if not all are.
+pub(super) fn nearest(vectors: &Vectors, query: &[f32], k: usize, allowed: Option<&Allowed>) -> Vec<Scored> {
+    let scored = |(row, number): (&[f32], u32)| Scored { number, score: dot(query, row) };
+    match allowed {
+        None => best(vectors.rows().zip(0..).map(scored).collect(), k),
+        Some(allowed) => {
+            let rows = allowed.numbers().filter_map(|number| Some((vectors.row(number)?, number)));
+            best(rows.map(scored).collect(), k)
+        }
+    }
 }
 
 /// The smallest and the largest dot product with `query`.

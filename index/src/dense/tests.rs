@@ -49,12 +49,12 @@ fn the_scan_is_exact_and_orders_ties_by_number() {
     rows[40] = rows[10].clone();
     let (_dir, flat, graph) = write(&rows);
     let dense = open(&flat, &graph, 50, 1, usize::MAX);
-    let found = dense.search(&rows[10], 50, None).unwrap();
+    let found = dense.search(&rows[10], 50, None, None).unwrap();
     assert_eq!((found[0].number, found[1].number), (10, 40));
     assert!((found[0].score - 1.0).abs() < 1e-6);
     assert_eq!(found.len(), 50);
     assert!(found.windows(2).all(|pair| pair[0].score >= pair[1].score));
-    assert!(dense.search(&rows[0], 500, None).unwrap().len() == 50);
+    assert!(dense.search(&rows[0], 500, None, None).unwrap().len() == 50);
 }
 
 #[test]
@@ -64,7 +64,8 @@ fn the_graph_finds_what_the_scan_finds() {
     let (exact, approximate) = (open(&flat, &graph, 3000, 1, usize::MAX), open(&flat, &graph, 3000, 4, 0));
     let mut same = 0;
     for query in &queries {
-        let (truth, found) = (exact.search(query, 10, None).unwrap(), approximate.search(query, 10, None).unwrap());
+        let (truth, found) =
+            (exact.search(query, 10, None, None).unwrap(), approximate.search(query, 10, None, None).unwrap());
         same += found.iter().filter(|hit| truth.contains(hit)).count();
     }
     assert!(same >= 490, "recall@10 is {same} of 500");
@@ -75,12 +76,12 @@ fn more_searchers_than_slots_wait_and_agree_with_one() {
     let (rows, queries) = (random_rows(500, "p"), random_rows(8, "q"));
     let (_dir, flat, graph) = write(&rows);
     let dense = open(&flat, &graph, 500, 2, 0);
-    let serial: Vec<_> = queries.iter().map(|query| dense.search(query, 5, None).unwrap()).collect();
+    let serial: Vec<_> = queries.iter().map(|query| dense.search(query, 5, None, None).unwrap()).collect();
     std::thread::scope(|scope| {
         for _ in 0..64 {
             scope.spawn(|| {
                 for (query, expected) in queries.iter().zip(&serial) {
-                    assert_eq!(&dense.search(query, 5, None).unwrap(), expected);
+                    assert_eq!(&dense.search(query, 5, None, None).unwrap(), expected);
                 }
             });
         }
@@ -95,9 +96,9 @@ fn a_deadline_ends_the_wait_for_a_slot() {
     let vectors = Vectors::open(&flat, 20, DIMS).unwrap();
     let soon = Instant::now() + std::time::Duration::from_millis(2);
     let held = hnsw.hold();
-    assert!(matches!(hnsw.nearest(&vectors, &rows[0], 1, Some(soon)), Err(IndexError::Deadline { .. })));
+    assert!(matches!(hnsw.nearest(&vectors, &rows[0], 1, Some(soon), None), Err(IndexError::Deadline { .. })));
     drop(held);
-    assert_eq!(hnsw.nearest(&vectors, &rows[0], 1, None).unwrap()[0].number, 0);
+    assert_eq!(hnsw.nearest(&vectors, &rows[0], 1, None, None).unwrap()[0].number, 0);
 }
 
 #[test]
@@ -144,10 +145,32 @@ fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
     }
     let count = places.len();
     let (exact, approximate) = (open(&flat, &graph, count, 1, usize::MAX), open(&flat, &graph, count, 4, 0));
-    let found = |dense: &Dense, query: &Vec<f32>| dense.search(query, 10, None).unwrap();
+    let found = |dense: &Dense, query: &Vec<f32>| dense.search(query, 10, None, None).unwrap();
     let same: usize = queries
         .iter()
         .map(|query| found(&approximate, query).iter().filter(|hit| found(&exact, query).contains(hit)).count())
         .sum();
     assert!(same >= 490, "recall@10 is {same} of 500");
+}
+
+#[test]
+fn among_some_passages_as_many_are_found_as_there_are() {
+    let rows = random_rows(1500, "p");
+    let (_dir, flat, graph) = write(&rows);
+    let (exact, approximate) = (open(&flat, &graph, 1500, 1, usize::MAX), open(&flat, &graph, 1500, 1, 0));
+    let mut same = 0;
+    for query in &random_rows(20, "q") {
+        let all = exact.search(query, 1500, None, None).unwrap();
+        for every in [2, 10, 300] {
+            let mut allowed = Allowed::none(1500);
+            (0..1500).step_by(every).for_each(|number| allowed.insert(number));
+            let expected: Vec<_> = all.iter().copied().filter(|hit| allowed.contains(hit.number)).take(10).collect();
+            assert_eq!(exact.search(query, 10, None, Some(&allowed)).unwrap(), expected);
+            let found = approximate.search(query, 10, None, Some(&allowed)).unwrap();
+            assert_eq!(found.len(), expected.len());
+            assert!(found.iter().all(|hit| allowed.contains(hit.number)));
+            same += found.iter().filter(|hit| expected.contains(hit)).count();
+        }
+    }
+    assert!(same >= 490, "{same} of 500 are found over the graph");
 }

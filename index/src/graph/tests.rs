@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 use super::*;
+use crate::condition::Wanted;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;
 use crate::openie::Builtin;
@@ -75,7 +76,7 @@ fn read_all(graph: &Graph) {
     for whole in [Some(graph), None] {
         // The last leaves out the phrase without text.
         for variant in [GraphVariant::HippoRag, GraphVariant::GraphR1] {
-            Ground::new(whole).walk(graph, &variant.into(), &seeds, &own, 3);
+            Ground::new(whole).walk(graph, &variant.into(), &seeds, &own, Wanted { limit: 3, among: None });
         }
     }
 }

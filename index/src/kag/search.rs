@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::association::{Association, Chunk, Item, Masses, Statement};
 use super::entity::linked;
 use super::shown::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KeyEntity};
+use crate::condition::Allowed;
 use crate::dense::dot;
 use crate::embed::embed_unit;
 use crate::error::IndexError;
@@ -14,6 +15,7 @@ use crate::graph::phrase::normalise;
 use crate::index::Index;
 use crate::query::Query;
 use crate::scored::{Scored, best};
+use crate::search::stating;
 use crate::triple::Triple;
 
 /// Characters of what is asked that are embedded with each key entity, at most; embedders read no further than this.
@@ -47,9 +49,15 @@ struct Found {
 /// looked for; without any key entity, those most like the question. Of all facts that name one of these phrases, the
 /// ones most like the question are taken. The best `k` of chunks and facts, ranked together, are returned; equal ones
 /// chunks first, then the more alike; facts in the words of a passage ([`worded`]). `text` is what is asked, without white
-/// space around it.
-pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Evidence, IndexError> {
-    let found = find(index, graph, query, text)?;
+/// space around it. Of chunks and facts only those are looked for that may be found, if not all may.
+pub(crate) fn search(
+    index: &Index,
+    graph: &Graph,
+    query: &Query,
+    text: &str,
+    allowed: Option<&Allowed>,
+) -> Result<Evidence, IndexError> {
+    let found = find(index, graph, query, text, allowed)?;
     query.begin("the graph was made")?;
     let chunks: Vec<Chunk<'_>> =
         found.chunks.iter().zip(&found.titles).map(|(chunk, title)| Chunk { similarity: chunk.score, title }).collect();
@@ -69,11 +77,11 @@ pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) ->
     let mut evidence = Evidence::of(index.manifest().snapshot, query.mode, Vec::new());
     for ((item, mass), rank) in masses.best(query.k).into_iter().zip(1..) {
         match item {
-            Item::Chunk(place) => evidence.hits.push(found.hit(place, rank, mass)),
+            Item::Chunk(place) => evidence.hits.push(found.hit(index, place, rank, mass)?),
             Item::Triple(place) => {
                 let fact = found.facts[place].number;
-                let hit = index.triple_hit(graph, fact, rank, mass as f32)?;
-                evidence.triples.push(worded(graph, fact, hit)?);
+                let hit = index.triple_hit(graph, fact, rank, mass as f32, allowed)?;
+                evidence.triples.push(worded(graph, fact, hit, allowed)?);
             }
         }
     }
@@ -81,10 +89,10 @@ pub(crate) fn search(index: &Index, graph: &Graph, query: &Query, text: &str) ->
     Ok(evidence)
 }
 
-/// A fact in the words of the first passage that states it (Table 11). Its normal form is what it is known by; a policy
-/// cannot copy an answer from that: it lacks capitals, signs, and letters that are not ASCII.
-fn worded(graph: &Graph, fact: u32, hit: TripleHit) -> Result<TripleHit, IndexError> {
-    let Some(&passage) = graph.passages_of_fact(fact).first() else { return Ok(hit) };
+/// A fact in the words of the first passage that states it and may be found (Table 11). Its normal form is what it is
+/// known by; a policy cannot copy an answer from that: it lacks capitals, signs, and letters that are not ASCII.
+fn worded(graph: &Graph, fact: u32, hit: TripleHit, allowed: Option<&Allowed>) -> Result<TripleHit, IndexError> {
+    let Some(passage) = stating(graph, fact, allowed).next() else { return Ok(hit) };
     let says = |triple: &Triple| {
         normalise(&triple.subject) == hit.subject
             && normalise(&triple.relation) == hit.relation
@@ -97,7 +105,13 @@ fn worded(graph: &Graph, fact: u32, hit: TripleHit) -> Result<TripleHit, IndexEr
     })
 }
 
-fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found, IndexError> {
+fn find(
+    index: &Index,
+    graph: &Graph,
+    query: &Query,
+    text: &str,
+    allowed: Option<&Allowed>,
+) -> Result<Found, IndexError> {
     let options = &query.kag;
     let keys = keys(graph, query, text);
     query.begin("the query was embedded")?;
@@ -110,7 +124,7 @@ fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found
     query.begin("the vector search")?;
     let question = &vectors[0];
     let dense = &index.snapshot.dense;
-    let chunks = dense.search(question, options.chunks.max(query.k), query.deadline)?;
+    let chunks = dense.search(question, options.chunks.max(query.k), query.deadline, allowed)?;
     // The question itself stands in where it is about no entity.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
     let phrases = about.iter().map(|vector| {
@@ -119,7 +133,8 @@ fn find(index: &Index, graph: &Graph, query: &Query, text: &str) -> Result<Found
     });
     let phrases = phrases.collect::<Result<Vec<_>, IndexError>>()?;
     query.begin("the facts were searched")?;
-    let facts = facts_of(graph, &phrases).into_iter();
+    let stated = |fact: &u32| stating(graph, *fact, allowed).next().is_some();
+    let facts = facts_of(graph, &phrases).into_iter().filter(stated);
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
     let facts = best(facts.collect(), options.triples.max(query.k));
     query.begin("the passages were read")?;
@@ -173,12 +188,12 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
 }
 
 impl Found {
-    fn hit(&self, place: usize, rank: usize, mass: f64) -> Hit {
+    fn hit(&self, index: &Index, place: usize, rank: usize, mass: f64) -> Result<Hit, IndexError> {
         let dense = Place { rank: place + 1, score: self.chunks[place].score };
         // The walk starts from the question and its entities, never from a chunk.
         let graph = Arrival { rank, mass, reset: 0.0, via: Vec::new() };
         let path = Path { dense: Some(dense), graph: Some(graph), ..Path::default() };
-        Hit { rank, score: mass as f32, passage: self.passages[place].clone(), path }
+        index.hit(self.chunks[place].number, rank, mass as f32, path)
     }
 
     fn shown(&self, graph: &Graph, query: &Query, masses: &Masses) -> Associated {

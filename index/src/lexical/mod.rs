@@ -4,6 +4,7 @@
 //! nothing has to be stored here. A query is plain text: it is analysed like a passage and its terms are searched as
 //! alternatives, so that no character in it can be a syntax error.
 
+mod among;
 mod analyzer;
 mod frozen;
 mod writer;
@@ -19,6 +20,7 @@ use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextO
 use tantivy::tokenizer::TextAnalyzer;
 use tantivy::{ReloadPolicy, Searcher, Term};
 
+use crate::condition::Allowed;
 use crate::error::IndexError;
 use crate::scored::Scored;
 
@@ -63,17 +65,26 @@ impl Lexical {
         Ok(Lexical { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() })
     }
 
-    /// The `limit` passages with the highest BM25 score among those that share a term with `text`; of equal ones the
-    /// first in the corpus.
-    pub(crate) fn search(&self, text: &str, limit: usize) -> Result<Vec<Scored>, IndexError> {
+    /// The `limit` passages with the highest BM25 score among those that share a term with `text`, and are allowed, if
+    /// not all are; of equal ones the first in the corpus. How rare a term is follows from all passages either way.
+    pub(crate) fn search(
+        &self,
+        text: &str,
+        limit: usize,
+        allowed: Option<&Allowed>,
+    ) -> Result<Vec<Scored>, IndexError> {
         let terms = self.terms(text);
         if terms.is_empty() || limit == 0 {
             return Ok(Vec::new());
         }
         let clauses = terms.into_iter().map(|(term, times)| (Occur::Should, clause(term, times))).collect();
+        let query = BooleanQuery::new(clauses);
+        let failed = IndexError::lexical("search", &self.dir);
+        if let Some(allowed) = allowed {
+            return among::best(&self.searcher, &query, limit, allowed).map_err(failed);
+        }
         let best = TopDocs::with_limit(limit).order_by_score();
-        let found = self.searcher.search(&BooleanQuery::new(clauses), &best);
-        let found = found.map_err(IndexError::lexical("search", &self.dir))?;
+        let found = self.searcher.search(&query, &best).map_err(failed)?;
         Ok(found.into_iter().map(|(score, address)| Scored { number: address.doc_id, score }).collect())
     }
 

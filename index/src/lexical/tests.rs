@@ -15,7 +15,7 @@ fn lexical(passages: &[&str]) -> (tempfile::TempDir, Lexical) {
 }
 
 fn numbers(lexical: &Lexical, query: &str) -> Vec<u32> {
-    lexical.search(query, 10).unwrap().iter().map(|hit| hit.number).collect()
+    lexical.search(query, 10, None).unwrap().iter().map(|hit| hit.number).collect()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn no_query_is_a_syntax_error() {
     let (_dir, lexical) = lexical(&["AND and OR", "a \"quoted: (word", "x"]);
     for query in ["\"", "AND", "a:b", "content:x", "(((", "*", "+", "-x", "[a TO", "\\", "/re", "^2", "~", "\0", "🙂"]
     {
-        lexical.search(query, 10).unwrap();
+        lexical.search(query, 10, None).unwrap();
     }
     assert_eq!(numbers(&lexical, "AND AND"), [0]);
     assert_eq!(numbers(&lexical, "quoted:\"(word"), [1]);
@@ -43,7 +43,7 @@ fn no_query_is_a_syntax_error() {
 #[test]
 fn scores_are_those_of_bm25() {
     let (_dir, lexical) = lexical(&["apple apple pear", "apple", "plum plum plum plum"]);
-    let hits = lexical.search("apple apple", 10).unwrap();
+    let hits = lexical.search("apple apple", 10, None).unwrap();
     let idf = (1.0_f64 + (3.0 - 2.0 + 0.5) / (2.0 + 0.5)).ln();
     let average = 8.0 / 3.0;
     let bm25 = |tf: f64, length: f64| 2.0 * idf * tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * length / average));
@@ -56,7 +56,7 @@ fn scores_are_those_of_bm25() {
 #[test]
 fn a_word_in_a_title_counts_as_two_in_the_text() {
     let (_dir, lexical) = lexical(&["apple\npear", "apple apple pear", "plum"]);
-    let hits = lexical.search("apple", 10).unwrap();
+    let hits = lexical.search("apple", 10, None).unwrap();
     assert_eq!(hits.iter().map(|hit| hit.number).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(hits[0].score, hits[1].score);
 }
@@ -95,4 +95,23 @@ fn another_number_of_passages_is_noticed() {
     let (dir, _lexical) = lexical(&["one", "two"]);
     let error = Lexical::open(&dir.path().join("lexical"), 3).unwrap_err().to_string();
     assert!(error.contains("3 passages"), "{error}");
+}
+
+#[test]
+fn among_some_passages_the_best_of_them_are_found_with_the_scores_they_have_among_all() {
+    let texts: Vec<String> =
+        (0..400).map(|i| format!("apple {} {}", "pear ".repeat(i % 7), "plum ".repeat(i % 5))).collect();
+    let (_dir, lexical) = lexical(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    for query in ["apple", "pear plum", "plum plum pear", "absent"] {
+        let all = lexical.search(query, 400, None).unwrap();
+        for every in [1, 3, 50] {
+            let mut allowed = Allowed::none(400);
+            (0..400).step_by(every).for_each(|number| allowed.insert(number));
+            let expected: Vec<_> = all.iter().copied().filter(|hit| allowed.contains(hit.number)).collect();
+            for limit in [1, 5, 400] {
+                let found = lexical.search(query, limit, Some(&allowed)).unwrap();
+                assert_eq!(found, expected[..limit.min(expected.len())], "{query} of every {every}");
+            }
+        }
+    }
 }

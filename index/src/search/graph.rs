@@ -1,12 +1,13 @@
 //! Passages over the graph: HippoRAG 2 and its forks.
 
 use super::Search;
+use crate::condition::Wanted;
 use crate::error::IndexError;
 use crate::evidence::{Arrival, Evidence, Hit, Path, Place, SeedFact, SeedPhrase, Walk};
 use crate::filter::FactFilter;
 use crate::graph::Graph;
 use crate::graph::scale::Scale;
-use crate::scored::{Scored, best};
+use crate::scored::Scored;
 use crate::walk::{Arrived, Kept, OwnWeights, Tracer, seeds};
 
 /// Passages with a weight of their own in the reset of a local walk: as many as HippoRAG 2 retrieves.
@@ -61,8 +62,7 @@ impl Search<'_> {
         let hits = walked.list.iter().enumerate().map(|(place, reached)| {
             let mut path = Path::default();
             walked.show(place, &mut path);
-            let passage = self.index.snapshot.store.passage(reached.number)?;
-            Ok(Hit { rank: place + 1, score: reached.score, passage, path })
+            self.index.hit(reached.number, place + 1, reached.score, path)
         });
         hits.collect()
     }
@@ -109,12 +109,12 @@ impl Search<'_> {
         };
         let (similar, scale) = self.similar(vector, ground.is_whole(), limit)?;
         if kept.is_empty() {
-            let list = similar.ranked(scale, limit);
+            let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
             return Ok(Walked { walk, list, facts, shown: None });
         }
         self.check("the walk")?;
         let own = similar.weights(scale, options.passage_weight);
-        let Arrived { best, missing } = ground.walk(graph, options, &seeds, &own, limit);
+        let Arrived { best, missing } = ground.walk(graph, options, &seeds, &own, self.wanted(limit));
         let reached = |Scored { number, score }| Reached { number, score, similarity: None };
         let list = best.into_iter().map(reached).collect();
         let walk = Walk { missing, ..walk };
@@ -151,9 +151,18 @@ impl Search<'_> {
             let scale = Scale::of(scores.iter().copied());
             return Ok((Similar::Every(scores), scale));
         }
-        let best = dense.search(vector, limit.max(OWN), self.query.deadline)?;
+        let best = dense.search(vector, limit.max(OWN), self.query.deadline, None)?;
         let scale = Scale::of(dense.sample(vector, SAMPLE).chain(best.iter().map(|scored| scored.score)));
         Ok((Similar::Best(best), scale))
+    }
+
+    /// What is known to be similar where that holds the best `limit` that may be found, or else those.
+    fn nearest(&self, similar: Similar, vector: &[f32], limit: usize) -> Result<Similar, IndexError> {
+        if self.allowed.is_none() || matches!(similar, Similar::Every(_)) {
+            return Ok(similar);
+        }
+        let dense = &self.index.snapshot.dense;
+        Ok(Similar::Best(dense.search(vector, limit, self.query.deadline, self.allowed)?))
     }
 }
 
@@ -184,14 +193,13 @@ impl Candidate {
 }
 
 impl Similar {
-    /// The `limit` most similar, their scores scaled: the ranking where there is no fact to follow.
-    fn ranked(&self, scale: Scale, limit: usize) -> Vec<Reached> {
+    /// The most similar that are wanted, their scores scaled: the ranking where there is no fact to follow.
+    fn ranked(&self, scale: Scale, wanted: Wanted<'_>) -> Vec<Reached> {
         let scored = match self {
             Similar::Every(scores) => {
-                let scored = scores.iter().zip(0..).map(|(&score, number)| Scored { number, score });
-                best(scored.collect(), limit)
+                wanted.best(scores.iter().zip(0..).map(|(&score, number)| Scored { number, score }))
             }
-            Similar::Best(scored) => scored.iter().take(limit).copied().collect(),
+            Similar::Best(scored) => scored.iter().take(wanted.limit).copied().collect(),
         };
         let reached = |Scored { number, score }| Reached { number, score: scale.apply(score), similarity: Some(score) };
         scored.into_iter().map(reached).collect()

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Search;
 use crate::error::IndexError;
-use crate::evidence::{Evidence, Hit};
+use crate::evidence::Evidence;
 use crate::fusion::{RRF_K, Ranked, depth, reciprocal_rank};
 use crate::graph::Graph;
 
@@ -25,7 +25,7 @@ impl Search<'_> {
             if let Some(&place) = places.get(&number) {
                 walked.show(place, &mut path);
             }
-            Ok(Hit { rank, score: score as f32, passage: self.index.snapshot.store.passage(number)?, path })
+            self.index.hit(number, rank, score as f32, path)
         });
         let hits = hits.collect::<Result<_, IndexError>>()?;
         Ok(Evidence { walk: Some(walked.walk), ..self.evidence(hits) })

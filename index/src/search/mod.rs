@@ -10,12 +10,15 @@ mod triples;
 use std::cell::OnceCell;
 use std::time::Instant;
 
+use crate::condition::{Allowed, Wanted};
 use crate::embed::embed_unit;
 use crate::error::IndexError;
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, Hit, Path};
 use crate::index::Index;
 use crate::kag;
 use crate::query::{Mode, Query};
+
+pub(crate) use triples::stating;
 
 impl Index {
     /// Searches, on the calling thread. The same query on the same snapshot always has the same answer.
@@ -37,6 +40,15 @@ impl Index {
     ///   ranked together by a walk from the query (TeaRAG); equal ones passages first, then the more alike. `k` counts
     ///   both.
     ///
+    /// With a condition (`only` of the query) nothing but what it allows is found: no passage of another document, and no
+    /// triple that only such passages state, nor their names with one. As many passages are found as without it, as long
+    /// as so many are allowed and the search comes to them: the lists of words and vectors are of allowed passages from the
+    /// start, with the scores that they have among all. Of a walk the passages that are not allowed are left out when it
+    /// is over. It goes over the whole graph as ever, and so may what it tells of itself: the facts and phrases that it
+    /// starts from, and the way to each passage. Facts are looked for among all, so that fewer triples may be left than are
+    /// asked for. This is for finding, and keeps no secrets. The condition is held against every document once for each
+    /// snapshot, as long as it is among the last eight that were asked for.
+    ///
     /// A query of nothing but white space finds nothing.
     ///
     /// # Errors
@@ -52,13 +64,18 @@ impl Index {
         if text.is_empty() {
             return Ok(Evidence::of(self.manifest().snapshot, query.mode, Vec::new()));
         }
-        let search = Search { index: self, query, text, vector: OnceCell::new() };
+        let allowed = self.snapshot.allowed(query)?;
+        let allowed = allowed.as_deref();
+        if allowed.is_some_and(|allowed| allowed.len() == 0) {
+            return Ok(Evidence::of(self.manifest().snapshot, query.mode, Vec::new()));
+        }
+        let search = Search { index: self, query, text, allowed, vector: OnceCell::new() };
         match (query.mode, self.graph()) {
             (Mode::Passage, _) => search.by_passages(),
             (Mode::Graph, Some(graph)) => search.by_graph(graph),
             (Mode::Hybrid, Some(graph)) => search.by_both(graph),
             (Mode::Triples, Some(graph)) => search.by_triples(graph),
-            (Mode::Kag, Some(graph)) => kag::search(self, graph, query, text),
+            (Mode::Kag, Some(graph)) => kag::search(self, graph, query, text, allowed),
             _ => Err(unsupported),
         }
     }
@@ -75,12 +92,22 @@ impl Query {
     }
 }
 
+impl Index {
+    /// The passage with this number as it is returned, in this place and with this score.
+    pub(crate) fn hit(&self, number: u32, rank: usize, score: f32, path: Path) -> Result<Hit, IndexError> {
+        let store = &self.snapshot.store;
+        Ok(Hit { rank, score, passage: store.passage(number)?, metadata: store.metadata(number)?, path })
+    }
+}
+
 /// One query being answered.
 struct Search<'a> {
     index: &'a Index,
     query: &'a Query,
     /// What is looked for, without the white space around it; not empty.
     text: &'a str,
+    /// What may be found, if not everything may.
+    allowed: Option<&'a Allowed>,
     /// The query's vector, once it has been asked for.
     vector: OnceCell<Vec<f32>>,
 }
@@ -97,11 +124,16 @@ impl Search<'_> {
         Ok(self.vector.get_or_init(|| vectors.swap_remove(0)))
     }
 
+    /// So many passages of those that may be found.
+    fn wanted(&self, limit: usize) -> Wanted<'_> {
+        Wanted { limit, among: self.allowed }
+    }
+
     fn check(&self, stage: &'static str) -> Result<(), IndexError> {
         self.query.begin(stage)
     }
 
-    fn evidence(&self, hits: Vec<crate::evidence::Hit>) -> Evidence {
+    fn evidence(&self, hits: Vec<Hit>) -> Evidence {
         Evidence::of(self.index.manifest().snapshot, self.query.mode, hits)
     }
 }

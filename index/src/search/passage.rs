@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Search;
 use crate::error::IndexError;
-use crate::evidence::{Evidence, Hit, Path, Place};
+use crate::evidence::{Evidence, Path, Place};
 use crate::fusion::{RRF_K, Ranked, depth_of_rankings, reciprocal_rank};
 use crate::graph::scale::Scale;
 use crate::query::{Mode, Ranking};
@@ -29,10 +29,8 @@ impl Search<'_> {
     pub(super) fn by_passages(&self) -> Result<Evidence, IndexError> {
         let list = self.passages(self.query.k)?;
         self.check("the passages were read")?;
-        let store = &self.index.snapshot.store;
-        let hits = list.ranked.iter().zip(1..).map(|(&(number, score), rank)| {
-            Ok(Hit { rank, score, passage: store.passage(number)?, path: list.path(number) })
-        });
+        let hits = list.ranked.iter().zip(1..);
+        let hits = hits.map(|(&(number, score), rank)| self.index.hit(number, rank, score, list.path(number)));
         Ok(self.evidence(hits.collect::<Result<_, IndexError>>()?))
     }
 
@@ -54,7 +52,7 @@ impl Search<'_> {
 
     fn by_words(&self, limit: usize) -> Result<Vec<Scored>, IndexError> {
         self.check("the search for words")?;
-        self.index.snapshot.lexical.search(self.text, limit)
+        self.index.snapshot.lexical.search(self.text, limit, self.allowed)
     }
 
     /// Dense search; with [`Query::scaled`](crate::Query), the scores of a purely dense ranking lie in [0, 1].
@@ -62,7 +60,7 @@ impl Search<'_> {
         let dense = &self.index.snapshot.dense;
         let vector = self.vector()?;
         self.check("the vector search")?;
-        let mut found = dense.search(vector, limit, self.query.deadline)?;
+        let mut found = dense.search(vector, limit, self.query.deadline, self.allowed)?;
         if self.query.scaled
             && (self.query.mode, self.query.ranking) == (Mode::Passage, Ranking::Dense)
             && let Some((low, high)) = dense.bounds(vector)

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+use serde_json::{Map, Value};
 
 use crate::corpus::Document;
 use crate::error::IndexError;
@@ -77,12 +78,17 @@ impl Store {
 
     /// The whole document with this number.
     pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
-        let [id, title, text, metadata] = self.fields(number)?;
-        let metadata = match metadata {
-            "" => None,
-            json => Some(serde_json::from_str(json).map_err(|_| self.broken(number))?),
-        };
+        let [id, title, text, _] = self.fields(number)?;
+        let metadata = self.metadata(number)?;
         Ok(Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), triples: None, metadata })
+    }
+
+    /// What else the document with this number says.
+    pub(crate) fn metadata(&self, number: u32) -> Result<Option<Map<String, Value>>, IndexError> {
+        match self.fields(number)? {
+            [.., ""] => Ok(None),
+            [.., json] => serde_json::from_str(json).map(Some).map_err(|_| self.broken(number)),
+        }
     }
 
     /// The number of the passage with this id.

@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::local::{Local, LocalWalk, Scratches};
 use super::reset::Seed;
+use crate::condition::Wanted;
 use crate::graph::Graph;
 use crate::pagerank::{Edges, Mass, Walker};
 use crate::query::{GraphOptions, GraphVariant};
-use crate::scored::{Scored, best};
+use crate::scored::Scored;
 
 /// The most that may be missing of a whole walk's mass, over all nodes together: each mass is known to one millionth of
 /// the whole mass.
@@ -85,18 +86,18 @@ impl Ground {
         self.whole.is_some()
     }
 
-    /// Walks from phrases and passages to the best `limit` passages.
+    /// Walks from phrases and passages to the best passages that are wanted. Which are changes nothing about the walk.
     pub(crate) fn walk(
         &self,
         graph: &Graph,
         options: &GraphOptions,
         seeds: &[Seed],
         own: &OwnWeights,
-        limit: usize,
+        wanted: Wanted<'_>,
     ) -> Arrived {
         let phrases = graph.phrases();
         let without = left_out(graph, options.variant);
-        let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, limit, without) };
+        let Some(whole) = &self.whole else { return self.walk_around(graph, options, seeds, own, wanted, without) };
         let walker = prepared(whole, options.damping, without, || walker(graph, options.damping, without));
         let mut reset = vec![0.0; phrases + graph.passages()];
         seeds.iter().for_each(|seed| reset[seed.phrase as usize] = seed.weight as f32);
@@ -108,7 +109,7 @@ impl Ground {
         }
         let Mass { mass, missing, .. } = walker.walk(&reset, TOLERANCE);
         let passages = mass[phrases..].iter().zip(0..);
-        Arrived { best: best(passages.map(|(&score, number)| Scored { number, score }).collect(), limit), missing }
+        Arrived { best: wanted.best(passages.map(|(&score, number)| Scored { number, score })), missing }
     }
 
     fn walk_around(
@@ -117,7 +118,7 @@ impl Ground {
         options: &GraphOptions,
         seeds: &[Seed],
         own: &OwnWeights,
-        limit: usize,
+        wanted: Wanted<'_>,
         without: Option<u32>,
     ) -> Arrived {
         let phrases = graph.phrases() as u32;
@@ -134,7 +135,7 @@ impl Ground {
         let Local { mass, missing } = walk.walk(&graph.adjacency(), &reset, &self.scratches);
         let passages = mass.iter().filter(|(node, _)| *node >= phrases);
         let passages = passages.map(|&(node, score)| Scored { number: node - phrases, score });
-        Arrived { best: best(passages.collect(), limit), missing }
+        Arrived { best: wanted.best(passages), missing }
     }
 }
 

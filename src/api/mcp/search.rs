@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use waymark_index::{Hit, Mode, TripleHit};
+use waymark_index::{Condition, Hit, Mode, TripleHit};
 
 use super::{message, shape};
 use crate::api::error::ApiError;
@@ -29,6 +29,11 @@ pub(super) struct Arguments {
     /// How many passages to find; 5 when not given.
     #[schema(minimum = 1, maximum = 200, nullable = false)]
     k: Option<usize>,
+    /// What the metadata of documents must say; no others are found. `{"type": "eq", "key": "year", "value": 1901}`, and
+    /// in the same way `ne`, `gt`, `gte`, `lt` and `lte`; `in` and `nin` with a list as `value`; `and` and `or` of several:
+    /// `{"type": "and", "filters": [...]}`.
+    #[schema(value_type = Option<Object>, nullable = false)]
+    filters: Option<Condition>,
 }
 
 /// What was found.
@@ -61,9 +66,9 @@ pub(super) fn schemas(state: &AppState) -> Result<[Value; 2], ApiError> {
 
 /// Searches; what was found as a text, and as it is.
 pub(super) async fn call(state: &AppState, arguments: Option<Value>) -> Result<(String, Found), ApiError> {
-    let Arguments { query, mode, k } = message::named("arguments", arguments)?;
+    let Arguments { query, mode, k, filters } = message::named("arguments", arguments)?;
     // Explained, so that each passage comes with the way to it.
-    let request = SearchRequest { query, mode, k, explain: Some(true), ..SearchRequest::default() };
+    let request = SearchRequest { query, mode, k, filters, explain: Some(true), ..SearchRequest::default() };
     let SearchResponse { query, mode, snapshot, hits, triples, .. } = search::find(state, request).await?;
     let found = Found { query, mode, snapshot, hits, triples };
     Ok((text(&found), found))
@@ -107,7 +112,7 @@ mod tests {
             let via = via.iter().map(|phrase| Step { phrase: (*phrase).to_owned(), weight: 1.0 }).collect();
             let graph = Some(Arrival { rank, mass: 0.5, reset: 0.5, via });
             let passage = Passage { id: format!("p{rank}"), title: title.to_owned(), text: "A text.".to_owned() };
-            Hit { rank, score: 0.5, passage, path: Path { graph, ..Path::default() } }
+            Hit { rank, score: 0.5, passage, metadata: None, path: Path { graph, ..Path::default() } }
         };
         let triple = TripleHit {
             rank: 1,

@@ -1,15 +1,33 @@
-//! How a passage was found, in the at most 16 flat values that OpenAI's interface has room for.
+//! How a passage was found, and what its document says, in the at most 16 flat values that OpenAI's interface has room for.
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, Step};
 
 use super::item::FileSearchResult;
+use crate::api::found::{self, LONGEST, MOST_ATTRIBUTES, filename};
 
-/// Longest text of an attribute in OpenAI's interface, in characters.
-const LONGEST: usize = 512;
+/// The names of what tells how a passage was found.
+const OWN: [&str; 14] = [
+    "mode",
+    "rank",
+    "score",
+    "turn",
+    "snapshot",
+    "cached",
+    "bm25_rank",
+    "bm25_score",
+    "dense_rank",
+    "dense_score",
+    "graph_rank",
+    "graph_mass",
+    "hops",
+    "path",
+];
 
-/// How a passage was found. What does not apply is left out.
+/// How a passage was found. What does not apply is left out. In the room that is left, up to 16, stand texts, numbers and
+/// booleans of its document's metadata under their own names, as far as none of these has that name.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Attributes {
     /// The search that found it: `passage`, `graph` or `hybrid`.
@@ -50,6 +68,10 @@ pub struct Attributes {
     /// The likeliest way there over the graph: the phrases it goes by, the seed first, with ` → ` between them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// What its document says, as far as there is room.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub metadata: Map<String, Value>,
 }
 
 /// A search, for the attributes of what it found.
@@ -64,14 +86,14 @@ pub(super) struct Searched {
 impl Searched {
     /// What was found, as the wire has it.
     pub(super) fn results(self, hits: &[Hit]) -> Vec<FileSearchResult> {
-        let best = hits.iter().map(|hit| hit.score).fold(1.0, f32::max);
-        hits.iter().map(|hit| self.result(hit, best)).collect()
+        let scale = found::scale(hits);
+        hits.iter().map(|hit| self.result(hit, scale(hit.score))).collect()
     }
 
-    fn result(self, hit: &Hit, best: f32) -> FileSearchResult {
+    fn result(self, hit: &Hit, score: f32) -> FileSearchResult {
         let graph = hit.path.graph.as_ref();
         let via = graph.map_or(&[][..], |arrival| &arrival.via);
-        let attributes = Attributes {
+        let mut attributes = Attributes {
             mode: self.mode,
             rank: hit.rank,
             score: hit.score,
@@ -86,20 +108,37 @@ impl Searched {
             graph_mass: graph.map(|arrival| arrival.mass),
             hops: (!via.is_empty()).then_some(via.len()),
             path: (!via.is_empty()).then(|| path(via)),
+            metadata: Map::new(),
         };
+        attributes.metadata = attributes.beside(hit);
         FileSearchResult {
             file_id: hit.passage.id.clone(),
             filename: filename(&hit.passage.title, &hit.passage.id),
-            score: (hit.score / best).clamp(0.0, 1.0),
+            score,
             text: hit.passage.text.clone(),
             attributes,
         }
     }
 }
 
-/// The name a passage goes by: its title, or its id where it has none.
-pub(super) fn filename(title: &str, id: &str) -> String {
-    if title.is_empty() { id.to_owned() } else { title.to_owned() }
+impl Attributes {
+    /// What there is room for of what the document says.
+    fn beside(&self, hit: &Hit) -> Map<String, Value> {
+        let told = [
+            self.snapshot.is_some(),
+            self.bm25_rank.is_some(),
+            self.bm25_score.is_some(),
+            self.dense_rank.is_some(),
+            self.dense_score.is_some(),
+            self.graph_rank.is_some(),
+            self.graph_mass.is_some(),
+            self.hops.is_some(),
+            self.path.is_some(),
+        ];
+        let own = OWN.len() - told.iter().filter(|told| !**told).count();
+        let others = found::attributes(hit.metadata.as_ref()).filter(|(name, _)| !OWN.contains(&name.as_str()));
+        others.take(MOST_ATTRIBUTES - own).collect()
+    }
 }
 
 fn path(via: &[Step]) -> String {
@@ -116,7 +155,13 @@ mod tests {
     use super::*;
 
     fn hit(score: f32, path: Path) -> Hit {
-        Hit { rank: 1, score, passage: Passage { id: "p".into(), title: String::new(), text: "t".into() }, path }
+        Hit {
+            rank: 1,
+            score,
+            passage: Passage { id: "p".into(), title: String::new(), text: "t".into() },
+            metadata: None,
+            path,
+        }
     }
 
     const SEARCHED: Searched = Searched { turn: 2, mode: Mode::Hybrid, snapshot: Some(7), cached: false };
@@ -137,8 +182,13 @@ mod tests {
         let place = Some(Place { rank: 3, score: 0.5 });
         let via = (0..3).map(|_| Step { phrase: "ü".repeat(300), weight: 1.0 }).collect();
         let graph = Some(Arrival { rank: 1, mass: 0.25, reset: 0.0, via });
-        let results = SEARCHED.results(&[hit(0.5, Path { bm25: place, dense: place, graph })]);
+        let many = (0..20).map(|number| (format!("key{number}"), Value::from(number)));
+        let metadata = [("mode".to_owned(), Value::from("own")), ("tags".to_owned(), Value::from(vec!["a"]))];
+        let metadata = Some(metadata.into_iter().chain(many).collect());
+        let hit = Hit { metadata, ..hit(0.5, Path { bm25: place, dense: place, graph }) };
+        let results = SEARCHED.results(&[hit]);
         let value = serde_json::to_value(&results[0].attributes).unwrap();
+        assert_eq!((&value["mode"], &value["key1"], value.get("key2")), (&"hybrid".into(), &1.into(), None));
         let fields = value.as_object().unwrap();
         assert!(fields.len() <= 16, "{fields:?}");
         for (name, value) in fields {

@@ -3,10 +3,11 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::attributes::{Attributes, filename};
+use super::attributes::Attributes;
 use super::show::Show;
 use crate::agent::Cited;
 use crate::api::chat::completion::LogProb;
+use crate::api::found::filename;
 
 /// One item of a response's output.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -68,7 +69,7 @@ pub struct FileSearchResult {
     pub score: f32,
     /// Its text, as it is stored.
     pub text: String,
-    /// How it was found.
+    /// How it was found, and what its document says beside that.
     pub attributes: Attributes,
 }
 

@@ -51,7 +51,7 @@ impl Plan {
         }
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
-        let tools = Tools::read(request.tools.clone(), &policy)?;
+        let tools = Tools::read(state, request.tools.clone(), &policy)?;
         let searches = tool::may_search(request.tool_choice.as_ref())?;
         metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
@@ -106,6 +106,13 @@ fn restrict(
         return Err(ApiError::invalid("tools[0].max_num_results", message));
     }
     options.k = tools.k.or(options.k);
+    if let Some(only) = &tools.only {
+        if options.only.as_deref().is_some_and(|other| other != only) {
+            let message = "`tools[0].filters` and `rag.filters` differ: give one of them";
+            return Err(ApiError::invalid("tools[0].filters", message));
+        }
+        options.only = Some(Arc::new(only.clone()));
+    }
     let rounds = if searches { request.max_tool_calls } else { Some(0) };
     options.turns = [options.turns, rounds].into_iter().flatten().min();
     Ok(())

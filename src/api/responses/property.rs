@@ -61,7 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
     let tokens = || prop::collection::vec(Just(token()), 0..3);
     let hit = |id: String| {
         let passage = Passage { id, title: "t".into(), text: "a b".into() };
-        Hit { rank: 1, score: 0.5, passage, path: Path::default() }
+        Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() }
     };
     let search = (turn(), prop::collection::vec("[pq]", 0..3), any::<bool>()).prop_map(move |(turn, ids, fails)| {
         let (query, mode) = (String::from("q"), Mode::Passage);

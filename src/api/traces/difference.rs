@@ -232,7 +232,7 @@ mod tests {
 
     fn found(ids: &[u8]) -> Found {
         let passage = |id: &u8| Passage { id: id.to_string(), title: String::new(), text: format!("text {id}") };
-        let hit = |(rank, id)| Hit { rank, score: 1.0, passage: passage(id), path: Path::default() };
+        let hit = |(rank, id)| Hit { rank, score: 1.0, passage: passage(id), metadata: None, path: Path::default() };
         Found {
             turn: 1,
             query: "q".into(),

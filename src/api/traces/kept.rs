@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+use waymark_index::Condition;
 use waymark_models::chat::{Tool, ToolCall};
 use waymark_models::grammar::Json;
 
@@ -138,6 +139,7 @@ impl Kept {
             + size_of_val(self.asked.options.prompt.as_deref().unwrap_or_default())
             + self.asked.options.stop.iter().map(String::len).sum::<usize>()
             + names(&self.asked.options.without)
+            + self.asked.options.only.as_deref().map_or(0, condition)
             + self.asked.options.json.as_ref().map_or(0, shape)
             + names(&self.asked.options.calls)
             + conversation.question().len()
@@ -147,6 +149,18 @@ impl Kept {
             + answer
             + actions
             + record.evidence.iter().map(found).sum::<usize>()
+    }
+}
+
+fn condition(condition: &Condition) -> usize {
+    match condition {
+        Condition::Compare { key, value, .. } => size_of_val(condition) + key.len() + held(value),
+        Condition::Among { key, values, .. } => {
+            size_of_val(condition) + key.len() + values.iter().map(held).sum::<usize>()
+        }
+        Condition::All(parts) | Condition::Any(parts) => {
+            size_of_val(condition) + parts.iter().map(self::condition).sum::<usize>()
+        }
     }
 }
 
@@ -174,9 +188,13 @@ fn held(value: &Value) -> usize {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len(),
         Value::Array(list) => list.iter().map(held).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, field)| size_of_val(name) + name.len() + held(field)).sum(),
+        Value::Object(fields) => told(fields),
     };
     size_of_val(value) + inside
+}
+
+fn told(fields: &Map<String, Value>) -> usize {
+    fields.iter().map(|(name, field)| size_of_val(name) + name.len() + held(field)).sum()
 }
 
 fn acted(acted: &Acted) -> usize {
@@ -199,7 +217,12 @@ fn found(found: &Found) -> usize {
     let hits = found.hits.iter().map(|hit| {
         let via = hit.path.graph.iter().flat_map(|arrival| &arrival.via);
         let steps: usize = via.map(|step| size_of_val(step) + step.phrase.len()).sum();
-        size_of_val(hit) + hit.passage.id.len() + hit.passage.title.len() + hit.passage.text.len() + steps
+        size_of_val(hit)
+            + hit.passage.id.len()
+            + hit.passage.title.len()
+            + hit.passage.text.len()
+            + steps
+            + hit.metadata.as_ref().map_or(0, told)
     });
     let triples = found.triples.iter().map(|triple| {
         let passages: usize = triple.passages.iter().map(|id| size_of_val(id) + id.len()).sum();

@@ -120,6 +120,9 @@ pub struct TraceOptions<'a> {
     pub k: Option<usize>,
     /// Ids of the passages that were left out of what its searches found, which only a replay asks for.
     pub without: &'a [String],
+    /// What the documents' metadata had to say of the passages that were found.
+    #[schema(required, value_type = Option<schema::Condition>)]
+    pub filters: Option<&'a Condition>,
     /// Whose graph search was made.
     #[schema(required, value_type = Option<String>)]
     pub graph: Option<GraphVariant>,
@@ -313,6 +316,7 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
             ranking: options.ranking,
             k: options.k,
             without: &options.without,
+            filters: options.only.as_deref(),
             graph: options.graph,
             turns: options.turns,
             searches: options.searches,

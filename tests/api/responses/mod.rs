@@ -86,7 +86,7 @@ impl Search for Plays {
             let score = 0.5 / rank as f32;
             let passage = Passage { id: id.into(), title: title.into(), text: text.into() };
             let path = Path { dense: Some(Place { rank, score }), ..Path::default() };
-            Hit { rank, score, passage, path }
+            Hit { rank, score, passage, metadata: None, path }
         };
         let play = match query.wanted.text.as_str() {
             "Faust" => hit(1, "p1", "Faust", "Faust is a tragedy. Goethe wrote it."),

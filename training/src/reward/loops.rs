@@ -49,7 +49,7 @@ impl Search for Shelf {
         let named = THINGS.into_iter().filter(|thing| asked.text.contains(thing));
         let hit = |thing: &str| {
             let passage = Passage { id: thing.into(), title: thing.into(), text: text(thing).to_owned() };
-            Hit { rank: 1, score: 1.0, passage, path: Path::default() }
+            Hit { rank: 1, score: 1.0, passage, metadata: None, path: Path::default() }
         };
         let mut evidence = Evidence::of(1, asked.mode, named.map(hit).collect());
         if asked.mode == Mode::Kag {

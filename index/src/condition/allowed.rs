@@ -1,0 +1,60 @@
+//! A set of passages.
+
+use crate::scored::{Scored, best};
+
+/// Passages of one snapshot, by their numbers: a bit for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Allowed {
+    /// None of so many passages yet.
+    pub(crate) fn none(passages: usize) -> Allowed {
+        Allowed { words: vec![0; passages.div_ceil(64)], len: 0 }
+    }
+
+    /// Puts a passage in; one beyond those that there are is passed over.
+    pub(crate) fn insert(&mut self, number: u32) {
+        let Some(word) = self.words.get_mut(number as usize / 64) else { return };
+        let bit = 1_u64 << (number % 64);
+        self.len += usize::from(*word & bit == 0);
+        *word |= bit;
+    }
+
+    pub(crate) fn contains(&self, number: u32) -> bool {
+        self.words.get(number as usize / 64).is_some_and(|word| (word >> (number % 64)) & 1 == 1)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Their numbers, in order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.words.iter().zip(0_u32..).flat_map(|(&word, place)| {
+            (0..64_u32).filter(move |bit| (word >> *bit) & 1 == 1).map(move |bit| 64 * place + bit)
+        })
+    }
+}
+
+/// Whether a passage may be found; without a set, all may.
+pub(crate) fn admits(allowed: Option<&Allowed>, number: u32) -> bool {
+    allowed.is_none_or(|allowed| allowed.contains(number))
+}
+
+/// How many passages are wanted, and among which.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) limit: usize,
+    pub(crate) among: Option<&'a Allowed>,
+}
+
+impl Wanted<'_> {
+    /// The best that are wanted.
+    pub(crate) fn best(self, scored: impl Iterator<Item = Scored>) -> Vec<Scored> {
+        best(scored.filter(|scored| admits(self.among, scored.number)).collect(), self.limit)
+    }
+}

@@ -1,0 +1,271 @@
+//! Which documents are searched, by what their metadata says: OpenAI's comparison and compound filters.
+//!
+//! A comparison looks at one key of the metadata. Strings are compared letter by letter, so that dates as `2024-05-01`
+//! come in their order; numbers by their value; booleans only for being the same. What cannot be compared (a missing
+//! key, a list, an object, a value of another kind than the one that is asked for) is equal to nothing: it matches `ne` and
+//! `nin`, and none of the others.
+
+mod allowed;
+mod selections;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value};
+
+pub(crate) use allowed::{Allowed, Wanted, admits};
+pub(crate) use selections::Selections;
+
+/// Levels of compound conditions at most.
+const DEEPEST: usize = 8;
+
+/// Values that a condition compares with at most, those of lists included.
+const MOST: usize = 1000;
+
+/// What a document's metadata must say for the document to be searched. As JSON it is what OpenAI's interface has:
+/// `{"type": "eq", "key": "year", "value": 1901}`, `{"type": "and", "filters": […]}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum Condition {
+    /// A value compared with another one.
+    Compare {
+        /// Where the value stands in the metadata.
+        key: String,
+        /// How the two are to stand to each other.
+        test: Comparison,
+        /// The other one: a string, a number, or a boolean.
+        value: Value,
+    },
+    /// A value that is one of several, or none of them.
+    Among {
+        /// Where the value stands in the metadata.
+        key: String,
+        /// Strings, numbers and booleans.
+        values: Vec<Value>,
+        /// Whether it must be one of them (`in`), or must not (`nin`).
+        within: bool,
+    },
+    /// All of these, at least one.
+    All(Vec<Condition>),
+    /// Any of these, at least one.
+    Any(Vec<Condition>),
+}
+
+/// How a document's value is to stand to the one that it is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// The same.
+    Equal,
+    /// Not the same, or not there at all.
+    Unequal,
+    /// Above it; not for booleans.
+    Above,
+    /// The same or above it; not for booleans.
+    AtLeast,
+    /// Below it; not for booleans.
+    Below,
+    /// The same or below it; not for booleans.
+    AtMost,
+}
+
+impl Comparison {
+    /// Whether it holds for a value that stands so to the other one; nothing where they cannot be compared.
+    fn holds(self, found: Option<Ordering>) -> bool {
+        match self {
+            Comparison::Equal => found == Some(Ordering::Equal),
+            Comparison::Unequal => found != Some(Ordering::Equal),
+            Comparison::Above => found == Some(Ordering::Greater),
+            Comparison::AtLeast => found.is_some_and(Ordering::is_ge),
+            Comparison::Below => found == Some(Ordering::Less),
+            Comparison::AtMost => found.is_some_and(Ordering::is_le),
+        }
+    }
+
+    fn orders(self) -> bool {
+        !matches!(self, Comparison::Equal | Comparison::Unequal)
+    }
+}
+
+impl Condition {
+    /// Whether a document of this metadata is meant.
+    pub fn matches(&self, metadata: &Map<String, Value>) -> bool {
+        match self {
+            Condition::Compare { key, test, value } => {
+                test.holds(metadata.get(key).and_then(|found| compare(found, value)))
+            }
+            Condition::Among { key, values, within } => {
+                let same = |found: &Value| values.iter().any(|value| compare(found, value) == Some(Ordering::Equal));
+                metadata.get(key).is_some_and(same) == *within
+            }
+            Condition::All(parts) => parts.iter().all(|part| part.matches(metadata)),
+            Condition::Any(parts) => parts.iter().any(|part| part.matches(metadata)),
+        }
+    }
+
+    /// Whether it is one that can be asked for.
+    ///
+    /// # Errors
+    /// What is wrong with it, to be read behind its name.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let (levels, values) = self.size();
+        if levels > DEEPEST {
+            Err("is nested deeper than 8 levels")
+        } else if values > MOST {
+            Err("compares with more than 1000 values")
+        } else {
+            self.check_parts()
+        }
+    }
+
+    /// Its levels of compound conditions, and the values that it compares with.
+    fn size(&self) -> (usize, usize) {
+        match self {
+            Condition::Compare { .. } => (0, 1),
+            Condition::Among { values, .. } => (0, values.len()),
+            Condition::All(parts) | Condition::Any(parts) => parts
+                .iter()
+                .map(Condition::size)
+                .fold((1, 0), |(most, sum), (levels, values)| (most.max(levels + 1), sum + values)),
+        }
+    }
+
+    fn check_parts(&self) -> Result<(), &'static str> {
+        let plain = |value: &Value| value.is_string() || value.is_number() || value.is_boolean();
+        match self {
+            Condition::Compare { test, value, .. } if test.orders() && !(value.is_string() || value.is_number()) => {
+                Err("needs a `value` that is a string or a number: others have no order")
+            }
+            Condition::Compare { value, .. } if !plain(value) => {
+                Err("needs a `value` that is a string, a number or a boolean")
+            }
+            Condition::Among { values, .. } if !values.iter().all(plain) => {
+                Err("needs a `value` that is a list of strings, numbers and booleans")
+            }
+            Condition::All(parts) | Condition::Any(parts) if parts.is_empty() => Err("needs one of `filters` at least"),
+            Condition::All(parts) | Condition::Any(parts) => parts.iter().try_for_each(Condition::check_parts),
+            Condition::Compare { .. } | Condition::Among { .. } => Ok(()),
+        }
+    }
+}
+
+/// How two values stand to each other; nothing for those of different kinds.
+fn compare(found: &Value, value: &Value) -> Option<Ordering> {
+    match (found, value) {
+        (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
+        (Value::Number(a), Value::Number(b)) => compare_numbers(a, b),
+        (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
+        _ => None,
+    }
+}
+
+/// Whole numbers are compared as such: doubles tell those beyond 2^53 apart no more.
+fn compare_numbers(a: &Number, b: &Number) -> Option<Ordering> {
+    let whole = |number: &Number| number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+    match (whole(a), whole(b)) {
+        (Some(a), Some(b)) => Some(a.cmp(&b)),
+        _ => a.as_f64()?.partial_cmp(&b.as_f64()?),
+    }
+}
+
+/// A condition as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(rename = "type")]
+    kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filters: Option<Vec<Condition>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Eq,
+    Ne,
+    Gt,
+    Gte,
+    Lt,
+    Lte,
+    In,
+    Nin,
+    And,
+    Or,
+}
+
+impl TryFrom<Written> for Condition {
+    type Error = String;
+
+    fn try_from(Written { kind, key, value, filters }: Written) -> Result<Condition, String> {
+        // In serde's own words: whoever reads requests tells a missing field by them.
+        let missing = |name: &str| format!("missing field `{name}`");
+        let condition = if matches!(kind, Kind::And | Kind::Or) {
+            if key.is_some() || value.is_some() {
+                return Err("of the type `and` or `or` has `filters`, and neither `key` nor `value`".to_owned());
+            }
+            let parts = filters.ok_or_else(|| missing("filters"))?;
+            if kind == Kind::And { Condition::All(parts) } else { Condition::Any(parts) }
+        } else {
+            if filters.is_some() {
+                return Err("has `filters` only of the type `and` or `or`".to_owned());
+            }
+            let key = key.ok_or_else(|| missing("key"))?;
+            let value = value.ok_or_else(|| missing("value"))?;
+            match (kind.test(), value) {
+                (Some(test), value) => Condition::Compare { key, test, value },
+                (None, Value::Array(values)) => Condition::Among { key, values, within: kind == Kind::In },
+                (None, _) => return Err("of the type `in` or `nin` needs a `value` that is a list".to_owned()),
+            }
+        };
+        condition.check().map(|()| condition).map_err(str::to_owned)
+    }
+}
+
+impl Kind {
+    fn test(self) -> Option<Comparison> {
+        match self {
+            Kind::Eq => Some(Comparison::Equal),
+            Kind::Ne => Some(Comparison::Unequal),
+            Kind::Gt => Some(Comparison::Above),
+            Kind::Gte => Some(Comparison::AtLeast),
+            Kind::Lt => Some(Comparison::Below),
+            Kind::Lte => Some(Comparison::AtMost),
+            Kind::In | Kind::Nin | Kind::And | Kind::Or => None,
+        }
+    }
+}
+
+impl From<Comparison> for Kind {
+    fn from(test: Comparison) -> Kind {
+        match test {
+            Comparison::Equal => Kind::Eq,
+            Comparison::Unequal => Kind::Ne,
+            Comparison::Above => Kind::Gt,
+            Comparison::AtLeast => Kind::Gte,
+            Comparison::Below => Kind::Lt,
+            Comparison::AtMost => Kind::Lte,
+        }
+    }
+}
+
+impl From<Condition> for Written {
+    fn from(condition: Condition) -> Written {
+        let compound = |kind, parts| Written { kind, key: None, value: None, filters: Some(parts) };
+        match condition {
+            Condition::Compare { key, test, value } => {
+                Written { kind: test.into(), key: Some(key), value: Some(value), filters: None }
+            }
+            Condition::Among { key, values, within } => {
+                let kind = if within { Kind::In } else { Kind::Nin };
+                Written { kind, key: Some(key), value: Some(Value::Array(values)), filters: None }
+            }
+            Condition::All(parts) => compound(Kind::And, parts),
+            Condition::Any(parts) => compound(Kind::Or, parts),
+        }
+    }
+}
