@@ -24,7 +24,7 @@ fn error(status: u16, value: &Value) -> (u16, String, Value) {
 }
 
 #[tokio::test]
-async fn bad_values_are_named() {
+async fn bad_messages_are_named() {
     let house = House::new(says("hi")).await;
     let long = "x".repeat(40_000);
     let message = |message: Value| json!({"messages": [message]});
@@ -61,6 +61,30 @@ async fn bad_values_are_named() {
             json!("messages[0].content[0]"),
         ),
         (message(json!({"role": "user", "content": long})), 400, "context_length_exceeded", json!("messages")),
+        (
+            message(json!({"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]})),
+            400,
+            "unknown_parameter",
+            json!("messages[0].content[0].cache_control"),
+        ),
+        (
+            message(json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text"}]})),
+            400,
+            "missing_required_parameter",
+            json!("messages[0].content[1].text"),
+        ),
+        (message(json!({"role": "user", "content": 5})), 400, "invalid_value", json!("messages[0].content")),
+    ] {
+        let (got, answer) = house.chat(&body(change.clone())).await;
+        assert_eq!(error(got, &answer), (status, code.to_owned(), param), "{change} gave {answer}");
+    }
+    house.quiet().await;
+}
+
+#[tokio::test]
+async fn bad_values_are_named() {
+    let house = House::new(says("hi")).await;
+    for (change, status, code, param) in [
         (json!({"max_tokens": 0}), 400, "invalid_value", json!("max_tokens")),
         (json!({"max_completion_tokens": 0}), 400, "invalid_value", json!("max_completion_tokens")),
         (json!({"max_tokens": 3, "max_completion_tokens": 4}), 400, "invalid_value", json!("max_tokens")),
@@ -90,19 +114,6 @@ async fn bad_values_are_named() {
         (json!({"rag": {"budget": {"seconds": 0}}}), 400, "invalid_value", json!("rag.budget.seconds")),
         (json!({"rag": {"colour": 1}}), 400, "unknown_parameter", json!("rag.colour")),
         (json!({"rag": {"index": "x"}}), 400, "invalid_value", json!("rag.index")),
-        (
-            message(json!({"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]})),
-            400,
-            "unknown_parameter",
-            json!("messages[0].content[0].cache_control"),
-        ),
-        (
-            message(json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text"}]})),
-            400,
-            "missing_required_parameter",
-            json!("messages[0].content[1].text"),
-        ),
-        (message(json!({"role": "user", "content": 5})), 400, "invalid_value", json!("messages[0].content")),
         (json!({"stop": {"a": 1}}), 400, "invalid_value", json!("stop")),
         (json!({"top_k": -1}), 400, "invalid_value", json!("top_k")),
         (json!({"min_p": 2}), 400, "invalid_value", json!("min_p")),

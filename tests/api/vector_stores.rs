@@ -15,7 +15,7 @@ use crate::shelf::HashEmbed;
 async fn rivers() -> (tempfile::TempDir, House) {
     let dir = tempfile::tempdir().unwrap();
     let document = |number: usize| {
-        let metadata = json!({"year": 2000 + number, "open": number % 2 == 0, "tags": ["river"]});
+        let metadata = json!({"year": 2000 + number, "open": number.is_multiple_of(2), "tags": ["river"]});
         let text = format!("Passage number{number} tells of a river.");
         let body = json!({"id": format!("r{number}"), "title": "", "text": text, "metadata": metadata});
         serde_json::from_value::<Document>(body).unwrap()

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use waymark_index::{GraphVariant, Hit, Mode, Ranking, TripleHit};
+use waymark_index::{Condition, GraphVariant, Hit, Mode, Ranking, TripleHit};
 use waymark_models::chat::ToolCall;
 use waymark_models::grammar::Json;
 

@@ -55,7 +55,7 @@ fn query(text: &str, k: usize) -> Query {
 }
 
 fn ask(index: &Index, query: &Query) -> Evidence {
-    search(index, index.graph().unwrap(), query, query.text.trim()).unwrap()
+    search(index, index.graph().unwrap(), query, query.text.trim(), None).unwrap()
 }
 
 /// Makes the graph again from what is shown, as a full matrix, and walks over it.
@@ -205,7 +205,7 @@ fn triples_are_shown_in_the_words_of_their_passage() {
 fn a_deadline_that_has_passed_is_kept() {
     let (_dir, index) = index();
     let late = query("Paris", 3).deadline(Instant::now());
-    let error = search(&index, index.graph().unwrap(), &late, "Paris").unwrap_err();
+    let error = search(&index, index.graph().unwrap(), &late, "Paris", None).unwrap_err();
     assert!(matches!(error, IndexError::Deadline { .. }));
 }
 
