@@ -140,6 +140,7 @@ impl Kept {
             + names(&self.asked.options.without)
             + self.asked.options.json.as_ref().map_or(0, shape)
             + names(&self.asked.options.calls)
+            + names(&self.asked.options.one_call)
             + conversation.question().len()
             + record.text.len()
             + history
