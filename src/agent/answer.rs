@@ -1,10 +1,11 @@
-//! The answer on its way to the client: stripped, and ended by the client's own stop strings.
+//! The answer on its way to the client: stripped, and ended by the client's own stop strings, or by a call of its tools.
 
+use super::call::{CallScanner, Part};
 use super::scanner::overlap;
 
 /// Passes an answer on while it is written. What it gives, put together, is the whole answer up to the stop string that
 /// is complete first, or up to the longest of those: none of it shows. A longer one that began earlier but is not complete
-/// by then does not count, in whatever pieces the answer comes.
+/// by then does not count, in whatever pieces the answer comes. A call that ends the answer is shown, and nothing after it.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerFilter {
     stops: Vec<String>,
@@ -12,6 +13,8 @@ pub(super) struct AnswerFilter {
     raw: String,
     passed: usize,
     shown: String,
+    /// Reads what is shown, where a call ends it.
+    calls: Option<CallScanner>,
     stopped: bool,
 }
 
@@ -19,7 +22,14 @@ impl AnswerFilter {
     /// With `trims`, white space at both ends is dropped. Empty stop strings mean nothing.
     pub(super) fn new(stops: &[String], trims: bool) -> AnswerFilter {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        AnswerFilter { stops, trims, raw: String::new(), passed: 0, shown: String::new(), stopped: false }
+        AnswerFilter { stops, trims, raw: String::new(), passed: 0, shown: String::new(), calls: None, stopped: false }
+    }
+
+    /// The same where a call of one of the tools with these names ends the answer, if there are any.
+    #[must_use]
+    pub(super) fn ended_by_call(self, names: &[String]) -> AnswerFilter {
+        let calls = (!names.is_empty()).then(|| CallScanner::new(names.to_vec()));
+        AnswerFilter { calls, ..self }
     }
 
     /// What was shown so far.
@@ -27,7 +37,7 @@ impl AnswerFilter {
         &self.shown
     }
 
-    /// Whether a stop string was met.
+    /// Whether a stop string was met, or a call.
     pub(super) fn stopped(&self) -> bool {
         self.stopped
     }
@@ -81,10 +91,23 @@ impl AnswerFilter {
     }
 
     fn show(&mut self, length: usize) -> String {
-        let text = self.raw[self.passed..self.passed + length].to_owned();
-        self.passed += length;
+        let mut text = self.raw[self.passed..self.passed + length].to_owned();
+        if let Some(end) = self.call_end(&text) {
+            text.truncate(end);
+            self.stopped = true;
+        }
+        self.passed += text.len();
         self.shown.push_str(&text);
         text
+    }
+
+    /// Where in `text`, which is shown next, a call ends, if one does and that ends the answer.
+    fn call_end(&mut self, text: &str) -> Option<usize> {
+        let calls = self.calls.as_mut()?;
+        // A call is told with the very character that ends it.
+        let mut letters = text.char_indices().map(|(at, letter)| at..at + letter.len_utf8());
+        let called = |part: &Part| matches!(part, Part::Call(_));
+        letters.find(|letter| calls.push(&text[letter.clone()]).iter().any(called)).map(|letter| letter.end)
     }
 }
 
@@ -112,6 +135,24 @@ mod tests {
         }
         let mut filter = AnswerFilter::new(&["b".to_owned(), "ab".to_owned()], false);
         assert_eq!(filter.push("xa") + &filter.push("bc"), "x", "of those that end together the longest");
+    }
+
+    #[test]
+    fn the_first_call_ends_it_and_shows() {
+        let call = |name: &str| {
+            format!("<tool_call>{{\"name\": \"{name}\", \"arguments\": {{\"q\": \"</tool_call>\"}}}}</tool_call>")
+        };
+        let shown = format!("\u{e9} {}\n{}", call("leap"), call("look"));
+        let answer = format!("{shown} and {}", call("look"));
+        for size in [1, 7, 1000] {
+            let mut filter = AnswerFilter::new(&[], false).ended_by_call(&["look".to_owned()]);
+            let letters: Vec<char> = answer.chars().collect();
+            let told: String =
+                letters.chunks(size).map(|piece| filter.push(&piece.iter().collect::<String>())).collect();
+            assert!(filter.stopped());
+            assert_eq!((told + &filter.finish()).as_str(), shown, "by {size}");
+            assert_eq!((filter.shown(), filter.passed()), (shown.as_str(), shown.len()));
+        }
     }
 
     proptest! {

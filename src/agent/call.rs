@@ -119,6 +119,9 @@ impl CallScanner {
         while let Some(&byte) = self.held.as_bytes().get(open.read) {
             let rest = &self.held.as_bytes()[open.read..];
             match byte {
+                // No string of JSON goes beyond its line: one that seems to has lost a quote, which is not to take the calls
+                // that follow along.
+                b'\n' => (open.quoted, open.escaped) = (false, false),
                 _ if open.escaped => open.escaped = false,
                 b'\\' if open.quoted => open.escaped = true,
                 b'"' => open.quoted = !open.quoted,
@@ -236,6 +239,15 @@ mod tests {
             for size in [1, 5, 1000] {
                 assert_eq!(read(reply, size, true), [text(reply, 0)], "{reply} by {size}");
             }
+        }
+    }
+
+    #[test]
+    fn a_quote_too_many_ends_with_its_line() {
+        const BROKEN: &str = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"q\": \"5\" tall\"}}\n</tool_call>";
+        let reply = format!("{BROKEN}\n<tool_call>\n{{\"name\": \"look\", \"arguments\": {{}}}}\n</tool_call>");
+        for size in [1, 5, 1000] {
+            assert_eq!(read(&reply, size, true), [text(BROKEN, 0), call("{}")], "by {size}");
         }
     }
 

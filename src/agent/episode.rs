@@ -57,6 +57,8 @@ pub(super) struct Settings {
     pub(super) sampling: Sampling,
     pub(super) seed: u64,
     pub(super) stop: Vec<String>,
+    /// The tools of which a call ends the answer.
+    pub(super) one_call: Vec<String>,
     pub(super) guided: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) shape: Option<Shape>,
@@ -149,6 +151,7 @@ impl<S: Source> Episode<S> {
             sampling,
             seed: options.seed,
             stop: options.stop,
+            one_call: options.one_call,
             guided,
             logprobs: options.logprobs,
             shape,

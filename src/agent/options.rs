@@ -57,6 +57,8 @@ pub struct EpisodeOptions {
     pub json: Option<Json>,
     /// The names of the tools of which the reply must be one call; any reply will do where there are none.
     pub calls: Vec<String>,
+    /// The names of the tools of which the first call ends an answer that need not hold any; none does where there are none.
+    pub one_call: Vec<String>,
     /// The prompt's ids, in place of what the protocol would make of the conversation.
     pub prompt: Option<Vec<u32>>,
     /// Keeps the prefix caches of tenants apart.

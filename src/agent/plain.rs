@@ -1,4 +1,5 @@
-//! No protocol: the whole turn is the answer, as in any chat. Thoughts of models that think between tags are told apart.
+//! No protocol: the whole turn is the answer, as in any chat. Thoughts of models that think between tags, before they
+//! answer, are told apart.
 
 use super::budget::Budget;
 use super::conversation::Conversation;

@@ -86,7 +86,7 @@ impl Reader {
         &self.withheld
     }
 
-    /// Whether one of the client's stop strings ended the answer.
+    /// Whether one of the client's stop strings ended the answer, or a call of its tools.
     pub(super) fn stopped(&self) -> bool {
         self.answer.as_ref().is_some_and(AnswerFilter::stopped)
     }

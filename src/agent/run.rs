@@ -269,7 +269,8 @@ impl<S: Source> Run<S> {
     }
 
     fn filter(&self) -> AnswerFilter {
-        AnswerFilter::new(&self.settings.stop, self.policy.protocol.tags().trims)
+        let filter = AnswerFilter::new(&self.settings.stop, self.policy.protocol.tags().trims);
+        filter.ended_by_call(&self.settings.one_call)
     }
 
     /// Does what a turn asks for and records it.

@@ -1,9 +1,11 @@
 //! Reads tagged text while it is being written.
 //!
-//! Rules, for any text in any pieces: a tag is never shown, everything else is shown once and in order, and what might
+//! Rules, for any text in any pieces: a tag that counts is never shown, everything else is shown once and in order, and what might
 //! still become a tag is held back. Inside a query only its closing tag counts, because a query is executed as it is
 //! written; inside an answer only its closing tag ends it and other tags are dropped; elsewhere the tag opened last
-//! says what follows. A label counts at the beginning of a line alone, and what closes it only behind it.
+//! says what follows. A label counts at the beginning of a line alone, and what closes it only behind it. Where all that
+//! stands in no tag is the answer, none counts once that has begun, but for white space: models think first, and what
+//! follows may quote, in the arguments of a call as well.
 
 use super::protocol::{Kind, Span, Tags};
 
@@ -35,6 +37,8 @@ pub struct Scanner {
     answered: bool,
     /// Whether there are only blanks between what is held and the beginning of its line.
     fresh: bool,
+    /// Whether some of an answer that stands in no tag was given, but for white space.
+    said: bool,
 }
 
 impl Scanner {
@@ -46,7 +50,7 @@ impl Scanner {
     /// At the beginning of a turn that goes on inside `kind`. Where all that stands in no tag is the answer, that has begun.
     pub fn inside(tags: &'static Tags, kind: Kind) -> Scanner {
         let answered = kind == Kind::Answer || tags.outside == Kind::Answer;
-        Scanner { tags, kind, held: String::new(), position: 0, answered, fresh: true }
+        Scanner { tags, kind, held: String::new(), position: 0, answered, fresh: true, said: false }
     }
 
     /// What is being written now.
@@ -89,10 +93,20 @@ impl Scanner {
 
     fn next_tag(&self) -> Option<(usize, &'static str)> {
         let first = |tag: &str| {
-            let counts = |at: &usize| !tag.ends_with(':') || self.begins_line(*at);
+            let counts = |at: &usize| self.takes_tags(*at) && (!tag.ends_with(':') || self.begins_line(*at));
             self.held.match_indices(tag).map(|(at, _)| at).find(counts)
         };
         self.known().filter_map(|tag| Some((first(tag)?, tag))).min_by_key(|(at, _)| *at)
+    }
+
+    /// Whether what is written now is an answer that stands in no tag.
+    fn is_bare(&self) -> bool {
+        self.kind == Kind::Answer && self.tags.outside == Kind::Answer
+    }
+
+    /// Whether a tag may stand at this place in what is held.
+    fn takes_tags(&self, at: usize) -> bool {
+        !self.is_bare() || (!self.said && self.held[..at].trim().is_empty())
     }
 
     /// Whether there are only blanks between this place in what is held and the beginning of its line.
@@ -102,7 +116,8 @@ impl Scanner {
 
     /// How many bytes at the end of what is held might be the beginning of a tag.
     fn doubtful(&self) -> usize {
-        self.known().map(|tag| overlap(&self.held, tag)).max().unwrap_or(0)
+        let begun = self.known().map(|tag| overlap(&self.held, tag));
+        begun.filter(|length| self.takes_tags(self.held.len() - length)).max().unwrap_or(0)
     }
 
     fn turn_to(&mut self, tag: &str) {
@@ -124,6 +139,7 @@ impl Scanner {
         let start = self.position;
         self.fresh = self.begins_line(bytes);
         let text: String = self.held.drain(..bytes).collect();
+        self.said |= self.is_bare() && !text.trim().is_empty();
         self.position += bytes;
         match out.last_mut() {
             Some(last) if last.kind == self.kind && last.end() == start => last.text.push_str(&text),
@@ -197,7 +213,9 @@ mod tests {
     fn oracle(tags: &'static Tags, text: &str) -> Vec<(Kind, String)> {
         let (mut kind, mut at, mut out) = (tags.begins, 0, Vec::<(Kind, String)>::new());
         'text: while at < text.len() {
-            for pair in tags.pairs {
+            let bare = tags.outside == Kind::Answer && kind == Kind::Answer;
+            let begun = out.iter().any(|(of, said)| *of == Kind::Answer && !said.trim().is_empty());
+            for pair in tags.pairs.iter().filter(|_| !(bare && begun)) {
                 for (tag, opens) in [(pair.open, true), (pair.close, false)] {
                     let line = text[..at].rsplit('\n').next().unwrap_or_default();
                     let counts = match (opens, pair.is_label()) {
@@ -322,6 +340,29 @@ mod tests {
         assert_eq!(texts[1], (Kind::Query, " who?".to_owned()));
         assert_eq!(texts[2], (Kind::Think, "so\n".to_owned()));
         assert_eq!(texts[3], (Kind::Answer, " a\nb Ask: c".to_owned()));
+    }
+
+    #[test]
+    fn an_answer_in_no_tag_may_quote_one_once_it_has_begun() {
+        for (turn, parts) in [
+            ("a <think>b</think> <th", vec![(Kind::Answer, "a <think>b</think> <th")]),
+            (
+                "\n<think>a</think>\n<think>b</think> c</think>",
+                vec![
+                    (Kind::Answer, "\n"),
+                    (Kind::Think, "a"),
+                    (Kind::Answer, "\n"),
+                    (Kind::Think, "b"),
+                    (Kind::Answer, " c</think>"),
+                ],
+            ),
+        ] {
+            let found: Vec<(Kind, &str)> = spans(&PLAIN, turn).into_iter().map(|s| (s.kind, &turn[s.range])).collect();
+            assert_eq!(found, parts);
+        }
+        let (mut scanner, mut out) = (Scanner::new(&PLAIN), Vec::new());
+        scanner.push("a <", &mut out);
+        assert_eq!(joined(&out), [(Kind::Answer, "a <".to_owned())], "nothing is held back for a tag");
     }
 
     #[test]

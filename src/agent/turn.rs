@@ -36,7 +36,7 @@ pub(super) enum Ended {
     Length,
     /// The context was used up.
     Context,
-    /// One of the client's stop strings ended the answer.
+    /// One of the client's stop strings ended the answer, or a call of its tools.
     Stopped,
     /// The time was used up.
     Time,

@@ -209,12 +209,72 @@ async fn a_call_can_be_demanded() {
 }
 
 #[tokio::test]
+async fn arguments_may_quote_the_tags_of_thoughts() {
+    let mut quote = look();
+    quote["function"]["parameters"]["properties"]["city"]["enum"] = json!(["a <think> b"]);
+    let call = CALL.replace("Bonn", "a <think> b");
+    for (said, choice, thought) in [
+        (call.clone(), "required", Value::Null),
+        (call.clone(), "auto", Value::Null),
+        (format!("<think>Hm.</think>\n{call}"), "auto", json!("Hm.")),
+    ] {
+        let house = house(says(&said)).await;
+        let (status, whole) = house.chat(&with(json!({"tools": [quote], "tool_choice": choice}))).await;
+        assert_eq!(status, 200, "{whole}");
+        let made = &whole["choices"][0];
+        assert_eq!(calls(made), (vec![("look", r#"{"city":"a <think> b"}"#)], "tool_calls"), "{choice}");
+        assert_eq!(made["message"]["reasoning_content"], thought, "{choice}");
+    }
+}
+
+#[tokio::test]
 async fn an_answer_can_end_with_its_first_call() {
-    let house = house(says(&format!("{CALL}\n{CALL}"))).await;
-    let (_, whole) = house.chat(&with(json!({"parallel_tool_calls": false}))).await;
-    assert_eq!(calls(&whole["choices"][0]), (vec![BONN], "tool_calls"));
-    assert_eq!(whole["usage"]["completion_tokens"], CALL.len());
-    house.quiet().await;
+    const CLOSE: (&str, &str) = ("look", r#"{"city":"</tool_call>"}"#);
+    let (odd, leap) = (CALL.replace("Bonn", "</tool_call>"), CALL.replace("look", "leap"));
+    let mut strange = look();
+    strange["function"]["parameters"]["properties"]["city"]["enum"] = json!(["</tool_call>"]);
+    for (first, choice, call, content, tokens) in [
+        (CALL, "auto", BONN, Value::Null, CALL.len()),
+        (odd.as_str(), "auto", CLOSE, Value::Null, odd.len()),
+        (odd.as_str(), "required", CLOSE, Value::Null, odd.len() + 1),
+        // What is no call of a tool that there is ends nothing.
+        (leap.as_str(), "auto", BONN, json!(leap), leap.len() + 1 + CALL.len()),
+    ] {
+        let house = house(says(&format!("{first}\n{CALL}\n{CALL}"))).await;
+        let tools = if call == CLOSE { json!([strange]) } else { json!([look()]) };
+        let body = json!({"tools": tools, "tool_choice": choice, "parallel_tool_calls": false});
+        let (status, whole) = house.chat(&with(body)).await;
+        assert_eq!(status, 200, "{whole}");
+        assert_eq!(calls(&whole["choices"][0]), (vec![call], "tool_calls"), "{first} {choice}");
+        assert_eq!(whole["choices"][0]["message"]["content"], content);
+        assert_eq!(whole["usage"]["completion_tokens"], tokens, "{first} {choice}");
+        house.quiet().await;
+
+        // Its trace says so, and runs again.
+        let id = whole["id"].as_str().unwrap();
+        let trace: Value = house.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
+        let one = if choice == "auto" { json!(["look"]) } else { json!([]) };
+        assert_eq!((&trace["options"]["stop"], &trace["options"]["one_call"]), (&json!([]), &one));
+        let replay = house.post(&format!("/v1/traces/{id}/replay"), &json!({"mode": "free"})).await;
+        assert_eq!(replay.json::<Value>().await.unwrap()["ids_equal"], true);
+    }
+}
+
+#[tokio::test]
+async fn results_are_shown_in_the_order_of_their_calls() {
+    let house = house(says("hi")).await;
+    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}});
+    let result = |id: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content});
+    let called = json!({"role": "assistant", "tool_calls": [call("b"), call("a")]});
+    let shown = async |first: Value, second: Value| {
+        let body = json!({"model": "plain", "messages": [called, first, second]});
+        let response = house.post("/tokenize", &body).await;
+        assert_eq!(response.status(), 200);
+        response.json::<Value>().await.unwrap()["tokens"].clone()
+    };
+    let straight = shown(result("b", "21 degrees"), result("a", "19 degrees")).await;
+    assert_eq!(shown(result("a", "19 degrees"), result("b", "21 degrees")).await, straight);
+    assert_ne!(shown(result("b", "19 degrees"), result("a", "21 degrees")).await, straight);
 }
 
 #[tokio::test]
@@ -229,6 +289,12 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
     let call = |arguments: &str| {
         let call = json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}});
         json!({"messages": [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "x"}]})
+    };
+    let messages = |ids: [&str; 2], results: [&str; 2]| {
+        let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}});
+        let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "x"});
+        let [calls, results] = [ids.map(call).to_vec(), results.map(result).to_vec()];
+        json!({"messages": [{"role": "assistant", "tool_calls": calls}, results[0], results[1]]})
     };
     let (invalid, unsupported, unknown) = ("invalid_value", "unsupported_parameter", "unknown_parameter");
     for (extra, code, param) in [
@@ -252,6 +318,9 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
         ),
         (call("[]"), invalid, "messages[0].tool_calls[0].function.arguments"),
         (call("{"), invalid, "messages[0].tool_calls[0].function.arguments"),
+        (messages(["1", "1"], ["1", "1"]), invalid, "messages[0].tool_calls[1].id"),
+        (messages(["1", "2"], ["1", "1"]), invalid, "messages[2].tool_call_id"),
+        (messages(["1", "2"], ["1", "3"]), invalid, "messages[2].tool_call_id"),
     ] {
         let error = refused(&house, with(extra.clone())).await;
         assert_eq!((&error["code"], &error["param"]), (&json!(code), &json!(param)), "{extra} gave {error}");

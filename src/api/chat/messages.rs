@@ -1,13 +1,22 @@
 //! The messages of a request as a conversation.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::request::{ChatMessage, ChatRole, Content, ContentPart};
 use super::tool::ToolCall;
 use crate::agent::{Conversation, Message, Role};
 use crate::api::error::ApiError;
 
-/// The conversation that `messages` are.
+/// The calls of a conversation up to some message.
+#[derive(Debug, Default)]
+struct Calls {
+    made: usize,
+    /// By their ids the numbers of those whose result has not come yet.
+    open: HashMap<String, usize>,
+}
+
+/// The conversation that `messages` are. Neighbouring results of calls stand in the order of the calls, for a model is told
+/// by their places alone which is whose.
 ///
 /// # Errors
 /// Names the message, and the part of it, that cannot be used.
@@ -15,14 +24,20 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
     }
-    let mut ids = HashSet::new();
-    let convert = |(at, message)| convert(at, message, &mut ids);
-    let messages = messages.into_iter().enumerate().map(convert).collect::<Result<_, _>>()?;
-    Ok(Conversation::from_messages(messages)?)
+    let mut calls = Calls::default();
+    let convert = |(at, message): (usize, ChatMessage)| -> Result<(Option<usize>, Message), ApiError> {
+        let answered = answered(at, &message, &mut calls)?;
+        Ok((answered, convert(at, message, &mut calls)?))
+    };
+    let mut messages = messages.into_iter().enumerate().map(convert).collect::<Result<Vec<_>, _>>()?;
+    for results in messages.chunk_by_mut(|(one, _), (next, _)| one.is_some() && next.is_some()) {
+        results.sort_by_key(|(call, _)| *call);
+    }
+    Ok(Conversation::from_messages(messages.into_iter().map(|(_, message)| message).collect())?)
 }
 
-/// A message as the model is shown it. `ids` are those of the calls before it.
-fn convert(at: usize, message: ChatMessage, ids: &mut HashSet<String>) -> Result<Message, ApiError> {
+/// A message as the model is shown it, whose calls join those before it.
+fn convert(at: usize, message: ChatMessage, known: &mut Calls) -> Result<Message, ApiError> {
     let unsupported = |field: &str, what: &str| Err(ApiError::unsupported(&format!("messages[{at}].{field}"), what));
     let role = match message.role {
         ChatRole::Developer | ChatRole::System => Role::System,
@@ -32,11 +47,10 @@ fn convert(at: usize, message: ChatMessage, ids: &mut HashSet<String>) -> Result
         ChatRole::Function => return unsupported("role", "functions other than as tools are"),
     };
     let empty = |value: &serde_json::Value| value.as_array().is_some_and(Vec::is_empty);
-    let calls = called(at, role, message.tool_calls.unwrap_or_default(), ids)?;
+    let calls = called(at, role, message.tool_calls.unwrap_or_default(), known)?;
     if message.function_call.is_some() {
         return unsupported("function_call", "functions other than as tools are");
     }
-    answers(at, role, message.tool_call_id.as_deref(), ids)?;
     if message.name.is_some() {
         return unsupported("name", "speakers' names are");
     }
@@ -63,35 +77,40 @@ fn convert(at: usize, message: ChatMessage, ids: &mut HashSet<String>) -> Result
     }
 }
 
-/// The calls of a message, whose ids join those before it.
+/// The calls of a message, which join those before it.
 fn called(
     at: usize,
     role: Role,
     calls: Vec<ToolCall>,
-    ids: &mut HashSet<String>,
+    known: &mut Calls,
 ) -> Result<Vec<waymark_models::chat::ToolCall>, ApiError> {
     let param = format!("messages[{at}].tool_calls");
     if role != Role::Assistant && !calls.is_empty() {
         return Err(ApiError::unsupported(&param, "calls by others than the assistant are"));
     }
     let shown = |(index, call): (usize, ToolCall)| {
-        ids.insert(call.id.clone());
-        call.shown(&format!("{param}[{index}]"))
+        let param = format!("{param}[{index}]");
+        if known.open.insert(call.id.clone(), known.made).is_some() {
+            let param = format!("{param}.id");
+            return Err(ApiError::invalid(&param, format!("`{param}`: another call of this id waits for its result")));
+        }
+        known.made += 1;
+        call.shown(&param)
     };
     calls.into_iter().enumerate().map(shown).collect()
 }
 
-/// Whether a message says of which call it is the result, if it is one.
-fn answers(at: usize, role: Role, id: Option<&str>, ids: &HashSet<String>) -> Result<(), ApiError> {
+/// The number of the call whose result a message is, if it is one. A call has one result.
+fn answered(at: usize, message: &ChatMessage, known: &mut Calls) -> Result<Option<usize>, ApiError> {
     let param = format!("messages[{at}].tool_call_id");
-    match id {
-        Some(id) if role == Role::Tool && ids.contains(id) => Ok(()),
-        Some(_) if role == Role::Tool => {
-            Err(ApiError::invalid(&param, format!("`{param}` names no call of an earlier message")))
+    match (&message.tool_call_id, message.role) {
+        (Some(id), ChatRole::Tool) => {
+            let unknown = || format!("`{param}` names no call of an earlier message that waits for its result");
+            known.open.remove(id).map(Some).ok_or_else(|| ApiError::invalid(&param, unknown()))
         }
-        Some(_) => Err(ApiError::unsupported(&param, "results by others than tools are")),
-        None if role == Role::Tool => Err(ApiError::missing(&param)),
-        None => Ok(()),
+        (Some(_), _) => Err(ApiError::unsupported(&param, "results by others than tools are")),
+        (None, ChatRole::Tool) => Err(ApiError::missing(&param)),
+        (None, _) => Ok(None),
     }
 }
 

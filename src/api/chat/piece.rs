@@ -154,7 +154,9 @@ impl Calls {
         match part {
             Part::Text(text, start) => {
                 let count = self.tokens.iter().take_while(|(at, _)| *at < start + text.len()).count();
-                let inside = self.tokens.drain(..count).filter(|(at, _)| *at >= start);
+                // One that begins in the white space before it gives some of it.
+                let gives = |at: usize, token: &TokenLogprob| at >= start || at + token.bytes.len() > start;
+                let inside = self.tokens.drain(..count).filter(|(at, token)| gives(*at, token));
                 let tokens = inside.map(|(_, token)| logprob(token)).collect();
                 Piece::Content(text, tokens)
             }
@@ -196,6 +198,22 @@ mod tests {
             }
         }
         assert_eq!(text, "ab\n\nc\n\nd");
+    }
+
+    #[test]
+    fn a_token_that_begins_with_the_space_behind_a_call_is_told() {
+        let read = |calls: &mut Calls, text: &str| {
+            let (bytes, top) = (text.as_bytes().to_vec(), Vec::new());
+            calls.read(text, vec![TokenLogprob { id: 0, text: text.into(), bytes, logprob: Some(-1.0), top }])
+        };
+        let mut calls = Calls::new(vec!["look".into()]);
+        let call = read(&mut calls, "<tool_call>{\"name\": \"look\"}</tool_call>");
+        assert!(matches!(&call[..], [Piece::Call(0, _)]), "{call:?}");
+        assert!(read(&mut calls, "\n").is_empty());
+        let pieces = read(&mut calls, " Done");
+        let [Piece::Content(text, tokens)] = &pieces[..] else { panic!("{pieces:?}") };
+        let tokens: Vec<&str> = tokens.iter().map(|token| token.token.as_str()).collect();
+        assert_eq!((text.as_str(), tokens), ("Done", vec![" Done"]));
     }
 
     #[test]

@@ -6,7 +6,6 @@ use super::check;
 use super::messages::conversation;
 use super::request::{ChatRequest, ResponseFormat};
 use super::tool::{self, Tools};
-use crate::agent::call::CLOSE;
 use crate::agent::{Conversation, EpisodeOptions, Policy};
 use crate::api::chunks::Head;
 use crate::api::episodes::{self, Question};
@@ -92,11 +91,11 @@ fn offer(
     if options.json.is_some() {
         return Err(ApiError::unsupported("response_format", "answers held to JSON beside `tools` are"));
     }
-    if parallel == Some(false) {
-        // Whoever reads the calls takes a whole one without its closing tag.
-        options.stop.push(CLOSE.to_owned());
+    let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
+    // What must be a call is one and no more.
+    if parallel == Some(false) && must.is_empty() {
+        options.one_call.clone_from(&names);
     }
     options.calls = must;
-    let names = shown.iter().map(|tool| tool.name.clone()).collect();
     Ok((names, conversation.with_tools(shown)))
 }

@@ -227,7 +227,7 @@ pub struct ChatMessage {
     /// Speakers' names are not supported: must be null.
     #[schema(schema_with = null)]
     pub name: Option<String>,
-    /// The call whose result this is: one of an earlier message. Only a tool's message has it.
+    /// The call whose result this is, its only one: a call of an earlier message. Only a tool's message has it.
     pub tool_call_id: Option<String>,
 }
 

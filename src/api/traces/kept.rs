@@ -142,6 +142,7 @@ impl Kept {
             + self.asked.options.only.as_deref().map_or(0, condition)
             + self.asked.options.json.as_ref().map_or(0, shape)
             + names(&self.asked.options.calls)
+            + names(&self.asked.options.one_call)
             + conversation.question().len()
             + record.text.len()
             + history

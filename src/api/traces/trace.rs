@@ -149,6 +149,8 @@ pub struct TraceOptions<'a> {
     pub json: Option<Cow<'a, Value>>,
     /// The tools of which the reply had to be one call.
     pub calls: &'a [String],
+    /// The tools of which the first call ended the reply, which needed not hold any.
+    pub one_call: &'a [String],
 }
 
 /// What a turn asked for.
@@ -329,6 +331,7 @@ impl<'a> From<&'a EpisodeOptions> for TraceOptions<'a> {
                 Json::Schema(schema) => Cow::Borrowed(schema),
             }),
             calls: &options.calls,
+            one_call: &options.one_call,
         }
     }
 }
