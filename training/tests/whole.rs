@@ -66,7 +66,7 @@ fn every_weight_is_learnt_from_rewards_and_gone_on_with() {
     let temp = ready();
     let dir = temp.path();
     let plan = done(train(dir, "first", &["--stage", "1", "--dry-run"]));
-    for part in ["learnt ", "GiB for the engine's weights", "that the divergence is measured from", "GiB for copies"] {
+    for part in ["learnt ", "GiB for the engine's weights", "that the run began with", "GiB for copies"] {
         assert!(plan.contains(part), "{part} is missing in {plan}");
     }
     assert!(!dir.join("first").exists());
