@@ -23,7 +23,7 @@ pub struct DebugState {
     pub object: &'static str,
     /// `serving`, `draining` or `expired`.
     pub phase: &'static str,
-    /// Requests that compute, those included whose answer is still being sent.
+    /// Requests that compute, those included whose answer is still being sent; and changes of documents that are not made yet.
     pub requests: usize,
     /// Forward passes so far.
     pub steps: u64,

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
-use waymark_index::fusion::{RRF_K, Ranked, depth, reciprocal_rank};
+use waymark_index::fusion::{RRF_K, Ranked, depth_of_rankings, reciprocal_rank};
 use waymark_index::{Condition, Hit, Mode, Query};
 
 use super::body::{Json, Wire, within};
@@ -121,7 +121,7 @@ pub(crate) async fn search(
         ranking.check("ranking_options")?;
     }
     let only = filters.map(Arc::new);
-    let deep = if texts.len() == 1 { k } else { depth(k) };
+    let deep = if texts.len() == 1 { k } else { depth_of_rankings(k) };
     let mut lists = Vec::with_capacity(texts.len());
     for text in &texts {
         let query = Query { only: only.clone(), ..Query::new(text.as_str(), Mode::Passage, deep) };
@@ -157,7 +157,7 @@ impl SearchTexts {
     }
 }
 
-/// One list of all of them, which are as deep as the best `k` of it need.
+/// One list of all of them, which are as deep as the rankings within one search.
 fn joined(mut lists: Vec<Vec<Hit>>, k: usize) -> Vec<Hit> {
     if lists.len() == 1 {
         return lists.swap_remove(0);

@@ -123,7 +123,7 @@ impl Condition {
     fn size(&self) -> (usize, usize) {
         match self {
             Condition::Compare { .. } => (0, 1),
-            Condition::Among { values, .. } => (0, values.len()),
+            Condition::Among { values, .. } => (0, values.len().max(1)),
             Condition::All(parts) | Condition::Any(parts) => parts
                 .iter()
                 .map(Condition::size)

@@ -77,6 +77,11 @@ fn what_cannot_be_asked_for_is_refused() {
         (json!({"type": "in", "key": "a", "value": 1}), "is a list"),
         (json!({"type": "in", "key": "a", "value": [[1]]}), "a list of strings"),
         (json!({"type": "in", "key": "a", "value": vec![1; 1001]}), "more than 1000 values"),
+        // A list without any is looked at all the same.
+        (
+            json!({"type": "and", "filters": vec![json!({"type": "nin", "key": "a", "value": []}); 1001]}),
+            "more than 1000",
+        ),
         (nested(9), "deeper than 8 levels"),
     ] {
         let error = serde_json::from_value::<Condition>(written).unwrap_err().to_string();

@@ -85,9 +85,10 @@ impl Store {
 
     /// What else the document with this number says.
     pub(crate) fn metadata(&self, number: u32) -> Result<Option<Map<String, Value>>, IndexError> {
-        match self.fields(number)? {
-            [.., ""] => Ok(None),
-            [.., json] => serde_json::from_str(json).map(Some).map_err(|_| self.broken(number)),
+        // Nothing else of the record is looked at: a filter asks every passage for this.
+        match self.record(number).and_then(pieces).ok_or_else(|| self.broken(number))? {
+            [.., []] => Ok(None),
+            [.., json] => serde_json::from_slice(json).map(Some).map_err(|_| self.broken(number)),
         }
     }
 
@@ -138,18 +139,26 @@ impl Passages for Store {
     }
 }
 
-fn split(mut record: &[u8]) -> Option<[&str; 4]> {
+fn split(record: &[u8]) -> Option<[&str; 4]> {
+    let mut fields = [""; 4];
+    for (field, bytes) in fields.iter_mut().zip(pieces(record)?) {
+        *field = std::str::from_utf8(bytes).ok()?;
+    }
+    Some(fields)
+}
+
+/// The same as bytes.
+fn pieces(mut record: &[u8]) -> Option<[&[u8]; 4]> {
     let mut lengths = [0; 4];
     for length in &mut lengths {
         let (bytes, rest) = record.split_first_chunk()?;
         (*length, record) = (u32::from_le_bytes(*bytes) as usize, rest);
     }
-    let mut fields = [""; 4];
-    for (field, length) in fields.iter_mut().zip(lengths) {
-        let (bytes, rest) = record.split_at_checked(length)?;
-        (*field, record) = (std::str::from_utf8(bytes).ok()?, rest);
+    let mut pieces: [&[u8]; 4] = [&[]; 4];
+    for (piece, length) in pieces.iter_mut().zip(lengths) {
+        (*piece, record) = record.split_at_checked(length)?;
     }
-    record.is_empty().then_some(fields)
+    record.is_empty().then_some(pieces)
 }
 
 /// The number at `at`, which the caller has found to lie inside.
