@@ -131,10 +131,10 @@ fn a_mirror_holds_what_is_put_in_and_nothing_else() {
     assert!(matches!(done(mirror(0)), Err(IndexError::Emptied { .. })));
 }
 
-/// Reads five words of a text.
-struct Short(HashEmbed);
+/// Says in its own way whether it reads a text to its end.
+struct Reader(HashEmbed, fn(&str) -> bool);
 
-impl Embed for Short {
+impl Embed for Reader {
     fn id(&self) -> &str {
         self.0.id()
     }
@@ -148,35 +148,24 @@ impl Embed for Short {
     }
 
     fn cuts(&self, text: &str) -> bool {
-        text.split_whitespace().count() > 5
+        (self.1)(text)
     }
 }
 
+/// Reads five words of a text.
+fn short() -> Reader {
+    Reader(HashEmbed::default(), |text| text.split_whitespace().count() > 5)
+}
+
 /// Cannot say how much of a text it reads.
-struct Broken(HashEmbed);
-
-impl Embed for Broken {
-    fn id(&self) -> &str {
-        self.0.id()
-    }
-
-    fn dims(&self) -> usize {
-        self.0.dims()
-    }
-
-    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        self.0.embed(texts)
-    }
-
-    fn cuts(&self, _: &str) -> bool {
-        panic!("its tokenizer is broken")
-    }
+fn broken() -> Reader {
+    Reader(HashEmbed::default(), |_| panic!("its tokenizer is broken"))
 }
 
 #[test]
 fn a_commit_that_breaks_off_where_it_counts_them_publishes_nothing() {
     let (_temp, dir) = small_index(2);
-    let (embed, changes) = (Broken(HashEmbed::default()), Changes::upsert([document("x", "", "a text")]));
+    let (embed, changes) = (broken(), Changes::upsert([document("x", "", "a text")]));
     let broken = || commit(&dir, &embed, changes, &CommitOptions::default(), &());
     assert!(catch_unwind(AssertUnwindSafe(broken)).is_err());
     let index = open(&dir).unwrap();
@@ -185,7 +174,7 @@ fn a_commit_that_breaks_off_where_it_counts_them_publishes_nothing() {
 
 #[test]
 fn passages_that_are_not_read_to_their_end_are_counted() {
-    let (temp, embed) = (tempfile::tempdir().unwrap(), Short(HashEmbed::default()));
+    let (temp, embed) = (tempfile::tempdir().unwrap(), short());
     let short = document("short", "Title", "one two three four");
     let long = |id: &str| document(id, "Title", "one two three four five");
     let corpus = || Corpus::from_documents("test", vec![short.clone(), long("a"), long("b")]);
