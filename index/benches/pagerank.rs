@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use waymark_index::pagerank::{Edges, Real, Walker};
+use waymark_index::pagerank::{Edges, PageRankSolver, Real};
 
 const TRIPLES: usize = 9;
 const QUERIES: usize = 50;
@@ -46,14 +46,14 @@ fn walks<F: Real>(
     name: &str,
 ) -> Vec<Vec<f64>> {
     let start = Instant::now();
-    let walker = Walker::<F>::new(edges, phrases, 0.5);
+    let solver = PageRankSolver::<F>::new(edges, phrases, 0.5);
     let prepared = start.elapsed().as_secs_f64() * 1e3;
     let (mut times, mut sweeps, mut missing) = (Vec::new(), 0, 0_f64);
     let mut masses = Vec::new();
     for reset in resets {
         let reset: Vec<F> = reset.iter().map(|&x| F::of(x)).collect();
         let start = Instant::now();
-        let walk = walker.walk(&reset, tolerance);
+        let walk = solver.solve(&reset, tolerance);
         times.push(start.elapsed().as_secs_f64() * 1e3);
         (sweeps, missing) = (sweeps.max(walk.sweeps), missing.max(walk.missing));
         masses.push(walk.mass.into_iter().map(Into::into).collect());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Who says a message of a chat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum ModelRole {
     /// Whoever set the chat up.
     System,
     /// Whoever asks.
@@ -14,34 +14,34 @@ pub enum Role {
     Assistant,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for ModelRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Role::System => "system",
-            Role::User => "user",
-            Role::Assistant => "assistant",
+            ModelRole::System => "system",
+            ModelRole::User => "user",
+            ModelRole::Assistant => "assistant",
         })
     }
 }
 
 /// One message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct ModelMessage {
     /// Who says it.
-    pub role: Role,
+    pub role: ModelRole,
     /// What is said.
     pub content: String,
 }
 
-impl Message {
-    pub(crate) fn new(role: Role, content: impl Into<String>) -> Message {
-        Message { role, content: content.into() }
+impl ModelMessage {
+    pub(crate) fn new(role: ModelRole, content: impl Into<String>) -> ModelMessage {
+        ModelMessage { role, content: content.into() }
     }
 }
 
 /// What a model replied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Completion {
+pub struct ModelReply {
     /// The reply.
     pub text: String,
     /// Whether it was cut off at the most tokens that it might have.
@@ -76,5 +76,5 @@ pub trait Complete: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Whatever keeps the reply from coming; of what kind that is decides whether it is asked for again.
-    fn complete(&self, messages: &[Message], max_tokens: u32) -> Result<Completion, CompleteError>;
+    fn complete(&self, messages: &[ModelMessage], max_tokens: u32) -> Result<ModelReply, CompleteError>;
 }

@@ -4,19 +4,19 @@ use std::path::Path;
 
 use crate::corpus::Document;
 use crate::error::IndexError;
-use crate::folder::{part, snapshot_name};
-use crate::graph::{Origin, Triples, file};
+use crate::graph::{TripleFile, TripleOrigin};
+use crate::layout::{graph_file, snapshot_file, snapshot_name};
 use crate::manifest::{GraphInfo, Manifest};
-use crate::store::Store;
+use crate::store::PassageStore;
 
 /// What an index holds. No embedder is needed for it, and nothing is read but the passages and their triples: an index
 /// can be left whose embedder is not at hand, and one whose other files are damaged.
 #[derive(Debug)]
 pub struct Contents {
     manifest: Manifest,
-    store: Store,
+    store: PassageStore,
     /// None where the index has no graph.
-    triples: Option<Triples>,
+    triples: Option<TripleFile>,
 }
 
 impl Contents {
@@ -30,15 +30,15 @@ impl Contents {
 
     fn of(dir: &Path, manifest: Manifest) -> Result<Contents, IndexError> {
         let name = snapshot_name(manifest.snapshot);
-        let passages = format!("{name}/{}", part::STORE);
-        let stated = format!("{name}/{}/{}", part::GRAPH, file::TRIPLES);
+        let passages = format!("{name}/{}", snapshot_file::STORE);
+        let stated = format!("{name}/{}/{}", snapshot_file::GRAPH, graph_file::TRIPLES);
         manifest.verify_some(dir, true, |file| file == passages || file == stated)?;
-        let store = Store::open(&dir.join(&passages))?;
+        let store = PassageStore::open(&dir.join(&passages))?;
         if store.len() as u64 != manifest.passages {
             let message = format!("it holds {} passages instead of {}", store.len(), manifest.passages);
             return Err(IndexError::corrupt(&dir.join(&passages), message));
         }
-        let open = |_: &GraphInfo| Triples::open(&dir.join(&stated), store.len());
+        let open = |_: &GraphInfo| TripleFile::open(&dir.join(&stated), store.len());
         let triples = manifest.graph.as_ref().map(open).transpose()?;
         Ok(Contents { manifest, store, triples })
     }
@@ -61,9 +61,9 @@ impl Contents {
         let mut document = self.store.document(number)?;
         if let (Some(triples), Some(info)) = (&self.triples, &self.manifest.graph) {
             let told = match triples.origin(number).told_by(info) {
-                Origin::None => false,
-                Origin::Given | Origin::Extracted => true,
-                Origin::Builtin => all_triples,
+                TripleOrigin::None => false,
+                TripleOrigin::Given | TripleOrigin::Extracted => true,
+                TripleOrigin::Builtin => all_triples,
             };
             if told {
                 document.triples = Some(triples.get(number)?);

@@ -3,11 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::corpus::Location;
 use crate::embed::EmbedError;
-use crate::extract::ExtractError;
 use crate::filter::FilterError;
-use crate::query::Mode;
+use crate::location::Location;
+use crate::mode::Mode;
+
+/// Error returned by an [`Extract`](crate::Extract).
+pub type ExtractError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why an index could not be built, opened or searched. Each names the file or field, and what to do where something can be done.
 #[derive(Debug, thiserror::Error)]

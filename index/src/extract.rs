@@ -6,9 +6,6 @@ use crate::error::IndexError;
 use crate::evidence::Passage;
 use crate::triple::Triple;
 
-/// What an extractor says when it fails.
-pub type ExtractError = Box<dyn std::error::Error + Send + Sync>;
-
 /// The passages of an index in the making, by their number.
 pub trait Passages: Sync {
     /// How many there are.

@@ -13,43 +13,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::IndexError;
-use crate::manifest::MANIFEST;
-
-const LOCK: &str = ".waymark.lock";
-const SNAPSHOT: &str = "snapshot-";
-const PART: &str = ".part";
-const MANIFEST_PART: &str = "manifest.json.part";
-
-/// The journal of embeddings.
-pub(crate) const JOURNAL: &str = ".embeddings";
-
-/// The parts of a snapshot, as paths within its folder.
-pub(crate) mod part {
-    pub(crate) const STORE: &str = "passages.bin";
-    pub(crate) const VECTORS: &str = "vectors.bin";
-    pub(crate) const NEIGHBOURS: &str = "vectors.usearch";
-    pub(crate) const KEYS: &str = "vectors.keys";
-    pub(crate) const LEXICAL: &str = "lexical";
-    pub(crate) const GRAPH: &str = "graph";
-}
-
-/// The name of the folder of a snapshot.
-pub(crate) fn snapshot_name(number: u64) -> String {
-    format!("{SNAPSHOT}{number}")
-}
+use crate::layout::{JOURNAL, LOCK, MANIFEST, MANIFEST_PART, PARTIAL, SNAPSHOT, snapshot_name, snapshot_number};
 
 /// The folder of an index, held for writing by this process alone until dropped.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub(crate) struct LockedFolder {
     dir: PathBuf,
     /// Closing it gives the lock back, and so does the end of the process, whatever ends it.
     _lock: File,
 }
 
-impl Writing {
+impl LockedFolder {
     /// Takes the folder, which is created if it is missing. A folder that holds anything that is not of an index is
     /// left alone.
-    pub(crate) fn begin(dir: &Path) -> Result<Writing, IndexError> {
+    pub(crate) fn begin(dir: &Path) -> Result<LockedFolder, IndexError> {
         create(dir)?;
         let names = names(dir)?;
         let has = |name: &str| names.iter().any(|other| other == name);
@@ -61,7 +38,7 @@ impl Writing {
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(IndexError::io("create", &path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Writing { dir: dir.to_owned(), _lock: lock }),
+            Ok(()) => Ok(LockedFolder { dir: dir.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(IndexError::Locked { dir: dir.to_owned() }),
             Err(TryLockError::Error(error)) => Err(IndexError::io("lock", &path)(error)),
         }
@@ -78,14 +55,14 @@ impl Writing {
     }
 
     /// Creates the folder in which a snapshot is made.
-    pub(crate) fn create_part(&self, number: u64) -> Result<Part, IndexError> {
-        let path = self.dir.join(format!("{SNAPSHOT}{number}{PART}"));
+    pub(crate) fn create_part(&self, number: u64) -> Result<PartialSnapshot, IndexError> {
+        let path = self.dir.join(format!("{SNAPSHOT}{number}{PARTIAL}"));
         fs::create_dir(&path).map_err(IndexError::io("create", &path))?;
-        Ok(Part { path })
+        Ok(PartialSnapshot { path })
     }
 
-    /// Gives a synced snapshot its name. It is not part of the index before [`Writing::publish`].
-    pub(crate) fn settle(&self, part: Part, number: u64) -> Result<(), IndexError> {
+    /// Gives a synced snapshot its name. It is not part of the index before [`LockedFolder::publish`].
+    pub(crate) fn settle(&self, part: PartialSnapshot, number: u64) -> Result<(), IndexError> {
         let target = self.dir.join(snapshot_name(number));
         fs::rename(&part.path, &target).map_err(IndexError::io("rename", &part.path))?;
         std::mem::forget(part);
@@ -123,7 +100,7 @@ impl Writing {
         for name in names(&self.dir)? {
             let path = self.dir.join(&name);
             let removed = match snapshot_number(&name) {
-                Some(number) if keep == Some(number) && !name.ends_with(PART) => continue,
+                Some(number) if keep == Some(number) && !name.ends_with(PARTIAL) => continue,
                 Some(_) => fs::remove_dir_all(&path),
                 None if name == MANIFEST_PART => fs::remove_file(&path),
                 None => continue,
@@ -138,17 +115,17 @@ impl Writing {
 
 /// A snapshot in the making. Dropping it removes it.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct PartialSnapshot {
     path: PathBuf,
 }
 
-impl Part {
+impl PartialSnapshot {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for Part {
+impl Drop for PartialSnapshot {
     fn drop(&mut self) {
         // What cannot be removed now is swept by the next build.
         let _ = fs::remove_dir_all(&self.path);
@@ -185,11 +162,6 @@ fn names(dir: &Path) -> Result<Vec<String>, IndexError> {
     fs::read_dir(dir).and_then(names).map_err(IndexError::io("read", dir))
 }
 
-fn snapshot_number(name: &str) -> Option<u64> {
-    let number = name.strip_prefix(SNAPSHOT)?;
-    number.strip_suffix(PART).unwrap_or(number).parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -200,7 +172,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         // Two new folders, one in the other.
         let dir = temp.path().join("new/index");
-        let writing = Writing::begin(&dir).unwrap();
+        let writing = LockedFolder::begin(&dir).unwrap();
         assert_eq!(writing.next_snapshot(None).unwrap(), 1);
         assert_eq!(writing.next_snapshot(Some(u64::MAX - 1)).unwrap(), u64::MAX);
         assert!(matches!(writing.next_snapshot(Some(u64::MAX)), Err(IndexError::Numbers { .. })));

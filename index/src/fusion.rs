@@ -22,17 +22,17 @@ pub fn depth_of_rankings(k: usize) -> usize {
 
 /// One list to be fused, best first. Only places count, so its scores are not here.
 #[derive(Debug, Clone, Copy)]
-pub struct Ranked<'a, T> {
+pub struct RankedList<'a, T> {
     /// The items, each at most once.
     pub items: &'a [T],
     /// What this list's contributions are multiplied by; 1 in plain fusion.
     pub weight: f64,
 }
 
-impl<'a, T> Ranked<'a, T> {
+impl<'a, T> RankedList<'a, T> {
     /// A list of weight 1.
-    pub fn new(items: &'a [T]) -> Ranked<'a, T> {
-        Ranked { items, weight: 1.0 }
+    pub fn new(items: &'a [T]) -> RankedList<'a, T> {
+        RankedList { items, weight: 1.0 }
     }
 }
 
@@ -40,7 +40,7 @@ impl<'a, T> Ranked<'a, T> {
 ///
 /// Equal scores keep the order in which the items were first seen, the first list first: the same lists always give
 /// the same result, and it is RAG-Gym's.
-pub fn reciprocal_rank<T: Copy + Eq + Hash>(lists: &[Ranked<'_, T>], k: f64) -> Vec<(T, f64)> {
+pub fn reciprocal_rank<T: Copy + Eq + Hash>(lists: &[RankedList<'_, T>], k: f64) -> Vec<(T, f64)> {
     let mut fused: Vec<(T, f64)> = Vec::new();
     let mut places: HashMap<T, usize> = HashMap::new();
     for list in lists {
@@ -86,7 +86,7 @@ mod tests {
     fn agrees_with_rag_gym() {
         for case in cases::<Case>("rrf_raggym", "cases") {
             let (first, second) = (sorted(&case.list1), sorted(&case.list2));
-            let mut fused = reciprocal_rank(&[Ranked::new(&first), Ranked::new(&second)], case.rrf_k);
+            let mut fused = reciprocal_rank(&[RankedList::new(&first), RankedList::new(&second)], case.rrf_k);
             fused.truncate(case.k);
             assert_eq!(fused.iter().map(|(id, _)| *id).collect::<Vec<_>>(), case.ids);
             assert_eq!(fused.len(), case.scores.len());
@@ -101,7 +101,7 @@ mod tests {
     fn a_weight_moves_a_list_forward() {
         let (first, second) = (["a", "b"], ["b", "c"]);
         let fuse = |weight| {
-            let lists = [Ranked { items: &first[..1], weight: 1.0 }, Ranked { items: &second[1..], weight }];
+            let lists = [RankedList { items: &first[..1], weight: 1.0 }, RankedList { items: &second[1..], weight }];
             reciprocal_rank(&lists, RRF_K)
         };
         assert_eq!(fuse(1.0)[0].0, "a");
@@ -118,7 +118,7 @@ mod tests {
     proptest! {
         #[test]
         fn order_and_scores_follow_the_formula(lists in prop::collection::vec(list(), 0..4)) {
-            let ranked: Vec<_> = lists.iter().map(|list| Ranked::new(list)).collect();
+            let ranked: Vec<_> = lists.iter().map(|list| RankedList::new(list)).collect();
             let fused = reciprocal_rank(&ranked, RRF_K);
             let mut first_seen: Vec<u8> = Vec::new();
             lists.iter().flatten().for_each(|item| if !first_seen.contains(item) { first_seen.push(*item) });
@@ -138,7 +138,7 @@ mod tests {
         fn a_better_place_never_lowers_an_item(list in list(), other in list(), at in 1_usize..12) {
             prop_assume!(at < list.len());
             let place = |list: &[u8], item: u8| {
-                reciprocal_rank(&[Ranked::new(list), Ranked::new(&other)], RRF_K).iter().position(|(i, _)| *i == item)
+                reciprocal_rank(&[RankedList::new(list), RankedList::new(&other)], RRF_K).iter().position(|(i, _)| *i == item)
             };
             let mut better = list.clone();
             better.swap(at, at - 1);

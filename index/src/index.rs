@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
 use serde::Serialize;
 
@@ -13,41 +12,13 @@ use crate::error::IndexError;
 use crate::filter::FactFilter;
 use crate::graph::Graph;
 use crate::manifest::{GraphInfo, Manifest};
-use crate::query::Mode;
+use crate::mode::Mode;
+use crate::options::OpenOptions;
 use crate::snapshot::Snapshot;
-
-/// How an index is opened.
-#[derive(Debug, Clone)]
-pub struct OpenOptions {
-    /// Read every file and hold it against its checksum. Without it only sizes are looked at: quicker for large
-    /// indexes, and right only where nothing can have changed since they were last verified.
-    pub verify: bool,
-    /// How many searches of the vector graph run at once; more than that wait for each other.
-    pub concurrency: usize,
-    /// An index of at most so many passages is searched vector by vector, which is exact.
-    pub exact_below: usize,
-    /// The graph of an index of at most so many passages is walked as a whole, from every passage by its similarity,
-    /// as in HippoRAG 2; a larger one only around the passages and phrases most like the query.
-    pub walk_below: usize,
-}
-
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        let concurrency = available_parallelism().map_or(1, usize::from);
-        OpenOptions { verify: true, concurrency, exact_below: 16_384, walk_below: 65_536 }
-    }
-}
-
-impl OpenOptions {
-    /// For a snapshot that is read and never searched: no walk is prepared.
-    pub(crate) fn unwalked() -> OpenOptions {
-        OpenOptions { walk_below: 0, ..OpenOptions::default() }
-    }
-}
 
 /// What an index is, for people.
 #[derive(Debug, Clone, Serialize)]
-pub struct Info {
+pub struct IndexInfo {
     /// Where it lies.
     pub dir: PathBuf,
     /// The snapshot that is open.
@@ -172,9 +143,9 @@ impl Index {
     }
 
     /// What this index is.
-    pub fn info(&self) -> Info {
+    pub fn info(&self) -> IndexInfo {
         let Manifest { snapshot, corpus, passages, embedder, graph, files, .. } = self.manifest();
-        Info {
+        IndexInfo {
             dir: self.dir.clone(),
             snapshot: *snapshot,
             corpus: corpus.clone(),

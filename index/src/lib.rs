@@ -6,6 +6,7 @@
 #[cfg(test)]
 extern crate self as waymark_index;
 
+mod batch_embedder;
 mod build;
 mod commit;
 mod complete;
@@ -14,7 +15,8 @@ mod contents;
 pub mod corpus;
 mod dense;
 mod embed;
-mod embedding;
+mod embedding_cache;
+mod embedding_journal;
 mod error;
 mod evidence;
 mod extract;
@@ -24,42 +26,51 @@ pub mod fusion;
 #[cfg(test)]
 mod golden;
 pub mod graph;
+mod graph_ranking;
+mod hits;
 mod index;
-mod journal;
 mod kag;
+mod layout;
 mod lexical;
 mod live;
+mod location;
 mod manifest;
-mod memory;
+mod mode;
+mod model_filter;
 pub mod openie;
+mod options;
 pub mod pagerank;
 mod progress;
 mod python;
 mod query;
-mod recognition;
 mod scored;
 mod search;
 mod snapshot;
 mod store;
 mod triple;
-mod walk;
 
 pub use build::{BuildOptions, BuildReport, build};
 pub use commit::{Changes, CommitOptions, CommitReport, commit};
-pub use complete::{Complete, CompleteError, Completion, Message, Role};
+pub use complete::{Complete, CompleteError, ModelMessage, ModelReply, ModelRole};
 pub use condition::{Comparison, Condition};
 pub use contents::Contents;
-pub use corpus::{Corpus, CorpusOptions, Document, Location};
+pub use corpus::{Corpus, CorpusOptions, Document};
 pub use embed::{Embed, EmbedError};
-pub use error::IndexError;
-pub use evidence::{Arrival, Evidence, Hit, Passage, Path, Place, SeedFact, SeedPhrase, Step, TripleHit, Walk};
-pub use extract::{Extract, ExtractError, Passages, TripleSink};
+pub use error::{ExtractError, IndexError};
+pub use evidence::{
+    Evidence, GraphRank, GraphTrace, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase,
+    Passage, PathEdge, SeedFact, SeedPhrase, TripleHit,
+};
+pub use extract::{Extract, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
-pub use index::{Index, Info, OpenOptions};
-pub use kag::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KagOptions, KeyEntity, Relevance};
+pub use index::{Index, IndexInfo};
+pub use layout::MANIFEST;
 pub use live::{LiveIndex, LiveState};
-pub use manifest::{Build, Embedder, FORMAT, GraphInfo, MANIFEST, Manifest, Sum};
-pub use progress::{BuildProgress, Phase};
-pub use query::{ENTITIES, GraphOptions, GraphVariant, Mode, Query, Ranking, TRIPLES, UnknownName};
-pub use recognition::ModelFilter;
+pub use location::Location;
+pub use manifest::{BuildInfo, EmbedderInfo, FORMAT, FileChecksum, GraphInfo, Manifest};
+pub use mode::{GraphVariant, Mode, Ranking, UnknownName};
+pub use model_filter::ModelFilter;
+pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance};
+pub use progress::{BuildPhase, BuildProgress};
+pub use query::{ENTITIES, Query, TRIPLES};
 pub use triple::Triple;

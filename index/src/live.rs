@@ -10,9 +10,11 @@ use crate::commit::{Changes, CommitOptions, CommitReport, Committing};
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
-use crate::folder::Writing;
-use crate::index::{Index, OpenOptions};
-use crate::manifest::{MANIFEST, Manifest};
+use crate::folder::LockedFolder;
+use crate::index::Index;
+use crate::layout::MANIFEST;
+use crate::manifest::Manifest;
+use crate::options::OpenOptions;
 use crate::progress::BuildProgress;
 
 /// The longest wait between two looks at a snapshot that cannot be opened, each of which may read all of it.
@@ -198,7 +200,7 @@ impl LiveIndex {
     ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
         // Not even a lock is left where there is no index any more.
         Manifest::read(&self.dir)?;
-        let writing = Writing::begin(&self.dir)?;
+        let writing = LockedFolder::begin(&self.dir)?;
         // Another process may have been here since the last look. The manifest is read, whatever it looks like: the new
         // snapshot is made of the files that it names.
         {

@@ -11,14 +11,10 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 
 use crate::error::IndexError;
-use crate::folder::{part, snapshot_name};
-use crate::graph;
+use crate::layout::{MANIFEST, graph_file, snapshot_file, snapshot_name};
 
 /// The format this program writes and reads.
 pub const FORMAT: u32 = 2;
-
-/// The name of the manifest in the folder of an index.
-pub const MANIFEST: &str = "manifest.json";
 
 /// What an index is, as it stands in its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,20 +28,20 @@ pub struct Manifest {
     /// How many passages there are.
     pub passages: u64,
     /// What made the vectors.
-    pub embedder: Embedder,
+    pub embedder: EmbedderInfo,
     /// What its graph is, if it has one.
     pub graph: Option<GraphInfo>,
     /// How the index was built.
-    pub build: Build,
+    pub build: BuildInfo,
     /// Every file of the snapshot, by its path from the folder of the index, with `/` between the parts.
-    pub files: BTreeMap<String, Sum>,
+    pub files: BTreeMap<String, FileChecksum>,
     /// CRC-32 of this manifest as it is written, with this field zero.
     pub checksum: u32,
 }
 
 /// The embedder that an index was built with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Embedder {
+pub struct EmbedderInfo {
     /// As [`Embed::id`](crate::Embed::id) gave it.
     pub id: String,
     /// Numbers per vector.
@@ -99,7 +95,7 @@ impl GraphInfo {
 
 /// The choices that were made when an index was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Build {
+pub struct BuildInfo {
     /// Version of the program that built it.
     pub version: String,
     /// The chain by which text became terms.
@@ -112,21 +108,21 @@ pub struct Build {
 
 /// Size and checksum of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sum {
+pub struct FileChecksum {
     /// Length in bytes.
     pub bytes: u64,
     /// CRC-32 (IEEE).
     pub crc32: u32,
 }
 
-impl Sum {
+impl FileChecksum {
     /// Reads a whole file.
-    pub(crate) fn of(path: &Path) -> Result<Sum, IndexError> {
+    pub(crate) fn of(path: &Path) -> Result<FileChecksum, IndexError> {
         let mut file = File::open(path).map_err(IndexError::io("open", path))?;
         let (mut hasher, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 18]);
         loop {
             match file.read(&mut buffer).map_err(IndexError::io("read", path))? {
-                0 => return Ok(Sum { bytes, crc32: hasher.finalize() }),
+                0 => return Ok(FileChecksum { bytes, crc32: hasher.finalize() }),
                 read => {
                     hasher.update(&buffer[..read]);
                     bytes += read as u64;
@@ -221,7 +217,7 @@ impl Manifest {
             if bytes != expected.bytes {
                 return Err(IndexError::corrupt(&path, format!("it has {bytes} bytes instead of {}", expected.bytes)));
             }
-            if checksums && Sum::of(&path)?.crc32 != expected.crc32 {
+            if checksums && FileChecksum::of(&path)?.crc32 != expected.crc32 {
                 return Err(IndexError::corrupt(&path, "its checksum is wrong"));
             }
         }
@@ -239,9 +235,12 @@ impl Manifest {
             });
             names.push(within.ok_or_else(|| format!("it names {name:?}, which is not in {folder}"))?);
         }
-        let lexical = format!("{}/", part::LEXICAL);
-        let plain = [part::STORE, part::VECTORS, part::NEIGHBOURS, part::KEYS].map(str::to_owned);
-        let graph = self.graph.iter().flat_map(|_| graph::file::ALL).map(|name| format!("{}/{name}", part::GRAPH));
+        let lexical = format!("{}/", snapshot_file::LEXICAL);
+        let plain =
+            [snapshot_file::STORE, snapshot_file::VECTORS, snapshot_file::VECTOR_GRAPH, snapshot_file::NODE_PASSAGES]
+                .map(str::to_owned);
+        let graph =
+            self.graph.iter().flat_map(|_| graph_file::ALL).map(|name| format!("{}/{name}", snapshot_file::GRAPH));
         match plain.into_iter().chain(graph).find(|part| !names.contains(&part.as_str())) {
             Some(part) => Err(format!("it does not name {folder}{part}")),
             None if !names.iter().any(|name| name.starts_with(&lexical)) => {
@@ -255,10 +254,10 @@ impl Manifest {
 /// Other formats may have other fields, so the number is looked at before anything else.
 fn check_format(dir: &Path, path: &Path, json: &[u8]) -> Result<(), IndexError> {
     #[derive(Deserialize)]
-    struct Format {
+    struct FormatVersion {
         format: u64,
     }
-    let Format { format: found } =
+    let FormatVersion { format: found } =
         serde_json::from_slice(json).map_err(|error| IndexError::corrupt(path, error.to_string()))?;
     if found == u64::from(FORMAT) {
         Ok(())
@@ -287,10 +286,10 @@ mod tests {
             snapshot: 3,
             corpus: text(),
             passages: 0,
-            embedder: Embedder { id: text(), dims: 1 },
+            embedder: EmbedderInfo { id: text(), dims: 1 },
             graph: None,
-            build: Build { version: text(), analyzer: text(), connectivity: 1, expansion: 1 },
-            files: files.iter().map(|&name| (name.to_owned(), Sum { bytes: 0, crc32: 0 })).collect(),
+            build: BuildInfo { version: text(), analyzer: text(), connectivity: 1, expansion: 1 },
+            files: files.iter().map(|&name| (name.to_owned(), FileChecksum { bytes: 0, crc32: 0 })).collect(),
             checksum: 0,
         }
     }

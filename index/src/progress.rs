@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A stretch of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum BuildPhase {
     /// Passages are read, stored and indexed by their words. How many there are is not known yet.
     Reading,
     /// Passages are embedded.
@@ -25,18 +25,18 @@ pub enum Phase {
     Publishing,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for BuildPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Phase::Reading => "reading",
-            Phase::Embedding => "embedding",
-            Phase::Linking => "linking",
-            Phase::Extracting => "extracting",
-            Phase::Phrases => "phrases",
-            Phase::Facts => "facts",
-            Phase::Synonyms => "synonyms",
-            Phase::Sealing => "sealing",
-            Phase::Publishing => "publishing",
+            BuildPhase::Reading => "reading",
+            BuildPhase::Embedding => "embedding",
+            BuildPhase::Linking => "linking",
+            BuildPhase::Extracting => "extracting",
+            BuildPhase::Phrases => "phrases",
+            BuildPhase::Facts => "facts",
+            BuildPhase::Synonyms => "synonyms",
+            BuildPhase::Sealing => "sealing",
+            BuildPhase::Publishing => "publishing",
         })
     }
 }
@@ -45,10 +45,10 @@ impl fmt::Display for Phase {
 pub trait BuildProgress: Sync {
     /// `done` of `total` units (passages, vectors, files, steps) are done. May be called from several threads at
     /// once, and then not strictly in order.
-    fn update(&self, phase: Phase, done: u64, total: Option<u64>);
+    fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>);
 }
 
 /// Says nothing.
 impl BuildProgress for () {
-    fn update(&self, _: Phase, _: u64, _: Option<u64>) {}
+    fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {}
 }

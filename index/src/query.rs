@@ -1,15 +1,12 @@
 //! What is asked of an index.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
 use crate::condition::Condition;
 use crate::error::IndexError;
-use crate::kag::KagOptions;
+use crate::mode::{Mode, Ranking};
+use crate::options::{GraphOptions, KagOptions};
 
 /// A question to an index.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +34,7 @@ pub struct Query {
     /// [`Index::search`](crate::Index::search).
     pub only: Option<Arc<Condition>>,
     /// Whether the evidence is to tell the likeliest way to each passage over the graph
-    /// ([`Arrival::via`](crate::Arrival)), which has to be looked for.
+    /// ([`GraphRank::via`](crate::GraphRank)), which has to be looked for.
     pub explain: bool,
     /// When the searcher stops caring. Looked at between the stages of a search, not inside one.
     pub deadline: Option<Instant>,
@@ -113,206 +110,22 @@ impl Query {
         self.deadline = Some(deadline);
         self
     }
-}
 
-/// Which search answers a query. The first three are RouteRAG's `[passage]`, `[graph]` and both together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Passages alone.
-    #[default]
-    Passage,
-    /// Passages reached over the graph of phrases.
-    Graph,
-    /// Both lists, joined by reciprocal rank fusion.
-    Hybrid,
-    /// Passages reached over the graph, and the triples that led to them (GraphRAG-R1).
-    Triples,
-    /// Passages and triples of a knowledge association graph, ranked together (TeaRAG).
-    Kag,
-}
-
-impl Mode {
-    /// Every mode, as they are listed for people.
-    pub const ALL: [Mode; 5] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag];
-
-    /// How passages are ranked where a query does not say: fused in passage search by itself; dense wherever a graph is
-    /// searched, as RouteRAG's `[graph][passage]` has it (§3.1.2).
-    pub fn ranking(self) -> Ranking {
-        if self == Mode::Passage { Ranking::Fused } else { Ranking::Dense }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Passage => "passage",
-            Mode::Graph => "graph",
-            Mode::Hybrid => "hybrid",
-            Mode::Triples => "triples",
-            Mode::Kag => "kag",
-        })
-    }
-}
-
-impl FromStr for Mode {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Mode, UnknownName> {
-        let unknown = || UnknownName { name: name.to_owned(), known: "passage, graph, hybrid, triples, kag" };
-        Mode::ALL.into_iter().find(|mode| mode.to_string() == name).ok_or_else(unknown)
-    }
-}
-
-/// How passage search orders what it finds. Which one by default is a matter of the mode: [`Mode::ranking`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ranking {
-    /// By cosine between query and passage, as RouteRAG's `[passage]`.
-    Dense,
-    /// By BM25 over title and text. Needs no embedder.
-    Bm25,
-    /// By reciprocal rank fusion of the two.
-    Fused,
-}
-
-impl Ranking {
-    /// Whether this ranking reads the lexical index.
-    pub fn wants_bm25(self) -> bool {
-        self != Ranking::Dense
-    }
-
-    /// Whether this ranking reads the vectors, and so embeds the query.
-    pub fn wants_dense(self) -> bool {
-        self != Ranking::Bm25
-    }
-}
-
-impl fmt::Display for Ranking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Ranking::Dense => "dense",
-            Ranking::Bm25 => "bm25",
-            Ranking::Fused => "fused",
-        })
-    }
-}
-
-impl FromStr for Ranking {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Ranking, UnknownName> {
-        match name {
-            "dense" => Ok(Ranking::Dense),
-            "bm25" => Ok(Ranking::Bm25),
-            "fused" => Ok(Ranking::Fused),
-            _ => Err(UnknownName { name: name.to_owned(), known: "dense, bm25, fused" }),
+    /// Fails if the deadline has passed before `stage`. Otherwise emits a trace event with the name of the stage.
+    pub(crate) fn enter_stage(&self, stage: &'static str) -> Result<(), IndexError> {
+        tracing::trace!(target: "waymark_index::search", stage);
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
+            _ => Ok(()),
         }
     }
-}
-
-/// Which of the published graph searches is meant: they share everything but what `graph` documents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GraphVariant {
-    /// RouteRAG's fork of HippoRAG 2.
-    #[default]
-    RouteRag,
-    /// HippoRAG 2 itself.
-    HippoRag,
-    /// The fork behind GraphRAG-R1: as RouteRAG's, from twenty facts.
-    GraphR1,
-}
-
-impl GraphVariant {
-    /// Every variant, as they are listed for people.
-    pub const ALL: [GraphVariant; 3] = [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphR1];
-}
-
-impl fmt::Display for GraphVariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            GraphVariant::RouteRag => "route_rag",
-            GraphVariant::HippoRag => "hippo_rag",
-            GraphVariant::GraphR1 => "graph_r1",
-        })
-    }
-}
-
-impl FromStr for GraphVariant {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<GraphVariant, UnknownName> {
-        let unknown = || UnknownName { name: name.to_owned(), known: "route_rag, hippo_rag, graph_r1" };
-        GraphVariant::ALL.into_iter().find(|variant| variant.to_string() == name).ok_or_else(unknown)
-    }
-}
-
-/// How the graph is searched.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct GraphOptions {
-    /// Whose search it is.
-    pub variant: GraphVariant,
-    /// Facts that are taken from the query, and phrases that the walk starts from: 5, or 20 for GraphRAG-R1.
-    pub linking_top_k: usize,
-    /// Probability of following an edge rather than starting again.
-    pub damping: f64,
-    /// Weight of the passages' own similarity in where the walk starts.
-    pub passage_weight: f64,
-}
-
-impl GraphOptions {
-    /// Facts that a query may be linked to at most.
-    pub const MOST_LINKED: usize = 100;
-    /// The largest damping: the nearer it is to 1, the longer a walk takes to settle.
-    pub const MOST_DAMPING: f64 = 0.95;
-
-    /// Whether every number is one that a walk can use.
-    ///
-    /// # Errors
-    /// [`IndexError::BadQuery`] with the first field that is not.
-    pub fn check(&self) -> Result<(), IndexError> {
-        let refuse = |field, message| Err(IndexError::BadQuery { field, message });
-        if !(1..=Self::MOST_LINKED).contains(&self.linking_top_k) {
-            return refuse("linking_top_k", "must be from 1 to 100");
-        }
-        if !(0.0..=Self::MOST_DAMPING).contains(&self.damping) {
-            return refuse("damping", "must be from 0 to 0.95");
-        }
-        if !(0.0..=1.0).contains(&self.passage_weight) {
-            return refuse("passage_weight", "must be from 0 to 1");
-        }
-        Ok(())
-    }
-}
-
-impl Default for GraphOptions {
-    fn default() -> GraphOptions {
-        GraphVariant::default().into()
-    }
-}
-
-impl From<GraphVariant> for GraphOptions {
-    fn from(variant: GraphVariant) -> GraphOptions {
-        let linking_top_k = if variant == GraphVariant::GraphR1 { 20 } else { 5 };
-        GraphOptions { variant, linking_top_k, damping: 0.5, passage_weight: 0.05 }
-    }
-}
-
-/// A mode, ranking or variant was named that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not known here: use one of {known}")]
-pub struct UnknownName {
-    /// What was given.
-    pub name: String,
-    /// What would have been understood.
-    pub known: &'static str,
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
+    use crate::mode::GraphVariant;
 
     #[test]
     fn names_read_back_as_they_are_shown() {

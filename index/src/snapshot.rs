@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use serde_json::Map;
 
-use crate::condition::{Allowed, Condition, Selections};
+use crate::condition::{AllowedPassages, Condition, Selections};
 use crate::corpus::Document;
-use crate::dense::{Dense, Files, Vectors};
+use crate::dense::{DenseIndex, GraphFiles, VectorFile};
+use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
-use crate::folder::{part, snapshot_name};
-use crate::graph::{Graph, Origin};
-use crate::index::OpenOptions;
-use crate::lexical::Lexical;
+use crate::graph::{Graph, TripleOrigin};
+use crate::graph_ranking::GraphRanker;
+use crate::layout::{snapshot_file, snapshot_name};
+use crate::lexical::LexicalIndex;
 use crate::manifest::Manifest;
-use crate::memory::Memory;
+use crate::options::OpenOptions;
 use crate::query::Query;
-use crate::store::Store;
-use crate::walk::Ground;
+use crate::store::PassageStore;
 
 /// Documents whose metadata is read between two looks at the time.
 const BETWEEN_LOOKS: u32 = 1 << 14;
@@ -26,12 +26,12 @@ const BETWEEN_LOOKS: u32 = 1 << 14;
 /// Everything a search reads. Never changes; its files stay readable even when a later snapshot has replaced them.
 pub(crate) struct Snapshot {
     pub(crate) manifest: Manifest,
-    pub(crate) store: Store,
-    pub(crate) lexical: Lexical,
-    pub(crate) dense: Dense,
+    pub(crate) store: PassageStore,
+    pub(crate) lexical: LexicalIndex,
+    pub(crate) dense: DenseIndex,
     /// None where neither the documents nor an extractor gave triples.
     pub(crate) graph: Option<Graph>,
-    pub(crate) ground: Ground,
+    pub(crate) ranker: GraphRanker,
     selections: Selections,
 }
 
@@ -55,45 +55,46 @@ impl Snapshot {
 
     /// Opens the files in the folder `files`, of which nothing but their form has been looked at.
     pub(crate) fn open_files(files: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
-        let store = Store::open(&files.join(part::STORE))?;
+        let store = PassageStore::open(&files.join(snapshot_file::STORE))?;
         if store.len() as u64 != manifest.passages {
             let message = format!("it holds {} passages instead of {}", store.len(), manifest.passages);
-            return Err(IndexError::corrupt(&files.join(part::STORE), message));
+            return Err(IndexError::corrupt(&files.join(snapshot_file::STORE), message));
         }
-        let lexical = Lexical::open(&files.join(part::LEXICAL), store.len())?;
-        let vectors = Vectors::open(&files.join(part::VECTORS), store.len(), manifest.embedder.dims)?;
-        let (graph, keys) = (files.join(part::NEIGHBOURS), files.join(part::KEYS));
-        let graph = Files { graph: &graph, keys: &keys };
-        let dense = Dense::open(vectors, graph, options.concurrency, options.exact_below)?;
-        let open_graph = |info| Graph::open(&files.join(part::GRAPH), info, store.len(), manifest.embedder.dims);
+        let lexical = LexicalIndex::open(&files.join(snapshot_file::LEXICAL), store.len())?;
+        let vectors = VectorFile::open(&files.join(snapshot_file::VECTORS), store.len(), manifest.embedder.dims)?;
+        let (graph, keys) = (files.join(snapshot_file::VECTOR_GRAPH), files.join(snapshot_file::NODE_PASSAGES));
+        let graph = GraphFiles { graph: &graph, keys: &keys };
+        let dense = DenseIndex::open(vectors, graph, options.concurrency, options.exact_below)?;
+        let open_graph =
+            |info| Graph::open(&files.join(snapshot_file::GRAPH), info, store.len(), manifest.embedder.dims);
         let graph = manifest.graph.as_ref().map(open_graph).transpose()?;
-        let ground = Ground::new(graph.as_ref().filter(|_| store.len() <= options.walk_below));
-        Ok(Snapshot { manifest, store, lexical, dense, graph, ground, selections: Selections::default() })
+        let ranker = GraphRanker::new(graph.as_ref().filter(|_| store.len() <= options.walk_below));
+        Ok(Snapshot { manifest, store, lexical, dense, graph, ranker, selections: Selections::default() })
     }
 
     /// The document with this number, with its metadata and the triples that it brought.
     pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
         let mut document = self.store.document(number)?;
-        if let Some(graph) = self.graph.as_ref().filter(|graph| graph.origin(number) == Origin::Given) {
+        if let Some(graph) = self.graph.as_ref().filter(|graph| graph.origin(number) == TripleOrigin::Given) {
             document.triples = Some(graph.triples(number)?);
         }
         Ok(document)
     }
 
     /// The passages that a query may find; nothing where it may find all.
-    pub(crate) fn allowed(&self, query: &Query) -> Result<Option<Arc<Allowed>>, IndexError> {
+    pub(crate) fn allowed(&self, query: &Query) -> Result<Option<Arc<AllowedPassages>>, IndexError> {
         let Some(only) = &query.only else { return Ok(None) };
         let allowed = self.selections.get(only, || self.select(only, query))?;
         Ok((allowed.len() < self.store.len()).then_some(allowed))
     }
 
     /// Looks at what every document says.
-    fn select(&self, only: &Condition, query: &Query) -> Result<Allowed, IndexError> {
-        let mut allowed = Allowed::none(self.store.len());
+    fn select(&self, only: &Condition, query: &Query) -> Result<AllowedPassages, IndexError> {
+        let mut allowed = AllowedPassages::none(self.store.len());
         let silent = only.matches(&Map::new());
         for number in 0..self.store.count() {
             if number.is_multiple_of(BETWEEN_LOOKS) {
-                query.begin("the metadata was read")?;
+                query.enter_stage("the metadata was read")?;
             }
             if self.store.metadata(number)?.map_or(silent, |metadata| only.matches(&metadata)) {
                 allowed.insert(number);
@@ -103,7 +104,7 @@ impl Snapshot {
     }
 
     /// Adds the vectors of this snapshot to what need not be embedded again.
-    pub(crate) fn remember<'a>(&'a self, memory: &mut Memory<'a>) -> Result<(), IndexError> {
+    pub(crate) fn remember<'a>(&'a self, memory: &mut EmbeddingCache<'a>) -> Result<(), IndexError> {
         memory.publish(self.dense.vectors(), |number| self.store.content(number))?;
         let Some(graph) = &self.graph else { return Ok(()) };
         memory.publish(graph.phrase_vectors(), |phrase| Ok(graph.phrase(phrase).to_owned()))?;

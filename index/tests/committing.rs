@@ -11,11 +11,12 @@ use std::time::Instant;
 use corpora::{HashEmbed, document};
 use waymark_index::openie::Builtin;
 use waymark_index::{
-    BuildOptions, BuildProgress, Changes, CommitOptions, Corpus, CorpusOptions, LiveIndex, OpenOptions, Phase, build,
+    BuildOptions, BuildPhase, BuildProgress, Changes, CommitOptions, Corpus, CorpusOptions, LiveIndex, OpenOptions,
+    build,
 };
 
 /// Notes when each phase begins, by the clock and by the time that the processors spent.
-struct Phases(Instant, f64, Mutex<Vec<(Phase, [f64; 2])>>);
+struct Phases(Instant, f64, Mutex<Vec<(BuildPhase, [f64; 2])>>);
 
 /// Seconds that the processors have spent on this process; 0 where the system does not say as Linux does.
 fn spent() -> f64 {
@@ -49,7 +50,7 @@ impl Phases {
 }
 
 impl BuildProgress for Phases {
-    fn update(&self, phase: Phase, _: u64, _: Option<u64>) {
+    fn update(&self, phase: BuildPhase, _: u64, _: Option<u64>) {
         let mut phases = self.2.lock().unwrap();
         if phases.last().is_none_or(|(last, _)| *last != phase) {
             phases.push((phase, self.now()));

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use corpora::{HashEmbed, files, numbered, open, replacing, write};
 use waymark_index::{
-    BuildOptions, BuildProgress, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, Phase, Query, Triple,
-    build, commit,
+    BuildOptions, BuildPhase, BuildProgress, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, Query,
+    Triple, build, commit,
 };
 
 const DIR: &str = "WAYMARK_TEST_CRASH_DIR";
@@ -31,7 +31,7 @@ const NO_ROOM: i32 = 77;
 struct Dying(AtomicI64);
 
 impl BuildProgress for Dying {
-    fn update(&self, _: Phase, _: u64, _: Option<u64>) {
+    fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {
         if self.0.fetch_sub(1, Ordering::SeqCst) == 0 {
             let kill = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
             panic!("still alive after {kill:?}");

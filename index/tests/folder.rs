@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use corpora::{Failing, HashEmbed, document, files, numbered, open, replacing, small_index, write};
 use waymark_index::{
-    BuildOptions, BuildProgress, Changes, CommitOptions, Corpus, CorpusOptions, Document, Index, IndexError, Mode,
-    OpenOptions, Phase, Query, Triple, build, commit,
+    BuildOptions, BuildPhase, BuildProgress, Changes, CommitOptions, Corpus, CorpusOptions, Document, Index,
+    IndexError, Mode, OpenOptions, Query, Triple, build, commit,
 };
 
 /// A folder with an index in it that has a graph as well.
@@ -63,9 +63,9 @@ fn a_folder_with_something_else_in_it_is_left_alone() {
 fn a_second_writer_is_refused() {
     struct Meanwhile<'a>(&'a Path, Mutex<Option<IndexError>>);
     impl BuildProgress for Meanwhile<'_> {
-        fn update(&self, phase: Phase, _: u64, _: Option<u64>) {
+        fn update(&self, phase: BuildPhase, _: u64, _: Option<u64>) {
             let mut error = self.1.lock().unwrap();
-            if phase == Phase::Linking && error.is_none() {
+            if phase == BuildPhase::Linking && error.is_none() {
                 *error = write(self.0, numbered(3, "second"), &replacing()).err();
             }
         }
@@ -235,9 +235,9 @@ fn a_read_only_folder_is_searched_and_not_written() {
 #[test]
 fn progress_goes_through_all_phases_to_the_end() {
     #[derive(Default)]
-    struct Seen(Mutex<Vec<(Phase, u64, Option<u64>)>>);
+    struct Seen(Mutex<Vec<(BuildPhase, u64, Option<u64>)>>);
     impl BuildProgress for Seen {
-        fn update(&self, phase: Phase, done: u64, total: Option<u64>) {
+        fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
             self.0.lock().unwrap().push((phase, done, total));
         }
     }
@@ -245,7 +245,9 @@ fn progress_goes_through_all_phases_to_the_end() {
     let corpus = Corpus::from_documents("test", numbered(70, "first"));
     build(corpus, &HashEmbed::default(), temp.path(), &BuildOptions::default(), &seen).unwrap();
     let seen = seen.0.into_inner().unwrap();
-    for phase in [Phase::Reading, Phase::Embedding, Phase::Linking, Phase::Sealing, Phase::Publishing] {
+    for phase in
+        [BuildPhase::Reading, BuildPhase::Embedding, BuildPhase::Linking, BuildPhase::Sealing, BuildPhase::Publishing]
+    {
         let most = seen.iter().filter(|update| update.0 == phase).max_by_key(|update| update.1).unwrap();
         let last = seen.iter().rfind(|update| update.0 == phase).unwrap();
         assert!(most.2 == Some(most.1) || last.2 == Some(last.1), "{phase}: {most:?}");

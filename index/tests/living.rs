@@ -12,8 +12,8 @@ use corpora::{HashEmbed, document, files, numbered, open, small_index, write};
 use proptest::prelude::*;
 use waymark_index::openie::Builtin;
 use waymark_index::{
-    BuildOptions, BuildProgress, Changes, CommitOptions, CommitReport, Corpus, Document, Embed, EmbedError, Extract,
-    Index, IndexError, LiveIndex, LiveState, Mode, OpenOptions, Passages, Phase, Query, Ranking, Triple, TripleSink,
+    BuildOptions, BuildPhase, BuildProgress, Changes, CommitOptions, CommitReport, Corpus, Document, Embed, EmbedError,
+    Extract, Index, IndexError, LiveIndex, LiveState, Mode, OpenOptions, Passages, Query, Ranking, Triple, TripleSink,
     build, commit,
 };
 
@@ -454,8 +454,8 @@ fn an_index_that_was_built_anew_in_the_same_place_is_noticed() {
 fn an_index_that_is_built_anew_under_a_commit_is_left_alone() {
     struct Moving<'a>(&'a Path, &'a Path);
     impl BuildProgress for Moving<'_> {
-        fn update(&self, phase: Phase, _: u64, total: Option<u64>) {
-            if (phase, total) == (Phase::Reading, None) && self.0.exists() {
+        fn update(&self, phase: BuildPhase, _: u64, total: Option<u64>) {
+            if (phase, total) == (BuildPhase::Reading, None) && self.0.exists() {
                 // All but what is being written and its lock: so the manifest alone gives it away.
                 fs::remove_dir_all(self.1.join("snapshot-1")).unwrap();
                 for name in ["snapshot-1", "manifest.json"] {
@@ -479,8 +479,8 @@ fn an_index_that_is_built_anew_under_a_commit_is_left_alone() {
 fn what_was_published_is_reported_even_if_it_cannot_be_opened() {
     struct Removing<'a>(&'a Path);
     impl BuildProgress for Removing<'_> {
-        fn update(&self, phase: Phase, done: u64, total: Option<u64>) {
-            if phase == Phase::Publishing && Some(done) == total {
+        fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
+            if phase == BuildPhase::Publishing && Some(done) == total {
                 fs::rename(self.0.join("snapshot-2"), self.0.join("away")).unwrap();
             }
         }

@@ -39,7 +39,7 @@ fn every_ranking_says_how_each_hit_was_found() {
         assert!((-1.0..=1.0).contains(&hit.score));
     }
     for hit in search(Ranking::Fused) {
-        let part = |place: Option<waymark_index::Place>| place.map_or(0.0, |place| 1.0 / (60.0 + place.rank as f64));
+        let part = |place: Option<waymark_index::HitRank>| place.map_or(0.0, |place| 1.0 / (60.0 + place.rank as f64));
         let expected = part(hit.path.bm25) + part(hit.path.dense);
         assert!((f64::from(hit.score) - expected).abs() < 1e-7);
         assert!(hit.path.bm25.is_none_or(|place| place.rank <= 100), "lists are 100 deep");

@@ -14,8 +14,8 @@ use corpora::{HashEmbed, document, write};
 use proptest::prelude::*;
 use serde_json::Value;
 use waymark_index::{
-    BuildOptions, Document, Evidence, FactFilter, FilterError, GraphOptions, GraphVariant, Index, IndexError, Mode,
-    OpenOptions, Query, Ranking, Triple, Walk,
+    BuildOptions, Document, Evidence, FactFilter, FilterError, GraphOptions, GraphTrace, GraphVariant, Index,
+    IndexError, Mode, OpenOptions, Query, Ranking, Triple,
 };
 
 const WORDS: [&str; 12] =
@@ -222,7 +222,7 @@ fn a_local_walk_finds_what_the_whole_one_finds() {
         let (whole, local) = (searched(&open(temp.path()), &query), local.search(&query).unwrap());
         let (walk, walked) = (whole.walk.as_ref().unwrap(), local.walk.as_ref().unwrap());
         assert!(walked.local && walked.missing > 0.0 && walked.missing < 1e-3, "{}", walked.missing);
-        assert_eq!(&Walk { local: true, missing: walked.missing, ..walk.clone() }, walked);
+        assert_eq!(&GraphTrace { local: true, missing: walked.missing, ..walk.clone() }, walked);
         let mass = |evidence: &Evidence, id: &str| {
             let hit = evidence.hits.iter().find(|hit| hit.passage.id == id);
             hit.map_or(0.0, |hit| hit.path.graph.as_ref().unwrap().mass)

@@ -1,4 +1,4 @@
-//! `/v1/vector_stores/{id}/search`: evidence without a model, in OpenAI's form.
+//! `/v1/vector_stores/{id}/search`: searches the index without a model, in OpenAI's format.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,111 +8,111 @@ use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
-use waymark_index::fusion::{RRF_K, Ranked, depth_of_rankings, reciprocal_rank};
+use waymark_index::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
 use waymark_index::{Condition, Hit, Mode, Query};
 
-use super::body::{Json, Wire, within};
+use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::found::{self, MOST_ATTRIBUTES};
 use super::responses::tool::{MOST_RESULTS, RankingOptions};
 use super::schema;
+use super::search_results::{self, MOST_ATTRIBUTES};
 use super::state::AppState;
 
-/// Passages returned when the request does not say.
+/// Default number of results.
 const DEFAULT_RESULTS: usize = 10;
 
-/// Texts that one request may search for.
+/// Maximum number of queries in one request.
 const MOST_TEXTS: usize = 8;
 
-/// A search. `null` is the same as leaving a field out.
+/// Search request. `null` is the same as leaving a field out.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VectorStoreSearchRequest {
-    /// What to look for.
+    /// Query, or several queries.
     pub query: SearchTexts,
-    /// How many passages to return; 10 when not given.
+    /// Number of passages to return; defaults to 10.
     #[schema(minimum = 1, maximum = 50)]
     pub max_num_results: Option<usize>,
-    /// What the metadata of documents must say: no others are found.
+    /// Condition on the metadata of documents; only matching documents are found.
     #[schema(value_type = Option<schema::Condition>)]
     pub filters: Option<Condition>,
-    /// How results are ranked.
+    /// Ranking of the results.
     pub ranking_options: Option<RankingOptions>,
 }
 
-/// What to look for, as plain text.
+/// One query or several, as plain text.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum SearchTexts {
-    /// One text.
+    /// One query.
     One(String),
-    /// Several texts, 8 at most. Each is searched for by itself, and what they find is joined by reciprocal rank fusion.
+    /// At most 8 queries. Each one is searched separately, and the results are joined by reciprocal rank fusion.
     Many(Vec<String>),
 }
 
-impl Wire for VectorStoreSearchRequest {
+impl WireRequest for VectorStoreSearchRequest {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[("rewrite_query", &["false"])];
 }
 
-/// What was found. There is only one page.
+/// Search results. There is only one page.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct VectorStoreSearchPage {
     /// Always `vector_store.search_results.page`.
     pub object: &'static str,
-    /// What was looked for.
+    /// Queries, as searched.
     pub search_query: Vec<String>,
     /// Passages, best first.
     pub data: Vec<VectorStoreSearchResult>,
-    /// Always false.
+    /// Always `false`.
     pub has_more: bool,
     /// Always null.
     #[schema(required)]
     pub next_page: Option<String>,
 }
 
-/// A passage that was found.
+/// Retrieved passage.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct VectorStoreSearchResult {
-    /// The passage's id.
+    /// ID of the passage.
     pub file_id: String,
-    /// Its title; its id where it has none.
+    /// Title of the passage, or its ID if it has no title.
     pub filename: String,
-    /// A sum of reciprocal ranks in the lists it was found in: small, and good for comparing what one request found.
+    /// Sum of reciprocal ranks in the lists that hold the passage. Small, and comparable only within one request.
     #[schema(minimum = 0, maximum = 1)]
     pub score: f32,
-    /// Of its document's metadata the first 16 texts, numbers and booleans; texts end after 512 characters.
+    /// First 16 texts, numbers and booleans of the document's metadata. Texts are truncated to 512 characters.
     #[schema(value_type = Object)]
     pub attributes: Map<String, Value>,
-    /// Its text, in one part.
+    /// Text of the passage, in one part.
     pub content: Vec<VectorStoreSearchContent>,
 }
 
-/// A text.
+/// Text.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename = "text")]
 pub struct VectorStoreSearchContent {
-    /// The text, as it is stored.
+    /// Text of the passage, as stored.
     pub text: String,
 }
 
-/// Searches the index, in OpenAI's form. `/v1/search` can do more, and tells how each passage was found.
+/// Searches the index, in OpenAI's format. `/v1/search` has more options and explains how each passage was found.
 #[utoipa::path(post, path = "/v1/vector_stores/{id}/search", operation_id = "searchVectorStore", tag = "retrieval",
-    params(("id" = String, Path, description = "`default`, or the name of the index's folder")),
+    params(("id" = String, Path, description = "`default`, or the name of the index's directory")),
     request_body = VectorStoreSearchRequest,
     responses(
-        (status = 200, description = "what was found", body = VectorStoreSearchPage),
+        (status = 200, description = "the search results", body = VectorStoreSearchPage),
         Refusals,
         (status = 504, description = "the search took too long", body = ErrorBody),
     ))]
 pub(crate) async fn search(
     State(state): State<AppState>,
     id: Result<Path<String>, PathRejection>,
-    Json(request): Json<VectorStoreSearchRequest>,
+    JsonBody(request): JsonBody<VectorStoreSearchRequest>,
 ) -> Result<axum::Json<VectorStoreSearchPage>, ApiError> {
     state.searcher()?;
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     if !state.is_index(&id) {
-        return Err(absent(format!("there is no vector store `{id}` here, only {}", state.index_names())));
+        return Err(absent(format!("unknown vector store `{id}`: expected {}", state.index_names())));
     }
     let VectorStoreSearchRequest { query, max_num_results, filters, ranking_options } = request;
     let texts = query.texts()?;
@@ -137,7 +137,7 @@ fn absent(message: String) -> ApiError {
 }
 
 impl SearchTexts {
-    /// The texts, none of them empty.
+    /// Returns the queries, checked to be non-empty.
     fn texts(self) -> Result<Vec<String>, ApiError> {
         let texts = match self {
             SearchTexts::One(text) if text.trim().is_empty() => {
@@ -147,7 +147,7 @@ impl SearchTexts {
             SearchTexts::Many(texts) => texts,
         };
         if !(1..=MOST_TEXTS).contains(&texts.len()) {
-            let message = format!("`query` holds {} texts: from 1 to {MOST_TEXTS} can be searched for", texts.len());
+            let message = format!("`query` must hold from 1 to {MOST_TEXTS} texts, not {}", texts.len());
             return Err(ApiError::invalid("query", message));
         }
         match texts.iter().position(|text| text.trim().is_empty()) {
@@ -157,26 +157,26 @@ impl SearchTexts {
     }
 }
 
-/// One list of all of them, which are as deep as the rankings within one search.
+/// Joins several lists of results into one of `k` results. The lists are as deep as those fused within one search.
 fn joined(mut lists: Vec<Vec<Hit>>, k: usize) -> Vec<Hit> {
     if lists.len() == 1 {
         return lists.swap_remove(0);
     }
     let ids: Vec<Vec<&str>> =
         lists.iter().map(|hits| hits.iter().map(|hit| hit.passage.id.as_str()).collect()).collect();
-    let ranked: Vec<Ranked<'_, &str>> = ids.iter().map(|ids| Ranked::new(ids)).collect();
+    let ranked: Vec<RankedList<'_, &str>> = ids.iter().map(|ids| RankedList::new(ids)).collect();
     let hits: HashMap<&str, &Hit> = lists.iter().flatten().map(|hit| (hit.passage.id.as_str(), hit)).collect();
     let best = reciprocal_rank(&ranked, RRF_K).into_iter().take(k);
     best.map(|(id, score)| Hit { score: score as f32, ..hits[id].clone() }).collect()
 }
 
 fn results(hits: &[Hit]) -> Vec<VectorStoreSearchResult> {
-    let scale = found::scale(hits);
+    let scale = search_results::scale(hits);
     let result = |hit: &Hit| VectorStoreSearchResult {
         file_id: hit.passage.id.clone(),
-        filename: found::filename(&hit.passage.title, &hit.passage.id),
+        filename: search_results::filename(&hit.passage.title, &hit.passage.id),
         score: scale(hit.score),
-        attributes: found::attributes(hit.metadata.as_ref()).take(MOST_ATTRIBUTES).collect(),
+        attributes: search_results::attributes(hit.metadata.as_ref()).take(MOST_ATTRIBUTES).collect(),
         content: vec![VectorStoreSearchContent { text: hit.passage.text.clone() }],
     };
     hits.iter().map(result).collect()
@@ -184,7 +184,7 @@ fn results(hits: &[Hit]) -> Vec<VectorStoreSearchResult> {
 
 #[cfg(test)]
 mod tests {
-    use waymark_index::{Passage, Path};
+    use waymark_index::{HitPath, Passage};
 
     use super::*;
 
@@ -193,7 +193,7 @@ mod tests {
         let list = |ids: &[&str]| -> Vec<Hit> {
             let hit = |(id, rank): (&&str, usize)| {
                 let passage = Passage { id: (*id).to_owned(), title: String::new(), text: String::new() };
-                Hit { rank, score: 0.5, passage, metadata: None, path: Path::default() }
+                Hit { rank, score: 0.5, passage, metadata: None, path: HitPath::default() }
             };
             ids.iter().zip(1..).map(hit).collect()
         };

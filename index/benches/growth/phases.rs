@@ -3,15 +3,15 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use waymark_index::{BuildProgress, Phase};
+use waymark_index::{BuildPhase, BuildProgress};
 
 /// Notes when each phase begins.
 #[derive(Debug, Default)]
-pub struct Phases(Mutex<Vec<(Phase, Instant)>>);
+pub struct Phases(Mutex<Vec<(BuildPhase, Instant)>>);
 
 impl Phases {
     /// The phases in order, with the seconds of each up to the next or to now.
-    pub fn seconds(&self) -> Vec<(Phase, f64)> {
+    pub fn seconds(&self) -> Vec<(BuildPhase, f64)> {
         let begun = self.0.lock().unwrap();
         let ends = begun.iter().skip(1).map(|(_, instant)| *instant).chain([Instant::now()]);
         begun.iter().zip(ends).map(|((phase, begin), end)| (*phase, (end - *begin).as_secs_f64())).collect()
@@ -19,7 +19,7 @@ impl Phases {
 }
 
 impl BuildProgress for Phases {
-    fn update(&self, phase: Phase, _: u64, _: Option<u64>) {
+    fn update(&self, phase: BuildPhase, _: u64, _: Option<u64>) {
         let mut begun = self.0.lock().unwrap();
         if begun.last().is_none_or(|(last, _)| *last != phase) {
             begun.push((phase, Instant::now()));

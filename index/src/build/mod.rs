@@ -1,27 +1,27 @@
 //! Building an index: beside the old one, made durable, then put in its place at once.
 
-mod draft;
 mod passages;
 mod seal;
+mod snapshot_writer;
 mod vectors;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use crate::batch_embedder::BatchEmbedder;
 use crate::corpus::Corpus;
 use crate::embed::Embed;
-use crate::embedding::Embedding;
+use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
 use crate::extract::Extract;
-use crate::folder::Writing;
-use crate::index::OpenOptions;
-use crate::manifest::{Embedder, Manifest};
-use crate::memory::Memory;
+use crate::folder::LockedFolder;
+use crate::manifest::{EmbedderInfo, Manifest};
+use crate::options::OpenOptions;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 
-pub(crate) use draft::{Base, Draft};
+pub(crate) use snapshot_writer::{BaseSnapshot, SnapshotWriter};
 
 /// How an index is built.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ pub fn build(
     options: &BuildOptions,
     progress: &dyn BuildProgress,
 ) -> Result<BuildReport, IndexError> {
-    let writing = Writing::begin(out)?;
+    let writing = LockedFolder::begin(out)?;
     if writing.holds_index() && !options.replace {
         return Err(IndexError::Exists { dir: out.to_owned() });
     }
@@ -89,13 +89,13 @@ pub fn build(
         writing.sweep(published)?;
     }
     let old = previous(out, embed);
-    let mut memory = Memory::open(out, embed, options.journal)?;
+    let mut memory = EmbeddingCache::open(out, embed, options.journal)?;
     if let Some(old) = &old {
         old.remember(&mut memory)?;
     }
-    let embedding = Embedding { embed, batch: options.batch, memory: &memory };
+    let embedding = BatchEmbedder { embed, batch: options.batch, memory: &memory };
     let extract = options.extract.as_deref();
-    let draft = Draft { writing: &writing, embedding, threads: options.threads, extract, progress };
+    let draft = SnapshotWriter { writing: &writing, embedding, threads: options.threads, extract, progress };
     let part = writing.create_part(snapshot)?;
     let mut cut = 0;
     let mut documents = corpus.by_ref().inspect(|document| {
@@ -111,7 +111,7 @@ pub fn build(
 /// again. One that is not is no reason not to build.
 fn previous(dir: &Path, embed: &dyn Embed) -> Option<Snapshot> {
     let snapshot = Snapshot::open_newest(dir, &OpenOptions::unwalked()).ok()?;
-    let Embedder { id, dims } = &snapshot.manifest.embedder;
+    let EmbedderInfo { id, dims } = &snapshot.manifest.embedder;
     (id == embed.id() && *dims == embed.dims()).then_some(snapshot)
 }
 
@@ -131,6 +131,6 @@ mod tests {
         let corpus = Corpus::from_documents("test", vec![Document { id, title, text, triples, metadata: None }]);
         build(corpus, &embed, temp.path(), &BuildOptions::default(), &()).unwrap();
         let old = previous(temp.path(), &embed).unwrap();
-        assert!(old.graph.is_some() && !old.ground.is_whole());
+        assert!(old.graph.is_some() && !old.ranker.is_whole());
     }
 }

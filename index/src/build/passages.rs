@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::corpus::Document;
 use crate::error::IndexError;
-use crate::folder::part;
-use crate::graph::{Origin, TripleWriter};
+use crate::graph::{TripleOrigin, TripleWriter};
+use crate::layout::snapshot_file;
 use crate::lexical::LexicalWriter;
-use crate::progress::{BuildProgress, Phase};
+use crate::progress::{BuildPhase, BuildProgress};
 use crate::store::StoreWriter;
 
 /// Writes the store, the lexical index and the triples that documents bring in one pass over `documents`.
@@ -17,10 +17,10 @@ pub(super) fn write(
     triples: &mut TripleWriter,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
-    let mut store = StoreWriter::create(&dir.join(part::STORE))?;
-    let mut lexical = LexicalWriter::create(&dir.join(part::LEXICAL))?;
+    let mut store = StoreWriter::create(&dir.join(snapshot_file::STORE))?;
+    let mut lexical = LexicalWriter::create(&dir.join(snapshot_file::LEXICAL))?;
     let mut done = 0;
-    progress.update(Phase::Reading, 0, None);
+    progress.update(BuildPhase::Reading, 0, None);
     for document in documents {
         let document = document?;
         if done == u64::from(u32::MAX) || lexical.is_full() {
@@ -28,15 +28,15 @@ pub(super) fn write(
         }
         if let Some(given) = &document.triples {
             // There are no more than a `u32` counts.
-            triples.add(done as u32, given, Origin::Given)?;
+            triples.add(done as u32, given, TripleOrigin::Given)?;
         }
         store.add(&document)?;
         lexical.add(&document.title, &document.text)?;
         done += 1;
-        progress.update(Phase::Reading, done, None);
+        progress.update(BuildPhase::Reading, done, None);
     }
     store.finish()?;
     lexical.finish()?;
-    progress.update(Phase::Reading, done, Some(done));
+    progress.update(BuildPhase::Reading, done, Some(done));
     Ok(())
 }

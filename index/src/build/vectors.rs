@@ -2,34 +2,36 @@
 
 use std::path::Path;
 
-use crate::dense::{self, Earlier, Files, Vectors};
-use crate::embedding::{Embedding, Texts};
+use crate::batch_embedder::{BatchEmbedder, NumberedTexts};
+use crate::dense::{self, GraphFiles, PreviousGraph, VectorFile};
 use crate::error::IndexError;
-use crate::folder::part;
-use crate::progress::{BuildProgress, Phase};
-use crate::store::Store;
+use crate::layout::snapshot_file;
+use crate::progress::{BuildPhase, BuildProgress};
+use crate::store::PassageStore;
 
-use super::draft::Base;
+use super::snapshot_writer::BaseSnapshot;
 
 /// Embeds the stored passages and joins their vectors.
 pub(super) fn write(
     dir: &Path,
-    store: &Store,
-    embedding: Embedding<'_>,
-    base: Option<Base<'_>>,
+    store: &PassageStore,
+    embedding: BatchEmbedder<'_>,
+    base: Option<BaseSnapshot<'_>>,
     threads: usize,
     progress: &dyn BuildProgress,
 ) -> Result<(), IndexError> {
-    let (flat, total) = (dir.join(part::VECTORS), store.count());
-    let texts = Texts { what: "passages", count: total, text: &|number| store.content(number) };
+    let (flat, total) = (dir.join(snapshot_file::VECTORS), store.count());
+    let texts = NumberedTexts { what: "passages", count: total, text: &|number| store.content(number) };
     let total = Some(u64::from(total));
-    embedding.write(&flat, &texts, &|done| progress.update(Phase::Embedding, done, total))?;
-    let vectors = Vectors::open(&flat, store.len(), embedding.embed.dims())?;
-    progress.update(Phase::Linking, 0, total);
-    let (graph, keys) = (dir.join(part::NEIGHBOURS), dir.join(part::KEYS));
-    let files = Files { graph: &graph, keys: &keys };
-    let old = base.map(|base| [part::NEIGHBOURS, part::KEYS].map(|name| base.files.join(name)));
-    let earlier =
-        base.zip(old.as_ref()).map(|(base, [graph, keys])| Earlier { files: Files { graph, keys }, moved: base.moved });
-    dense::link(&vectors, files, earlier, threads, &|done| progress.update(Phase::Linking, done, total))
+    embedding.write(&flat, &texts, &|done| progress.update(BuildPhase::Embedding, done, total))?;
+    let vectors = VectorFile::open(&flat, store.len(), embedding.embed.dims())?;
+    progress.update(BuildPhase::Linking, 0, total);
+    let (graph, keys) = (dir.join(snapshot_file::VECTOR_GRAPH), dir.join(snapshot_file::NODE_PASSAGES));
+    let files = GraphFiles { graph: &graph, keys: &keys };
+    let old =
+        base.map(|base| [snapshot_file::VECTOR_GRAPH, snapshot_file::NODE_PASSAGES].map(|name| base.files.join(name)));
+    let earlier = base
+        .zip(old.as_ref())
+        .map(|(base, [graph, keys])| PreviousGraph { files: GraphFiles { graph, keys }, moved: base.moved });
+    dense::link(&vectors, files, earlier, threads, &|done| progress.update(BuildPhase::Linking, done, total))
 }

@@ -13,22 +13,24 @@ mod plan;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::build::{Base, Draft};
+use crate::batch_embedder::BatchEmbedder;
+use crate::build::{BaseSnapshot, SnapshotWriter};
 use crate::embed::Embed;
-use crate::embedding::Embedding;
+use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
 use crate::extract::Extract;
-use crate::folder::{Writing, snapshot_name};
-use crate::graph::Origin;
-use crate::index::{OpenOptions, check_embedder};
+use crate::folder::LockedFolder;
+use crate::graph::TripleOrigin;
+use crate::index::check_embedder;
+use crate::layout::snapshot_name;
 use crate::manifest::{GraphInfo, Manifest};
-use crate::memory::Memory;
 use crate::openie::Builtin;
+use crate::options::OpenOptions;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
 
 pub use changes::Changes;
-use plan::Plan;
+use plan::CommitPlan;
 
 /// How changes are made.
 #[derive(Debug, Clone)]
@@ -94,7 +96,7 @@ pub fn commit(
 ) -> Result<CommitReport, IndexError> {
     // Not even a lock is left where there is no index.
     Manifest::read(dir)?;
-    let writing = Writing::begin(dir)?;
+    let writing = LockedFolder::begin(dir)?;
     let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
     // For one change there is one report.
     Committing { dir, embed, options, progress }.commit_together(&writing, &base, vec![changes])?.remove(0)
@@ -113,14 +115,14 @@ impl Committing<'_> {
     /// published. What is wrong with one of them is told in its place, and the others are made without it.
     pub(crate) fn commit_together(
         &self,
-        writing: &Writing,
+        writing: &LockedFolder,
         base: &Snapshot,
         changes: Vec<Changes>,
     ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
         self.check_base(base)?;
         check_embedder(self.dir, &base.manifest, self.embed)?;
         Changes::check_apart(&changes)?;
-        let (mut whole, mut reports) = (Plan::default(), Vec::with_capacity(changes.len()));
+        let (mut whole, mut reports) = (CommitPlan::default(), Vec::with_capacity(changes.len()));
         for changes in changes {
             // All that can be told is told before anything is published: a bug on the way leaves the index as it was.
             reports.push(self.plan(base, &whole, changes).map(|plan| {
@@ -141,8 +143,8 @@ impl Committing<'_> {
 
     /// What `changes` come to. Refused where nobody can say what one of their documents states, and where they leave none
     /// after what is `planned` before them.
-    fn plan(&self, base: &Snapshot, planned: &Plan, changes: Changes) -> Result<Plan, IndexError> {
-        let plan = Plan::of(base, changes)?;
+    fn plan(&self, base: &Snapshot, planned: &CommitPlan, changes: Changes) -> Result<CommitPlan, IndexError> {
+        let plan = CommitPlan::of(base, changes)?;
         self.extractor(base, &plan)?;
         if plan.empties(base, planned) {
             return Err(IndexError::Emptied { dir: self.dir.to_owned() });
@@ -151,7 +153,7 @@ impl Committing<'_> {
     }
 
     /// What is told of `plan`, made in the snapshot of `manifest`.
-    fn report(&self, manifest: Manifest, plan: &Plan) -> CommitReport {
+    fn report(&self, manifest: Manifest, plan: &CommitPlan) -> CommitReport {
         CommitReport {
             manifest,
             published: !plan.is_empty(),
@@ -164,21 +166,21 @@ impl Committing<'_> {
         }
     }
 
-    fn publish(&self, writing: &Writing, base: &Snapshot, plan: &Plan) -> Result<Manifest, IndexError> {
+    fn publish(&self, writing: &LockedFolder, base: &Snapshot, plan: &CommitPlan) -> Result<Manifest, IndexError> {
         let extract = self.extractor(base, plan)?;
         let extract = extract.as_deref();
         let published = Some(base.manifest.snapshot);
         let snapshot = writing.next_snapshot(published)?;
         writing.sweep(published)?;
-        let mut memory = Memory::open(self.dir, self.embed, self.options.journal)?;
+        let mut memory = EmbeddingCache::open(self.dir, self.embed, self.options.journal)?;
         base.remember(&mut memory)?;
         let CommitOptions { batch, threads, .. } = *self.options;
-        let embedding = Embedding { embed: self.embed, batch, memory: &memory };
-        let draft = Draft { writing, embedding, threads, extract, progress: self.progress };
+        let embedding = BatchEmbedder { embed: self.embed, batch, memory: &memory };
+        let draft = SnapshotWriter { writing, embedding, threads, extract, progress: self.progress };
         let part = writing.create_part(snapshot)?;
         let (files, moved) = (self.dir.join(snapshot_name(base.manifest.snapshot)), plan.moved(base)?);
         let again = extract.and_then(|extract| again(base, extract));
-        let goes_on = Base { snapshot: base, files: &files, moved: &moved, again };
+        let goes_on = BaseSnapshot { snapshot: base, files: &files, moved: &moved, again };
         let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
         self.check_base(base)?;
         draft.publish(part, snapshot, base.manifest.corpus.clone(), graph)
@@ -195,7 +197,7 @@ impl Committing<'_> {
 
     /// Who is asked for triples. Refuses documents without where nobody can say what they state, though somebody did
     /// for the others.
-    fn extractor(&self, base: &Snapshot, plan: &Plan) -> Result<Option<Arc<dyn Extract>>, IndexError> {
+    fn extractor(&self, base: &Snapshot, plan: &CommitPlan) -> Result<Option<Arc<dyn Extract>>, IndexError> {
         let given = self.options.extract.clone();
         if given.is_some() || self.options.bare {
             return Ok(given);
@@ -215,9 +217,9 @@ impl Committing<'_> {
 
 /// From where the triples are that `extract` is asked for again: its own, where they depend on the whole corpus. Those of
 /// others stay, and so do its own where nothing tells them from those.
-fn again(base: &Snapshot, extract: &dyn Extract) -> Option<Origin> {
+fn again(base: &Snapshot, extract: &dyn Extract) -> Option<TripleOrigin> {
     let id = extract.id();
-    let own = Origin::of(&id);
+    let own = TripleOrigin::of(&id);
     let alone = base.manifest.graph.as_ref().and_then(GraphInfo::extractor) == Some(id.as_str());
-    (extract.reads_corpus() && (alone || own == Origin::Builtin)).then_some(own)
+    (extract.reads_corpus() && (alone || own == TripleOrigin::Builtin)).then_some(own)
 }

@@ -11,15 +11,15 @@ use crate::snapshot::Snapshot;
 
 /// What happens to a document of the snapshot.
 #[derive(Debug)]
-enum Fate {
+enum DocumentFate {
     Gone,
     Replaced(Document),
 }
 
 /// Changes held against a snapshot.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    fates: HashMap<u32, Fate>,
+pub(super) struct CommitPlan {
+    fates: HashMap<u32, DocumentFate>,
     new: Vec<Document>,
     /// Documents that take the place of another.
     pub(super) replaced: u64,
@@ -31,11 +31,11 @@ pub(super) struct Plan {
     pub(super) absent: Vec<String>,
 }
 
-impl Plan {
+impl CommitPlan {
     /// Finds the documents that `changes` name in `base`.
-    pub(super) fn of(base: &Snapshot, changes: Changes) -> Result<Plan, IndexError> {
+    pub(super) fn of(base: &Snapshot, changes: Changes) -> Result<CommitPlan, IndexError> {
         changes.check()?;
-        let mut plan = Plan::default();
+        let mut plan = CommitPlan::default();
         plan.sweep(base, &changes)?;
         let mut seen = HashSet::new();
         for id in changes.delete {
@@ -57,7 +57,7 @@ impl Plan {
                 None => plan.new.push(document),
                 Some(number) if base.document(number)? == document => plan.unchanged += 1,
                 Some(number) => {
-                    plan.fates.insert(number, Fate::Replaced(document));
+                    plan.fates.insert(number, DocumentFate::Replaced(document));
                     plan.replaced += 1;
                 }
             }
@@ -66,8 +66,8 @@ impl Plan {
     }
 
     /// Takes in `other`, which is about other documents.
-    pub(super) fn join(&mut self, other: Plan) {
-        let Plan { fates, new, replaced, unchanged, removed, absent } = other;
+    pub(super) fn join(&mut self, other: CommitPlan) {
+        let CommitPlan { fates, new, replaced, unchanged, removed, absent } = other;
         self.fates.extend(fates);
         self.new.extend(new);
         self.replaced += replaced;
@@ -96,7 +96,7 @@ impl Plan {
     }
 
     fn remove(&mut self, number: u32) {
-        self.removed += u64::from(self.fates.insert(number, Fate::Gone).is_none());
+        self.removed += u64::from(self.fates.insert(number, DocumentFate::Gone).is_none());
     }
 
     /// Documents that were not there before.
@@ -107,8 +107,8 @@ impl Plan {
     /// Of the documents that come, how many `embed` does not read to their end.
     pub(super) fn cut(&self, embed: &dyn Embed) -> u64 {
         let replaced = self.fates.values().filter_map(|fate| match fate {
-            Fate::Replaced(document) => Some(document),
-            Fate::Gone => None,
+            DocumentFate::Replaced(document) => Some(document),
+            DocumentFate::Gone => None,
         });
         self.new.iter().chain(replaced).filter(|document| embed.cuts(&document.content())).count() as u64
     }
@@ -123,8 +123,8 @@ impl Plan {
     pub(super) fn unasked(&self, base: &Snapshot) -> Result<Option<&Document>, IndexError> {
         let extracted = |number| base.graph.as_ref().is_some_and(|graph| graph.origin(number).is_extracted());
         let replaced = self.fates.iter().filter_map(|(&number, fate)| match fate {
-            Fate::Replaced(document) => Some((number, document)),
-            Fate::Gone => None,
+            DocumentFate::Replaced(document) => Some((number, document)),
+            DocumentFate::Gone => None,
         });
         let mut replaced: Vec<_> = replaced.filter(|(_, document)| document.triples.is_none()).collect();
         replaced.sort_unstable_by_key(|(number, _)| *number);
@@ -141,8 +141,8 @@ impl Plan {
         let mut next = 0;
         let mut place = |number| {
             let stays = match self.fates.get(&number) {
-                Some(Fate::Gone) => return Ok(None),
-                Some(Fate::Replaced(document)) => reads_the_same(base, number, document)?,
+                Some(DocumentFate::Gone) => return Ok(None),
+                Some(DocumentFate::Replaced(document)) => reads_the_same(base, number, document)?,
                 None => true,
             };
             next += 1;
@@ -157,15 +157,15 @@ impl Plan {
         base: &'a Snapshot,
     ) -> impl Iterator<Item = Result<Document, IndexError>> + 'a {
         let old = (0..base.store.count()).filter_map(|number| match self.fates.get(&number) {
-            Some(Fate::Gone) => None,
-            Some(Fate::Replaced(document)) => Some(Ok(document.clone())),
+            Some(DocumentFate::Gone) => None,
+            Some(DocumentFate::Replaced(document)) => Some(Ok(document.clone())),
             None => Some(base.document(number)),
         });
         old.chain(self.new.iter().cloned().map(Ok))
     }
 
     /// Whether it leaves no document of `base`, in which `before`, a plan about other documents, is made already.
-    pub(super) fn empties(&self, base: &Snapshot, before: &Plan) -> bool {
+    pub(super) fn empties(&self, base: &Snapshot, before: &CommitPlan) -> bool {
         let none_new = self.new.is_empty() && before.new.is_empty();
         none_new && self.removed + before.removed == base.store.len() as u64
     }

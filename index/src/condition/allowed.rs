@@ -4,15 +4,15 @@ use crate::scored::{Scored, best};
 
 /// Passages of one snapshot, by their numbers: a bit for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Allowed {
+pub(crate) struct AllowedPassages {
     words: Vec<u64>,
     len: usize,
 }
 
-impl Allowed {
+impl AllowedPassages {
     /// None of so many passages yet.
-    pub(crate) fn none(passages: usize) -> Allowed {
-        Allowed { words: vec![0; passages.div_ceil(64)], len: 0 }
+    pub(crate) fn none(passages: usize) -> AllowedPassages {
+        AllowedPassages { words: vec![0; passages.div_ceil(64)], len: 0 }
     }
 
     /// Puts a passage in; one beyond those that there are is passed over.
@@ -41,18 +41,18 @@ impl Allowed {
 }
 
 /// Whether a passage may be found; without a set, all may.
-pub(crate) fn admits(allowed: Option<&Allowed>, number: u32) -> bool {
+pub(crate) fn admits(allowed: Option<&AllowedPassages>, number: u32) -> bool {
     allowed.is_none_or(|allowed| allowed.contains(number))
 }
 
 /// How many passages are wanted, and among which.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct TopPassages<'a> {
     pub(crate) limit: usize,
-    pub(crate) among: Option<&'a Allowed>,
+    pub(crate) among: Option<&'a AllowedPassages>,
 }
 
-impl Wanted<'_> {
+impl TopPassages<'_> {
     /// The best that are wanted.
     pub(crate) fn best(self, scored: impl Iterator<Item = Scored>) -> Vec<Scored> {
         best(scored.filter(|scored| admits(self.among, scored.number)).collect(), self.limit)

@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
-pub(crate) use allowed::{Allowed, Wanted, admits};
+pub(crate) use allowed::{AllowedPassages, TopPassages, admits};
 pub(crate) use selections::Selections;
 
 /// Levels of compound conditions at most.
@@ -27,7 +27,7 @@ const MOST: usize = 1000;
 /// What a document's metadata must say for the document to be searched. As JSON it is what OpenAI's interface has:
 /// `{"type": "eq", "key": "year", "value": 1901}`, `{"type": "and", "filters": […]}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "ConditionJson", into = "ConditionJson")]
 pub enum Condition {
     /// A value compared with another one.
     Compare {
@@ -172,9 +172,9 @@ fn compare_numbers(a: &Number, b: &Number) -> Option<Ordering> {
 /// A condition as it is written.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ConditionJson {
     #[serde(rename = "type")]
-    kind: Kind,
+    kind: ConditionType,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,7 +185,7 @@ struct Written {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum ConditionType {
     Eq,
     Ne,
     Gt,
@@ -198,18 +198,18 @@ enum Kind {
     Or,
 }
 
-impl TryFrom<Written> for Condition {
+impl TryFrom<ConditionJson> for Condition {
     type Error = String;
 
-    fn try_from(Written { kind, key, value, filters }: Written) -> Result<Condition, String> {
+    fn try_from(ConditionJson { kind, key, value, filters }: ConditionJson) -> Result<Condition, String> {
         // In serde's own words: whoever reads requests tells a missing field by them.
         let missing = |name: &str| format!("missing field `{name}`");
-        let condition = if matches!(kind, Kind::And | Kind::Or) {
+        let condition = if matches!(kind, ConditionType::And | ConditionType::Or) {
             if key.is_some() || value.is_some() {
                 return Err("of the type `and` or `or` has `filters`, and neither `key` nor `value`".to_owned());
             }
             let parts = filters.ok_or_else(|| missing("filters"))?;
-            if kind == Kind::And { Condition::All(parts) } else { Condition::Any(parts) }
+            if kind == ConditionType::And { Condition::All(parts) } else { Condition::Any(parts) }
         } else {
             if filters.is_some() {
                 return Err("has `filters` only of the type `and` or `or`".to_owned());
@@ -218,7 +218,7 @@ impl TryFrom<Written> for Condition {
             let value = value.ok_or_else(|| missing("value"))?;
             match (kind.test(), value) {
                 (Some(test), value) => Condition::Compare { key, test, value },
-                (None, Value::Array(values)) => Condition::Among { key, values, within: kind == Kind::In },
+                (None, Value::Array(values)) => Condition::Among { key, values, within: kind == ConditionType::In },
                 (None, _) => return Err("of the type `in` or `nin` needs a `value` that is a list".to_owned()),
             }
         };
@@ -226,46 +226,46 @@ impl TryFrom<Written> for Condition {
     }
 }
 
-impl Kind {
+impl ConditionType {
     fn test(self) -> Option<Comparison> {
         match self {
-            Kind::Eq => Some(Comparison::Equal),
-            Kind::Ne => Some(Comparison::Unequal),
-            Kind::Gt => Some(Comparison::Above),
-            Kind::Gte => Some(Comparison::AtLeast),
-            Kind::Lt => Some(Comparison::Below),
-            Kind::Lte => Some(Comparison::AtMost),
-            Kind::In | Kind::Nin | Kind::And | Kind::Or => None,
+            ConditionType::Eq => Some(Comparison::Equal),
+            ConditionType::Ne => Some(Comparison::Unequal),
+            ConditionType::Gt => Some(Comparison::Above),
+            ConditionType::Gte => Some(Comparison::AtLeast),
+            ConditionType::Lt => Some(Comparison::Below),
+            ConditionType::Lte => Some(Comparison::AtMost),
+            ConditionType::In | ConditionType::Nin | ConditionType::And | ConditionType::Or => None,
         }
     }
 }
 
-impl From<Comparison> for Kind {
-    fn from(test: Comparison) -> Kind {
+impl From<Comparison> for ConditionType {
+    fn from(test: Comparison) -> ConditionType {
         match test {
-            Comparison::Equal => Kind::Eq,
-            Comparison::Unequal => Kind::Ne,
-            Comparison::Above => Kind::Gt,
-            Comparison::AtLeast => Kind::Gte,
-            Comparison::Below => Kind::Lt,
-            Comparison::AtMost => Kind::Lte,
+            Comparison::Equal => ConditionType::Eq,
+            Comparison::Unequal => ConditionType::Ne,
+            Comparison::Above => ConditionType::Gt,
+            Comparison::AtLeast => ConditionType::Gte,
+            Comparison::Below => ConditionType::Lt,
+            Comparison::AtMost => ConditionType::Lte,
         }
     }
 }
 
-impl From<Condition> for Written {
-    fn from(condition: Condition) -> Written {
-        let compound = |kind, parts| Written { kind, key: None, value: None, filters: Some(parts) };
+impl From<Condition> for ConditionJson {
+    fn from(condition: Condition) -> ConditionJson {
+        let compound = |kind, parts| ConditionJson { kind, key: None, value: None, filters: Some(parts) };
         match condition {
             Condition::Compare { key, test, value } => {
-                Written { kind: test.into(), key: Some(key), value: Some(value), filters: None }
+                ConditionJson { kind: test.into(), key: Some(key), value: Some(value), filters: None }
             }
             Condition::Among { key, values, within } => {
-                let kind = if within { Kind::In } else { Kind::Nin };
-                Written { kind, key: Some(key), value: Some(Value::Array(values)), filters: None }
+                let kind = if within { ConditionType::In } else { ConditionType::Nin };
+                ConditionJson { kind, key: Some(key), value: Some(Value::Array(values)), filters: None }
             }
-            Condition::All(parts) => compound(Kind::And, parts),
-            Condition::Any(parts) => compound(Kind::Or, parts),
+            Condition::All(parts) => compound(ConditionType::And, parts),
+            Condition::Any(parts) => compound(ConditionType::Or, parts),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Allowed, Condition};
+use super::{AllowedPassages, Condition};
 use crate::error::IndexError;
 
 /// Sets that are kept at a time, each of a bit for each passage.
@@ -10,7 +10,7 @@ const MOST_KEPT: usize = 8;
 
 /// The sets that were last used, the last one first.
 #[derive(Debug, Default)]
-pub(crate) struct Selections(Mutex<Vec<(Arc<Condition>, Arc<Allowed>)>>);
+pub(crate) struct Selections(Mutex<Vec<(Arc<Condition>, Arc<AllowedPassages>)>>);
 
 impl Selections {
     /// The passages that a condition allows, by `select` where they are not known. Who asks for the same at once may
@@ -18,8 +18,8 @@ impl Selections {
     pub(crate) fn get(
         &self,
         condition: &Arc<Condition>,
-        select: impl FnOnce() -> Result<Allowed, IndexError>,
-    ) -> Result<Arc<Allowed>, IndexError> {
+        select: impl FnOnce() -> Result<AllowedPassages, IndexError>,
+    ) -> Result<Arc<AllowedPassages>, IndexError> {
         if let Some(known) = self.known(condition) {
             return Ok(known);
         }
@@ -31,14 +31,14 @@ impl Selections {
         Ok(allowed)
     }
 
-    fn known(&self, condition: &Arc<Condition>) -> Option<Arc<Allowed>> {
+    fn known(&self, condition: &Arc<Condition>) -> Option<Arc<AllowedPassages>> {
         let mut kept = self.lock();
         let place = kept.iter().position(|(other, _)| other == condition)?;
         kept[..=place].rotate_right(1);
         Some(Arc::clone(&kept[0].1))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Condition>, Arc<Allowed>)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Condition>, Arc<AllowedPassages>)>> {
         // Nothing in here can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -99,7 +99,7 @@ fn what_was_selected_is_remembered_for_a_while() {
         let condition = Arc::new(compare("eq", "year", &json!(year)));
         let select = || {
             made.set(made.get() + 1);
-            let mut allowed = Allowed::none(64);
+            let mut allowed = AllowedPassages::none(64);
             allowed.insert(year as u32);
             Ok(allowed)
         };
@@ -134,7 +134,7 @@ proptest! {
 
     #[test]
     fn a_set_holds_what_was_put_in(numbers in prop::collection::btree_set(0_u32..200, 0..40)) {
-        let mut allowed = Allowed::none(200);
+        let mut allowed = AllowedPassages::none(200);
         numbers.iter().chain(&numbers).for_each(|&number| allowed.insert(number));
         prop_assert_eq!(allowed.len(), numbers.len());
         prop_assert!(allowed.numbers().eq(numbers.iter().copied()));

@@ -4,26 +4,32 @@ use std::io::{BufRead, Bytes};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::record::{self, Ids};
-use super::{LONGEST_RECORD, Location, Record};
+use super::record::{self, IdSource};
+use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
+use crate::location::Location;
 
 /// Reads element by element: only the bounds of an element are found here, its inside is parsed as a whole.
 pub(super) fn read<R: BufRead + Send>(
     reader: R,
     path: &Path,
-) -> impl Iterator<Item = Result<Record, IndexError>> + Send + use<R> {
-    let mut elements =
-        Elements { bytes: reader.bytes(), line: 1, file: path.into(), place: Place::Before, longest: LONGEST_RECORD };
+) -> impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send + use<R> {
+    let mut elements = Elements {
+        bytes: reader.bytes(),
+        line: 1,
+        file: path.into(),
+        place: ListPosition::Before,
+        longest: LONGEST_RECORD,
+    };
     std::iter::from_fn(move || {
         let element = elements.next_element().transpose()?;
-        Some(element.and_then(|(bytes, location)| record::parse(&bytes, location, Ids::FromContent)))
+        Some(element.and_then(|(bytes, location)| record::parse(&bytes, location, IdSource::FromContent)))
     })
 }
 
 /// Where in the list the reader stands.
 #[derive(PartialEq, Eq)]
-enum Place {
+enum ListPosition {
     Before,
     Behind,
 }
@@ -32,7 +38,7 @@ struct Elements<R: BufRead> {
     bytes: Bytes<R>,
     line: u64,
     file: Arc<Path>,
-    place: Place,
+    place: ListPosition,
     /// Bytes of an element at most.
     longest: usize,
 }
@@ -40,15 +46,15 @@ struct Elements<R: BufRead> {
 impl<R: BufRead> Elements<R> {
     /// The next element with the line it begins on; `None` after the closing bracket.
     fn next_element(&mut self) -> Result<Option<(Vec<u8>, Location)>, IndexError> {
-        if self.place == Place::Before {
+        if self.place == ListPosition::Before {
             // The opening bracket, which the caller has seen.
             self.past_whitespace()?;
         }
         let mut first = self.past_whitespace()?;
         match first {
             Some(b']') => return self.expect_end().map(|()| None),
-            Some(b',') if self.place == Place::Behind => first = self.past_whitespace()?,
-            Some(_) if self.place == Place::Behind => {
+            Some(b',') if self.place == ListPosition::Behind => first = self.past_whitespace()?,
+            Some(_) if self.place == ListPosition::Behind => {
                 return Err(self.malformed("a comma or `]` is missing before this"));
             }
             _ => {}
@@ -57,7 +63,7 @@ impl<R: BufRead> Elements<R> {
             Some(b'{') => {
                 let location = self.here();
                 let bytes = self.object()?;
-                self.place = Place::Behind;
+                self.place = ListPosition::Behind;
                 Ok(Some((bytes, location)))
             }
             Some(_) => Err(self.malformed("the list holds something that is not an object")),
@@ -137,7 +143,7 @@ mod tests {
             bytes: list.as_bytes().bytes(),
             line: 1,
             file: Path::new("c.json").into(),
-            place: Place::Before,
+            place: ListPosition::Before,
             longest: 7,
         };
         assert_eq!(elements.next_element().unwrap().unwrap().0, b"{\"a\":1}", "one of just that length is read");

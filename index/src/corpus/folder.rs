@@ -7,8 +7,9 @@ use std::sync::Arc;
 use text_splitter::{MarkdownSplitter, TextSplitter};
 use walkdir::{DirEntry, WalkDir};
 
-use super::{CorpusOptions, Document, Found, Location, Record};
+use super::{CorpusItem, CorpusOptions, CorpusRecord, Document};
 use crate::error::IndexError;
+use crate::location::Location;
 
 /// Characters of a chunk where nothing is said: they stay within the 256 tokens that small sentence embedders read.
 const CHUNK: usize = 1000;
@@ -35,7 +36,7 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
 pub(super) fn read(
     root: &Path,
     options: &CorpusOptions,
-) -> Result<impl Iterator<Item = Result<Found, IndexError>> + Send + use<>, IndexError> {
+) -> Result<impl Iterator<Item = Result<CorpusItem, IndexError>> + Send + use<>, IndexError> {
     let (root, chunk) = (root.to_owned(), options.chunk.unwrap_or(CHUNK).max(1));
     let files = files(&root)?;
     Ok(files.into_iter().flat_map(move |file| match chunks(&root, &file, chunk) {
@@ -60,7 +61,7 @@ fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
 }
 
 /// The chunks of a file, and last how many there are: none of an empty one.
-fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Found>, IndexError> {
+fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<CorpusItem>, IndexError> {
     let bytes = fs::read(file).map_err(IndexError::io("read", file))?;
     let shared: Arc<Path> = file.into();
     let text = std::str::from_utf8(&bytes).map_err(|error| IndexError::BadRecord {
@@ -79,7 +80,7 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Found>, IndexErro
     let records = split(file, text, size).into_iter().enumerate().map(|(number, (offset, chunk))| {
         line += line_breaks(&bytes[reached..skipped + offset]);
         reached = skipped + offset;
-        Found::Record(Record {
+        CorpusItem::CorpusRecord(CorpusRecord {
             location: Location { file: shared.clone(), line },
             document: Document {
                 triples: None,
@@ -91,9 +92,9 @@ fn chunks(root: &Path, file: &Path, size: usize) -> Result<Vec<Found>, IndexErro
             from_content: false,
         })
     });
-    let mut found: Vec<Found> = records.collect();
+    let mut found: Vec<CorpusItem> = records.collect();
     let count = found.len() as u64;
-    found.push(Found::Chunked(name.into_owned(), count));
+    found.push(CorpusItem::Chunked(name.into_owned(), count));
     Ok(found)
 }
 

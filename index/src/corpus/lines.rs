@@ -4,15 +4,16 @@ use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::record::{self, Ids};
-use super::{LONGEST_RECORD, Location, Record};
+use super::record::{self, IdSource};
+use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
+use crate::location::Location;
 
 /// Reads line by line. Blank lines are passed over, line ends may be LF or CRLF.
 pub(super) fn read<R: BufRead + Send>(
     mut reader: R,
     path: &Path,
-) -> impl Iterator<Item = Result<Record, IndexError>> + Send + use<R> {
+) -> impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send + use<R> {
     let file: Arc<Path> = path.into();
     let mut line = 0;
     let mut bytes = Vec::new();
@@ -31,7 +32,7 @@ pub(super) fn read<R: BufRead + Send>(
                 Ok(_) if bytes.iter().all(u8::is_ascii_whitespace) => {}
                 Ok(_) => {
                     let location = Location { file: file.clone(), line };
-                    return Some(record::parse(bytes.trim_ascii_end(), location, Ids::Required));
+                    return Some(record::parse(bytes.trim_ascii_end(), location, IdSource::Required));
                 }
                 Err(source) => return Some(Err(IndexError::Io { action: "read", path: file.to_path_buf(), source })),
             }

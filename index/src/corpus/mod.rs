@@ -1,9 +1,9 @@
 //! Corpora: documents read one by one from JSONL, a JSON list, or a folder of Markdown and text.
 
 mod array;
+mod chunks;
 mod folder;
 mod lines;
-mod pieces;
 mod record;
 
 use std::collections::HashMap;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::IndexError;
+use crate::location::Location;
 use crate::triple::Triple;
 
 pub use folder::is_prose;
@@ -50,21 +51,6 @@ pub(crate) fn content(title: &str, text: &str) -> String {
     if title.is_empty() { text.to_owned() } else { format!("{title}\n{text}") }
 }
 
-/// A line of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Location {
-    /// The file.
-    pub file: Arc<Path>,
-    /// From 1.
-    pub line: u64,
-}
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file.display(), self.line)
-    }
-}
-
 /// How a corpus is read.
 #[derive(Debug, Clone, Default)]
 pub struct CorpusOptions {
@@ -76,7 +62,7 @@ pub struct CorpusOptions {
 }
 
 /// A document and where it came from.
-struct Record {
+struct CorpusRecord {
     location: Location,
     document: Document,
     /// The id was made from the content, so a second one means the same passage again.
@@ -84,8 +70,8 @@ struct Record {
 }
 
 /// What is come upon in a corpus.
-enum Found {
-    Record(Record),
+enum CorpusItem {
+    CorpusRecord(CorpusRecord),
     /// A file or a record that was looked through to its end, by its name, and the number of chunks that it was cut
     /// into: their ids are the name, `#`, and their numbers from 1. A record that is left whole has none.
     Chunked(String, u64),
@@ -94,7 +80,7 @@ enum Found {
 /// A record with more bytes than this is not a passage; reading it whole would only fill the memory.
 const LONGEST_RECORD: usize = 64 << 20;
 
-type Finds = Box<dyn Iterator<Item = Result<Found, IndexError>> + Send>;
+type Finds = Box<dyn Iterator<Item = Result<CorpusItem, IndexError>> + Send>;
 
 /// The documents of a corpus, in order, read as they are asked for. After an error nothing follows.
 pub struct Corpus {
@@ -132,9 +118,9 @@ impl Corpus {
             let file = std::fs::File::open(path).map_err(IndexError::io("open", path))?;
             let mut reader = BufReader::with_capacity(1 << 16, file);
             if begins_list(&mut reader).map_err(IndexError::io("read", path))? {
-                Box::new(pieces::cut(array::read(reader, path), options.chunk))
+                Box::new(chunks::cut(array::read(reader, path), options.chunk))
             } else {
-                Box::new(pieces::cut(lines::read(reader, path), options.chunk))
+                Box::new(chunks::cut(lines::read(reader, path), options.chunk))
             }
         };
         Ok(Corpus { prose, ..Corpus::over(name_of(path), path, finds, options.skip_bad) })
@@ -145,7 +131,11 @@ impl Corpus {
         let path = PathBuf::from(name);
         let file: Arc<Path> = path.as_path().into();
         let records = documents.into_iter().zip(1..).map(move |(document, line)| {
-            Ok(Found::Record(Record { location: Location { file: file.clone(), line }, document, from_content: false }))
+            Ok(CorpusItem::CorpusRecord(CorpusRecord {
+                location: Location { file: file.clone(), line },
+                document,
+                from_content: false,
+            }))
         });
         Corpus::over(name.to_owned(), &path, Box::new(records), false)
     }
@@ -203,8 +193,8 @@ impl Corpus {
                     self.skipped += 1;
                 }
                 Some(Err(error)) => return Err(error),
-                Some(Ok(Found::Chunked(name, chunks))) => self.chunked.push((name, chunks)),
-                Some(Ok(Found::Record(record))) => {
+                Some(Ok(CorpusItem::Chunked(name, chunks))) => self.chunked.push((name, chunks)),
+                Some(Ok(CorpusItem::CorpusRecord(record))) => {
                     if let Some(document) = self.admit(record)? {
                         return Ok(Some(document));
                     }
@@ -213,8 +203,8 @@ impl Corpus {
         }
     }
 
-    fn admit(&mut self, record: Record) -> Result<Option<Document>, IndexError> {
-        let Record { location, document, from_content } = record;
+    fn admit(&mut self, record: CorpusRecord) -> Result<Option<Document>, IndexError> {
+        let CorpusRecord { location, document, from_content } = record;
         match self.seen.entry(document.id.clone()) {
             Entry::Vacant(free) => {
                 free.insert(location);

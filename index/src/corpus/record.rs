@@ -3,13 +3,14 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{Document, Location, Record};
+use super::{CorpusRecord, Document};
 use crate::error::IndexError;
+use crate::location::Location;
 use crate::triple::Triple;
 
 /// Whether a record must bring its own id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ids {
+pub(super) enum IdSource {
     /// As in JSONL.
     Required,
     /// As in HippoRAG's lists, whose passages are known by their content.
@@ -17,14 +18,14 @@ pub(super) enum Ids {
 }
 
 /// Reads one record. Keys other than `id`, `title`, `text`, `triples` and `metadata` become part of the metadata.
-pub(super) fn parse(bytes: &[u8], location: Location, ids: Ids) -> Result<Record, IndexError> {
+pub(super) fn parse(bytes: &[u8], location: Location, ids: IdSource) -> Result<CorpusRecord, IndexError> {
     match document(bytes, ids) {
-        Ok((document, from_content)) => Ok(Record { location, document, from_content }),
+        Ok((document, from_content)) => Ok(CorpusRecord { location, document, from_content }),
         Err(message) => Err(IndexError::BadRecord { location, message }),
     }
 }
 
-fn document(bytes: &[u8], ids: Ids) -> Result<(Document, bool), String> {
+fn document(bytes: &[u8], ids: IdSource) -> Result<(Document, bool), String> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| format!("invalid UTF-8 after {} bytes of the record", error.valid_up_to()))?;
     let mut fields: Map<String, Value> = serde_json::from_str(text).map_err(|error| broken(&error))?;
@@ -38,8 +39,8 @@ fn document(bytes: &[u8], ids: Ids) -> Result<(Document, bool), String> {
     let metadata = metadata(fields)?;
     let (id, from_content) = match (id, ids) {
         (Some(id), _) => (id, false),
-        (None, Ids::FromContent) => (content_id(&title, &text), true),
-        (None, Ids::Required) => return Err("field `id` is missing".to_owned()),
+        (None, IdSource::FromContent) => (content_id(&title, &text), true),
+        (None, IdSource::Required) => return Err("field `id` is missing".to_owned()),
     };
     Ok((Document { id, title, text, triples, metadata }, from_content))
 }

@@ -7,11 +7,11 @@ use std::time::Instant;
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 
 use super::kernel::dot;
-use super::keys::Keys;
-use super::link::Files;
-use super::slots::Slots;
-use super::vectors::Vectors;
-use crate::condition::{Allowed, admits};
+use super::link::GraphFiles;
+use super::node_passages::NodePassages;
+use super::search_slots::SearchSlots;
+use super::vectors::VectorFile;
+use crate::condition::{AllowedPassages, admits};
 use crate::error::IndexError;
 use crate::scored::{Scored, best};
 
@@ -50,8 +50,8 @@ pub(super) fn measure_ourselves(index: &mut Index) {
 /// The graph of a snapshot, by memory map.
 pub(super) struct Hnsw {
     index: Index,
-    keys: Keys,
-    slots: Slots,
+    keys: NodePassages,
+    slots: SearchSlots,
 }
 
 impl fmt::Debug for Hnsw {
@@ -62,8 +62,8 @@ impl fmt::Debug for Hnsw {
 
 impl Hnsw {
     /// Opens the graph over `count` vectors, for `slots` searches at once.
-    pub(super) fn open(files: Files<'_>, count: usize, dims: usize, slots: usize) -> Result<Hnsw, IndexError> {
-        let (path, keys) = (files.graph, Keys::open(files.keys, count)?);
+    pub(super) fn open(files: GraphFiles<'_>, count: usize, dims: usize, slots: usize) -> Result<Hnsw, IndexError> {
+        let (path, keys) = (files.graph, NodePassages::open(files.keys, count)?);
         let slots = slots.max(1);
         let damaged = |error: &dyn fmt::Display| IndexError::corrupt(path, error.to_string());
         let mut index = Index::new(&options(dims)).map_err(failed("create"))?;
@@ -77,24 +77,24 @@ impl Hnsw {
         // their number to that of the processors, so it has to be said again, and nobody may search without a slot.
         index.reserve_capacity_and_threads(keys.nodes(), slots).map_err(failed("open"))?;
         index.change_expansion_search(EXPANSION_SEARCH);
-        Ok(Hnsw { index, keys, slots: Slots::new(slots) })
+        Ok(Hnsw { index, keys, slots: SearchSlots::new(slots) })
     }
 
     #[cfg(test)]
-    pub(super) fn hold(&self) -> Option<super::slots::Slot<'_>> {
+    pub(super) fn hold(&self) -> Option<super::search_slots::SearchSlot<'_>> {
         self.slots.take(None)
     }
 
     /// About the `k` nearest, in exact order among those found, of those that are allowed, if not all are.
     pub(super) fn nearest(
         &self,
-        vectors: &Vectors,
+        vectors: &VectorFile,
         query: &[f32],
         k: usize,
         deadline: Option<Instant>,
-        allowed: Option<&Allowed>,
+        allowed: Option<&AllowedPassages>,
     ) -> Result<Vec<Scored>, IndexError> {
-        let wanted = k.min(allowed.map_or(vectors.count(), Allowed::len));
+        let wanted = k.min(allowed.map_or(vectors.count(), AllowedPassages::len));
         let slot = self.slots.take(deadline).ok_or(IndexError::Deadline { stage: "the vector search" })?;
         let may_be_found = |node| self.keys.passage(node).is_some_and(|number| admits(allowed, number));
         let found = if self.keys.gone() == 0 && allowed.is_none() {

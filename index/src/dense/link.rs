@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use usearch::Index;
 
 use super::hnsw::{failed, measure_ourselves, options, text};
-use super::keys::Keys;
-use super::vectors::Vectors;
+use super::node_passages::NodePassages;
+use super::vectors::VectorFile;
 use crate::error::IndexError;
 
 /// The files of a graph.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Files<'a> {
+pub(crate) struct GraphFiles<'a> {
     /// The graph itself.
     pub(crate) graph: &'a Path,
     /// Which passage each of its nodes is.
@@ -21,8 +21,8 @@ pub(crate) struct Files<'a> {
 
 /// A graph to go on from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Earlier<'a> {
-    pub(crate) files: Files<'a>,
+pub(crate) struct PreviousGraph<'a> {
+    pub(crate) files: GraphFiles<'a>,
     /// How many passages it was over, and for each of them its number now, if it is still there with the same vector.
     pub(crate) moved: &'a [Option<u32>],
 }
@@ -31,15 +31,15 @@ pub(crate) struct Earlier<'a> {
 /// Goes on from an earlier graph, if there is one, unless too much of it is gone. With one thread the same vectors, or
 /// the same change to the same graph, give the same graph.
 pub(crate) fn link(
-    vectors: &Vectors,
-    files: Files<'_>,
-    earlier: Option<Earlier<'_>>,
+    vectors: &VectorFile,
+    files: GraphFiles<'_>,
+    earlier: Option<PreviousGraph<'_>>,
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<(), IndexError> {
     let mut index = Index::new(&options(vectors.dims())).map_err(failed("create"))?;
     let grown = earlier.map(|earlier| grown(&mut index, vectors, earlier)).transpose()?.flatten();
-    let (mut keys, new) = grown.unwrap_or_else(|| (Keys::identity(0), (0..).take(vectors.count()).collect()));
+    let (mut keys, new) = grown.unwrap_or_else(|| (NodePassages::identity(0), (0..).take(vectors.count()).collect()));
     measure_ourselves(&mut index);
     let threads = threads.clamp(1, new.len().max(1));
     index.reserve_capacity_and_threads(keys.nodes() + new.len(), threads).map_err(failed("create"))?;
@@ -51,8 +51,12 @@ pub(crate) fn link(
 
 /// Loads the earlier graph into `index`; gives its nodes, and the passages that have none. Nothing where a new graph is
 /// better: every node that is gone costs each search a little time and a little recall, so a fifth of them is enough.
-fn grown(index: &mut Index, vectors: &Vectors, earlier: Earlier<'_>) -> Result<Option<(Keys, Vec<u32>)>, IndexError> {
-    let keys = Keys::open(earlier.files.keys, earlier.moved.len())?.moved(earlier.moved);
+fn grown(
+    index: &mut Index,
+    vectors: &VectorFile,
+    earlier: PreviousGraph<'_>,
+) -> Result<Option<(NodePassages, Vec<u32>)>, IndexError> {
+    let keys = NodePassages::open(earlier.files.keys, earlier.moved.len())?.moved(earlier.moved);
     if keys.gone() > keys.nodes() / 5 {
         return Ok(None);
     }
@@ -65,7 +69,7 @@ fn grown(index: &mut Index, vectors: &Vectors, earlier: Earlier<'_>) -> Result<O
 /// Adds the vectors of the passages `new`, the first as node `first`.
 fn add(
     index: &Index,
-    vectors: &Vectors,
+    vectors: &VectorFile,
     new: &[u32],
     first: usize,
     threads: usize,

@@ -7,46 +7,46 @@
 mod codes;
 mod hnsw;
 mod kernel;
-mod keys;
 mod link;
+mod node_passages;
 mod scan;
-mod slots;
+mod search_slots;
 mod vectors;
 
 use std::time::Instant;
 
-use crate::condition::Allowed;
+use crate::condition::AllowedPassages;
 use crate::error::IndexError;
 use crate::scored::Scored;
 
 pub(crate) use codes::{Codes, Extremes};
 pub(crate) use hnsw::{CONNECTIVITY, EXPANSION_ADD};
 pub(crate) use kernel::{dot, dot_bytes};
-pub(crate) use link::{Earlier, Files, link};
-pub(crate) use vectors::{VectorWriter, Vectors};
+pub(crate) use link::{GraphFiles, PreviousGraph, link};
+pub(crate) use vectors::{VectorFile, VectorWriter};
 
 /// The vectors of a snapshot, ready for searching.
 #[derive(Debug)]
-pub(crate) struct Dense {
-    vectors: Vectors,
+pub(crate) struct DenseIndex {
+    vectors: VectorFile,
     graph: hnsw::Hnsw,
     exact_below: usize,
 }
 
-impl Dense {
+impl DenseIndex {
     /// Opens the graph beside its vectors. `slots` searches of the graph can run at once, others wait; a corpus of at most `exact_below`
     /// passages is scanned.
     pub(crate) fn open(
-        vectors: Vectors,
-        graph: Files<'_>,
+        vectors: VectorFile,
+        graph: GraphFiles<'_>,
         slots: usize,
         exact_below: usize,
-    ) -> Result<Dense, IndexError> {
+    ) -> Result<DenseIndex, IndexError> {
         let graph = hnsw::Hnsw::open(graph, vectors.count(), vectors.dims(), slots)?;
-        Ok(Dense { vectors, graph, exact_below })
+        Ok(DenseIndex { vectors, graph, exact_below })
     }
 
-    pub(crate) fn vectors(&self) -> &Vectors {
+    pub(crate) fn vectors(&self) -> &VectorFile {
         &self.vectors
     }
 
@@ -58,9 +58,9 @@ impl Dense {
         query: &[f32],
         k: usize,
         deadline: Option<Instant>,
-        allowed: Option<&Allowed>,
+        allowed: Option<&AllowedPassages>,
     ) -> Result<Vec<Scored>, IndexError> {
-        let count = allowed.map_or(self.vectors.count(), Allowed::len);
+        let count = allowed.map_or(self.vectors.count(), AllowedPassages::len);
         if count > self.exact_below {
             let found = self.graph.nearest(&self.vectors, query, k, deadline, allowed)?;
             if allowed.is_none() || found.len() >= k.min(count) {

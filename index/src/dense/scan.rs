@@ -1,12 +1,12 @@
 //! Exact search: every vector is looked at. The oracle for the graph, and the faster way for small corpora.
 
 use super::kernel::dot;
-use super::vectors::Vectors;
-use crate::condition::Allowed;
+use super::vectors::VectorFile;
+use crate::condition::AllowedPassages;
 use crate::scored::{Scored, best};
 
 /// The `k` passages with the largest dot product with `query`, of those that are allowed, if not all are.
-pub(super) fn nearest(vectors: &Vectors, query: &[f32], k: usize, allowed: Option<&Allowed>) -> Vec<Scored> {
+pub(super) fn nearest(vectors: &VectorFile, query: &[f32], k: usize, allowed: Option<&AllowedPassages>) -> Vec<Scored> {
     let scored = |(row, number): (&[f32], u32)| Scored { number, score: dot(query, row) };
     match allowed {
         None => best(vectors.rows().zip(0..).map(scored).collect(), k),
@@ -18,12 +18,12 @@ pub(super) fn nearest(vectors: &Vectors, query: &[f32], k: usize, allowed: Optio
 }
 
 /// The smallest and the largest dot product with `query`.
-pub(super) fn bounds(vectors: &Vectors, query: &[f32]) -> Option<(f32, f32)> {
+pub(super) fn bounds(vectors: &VectorFile, query: &[f32]) -> Option<(f32, f32)> {
     let scores = vectors.rows().map(|row| dot(query, row));
     scores.map(|score| (score, score)).reduce(|(low, high), (score, _)| (low.min(score), high.max(score)))
 }
 
 /// The dot product of every passage with `query`.
-pub(super) fn scores(vectors: &Vectors, query: &[f32]) -> Vec<f32> {
+pub(super) fn scores(vectors: &VectorFile, query: &[f32]) -> Vec<f32> {
     vectors.rows().map(|row| dot(query, row)).collect()
 }

@@ -13,13 +13,13 @@ fn write(rows: &[Vec<f32>]) -> (tempfile::TempDir, PathBuf, PathBuf) {
     let mut writer = VectorWriter::create(&flat).unwrap();
     rows.iter().for_each(|row| writer.add(row).unwrap());
     writer.finish().unwrap();
-    let vectors = Vectors::open(&flat, rows.len(), DIMS).unwrap();
+    let vectors = VectorFile::open(&flat, rows.len(), DIMS).unwrap();
     link(&vectors, files(&graph, &graph.with_extension("keys")), None, 2, &|_| ()).unwrap();
     (dir, flat, graph)
 }
 
-fn files<'a>(graph: &'a Path, keys: &'a Path) -> Files<'a> {
-    Files { graph, keys }
+fn files<'a>(graph: &'a Path, keys: &'a Path) -> GraphFiles<'a> {
+    GraphFiles { graph, keys }
 }
 
 fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
@@ -27,10 +27,10 @@ fn random_rows(count: usize, salt: &str) -> Vec<Vec<f32>> {
     embed_unit(&HashEmbed::new(DIMS), &texts.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
 }
 
-fn open(flat: &Path, graph: &Path, count: usize, slots: usize, exact_below: usize) -> Dense {
+fn open(flat: &Path, graph: &Path, count: usize, slots: usize, exact_below: usize) -> DenseIndex {
     let keys = graph.with_extension("keys");
     let files = files(graph, &keys);
-    Dense::open(Vectors::open(flat, count, DIMS).unwrap(), files, slots, exact_below).unwrap()
+    DenseIndex::open(VectorFile::open(flat, count, DIMS).unwrap(), files, slots, exact_below).unwrap()
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_deadline_ends_the_wait_for_a_slot() {
     let rows = random_rows(20, "p");
     let (_dir, flat, graph) = write(&rows);
     let hnsw = hnsw::Hnsw::open(files(&graph, &graph.with_extension("keys")), 20, DIMS, 1).unwrap();
-    let vectors = Vectors::open(&flat, 20, DIMS).unwrap();
+    let vectors = VectorFile::open(&flat, 20, DIMS).unwrap();
     let soon = Instant::now() + std::time::Duration::from_millis(2);
     let held = hnsw.hold();
     assert!(matches!(hnsw.nearest(&vectors, &rows[0], 1, Some(soon), None), Err(IndexError::Deadline { .. })));
@@ -104,16 +104,16 @@ fn a_deadline_ends_the_wait_for_a_slot() {
 #[test]
 fn files_of_another_size_are_refused() {
     let (_dir, flat, graph) = write(&random_rows(20, "p"));
-    let error = Vectors::open(&flat, 21, DIMS).unwrap_err().to_string();
+    let error = VectorFile::open(&flat, 21, DIMS).unwrap_err().to_string();
     assert!(error.contains("vectors.bin") && error.contains("21 vectors"), "{error}");
     let keys = graph.with_extension("keys");
     let opened = |count| hnsw::Hnsw::open(files(&graph, &keys), count, DIMS, 1).unwrap_err().to_string();
     let error = opened(21);
     assert!(error.contains("graph.keys") && error.contains("21 passages"), "{error}");
-    keys::Keys::identity(21).write(&keys).unwrap();
+    node_passages::NodePassages::identity(21).write(&keys).unwrap();
     let error = opened(21);
     assert!(error.contains("graph.usearch") && error.contains("20 vectors"), "{error}");
-    keys::Keys::identity(20).write(&keys).unwrap();
+    node_passages::NodePassages::identity(20).write(&keys).unwrap();
     std::fs::write(&graph, b"not a graph").unwrap();
     let error = opened(20);
     assert!(error.contains("graph.usearch") && error.contains("damaged"), "{error}");
@@ -137,15 +137,18 @@ fn a_graph_that_grew_and_lost_finds_what_the_scan_finds() {
         writer.finish().unwrap();
         let new_graph = graph.with_file_name(format!("graph{round}.usearch"));
         let (keys, new_keys) = (graph.with_extension("keys"), new_graph.with_extension("keys"));
-        let earlier = Earlier { files: files(&graph, &keys), moved: &moved };
-        let vectors = Vectors::open(&new_flat, next.len(), DIMS).unwrap();
+        let earlier = PreviousGraph { files: files(&graph, &keys), moved: &moved };
+        let vectors = VectorFile::open(&new_flat, next.len(), DIMS).unwrap();
         link(&vectors, files(&new_graph, &new_keys), Some(earlier), 1, &|_| ()).unwrap();
-        assert!(keys::Keys::open(&new_keys, next.len()).unwrap().gone() > 0, "the earlier graph was gone on from");
+        assert!(
+            node_passages::NodePassages::open(&new_keys, next.len()).unwrap().gone() > 0,
+            "the earlier graph was gone on from"
+        );
         (flat, graph, places) = (new_flat, new_graph, next);
     }
     let count = places.len();
     let (exact, approximate) = (open(&flat, &graph, count, 1, usize::MAX), open(&flat, &graph, count, 4, 0));
-    let found = |dense: &Dense, query: &Vec<f32>| dense.search(query, 10, None, None).unwrap();
+    let found = |dense: &DenseIndex, query: &Vec<f32>| dense.search(query, 10, None, None).unwrap();
     let same: usize = queries
         .iter()
         .map(|query| found(&approximate, query).iter().filter(|hit| found(&exact, query).contains(hit)).count())
@@ -162,7 +165,7 @@ fn among_some_passages_as_many_are_found_as_there_are() {
     for query in &random_rows(20, "q") {
         let all = exact.search(query, 1500, None, None).unwrap();
         for every in [2, 10, 300] {
-            let mut allowed = Allowed::none(1500);
+            let mut allowed = AllowedPassages::none(1500);
             (0..1500).step_by(every).for_each(|number| allowed.insert(number));
             let expected: Vec<_> = all.iter().copied().filter(|hit| allowed.contains(hit.number)).take(10).collect();
             assert_eq!(exact.search(query, 10, None, Some(&allowed)).unwrap(), expected);

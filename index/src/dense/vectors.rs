@@ -13,15 +13,15 @@ compile_error!("vectors are mapped as they lie in the file, which is little-endi
 
 /// The vectors, by memory map.
 #[derive(Debug)]
-pub(crate) struct Vectors {
+pub(crate) struct VectorFile {
     map: Mmap,
     count: usize,
     dims: usize,
 }
 
-impl Vectors {
+impl VectorFile {
     /// Opens a file of `count` rows of `dims` numbers.
-    pub(crate) fn open(path: &Path, count: usize, dims: usize) -> Result<Vectors, IndexError> {
+    pub(crate) fn open(path: &Path, count: usize, dims: usize) -> Result<VectorFile, IndexError> {
         let file = File::open(path).map_err(IndexError::io("open", path))?;
         // SAFETY: files of a snapshot are never written again once they are complete, only unlinked.
         let map = unsafe { Mmap::map(&file) }.map_err(IndexError::io("map", path))?;
@@ -30,7 +30,7 @@ impl Vectors {
             let message = format!("{} bytes are not {count} vectors of {dims} numbers", map.len());
             return Err(IndexError::corrupt(path, message));
         }
-        Ok(Vectors { map, count, dims })
+        Ok(VectorFile { map, count, dims })
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -5,7 +5,7 @@ use std::path::Path;
 use petgraph::graph::UnGraph;
 use petgraph::visit::EdgeRef;
 
-use super::columns::{Column, Columns, ColumnsWriter};
+use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use super::table::starts;
 use crate::error::IndexError;
 
@@ -52,16 +52,16 @@ impl<'a> Adjacency<'a> {
 
 /// Compressed sparse rows in memory.
 #[derive(Debug, PartialEq)]
-pub(super) struct Compiled {
+pub(super) struct SparseRows {
     pub(super) offsets: Vec<u64>,
     pub(super) targets: Vec<u32>,
     pub(super) weights: Vec<f32>,
 }
 
-impl Compiled {
+impl SparseRows {
     /// The sparse form of a graph without loops.
-    pub(super) fn of(graph: &UnGraph<(), f32>) -> Compiled {
-        let mut compiled = Compiled { offsets: vec![0], targets: Vec::new(), weights: Vec::new() };
+    pub(super) fn of(graph: &UnGraph<(), f32>) -> SparseRows {
+        let mut compiled = SparseRows { offsets: vec![0], targets: Vec::new(), weights: Vec::new() };
         let mut row: Vec<(u32, f32)> = Vec::new();
         for node in graph.node_indices() {
             row.clear();
@@ -78,7 +78,7 @@ impl Compiled {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<(), IndexError> {
-        let mut columns = ColumnsWriter::create(path)?;
+        let mut columns = ColumnFileWriter::create(path)?;
         columns.column(&self.offsets)?;
         columns.column(&self.targets)?;
         columns.column(&self.weights)?;
@@ -88,16 +88,16 @@ impl Compiled {
 
 /// The adjacency of a snapshot, by memory map.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct AdjacencyFile {
     offsets: Column<u64>,
     targets: Column<u32>,
     weights: Column<f32>,
 }
 
-impl Stored {
-    pub(super) fn open(path: &Path, nodes: usize) -> Result<Stored, IndexError> {
-        let mut columns = Columns::open(path)?;
-        let stored = Stored { offsets: columns.take()?, targets: columns.take()?, weights: columns.take()? };
+impl AdjacencyFile {
+    pub(super) fn open(path: &Path, nodes: usize) -> Result<AdjacencyFile, IndexError> {
+        let mut columns = ColumnFile::open(path)?;
+        let stored = AdjacencyFile { offsets: columns.take()?, targets: columns.take()?, weights: columns.take()? };
         let Adjacency { offsets, targets, weights } = stored.view();
         if offsets.len() != nodes + 1 || !starts(offsets, targets.len()) || weights.len() != targets.len() {
             return Err(columns.corrupt(format!("it does not hold the edges of {nodes} nodes")));

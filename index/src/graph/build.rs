@@ -2,28 +2,29 @@
 
 use std::path::Path;
 
-use super::adjacency::Compiled;
+use super::adjacency::SparseRows;
 use super::edges;
-use super::statements::Statements;
+use super::statements::StatementTables;
 use super::synonyms::Neighbours;
-use super::table::Table;
-use super::triples::{Origin, TripleWriter, Triples};
-use super::{Graph, file, phrase};
-use crate::dense::{Codes, Vectors};
-use crate::embedding::{Embedding, Texts};
+use super::table::StringTable;
+use super::triples::{TripleFile, TripleOrigin, TripleWriter};
+use super::{Graph, phrase};
+use crate::batch_embedder::{BatchEmbedder, NumberedTexts};
+use crate::dense::{Codes, VectorFile};
 use crate::error::IndexError;
 use crate::extract::Extract;
+use crate::layout::graph_file;
 use crate::manifest::GraphInfo;
-use crate::progress::{BuildProgress, Phase};
-use crate::store::Store;
+use crate::progress::{BuildPhase, BuildProgress};
+use crate::store::PassageStore;
 
 /// What a graph is built of and with.
 #[derive(Clone, Copy)]
 pub(crate) struct GraphDraft<'a> {
     /// The folder of the graph, which holds the triples already.
     pub(crate) dir: &'a Path,
-    pub(crate) store: &'a Store,
-    pub(crate) embedding: Embedding<'a>,
+    pub(crate) store: &'a PassageStore,
+    pub(crate) embedding: BatchEmbedder<'a>,
     /// The graph that is replaced, if it is of the same embedder: its synonyms are found again by what changed.
     pub(crate) previous: Option<&'a Graph>,
     pub(crate) threads: usize,
@@ -39,9 +40,10 @@ impl GraphDraft<'_> {
         extract: Option<&dyn Extract>,
         earlier: Option<&str>,
     ) -> Result<GraphInfo, IndexError> {
-        let earlier = earlier.filter(|_| [Origin::Extracted, Origin::Builtin].iter().any(|&from| triples.has(from)));
+        let earlier =
+            earlier.filter(|_| [TripleOrigin::Extracted, TripleOrigin::Builtin].iter().any(|&from| triples.has(from)));
         let asked = extract.map(|extract| self.extract(&mut triples, extract)).transpose()?;
-        let given = triples.has(Origin::Given);
+        let given = triples.has(TripleOrigin::Given);
         triples.finish(self.store.len())?;
         // Whoever was at hand and had nothing to do is no source, unless nobody else is named for the next documents.
         let extract = extract.filter(|_| asked == Some(true) || earlier.is_none());
@@ -51,9 +53,9 @@ impl GraphDraft<'_> {
     /// Whether there was a passage to ask about.
     fn extract(&self, triples: &mut TripleWriter, extract: &dyn Extract) -> Result<bool, IndexError> {
         let unknown = triples.unknown(self.store.count());
-        let origin = Origin::of(&extract.id());
+        let origin = TripleOrigin::of(&extract.id());
         let (mut done, total) = (0, Some(unknown.len() as u64));
-        self.progress.update(Phase::Extracting, 0, total);
+        self.progress.update(BuildPhase::Extracting, 0, total);
         extract.extract(self.store, &unknown, &mut |number, found| {
             // What nobody asked for is not kept.
             if unknown.binary_search(&number).is_err() {
@@ -61,7 +63,7 @@ impl GraphDraft<'_> {
             }
             triples.add(number, &found, origin)?;
             done += 1;
-            self.progress.update(Phase::Extracting, done, total);
+            self.progress.update(BuildPhase::Extracting, done, total);
             Ok(())
         })?;
         Ok(!unknown.is_empty())
@@ -69,23 +71,25 @@ impl GraphDraft<'_> {
 
     /// Builds everything that follows from the triples.
     fn join(&self, source: String) -> Result<GraphInfo, IndexError> {
-        let triples = Triples::open(&self.dir.join(file::TRIPLES), self.store.len())?;
-        let statements = Statements::write(self.dir, &triples)?;
-        let phrases = Table::open(&self.dir.join(file::PHRASES))?;
-        let relations = Table::open(&self.dir.join(file::RELATIONS))?;
-        let phrase_vectors = self
-            .embed(Phase::Phrases, file::PHRASE_VECTORS, phrases.len(), &|number| Ok(phrases.get(number).to_owned()))?;
-        let fact_vectors = self.embed(Phase::Facts, file::FACT_VECTORS, statements.facts.len(), &|number| {
-            let [subject, relation, object] = statements.facts[number as usize];
-            Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
+        let triples = TripleFile::open(&self.dir.join(graph_file::TRIPLES), self.store.len())?;
+        let statements = StatementTables::write(self.dir, &triples)?;
+        let phrases = StringTable::open(&self.dir.join(graph_file::PHRASES))?;
+        let relations = StringTable::open(&self.dir.join(graph_file::RELATIONS))?;
+        let phrase_vectors = self.embed(BuildPhase::Phrases, graph_file::PHRASE_VECTORS, phrases.len(), &|number| {
+            Ok(phrases.get(number).to_owned())
         })?;
-        Codes::write(&fact_vectors, &self.dir.join(file::FACT_CODES))?;
+        let fact_vectors =
+            self.embed(BuildPhase::Facts, graph_file::FACT_VECTORS, statements.facts.len(), &|number| {
+                let [subject, relation, object] = statements.facts[number as usize];
+                Ok(phrase::fact(phrases.get(subject), relations.get(relation), phrases.get(object)))
+            })?;
+        Codes::write(&fact_vectors, &self.dir.join(graph_file::FACT_CODES))?;
         let synonyms = self.synonyms(&phrases, &phrase_vectors)?;
-        synonyms.write(&self.dir.join(file::SYNONYMS))?;
+        synonyms.write(&self.dir.join(graph_file::SYNONYMS))?;
         let passages_of = statements.phrases_of.inverse(statements.phrases);
         let graph = edges::graph(&statements.stated, &passages_of, &synonyms, self.store.len());
-        let compiled = Compiled::of(&graph);
-        compiled.write(&self.dir.join(file::ADJACENCY))?;
+        let compiled = SparseRows::of(&graph);
+        compiled.write(&self.dir.join(graph_file::ADJACENCY))?;
         Ok(GraphInfo {
             source,
             triples: statements.stated.len() as u64,
@@ -95,9 +99,9 @@ impl GraphDraft<'_> {
         })
     }
 
-    fn synonyms(&self, phrases: &Table, vectors: &Vectors) -> Result<Neighbours, IndexError> {
+    fn synonyms(&self, phrases: &StringTable, vectors: &VectorFile) -> Result<Neighbours, IndexError> {
         let total = phrases.len() as u64;
-        let update = |done: u64| self.progress.update(Phase::Synonyms, done.min(total), Some(total));
+        let update = |done: u64| self.progress.update(BuildPhase::Synonyms, done.min(total), Some(total));
         update(0);
         let synonyms = match self.previous {
             Some(previous) => Neighbours::renew(previous.as_earlier(), phrases, vectors, self.threads, &update),
@@ -109,15 +113,15 @@ impl GraphDraft<'_> {
 
     fn embed(
         &self,
-        phase: Phase,
+        phase: BuildPhase,
         name: &str,
         count: usize,
         text: &dyn Fn(u32) -> Result<String, IndexError>,
-    ) -> Result<Vectors, IndexError> {
-        let what = if phase == Phase::Facts { "facts" } else { "phrases" };
+    ) -> Result<VectorFile, IndexError> {
+        let what = if phase == BuildPhase::Facts { "facts" } else { "phrases" };
         let (path, total) = (self.dir.join(name), Some(count as u64));
-        let texts = Texts { what, count: u32::try_from(count).unwrap_or(u32::MAX), text };
+        let texts = NumberedTexts { what, count: u32::try_from(count).unwrap_or(u32::MAX), text };
         self.embedding.write(&path, &texts, &|done| self.progress.update(phase, done, total))?;
-        Vectors::open(&path, count, self.embedding.embed.dims())
+        VectorFile::open(&path, count, self.embedding.embed.dims())
     }
 }

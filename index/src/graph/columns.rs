@@ -48,20 +48,20 @@ impl Element for f32 {
 
 /// A file of columns, by memory map. Its columns are taken in the order in which they were written.
 #[derive(Debug)]
-pub(crate) struct Columns {
+pub(crate) struct ColumnFile {
     path: PathBuf,
     map: Arc<Mmap>,
     directory: std::vec::IntoIter<([u8; 8], Range<usize>)>,
 }
 
-impl Columns {
-    pub(crate) fn open(path: &Path) -> Result<Columns, IndexError> {
+impl ColumnFile {
+    pub(crate) fn open(path: &Path) -> Result<ColumnFile, IndexError> {
         let file = File::open(path).map_err(IndexError::io("open", path))?;
         // SAFETY: files of a snapshot are never written again once they are complete, only unlinked.
         let map = unsafe { Mmap::map(&file) }.map_err(IndexError::io("map", path))?;
         let directory =
             directory(&map).ok_or_else(|| IndexError::corrupt(path, "its columns do not fit its length"))?;
-        Ok(Columns { path: path.to_owned(), map: Arc::new(map), directory: directory.into_iter() })
+        Ok(ColumnFile { path: path.to_owned(), map: Arc::new(map), directory: directory.into_iter() })
     }
 
     /// The next column, which must be of this type.
@@ -124,18 +124,18 @@ impl<T: Element> std::fmt::Debug for Column<T> {
 
 /// A file of columns in the making.
 #[derive(Debug)]
-pub(crate) struct ColumnsWriter {
+pub(crate) struct ColumnFileWriter {
     path: PathBuf,
     out: BufWriter<File>,
     position: u64,
     directory: Vec<([u8; 8], u64, u64)>,
 }
 
-impl ColumnsWriter {
-    pub(crate) fn create(path: &Path) -> Result<ColumnsWriter, IndexError> {
+impl ColumnFileWriter {
+    pub(crate) fn create(path: &Path) -> Result<ColumnFileWriter, IndexError> {
         let file = File::create_new(path).map_err(IndexError::io("create", path))?;
         let out = BufWriter::with_capacity(1 << 18, file);
-        let mut columns = ColumnsWriter { path: path.to_owned(), out, position: 0, directory: Vec::new() };
+        let mut columns = ColumnFileWriter { path: path.to_owned(), out, position: 0, directory: Vec::new() };
         columns.write(&MAGIC)?;
         Ok(columns)
     }

@@ -3,7 +3,7 @@
 
 use petgraph::graph::{NodeIndex, UnGraph};
 
-use super::lists::Rows;
+use super::lists::ListRows;
 use super::statements::Numbers;
 use super::synonyms::Neighbours;
 
@@ -16,12 +16,12 @@ use super::synonyms::Neighbours;
 /// * pairs of a node with itself are left out.
 pub(super) fn graph(
     stated: &[Numbers],
-    passages_of: &Rows,
+    passages_of: &ListRows,
     synonyms: &Neighbours,
     passages: usize,
 ) -> UnGraph<(), f32> {
     let phrases = passages_of.len();
-    let facts = Counts::of(stated, phrases);
+    let facts = PairCounts::of(stated, phrases);
     let edges = facts.pairs.len() + synonyms.len() + passages_of.values.len();
     let mut graph = UnGraph::with_capacity(phrases + passages, edges);
     for _ in 0..phrases + passages {
@@ -54,17 +54,17 @@ fn overlay(mut under: &[(u32, f32)], over: impl Iterator<Item = (u32, f32)>, mut
 }
 
 /// How many triples join two phrases, seen from each of them.
-struct Counts {
+struct PairCounts {
     offsets: Vec<usize>,
     pairs: Vec<(u32, f32)>,
 }
 
-impl Counts {
-    fn of(stated: &[Numbers], phrases: usize) -> Counts {
+impl PairCounts {
+    fn of(stated: &[Numbers], phrases: usize) -> PairCounts {
         let both = stated.iter().flat_map(|&[subject, _, object]| [(subject, object), (object, subject)]);
         let mut pairs: Vec<(u32, u32)> = both.filter(|(from, to)| from != to).collect();
         pairs.sort_unstable();
-        let mut counts = Counts { offsets: vec![0; phrases + 1], pairs: Vec::new() };
+        let mut counts = PairCounts { offsets: vec![0; phrases + 1], pairs: Vec::new() };
         for equal in pairs.chunk_by(|a, b| a == b) {
             let (from, to) = equal[0];
             counts.pairs.push((to, equal.len() as f32));

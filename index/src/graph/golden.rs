@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::lists::Rows;
+use super::lists::ListRows;
 use super::scale::Scale;
 use super::synonyms::Neighbours;
 use super::{Graph, edges, phrase};
@@ -90,7 +90,7 @@ fn multi(graph: &Graph, names: &[String]) -> Edges {
     let id = |text: &str| graph.phrase_id(&phrase::normalise(text)).unwrap();
     let stated = (0..graph.passages() as u32).flat_map(|passage| graph.triples(passage).unwrap());
     let stated: Vec<_> = stated.map(|triple| [id(&triple.subject), 0, id(&triple.object)]).collect();
-    let (mut passages_of, phrases) = (Rows::new(), 0..graph.phrases() as u32);
+    let (mut passages_of, phrases) = (ListRows::new(), 0..graph.phrases() as u32);
     phrases.clone().for_each(|phrase| passages_of.push(&mut graph.passages_of(phrase).to_vec()));
     let pairs = |(numbers, scores): (&[u32], &[f32])| numbers.iter().copied().zip(scores.iter().copied()).collect();
     let synonyms = Neighbours::of(phrases.map(|phrase| pairs(graph.synonyms(phrase))));

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use super::*;
+use crate::batch_embedder::BatchEmbedder;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;
-use crate::embedding::Embedding;
-use crate::memory::Memory;
-use crate::progress::{BuildProgress, Phase};
-use crate::store::{Store, StoreWriter};
+use crate::embedding_cache::EmbeddingCache;
+use crate::progress::{BuildPhase, BuildProgress};
+use crate::store::{PassageStore, StoreWriter};
 
 const DIMS: usize = 384;
 
@@ -19,7 +19,7 @@ const DIMS: usize = 384;
 struct Times(Instant, Mutex<BTreeMap<String, (f64, f64)>>);
 
 impl BuildProgress for Times {
-    fn update(&self, phase: Phase, _: u64, _: Option<u64>) {
+    fn update(&self, phase: BuildPhase, _: u64, _: Option<u64>) {
         let now = self.0.elapsed().as_secs_f64();
         self.1.lock().unwrap().entry(phase.to_string()).or_insert((now, now)).1 = now;
     }
@@ -50,16 +50,16 @@ fn growth() {
     let (temp, embed, mut state) = (tempfile::tempdir().unwrap(), HashEmbed::new(DIMS), 88_172_645_463_325_252);
     let path = |name| temp.path().join(name);
     let mut store = StoreWriter::create(&path("store")).unwrap();
-    let mut triples = TripleWriter::create(&path(file::TRIPLES)).unwrap();
+    let mut triples = TripleWriter::create(&path(graph_file::TRIPLES)).unwrap();
     for number in 0..passages {
         let (id, text) = (number.to_string(), "A passage.".to_owned());
         store.add(&Document { id, title: String::new(), text, triples: None, metadata: None }).unwrap();
-        triples.add(number as u32, &statements(number, passages, &mut state), Origin::Given).unwrap();
+        triples.add(number as u32, &statements(number, passages, &mut state), TripleOrigin::Given).unwrap();
     }
     store.finish().unwrap();
-    let store = Store::open(&path("store")).unwrap();
-    let memory = Memory::open(temp.path(), &embed, false).unwrap();
-    let embedding = Embedding { embed: &embed, batch: 64, memory: &memory };
+    let store = PassageStore::open(&path("store")).unwrap();
+    let memory = EmbeddingCache::open(temp.path(), &embed, false).unwrap();
+    let embedding = BatchEmbedder { embed: &embed, batch: 64, memory: &memory };
     let times = Times(Instant::now(), Mutex::default());
     let draft = GraphDraft { dir: temp.path(), store: &store, embedding, previous: None, threads: 2, progress: &times };
     let info = draft.build(triples, None, None).unwrap();
@@ -69,7 +69,7 @@ fn growth() {
     let start = Instant::now();
     let graph = Graph::open(temp.path(), &info, passages, DIMS).unwrap();
     println!("opened in {:.2} s, {} synonyms", start.elapsed().as_secs_f64(), graph.synonyms.len());
-    for name in file::ALL {
+    for name in graph_file::ALL {
         println!("{name}: {} MB", std::fs::metadata(path(name)).unwrap().len() / 1_000_000);
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

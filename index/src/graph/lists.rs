@@ -1,6 +1,6 @@
 //! Lists of numbers, one per row: in memory while a graph is built, by memory map afterwards.
 
-use super::columns::{Column, Columns, ColumnsWriter};
+use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use super::table::starts;
 use crate::error::IndexError;
 
@@ -13,7 +13,7 @@ pub(crate) struct Lists {
 
 impl Lists {
     /// Takes `rows` lists of numbers below `below`.
-    pub(crate) fn read(columns: &mut Columns, rows: usize, below: usize) -> Result<Lists, IndexError> {
+    pub(crate) fn read(columns: &mut ColumnFile, rows: usize, below: usize) -> Result<Lists, IndexError> {
         let lists = Lists { offsets: columns.take()?, values: columns.take()? };
         if lists.offsets.len() != rows + 1 || !starts(&lists.offsets, lists.values.len()) {
             return Err(columns.corrupt(format!("it does not hold {rows} lists")));
@@ -39,15 +39,15 @@ impl Lists {
 
 /// Lists in memory.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Rows {
+pub(crate) struct ListRows {
     /// Where each list begins, and where the last one ends.
     pub(crate) offsets: Vec<u64>,
     pub(crate) values: Vec<u32>,
 }
 
-impl Rows {
-    pub(crate) fn new() -> Rows {
-        Rows { offsets: vec![0], values: Vec::new() }
+impl ListRows {
+    pub(crate) fn new() -> ListRows {
+        ListRows { offsets: vec![0], values: Vec::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -67,7 +67,7 @@ impl Rows {
     }
 
     /// For each of `count` values the rows that hold it, in order.
-    pub(crate) fn inverse(&self, count: usize) -> Rows {
+    pub(crate) fn inverse(&self, count: usize) -> ListRows {
         let mut offsets = vec![0_u64; count + 1];
         self.values.iter().for_each(|&value| offsets[value as usize + 1] += 1);
         (0..count).for_each(|i| offsets[i + 1] += offsets[i]);
@@ -79,10 +79,10 @@ impl Rows {
                 *place += 1;
             }
         }
-        Rows { offsets, values }
+        ListRows { offsets, values }
     }
 
-    pub(crate) fn write(&self, columns: &mut ColumnsWriter) -> Result<(), IndexError> {
+    pub(crate) fn write(&self, columns: &mut ColumnFileWriter) -> Result<(), IndexError> {
         columns.column(&self.offsets)?;
         columns.column(&self.values)
     }

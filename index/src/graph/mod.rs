@@ -18,41 +18,24 @@ mod triples;
 
 use std::path::Path;
 
-use crate::dense::{Codes, Extremes, Vectors};
+use crate::dense::{Codes, Extremes, VectorFile};
 use crate::error::IndexError;
+use crate::layout::graph_file;
 use crate::manifest::GraphInfo;
 use crate::triple::Triple;
 
 pub use adjacency::Adjacency;
 pub(crate) use build::GraphDraft;
-use synonyms::{Earlier, Synonyms};
-pub(crate) use triples::{Origin, TripleWriter, Triples, distinct};
+use synonyms::{PreviousSynonyms, Synonyms};
+pub(crate) use triples::{TripleFile, TripleOrigin, TripleWriter, distinct};
 
-use columns::{Column, Columns};
+use columns::{Column, ColumnFile};
 use lists::Lists;
-use table::Table;
-
-/// The files of the graph, within its folder.
-pub(crate) mod file {
-    pub(crate) const TRIPLES: &str = "triples.bin";
-    pub(crate) const PHRASES: &str = "phrases.bin";
-    pub(crate) const RELATIONS: &str = "relations.bin";
-    pub(crate) const FACTS: &str = "facts.bin";
-    pub(crate) const MENTIONS: &str = "mentions.bin";
-    pub(crate) const PHRASE_VECTORS: &str = "phrase_vectors.bin";
-    pub(crate) const FACT_VECTORS: &str = "fact_vectors.bin";
-    pub(crate) const FACT_CODES: &str = "fact_codes.bin";
-    pub(crate) const SYNONYMS: &str = "synonyms.bin";
-    pub(crate) const ADJACENCY: &str = "adjacency.bin";
-
-    /// Every file that opening reads.
-    pub(crate) const ALL: [&str; 10] =
-        [TRIPLES, PHRASES, RELATIONS, FACTS, MENTIONS, PHRASE_VECTORS, FACT_VECTORS, FACT_CODES, SYNONYMS, ADJACENCY];
-}
+use table::StringTable;
 
 /// A fact by the numbers of its phrases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fact<'a> {
+pub struct GraphFact<'a> {
     /// Number of the phrase that the fact is about.
     pub subject: u32,
     /// What it says of the two, normalised.
@@ -64,47 +47,47 @@ pub struct Fact<'a> {
 /// The graph of a snapshot. Never changes. Numbers that name nothing are answered with what is empty.
 #[derive(Debug)]
 pub struct Graph {
-    triples: Triples,
+    triples: TripleFile,
     /// Where triples are from of which the file says no more than that an extractor found them: of the only one, where
     /// there was only one.
-    extracted: Origin,
-    phrases: Table,
-    relations: Table,
+    extracted: TripleOrigin,
+    phrases: StringTable,
+    relations: StringTable,
     facts: [Column<u32>; 3],
     passages_of: Lists,
     passages_of_fact: Lists,
     facts_of: Lists,
-    phrase_vectors: Vectors,
-    fact_vectors: Vectors,
+    phrase_vectors: VectorFile,
+    fact_vectors: VectorFile,
     fact_codes: Codes,
     synonyms: Synonyms,
-    adjacency: adjacency::Stored,
+    adjacency: adjacency::AdjacencyFile,
 }
 
 impl Graph {
     /// Opens the graph in the folder `dir` over so many passages.
     pub(crate) fn open(dir: &Path, info: &GraphInfo, passages: usize, dims: usize) -> Result<Graph, IndexError> {
         let path = |name| dir.join(name);
-        let phrases = Table::open(&path(file::PHRASES))?;
-        let relations = Table::open(&path(file::RELATIONS))?;
-        let facts = open_facts(&path(file::FACTS), phrases.len(), relations.len())?;
+        let phrases = StringTable::open(&path(graph_file::PHRASES))?;
+        let relations = StringTable::open(&path(graph_file::RELATIONS))?;
+        let facts = open_facts(&path(graph_file::FACTS), phrases.len(), relations.len())?;
         let (count, nodes) = (facts[0].len(), phrases.len() + passages);
         if [phrases.len() as u64, count as u64] != [info.phrases, info.facts] {
             let message = format!("it holds {} phrases and {count} facts", phrases.len());
-            return Err(IndexError::corrupt(&path(file::PHRASES), message));
+            return Err(IndexError::corrupt(&path(graph_file::PHRASES), message));
         }
-        let mut mentions = Columns::open(&path(file::MENTIONS))?;
+        let mut mentions = ColumnFile::open(&path(graph_file::MENTIONS))?;
         Ok(Graph {
-            triples: Triples::open(&path(file::TRIPLES), passages)?,
-            extracted: Origin::Extracted.told_by(info),
+            triples: TripleFile::open(&path(graph_file::TRIPLES), passages)?,
+            extracted: TripleOrigin::Extracted.told_by(info),
             passages_of: Lists::read(&mut mentions, phrases.len(), passages)?,
             passages_of_fact: Lists::read(&mut mentions, count, passages)?,
             facts_of: Lists::read(&mut mentions, passages, count)?,
-            phrase_vectors: Vectors::open(&path(file::PHRASE_VECTORS), phrases.len(), dims)?,
-            fact_vectors: Vectors::open(&path(file::FACT_VECTORS), count, dims)?,
-            fact_codes: Codes::open(&path(file::FACT_CODES), count, dims)?,
-            synonyms: Synonyms::open(&path(file::SYNONYMS), phrases.len())?,
-            adjacency: adjacency::Stored::open(&path(file::ADJACENCY), nodes)?,
+            phrase_vectors: VectorFile::open(&path(graph_file::PHRASE_VECTORS), phrases.len(), dims)?,
+            fact_vectors: VectorFile::open(&path(graph_file::FACT_VECTORS), count, dims)?,
+            fact_codes: Codes::open(&path(graph_file::FACT_CODES), count, dims)?,
+            synonyms: Synonyms::open(&path(graph_file::SYNONYMS), phrases.len())?,
+            adjacency: adjacency::AdjacencyFile::open(&path(graph_file::ADJACENCY), nodes)?,
             phrases,
             relations,
             facts,
@@ -137,15 +120,15 @@ impl Graph {
     }
 
     /// A fact.
-    pub fn fact(&self, fact: u32) -> Fact<'_> {
+    pub fn fact(&self, fact: u32) -> GraphFact<'_> {
         let [subject, relation, object] =
             [0, 1, 2].map(|part: usize| self.facts[part].get(fact as usize).copied().unwrap_or(u32::MAX));
-        Fact { subject, relation: self.relations.get(relation), object }
+        GraphFact { subject, relation: self.relations.get(relation), object }
     }
 
     /// The text of a fact, by which it is embedded: see [`phrase::fact`].
     pub fn fact_text(&self, fact: u32) -> String {
-        let Fact { subject, relation, object } = self.fact(fact);
+        let GraphFact { subject, relation, object } = self.fact(fact);
         phrase::fact(self.phrase(subject), relation, self.phrase(object))
     }
 
@@ -170,8 +153,8 @@ impl Graph {
     }
 
     /// What the synonyms of a changed graph are found by.
-    fn as_earlier(&self) -> Earlier<'_> {
-        Earlier { phrases: &self.phrases, synonyms: &self.synonyms }
+    fn as_earlier(&self) -> PreviousSynonyms<'_> {
+        PreviousSynonyms { phrases: &self.phrases, synonyms: &self.synonyms }
     }
 
     /// The triples of a passage as they were extracted or given.
@@ -183,9 +166,9 @@ impl Graph {
     }
 
     /// Where the triples of a passage are from.
-    pub(crate) fn origin(&self, passage: u32) -> Origin {
+    pub(crate) fn origin(&self, passage: u32) -> TripleOrigin {
         match self.triples.origin(passage) {
-            Origin::Extracted => self.extracted,
+            TripleOrigin::Extracted => self.extracted,
             other => other,
         }
     }
@@ -211,18 +194,18 @@ impl Graph {
     }
 
     /// One vector of length 1 per phrase.
-    pub(crate) fn phrase_vectors(&self) -> &Vectors {
+    pub(crate) fn phrase_vectors(&self) -> &VectorFile {
         &self.phrase_vectors
     }
 
     /// One vector of length 1 per fact.
-    pub(crate) fn fact_vectors(&self) -> &Vectors {
+    pub(crate) fn fact_vectors(&self) -> &VectorFile {
         &self.fact_vectors
     }
 }
 
 fn open_facts(path: &Path, phrases: usize, relations: usize) -> Result<[Column<u32>; 3], IndexError> {
-    let mut columns = Columns::open(path)?;
+    let mut columns = ColumnFile::open(path)?;
     let facts: [Column<u32>; 3] = [columns.take()?, columns.take()?, columns.take()?];
     let fit = |column: &[u32], below: usize| {
         column.len() == facts[0].len() && column.iter().all(|&number| (number as usize) < below)

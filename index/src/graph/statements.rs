@@ -3,36 +3,36 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::columns::ColumnsWriter;
-use super::file;
-use super::lists::Rows;
+use super::columns::ColumnFileWriter;
+use super::lists::ListRows;
 use super::phrase::normalise;
-use super::table::Table;
-use super::triples::Triples;
+use super::table::StringTable;
+use super::triples::TripleFile;
 use crate::error::IndexError;
+use crate::layout::graph_file;
 
 /// A triple by the numbers of its subject, relation and object.
 pub(super) type Numbers = [u32; 3];
 
 /// The statements of a graph in the making.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct StatementTables {
     /// Every triple of every passage; one that two passages state, or that two triples of one passage come to when
     /// normalised, stands here as often.
     pub(super) stated: Vec<Numbers>,
     /// Each triple once, in order: as HippoRAG 2's store of facts is in the golden vectors.
     pub(super) facts: Vec<Numbers>,
     /// The facts of each passage.
-    pub(super) facts_of: Rows,
+    pub(super) facts_of: ListRows,
     /// The phrases of each passage.
-    pub(super) phrases_of: Rows,
+    pub(super) phrases_of: ListRows,
     /// Different phrases.
     pub(super) phrases: usize,
 }
 
-impl Statements {
+impl StatementTables {
     /// Normalises the triples of all passages and writes what they are made of to the folder `dir`.
-    pub(super) fn write(dir: &Path, triples: &Triples) -> Result<Statements, IndexError> {
+    pub(super) fn write(dir: &Path, triples: &TripleFile) -> Result<StatementTables, IndexError> {
         let (mut phrases, mut relations) = (Names::default(), Names::default());
         let (mut stated, mut ends) = (Vec::new(), Vec::with_capacity(triples.passages()));
         for passage in (0..).take(triples.passages()) {
@@ -42,25 +42,25 @@ impl Statements {
             ends.push(stated.len());
         }
         let count = phrases.numbers.len();
-        let phrases = phrases.write(&dir.join(file::PHRASES))?;
-        let relations = relations.write(&dir.join(file::RELATIONS))?;
+        let phrases = phrases.write(&dir.join(graph_file::PHRASES))?;
+        let relations = relations.write(&dir.join(graph_file::RELATIONS))?;
         for [subject, relation, object] in &mut stated {
             *subject = phrases[*subject as usize];
             *relation = relations[*relation as usize];
             *object = phrases[*object as usize];
         }
-        let statements = Statements::of(stated, &ends, count);
-        statements.write_facts(&dir.join(file::FACTS))?;
-        statements.write_mentions(&dir.join(file::MENTIONS))?;
+        let statements = StatementTables::of(stated, &ends, count);
+        statements.write_facts(&dir.join(graph_file::FACTS))?;
+        statements.write_mentions(&dir.join(graph_file::MENTIONS))?;
         Ok(statements)
     }
 
-    fn of(stated: Vec<Numbers>, ends: &[usize], phrases: usize) -> Statements {
+    fn of(stated: Vec<Numbers>, ends: &[usize], phrases: usize) -> StatementTables {
         let mut facts = stated.clone();
         facts.sort_unstable();
         facts.dedup();
         facts.shrink_to_fit();
-        let (mut facts_of, mut phrases_of, mut start) = (Rows::new(), Rows::new(), 0);
+        let (mut facts_of, mut phrases_of, mut start) = (ListRows::new(), ListRows::new(), 0);
         for &end in ends {
             let own = &stated[start..end];
             // All are there, so whichever way the search ends it names the fact.
@@ -69,12 +69,12 @@ impl Statements {
             phrases_of.push(&mut own.iter().flat_map(|&[subject, _, object]| [subject, object]).collect());
             start = end;
         }
-        Statements { stated, facts, facts_of, phrases_of, phrases }
+        StatementTables { stated, facts, facts_of, phrases_of, phrases }
     }
 
     /// The columns of the facts.
     fn write_facts(&self, path: &Path) -> Result<(), IndexError> {
-        let mut columns = ColumnsWriter::create(path)?;
+        let mut columns = ColumnFileWriter::create(path)?;
         for part in 0..3 {
             columns.begin::<u32>()?;
             for fact in &self.facts {
@@ -86,7 +86,7 @@ impl Statements {
 
     /// Which passages mention a phrase, which state a fact, and which facts a passage states.
     fn write_mentions(&self, path: &Path) -> Result<(), IndexError> {
-        let mut columns = ColumnsWriter::create(path)?;
+        let mut columns = ColumnFileWriter::create(path)?;
         self.phrases_of.inverse(self.phrases).write(&mut columns)?;
         self.facts_of.inverse(self.facts.len()).write(&mut columns)?;
         self.facts_of.write(&mut columns)?;
@@ -116,7 +116,7 @@ impl Names {
     fn write(self, path: &Path) -> Result<Vec<u32>, IndexError> {
         let mut names: Vec<(Box<str>, u32)> = self.numbers.into_iter().collect();
         names.sort_unstable();
-        Table::write(path, names.iter().map(|(text, _)| &**text))?;
+        StringTable::write(path, names.iter().map(|(text, _)| &**text))?;
         let mut places = vec![0; names.len()];
         names.iter().zip(0..).for_each(|((_, number), place)| places[*number as usize] = place);
         Ok(places)

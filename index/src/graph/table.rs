@@ -2,21 +2,21 @@
 
 use std::path::Path;
 
-use super::columns::{Column, Columns, ColumnsWriter};
+use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use crate::error::IndexError;
 
 /// Texts by memory map: each one different, in the order of their code points.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct StringTable {
     /// Where each text begins, and where the last one ends.
     offsets: Column<u64>,
     text: Column<u8>,
 }
 
-impl Table {
-    pub(crate) fn open(path: &Path) -> Result<Table, IndexError> {
-        let mut columns = Columns::open(path)?;
-        let table = Table { offsets: columns.take()?, text: columns.take()? };
+impl StringTable {
+    pub(crate) fn open(path: &Path) -> Result<StringTable, IndexError> {
+        let mut columns = ColumnFile::open(path)?;
+        let table = StringTable { offsets: columns.take()?, text: columns.take()? };
         if !starts(&table.offsets, table.text.len()) || table.offsets.len() > u32::MAX as usize {
             return Err(columns.corrupt("the places of its texts do not fit"));
         }
@@ -57,7 +57,7 @@ impl Table {
 
     /// Writes a table of `texts`, which come in order.
     pub(crate) fn write<'a>(path: &Path, texts: impl Iterator<Item = &'a str> + Clone) -> Result<(), IndexError> {
-        let mut columns = ColumnsWriter::create(path)?;
+        let mut columns = ColumnFileWriter::create(path)?;
         columns.begin::<u64>()?;
         columns.push(&[0_u64])?;
         let mut end = 0;

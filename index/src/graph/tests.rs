@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 use super::*;
-use crate::condition::Wanted;
+use crate::condition::TopPassages;
 use crate::corpus::Document;
 use crate::embed::fake::HashEmbed;
+use crate::graph_ranking::{GraphRanker, PassageWeights, Seed};
+use crate::mode::GraphVariant;
 use crate::openie::Builtin;
-use crate::query::GraphVariant;
-use crate::walk::{Ground, OwnWeights, Seed};
 use crate::{BuildOptions, Corpus, Index, build};
 
 const DIMS: usize = 8;
@@ -72,11 +72,11 @@ fn read_all(graph: &Graph) {
     });
     let seeds: Vec<Seed> =
         (0..graph.phrases() as u32).map(|phrase| Seed { phrase, passages: 1, linking: 1.0, weight: 1.0 }).collect();
-    let own = OwnWeights::Every(vec![0.05; graph.passages()]);
+    let own = PassageWeights::Every(vec![0.05; graph.passages()]);
     for whole in [Some(graph), None] {
         // The last leaves out the phrase without text.
         for variant in [GraphVariant::HippoRag, GraphVariant::GraphR1] {
-            Ground::new(whole).walk(graph, &variant.into(), &seeds, &own, Wanted { limit: 3, among: None });
+            GraphRanker::new(whole).rank(graph, &variant.into(), &seeds, &own, TopPassages { limit: 3, among: None });
         }
     }
 }
@@ -89,7 +89,7 @@ fn no_damage_makes_it_panic() {
         vec![triple(["George Rankin", "is a", "politician"]), triple(["", "is", "George Rankin"])],
     ]);
     read_all(&built.open().unwrap());
-    for name in file::ALL {
+    for name in graph_file::ALL {
         let path = built.folder().join(name);
         let whole = fs::read(&path).unwrap();
         for length in 0..whole.len() {
@@ -221,9 +221,9 @@ proptest! {
 }
 
 #[derive(Debug)]
-struct Titles;
+struct TitleIndex;
 
-impl crate::Extract for Titles {
+impl crate::Extract for TitleIndex {
     fn id(&self) -> String {
         "titles".to_owned()
     }
@@ -253,7 +253,7 @@ fn documents_own_triples_come_before_the_extractor() {
     let own = vec![triple(["Seven", "is", "a number"])];
     let documents =
         vec![document(0, None), document(1, Some(own.clone())), document(2, Some(vec![])), document(3, None)];
-    let options = BuildOptions { extract: Some(std::sync::Arc::new(Titles)), ..BuildOptions::default() };
+    let options = BuildOptions { extract: Some(std::sync::Arc::new(TitleIndex)), ..BuildOptions::default() };
     let corpus = Corpus::from_documents("test", documents.clone());
     build(corpus, &HashEmbed::default(), temp.path(), &options, &()).unwrap();
     let index = Index::open(temp.path(), std::sync::Arc::new(HashEmbed::default())).unwrap();
@@ -296,12 +296,12 @@ fn what_the_built_in_extractor_found_is_known_also_in_a_file_without_a_word_for_
         Graph::open(&folder, &info, 1, DIMS).unwrap().origin(0)
     };
     let sources = ["builtin", "builtin and import x", "import x"];
-    assert_eq!(sources.map(origin), [Origin::Builtin; 3]);
-    let path = folder.join(file::TRIPLES);
-    let found = Triples::open(&path, 1).unwrap().get(0).unwrap();
+    assert_eq!(sources.map(origin), [TripleOrigin::Builtin; 3]);
+    let path = folder.join(graph_file::TRIPLES);
+    let found = TripleFile::open(&path, 1).unwrap().get(0).unwrap();
     fs::remove_file(&path).unwrap();
     let mut old = TripleWriter::create(&path).unwrap();
-    old.add(0, &found, Origin::Extracted).unwrap();
+    old.add(0, &found, TripleOrigin::Extracted).unwrap();
     old.finish(1).unwrap();
-    assert_eq!(sources.map(origin), [Origin::Builtin, Origin::Extracted, Origin::Extracted]);
+    assert_eq!(sources.map(origin), [TripleOrigin::Builtin, TripleOrigin::Extracted, TripleOrigin::Extracted]);
 }

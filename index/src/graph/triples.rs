@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use super::columns::{Column, Columns, ColumnsWriter};
+use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use crate::error::IndexError;
 use crate::extract::Extract;
 use crate::manifest::GraphInfo;
@@ -13,7 +13,7 @@ use crate::triple::Triple;
 /// Where the triples of a passage are from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Origin {
+pub(crate) enum TripleOrigin {
     /// Nobody was asked.
     None = 0,
     /// The document brought them.
@@ -21,33 +21,33 @@ pub(crate) enum Origin {
     /// An extractor found them.
     Extracted = 2,
     /// The built-in extractor found them, which is asked again when the corpus changes. Snapshots that were written
-    /// before these had a number of their own have [`Origin::Extracted`] instead.
+    /// before these had a number of their own have [`TripleOrigin::Extracted`] instead.
     Builtin = 3,
 }
 
-impl Origin {
+impl TripleOrigin {
     /// Where triples are from that the extractor of this name finds.
-    pub(crate) fn of(extractor: &str) -> Origin {
-        if extractor == Builtin.id() { Origin::Builtin } else { Origin::Extracted }
+    pub(crate) fn of(extractor: &str) -> TripleOrigin {
+        if extractor == Builtin.id() { TripleOrigin::Builtin } else { TripleOrigin::Extracted }
     }
 
     /// The same, where the file says no more than that an extractor found them, and the manifest names only one.
-    pub(crate) fn told_by(self, info: &GraphInfo) -> Origin {
+    pub(crate) fn told_by(self, info: &GraphInfo) -> TripleOrigin {
         match (self, info.extractor()) {
-            (Origin::Extracted, Some(extractor)) => Origin::of(extractor),
+            (TripleOrigin::Extracted, Some(extractor)) => TripleOrigin::of(extractor),
             _ => self,
         }
     }
 
     /// Whether an extractor found them, whichever it was.
     pub(crate) fn is_extracted(self) -> bool {
-        matches!(self, Origin::Extracted | Origin::Builtin)
+        matches!(self, TripleOrigin::Extracted | TripleOrigin::Builtin)
     }
 }
 
 /// The triples of a snapshot, by memory map.
 #[derive(Debug)]
-pub(crate) struct Triples {
+pub(crate) struct TripleFile {
     path: PathBuf,
     records: Column<u8>,
     starts: Column<u64>,
@@ -55,11 +55,11 @@ pub(crate) struct Triples {
     origins: Column<u8>,
 }
 
-impl Triples {
+impl TripleFile {
     /// Opens the triples of so many passages.
-    pub(crate) fn open(path: &Path, passages: usize) -> Result<Triples, IndexError> {
-        let mut columns = Columns::open(path)?;
-        let triples = Triples {
+    pub(crate) fn open(path: &Path, passages: usize) -> Result<TripleFile, IndexError> {
+        let mut columns = ColumnFile::open(path)?;
+        let triples = TripleFile {
             path: path.to_owned(),
             records: columns.take()?,
             starts: columns.take()?,
@@ -77,12 +77,12 @@ impl Triples {
     }
 
     /// Where the triples of a passage are from.
-    pub(crate) fn origin(&self, passage: u32) -> Origin {
+    pub(crate) fn origin(&self, passage: u32) -> TripleOrigin {
         match self.origins.get(passage as usize) {
-            Some(1) => Origin::Given,
-            Some(2) => Origin::Extracted,
-            Some(3) => Origin::Builtin,
-            _ => Origin::None,
+            Some(1) => TripleOrigin::Given,
+            Some(2) => TripleOrigin::Extracted,
+            Some(3) => TripleOrigin::Builtin,
+            _ => TripleOrigin::None,
         }
     }
 
@@ -147,7 +147,7 @@ pub(crate) fn distinct(triples: &[Triple]) -> impl Iterator<Item = &Triple> {
 #[derive(Debug)]
 pub(crate) struct TripleWriter {
     path: PathBuf,
-    columns: ColumnsWriter,
+    columns: ColumnFileWriter,
     starts: Vec<u64>,
     lengths: Vec<u32>,
     origins: Vec<u8>,
@@ -155,14 +155,14 @@ pub(crate) struct TripleWriter {
 
 impl TripleWriter {
     pub(crate) fn create(path: &Path) -> Result<TripleWriter, IndexError> {
-        let mut columns = ColumnsWriter::create(path)?;
+        let mut columns = ColumnFileWriter::create(path)?;
         columns.begin::<u8>()?;
         let (starts, lengths, origins) = (Vec::new(), Vec::new(), Vec::new());
         Ok(TripleWriter { path: path.to_owned(), columns, starts, lengths, origins })
     }
 
     /// Adds the triples of a passage, of which only those that are [`distinct`] are kept.
-    pub(crate) fn add(&mut self, passage: u32, triples: &[Triple], origin: Origin) -> Result<(), IndexError> {
+    pub(crate) fn add(&mut self, passage: u32, triples: &[Triple], origin: TripleOrigin) -> Result<(), IndexError> {
         let mut record = Vec::new();
         for triple in distinct(triples) {
             for field in [&triple.subject, &triple.relation, &triple.object] {
@@ -184,18 +184,18 @@ impl TripleWriter {
 
     /// Whether any document brought triples.
     pub(crate) fn any(&self) -> bool {
-        self.origins.iter().any(|&origin| origin != Origin::None as u8)
+        self.origins.iter().any(|&origin| origin != TripleOrigin::None as u8)
     }
 
     /// Whether any passage has triples from there, be they none in number.
-    pub(crate) fn has(&self, origin: Origin) -> bool {
+    pub(crate) fn has(&self, origin: TripleOrigin) -> bool {
         self.origins.contains(&(origin as u8))
     }
 
     /// The passages below `passages` whose triples are not known.
     pub(crate) fn unknown(&self, passages: u32) -> Vec<u32> {
         let known =
-            |&number: &u32| self.origins.get(number as usize).is_none_or(|&origin| origin == Origin::None as u8);
+            |&number: &u32| self.origins.get(number as usize).is_none_or(|&origin| origin == TripleOrigin::None as u8);
         (0..passages).filter(known).collect()
     }
 
@@ -212,7 +212,7 @@ impl TripleWriter {
         let passages = passages.max(self.starts.len());
         self.starts.resize(passages, 0);
         self.lengths.resize(passages, 0);
-        self.origins.resize(passages, Origin::None as u8);
+        self.origins.resize(passages, TripleOrigin::None as u8);
     }
 }
 

@@ -2,35 +2,37 @@
 
 use std::collections::BTreeSet;
 
-use super::association::{Association, Chunk, Item, Masses, Statement};
-use super::entity::linked;
-use super::shown::{Associated, AssociatedChunk, AssociatedTriple, FoundPhrase, KeyEntity};
-use crate::condition::Allowed;
+use super::association_graph::{AssociationGraph, ChunkNode, NodeMasses, RankedItem, TripleNode};
+use super::question_entities::linked;
+use crate::condition::AllowedPassages;
 use crate::dense::dot;
 use crate::embed::embed_unit;
 use crate::error::IndexError;
-use crate::evidence::{Arrival, Evidence, Hit, Passage, Path, Place, TripleHit};
+use crate::evidence::{
+    Evidence, GraphRank, Hit, HitPath, HitRank, KagChunk, KagTrace, KagTriple, KeyEntity, LinkedPhrase, Passage,
+    TripleHit,
+};
 use crate::graph::Graph;
 use crate::graph::phrase::normalise;
+use crate::hits::passages_stating;
 use crate::index::Index;
 use crate::query::Query;
 use crate::scored::{Scored, best};
-use crate::search::stating;
 use crate::triple::Triple;
 
 /// Characters of what is asked that are embedded with each key entity, at most; embedders read no further than this.
 const LONGEST_ASKED: usize = 2048;
 
 /// What a question is about, as it is asked for and as the graph has it.
-struct Key {
+struct QueryEntity {
     text: String,
     name: String,
     given: bool,
 }
 
 /// What was found for a question.
-struct Found {
-    keys: Vec<Key>,
+struct KagCandidates {
+    keys: Vec<QueryEntity>,
     /// By key entity.
     phrases: Vec<Vec<Scored>>,
     chunks: Vec<Scored>,
@@ -55,30 +57,34 @@ pub(crate) fn search(
     graph: &Graph,
     query: &Query,
     text: &str,
-    allowed: Option<&Allowed>,
+    allowed: Option<&AllowedPassages>,
 ) -> Result<Evidence, IndexError> {
     let found = find(index, graph, query, text, allowed)?;
-    query.begin("the graph was made")?;
-    let chunks: Vec<Chunk<'_>> =
-        found.chunks.iter().zip(&found.titles).map(|(chunk, title)| Chunk { similarity: chunk.score, title }).collect();
-    let statements: Vec<Statement<'_>> = found
+    query.enter_stage("the graph was made")?;
+    let chunks: Vec<ChunkNode<'_>> = found
+        .chunks
+        .iter()
+        .zip(&found.titles)
+        .map(|(chunk, title)| ChunkNode { similarity: chunk.score, title })
+        .collect();
+    let statements: Vec<TripleNode<'_>> = found
         .facts
         .iter()
         .zip(&found.sources)
         .map(|(scored, sources)| {
             let fact = graph.fact(scored.number);
             let (head, tail) = (graph.phrase(fact.subject), graph.phrase(fact.object));
-            Statement { similarity: scored.score, head, tail, sources: sources.clone() }
+            TripleNode { similarity: scored.score, head, tail, sources: sources.clone() }
         })
         .collect();
     let keys: Vec<String> = found.keys.iter().map(|key| key.name.clone()).collect();
-    let association = Association::new(&chunks, &statements, &keys, &query.kag);
+    let association = AssociationGraph::new(&chunks, &statements, &keys, &query.kag);
     let masses = association.walk(&query.kag);
     let mut evidence = Evidence::of(index.manifest().snapshot, query.mode, Vec::new());
     for ((item, mass), rank) in masses.best(query.k).into_iter().zip(1..) {
         match item {
-            Item::Chunk(place) => evidence.hits.push(found.hit(index, place, rank, mass)?),
-            Item::Triple(place) => {
+            RankedItem::ChunkNode(place) => evidence.hits.push(found.hit(index, place, rank, mass)?),
+            RankedItem::Triple(place) => {
                 let fact = found.facts[place].number;
                 let hit = index.triple_hit(graph, fact, rank, mass as f32, allowed)?;
                 evidence.triples.push(worded(graph, fact, hit, allowed)?);
@@ -91,8 +97,13 @@ pub(crate) fn search(
 
 /// A fact in the words of the first passage that states it and may be found (Table 11). Its normal form is what it is
 /// known by; a policy cannot copy an answer from that: it lacks capitals, signs, and letters that are not ASCII.
-fn worded(graph: &Graph, fact: u32, hit: TripleHit, allowed: Option<&Allowed>) -> Result<TripleHit, IndexError> {
-    let Some(passage) = stating(graph, fact, allowed).next() else { return Ok(hit) };
+fn worded(
+    graph: &Graph,
+    fact: u32,
+    hit: TripleHit,
+    allowed: Option<&AllowedPassages>,
+) -> Result<TripleHit, IndexError> {
+    let Some(passage) = passages_stating(graph, fact, allowed).next() else { return Ok(hit) };
     let says = |triple: &Triple| {
         normalise(&triple.subject) == hit.subject
             && normalise(&triple.relation) == hit.relation
@@ -110,34 +121,34 @@ fn find(
     graph: &Graph,
     query: &Query,
     text: &str,
-    allowed: Option<&Allowed>,
-) -> Result<Found, IndexError> {
+    allowed: Option<&AllowedPassages>,
+) -> Result<KagCandidates, IndexError> {
     let options = &query.kag;
     let keys = keys(graph, query, text);
-    query.begin("the query was embedded")?;
+    query.enter_stage("the query was embedded")?;
     let end = text.char_indices().nth(LONGEST_ASKED).map_or(text.len(), |(end, _)| end);
     let asked = keys.iter().map(|key| format!("Key entity: {}. Query: {}", key.text, &text[..end]));
     let asked: Vec<String> = asked.collect();
     let texts: Vec<&str> = std::iter::once(text).chain(asked.iter().map(String::as_str)).collect();
     let vectors = embed_unit(index.embed.as_ref(), &texts);
     let vectors = vectors.map_err(|source| IndexError::Embed { what: "the query".to_owned(), source })?;
-    query.begin("the vector search")?;
+    query.enter_stage("the vector search")?;
     let question = &vectors[0];
     let dense = &index.snapshot.dense;
     let chunks = dense.search(question, options.chunks.max(query.k), query.deadline, allowed)?;
     // The question itself stands in where it is about no entity.
     let about = if keys.is_empty() { &vectors[..] } else { &vectors[1..] };
     let phrases = about.iter().map(|vector| {
-        query.begin("the phrases were searched")?;
+        query.enter_stage("the phrases were searched")?;
         Ok(nearest(graph, vector, options.entities))
     });
     let phrases = phrases.collect::<Result<Vec<_>, IndexError>>()?;
-    query.begin("the facts were searched")?;
-    let stated = |fact: &u32| stating(graph, *fact, allowed).next().is_some();
+    query.enter_stage("the facts were searched")?;
+    let stated = |fact: &u32| passages_stating(graph, *fact, allowed).next().is_some();
     let facts = facts_of(graph, &phrases).into_iter().filter(stated);
     let facts = facts.map(|fact| Scored { number: fact, score: dot(question, graph.fact_vector(fact)) });
     let facts = best(facts.collect(), options.triples.max(query.k));
-    query.begin("the passages were read")?;
+    query.enter_stage("the passages were read")?;
     let passages = chunks.iter().map(|chunk| index.snapshot.store.passage(chunk.number));
     let passages = passages.collect::<Result<Vec<_>, _>>()?;
     let sources = facts.iter().map(|fact| {
@@ -146,21 +157,21 @@ fn find(
     });
     let sources = sources.collect();
     let titles = passages.iter().map(|passage| normalise(&passage.title)).collect();
-    Ok(Found { keys, phrases, chunks, titles, passages, facts, sources })
+    Ok(KagCandidates { keys, phrases, chunks, titles, passages, facts, sources })
 }
 
 /// The key entities of a query, or else those of its text; each name once.
-fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<Key> {
-    let mut keys: Vec<Key> = Vec::new();
+fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<QueryEntity> {
+    let mut keys: Vec<QueryEntity> = Vec::new();
     for entity in &query.entities {
         let name = normalise(entity);
         if !name.is_empty() && !keys.iter().any(|key| key.name == name) {
-            keys.push(Key { text: entity.trim().to_owned(), name, given: true });
+            keys.push(QueryEntity { text: entity.trim().to_owned(), name, given: true });
         }
     }
     if keys.is_empty() {
         let linked = linked(text, &|phrase| graph.phrase_id(phrase).is_some());
-        keys.extend(linked.into_iter().map(|name| Key { text: name.clone(), name, given: false }));
+        keys.extend(linked.into_iter().map(|name| QueryEntity { text: name.clone(), name, given: false }));
     }
     keys
 }
@@ -187,24 +198,24 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
     facts
 }
 
-impl Found {
+impl KagCandidates {
     fn hit(&self, index: &Index, place: usize, rank: usize, mass: f64) -> Result<Hit, IndexError> {
-        let dense = Place { rank: place + 1, score: self.chunks[place].score };
+        let dense = HitRank { rank: place + 1, score: self.chunks[place].score };
         // The walk starts from the question and its entities, never from a chunk.
-        let graph = Arrival { rank, mass, reset: 0.0, via: Vec::new() };
-        let path = Path { dense: Some(dense), graph: Some(graph), ..Path::default() };
+        let graph = GraphRank { rank, mass, reset: 0.0, via: Vec::new() };
+        let path = HitPath { dense: Some(dense), graph: Some(graph), ..HitPath::default() };
         index.hit(self.chunks[place].number, rank, mass as f32, path)
     }
 
-    fn shown(&self, graph: &Graph, query: &Query, masses: &Masses) -> Associated {
+    fn shown(&self, graph: &Graph, query: &Query, masses: &NodeMasses) -> KagTrace {
         let options = query.kag;
         let found =
-            |scored: &Scored| FoundPhrase { phrase: graph.phrase(scored.number).to_owned(), similarity: scored.score };
+            |scored: &Scored| LinkedPhrase { phrase: graph.phrase(scored.number).to_owned(), similarity: scored.score };
         let entities = self.keys.iter().zip(&self.phrases).zip(&masses.entities).map(|((key, phrases), &mass)| {
             let (name, given) = (key.name.clone(), key.given);
             KeyEntity { name, given, phrases: phrases.iter().map(found).collect(), mass }
         });
-        let chunks = self.chunks.iter().enumerate().map(|(place, chunk)| AssociatedChunk {
+        let chunks = self.chunks.iter().enumerate().map(|(place, chunk)| KagChunk {
             passage: self.passages[place].id.clone(),
             title: self.titles[place].clone(),
             similarity: chunk.score,
@@ -214,7 +225,7 @@ impl Found {
         let triples = self.facts.iter().enumerate().map(|(place, scored)| {
             let fact = graph.fact(scored.number);
             let relevance = options.relevance.of(scored.score);
-            AssociatedTriple {
+            KagTriple {
                 subject: graph.phrase(fact.subject).to_owned(),
                 relation: fact.relation.to_owned(),
                 object: graph.phrase(fact.object).to_owned(),
@@ -224,7 +235,7 @@ impl Found {
                 mass: masses.triples[place],
             }
         });
-        Associated { options, entities: entities.collect(), chunks: chunks.collect(), triples: triples.collect() }
+        KagTrace { options, entities: entities.collect(), chunks: chunks.collect(), triples: triples.collect() }
     }
 }
 

@@ -4,9 +4,9 @@
 //! nothing has to be stored here. A query is plain text: it is analysed like a passage and its terms are searched as
 //! alternatives, so that no character in it can be a syntax error.
 
-mod among;
 mod analyzer;
-mod frozen;
+mod filtered;
+mod read_only;
 mod writer;
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextO
 use tantivy::tokenizer::TextAnalyzer;
 use tantivy::{ReloadPolicy, Searcher, Term};
 
-use crate::condition::Allowed;
+use crate::condition::AllowedPassages;
 use crate::error::IndexError;
 use crate::scored::Scored;
 
@@ -33,25 +33,25 @@ const CONTENT: &str = "content";
 const MOST_TERMS: usize = 1024;
 
 /// The lexical index of a snapshot, ready for searching.
-pub(crate) struct Lexical {
+pub(crate) struct LexicalIndex {
     dir: PathBuf,
     searcher: Searcher,
     content: Field,
     analyzer: TextAnalyzer,
 }
 
-impl fmt::Debug for Lexical {
+impl fmt::Debug for LexicalIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lexical").field("documents", &self.searcher.num_docs()).finish_non_exhaustive()
     }
 }
 
-impl Lexical {
+impl LexicalIndex {
     /// Opens the folder that [`LexicalWriter`] wrote for `count` passages.
-    pub(crate) fn open(dir: &Path, count: usize) -> Result<Lexical, IndexError> {
+    pub(crate) fn open(dir: &Path, count: usize) -> Result<LexicalIndex, IndexError> {
         let opening = || IndexError::lexical("open", dir);
         let files = MmapDirectory::open(dir).map_err(|error| opening()(error.into()))?;
-        let index = tantivy::Index::open(frozen::Frozen::new(files)).map_err(opening())?;
+        let index = tantivy::Index::open(read_only::ReadOnlyDirectory::new(files)).map_err(opening())?;
         if index.schema() != schema() {
             return Err(IndexError::corrupt(dir, "its schema is not the one written here"));
         }
@@ -62,7 +62,7 @@ impl Lexical {
             return Err(IndexError::corrupt(dir, format!("it does not hold {count} passages")));
         }
         let content = schema().get_field(CONTENT).map_err(opening())?;
-        Ok(Lexical { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() })
+        Ok(LexicalIndex { dir: dir.to_owned(), searcher, content, analyzer: analyzer::analyzer() })
     }
 
     /// The `limit` passages with the highest BM25 score among those that share a term with `text`, and are allowed, if
@@ -71,7 +71,7 @@ impl Lexical {
         &self,
         text: &str,
         limit: usize,
-        allowed: Option<&Allowed>,
+        allowed: Option<&AllowedPassages>,
     ) -> Result<Vec<Scored>, IndexError> {
         let terms = self.terms(text);
         if terms.is_empty() || limit == 0 {
@@ -81,7 +81,7 @@ impl Lexical {
         let query = BooleanQuery::new(clauses);
         let failed = IndexError::lexical("search", &self.dir);
         if let Some(allowed) = allowed {
-            return among::best(&self.searcher, &query, limit, allowed).map_err(failed);
+            return filtered::best(&self.searcher, &query, limit, allowed).map_err(failed);
         }
         let best = TopDocs::with_limit(limit).order_by_score();
         let found = self.searcher.search(&query, &best).map_err(failed)?;

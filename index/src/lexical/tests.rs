@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 use super::*;
 
-fn lexical(passages: &[&str]) -> (tempfile::TempDir, Lexical) {
+fn lexical(passages: &[&str]) -> (tempfile::TempDir, LexicalIndex) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lexical");
     let mut writer = LexicalWriter::create(&path).unwrap();
@@ -10,11 +10,11 @@ fn lexical(passages: &[&str]) -> (tempfile::TempDir, Lexical) {
         writer.add(title, text).unwrap();
     }
     writer.finish().unwrap();
-    let lexical = Lexical::open(&path, passages.len()).unwrap();
+    let lexical = LexicalIndex::open(&path, passages.len()).unwrap();
     (dir, lexical)
 }
 
-fn numbers(lexical: &Lexical, query: &str) -> Vec<u32> {
+fn numbers(lexical: &LexicalIndex, query: &str) -> Vec<u32> {
     lexical.search(query, 10, None).unwrap().iter().map(|hit| hit.number).collect()
 }
 
@@ -85,7 +85,7 @@ fn it_opens_and_searches_in_a_folder_that_gains_no_file() {
     };
     let before = list();
     drop(lexical);
-    let again = Lexical::open(&dir.path().join("lexical"), 2).unwrap();
+    let again = LexicalIndex::open(&dir.path().join("lexical"), 2).unwrap();
     assert_eq!(numbers(&again, "two"), [1]);
     assert_eq!(list(), before);
 }
@@ -93,7 +93,7 @@ fn it_opens_and_searches_in_a_folder_that_gains_no_file() {
 #[test]
 fn another_number_of_passages_is_noticed() {
     let (dir, _lexical) = lexical(&["one", "two"]);
-    let error = Lexical::open(&dir.path().join("lexical"), 3).unwrap_err().to_string();
+    let error = LexicalIndex::open(&dir.path().join("lexical"), 3).unwrap_err().to_string();
     assert!(error.contains("3 passages"), "{error}");
 }
 
@@ -105,7 +105,7 @@ fn among_some_passages_the_best_of_them_are_found_with_the_scores_they_have_amon
     for query in ["apple", "pear plum", "plum plum pear", "absent"] {
         let all = lexical.search(query, 400, None).unwrap();
         for every in [1, 3, 50] {
-            let mut allowed = Allowed::none(400);
+            let mut allowed = AllowedPassages::none(400);
             (0..400).step_by(every).for_each(|number| allowed.insert(number));
             let expected: Vec<_> = all.iter().copied().filter(|hit| allowed.contains(hit.number)).collect();
             for limit in [1, 5, 400] {

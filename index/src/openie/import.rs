@@ -10,11 +10,12 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::filter::valid_triples;
-use super::records::Records;
-use crate::corpus::{Location, content};
+use super::records::RecordReader;
+use crate::corpus::content;
 use crate::error::IndexError;
 use crate::evidence::Passage;
 use crate::extract::{Extract, Passages, TripleSink};
+use crate::location::Location;
 use crate::triple::Triple;
 
 /// What an import found and did not find, for people. The numbers about passages add up over all extractions.
@@ -37,11 +38,11 @@ pub struct ImportReport {
 }
 
 /// What a record is about: the hash of a passage's id or of its text.
-type Key = [u8; 16];
+type PassageKey = [u8; 16];
 
 /// Where a record lies.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct RecordSpan {
     offset: u64,
     length: usize,
     line: u64,
@@ -59,12 +60,12 @@ struct Place {
 #[derive(Debug)]
 pub struct Imported {
     path: PathBuf,
-    places: HashMap<Key, Place>,
-    counts: Mutex<Counts>,
+    places: HashMap<PassageKey, RecordSpan>,
+    counts: Mutex<ImportCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ImportCounts {
     report: ImportReport,
     /// By the number of the record: whether a passage asked for it.
     matched: Vec<bool>,
@@ -78,26 +79,26 @@ impl Imported {
     pub fn open(path: &Path) -> Result<Imported, IndexError> {
         let mut places = HashMap::new();
         let mut report = ImportReport::default();
-        for found in Records::open(path)? {
+        for found in RecordReader::open(path)? {
             let found = found?;
             report.records += 1;
-            let record = Record::parse(&found.bytes).map_err(|message| IndexError::BadTriples {
+            let record = ParsedRecord::parse(&found.bytes).map_err(|message| IndexError::BadTriples {
                 location: found.location.clone(),
                 message: format!("record {}: {message}", report.records),
             })?;
             report.dropped += record.dropped;
             let (line, number) = (found.location.line, places.len());
-            let place = Place { offset: found.offset, length: found.bytes.len(), line, number };
+            let place = RecordSpan { offset: found.offset, length: found.bytes.len(), line, number };
             places
                 .entry(record.key)
-                .and_modify(|old: &mut Place| {
+                .and_modify(|old: &mut RecordSpan| {
                     report.replaced += 1;
-                    *old = Place { number: old.number, ..place };
+                    *old = RecordSpan { number: old.number, ..place };
                 })
                 .or_insert(place);
         }
         let matched = vec![false; places.len()];
-        Ok(Imported { path: path.to_owned(), places, counts: Mutex::new(Counts { report, matched }) })
+        Ok(Imported { path: path.to_owned(), places, counts: Mutex::new(ImportCounts { report, matched }) })
     }
 
     /// What was found so far.
@@ -107,15 +108,15 @@ impl Imported {
         ImportReport { unmatched, ..counts.report }
     }
 
-    fn find(&self, passage: &Passage) -> Option<(Key, Place)> {
-        let keys = [key(Kind::Id, &passage.id), key(Kind::Text, &content(&passage.title, &passage.text))];
+    fn find(&self, passage: &Passage) -> Option<(PassageKey, RecordSpan)> {
+        let keys = [key(KeyKind::Id, &passage.id), key(KeyKind::Text, &content(&passage.title, &passage.text))];
         keys.into_iter().find_map(|key| Some((key, *self.places.get(&key)?)))
     }
 
-    fn read(&self, file: &mut File, key: Key, place: Place) -> Result<Vec<Triple>, IndexError> {
+    fn read(&self, file: &mut File, key: PassageKey, place: RecordSpan) -> Result<Vec<Triple>, IndexError> {
         let mut bytes = vec![0; place.length];
         let read = file.seek(SeekFrom::Start(place.offset)).and_then(|_| file.read_exact(&mut bytes));
-        let record = read.ok().and_then(|()| Record::parse(&bytes).ok()).filter(|record| record.key == key);
+        let record = read.ok().and_then(|()| ParsedRecord::parse(&bytes).ok()).filter(|record| record.key == key);
         record.map(|record| record.triples).ok_or_else(|| {
             let message = "the file was changed while it was being imported: import it again";
             self.bad(place.line, message.to_owned())
@@ -181,23 +182,23 @@ impl Extract for Imported {
 }
 
 /// One record, read.
-struct Record {
-    key: Key,
+struct ParsedRecord {
+    key: PassageKey,
     triples: Vec<Triple>,
     dropped: u64,
 }
 
-impl Record {
-    fn parse(bytes: &[u8]) -> Result<Record, String> {
+impl ParsedRecord {
+    fn parse(bytes: &[u8]) -> Result<ParsedRecord, String> {
         let fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
             let message = error.to_string();
             let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(head, _)| head);
             format!("broken JSON: {message}")
         })?;
         let (key, name) = match (fields.get("id"), fields.get("passage")) {
-            (Some(Value::String(id)), _) => (key(Kind::Id, id), "triples"),
-            (Some(Value::Number(id)), _) => (key(Kind::Id, &id.to_string()), "triples"),
-            (None | Some(Value::Null), Some(Value::String(text))) => (key(Kind::Text, text), "extracted_triples"),
+            (Some(Value::String(id)), _) => (key(KeyKind::Id, id), "triples"),
+            (Some(Value::Number(id)), _) => (key(KeyKind::Id, &id.to_string()), "triples"),
+            (None | Some(Value::Null), Some(Value::String(text))) => (key(KeyKind::Text, text), "extracted_triples"),
             (None | Some(Value::Null), Some(_)) => return Err("field `passage` is not a string".to_owned()),
             (Some(_), _) => return Err("field `id` is neither a string nor a number".to_owned()),
             (None, None) => {
@@ -211,7 +212,7 @@ impl Record {
             Some(Value::Array(found)) => {
                 let triples = valid_triples(found);
                 let dropped = (found.len() - triples.len()) as u64;
-                Ok(Record { key, triples, dropped })
+                Ok(ParsedRecord { key, triples, dropped })
             }
             Some(_) => Err(format!("field `{name}` is not a list of [subject, relation, object]")),
             None => Err(format!("field `{name}` is missing: give an empty list where a passage states nothing")),
@@ -220,21 +221,21 @@ impl Record {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum KeyKind {
     Id,
     Text,
 }
 
 /// Of a text without white space around it: programs differ in whether they keep the line break before a passage
 /// without a title.
-fn key(kind: Kind, text: &str) -> Key {
+fn key(kind: KeyKind, text: &str) -> PassageKey {
     let mut hash = Sha256::new();
     match kind {
-        Kind::Id => hash.update(b"id\0"),
-        Kind::Text => hash.update(b"text\0"),
+        KeyKind::Id => hash.update(b"id\0"),
+        KeyKind::Text => hash.update(b"text\0"),
     }
-    hash.update(if matches!(kind, Kind::Text) { text.trim() } else { text });
-    let mut key = Key::default();
+    hash.update(if matches!(kind, KeyKind::Text) { text.trim() } else { text });
+    let mut key = PassageKey::default();
     key.copy_from_slice(&hash.finalize()[..16]);
     key
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::complete::{Message, Role};
+use crate::complete::{ModelMessage, ModelRole};
 
 /// Changes with every change to the prompts: what was extracted with others is not used again.
 pub(super) const VERSION: u32 = 1;
@@ -46,22 +46,22 @@ fn example_triples() -> Value {
 }
 
 /// Asks for the named entities of `passage`.
-pub(super) fn entities(passage: &str) -> Vec<Message> {
+pub(super) fn entities(passage: &str) -> Vec<ModelMessage> {
     vec![
-        Message::new(Role::System, ENTITIES_TASK),
-        Message::new(Role::User, EXAMPLE),
-        Message::new(Role::Assistant, example_entities().to_string()),
-        Message::new(Role::User, passage),
+        ModelMessage::new(ModelRole::System, ENTITIES_TASK),
+        ModelMessage::new(ModelRole::User, EXAMPLE),
+        ModelMessage::new(ModelRole::Assistant, example_entities().to_string()),
+        ModelMessage::new(ModelRole::User, passage),
     ]
 }
 
 /// Asks for the triples of `passage`, which names `entities`.
-pub(super) fn triples(passage: &str, entities: &[String]) -> Vec<Message> {
+pub(super) fn triples(passage: &str, entities: &[String]) -> Vec<ModelMessage> {
     vec![
-        Message::new(Role::System, TRIPLES_TASK),
-        Message::new(Role::User, triples_question(EXAMPLE, &example_entities())),
-        Message::new(Role::Assistant, example_triples().to_string()),
-        Message::new(Role::User, triples_question(passage, &json!({"named_entities": entities}))),
+        ModelMessage::new(ModelRole::System, TRIPLES_TASK),
+        ModelMessage::new(ModelRole::User, triples_question(EXAMPLE, &example_entities())),
+        ModelMessage::new(ModelRole::Assistant, example_triples().to_string()),
+        ModelMessage::new(ModelRole::User, triples_question(passage, &json!({"named_entities": entities}))),
     ]
 }
 
@@ -73,13 +73,13 @@ fn triples_question(passage: &str, entities: &Value) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
-    use crate::openie::reply::Wanted;
+    use crate::openie::reply::ReplyList;
 
     #[test]
     fn the_examples_are_replies_that_can_be_read() {
-        let entities = Wanted::Entities.read(&entities("x")[2].content, false).unwrap();
+        let entities = ReplyList::Entities.read(&entities("x")[2].content, false).unwrap();
         assert!(entities.iter().all(|entity| EXAMPLE.contains(entity.as_str().unwrap())));
-        let found = Wanted::Triples.read(&triples("x", &[])[2].content, false).unwrap();
+        let found = ReplyList::Triples.read(&triples("x", &[])[2].content, false).unwrap();
         assert_eq!(super::super::filter::valid_triples(&found).len(), found.len());
     }
 

@@ -5,14 +5,14 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::corpus::Location;
 use crate::error::IndexError;
+use crate::location::Location;
 
 /// A record with more bytes than this is a mistake; reading it whole would only fill the memory.
 const LONGEST: usize = 64 << 20;
 
 /// One record as it stands in the file.
-pub(super) struct Found {
+pub(super) struct RawRecord {
     pub(super) location: Location,
     /// From the start of the file, in bytes.
     pub(super) offset: u64,
@@ -20,42 +20,42 @@ pub(super) struct Found {
 }
 
 /// The records of a file, in order. After an error nothing follows.
-pub(super) struct Records {
-    scanner: Scanner,
-    form: Form,
+pub(super) struct RecordReader {
+    scanner: RecordScanner,
+    form: RecordLayout,
     first: bool,
     ended: bool,
 }
 
 /// How records stand in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum RecordLayout {
     /// As elements of a list: HippoRAG's `docs`, or the whole file.
     List,
     /// One behind the other.
     Lines,
 }
 
-impl Records {
+impl RecordReader {
     /// Opens the file and finds out how records stand in it.
-    pub(super) fn open(path: &Path) -> Result<Records, IndexError> {
-        let mut scanner = Scanner::open(path)?;
+    pub(super) fn open(path: &Path) -> Result<RecordReader, IndexError> {
+        let mut scanner = RecordScanner::open(path)?;
         let form = match scanner.past_white()? {
-            Some(b'[') => Form::List,
-            Some(b'{') if scanner.enter_docs()? => Form::List,
+            Some(b'[') => RecordLayout::List,
+            Some(b'{') if scanner.enter_docs()? => RecordLayout::List,
             Some(b'{') => {
-                scanner = Scanner::open(path)?;
-                Form::Lines
+                scanner = RecordScanner::open(path)?;
+                RecordLayout::Lines
             }
             None => return Err(scanner.bad("the file is empty")),
             Some(_) => return Err(scanner.bad(NEITHER)),
         };
-        Ok(Records { scanner, form, first: true, ended: false })
+        Ok(RecordReader { scanner, form, first: true, ended: false })
     }
 
-    fn advance(&mut self) -> Result<Option<Found>, IndexError> {
+    fn advance(&mut self) -> Result<Option<RawRecord>, IndexError> {
         let mut byte = self.scanner.past_white()?;
-        if self.form == Form::List {
+        if self.form == RecordLayout::List {
             match byte {
                 Some(b']') => return Ok(None),
                 Some(b',') if !self.first => byte = self.scanner.past_white()?,
@@ -76,8 +76,8 @@ impl Records {
 const NEITHER: &str = "neither HippoRAG's `{\"docs\": [{\"passage\", \"extracted_triples\"}, …]}` nor JSONL of \
                        `{\"id\", \"triples\"}` begins here";
 
-impl Iterator for Records {
-    type Item = Result<Found, IndexError>;
+impl Iterator for RecordReader {
+    type Item = Result<RawRecord, IndexError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
@@ -89,7 +89,7 @@ impl Iterator for Records {
     }
 }
 
-struct Scanner {
+struct RecordScanner {
     reader: BufReader<File>,
     path: Arc<Path>,
     /// Bytes read.
@@ -98,11 +98,11 @@ struct Scanner {
     line: u64,
 }
 
-impl Scanner {
-    fn open(path: &Path) -> Result<Scanner, IndexError> {
+impl RecordScanner {
+    fn open(path: &Path) -> Result<RecordScanner, IndexError> {
         let file = File::open(path).map_err(IndexError::io("open", path))?;
         let mut scanner =
-            Scanner { reader: BufReader::with_capacity(1 << 16, file), path: path.into(), offset: 0, line: 1 };
+            RecordScanner { reader: BufReader::with_capacity(1 << 16, file), path: path.into(), offset: 0, line: 1 };
         if scanner.fill()?.starts_with(b"\xef\xbb\xbf") {
             scanner.reader.consume(3);
             scanner.offset = 3;
@@ -176,7 +176,7 @@ impl Scanner {
     }
 
     /// The object whose brace was read.
-    fn object(&mut self) -> Result<Found, IndexError> {
+    fn object(&mut self) -> Result<RawRecord, IndexError> {
         let (location, offset) = (self.here(), self.offset - 1);
         let mut bytes = vec![b'{'];
         self.nested(&mut bytes).map_err(|error| match error {
@@ -184,7 +184,7 @@ impl Scanner {
             IndexError::BadTriples { message, .. } => IndexError::BadTriples { location: location.clone(), message },
             error => error,
         })?;
-        Ok(Found { location, offset, bytes })
+        Ok(RawRecord { location, offset, bytes })
     }
 
     /// Everything behind an opening brace or bracket up to the closing one.

@@ -11,7 +11,7 @@ use crate::python;
 
 /// A list that a model is asked for, by the key it stands under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum ReplyList {
     /// `named_entities`.
     Entities,
     /// `triples`.
@@ -27,11 +27,11 @@ pub(crate) enum ReplyError {
     Broken(&'static str),
 }
 
-impl Wanted {
+impl ReplyList {
     pub(crate) fn key(self) -> &'static str {
         match self {
-            Wanted::Entities => "named_entities",
-            Wanted::Triples => "triples",
+            ReplyList::Entities => "named_entities",
+            ReplyList::Triples => "triples",
         }
     }
 
@@ -52,8 +52,8 @@ impl Wanted {
     /// a Python literal. Theirs takes [`ReplyError::Missing`] for an empty list.
     fn find(self, reply: &str) -> Result<Vec<Value>, ReplyError> {
         let pattern = match self {
-            Wanted::Entities => &ENTITIES,
-            Wanted::Triples => &TRIPLES,
+            ReplyList::Entities => &ENTITIES,
+            ReplyList::Triples => &TRIPLES,
         };
         let found = pattern.as_ref().and_then(|pattern| pattern.find(reply)).ok_or(ReplyError::Missing(self.key()))?;
         let list = python::literal(found.as_str()).as_mut().and_then(|value| self.list(value));
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn entities_are_read_as_hipporag_reads_them() {
         for case in cases::<Value>("hippo_text_utils", "extract_ner") {
-            let found = Wanted::Entities.find(case["in"].as_str().unwrap());
+            let found = ReplyList::Entities.find(case["in"].as_str().unwrap());
             let found = if let Err(ReplyError::Missing(_)) = found { Ok(Vec::new()) } else { found };
             assert_eq!(found.ok().map(Value::Array).unwrap_or_default(), case["out"], "{case}");
         }
@@ -178,30 +178,30 @@ mod tests {
     #[test]
     fn triples_are_found_in_talk() {
         let reply = "Here you are:\n```json\n{\"triples\": [[\"a\", \"b\", \"c\"],\n [\"d\", \"e\", \"f\"]]}\n```";
-        assert_eq!(Wanted::Triples.read(reply, false), Ok(vec![json!(["a", "b", "c"]), json!(["d", "e", "f"])]));
+        assert_eq!(ReplyList::Triples.read(reply, false), Ok(vec![json!(["a", "b", "c"]), json!(["d", "e", "f"])]));
         let reply = r#"{"triples": [["a", "b", "c"], ["d", "e"#;
-        assert_eq!(Wanted::Triples.read(reply, true), Ok(vec![json!(["a", "b", "c"]), json!(["d"])]));
-        assert_eq!(Wanted::Triples.read(reply, false), Err(ReplyError::Missing("triples")));
+        assert_eq!(ReplyList::Triples.read(reply, true), Ok(vec![json!(["a", "b", "c"]), json!(["d"])]));
+        assert_eq!(ReplyList::Triples.read(reply, false), Err(ReplyError::Missing("triples")));
     }
 
     #[test]
     fn what_python_cannot_read_may_still_be_json() {
         assert_eq!(
-            Wanted::Triples.read(r#"{"triples": [["a", "b", null]]}"#, false),
+            ReplyList::Triples.read(r#"{"triples": [["a", "b", null]]}"#, false),
             Ok(vec![json!(["a", "b", null])])
         );
         assert_eq!(
-            Wanted::Triples.read(r#"{"triples": [["a{", "b", "c"]]}"#, false),
+            ReplyList::Triples.read(r#"{"triples": [["a{", "b", "c"]]}"#, false),
             Ok(vec![json!(["a{", "b", "c"])])
         );
-        assert_eq!(Wanted::Triples.read(r#"{"triples": [a]}"#, false), Err(ReplyError::Broken("triples")));
-        assert_eq!(Wanted::Triples.read(r#"{"triples": "a"}"#, false), Err(ReplyError::Missing("triples")));
+        assert_eq!(ReplyList::Triples.read(r#"{"triples": [a]}"#, false), Err(ReplyError::Broken("triples")));
+        assert_eq!(ReplyList::Triples.read(r#"{"triples": "a"}"#, false), Err(ReplyError::Missing("triples")));
     }
 
     proptest! {
         #[test]
         fn no_reply_makes_it_panic(reply in "(\\{|\\}|\\[|\\]|\"triples\"|:|,|'|\"|\\\\|NaN|é|a| ){0,40}") {
-            let _ = Wanted::Triples.read(&reply, true);
+            let _ = ReplyList::Triples.read(&reply, true);
             let mended = mend(&reply);
             prop_assert!(is_json(&reply) == (mended == reply && is_json(&mended)));
         }

@@ -18,17 +18,17 @@
 //! elimination leaves as it is. What follows from the others adds no residual; so this bounds the mass that is missing of
 //! all nodes together.
 //!
-//! A [`Walker`] sweeps over nodes with equally many entries one after the other, so that the processor foresees where
+//! A [`PageRankSolver`] sweeps over nodes with equally many entries one after the other, so that the processor foresees where
 //! each row ends. Every sum is taken in a fixed order by one thread: the same graph and reset give the same bits.
 
 mod real;
+mod solver;
 mod system;
 #[cfg(test)]
 mod tests;
-mod walker;
 
 pub use real::Real;
-pub use walker::Walker;
+pub use solver::PageRankSolver;
 
 /// An undirected weighted graph in compressed sparse row form. Every edge stands in the rows of both its ends, a
 /// self-loop twice in its one row or once with twice its weight, as igraph counts it. Weights must not be negative.
@@ -63,7 +63,7 @@ const MOST_SWEEPS: usize = 2000;
 
 /// Where a walk ended up.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mass<F> {
+pub struct PageRankScores<F> {
     /// The mass of each node; the sum is 1, or 0 where nothing was reset.
     pub mass: Vec<F>,
     /// The most that is missing, summed over all nodes; more than the tolerance only where rounding stood in the way.

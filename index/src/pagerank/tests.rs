@@ -30,12 +30,12 @@ impl<W: Copy> Rows<W> {
     }
 }
 
-fn walk<W, F>(edges: &Edges<'_, W>, reset: &[F], damping: f64, tolerance: f64) -> Mass<F>
+fn walk<W, F>(edges: &Edges<'_, W>, reset: &[F], damping: f64, tolerance: f64) -> PageRankScores<F>
 where
     W: Copy + Into<f64>,
     F: Real,
 {
-    Walker::new(edges, edges.nodes() / 2, damping).walk(reset, tolerance)
+    PageRankSolver::new(edges, edges.nodes() / 2, damping).solve(reset, tolerance)
 }
 
 /// By the definition: the transition matrix, a node without edges starting anew, and a linear system solved densely.
@@ -168,7 +168,10 @@ proptest! {
 fn nothing_to_start_from_leads_nowhere() {
     let rows = Rows::of(3, &[(0, 1, 1.0), (1, 2, 1.0)]);
     for reset in [[0.0; 3], [f64::NAN; 3], [-1.0, 0.0, f64::NAN]] {
-        assert_eq!(walk(&rows.edges(), &reset, 0.5, 1e-9), Mass { mass: vec![0.0; 3], missing: 0.0, sweeps: 0 });
+        assert_eq!(
+            walk(&rows.edges(), &reset, 0.5, 1e-9),
+            PageRankScores { mass: vec![0.0; 3], missing: 0.0, sweeps: 0 }
+        );
     }
     let empty = Rows::<f32>::of(0, &[]);
     assert!(walk::<_, f32>(&empty.edges(), &[], 0.5, 1e-9).mass.is_empty());

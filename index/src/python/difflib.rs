@@ -11,7 +11,7 @@ const POPULAR_FROM: usize = 200;
 /// `difflib.get_close_matches(word, possibilities, n=1, cutoff=0)`: the place of the possibility most like `word`; of
 /// equally like ones that which sorts last, and of equal ones the first. `None` where there is no possibility.
 pub(crate) fn closest(word: &str, possibilities: &[String]) -> Option<usize> {
-    let matcher = Matcher::new(word);
+    let matcher = SequenceMatcher::new(word);
     let mut best: Option<(f64, usize)> = None;
     for (place, possibility) in possibilities.iter().enumerate() {
         let ratio = matcher.ratio(possibility);
@@ -27,14 +27,14 @@ pub(crate) fn closest(word: &str, possibilities: &[String]) -> Option<usize> {
 }
 
 /// `SequenceMatcher` with its second sequence set.
-struct Matcher {
+struct SequenceMatcher {
     b: Vec<char>,
     /// Where each character of `b` stands, without popular ones.
     places: HashMap<char, Vec<usize>>,
 }
 
-impl Matcher {
-    fn new(b: &str) -> Matcher {
+impl SequenceMatcher {
+    fn new(b: &str) -> SequenceMatcher {
         let b: Vec<char> = b.chars().collect();
         let mut places: HashMap<char, Vec<usize>> = HashMap::new();
         for (place, &c) in b.iter().enumerate() {
@@ -44,7 +44,7 @@ impl Matcher {
             let most = b.len() / 100 + 1;
             places.retain(|_, places| places.len() <= most);
         }
-        Matcher { b, places }
+        SequenceMatcher { b, places }
     }
 
     /// Twice the characters that match, of all characters of both strings; 1 for two empty ones.
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn ratio(a: &str, b: &str) -> f64 {
-        Matcher::new(b).ratio(a)
+        SequenceMatcher::new(b).ratio(a)
     }
     /// What CPython 3.11 says.
     #[test]

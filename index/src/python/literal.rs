@@ -11,17 +11,17 @@ const DEEPEST: usize = 90;
 /// The value that `text` writes as a Python literal; tuples become arrays. `None` where Python would raise, and for
 /// sets, bytes and complex numbers, which JSON cannot hold.
 pub(crate) fn literal(text: &str) -> Option<Value> {
-    let mut reader = Reader { rest: text };
+    let mut reader = LiteralReader { rest: text };
     let value = reader.value(0)?;
     reader.skip();
     reader.rest.is_empty().then_some(value)
 }
 
-struct Reader<'a> {
+struct LiteralReader<'a> {
     rest: &'a str,
 }
 
-impl Reader<'_> {
+impl LiteralReader<'_> {
     /// White space, line breaks included: everything read here lies within brackets or was stripped before.
     fn skip(&mut self) {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);

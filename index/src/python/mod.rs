@@ -2,9 +2,9 @@
 //! replies hold values in that form, so being exact against them means being exact in this.
 
 mod difflib;
+mod format;
 mod literal;
-mod show;
 
 pub(crate) use difflib::closest;
+pub(crate) use format::{show, tuple};
 pub(crate) use literal::literal;
-pub(crate) use show::{show, tuple};

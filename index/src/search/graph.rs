@@ -1,14 +1,14 @@
 //! Passages over the graph: HippoRAG 2 and its forks.
 
-use super::Search;
-use crate::condition::Wanted;
+use super::SearchContext;
+use crate::condition::TopPassages;
 use crate::error::IndexError;
-use crate::evidence::{Arrival, Evidence, Hit, Path, Place, SeedFact, SeedPhrase, Walk};
+use crate::evidence::{Evidence, GraphRank, GraphTrace, Hit, HitPath, HitRank, SeedFact, SeedPhrase};
 use crate::filter::FactFilter;
 use crate::graph::Graph;
 use crate::graph::scale::Scale;
+use crate::graph_ranking::{KeptFact, PassageWeights, PathTracer, RankedPassages, seeds};
 use crate::scored::Scored;
-use crate::walk::{Arrived, Kept, OwnWeights, Tracer, seeds};
 
 /// Passages with a weight of their own in the reset of a local walk: as many as HippoRAG 2 retrieves.
 const OWN: usize = 200;
@@ -16,18 +16,18 @@ const OWN: usize = 200;
 const SAMPLE: usize = 1024;
 
 /// A graph search, done.
-pub(super) struct Walked<'a> {
-    pub(super) walk: Walk,
+pub(super) struct GraphSearchResult<'a> {
+    pub(super) walk: GraphTrace,
     /// The passages found, best first.
-    pub(super) list: Vec<Reached>,
-    facts: Vec<Candidate>,
+    pub(super) list: Vec<RankedPassage>,
+    facts: Vec<CandidateFact>,
     /// What shows where the walk started from, and its ways if they are asked for; none where there was no walk.
-    shown: Option<(OwnWeights, Option<Tracer<'a>>)>,
+    shown: Option<(PassageWeights, Option<PathTracer<'a>>)>,
 }
 
 /// A passage that was found.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reached {
+pub(super) struct RankedPassage {
     pub(super) number: u32,
     /// The mass of the walk there, or its own similarity, scaled.
     score: f32,
@@ -37,31 +37,31 @@ pub(super) struct Reached {
 
 /// A fact like the query.
 #[derive(Debug, Clone, Copy)]
-struct Candidate {
+struct CandidateFact {
     fact: u32,
     similarity: f32,
     score: f32,
 }
 
 /// How like the query the passages are.
-enum Similar {
+enum PassageSimilarities {
     Every(Vec<f32>),
     Best(Vec<Scored>),
 }
 
-impl Search<'_> {
+impl SearchContext<'_> {
     pub(super) fn by_graph(&self, graph: &Graph) -> Result<Evidence, IndexError> {
-        let walked = self.walk(graph, self.query.k, self.query.graph.linking_top_k)?;
+        let result = self.search_graph(graph, self.query.k, self.query.graph.linking_top_k)?;
         self.check("the passages were read")?;
-        let hits = self.hits(&walked)?;
-        Ok(Evidence { walk: Some(walked.walk), ..self.evidence(hits) })
+        let hits = self.hits(&result)?;
+        Ok(Evidence { walk: Some(result.walk), ..self.evidence(hits) })
     }
 
     /// The passages of a walk as they are returned.
-    pub(super) fn hits(&self, walked: &Walked<'_>) -> Result<Vec<Hit>, IndexError> {
-        let hits = walked.list.iter().enumerate().map(|(place, reached)| {
-            let mut path = Path::default();
-            walked.show(place, &mut path);
+    pub(super) fn hits(&self, result: &GraphSearchResult<'_>) -> Result<Vec<Hit>, IndexError> {
+        let hits = result.list.iter().enumerate().map(|(place, reached)| {
+            let mut path = HitPath::default();
+            result.show(place, &mut path);
             self.index.hit(reached.number, place + 1, reached.score, path)
         });
         hits.collect()
@@ -69,7 +69,12 @@ impl Search<'_> {
 
     /// Searches the graph for `limit` passages, looking at so many `facts`; only the first `linking_top_k` of them can
     /// be followed.
-    pub(super) fn walk<'a>(&self, graph: &'a Graph, limit: usize, facts: usize) -> Result<Walked<'a>, IndexError> {
+    pub(super) fn search_graph<'a>(
+        &self,
+        graph: &'a Graph,
+        limit: usize,
+        facts: usize,
+    ) -> Result<GraphSearchResult<'a>, IndexError> {
         let options = &self.query.graph;
         let vector = self.vector()?;
         self.check("the facts were searched")?;
@@ -77,14 +82,14 @@ impl Search<'_> {
         let followed = &facts[..options.linking_top_k.min(facts.len())];
         let filter = self.index.filter.as_deref();
         let places = filter.map(|filter| self.filter(filter, graph, followed)).transpose()?;
-        let kept: Vec<Kept> = match &places {
+        let kept: Vec<KeptFact> = match &places {
             Some(places) => places.iter().map(|&place| followed[place].kept()).collect(),
-            None => followed.iter().map(Candidate::kept).collect(),
+            None => followed.iter().map(CandidateFact::kept).collect(),
         };
         let seeds = seeds(graph, &kept, options);
         self.check("the passages were scored")?;
-        let ground = &self.index.snapshot.ground;
-        let walk = Walk {
+        let ranker = &self.index.snapshot.ranker;
+        let walk = GraphTrace {
             variant: options.variant,
             damping: options.damping,
             passage_weight: options.passage_weight,
@@ -104,26 +109,31 @@ impl Search<'_> {
                 })
                 .collect(),
             fallback: kept.is_empty(),
-            local: !ground.is_whole(),
+            local: !ranker.is_whole(),
             missing: 0.0,
         };
-        let (similar, scale) = self.similar(vector, ground.is_whole(), limit)?;
+        let (similar, scale) = self.similar(vector, ranker.is_whole(), limit)?;
         if kept.is_empty() {
             let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
-            return Ok(Walked { walk, list, facts, shown: None });
+            return Ok(GraphSearchResult { walk, list, facts, shown: None });
         }
         self.check("the walk")?;
         let own = similar.weights(scale, options.passage_weight);
-        let Arrived { best, missing } = ground.walk(graph, options, &seeds, &own, self.wanted(limit));
-        let reached = |Scored { number, score }| Reached { number, score, similarity: None };
+        let RankedPassages { best, missing } = ranker.rank(graph, options, &seeds, &own, self.wanted(limit));
+        let reached = |Scored { number, score }| RankedPassage { number, score, similarity: None };
         let list = best.into_iter().map(reached).collect();
-        let walk = Walk { missing, ..walk };
-        let tracer = self.query.explain.then(|| Tracer::new(graph, options.variant, &seeds));
-        Ok(Walked { walk, list, facts, shown: Some((own, tracer)) })
+        let walk = GraphTrace { missing, ..walk };
+        let tracer = self.query.explain.then(|| PathTracer::new(graph, options.variant, &seeds));
+        Ok(GraphSearchResult { walk, list, facts, shown: Some((own, tracer)) })
     }
 
     /// Asks the filter which facts to follow.
-    fn filter(&self, filter: &dyn FactFilter, graph: &Graph, facts: &[Candidate]) -> Result<Vec<usize>, IndexError> {
+    fn filter(
+        &self,
+        filter: &dyn FactFilter,
+        graph: &Graph,
+        facts: &[CandidateFact],
+    ) -> Result<Vec<usize>, IndexError> {
         if facts.is_empty() {
             return Ok(Vec::new());
         }
@@ -144,39 +154,45 @@ impl Search<'_> {
 
     /// The similarities of all passages, or of at least the `limit` best, and the scale of all of them. In a large
     /// index the least of them is that of a sample.
-    fn similar(&self, vector: &[f32], every: bool, limit: usize) -> Result<(Similar, Scale), IndexError> {
+    fn similar(&self, vector: &[f32], every: bool, limit: usize) -> Result<(PassageSimilarities, Scale), IndexError> {
         let dense = &self.index.snapshot.dense;
         if every {
             let scores = dense.scores(vector);
             let scale = Scale::of(scores.iter().copied());
-            return Ok((Similar::Every(scores), scale));
+            return Ok((PassageSimilarities::Every(scores), scale));
         }
         let best = dense.search(vector, limit.max(OWN), self.query.deadline, None)?;
         let scale = Scale::of(dense.sample(vector, SAMPLE).chain(best.iter().map(|scored| scored.score)));
-        Ok((Similar::Best(best), scale))
+        Ok((PassageSimilarities::Best(best), scale))
     }
 
     /// What is known to be similar where that holds the best `limit` that may be found, or else those.
-    fn nearest(&self, similar: Similar, vector: &[f32], limit: usize) -> Result<Similar, IndexError> {
-        if self.allowed.is_none() || matches!(similar, Similar::Every(_)) {
+    fn nearest(
+        &self,
+        similar: PassageSimilarities,
+        vector: &[f32],
+        limit: usize,
+    ) -> Result<PassageSimilarities, IndexError> {
+        if self.allowed.is_none() || matches!(similar, PassageSimilarities::Every(_)) {
             return Ok(similar);
         }
         let dense = &self.index.snapshot.dense;
-        Ok(Similar::Best(dense.search(vector, limit, self.query.deadline, self.allowed)?))
+        Ok(PassageSimilarities::Best(dense.search(vector, limit, self.query.deadline, self.allowed)?))
     }
 }
 
 /// The facts most like the query, best first, equal ones by number, with their exact scores.
-fn candidates(graph: &Graph, vector: &[f32], count: usize) -> Vec<Candidate> {
+fn candidates(graph: &Graph, vector: &[f32], count: usize) -> Vec<CandidateFact> {
     let Some(found) = graph.nearest_facts(vector, count) else { return Vec::new() };
     let scale = Scale::new(found.least, found.largest);
-    let candidate = |Scored { number, score }| Candidate { fact: number, similarity: score, score: scale.apply(score) };
+    let candidate =
+        |Scored { number, score }| CandidateFact { fact: number, similarity: score, score: scale.apply(score) };
     found.best.into_iter().map(candidate).collect()
 }
 
-impl Candidate {
-    fn kept(&self) -> Kept {
-        Kept { fact: self.fact, score: self.score }
+impl CandidateFact {
+    fn kept(&self) -> KeptFact {
+        KeptFact { fact: self.fact, score: self.score }
     }
 
     fn shown(&self, graph: &Graph, kept: bool) -> SeedFact {
@@ -192,40 +208,43 @@ impl Candidate {
     }
 }
 
-impl Similar {
+impl PassageSimilarities {
     /// The most similar that are wanted, their scores scaled: the ranking where there is no fact to follow.
-    fn ranked(&self, scale: Scale, wanted: Wanted<'_>) -> Vec<Reached> {
+    fn ranked(&self, scale: Scale, wanted: TopPassages<'_>) -> Vec<RankedPassage> {
         let scored = match self {
-            Similar::Every(scores) => {
+            PassageSimilarities::Every(scores) => {
                 wanted.best(scores.iter().zip(0..).map(|(&score, number)| Scored { number, score }))
             }
-            Similar::Best(scored) => scored.iter().take(wanted.limit).copied().collect(),
+            PassageSimilarities::Best(scored) => scored.iter().take(wanted.limit).copied().collect(),
         };
-        let reached = |Scored { number, score }| Reached { number, score: scale.apply(score), similarity: Some(score) };
+        let reached =
+            |Scored { number, score }| RankedPassage { number, score: scale.apply(score), similarity: Some(score) };
         scored.into_iter().map(reached).collect()
     }
 
     /// What each passage has in the reset. The reference scales twice, which is the same as once.
-    fn weights(&self, scale: Scale, weight: f64) -> OwnWeights {
+    fn weights(&self, scale: Scale, weight: f64) -> PassageWeights {
         let own = |score: f32| (f64::from(scale.apply(score)) * weight) as f32;
         match self {
-            Similar::Every(scores) => OwnWeights::Every(scores.iter().map(|&score| own(score)).collect()),
-            Similar::Best(scored) => {
-                OwnWeights::Some(scored.iter().take(OWN).map(|scored| (scored.number, own(scored.score))).collect())
+            PassageSimilarities::Every(scores) => {
+                PassageWeights::Every(scores.iter().map(|&score| own(score)).collect())
+            }
+            PassageSimilarities::Best(scored) => {
+                PassageWeights::Some(scored.iter().take(OWN).map(|scored| (scored.number, own(scored.score))).collect())
             }
         }
     }
 }
 
-impl Walked<'_> {
+impl GraphSearchResult<'_> {
     /// Writes into `path` how the passage at `place` was found.
-    pub(super) fn show(&self, place: usize, path: &mut Path) {
+    pub(super) fn show(&self, place: usize, path: &mut HitPath) {
         let Some(reached) = self.list.get(place) else { return };
         if let Some(score) = reached.similarity {
-            path.dense = path.dense.or(Some(Place { rank: place + 1, score }));
+            path.dense = path.dense.or(Some(HitRank { rank: place + 1, score }));
         }
         if let Some((own, tracer)) = &self.shown {
-            path.graph = Some(Arrival {
+            path.graph = Some(GraphRank {
                 rank: place + 1,
                 mass: f64::from(reached.score),
                 reset: f64::from(own.of(reached.number)),
@@ -236,7 +255,7 @@ impl Walked<'_> {
 
     /// The facts to return, and their scores: those that were kept, in their order, or else all that were found.
     pub(super) fn returned(&self) -> Vec<(u32, f32)> {
-        let pair = |candidate: &Candidate| (candidate.fact, candidate.score);
+        let pair = |candidate: &CandidateFact| (candidate.fact, candidate.score);
         let candidates = || self.facts.iter().map(pair).collect();
         let filtered = self.walk.facts.iter().any(|fact| !fact.kept) || !self.walk.kept.is_empty();
         match (filtered, self.walk.kept.as_slice()) {

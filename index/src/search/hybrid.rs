@@ -2,32 +2,32 @@
 
 use std::collections::HashMap;
 
-use super::Search;
+use super::SearchContext;
 use crate::error::IndexError;
 use crate::evidence::Evidence;
-use crate::fusion::{RRF_K, Ranked, depth, reciprocal_rank};
+use crate::fusion::{RRF_K, RankedList, depth, reciprocal_rank};
 use crate::graph::Graph;
 
-impl Search<'_> {
+impl SearchContext<'_> {
     /// `RouteRAG.search` (RouteRAG §3.1.2): reciprocal rank fusion of lists twice as deep as what is wanted. Where
     /// that has no order for ties, the graph's list comes first.
     pub(super) fn by_both(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let depth = depth(self.query.k);
-        let walked = self.walk(graph, depth, self.query.graph.linking_top_k)?;
+        let found = self.search_graph(graph, depth, self.query.graph.linking_top_k)?;
         let passages = self.passages(depth)?;
         self.check("the passages were read")?;
-        let first: Vec<u32> = walked.list.iter().map(|reached| reached.number).collect();
+        let first: Vec<u32> = found.list.iter().map(|reached| reached.number).collect();
         let second: Vec<u32> = passages.ranked.iter().map(|(number, _)| *number).collect();
         let places: HashMap<u32, usize> = first.iter().zip(0..).map(|(&number, place)| (number, place)).collect();
-        let fused = reciprocal_rank(&[Ranked::new(&first), Ranked::new(&second)], RRF_K);
+        let fused = reciprocal_rank(&[RankedList::new(&first), RankedList::new(&second)], RRF_K);
         let hits = fused.into_iter().zip(1..).take(self.query.k).map(|((number, score), rank)| {
             let mut path = passages.path(number);
             if let Some(&place) = places.get(&number) {
-                walked.show(place, &mut path);
+                found.show(place, &mut path);
             }
             self.index.hit(number, rank, score as f32, path)
         });
         let hits = hits.collect::<Result<_, IndexError>>()?;
-        Ok(Evidence { walk: Some(walked.walk), ..self.evidence(hits) })
+        Ok(Evidence { walk: Some(found.walk), ..self.evidence(hits) })
     }
 }

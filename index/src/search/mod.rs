@@ -8,17 +8,15 @@ mod passage;
 mod triples;
 
 use std::cell::OnceCell;
-use std::time::Instant;
 
-use crate::condition::{Allowed, Wanted};
+use crate::condition::{AllowedPassages, TopPassages};
 use crate::embed::embed_unit;
 use crate::error::IndexError;
-use crate::evidence::{Evidence, Hit, Path};
+use crate::evidence::{Evidence, Hit};
 use crate::index::Index;
 use crate::kag;
-use crate::query::{Mode, Query};
-
-pub(crate) use triples::stating;
+use crate::mode::Mode;
+use crate::query::Query;
 
 impl Index {
     /// Searches, on the calling thread. The same query on the same snapshot always has the same answer.
@@ -30,7 +28,7 @@ impl Index {
     ///   ones as in the corpus. If there is no fact to follow, passages are ranked by their own similarity, scaled to
     ///   \[0, 1\] over all of them. In an index of more passages than [`OpenOptions::walk_below`](crate::OpenOptions)
     ///   the walk is a local one, of the passages only the 200 most similar have a weight of their own in where it
-    ///   starts, and the scale is that of a sample and of these: the trace says so ([`Walk::local`](crate::Walk)), and
+    ///   starts, and the scale is that of a sample and of these: the trace says so ([`GraphTrace::local`](crate::GraphTrace)), and
     ///   how much is missing of the walk from there.
     /// * [`Mode::Hybrid`]: both lists, twice `k` deep, by reciprocal rank fusion, equal scores in the order of the
     ///   graph's list.
@@ -69,7 +67,7 @@ impl Index {
         if allowed.is_some_and(|allowed| allowed.len() == 0) {
             return Ok(Evidence::of(self.manifest().snapshot, query.mode, Vec::new()));
         }
-        let search = Search { index: self, query, text, allowed, vector: OnceCell::new() };
+        let search = SearchContext { index: self, query, text, allowed, vector: OnceCell::new() };
         match (query.mode, self.graph()) {
             (Mode::Passage, _) => search.by_passages(),
             (Mode::Graph, Some(graph)) => search.by_graph(graph),
@@ -81,38 +79,19 @@ impl Index {
     }
 }
 
-impl Query {
-    /// Ends the search where its deadline has passed before `stage`. Whoever listens learns when a stage begins.
-    pub(crate) fn begin(&self, stage: &'static str) -> Result<(), IndexError> {
-        tracing::trace!(stage);
-        match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(IndexError::Deadline { stage }),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Index {
-    /// The passage with this number as it is returned, in this place and with this score.
-    pub(crate) fn hit(&self, number: u32, rank: usize, score: f32, path: Path) -> Result<Hit, IndexError> {
-        let store = &self.snapshot.store;
-        Ok(Hit { rank, score, passage: store.passage(number)?, metadata: store.metadata(number)?, path })
-    }
-}
-
 /// One query being answered.
-struct Search<'a> {
+struct SearchContext<'a> {
     index: &'a Index,
     query: &'a Query,
     /// What is looked for, without the white space around it; not empty.
     text: &'a str,
     /// What may be found, if not everything may.
-    allowed: Option<&'a Allowed>,
+    allowed: Option<&'a AllowedPassages>,
     /// The query's vector, once it has been asked for.
     vector: OnceCell<Vec<f32>>,
 }
 
-impl Search<'_> {
+impl SearchContext<'_> {
     /// The vector of the query, of length 1.
     fn vector(&self) -> Result<&[f32], IndexError> {
         if let Some(vector) = self.vector.get() {
@@ -125,12 +104,12 @@ impl Search<'_> {
     }
 
     /// So many passages of those that may be found.
-    fn wanted(&self, limit: usize) -> Wanted<'_> {
-        Wanted { limit, among: self.allowed }
+    fn wanted(&self, limit: usize) -> TopPassages<'_> {
+        TopPassages { limit, among: self.allowed }
     }
 
     fn check(&self, stage: &'static str) -> Result<(), IndexError> {
-        self.query.begin(stage)
+        self.query.enter_stage(stage)
     }
 
     fn evidence(&self, hits: Vec<Hit>) -> Evidence {

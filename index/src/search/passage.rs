@@ -2,30 +2,30 @@
 
 use std::collections::HashMap;
 
-use super::Search;
+use super::SearchContext;
 use crate::error::IndexError;
-use crate::evidence::{Evidence, Path, Place};
-use crate::fusion::{RRF_K, Ranked, depth_of_rankings, reciprocal_rank};
+use crate::evidence::{Evidence, HitPath, HitRank};
+use crate::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
 use crate::graph::scale::Scale;
-use crate::query::{Mode, Ranking};
+use crate::mode::{Mode, Ranking};
 use crate::scored::Scored;
 
 /// A list of passages, best first, and where each stands in the lists it was made of.
 #[derive(Debug)]
 pub(super) struct PassageList {
     pub(super) ranked: Vec<(u32, f32)>,
-    bm25: HashMap<u32, Place>,
-    dense: HashMap<u32, Place>,
+    bm25: HashMap<u32, HitRank>,
+    dense: HashMap<u32, HitRank>,
 }
 
 impl PassageList {
     /// Where a passage stands.
-    pub(super) fn path(&self, number: u32) -> Path {
-        Path { bm25: self.bm25.get(&number).copied(), dense: self.dense.get(&number).copied(), graph: None }
+    pub(super) fn path(&self, number: u32) -> HitPath {
+        HitPath { bm25: self.bm25.get(&number).copied(), dense: self.dense.get(&number).copied(), graph: None }
     }
 }
 
-impl Search<'_> {
+impl SearchContext<'_> {
     pub(super) fn by_passages(&self) -> Result<Evidence, IndexError> {
         let list = self.passages(self.query.k)?;
         self.check("the passages were read")?;
@@ -79,10 +79,10 @@ fn pairs(list: &[Scored]) -> Vec<(u32, f32)> {
 fn fuse(bm25: &[Scored], dense: &[Scored]) -> Vec<(u32, f32)> {
     let numbers = |list: &[Scored]| list.iter().map(|scored| scored.number).collect::<Vec<_>>();
     let (bm25, dense) = (numbers(bm25), numbers(dense));
-    let fused = reciprocal_rank(&[Ranked::new(&bm25), Ranked::new(&dense)], RRF_K);
+    let fused = reciprocal_rank(&[RankedList::new(&bm25), RankedList::new(&dense)], RRF_K);
     fused.into_iter().map(|(number, score)| (number, score as f32)).collect()
 }
 
-fn places(list: &[Scored]) -> HashMap<u32, Place> {
-    list.iter().zip(1..).map(|(scored, rank)| (scored.number, Place { rank, score: scored.score })).collect()
+fn places(list: &[Scored]) -> HashMap<u32, HitRank> {
+    list.iter().zip(1..).map(|(scored, rank)| (scored.number, HitRank { rank, score: scored.score })).collect()
 }

@@ -25,7 +25,7 @@ const TAIL: usize = 8 + 8 + MAGIC.len();
 
 /// The stored passages, by memory map.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct PassageStore {
     path: PathBuf,
     map: Mmap,
     count: usize,
@@ -35,8 +35,8 @@ pub(crate) struct Store {
     order: usize,
 }
 
-impl Store {
-    pub(crate) fn open(path: &Path) -> Result<Store, IndexError> {
+impl PassageStore {
+    pub(crate) fn open(path: &Path) -> Result<PassageStore, IndexError> {
         let file = File::open(path).map_err(IndexError::io("open", path))?;
         // SAFETY: files of a snapshot are never written again once they are published, only unlinked.
         let map = unsafe { Mmap::map(&file) }.map_err(IndexError::io("map", path))?;
@@ -50,7 +50,7 @@ impl Store {
         let order = count.checked_add(1).and_then(|n| n.checked_mul(8)).and_then(|n| n.checked_add(offsets));
         let end = count.checked_mul(4).zip(order).and_then(|(numbers, order)| order.checked_add(numbers));
         match order {
-            Some(order) if end == Some(tail) => Ok(Store { path: path.to_owned(), map, count, offsets, order }),
+            Some(order) if end == Some(tail) => Ok(PassageStore { path: path.to_owned(), map, count, offsets, order }),
             _ => Err(corrupt("its table does not fit its length")),
         }
     }
@@ -59,7 +59,7 @@ impl Store {
         self.count
     }
 
-    /// As [`Store::len`]: no index holds more passages than a `u32` counts.
+    /// As [`PassageStore::len`]: no index holds more passages than a `u32` counts.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.count).unwrap_or(u32::MAX)
     }
@@ -129,13 +129,13 @@ impl Store {
     }
 }
 
-impl Passages for Store {
+impl Passages for PassageStore {
     fn len(&self) -> usize {
         self.count
     }
 
     fn passage(&self, number: u32) -> Result<Passage, IndexError> {
-        Store::passage(self, number)
+        PassageStore::passage(self, number)
     }
 }
 

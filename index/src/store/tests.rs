@@ -27,7 +27,7 @@ proptest! {
         // In an order other than that of the ids.
         let documents: Vec<_> = rows.clone().into_iter().rev().map(|(id, (a, b, c))| document(id, a, b, c)).collect();
         let (_dir, path) = write(&documents);
-        let store = Store::open(&path).unwrap();
+        let store = PassageStore::open(&path).unwrap();
         prop_assert_eq!(store.len(), documents.len());
         let mut found = BTreeMap::new();
         for (number, document) in (0..).zip(&documents) {
@@ -50,7 +50,7 @@ fn no_damage_makes_it_panic() {
     let (_dir, path) = write(&documents);
     let whole = fs::read(&path).unwrap();
     let read_all = || -> Result<(), IndexError> {
-        let store = Store::open(&path)?;
+        let store = PassageStore::open(&path)?;
         (0..6).for_each(|number| drop(store.document(number)));
         documents.iter().for_each(|document| drop(store.find(&document.id)));
         Ok(())

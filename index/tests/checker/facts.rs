@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use waymark_index::graph::Graph;
-use waymark_index::{Evidence, GraphVariant, SeedFact, Walk};
+use waymark_index::{Evidence, GraphTrace, GraphVariant, SeedFact};
 
 use super::numbers::{dot, has_rank, min_max, near};
 use super::{Seen, Wrong, hold};
@@ -25,7 +25,7 @@ fn find(graph: &Graph, subject: &str, relation: &str, object: &str) -> Option<u3
 }
 
 /// Checks the facts that the query was linked to.
-pub fn check(seen: &Seen<'_>, walk: &Walk) -> Result<Scores, String> {
+pub fn check(seen: &Seen<'_>, walk: &GraphTrace) -> Result<Scores, String> {
     let graph = seen.index.graph().unwrap();
     let similarity: Vec<f64> = (0..graph.facts() as u32).map(|f| dot(&seen.vector, graph.fact_vector(f))).collect();
     let score = min_max(&similarity);
@@ -52,7 +52,7 @@ pub fn check(seen: &Seen<'_>, walk: &Walk) -> Result<Scores, String> {
 }
 
 /// What the facts say of a phrase: scores of those that name it, in their order.
-fn naming(graph: &Graph, walk: &Walk, scores: &Scores) -> Vec<(u32, Vec<f64>)> {
+fn naming(graph: &Graph, walk: &GraphTrace, scores: &Scores) -> Vec<(u32, Vec<f64>)> {
     let all: Vec<usize> = (0..walk.facts.len()).collect();
     let kept = match (walk.kept.is_empty(), walk.fallback) {
         (true, false) => &all,
@@ -77,7 +77,7 @@ fn naming(graph: &Graph, walk: &Walk, scores: &Scores) -> Vec<(u32, Vec<f64>)> {
 }
 
 /// Checks the phrases that the walk started from.
-pub fn check_seeds(seen: &Seen<'_>, walk: &Walk, scores: &Scores) -> Wrong {
+pub fn check_seeds(seen: &Seen<'_>, walk: &GraphTrace, scores: &Scores) -> Wrong {
     let graph = seen.index.graph().unwrap();
     let named = naming(graph, walk, scores);
     let wanted = seen.query.graph.linking_top_k.min(named.len());
@@ -112,7 +112,7 @@ pub fn check_seeds(seen: &Seen<'_>, walk: &Walk, scores: &Scores) -> Wrong {
 }
 
 /// Checks the triples that are returned with the passages.
-pub fn check_triples(seen: &Seen<'_>, evidence: &Evidence, walk: &Walk) -> Wrong {
+pub fn check_triples(seen: &Seen<'_>, evidence: &Evidence, walk: &GraphTrace) -> Wrong {
     let graph = seen.index.graph().unwrap();
     let similarity: Vec<f64> = (0..graph.facts() as u32).map(|f| dot(&seen.vector, graph.fact_vector(f))).collect();
     let score = min_max(&similarity);

@@ -1,7 +1,7 @@
 //! The walk, by iterating its definition, and the lists that are made of it.
 
 use waymark_index::graph::Graph;
-use waymark_index::{Evidence, GraphVariant, Hit, Mode, Path, Walk};
+use waymark_index::{Evidence, GraphTrace, GraphVariant, Hit, HitPath, Mode};
 
 use super::numbers::{has_rank, near};
 use super::ways::Ways;
@@ -14,7 +14,7 @@ fn steps(damping: f64) -> usize {
 }
 
 /// Checks order, masses and ways of the hits.
-pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &Walk) -> Wrong {
+pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &GraphTrace) -> Wrong {
     let depth = if evidence.mode == Mode::Hybrid { 2 * seen.query.k } else { seen.query.k };
     let graph = seen.index.graph().unwrap();
     let mass = if walk.fallback { seen.scaled.clone() } else { masses(seen, graph, walk) };
@@ -62,8 +62,8 @@ fn close(found: f64, expected: f64) -> bool {
 }
 
 /// Which lists a hit says it stands in.
-fn check_path(seen: &Seen<'_>, mode: Mode, walk: &Walk, number: u32, hit: &Hit) -> Wrong {
-    let Path { bm25, dense, graph } = &hit.path;
+fn check_path(seen: &Seen<'_>, mode: Mode, walk: &GraphTrace, number: u32, hit: &Hit) -> Wrong {
+    let HitPath { bm25, dense, graph } = &hit.path;
     hold!(bm25.is_none(), "a place in a list that was not made");
     if mode != Mode::Hybrid {
         hold!(graph.is_some() != walk.fallback, "it is not said how {} was found", hit.passage.id);
@@ -79,7 +79,14 @@ fn check_path(seen: &Seen<'_>, mode: Mode, walk: &Walk, number: u32, hit: &Hit) 
 }
 
 /// The sum of reciprocal ranks of a hit, by the places that it says it has, and whether it can have no others.
-fn fused(seen: &Seen<'_>, hit: &Hit, number: u32, mass: &[f64], depth: usize, walk: &Walk) -> Result<f64, String> {
+fn fused(
+    seen: &Seen<'_>,
+    hit: &Hit,
+    number: u32,
+    mass: &[f64],
+    depth: usize,
+    walk: &GraphTrace,
+) -> Result<f64, String> {
     let dense = hit.path.dense.map(|place| place.rank);
     let graph = if walk.fallback { dense } else { hit.path.graph.as_ref().map(|arrival| arrival.rank) };
     for (rank, values, off) in [(dense, &seen.similarity[..], 1e-6), (graph, mass, 1e-6)] {
@@ -92,7 +99,7 @@ fn fused(seen: &Seen<'_>, hit: &Hit, number: u32, mass: &[f64], depth: usize, wa
 }
 
 /// The mass of every passage: `(1 - d)·Σ (d·P)ⁱ·r`, nodes without edges starting anew.
-fn masses(seen: &Seen<'_>, graph: &Graph, walk: &Walk) -> Vec<f64> {
+fn masses(seen: &Seen<'_>, graph: &Graph, walk: &GraphTrace) -> Vec<f64> {
     let (phrases, adjacency) = (graph.phrases(), graph.adjacency());
     let nodes = phrases + graph.passages();
     let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphR1);

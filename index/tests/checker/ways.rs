@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use waymark_index::graph::Graph;
-use waymark_index::{GraphVariant, Step, Walk};
+use waymark_index::{GraphTrace, GraphVariant, PathEdge};
 
 use super::{Wrong, hold};
 
@@ -36,7 +36,7 @@ fn edge(graph: &Graph, gone: Option<u32>, from: u32, to: u32) -> Option<(f32, f6
 }
 
 impl Ways {
-    pub fn new(graph: &Graph, walk: &Walk) -> Ways {
+    pub fn new(graph: &Graph, walk: &GraphTrace) -> Ways {
         let seeds: HashMap<u32, f64> = walk
             .phrases
             .iter()
@@ -64,7 +64,7 @@ impl Ways {
     }
 
     /// Whether a way exists, with the weights that it says, and none is likelier.
-    pub fn check(&self, graph: &Graph, passage: u32, via: &[Step]) -> Wrong {
+    pub fn check(&self, graph: &Graph, passage: u32, via: &[PathEdge]) -> Wrong {
         let node = graph.phrases() as u32 + passage;
         let lasts = row(graph, self.gone, node);
         let to_end = |last: u32| edge(graph, self.gone, last, node).map_or(0.0, |(_, chance)| chance);
@@ -78,7 +78,7 @@ impl Ways {
             return Ok(());
         };
         hold!(via.len() <= 3, "a way of {} edges", via.len());
-        let id = |step: &Step| graph.phrase_id(&step.phrase).ok_or_else(|| format!("no phrase {:?}", step.phrase));
+        let id = |step: &PathEdge| graph.phrase_id(&step.phrase).ok_or_else(|| format!("no phrase {:?}", step.phrase));
         let mut chance = *self.seeds.get(&id(first)?).ok_or_else(|| format!("{first:?} is no seed"))?;
         for (place, step) in via.iter().enumerate() {
             let next = via.get(place + 1).map_or(Ok(node), id)?;

@@ -6,7 +6,7 @@ pub(super) const BLOCK: usize = 64;
 /// The two halves of a query's numbers, each from 0 to 127: twice the product of two such with a code still fits the
 /// 16 bits in which AVX2 adds pairs.
 #[derive(Debug)]
-pub(super) struct Halves {
+pub(super) struct QueryHalves {
     pub(super) high: Vec<u8>,
     pub(super) low: Vec<u8>,
 }
@@ -15,7 +15,7 @@ pub(super) struct Halves {
 pub(super) type Products = (i32, i32);
 
 /// The products of every row in `codes`, which are as long as the halves, into `out`.
-pub(super) fn products(query: &Halves, codes: &[i8], out: &mut Vec<Products>) {
+pub(super) fn products(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
     let stride = query.high.len();
     debug_assert!(stride.is_multiple_of(BLOCK) && stride == query.low.len() && codes.len().is_multiple_of(stride));
     out.clear();
@@ -34,7 +34,7 @@ pub(super) fn products(query: &Halves, codes: &[i8], out: &mut Vec<Products>) {
     products_portable(query, codes, out);
 }
 
-fn products_portable(query: &Halves, codes: &[i8], out: &mut Vec<Products>) {
+fn products_portable(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
     let product = |half: &[u8], row: &[i8]| half.iter().zip(row).map(|(&q, &c)| i32::from(q) * i32::from(c)).sum();
     let rows = codes.chunks_exact(query.high.len());
     out.extend(rows.map(|row| (product(&query.high, row), product(&query.low, row))));
@@ -44,10 +44,10 @@ fn products_portable(query: &Halves, codes: &[i8], out: &mut Vec<Products>) {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{BLOCK, Halves, Products};
+    use super::{BLOCK, Products, QueryHalves};
 
     #[target_feature(enable = "avx512f,avx512vnni")]
-    pub(super) fn products_vnni(query: &Halves, codes: &[i8], out: &mut Vec<Products>) {
+    pub(super) fn products_vnni(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
         let (highs, lows) = (query.high.as_chunks::<BLOCK>().0, query.low.as_chunks::<BLOCK>().0);
         out.extend(codes.chunks_exact(query.high.len()).map(|row| {
             let (mut high_sum, mut low_sum) = (_mm512_setzero_si512(), _mm512_setzero_si512());
@@ -68,7 +68,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn products_avx2(query: &Halves, codes: &[i8], out: &mut Vec<Products>) {
+    pub(super) fn products_avx2(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
         let (highs, lows) = (query.high.as_chunks::<32>().0, query.low.as_chunks::<32>().0);
         let ones = _mm256_set1_epi16(1);
         out.extend(codes.chunks_exact(query.high.len()).map(|row| {
@@ -120,7 +120,7 @@ mod tests {
             };
             let stride = blocks * BLOCK;
             let mut half = || (0..stride).map(|_| next(128, 127) as u8).collect::<Vec<_>>();
-            let query = Halves { high: half(), low: half() };
+            let query = QueryHalves { high: half(), low: half() };
             let codes: Vec<i8> = (0..rows * stride).map(|_| (next(255, 254) - 127) as i8).collect();
             let (mut portable, mut found) = (Vec::new(), Vec::new());
             products_portable(&query, &codes, &mut portable);

@@ -22,8 +22,8 @@ use std::path::Path;
 use bytemuck::{Pod, Zeroable};
 use memmap2::Mmap;
 
-use self::kernel::{BLOCK, Halves};
-use super::vectors::Vectors;
+use self::kernel::{BLOCK, QueryHalves};
+use super::vectors::VectorFile;
 use crate::error::IndexError;
 
 pub(crate) use scan::Extremes;
@@ -38,7 +38,7 @@ const MOST_DIMS: usize = 1 << 16;
 /// What stands with the codes of a row.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Row {
+struct CodeRow {
     scale: f32,
     /// Length of what the codes leave out, rounded up.
     left: f32,
@@ -57,7 +57,7 @@ pub(crate) struct Codes {
 
 impl Codes {
     /// Writes the codes of `vectors` to `path`. The file is complete but not yet synced.
-    pub(crate) fn write(vectors: &Vectors, path: &Path) -> Result<(), IndexError> {
+    pub(crate) fn write(vectors: &VectorFile, path: &Path) -> Result<(), IndexError> {
         if vectors.dims() > MOST_DIMS {
             let message = format!("vectors of {} numbers are longer than {MOST_DIMS}", vectors.dims());
             return Err(IndexError::Dense { action: "encode", message });
@@ -80,7 +80,7 @@ impl Codes {
         // SAFETY: files of a snapshot are never written again once they are complete, only unlinked.
         let map = unsafe { Mmap::map(&file) }.map_err(IndexError::io("map", path))?;
         let stride = stride(dims);
-        let expected = stride.checked_add(size_of::<Row>()).and_then(|row| row.checked_mul(count));
+        let expected = stride.checked_add(size_of::<CodeRow>()).and_then(|row| row.checked_mul(count));
         if dims == 0 || dims > MOST_DIMS || expected != Some(map.len()) {
             let message = format!("{} bytes are not the codes of {count} vectors of {dims} numbers", map.len());
             return Err(IndexError::corrupt(path, message));
@@ -92,7 +92,7 @@ impl Codes {
         bytemuck::cast_slice(&self.map[..self.count * self.stride])
     }
 
-    fn rows(&self) -> &[Row] {
+    fn rows(&self) -> &[CodeRow] {
         // A map begins at a page, and the codes before the rows are a multiple of 64 bytes: this cannot panic.
         bytemuck::cast_slice(&self.map[self.count * self.stride..])
     }
@@ -103,7 +103,7 @@ fn stride(dims: usize) -> usize {
 }
 
 /// Fills `codes` from `vector` and leaves the padding zero.
-fn encode(vector: &[f32], codes: &mut [i8]) -> Row {
+fn encode(vector: &[f32], codes: &mut [i8]) -> CodeRow {
     let largest = vector.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
     let scale = largest / MOST;
     let (mut left, mut length, mut sum) = (0.0, 0.0, 0);
@@ -115,13 +115,13 @@ fn encode(vector: &[f32], codes: &mut [i8]) -> Row {
     }
     // Rounded to nearest by `as`, so a little is added first.
     let up = |square: f64| (square.sqrt() * (1.0 + 1e-6)) as f32;
-    Row { scale, left: up(left), length: up(length), sum }
+    CodeRow { scale, left: up(left), length: up(length), sum }
 }
 
 /// A query, ready to be multiplied with codes.
 #[derive(Debug)]
 struct CodedQuery {
-    halves: Halves,
+    halves: QueryHalves,
     step: f64,
     /// Length of what the halves leave out.
     left: f64,
@@ -134,7 +134,7 @@ impl CodedQuery {
         let step = largest / MOST_OF_QUERY;
         let padded = stride(query.len());
         // The high half of a padding is never multiplied with anything but zero.
-        let mut halves = Halves { high: vec![0; padded], low: vec![0; padded] };
+        let mut halves = QueryHalves { high: vec![0; padded], low: vec![0; padded] };
         let (mut left, mut length) = (0.0, 0.0);
         for (&x, place) in query.iter().zip(0..) {
             let x = f64::from(x);

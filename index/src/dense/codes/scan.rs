@@ -1,8 +1,8 @@
 //! The best, the least and the largest of many dot products, exactly, from codes and a few vectors.
 
 use super::super::kernel::dot;
-use super::super::vectors::Vectors;
-use super::{CodedQuery, Codes, Row};
+use super::super::vectors::VectorFile;
+use super::{CodeRow, CodedQuery, Codes};
 use crate::scored::{Scored, best};
 
 /// Rows whose products are taken at once; they stay in the nearest cache.
@@ -83,7 +83,7 @@ impl Candidates {
 impl Codes {
     /// The `k` rows of `vectors` with the largest dot product with `query`, and the least and largest product of all.
     /// The same, to the bit, as by computing every product in `f32`. `None` without rows.
-    pub(crate) fn extremes(&self, vectors: &Vectors, query: &[f32], k: usize) -> Option<Extremes> {
+    pub(crate) fn extremes(&self, vectors: &VectorFile, query: &[f32], k: usize) -> Option<Extremes> {
         let coded = CodedQuery::of(query);
         let (mut largest, mut least) = (Candidates::of(k.max(1)), Candidates::of(1));
         let mut products = Vec::with_capacity(ROWS);
@@ -110,7 +110,7 @@ impl Codes {
 
 impl CodedQuery {
     /// The most by which a row's product in `f32` can differ from what its codes give.
-    pub(super) fn slack(&self, row: &Row, rounding: f64) -> f64 {
+    pub(super) fn slack(&self, row: &CodeRow, rounding: f64) -> f64 {
         let (left, length) = (f64::from(row.left), f64::from(row.length));
         left * self.length + (length + left) * self.left + rounding * length * self.length
     }

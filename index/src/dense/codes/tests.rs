@@ -6,13 +6,13 @@ use super::super::vectors::VectorWriter;
 use super::*;
 use crate::scored::{Scored, best};
 
-fn write(rows: &[Vec<f32>], dims: usize) -> (tempfile::TempDir, Vectors, Codes) {
+fn write(rows: &[Vec<f32>], dims: usize) -> (tempfile::TempDir, VectorFile, Codes) {
     let dir = tempfile::tempdir().unwrap();
     let (flat, path) = (dir.path().join("vectors"), dir.path().join("codes"));
     let mut writer = VectorWriter::create(&flat).unwrap();
     rows.iter().for_each(|row| writer.add(row).unwrap());
     writer.finish().unwrap();
-    let vectors = Vectors::open(&flat, rows.len(), dims).unwrap();
+    let vectors = VectorFile::open(&flat, rows.len(), dims).unwrap();
     Codes::write(&vectors, &path).unwrap();
     let codes = Codes::open(&path, rows.len(), dims).unwrap();
     (dir, vectors, codes)

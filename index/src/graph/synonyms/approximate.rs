@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 
-use super::share::share;
-use super::{Best, MOST, THRESHOLD};
-use crate::dense::{Vectors, dot, dot_bytes};
+use super::parallel::share;
+use super::{BestNeighbours, MOST, THRESHOLD};
+use crate::dense::{VectorFile, dot, dot_bytes};
 use crate::error::IndexError;
 
 /// Phrases that a thread takes at once.
@@ -30,13 +30,13 @@ const ERROR: f32 = 0.02;
 /// For each of the `queries` about its nearest among `columns`, itself left out. `done` gets how many of the queries
 /// the work so far comes to: as many for the graph as for the searches in it.
 pub(super) fn nearest(
-    vectors: &Vectors,
+    vectors: &VectorFile,
     queries: &[u32],
     columns: &[u32],
     threads: usize,
     done: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<(u32, Best)>, IndexError> {
-    let graph = Graph::new(vectors, columns.len(), threads.max(1))?;
+) -> Result<Vec<(u32, BestNeighbours)>, IndexError> {
+    let graph = ApproximateGraph::new(vectors, columns.len(), threads.max(1))?;
     let (half, added) = (queries.len() as u64 / 2, AtomicU64::new(0));
     share(&mut columns.to_vec(), BLOCK, threads, |block| {
         block.iter().try_for_each(|&column| graph.add(column))?;
@@ -44,7 +44,8 @@ pub(super) fn nearest(
         done(added * half / columns.len() as u64);
         Ok(())
     })?;
-    let mut found: Vec<(u32, Best)> = queries.iter().map(|&query| (query, Best::default())).collect();
+    let mut found: Vec<(u32, BestNeighbours)> =
+        queries.iter().map(|&query| (query, BestNeighbours::default())).collect();
     let searched = AtomicU64::new(0);
     share(&mut found, BLOCK, threads, |block| {
         block.iter_mut().try_for_each(|(query, best)| graph.search(*query, best))?;
@@ -55,15 +56,15 @@ pub(super) fn nearest(
     Ok(found)
 }
 
-struct Graph<'a> {
-    vectors: &'a Vectors,
+struct ApproximateGraph<'a> {
+    vectors: &'a VectorFile,
     index: Index,
     /// What a number is multiplied with to become a byte.
     scale: f32,
 }
 
-impl Graph<'_> {
-    fn new(vectors: &Vectors, count: usize, threads: usize) -> Result<Graph<'_>, IndexError> {
+impl ApproximateGraph<'_> {
+    fn new(vectors: &VectorFile, count: usize, threads: usize) -> Result<ApproximateGraph<'_>, IndexError> {
         let dims = vectors.dims();
         let mut index = Index::new(&IndexOptions {
             dimensions: dims,
@@ -84,7 +85,7 @@ impl Graph<'_> {
             1.0 - dot_bytes(a, b) as f32 / square
         }));
         index.reserve_capacity_and_threads(count, threads).map_err(failed)?;
-        Ok(Graph { vectors, index, scale })
+        Ok(ApproximateGraph { vectors, index, scale })
     }
 
     fn bytes(&self, number: u32) -> Vec<i8> {
@@ -96,7 +97,7 @@ impl Graph<'_> {
         self.index.add(u64::from(number), &self.bytes(number)).map_err(failed)
     }
 
-    fn search(&self, query: u32, best: &mut Best) -> Result<(), IndexError> {
+    fn search(&self, query: u32, best: &mut BestNeighbours) -> Result<(), IndexError> {
         let Some(a) = self.vectors.row(query) else { return Ok(()) };
         let bytes = self.bytes(query);
         let mut matches = self.index.search(&bytes, FEW).map_err(failed)?;

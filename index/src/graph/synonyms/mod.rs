@@ -5,22 +5,22 @@
 //! most [`MOST`] of them. Equal scores go by the order of the phrases.
 
 mod approximate;
-mod best;
+mod best_neighbours;
 mod panels;
-mod renew;
+mod parallel;
 mod scan;
-mod share;
+mod update;
 
 use std::path::Path;
 
-use super::columns::{Column, Columns, ColumnsWriter};
+use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use super::phrase::has_synonyms;
-use super::table::{Table, starts};
-use crate::dense::Vectors;
+use super::table::{StringTable, starts};
+use crate::dense::VectorFile;
 use crate::error::IndexError;
 
-use best::Best;
-pub(crate) use renew::Earlier;
+use best_neighbours::BestNeighbours;
+pub(crate) use update::PreviousSynonyms;
 
 /// The least cosine of synonyms (`synonymy_edge_sim_threshold`).
 pub(crate) const THRESHOLD: f32 = 0.8;
@@ -56,8 +56,8 @@ impl Neighbours {
     /// Finds the synonyms of all `phrases`, whose vectors these are: exactly among at most [`EXACT`] of them, beyond that
     /// approximately, and then with one thread always the same. `done` gets how many phrases the work so far comes to.
     pub(super) fn find(
-        phrases: &Table,
-        vectors: &Vectors,
+        phrases: &StringTable,
+        vectors: &VectorFile,
         threads: usize,
         done: &(dyn Fn(u64) + Sync),
     ) -> Result<Neighbours, IndexError> {
@@ -67,7 +67,7 @@ impl Neighbours {
     }
 
     /// The lists of so many phrases, of which those are in order that have a list at all.
-    fn gather(phrases: usize, found: Vec<(u32, Best)>) -> Neighbours {
+    fn gather(phrases: usize, found: Vec<(u32, BestNeighbours)>) -> Neighbours {
         let mut found = found.into_iter().peekable();
         let list = |phrase| found.next_if(|(query, _)| *query as usize == phrase).map(|(_, best)| best.list());
         Neighbours::of((0..phrases).map(list).map(Option::unwrap_or_default))
@@ -85,7 +85,7 @@ impl Neighbours {
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<(), IndexError> {
-        let mut columns = ColumnsWriter::create(path)?;
+        let mut columns = ColumnFileWriter::create(path)?;
         columns.column(&self.offsets)?;
         columns.column(&self.numbers)?;
         columns.column(&self.scores)?;
@@ -94,7 +94,7 @@ impl Neighbours {
 }
 
 /// The phrases that can be synonyms, and those that can have some.
-fn eligible(phrases: &Table) -> (Vec<u32>, Vec<u32>) {
+fn eligible(phrases: &StringTable) -> (Vec<u32>, Vec<u32>) {
     let all = 0..u32::try_from(phrases.len()).unwrap_or(u32::MAX);
     let columns = all.clone().filter(|&number| !phrases.get(number).is_empty()).collect();
     (columns, all.filter(|&number| has_synonyms(phrases.get(number))).collect())
@@ -110,7 +110,7 @@ pub(crate) struct Synonyms {
 
 impl Synonyms {
     pub(super) fn open(path: &Path, phrases: usize) -> Result<Synonyms, IndexError> {
-        let mut columns = Columns::open(path)?;
+        let mut columns = ColumnFile::open(path)?;
         let stored = Synonyms { offsets: columns.take()?, numbers: columns.take()?, scores: columns.take()? };
         let fits = stored.offsets.len() == phrases + 1
             && starts(&stored.offsets, stored.numbers.len())

@@ -1,7 +1,7 @@
 //! The first parts of many vectors, laid side by side so that the products of a few queries with sixteen of them are
 //! added up in registers.
 
-use crate::dense::{Vectors, dot};
+use crate::dense::{VectorFile, dot};
 
 /// Columns of a panel.
 pub(super) const WIDTH: usize = 16;
@@ -14,12 +14,12 @@ pub(super) type Tile = [[f32; WIDTH]; HEIGHT];
 
 /// How vectors are parted: in the numbers that are multiplied first and the length of what follows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cut(usize);
+pub(super) struct PrefixSplit(usize);
 
-impl Cut {
+impl PrefixSplit {
     /// A third of the numbers leaves few pairs that have to be looked at again.
-    pub(super) fn of(dims: usize) -> Cut {
-        Cut((dims / 3).max(1))
+    pub(super) fn of(dims: usize) -> PrefixSplit {
+        PrefixSplit((dims / 3).max(1))
     }
 
     /// How many numbers come first.
@@ -37,7 +37,7 @@ impl Cut {
 /// Columns in panels, the last one filled up with zeros.
 #[derive(Debug)]
 pub(super) struct Panels {
-    cut: Cut,
+    cut: PrefixSplit,
     /// For each panel the first numbers of all its columns, then the second ones, and so on.
     numbers: Vec<f32>,
     /// The length of what follows of every column.
@@ -45,7 +45,7 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    pub(super) fn of(vectors: &Vectors, columns: &[u32], cut: Cut) -> Panels {
+    pub(super) fn of(vectors: &VectorFile, columns: &[u32], cut: PrefixSplit) -> Panels {
         let panel = cut.first() * WIDTH;
         let count = columns.len().div_ceil(WIDTH);
         let (mut numbers, mut rests) = (vec![0.0; count * panel], vec![[0.0; WIDTH]; count]);

@@ -5,10 +5,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::panels::{Cut, HEIGHT, Panels, WIDTH};
-use super::share::share;
-use super::{Best, THRESHOLD};
-use crate::dense::{Vectors, dot};
+use super::panels::{HEIGHT, Panels, PrefixSplit, WIDTH};
+use super::parallel::share;
+use super::{BestNeighbours, THRESHOLD};
+use crate::dense::{VectorFile, dot};
 use crate::error::IndexError;
 
 /// Queries that a thread takes at once.
@@ -23,14 +23,15 @@ const SLACK: f32 = 1e-4;
 /// For each of the `queries` its nearest among `columns`, itself left out. `done` gets how many of the queries the work
 /// so far comes to.
 pub(super) fn nearest(
-    vectors: &Vectors,
+    vectors: &VectorFile,
     queries: &[u32],
     columns: &[u32],
     threads: usize,
     done: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<(u32, Best)>, IndexError> {
-    let mut found: Vec<(u32, Best)> = queries.iter().map(|&query| (query, Best::default())).collect();
-    let (cut, all, pairs) = (Cut::of(vectors.dims()), columns.len() as u64, AtomicU64::new(0));
+) -> Result<Vec<(u32, BestNeighbours)>, IndexError> {
+    let mut found: Vec<(u32, BestNeighbours)> =
+        queries.iter().map(|&query| (query, BestNeighbours::default())).collect();
+    let (cut, all, pairs) = (PrefixSplit::of(vectors.dims()), columns.len() as u64, AtomicU64::new(0));
     for columns in columns.chunks(CHUNK) {
         let scan = Scan { vectors, columns, panels: Panels::of(vectors, columns, cut), cut };
         share(&mut found, BLOCK, threads, |block| {
@@ -45,15 +46,15 @@ pub(super) fn nearest(
 
 /// Columns on their way past the queries.
 struct Scan<'a> {
-    vectors: &'a Vectors,
+    vectors: &'a VectorFile,
     columns: &'a [u32],
     panels: Panels,
-    cut: Cut,
+    cut: PrefixSplit,
 }
 
 impl Scan<'_> {
     /// Holds at most [`HEIGHT`] queries against all columns.
-    fn hold(&self, few: &mut [(u32, Best)]) {
+    fn hold(&self, few: &mut [(u32, BestNeighbours)]) {
         let (mut firsts, mut rests) = (vec![0.0; self.cut.first() * HEIGHT], [0.0; HEIGHT]);
         for (place, &mut (query, _)) in few.iter_mut().enumerate() {
             let row = self.vectors.row(query).unwrap_or_default();
@@ -74,7 +75,7 @@ impl Scan<'_> {
     }
 
     /// Multiplies a query with those columns of a panel that may be near, in full.
-    fn look(&self, query: u32, panel: usize, most: &[f32; WIDTH], best: &mut Best) {
+    fn look(&self, query: u32, panel: usize, most: &[f32; WIDTH], best: &mut BestNeighbours) {
         let Some(a) = self.vectors.row(query) else { return };
         let columns = &self.columns[panel * WIDTH..];
         for (&column, _) in columns.iter().zip(most).filter(|(_, most)| **most >= THRESHOLD - SLACK) {

@@ -29,19 +29,19 @@ fn vector(text: &str, dims: usize, spread: f32) -> Vec<f32> {
 
 struct Phrases {
     _dir: tempfile::TempDir,
-    table: Table,
-    vectors: Vectors,
+    table: StringTable,
+    vectors: VectorFile,
 }
 
 fn phrases(texts: &[String], dims: usize, spread: f32) -> Phrases {
     let dir = tempfile::tempdir().unwrap();
     let path = |name| dir.path().join(name);
-    Table::write(&path("phrases"), texts.iter().map(String::as_str)).unwrap();
+    StringTable::write(&path("phrases"), texts.iter().map(String::as_str)).unwrap();
     let mut writer = VectorWriter::create(&path("vectors")).unwrap();
     texts.iter().for_each(|text| writer.add(&vector(text, dims, spread)).unwrap());
     writer.finish().unwrap();
-    let vectors = Vectors::open(&path("vectors"), texts.len(), dims).unwrap();
-    Phrases { table: Table::open(&path("phrases")).unwrap(), vectors, _dir: dir }
+    let vectors = VectorFile::open(&path("vectors"), texts.len(), dims).unwrap();
+    Phrases { table: StringTable::open(&path("phrases")).unwrap(), vectors, _dir: dir }
 }
 
 /// The rule as it is written down, pair by pair.
@@ -131,7 +131,7 @@ fn renewed(found: &Neighbours, before: &Phrases, now: &Phrases) -> Neighbours {
     let path = dir.path().join("synonyms");
     found.write(&path).unwrap();
     let synonyms = Synonyms::open(&path, before.table.len()).unwrap();
-    let earlier = Earlier { phrases: &before.table, synonyms: &synonyms };
+    let earlier = PreviousSynonyms { phrases: &before.table, synonyms: &synonyms };
     Neighbours::renew(earlier, &now.table, &now.vectors, 2, &|_| ()).unwrap()
 }
 
@@ -141,7 +141,7 @@ fn the_graph_finds_nearly_all_that_the_scan_finds() {
     let texts: BTreeSet<String> = (0..3000).map(|i| format!("group{} {i}", i % 300)).collect();
     let phrases = phrases(&texts.into_iter().collect::<Vec<_>>(), 64, 0.5);
     let all: Vec<u32> = (0..3000).collect();
-    let pairs = |found: Vec<(u32, Best)>| -> BTreeMap<(u32, u32), f32> {
+    let pairs = |found: Vec<(u32, BestNeighbours)>| -> BTreeMap<(u32, u32), f32> {
         let lists = found.into_iter().map(|(from, best)| (from, best.list()));
         lists.flat_map(|(from, list)| list.into_iter().map(move |(to, score)| ((from, to), score))).collect()
     };
@@ -167,7 +167,7 @@ fn speed() {
     ];
     for (name, nearest) in searches.into_iter().skip(usize::from(count > 200_000)) {
         let start = Instant::now();
-        let found: Vec<(u32, Best)> = nearest(&phrases.vectors, &all, &all, 2, &|_| ()).unwrap();
+        let found: Vec<(u32, BestNeighbours)> = nearest(&phrases.vectors, &all, &all, 2, &|_| ()).unwrap();
         let pairs: usize = found.into_iter().map(|(_, best)| best.list().len()).sum();
         println!("{name}: {:.2} s, {pairs} pairs", start.elapsed().as_secs_f64());
     }

@@ -13,8 +13,9 @@ use super::*;
 use crate::build::{BuildOptions, build};
 use crate::corpus::{Corpus, Document};
 use crate::embed::fake::HashEmbed;
-use crate::kag::{KagOptions, Relevance};
-use crate::query::{ENTITIES, Mode};
+use crate::mode::Mode;
+use crate::options::{KagOptions, Relevance};
+use crate::query::ENTITIES;
 use crate::triple::Triple;
 
 fn document(id: &str, title: &str, text: &str, triples: &[(&str, &str, &str)]) -> Document {
@@ -59,7 +60,7 @@ fn ask(index: &Index, query: &Query) -> Evidence {
 }
 
 /// Makes the graph again from what is shown, as a full matrix, and walks over it.
-fn masses_again(shown: &Associated) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+fn masses_again(shown: &KagTrace) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
     let mut names: Vec<&str> = Vec::new();
     names.extend(shown.entities.iter().map(|entity| entity.name.as_str()));
     names.extend(shown.chunks.iter().map(|chunk| chunk.title.as_str()).filter(|title| !title.is_empty()));

@@ -1,9 +1,9 @@
 //! A sentence as a row of phrases, verbs and the small words between them.
 
-use super::lexicon::{self, Tag};
+use super::lexicon::{self, WordTag};
 use super::phrase::{Phrase, is_plain_verb, is_verbal, phrase};
-use super::title::Titles;
-use super::token::Token;
+use super::title_index::TitleIndex;
+use super::token::WordToken;
 
 /// Tokens that one phrase or verb is looked for in, at most; what is longer is cut there. Nothing that is written to be
 /// read comes near it, and it bounds the work at each token of a text.
@@ -11,7 +11,7 @@ const REACH: usize = 64;
 
 /// A piece of a sentence, by places in it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Chunk {
+pub(super) enum SentenceChunk {
     Phrase(Phrase),
     Verb(Verb),
     /// A preposition, or several in a row: `out of`.
@@ -44,27 +44,27 @@ pub(super) struct Verb {
 }
 
 /// Cuts a sentence into chunks. What is none is passed over.
-pub(super) fn chunks(tokens: &[Token<'_>], titles: &Titles) -> Vec<Chunk> {
+pub(super) fn chunks(tokens: &[WordToken<'_>], titles: &TitleIndex) -> Vec<SentenceChunk> {
     let mut chunks = Vec::with_capacity(tokens.len() / 2);
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
         let (chunk, next) = match token.tag {
-            Tag::Open => {
+            WordTag::Open => {
                 let end = tokens[at..]
                     .iter()
-                    .position(|token| token.tag == Tag::Close)
+                    .position(|token| token.tag == WordTag::Close)
                     .map_or(tokens.len(), |past| at + past);
-                (Some(Chunk::Aside { start: at + 1, end }), end + 1)
+                (Some(SentenceChunk::Aside { start: at + 1, end }), end + 1)
             }
-            Tag::Comma => (Some(Chunk::Comma), at + 1),
-            Tag::And => (Some(Chunk::And), at + 1),
-            Tag::Relative => (Some(Chunk::Relative), at + 1),
-            Tag::Determiner if token.text == "that" && at > 0 && verb(near(tokens, at), at + 1).is_some() => {
-                (Some(Chunk::Relative), at + 1)
+            WordTag::Comma => (Some(SentenceChunk::Comma), at + 1),
+            WordTag::And => (Some(SentenceChunk::And), at + 1),
+            WordTag::Relative => (Some(SentenceChunk::Relative), at + 1),
+            WordTag::Determiner if token.text == "that" && at > 0 && verb(near(tokens, at), at + 1).is_some() => {
+                (Some(SentenceChunk::Relative), at + 1)
             }
-            Tag::Subordinator | Tag::Break | Tag::Stop => (Some(Chunk::Break), at + 1),
-            Tag::Name if at == 0 && begins_participle(tokens) => {
-                (Some(Chunk::Verb(Verb { start: 0, end: 1, copula: false, finite: false })), 1)
+            WordTag::Subordinator | WordTag::Break | WordTag::Stop => (Some(SentenceChunk::Break), at + 1),
+            WordTag::Name if at == 0 && begins_participle(tokens) => {
+                (Some(SentenceChunk::Verb(Verb { start: 0, end: 1, copula: false, finite: false })), 1)
             }
             _ => content(near(tokens, at), at, titles),
         };
@@ -75,66 +75,69 @@ pub(super) fn chunks(tokens: &[Token<'_>], titles: &Titles) -> Vec<Chunk> {
 }
 
 /// `tokens` as far as what begins at `at` may go.
-fn near<'t, 'a>(tokens: &'t [Token<'a>], at: usize) -> &'t [Token<'a>] {
+fn near<'t, 'a>(tokens: &'t [WordToken<'a>], at: usize) -> &'t [WordToken<'a>] {
     &tokens[..tokens.len().min(at + REACH)]
 }
 
 /// `Written by`, `Born in`: a participle with the capital of its sentence.
-fn begins_participle(tokens: &[Token<'_>]) -> bool {
+fn begins_participle(tokens: &[WordToken<'_>]) -> bool {
     let word = tokens[0].text.to_lowercase();
     let next = tokens.get(1).map(|next| next.tag);
     match lexicon::open(&word) {
-        Tag::Verb => matches!(next, Some(Tag::Preposition | Tag::To | Tag::And | Tag::Comma)),
-        Tag::Gerund => matches!(next, Some(Tag::Preposition | Tag::Name | Tag::Article | Tag::Quote)),
+        WordTag::Verb => matches!(next, Some(WordTag::Preposition | WordTag::To | WordTag::And | WordTag::Comma)),
+        WordTag::Gerund => {
+            matches!(next, Some(WordTag::Preposition | WordTag::Name | WordTag::Article | WordTag::Quote))
+        }
         _ => false,
     }
 }
 
-fn content(tokens: &[Token<'_>], at: usize, titles: &Titles) -> (Option<Chunk>, usize) {
+fn content(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> (Option<SentenceChunk>, usize) {
     if let Some(verb) = verb(tokens, at) {
-        return (Some(Chunk::Verb(verb)), verb.end);
+        return (Some(SentenceChunk::Verb(verb)), verb.end);
     }
     if let Some(phrase) = phrase(tokens, at, titles) {
-        return (Some(Chunk::Phrase(phrase)), phrase.end);
+        return (Some(SentenceChunk::Phrase(phrase)), phrase.end);
     }
-    if matches!(tokens[at].tag, Tag::Preposition | Tag::To) {
-        let run = tokens[at..].iter().take_while(|token| matches!(token.tag, Tag::Preposition | Tag::To)).count();
-        return (Some(Chunk::Preposition { start: at, end: at + run }), at + run);
+    if matches!(tokens[at].tag, WordTag::Preposition | WordTag::To) {
+        let run =
+            tokens[at..].iter().take_while(|token| matches!(token.tag, WordTag::Preposition | WordTag::To)).count();
+        return (Some(SentenceChunk::Preposition { start: at, end: at + run }), at + run);
     }
     (None, at + 1)
 }
 
 /// The verb that begins at `at`, with everything that belongs to it up to its last word.
-fn verb(tokens: &[Token<'_>], at: usize) -> Option<Verb> {
+fn verb(tokens: &[WordToken<'_>], at: usize) -> Option<Verb> {
     let tag = |at: usize| tokens.get(at).map(|token| token.tag);
     let mut verb = Verb { start: at, end: at, copula: false, finite: false };
     let mut next = at;
     // Adverbs belong to a verb only if one follows.
-    while tag(next) == Some(Tag::Adverb) {
+    while tag(next) == Some(WordTag::Adverb) {
         next += 1;
     }
     loop {
         let word = tag(next)?;
-        let modal = next > at && tag(next - 1) == Some(Tag::Auxiliary) && !is_have(tokens[next - 1].text);
+        let modal = next > at && tag(next - 1) == Some(WordTag::Auxiliary) && !is_have(tokens[next - 1].text);
         let takes = match word {
-            Tag::Be => {
-                verb.copula = verb.end == at || verb.copula || tag(next - 1) == Some(Tag::Auxiliary);
+            WordTag::Be => {
+                verb.copula = verb.end == at || verb.copula || tag(next - 1) == Some(WordTag::Auxiliary);
                 true
             }
-            Tag::Auxiliary | Tag::Verb | Tag::Gerund => {
+            WordTag::Auxiliary | WordTag::Verb | WordTag::Gerund => {
                 verb.copula = false;
-                word != Tag::Gerund || verb.end > at || !is_nominal(tokens, next)
+                word != WordTag::Gerund || verb.end > at || !is_nominal(tokens, next)
             }
-            Tag::Present => is_verbal(tokens, next) || modal,
+            WordTag::Present => is_verbal(tokens, next) || modal,
             // `would win`, `began to work`.
-            Tag::Noun
+            WordTag::Noun
                 if modal || follows_to(tokens, next) || is_plain_verb(tokens, next) || follows_that(tokens, next) =>
             {
                 verb.copula = false;
                 true
             }
-            Tag::To => verb.end > at && is_infinitive(tokens, next),
-            Tag::Adverb => {
+            WordTag::To => verb.end > at && is_infinitive(tokens, next),
+            WordTag::Adverb => {
                 next += 1;
                 if tag(next).is_some() { continue } else { false }
             }
@@ -143,8 +146,8 @@ fn verb(tokens: &[Token<'_>], at: usize) -> Option<Verb> {
         if !takes {
             break;
         }
-        verb.finite |= matches!(word, Tag::Be | Tag::Auxiliary | Tag::Present | Tag::Noun)
-            || (word == Tag::Verb && tokens.get(next + 1).is_none_or(|after| after.text != "by"));
+        verb.finite |= matches!(word, WordTag::Be | WordTag::Auxiliary | WordTag::Present | WordTag::Noun)
+            || (word == WordTag::Verb && tokens.get(next + 1).is_none_or(|after| after.text != "by"));
         next += 1;
         verb.end = next;
         if tag(next).is_none() {
@@ -164,39 +167,41 @@ fn is_have(word: &str) -> bool {
 }
 
 /// A form in `-ing` before a noun: `recording artist`.
-fn is_nominal(tokens: &[Token<'_>], at: usize) -> bool {
-    tokens.get(at + 1).is_none_or(|next| matches!(next.tag, Tag::Comma | Tag::Stop | Tag::Verb | Tag::Be | Tag::Noun))
+fn is_nominal(tokens: &[WordToken<'_>], at: usize) -> bool {
+    tokens.get(at + 1).is_none_or(|next| {
+        matches!(next.tag, WordTag::Comma | WordTag::Stop | WordTag::Verb | WordTag::Be | WordTag::Noun)
+    })
 }
 
-fn follows_to(tokens: &[Token<'_>], at: usize) -> bool {
-    at > 0 && tokens[at - 1].tag == Tag::To && is_infinitive(tokens, at - 1)
+fn follows_to(tokens: &[WordToken<'_>], at: usize) -> bool {
+    at > 0 && tokens[at - 1].tag == WordTag::To && is_infinitive(tokens, at - 1)
 }
 
 /// `that help`, `which borders`.
-fn follows_that(tokens: &[Token<'_>], at: usize) -> bool {
+fn follows_that(tokens: &[WordToken<'_>], at: usize) -> bool {
     at > 0 && matches!(tokens[at - 1].text, "that" | "which" | "who") && at + 1 < tokens.len() && {
-        let determined = matches!(tokens[at + 1].tag, Tag::Verb | Tag::Be | Tag::Auxiliary);
+        let determined = matches!(tokens[at + 1].tag, WordTag::Verb | WordTag::Be | WordTag::Auxiliary);
         !determined && !tokens[at].text.ends_with("al")
     }
 }
 
 /// Whether `to` at `at` stands before a verb: what follows that verb is no part of a noun phrase with it.
-fn is_infinitive(tokens: &[Token<'_>], at: usize) -> bool {
+fn is_infinitive(tokens: &[WordToken<'_>], at: usize) -> bool {
     let tag = |at: usize| tokens.get(at).map(|token| token.tag);
     match tag(at + 1) {
-        Some(Tag::Be | Tag::Auxiliary | Tag::Verb) => true,
-        Some(Tag::Noun) => matches!(
+        Some(WordTag::Be | WordTag::Auxiliary | WordTag::Verb) => true,
+        Some(WordTag::Noun) => matches!(
             tag(at + 2),
             None | Some(
-                Tag::Article
-                    | Tag::Owner
-                    | Tag::Name
-                    | Tag::Determiner
-                    | Tag::Preposition
-                    | Tag::Pronoun
-                    | Tag::Number
-                    | Tag::Quote
-                    | Tag::To
+                WordTag::Article
+                    | WordTag::Owner
+                    | WordTag::Name
+                    | WordTag::Determiner
+                    | WordTag::Preposition
+                    | WordTag::Pronoun
+                    | WordTag::Number
+                    | WordTag::Quote
+                    | WordTag::To
             )
         ),
         _ => false,

@@ -1,12 +1,12 @@
 //! Statements of one sentence: what is said of its subjects, clause by clause.
 
-use super::Found;
-use super::aside;
-use super::chunk::{Chunk, Verb};
-use super::lexicon::Tag;
-use super::phrase::{Kind, Phrase};
+use super::UniqueTriples;
+use super::brackets;
+use super::chunk::{SentenceChunk, Verb};
+use super::lexicon::WordTag;
+use super::phrase::{Phrase, PhraseKind};
 use super::referent::Referents;
-use super::token::Token;
+use super::token::WordToken;
 use crate::triple::Triple;
 
 /// Bytes of what a phrase stands for, at most: a longer one names nothing.
@@ -29,18 +29,18 @@ pub(super) struct Clauses<'p, 'a> {
     /// The clean text of the passage.
     pub(super) text: &'a str,
     /// The sentence.
-    pub(super) tokens: &'p [Token<'a>],
-    pub(super) chunks: &'p [Chunk],
+    pub(super) tokens: &'p [WordToken<'a>],
+    pub(super) chunks: &'p [SentenceChunk],
     /// Whether it is the first of its passage.
     pub(super) first: bool,
     pub(super) referents: &'p mut Referents,
-    pub(super) triples: &'p mut Found,
-    state: State,
+    pub(super) triples: &'p mut UniqueTriples,
+    state: ClauseState,
 }
 
 /// The clause that is being read.
 #[derive(Debug)]
-struct State {
+struct ClauseState {
     subjects: Vec<String>,
     /// What of the subject is meant: `father` in `Her father was`.
     facet: String,
@@ -71,9 +71,9 @@ struct State {
     relative: bool,
 }
 
-impl State {
-    fn new() -> State {
-        State {
+impl ClauseState {
+    fn new() -> ClauseState {
+        ClauseState {
             subjects: Vec::new(),
             facet: String::new(),
             thing: false,
@@ -99,36 +99,36 @@ impl<'p, 'a> Clauses<'p, 'a> {
     /// A reader of the sentence `tokens` of `text`, cut into `chunks`.
     pub(super) fn new(
         text: &'a str,
-        tokens: &'p [Token<'a>],
-        chunks: &'p [Chunk],
+        tokens: &'p [WordToken<'a>],
+        chunks: &'p [SentenceChunk],
         first: bool,
         referents: &'p mut Referents,
-        triples: &'p mut Found,
+        triples: &'p mut UniqueTriples,
     ) -> Clauses<'p, 'a> {
-        Clauses { text, tokens, chunks, first, referents, triples, state: State::new() }
+        Clauses { text, tokens, chunks, first, referents, triples, state: ClauseState::new() }
     }
 
     /// Reads the sentence to its end.
     pub(super) fn read(mut self) {
         for at in 0..self.chunks.len() {
             match self.chunks[at] {
-                Chunk::Phrase(phrase) => self.phrase(phrase, at),
-                Chunk::Verb(verb) => self.verb(verb, at),
-                Chunk::Preposition { start, end } => {
+                SentenceChunk::Phrase(phrase) => self.phrase(phrase, at),
+                SentenceChunk::Verb(verb) => self.verb(verb, at),
+                SentenceChunk::Preposition { start, end } => {
                     self.state.preposition = Some(self.slice(start, end).to_lowercase());
                     self.state.link = Link::None;
                 }
-                Chunk::And => self.state.link = Link::And,
-                Chunk::Comma => {
+                SentenceChunk::And => self.state.link = Link::And,
+                SentenceChunk::Comma => {
                     if self.state.link == Link::None {
                         self.state.link = Link::Comma;
                     }
                 }
-                Chunk::Relative => self.relative(),
+                SentenceChunk::Relative => self.relative(),
                 // `Tahaan – A Boy With a Grenade is`.
-                Chunk::Break if self.first && self.state.verb.is_none() && !self.state.subjects.is_empty() => {}
-                Chunk::Break => self.close(),
-                Chunk::Aside { start, end } => self.aside(start, end),
+                SentenceChunk::Break if self.first && self.state.verb.is_none() && !self.state.subjects.is_empty() => {}
+                SentenceChunk::Break => self.close(),
+                SentenceChunk::Aside { start, end } => self.aside(start, end),
             }
         }
         self.close();
@@ -136,7 +136,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Ends a clause. What has no verb of its own is said of the title: `Born in Paris.`
     fn close(&mut self) {
-        let state = std::mem::replace(&mut self.state, State::new());
+        let state = std::mem::replace(&mut self.state, ClauseState::new());
         if state.subjects.is_empty() {
             let title = self.referents.title().to_owned();
             for (words, object) in state.opening.iter().filter(|(words, _)| words.contains(' ')) {
@@ -153,10 +153,10 @@ impl<'p, 'a> Clauses<'p, 'a> {
             return;
         };
         let owned = self.state.owned.take();
-        if phrase.kind == Kind::Thing {
+        if phrase.kind == PhraseKind::Thing {
             self.state.owned = phrase.owner.and_then(|owner| self.owner(owner)).map(|owner| (owner, text.clone()));
         }
-        if let (Some((owner, thing)), Link::Comma, Kind::Name) = (owned, link, phrase.kind) {
+        if let (Some((owner, thing)), Link::Comma, PhraseKind::Name) = (owned, link, phrase.kind) {
             // `his wife, Anna Gordy, wrote`.
             self.emit(&owner, &thing, &text);
             if self.state.verb.is_none() && self.state.preposition.is_none() {
@@ -177,7 +177,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             return self.extend_subject(phrase, text, link);
         }
         if link != Link::None && self.is_followed_by_verb(at) && self.state.preposition.is_none() {
-            let outer = State::new();
+            let outer = ClauseState::new();
             self.state = outer;
             return self.begin(phrase, text);
         }
@@ -201,23 +201,23 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Makes `phrase` the subject.
     fn begin(&mut self, phrase: Phrase, text: String) {
-        self.state.thing = phrase.kind == Kind::Thing;
+        self.state.thing = phrase.kind == PhraseKind::Thing;
         self.state.facet.clear();
         self.state.verb = None;
-        let owner = phrase.owner.filter(|_| phrase.kind == Kind::Thing).and_then(|owner| self.owner(owner));
+        let owner = phrase.owner.filter(|_| phrase.kind == PhraseKind::Thing).and_then(|owner| self.owner(owner));
         let text = match owner {
             Some(owner) => {
                 self.state.facet = text;
                 owner
             }
             // `the climate is` in a text about a city says something of the city.
-            None if phrase.kind == Kind::Thing && !text.eq_ignore_ascii_case(self.referents.title()) => {
+            None if phrase.kind == PhraseKind::Thing && !text.eq_ignore_ascii_case(self.referents.title()) => {
                 self.state.facet = text;
                 self.referents.title().to_owned()
             }
             None => text,
         };
-        if phrase.kind == Kind::Name {
+        if phrase.kind == PhraseKind::Name {
             self.referents.turn(&text);
         }
         self.state.object = None;
@@ -231,15 +231,15 @@ impl<'p, 'a> Clauses<'p, 'a> {
                 let subject = std::mem::replace(&mut self.state.subjects, vec![text]).pop().unwrap_or_default();
                 let thing = if self.state.facet.is_empty() { subject } else { std::mem::take(&mut self.state.facet) };
                 self.state.facet = if thing.len() < LONGEST_JOINED { format!("{thing} of") } else { thing };
-                self.state.thing = phrase.kind == Kind::Thing;
+                self.state.thing = phrase.kind == PhraseKind::Thing;
             }
             (Some(_), _) => {}
-            (None, Link::Comma) if phrase.determined || phrase.kind == Kind::Thing => {
+            (None, Link::Comma) if phrase.determined || phrase.kind == PhraseKind::Thing => {
                 let subject = self.state.subjects[0].clone();
                 self.emit(&subject, "is", &text);
             }
             (None, Link::And) if self.state.subjects.len() < 8 => self.state.subjects.push(text),
-            (None, Link::Comma) if phrase.kind == Kind::Name && self.state.subjects.len() < 8 => {
+            (None, Link::Comma) if phrase.kind == PhraseKind::Name && self.state.subjects.len() < 8 => {
                 self.state.subjects.push(text);
             }
             _ => {}
@@ -250,26 +250,31 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn object(&mut self, phrase: Phrase, text: String, link: Link, at: usize) {
         let preposition = self.state.preposition.take();
         if preposition.is_none() && link != Link::None && !self.state.relation.is_empty() {
-            if link == Link::Comma && phrase.determined && phrase.kind == Kind::Thing && self.appose(phrase, &text, at)
+            if link == Link::Comma
+                && phrase.determined
+                && phrase.kind == PhraseKind::Thing
+                && self.appose(phrase, &text, at)
             {
                 return;
             }
             let relation = self.state.relation.clone();
-            self.state.noun = if phrase.kind == Kind::Thing { self.head(phrase) } else { String::new() };
+            self.state.noun = if phrase.kind == PhraseKind::Thing { self.head(phrase) } else { String::new() };
             return self.state_object(phrase, &relation, text, at);
         }
         let relation = self.relation(preposition.as_deref());
         self.state.noun = match (&preposition, phrase.kind) {
-            (Some(_), kind) if self.state.direct && kind != Kind::Thing => std::mem::take(&mut self.state.noun),
-            (Some(preposition), Kind::Thing) if !self.state.copula => format!("{preposition} {}", self.head(phrase)),
+            (Some(_), kind) if self.state.direct && kind != PhraseKind::Thing => std::mem::take(&mut self.state.noun),
+            (Some(preposition), PhraseKind::Thing) if !self.state.copula => {
+                format!("{preposition} {}", self.head(phrase))
+            }
             (Some(_), _) if self.state.copula => std::mem::take(&mut self.state.noun),
-            (_, Kind::Thing) => self.head(phrase),
+            (_, PhraseKind::Thing) => self.head(phrase),
             _ => String::new(),
         };
         self.state.direct = !self.state.noun.is_empty()
             && match &preposition {
-                None => phrase.kind == Kind::Thing,
-                Some(_) => self.state.direct && phrase.kind != Kind::Thing,
+                None => phrase.kind == PhraseKind::Thing,
+                Some(_) => self.state.direct && phrase.kind != PhraseKind::Thing,
             };
         self.state_object(phrase, &relation, text, at);
     }
@@ -293,19 +298,19 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Emits the object and remembers it.
     fn state_object(&mut self, phrase: Phrase, relation: &str, text: String, at: usize) {
-        let owner = phrase.owner.filter(|_| phrase.kind == Kind::Thing).and_then(|owner| self.owner(owner));
-        let leads_on = phrase.kind == Kind::Thing && self.leads_on(phrase, at);
+        let owner = phrase.owner.filter(|_| phrase.kind == PhraseKind::Thing).and_then(|owner| self.owner(owner));
+        let leads_on = phrase.kind == PhraseKind::Thing && self.leads_on(phrase, at);
         relation.clone_into(&mut self.state.relation);
-        self.state.named = phrase.kind == Kind::Name;
-        self.state.dated = matches!(phrase.kind, Kind::Date | Kind::Number);
+        self.state.named = phrase.kind == PhraseKind::Name;
+        self.state.dated = matches!(phrase.kind, PhraseKind::Date | PhraseKind::Number);
         let vague =
-            phrase.kind == Kind::Thing && phrase.end - phrase.start == 1 && !self.state.copula && owner.is_none();
+            phrase.kind == PhraseKind::Thing && phrase.end - phrase.start == 1 && !self.state.copula && owner.is_none();
         if vague && text != self.referents.title() {
             self.state.object = Some(text);
             return;
         }
         for subject in self.state.subjects.clone() {
-            if self.state.copula && subject == self.referents.title() && phrase.kind == Kind::Thing {
+            if self.state.copula && subject == self.referents.title() && phrase.kind == PhraseKind::Thing {
                 self.referents.classify(&self.head(phrase));
             }
             match &owner {
@@ -319,7 +324,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
 
     /// Whether a thing only says in which relation what follows stands: `daughter of`, `famous for`.
     fn leads_on(&self, phrase: Phrase, at: usize) -> bool {
-        let Some(Chunk::Preposition { start, .. }) = self.chunks.get(at + 1) else { return false };
+        let Some(SentenceChunk::Preposition { start, .. }) = self.chunks.get(at + 1) else { return false };
         let adjective = !phrase.determined && phrase.end - phrase.start == 1 && self.state.copula;
         self.tokens[*start].text == "of" || adjective || (self.state.direct && !self.state.copula)
     }
@@ -342,7 +347,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         // `written and directed by`.
         let joined = link != Link::None
             && self.state.preposition.is_none()
-            && matches!(self.chunks[at.saturating_sub(2)], Chunk::Verb(_));
+            && matches!(self.chunks[at.saturating_sub(2)], SentenceChunk::Verb(_));
         let before = self.state.verb.as_ref().filter(|before| before.len() < LONGEST_JOINED);
         if let (true, Some(before)) = (joined, before) {
             words = format!("{before}{} {words}", if link == Link::And { " and" } else { "," });
@@ -363,7 +368,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.state.copula = verb.copula;
         self.state.noun.clear();
         self.state.relation.clear();
-        let followed = self.chunks.get(at + 1).is_some_and(|next| matches!(next, Chunk::Phrase(_)));
+        let followed = self.chunks.get(at + 1).is_some_and(|next| matches!(next, SentenceChunk::Phrase(_)));
         for (words_before, object) in std::mem::take(&mut self.state.opening) {
             let relation = match words_before.as_str() {
                 "" if followed => continue,
@@ -417,15 +422,15 @@ impl<'p, 'a> Clauses<'p, 'a> {
         };
         let person = target == self.referents.title() && self.referents.is_person();
         for (relation, object) in
-            aside::read(self.text, &self.tokens[start.min(end)..end.min(start + LONGEST_ASIDE)], person)
+            brackets::read(self.text, &self.tokens[start.min(end)..end.min(start + LONGEST_ASIDE)], person)
         {
             self.emit(&target, relation, &object);
         }
     }
 
     fn is_followed_by_verb(&self, at: usize) -> bool {
-        let mut rest = self.chunks[at + 1..].iter().filter(|chunk| !matches!(chunk, Chunk::Aside { .. }));
-        matches!(rest.next(), Some(Chunk::Verb(verb)) if verb.finite)
+        let mut rest = self.chunks[at + 1..].iter().filter(|chunk| !matches!(chunk, SentenceChunk::Aside { .. }));
+        matches!(rest.next(), Some(SentenceChunk::Verb(verb)) if verb.finite)
     }
 
     /// States what a name's role and owner say: `his son Henry`, `singer Marvin Gaye`.
@@ -444,7 +449,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         if text.len() > LONGEST_NAME {
             return None;
         }
-        if self.tokens[start].tag != Tag::Owner {
+        if self.tokens[start].tag != WordTag::Owner {
             let name = unquoted(text);
             if self.referents.is_class(&self.tokens[end - 1].text.to_lowercase()) {
                 return Some(self.referents.title().to_owned());
@@ -465,8 +470,8 @@ impl<'p, 'a> Clauses<'p, 'a> {
             return None;
         }
         match phrase.kind {
-            Kind::Pronoun => self.referents.pronoun(self.slice(phrase.start, phrase.end)),
-            Kind::Name => {
+            PhraseKind::Pronoun => self.referents.pronoun(self.slice(phrase.start, phrase.end)),
+            PhraseKind::Name => {
                 let name = unquoted(self.slice(phrase.name, phrase.end));
                 let opens = self.first && self.state.subjects.is_empty() && self.state.preposition.is_none();
                 if opens && self.referents.resembles(&name) {
@@ -477,12 +482,12 @@ impl<'p, 'a> Clauses<'p, 'a> {
                     return Some(title);
                 }
                 let full = self.referents.full(&name).map_or(name, str::to_owned);
-                if self.tokens[phrase.name].tag != Tag::Quote {
+                if self.tokens[phrase.name].tag != WordTag::Quote {
                     self.referents.see(&full);
                 }
                 Some(full)
             }
-            Kind::Thing
+            PhraseKind::Thing
                 if phrase.definite
                     && phrase.owner.is_none()
                     && phrase.end - phrase.start == 1
@@ -498,7 +503,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
     fn verb_words(&self, verb: Verb) -> String {
         let words = self.tokens[verb.start..verb.end]
             .iter()
-            .filter(|token| token.tag != Tag::Adverb || is_particle(token.text));
+            .filter(|token| token.tag != WordTag::Adverb || is_particle(token.text));
         let words: Vec<String> = words.map(|token| token.text.to_lowercase()).collect();
         // `was born` and `born` are one relation, and so are `has been` and `is`.
         let first = words
@@ -506,7 +511,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
             .take(words.len().saturating_sub(1))
             .position(|word| !is_auxiliary(word))
             .unwrap_or(words.len().saturating_sub(1));
-        if self.tokens[verb.end - 1].tag == Tag::Verb { words[first..].join(" ") } else { words.join(" ") }
+        if self.tokens[verb.end - 1].tag == WordTag::Verb { words[first..].join(" ") } else { words.join(" ") }
     }
 
     fn head(&self, phrase: Phrase) -> String {

@@ -1,12 +1,12 @@
 //! Dates and years in running text.
 
-use super::lexicon::{Tag, is_month};
-use super::token::Token;
+use super::lexicon::{WordTag, is_month};
+use super::token::WordToken;
 
 /// How many of the first of `tokens` are a date: `24 May 1953`, `May 24, 1953`, `May 1953`, `24 May`, `1953`, `1940s`.
-pub(super) fn date(tokens: &[Token<'_>]) -> Option<usize> {
+pub(super) fn date(tokens: &[WordToken<'_>]) -> Option<usize> {
     let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
-    if is_month(text(0)) && tokens[0].tag != Tag::Auxiliary {
+    if is_month(text(0)) && tokens[0].tag != WordTag::Auxiliary {
         let day = usize::from(is_day(text(1)));
         let comma = usize::from(text(1 + day) == ",");
         if is_year(text(1 + day + comma)) {
@@ -22,8 +22,9 @@ pub(super) fn date(tokens: &[Token<'_>]) -> Option<usize> {
         }
     }
     // `the 1947 film` dates the film, and is no mention of the year.
-    let modifies =
-        tokens.get(1).is_some_and(|next| matches!(next.tag, Tag::Noun | Tag::Name | Tag::Present | Tag::Gerund));
+    let modifies = tokens
+        .get(1)
+        .is_some_and(|next| matches!(next.tag, WordTag::Noun | WordTag::Name | WordTag::Present | WordTag::Gerund));
     let era = usize::from(matches!(text(1), "BC" | "AD" | "BCE" | "CE" | "B.C." | "A.D."));
     if era == 1 && is_number(text(0)) {
         return Some(2);

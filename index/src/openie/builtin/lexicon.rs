@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 /// What a token may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tag {
+pub(super) enum WordTag {
     /// Begins with a capital, or with a letter of a script that has none.
     Name,
     /// A noun or adjective: whatever is not known as something else.
@@ -53,55 +53,55 @@ pub(super) enum Tag {
     Other,
 }
 
-type Words = &'static [(Tag, &'static str)];
+type Words = &'static [(WordTag, &'static str)];
 
 /// Closed classes, in lower case. The first entry of a word counts.
 const CLOSED: Words = &[
-    (Tag::Article, "a an the"),
+    (WordTag::Article, "a an the"),
     (
-        Tag::Determiner,
+        WordTag::Determiner,
         "this that these those some any each every no another both either neither all several many much most few such \
          other first second third fourth fifth sixth seventh eighth ninth tenth one two three four five six seven \
          eight nine ten eleven twelve twenty thirty forty fifty hundred thousand million billion",
     ),
-    (Tag::Owner, "his her its their my our your whose"),
-    (Tag::Pronoun, "he she it they him them himself herself itself themselves i we you us me there"),
-    (Tag::Relative, "who which whom where when while whereas"),
-    (Tag::Be, "is was are were be been being am"),
+    (WordTag::Owner, "his her its their my our your whose"),
+    (WordTag::Pronoun, "he she it they him them himself herself itself themselves i we you us me there"),
+    (WordTag::Relative, "who which whom where when while whereas"),
+    (WordTag::Be, "is was are were be been being am"),
     (
-        Tag::Auxiliary,
+        WordTag::Auxiliary,
         "has have had having do does did done will would can could may might must shall should not cannot",
     ),
     (
-        Tag::Preposition,
+        WordTag::Preposition,
         "of in on at by for from with as into onto near between among amongst under over through throughout during \
          after before since until till against about above across along around behind below beneath beside besides \
          beyond despite except inside outside off toward towards upon via within without per alongside opposite than \
          like unlike including regarding concerning due",
     ),
-    (Tag::To, "to"),
-    (Tag::And, "and or & nor"),
-    (Tag::Subordinator, "but because although though if unless so yet however whether whilst once"),
+    (WordTag::To, "to"),
+    (WordTag::And, "and or & nor"),
+    (WordTag::Subordinator, "but because although though if unless so yet however whether whilst once"),
     (
-        Tag::Adverb,
+        WordTag::Adverb,
         "also then now later often never always still already soon ever just only even very too again together thus \
          therefore instead perhaps quite rather here away back almost nearly about approximately currently \
          originally formerly recently best well more less far up down out once twice firstly secondly finally",
     ),
-    (Tag::Comma, ","),
-    (Tag::Open, "( ["),
-    (Tag::Close, ") ]"),
-    (Tag::Break, "; : – — - …"),
-    (Tag::Stop, ". ! ? 。"),
-    (Tag::Quote, "“ «"),
-    (Tag::Unquote, "” »"),
-    (Tag::Possessive, "'s"),
+    (WordTag::Comma, ","),
+    (WordTag::Open, "( ["),
+    (WordTag::Close, ") ]"),
+    (WordTag::Break, "; : – — - …"),
+    (WordTag::Stop, ". ! ? 。"),
+    (WordTag::Quote, "“ «"),
+    (WordTag::Unquote, "” »"),
+    (WordTag::Possessive, "'s"),
 ];
 
 /// Words whose form would mislead: irregular verbs, verbs of the present tense, nouns in `-ed`, `-ing` and `-ly`.
 const OPEN: Words = &[
     (
-        Tag::Verb,
+        WordTag::Verb,
         "became become wrote written made won led held took taken gave given went gone ran fought left built sang sung \
          began begun met got saw seen said told came knew known grew grown fell fallen felt kept lost sold bought \
          brought taught thought caught sent spent stood sat set put cut hit shot read rose risen drew drawn drove \
@@ -121,12 +121,12 @@ const OPEN: Words = &[
          became contain include consist comprise provide remain belong exist occur",
     ),
     (
-        Tag::Present,
+        WordTag::Present,
         "plays features works forms borders flows calls comes ends focuses ranks rises names plants states claims \
          marks makes drains feeds airs stems",
     ),
     (
-        Tag::Noun,
+        WordTag::Noun,
         "hundred speed need seed breed bed red weed feed deed sacred wicked naked king ring wing spring string thing \
          nothing something anything everything morning evening building painting ceiling wedding sibling offspring \
          being meaning family assembly supply reply ally july monopoly butterfly early daily weekly monthly yearly \
@@ -139,7 +139,7 @@ const OPEN: Words = &[
     ),
 ];
 
-fn table(words: Words) -> HashMap<&'static str, Tag> {
+fn table(words: Words) -> HashMap<&'static str, WordTag> {
     let mut table = HashMap::new();
     for &(tag, list) in words {
         for word in list.split_ascii_whitespace() {
@@ -149,11 +149,11 @@ fn table(words: Words) -> HashMap<&'static str, Tag> {
     table
 }
 
-static CLOSED_WORDS: LazyLock<HashMap<&'static str, Tag>> = LazyLock::new(|| table(CLOSED));
-static OPEN_WORDS: LazyLock<HashMap<&'static str, Tag>> = LazyLock::new(|| table(OPEN));
+static CLOSED_WORDS: LazyLock<HashMap<&'static str, WordTag>> = LazyLock::new(|| table(CLOSED));
+static OPEN_WORDS: LazyLock<HashMap<&'static str, WordTag>> = LazyLock::new(|| table(OPEN));
 
 /// The closed class that `word` belongs to, whether it begins with a capital or not.
-pub(super) fn closed(word: &str) -> Option<Tag> {
+pub(super) fn closed(word: &str) -> Option<WordTag> {
     if word.len() > 16 {
         return None;
     }
@@ -170,18 +170,18 @@ pub(super) fn closed(word: &str) -> Option<Tag> {
 }
 
 /// What a word in lower case may be, outside the closed classes.
-pub(super) fn open(word: &str) -> Tag {
+pub(super) fn open(word: &str) -> WordTag {
     if let Some(&tag) = OPEN_WORDS.get(word) {
         return tag;
     }
     if word.len() > 4 && word.ends_with("ly") {
-        Tag::Adverb
+        WordTag::Adverb
     } else if word.len() > 3 && word.ends_with("ed") && !word.ends_with("eed") {
-        Tag::Verb
+        WordTag::Verb
     } else if word.len() > 4 && word.ends_with("ing") {
-        Tag::Gerund
+        WordTag::Gerund
     } else {
-        Tag::Noun
+        WordTag::Noun
     }
 }
 
@@ -337,14 +337,14 @@ mod tests {
 
     #[test]
     fn classes_are_told_by_list_and_by_form() {
-        assert_eq!(closed("The"), Some(Tag::Article));
+        assert_eq!(closed("The"), Some(WordTag::Article));
         assert_eq!(closed("US"), None);
         assert_eq!(closed("Paris"), None);
-        assert_eq!(open("wrote"), Tag::Verb);
-        assert_eq!(open("directed"), Tag::Verb);
-        assert_eq!(open("building"), Tag::Noun);
-        assert_eq!(open("quickly"), Tag::Adverb);
-        assert_eq!(open("starring"), Tag::Gerund);
-        assert_eq!(open("city"), Tag::Noun);
+        assert_eq!(open("wrote"), WordTag::Verb);
+        assert_eq!(open("directed"), WordTag::Verb);
+        assert_eq!(open("building"), WordTag::Noun);
+        assert_eq!(open("quickly"), WordTag::Adverb);
+        assert_eq!(open("starring"), WordTag::Gerund);
+        assert_eq!(open("city"), WordTag::Noun);
     }
 }

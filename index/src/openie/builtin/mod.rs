@@ -6,7 +6,7 @@
 //! film` stand for the passage's title, and other titles are known wherever they are named, which is what joins
 //! passages into one graph.
 
-mod aside;
+mod brackets;
 mod chunk;
 mod clause;
 mod clean;
@@ -15,14 +15,14 @@ mod lexicon;
 mod phrase;
 mod referent;
 mod sentence;
-mod title;
+mod title_index;
 mod token;
 
 use std::collections::HashSet;
 
 use self::clause::Clauses;
 use self::referent::Referents;
-use self::title::Titles;
+use self::title_index::TitleIndex;
 use crate::error::IndexError;
 use crate::extract::{Extract, Passages, TripleSink};
 use crate::triple::Triple;
@@ -41,7 +41,7 @@ impl Extract for Builtin {
     }
 
     fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
-        let mut titles = Titles::default();
+        let mut titles = TitleIndex::default();
         for number in 0..u32::try_from(passages.len()).unwrap_or(u32::MAX) {
             titles.add(&passages.passage(number)?.title);
         }
@@ -54,11 +54,11 @@ impl Extract for Builtin {
 }
 
 /// The triples of one passage.
-fn triples(titles: &Titles, title: &str, text: &str) -> Vec<Triple> {
+fn triples(titles: &TitleIndex, title: &str, text: &str) -> Vec<Triple> {
     let text = clean::clean(text);
     let tokens = token::tokens(&text);
     let mut referents = Referents::new(titles.name(title), title, &tokens);
-    let mut triples = Found::default();
+    let mut triples = UniqueTriples::default();
     for (number, sentence) in sentence::sentences(&tokens).enumerate() {
         let chunks = chunk::chunks(sentence, titles);
         Clauses::new(&text, sentence, &chunks, number == 0, &mut referents, &mut triples).read();
@@ -68,12 +68,12 @@ fn triples(titles: &Titles, title: &str, text: &str) -> Vec<Triple> {
 
 /// Triples of a passage, each once.
 #[derive(Default)]
-struct Found {
+struct UniqueTriples {
     list: Vec<Triple>,
     seen: HashSet<Triple>,
 }
 
-impl Found {
+impl UniqueTriples {
     fn add(&mut self, triple: Triple) {
         if !self.seen.contains(&triple) {
             self.list.push(triple.clone());

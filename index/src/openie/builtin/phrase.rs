@@ -1,13 +1,13 @@
 //! Noun phrases: names, quoted works, dates, things.
 
 use super::date::date;
-use super::lexicon::{Tag, is_particle};
-use super::title::Titles;
-use super::token::Token;
+use super::lexicon::{WordTag, is_particle};
+use super::title_index::TitleIndex;
+use super::token::WordToken;
 
 /// What a noun phrase names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PhraseKind {
     /// Ends in a name, a title or a quoted work.
     Name,
     /// Ends in a common noun.
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 /// A run of tokens that names something, by places in its sentence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Phrase {
-    pub(super) kind: Kind,
+    pub(super) kind: PhraseKind,
     /// First token after articles and possessors.
     pub(super) start: usize,
     /// Past the last token.
@@ -40,15 +40,15 @@ pub(super) struct Phrase {
 impl Phrase {
     /// Tokens before the name: `singer` in `singer Marvin Gaye`.
     pub(super) fn role(&self) -> Option<(usize, usize)> {
-        (self.kind == Kind::Name && self.name > self.start).then_some((self.start, self.name))
+        (self.kind == PhraseKind::Name && self.name > self.start).then_some((self.start, self.name))
     }
 }
 
 /// Reads the phrase that begins at `at`, if one does.
-pub(super) fn phrase(tokens: &[Token<'_>], at: usize, titles: &Titles) -> Option<Phrase> {
+pub(super) fn phrase(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> Option<Phrase> {
     let first = tokens.get(at)?;
     let mut phrase = Phrase {
-        kind: Kind::Thing,
+        kind: PhraseKind::Thing,
         start: at,
         end: at,
         name: at,
@@ -57,15 +57,15 @@ pub(super) fn phrase(tokens: &[Token<'_>], at: usize, titles: &Titles) -> Option
         determined: false,
         titled: false,
     };
-    if first.tag == Tag::Pronoun {
-        return Some(Phrase { kind: Kind::Pronoun, end: at + 1, ..phrase });
+    if first.tag == WordTag::Pronoun {
+        return Some(Phrase { kind: PhraseKind::Pronoun, end: at + 1, ..phrase });
     }
     let titled = title(tokens, at, titles);
     if titled == 0 {
         phrase.determine(tokens);
     }
     if let Some(length) = date(&tokens[phrase.start..]) {
-        return Some(Phrase { kind: Kind::Date, end: phrase.start + length, ..phrase });
+        return Some(Phrase { kind: PhraseKind::Date, end: phrase.start + length, ..phrase });
     }
     phrase.end = phrase.start;
     phrase.name = phrase.start;
@@ -77,12 +77,12 @@ pub(super) fn phrase(tokens: &[Token<'_>], at: usize, titles: &Titles) -> Option
 
 impl Phrase {
     /// Passes articles, determiners and owners.
-    fn determine(&mut self, tokens: &[Token<'_>]) {
+    fn determine(&mut self, tokens: &[WordToken<'_>]) {
         while let Some(token) = tokens.get(self.start) {
             match token.tag {
-                Tag::Article => self.definite |= token.text.eq_ignore_ascii_case("the"),
-                Tag::Determiner if is_demonstrative(token.text) => self.definite = true,
-                Tag::Owner => self.owner = Some((self.start, self.start + 1)),
+                WordTag::Article => self.definite |= token.text.eq_ignore_ascii_case("the"),
+                WordTag::Determiner if is_demonstrative(token.text) => self.definite = true,
+                WordTag::Owner => self.owner = Some((self.start, self.start + 1)),
                 _ => break,
             }
             self.determined = true;
@@ -91,99 +91,100 @@ impl Phrase {
     }
 
     /// The token past one more piece of the phrase, if it goes on.
-    fn step(&mut self, tokens: &[Token<'_>], titles: &Titles) -> Option<usize> {
+    fn step(&mut self, tokens: &[WordToken<'_>], titles: &TitleIndex) -> Option<usize> {
         let at = self.end;
         let token = tokens.get(at)?;
         let length = title(tokens, at, titles);
         if length > 0 {
             self.enter_name(tokens, at);
             // `Bosonid Boso the Elder` is called so by nobody else.
-            if length > 1 && tokens[at - usize::from(at > self.start)].tag == Tag::Name {
+            if length > 1 && tokens[at - usize::from(at > self.start)].tag == WordTag::Name {
                 self.name = at;
             }
             self.titled = true;
             return Some(at + length);
         }
         match token.tag {
-            Tag::Quote => {
-                let length = tokens[at..].iter().take(24).position(|token| token.tag == Tag::Unquote)?;
+            WordTag::Quote => {
+                let length = tokens[at..].iter().take(24).position(|token| token.tag == WordTag::Unquote)?;
                 self.enter_name(tokens, at);
                 Some(at + length + 1)
             }
-            Tag::Name => {
+            WordTag::Name => {
                 self.enter_name(tokens, at);
                 Some(at + 1)
             }
-            Tag::Number => {
-                if self.end == self.start || self.kind != Kind::Name {
-                    self.kind = Kind::Number;
+            WordTag::Number => {
+                if self.end == self.start || self.kind != PhraseKind::Name {
+                    self.kind = PhraseKind::Number;
                 }
                 Some(at + 1)
             }
-            Tag::Noun if is_inside_name(tokens, at) => Some(at + 1),
-            Tag::Noun if self.end > self.start && is_plain_verb(tokens, at) => None,
-            Tag::Noun => self.common(at),
-            Tag::Determiner if !is_demonstrative(token.text) => self.common(at),
-            Tag::Present | Tag::Gerund | Tag::Verb | Tag::Adverb => self.adjective(tokens, at),
-            Tag::Possessive => self.possess(tokens, at),
+            WordTag::Noun if is_inside_name(tokens, at) => Some(at + 1),
+            WordTag::Noun if self.end > self.start && is_plain_verb(tokens, at) => None,
+            WordTag::Noun => self.common(at),
+            WordTag::Determiner if !is_demonstrative(token.text) => self.common(at),
+            WordTag::Present | WordTag::Gerund | WordTag::Verb | WordTag::Adverb => self.adjective(tokens, at),
+            WordTag::Possessive => self.possess(tokens, at),
             _ => self.connect(tokens, at),
         }
     }
 
-    fn enter_name(&mut self, tokens: &[Token<'_>], at: usize) {
-        if self.kind != Kind::Name || at == self.start {
+    fn enter_name(&mut self, tokens: &[WordToken<'_>], at: usize) {
+        if self.kind != PhraseKind::Name || at == self.start {
             // The year of `2016 Cannes Film Festival` belongs to the name.
-            let year = self.kind == Kind::Number && at > self.start && tokens[at - 1].tag == Tag::Number;
+            let year = self.kind == PhraseKind::Number && at > self.start && tokens[at - 1].tag == WordTag::Number;
             self.name = if year { at - 1 } else { at };
         }
-        self.kind = Kind::Name;
+        self.kind = PhraseKind::Name;
     }
 
     fn common(&mut self, at: usize) -> Option<usize> {
-        self.kind = Kind::Thing;
+        self.kind = PhraseKind::Thing;
         self.titled = false;
         Some(at + 1)
     }
 
     /// Verbs and adverbs that stand before a noun after an article: `an animated series`.
-    fn adjective(&mut self, tokens: &[Token<'_>], at: usize) -> Option<usize> {
+    fn adjective(&mut self, tokens: &[WordToken<'_>], at: usize) -> Option<usize> {
         let next = tokens.get(at + 1)?;
         let token = &tokens[at];
         let opens = at == self.start && self.determined;
-        let inner = at > self.start && matches!(tokens[at - 1].tag, Tag::Noun | Tag::Adverb | Tag::Number | Tag::Verb);
-        let modified = at > self.start && tokens[at - 1].tag == Tag::Adverb;
-        let noun = matches!(next.tag, Tag::Noun | Tag::Name);
+        let inner = at > self.start
+            && matches!(tokens[at - 1].tag, WordTag::Noun | WordTag::Adverb | WordTag::Number | WordTag::Verb);
+        let modified = at > self.start && tokens[at - 1].tag == WordTag::Adverb;
+        let noun = matches!(next.tag, WordTag::Noun | WordTag::Name);
         let holds = match token.tag {
-            Tag::Adverb => opens && matches!(next.tag, Tag::Noun | Tag::Verb | Tag::Gerund),
-            Tag::Verb => noun && (opens || (self.determined && modified)),
-            Tag::Gerund => (opens || inner) && next.tag == Tag::Noun,
+            WordTag::Adverb => opens && matches!(next.tag, WordTag::Noun | WordTag::Verb | WordTag::Gerund),
+            WordTag::Verb => noun && (opens || (self.determined && modified)),
+            WordTag::Gerund => (opens || inner) && next.tag == WordTag::Noun,
             _ => opens || (self.determined && inner && !is_verbal(tokens, at)),
         };
         if holds { self.common(at) } else { None }
     }
 
     /// What came before `'s` owns what follows.
-    fn possess(&mut self, tokens: &[Token<'_>], at: usize) -> Option<usize> {
+    fn possess(&mut self, tokens: &[WordToken<'_>], at: usize) -> Option<usize> {
         let follows = tokens.get(at + 1).is_some_and(|next| {
             matches!(
                 next.tag,
-                Tag::Noun
-                    | Tag::Name
-                    | Tag::Number
-                    | Tag::Quote
-                    | Tag::Determiner
-                    | Tag::Gerund
-                    | Tag::Verb
-                    | Tag::Present
+                WordTag::Noun
+                    | WordTag::Name
+                    | WordTag::Number
+                    | WordTag::Quote
+                    | WordTag::Determiner
+                    | WordTag::Gerund
+                    | WordTag::Verb
+                    | WordTag::Present
             )
         });
         if self.end == self.start || !follows {
             return None;
         }
-        let owner = if self.kind == Kind::Name { self.name } else { self.start };
+        let owner = if self.kind == PhraseKind::Name { self.name } else { self.start };
         let past = at + 1;
         *self = Phrase {
-            kind: Kind::Thing,
+            kind: PhraseKind::Thing,
             start: past,
             end: past,
             name: past,
@@ -196,15 +197,15 @@ impl Phrase {
     }
 
     /// Small words inside names: `University of Copenhagen`, `Leonardo da Vinci`, `Simon & Garfunkel`.
-    fn connect(&mut self, tokens: &[Token<'_>], at: usize) -> Option<usize> {
-        if self.kind != Kind::Name || at == self.start {
+    fn connect(&mut self, tokens: &[WordToken<'_>], at: usize) -> Option<usize> {
+        if self.kind != PhraseKind::Name || at == self.start {
             return None;
         }
-        let named = |at: usize| tokens.get(at).is_some_and(|token| token.tag == Tag::Name);
+        let named = |at: usize| tokens.get(at).is_some_and(|token| token.tag == WordTag::Name);
         match tokens[at].text {
-            "of" if named(at + 1) && tokens[at - 1].tag == Tag::Name => Some(at + 2),
+            "of" if named(at + 1) && tokens[at - 1].tag == WordTag::Name => Some(at + 2),
             "of" if tokens.get(at + 1).is_some_and(|next| next.text == "the") && named(at + 2) => Some(at + 3),
-            "the" if named(at + 1) && tokens[at - 1].tag == Tag::Name => Some(at + 2),
+            "the" if named(at + 1) && tokens[at - 1].tag == WordTag::Name => Some(at + 2),
             "&" if named(at + 1) => Some(at + 2),
             // `Commission Against Corruption`.
             word if word.starts_with(char::is_uppercase) && (2..=64).contains(&word.len()) && named(at + 1) => {
@@ -216,33 +217,39 @@ impl Phrase {
 }
 
 /// Whether the word at `at` that may be a verb or a noun is a verb there.
-pub(super) fn is_verbal(tokens: &[Token<'_>], at: usize) -> bool {
+pub(super) fn is_verbal(tokens: &[WordToken<'_>], at: usize) -> bool {
     let after = tokens.get(at + 1).is_some_and(|next| {
         matches!(
             next.tag,
-            Tag::Article | Tag::Name | Tag::Owner | Tag::Preposition | Tag::To | Tag::Quote | Tag::Determiner
+            WordTag::Article
+                | WordTag::Name
+                | WordTag::Owner
+                | WordTag::Preposition
+                | WordTag::To
+                | WordTag::Quote
+                | WordTag::Determiner
         )
     });
     let before = at.checked_sub(1).is_none_or(|before| {
         matches!(
             tokens[before].tag,
-            Tag::Name
-                | Tag::Noun
-                | Tag::Pronoun
-                | Tag::Close
-                | Tag::Unquote
-                | Tag::Relative
-                | Tag::And
-                | Tag::Comma
-                | Tag::Adverb
-                | Tag::Determiner
+            WordTag::Name
+                | WordTag::Noun
+                | WordTag::Pronoun
+                | WordTag::Close
+                | WordTag::Unquote
+                | WordTag::Relative
+                | WordTag::And
+                | WordTag::Comma
+                | WordTag::Adverb
+                | WordTag::Determiner
         )
     });
     after && before
 }
 
 /// Whether the word at `at`, which no list knows, is a verb of the present tense: `the area experiences the`.
-pub(super) fn is_plain_verb(tokens: &[Token<'_>], at: usize) -> bool {
+pub(super) fn is_plain_verb(tokens: &[WordToken<'_>], at: usize) -> bool {
     let word = tokens[at].text;
     let form = word.len() > 3
         && word.ends_with('s')
@@ -251,20 +258,30 @@ pub(super) fn is_plain_verb(tokens: &[Token<'_>], at: usize) -> bool {
         && !word.ends_with("is");
     let Some(next) = tokens.get(at + 1) else { return false };
     let before = at.checked_sub(1).map(|before| tokens[before].tag);
-    form && matches!(next.tag, Tag::Article | Tag::Owner | Tag::Quote)
-        && matches!(before, Some(Tag::Noun | Tag::Name | Tag::Pronoun | Tag::Relative | Tag::Unquote | Tag::Close))
+    form && matches!(next.tag, WordTag::Article | WordTag::Owner | WordTag::Quote)
+        && matches!(
+            before,
+            Some(
+                WordTag::Noun
+                    | WordTag::Name
+                    | WordTag::Pronoun
+                    | WordTag::Relative
+                    | WordTag::Unquote
+                    | WordTag::Close
+            )
+        )
 }
 
 /// How many tokens at `at` are a title of the corpus that may stand there for what it names.
-fn title(tokens: &[Token<'_>], at: usize, titles: &Titles) -> usize {
+fn title(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> usize {
     let length = titles.longest(&tokens[at..]);
     let matched = &tokens[at..at + length];
-    let names = matched.iter().filter(|token| token.tag == Tag::Name).count();
+    let names = matched.iter().filter(|token| token.tag == WordTag::Name).count();
     let Some(next) = tokens.get(at + length) else { return if names > 0 { length } else { 0 } };
     // `New York` is not what `New York Times` is about.
-    let goes_on = next.tag == Tag::Name && matched.last().is_some_and(|last| last.tag == Tag::Name);
+    let goes_on = next.tag == WordTag::Name && matched.last().is_some_and(|last| last.tag == WordTag::Name);
     // A single word that opens a sentence may be any word.
-    let plain = names == 0 || (length == 1 && matched[0].tag != Tag::Name);
+    let plain = names == 0 || (length == 1 && matched[0].tag != WordTag::Name);
     if plain || goes_on { 0 } else { length }
 }
 
@@ -275,10 +292,10 @@ fn is_demonstrative(word: &str) -> bool {
 }
 
 /// Particles are tagged as nouns: whether the one at `at` stands inside a name.
-fn is_inside_name(tokens: &[Token<'_>], at: usize) -> bool {
+fn is_inside_name(tokens: &[WordToken<'_>], at: usize) -> bool {
     let Some(token) = tokens.get(at) else { return false };
     is_particle(token.text)
         && at > 0
-        && (tokens[at - 1].tag == Tag::Name || is_particle(tokens[at - 1].text))
-        && tokens[at + 1..].iter().take(2).any(|next| next.tag == Tag::Name)
+        && (tokens[at - 1].tag == WordTag::Name || is_particle(tokens[at - 1].text))
+        && tokens[at + 1..].iter().take(2).any(|next| next.tag == WordTag::Name)
 }

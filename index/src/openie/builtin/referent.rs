@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::date::is_year;
-use super::lexicon::Tag;
-use super::title::base;
-use super::token::Token;
+use super::lexicon::WordTag;
+use super::title_index::base;
+use super::token::WordToken;
 
 /// What has been named in a passage so far.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ const GENERIC: &[&str] = &[
 
 impl Referents {
     /// Nothing seen yet. `text` is the passage: who is called `he` there is a person.
-    pub(super) fn new(name: String, title: &str, tokens: &[Token<'_>]) -> Referents {
+    pub(super) fn new(name: String, title: &str, tokens: &[WordToken<'_>]) -> Referents {
         let words: Vec<String> =
             base(title).split([' ', ',', '-']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
         let named = words.len() <= 6 && !words.iter().any(|word| THINGS.contains(&word.as_str()));
@@ -250,12 +250,12 @@ impl Referents {
 }
 
 /// Whether the first sentence says that the title is something made.
-fn is_work(tokens: &[Token<'_>]) -> bool {
-    let Some(be) = tokens.iter().take(40).position(|token| token.tag == Tag::Be) else { return false };
+fn is_work(tokens: &[WordToken<'_>]) -> bool {
+    let Some(be) = tokens.iter().take(40).position(|token| token.tag == WordTag::Be) else { return false };
     let after = &tokens[be..tokens.len().min(be + 14)];
     after.iter().enumerate().any(|(at, token)| {
         // A film director is no film.
-        let heads = after.get(at + 1).is_none_or(|next| !matches!(next.tag, Tag::Noun | Tag::And));
+        let heads = after.get(at + 1).is_none_or(|next| !matches!(next.tag, WordTag::Noun | WordTag::And));
         heads
             && matches!(
                 token.text,
@@ -292,9 +292,9 @@ fn is_work(tokens: &[Token<'_>]) -> bool {
 }
 
 /// Whether the first words give the dates of a life: `(born`, `(1 May 1900 – 2 June 1980)`.
-fn lived(tokens: &[Token<'_>]) -> bool {
-    let Some(open) = tokens.iter().take(16).position(|token| token.tag == Tag::Open) else { return false };
-    let inside = tokens[open + 1..].iter().take(20).take_while(|token| token.tag != Tag::Close);
+fn lived(tokens: &[WordToken<'_>]) -> bool {
+    let Some(open) = tokens.iter().take(16).position(|token| token.tag == WordTag::Open) else { return false };
+    let inside = tokens[open + 1..].iter().take(20).take_while(|token| token.tag != WordTag::Close);
     let (mut years, mut span) = (0, false);
     for token in inside {
         match token.text {

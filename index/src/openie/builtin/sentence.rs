@@ -1,13 +1,13 @@
 //! Where sentences end.
 
-use super::lexicon::{self, Tag};
-use super::token::Token;
+use super::lexicon::{self, WordTag};
+use super::token::WordToken;
 
 /// Tokens after which a bracket that was never closed no longer holds a sentence together.
 const LONGEST_ASIDE: usize = 60;
 
 /// The sentences of a text, each without the mark that ends it. None is empty.
-pub(super) fn sentences<'t, 'a>(tokens: &'t [Token<'a>]) -> impl Iterator<Item = &'t [Token<'a>]> {
+pub(super) fn sentences<'t, 'a>(tokens: &'t [WordToken<'a>]) -> impl Iterator<Item = &'t [WordToken<'a>]> {
     let mut rest = tokens;
     std::iter::from_fn(move || {
         while !rest.is_empty() {
@@ -23,23 +23,23 @@ pub(super) fn sentences<'t, 'a>(tokens: &'t [Token<'a>]) -> impl Iterator<Item =
 }
 
 /// How many tokens the first sentence has, and how many after it end it.
-fn first(tokens: &[Token<'_>]) -> (usize, usize) {
+fn first(tokens: &[WordToken<'_>]) -> (usize, usize) {
     // `run` is the end of the run of marks last looked at: each run is counted once.
     let (mut opened, mut run) = (None, 0);
     for (at, token) in tokens.iter().enumerate() {
         match token.tag {
-            Tag::Open => opened = Some(at),
-            Tag::Close => opened = None,
-            Tag::Stop if opened.is_none_or(|open| at - open > LONGEST_ASIDE) => {
+            WordTag::Open => opened = Some(at),
+            WordTag::Close => opened = None,
+            WordTag::Stop if opened.is_none_or(|open| at - open > LONGEST_ASIDE) => {
                 if at >= run {
-                    let ends = |token: &&Token<'_>| matches!(token.tag, Tag::Stop | Tag::Unquote);
+                    let ends = |token: &&WordToken<'_>| matches!(token.tag, WordTag::Stop | WordTag::Unquote);
                     run = at + tokens[at..].iter().take_while(ends).count();
                 }
                 let marks = run - at;
                 let next = tokens.get(at + marks);
                 // `Are You Being Served? was` goes on, and so does a title that ends in a mark.
-                if next.is_none_or(|next| begins(next) || next.tag == Tag::Quote || token.text == ".") {
-                    let closing = usize::from(tokens.get(at + 1).is_some_and(|next| next.tag == Tag::Unquote));
+                if next.is_none_or(|next| begins(next) || next.tag == WordTag::Quote || token.text == ".") {
+                    let closing = usize::from(tokens.get(at + 1).is_some_and(|next| next.tag == WordTag::Unquote));
                     return if closing == 1 { (at + 2, marks.saturating_sub(2)) } else { (at, marks) };
                 }
             }
@@ -50,12 +50,12 @@ fn first(tokens: &[Token<'_>]) -> (usize, usize) {
     (tokens.len(), 0)
 }
 
-fn begins(token: &Token<'_>) -> bool {
+fn begins(token: &WordToken<'_>) -> bool {
     token.text.starts_with(|first: char| !first.is_lowercase())
 }
 
 /// Abbreviations that often stand last in a sentence.
-fn ends_by_itself(token: &Token<'_>) -> bool {
+fn ends_by_itself(token: &WordToken<'_>) -> bool {
     // `World War I.`
     matches!(
         token.text,
@@ -64,7 +64,7 @@ fn ends_by_itself(token: &Token<'_>) -> bool {
 }
 
 /// A word of a closed class with a capital, as only a sentence begins.
-fn is_opening(token: &Token<'_>) -> bool {
+fn is_opening(token: &WordToken<'_>) -> bool {
     token.text.starts_with(char::is_uppercase) && lexicon::closed(token.text).is_some()
 }
 

@@ -1,21 +1,21 @@
 //! Words, numbers and marks of a text.
 
 use super::clean::{CLOSE, OPEN};
-use super::lexicon::{self, Tag};
+use super::lexicon::{self, WordTag};
 
 /// Bytes of a word, at most; what is longer is taken for a mark of no meaning.
 const LONGEST_WORD: usize = 256;
 
 /// A word or mark and what it may be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Token<'a> {
+pub(super) struct WordToken<'a> {
     pub(super) text: &'a str,
     /// Where it begins in the text, in bytes.
     pub(super) start: usize,
-    pub(super) tag: Tag,
+    pub(super) tag: WordTag,
 }
 
-impl Token<'_> {
+impl WordToken<'_> {
     /// Where it ends in the text, in bytes.
     pub(super) fn end(&self) -> usize {
         self.start + self.text.len()
@@ -23,7 +23,7 @@ impl Token<'_> {
 }
 
 /// Cuts `text`, which is clean, into tokens. Every character but spaces belongs to exactly one.
-pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
+pub(super) fn tokens(text: &str) -> Vec<WordToken<'_>> {
     let mut tokens = Vec::with_capacity(text.len() / 5);
     let mut start = 0;
     while let Some(char) = text[start..].chars().next() {
@@ -34,10 +34,10 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
         let length = if is_word(char) { word(&text[start..]) } else { char.len_utf8() };
         let (whole, possessive) = split_possessive(&text[start..start + length]);
         if !whole.is_empty() {
-            tokens.push(Token { text: whole, start, tag: tag(whole) });
+            tokens.push(WordToken { text: whole, start, tag: tag(whole) });
         }
         if !possessive.is_empty() {
-            tokens.push(Token { text: possessive, start: start + whole.len(), tag: Tag::Possessive });
+            tokens.push(WordToken { text: possessive, start: start + whole.len(), tag: WordTag::Possessive });
         }
         start += length;
     }
@@ -95,26 +95,26 @@ fn split_possessive(word: &str) -> (&str, &str) {
     }
 }
 
-fn tag(word: &str) -> Tag {
+fn tag(word: &str) -> WordTag {
     if word.len() > LONGEST_WORD {
-        return Tag::Other;
+        return WordTag::Other;
     }
     let first = word.chars().next().unwrap_or(' ');
     if let Some(tag) = lexicon::closed(word) {
         return tag;
     }
     if first.is_numeric() || matches!(first, '$' | '£' | '€') {
-        return Tag::Number;
+        return WordTag::Number;
     }
     if first.is_uppercase() || (first.is_alphabetic() && !first.is_lowercase()) {
-        return Tag::Name;
+        return WordTag::Name;
     }
     if first.is_lowercase() {
         // `iPhone`, `eBay`.
         let inner = word.len() < 12 && word.chars().skip(1).any(char::is_uppercase) && !word.contains('-');
-        return if inner { Tag::Name } else { lexicon::open(word) };
+        return if inner { WordTag::Name } else { lexicon::open(word) };
     }
-    Tag::Other
+    WordTag::Other
 }
 
 #[cfg(test)]

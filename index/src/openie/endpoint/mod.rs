@@ -1,8 +1,8 @@
 //! Triples out of a language model.
 
-mod ask;
-mod journal;
-mod pause;
+mod answer_journal;
+mod prompter;
+mod stop_signal;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use self::ask::{Answer, Asking, Failure};
-use self::journal::Journal;
-use self::pause::Pause;
+use self::answer_journal::AnswerJournal;
+use self::prompter::{Answer, Failure, PassagePrompter};
+use self::stop_signal::StopSignal;
 use crate::complete::Complete;
 use crate::corpus::content;
 use crate::error::IndexError;
@@ -120,7 +120,7 @@ impl Extract for Endpoint {
     }
 
     fn extract(&self, passages: &dyn Passages, numbers: &[u32], sink: &mut TripleSink<'_>) -> Result<(), IndexError> {
-        let mut journal = self.options.journal.as_deref().map(|path| Journal::open(path, self.complete.model()));
+        let mut journal = self.options.journal.as_deref().map(|path| AnswerJournal::open(path, self.complete.model()));
         let mut journal = journal.take().transpose()?;
         // Passages of the same text say the same, and are asked about together.
         let (mut asked, mut places): (Vec<Vec<u32>>, HashMap<[u8; 32], usize>) = (Vec::new(), HashMap::new());
@@ -144,7 +144,7 @@ impl Extract for Endpoint {
                 }
             }
         }
-        let pause = Pause::default();
+        let pause = StopSignal::default();
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(2 * self.options.concurrency.max(1));
@@ -169,10 +169,10 @@ impl Endpoint {
         passages: &dyn Passages,
         asked: &'a [Vec<u32>],
         next: &AtomicUsize,
-        pause: &Pause,
+        pause: &StopSignal,
         send: &SyncSender<Result<Outcome<'a>, IndexError>>,
     ) {
-        let asking = Asking { complete: self.complete.as_ref(), options: &self.options, pause };
+        let asking = PassagePrompter { complete: self.complete.as_ref(), options: &self.options, pause };
         while let Some(numbers) = asked.get(next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = passages.passage(numbers[0]).map(|passage| {
                 let text = content(&passage.title, &passage.text);
@@ -189,7 +189,7 @@ impl Endpoint {
     fn gather(
         &self,
         receive: &Receiver<Result<Outcome<'_>, IndexError>>,
-        mut journal: Option<&mut Journal>,
+        mut journal: Option<&mut AnswerJournal>,
         sink: &mut TripleSink<'_>,
     ) -> Result<(), IndexError> {
         // So many transient failures without one answer between them: the endpoint is down, and the rest need not wait.
@@ -214,14 +214,14 @@ impl Endpoint {
                 }
                 Err(Failure { message, kind, retries }) => {
                     failed += count;
-                    in_a_row = if kind == ask::Kind::Transient { in_a_row + 1 } else { 0 };
+                    in_a_row = if kind == prompter::FailureScope::Transient { in_a_row + 1 } else { 0 };
                     tracing::warn!(passages = ?numbers, message, "no triples");
                     self.note(|report| {
                         report.failed += count;
                         report.retries += retries;
                         report.first_failure.get_or_insert_with(|| message.clone());
                     });
-                    if kind == ask::Kind::Refused || in_a_row >= hopeless {
+                    if kind == prompter::FailureScope::Refused || in_a_row >= hopeless {
                         return Err(IndexError::Extract { what: self.id(), source: message.into() });
                     }
                     numbers.iter().try_for_each(|&number| sink(number, Vec::new()))?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
-use crate::complete::{CompleteError, Completion, Message};
+use crate::complete::{CompleteError, ModelMessage, ModelReply};
 use crate::evidence::Passage;
 use crate::triple::Triple;
 
@@ -12,14 +12,14 @@ use crate::triple::Triple;
 #[derive(Debug, Default)]
 struct Scripted {
     /// What it says before it replies as it should, by a word of the passage.
-    first: Mutex<HashMap<&'static str, Vec<Result<Completion, CompleteError>>>>,
+    first: Mutex<HashMap<&'static str, Vec<Result<ModelReply, CompleteError>>>>,
     calls: AtomicU32,
     at_once: AtomicU32,
     most_at_once: AtomicU32,
 }
 
 impl Scripted {
-    fn new(first: &[(&'static str, Vec<Result<Completion, CompleteError>>)]) -> Arc<Scripted> {
+    fn new(first: &[(&'static str, Vec<Result<ModelReply, CompleteError>>)]) -> Arc<Scripted> {
         Arc::new(Scripted { first: Mutex::new(first.iter().cloned().collect()), ..Scripted::default() })
     }
 
@@ -33,7 +33,7 @@ impl Complete for Scripted {
         "scripted"
     }
 
-    fn complete(&self, messages: &[Message], _: u32) -> Result<Completion, CompleteError> {
+    fn complete(&self, messages: &[ModelMessage], _: u32) -> Result<ModelReply, CompleteError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let now = 1 + self.at_once.fetch_add(1, Ordering::SeqCst);
         self.most_at_once.fetch_max(now, Ordering::SeqCst);
@@ -53,15 +53,15 @@ impl Complete for Scripted {
     }
 }
 
-fn reply(text: &str) -> Result<Completion, CompleteError> {
-    Ok(Completion { text: text.to_owned(), cut: false })
+fn reply(text: &str) -> Result<ModelReply, CompleteError> {
+    Ok(ModelReply { text: text.to_owned(), cut: false })
 }
 
-fn cut(text: &str) -> Result<Completion, CompleteError> {
-    Ok(Completion { text: text.to_owned(), cut: true })
+fn cut(text: &str) -> Result<ModelReply, CompleteError> {
+    Ok(ModelReply { text: text.to_owned(), cut: true })
 }
 
-fn busy() -> Result<Completion, CompleteError> {
+fn busy() -> Result<ModelReply, CompleteError> {
     Err(CompleteError::Transient { message: "busy".into(), after: Some(Duration::from_millis(1)) })
 }
 

@@ -1,0 +1,126 @@
+//! A snapshot on its way from documents to being published, the same for a build and for a commit.
+
+use std::path::Path;
+
+use crate::batch_embedder::BatchEmbedder;
+use crate::corpus::Document;
+use crate::dense;
+use crate::error::IndexError;
+use crate::extract::Extract;
+use crate::folder::{LockedFolder, PartialSnapshot};
+use crate::graph::{GraphDraft, TripleOrigin, TripleWriter};
+use crate::layout::{graph_file, snapshot_file};
+use crate::lexical;
+use crate::manifest::{BuildInfo, EmbedderInfo, FORMAT, GraphInfo, Manifest};
+use crate::options::OpenOptions;
+use crate::progress::BuildProgress;
+use crate::snapshot::Snapshot;
+use crate::store::PassageStore;
+
+use super::{passages, seal, vectors};
+
+/// What writes a snapshot, and where.
+#[derive(Clone, Copy)]
+pub(crate) struct SnapshotWriter<'a> {
+    pub(crate) writing: &'a LockedFolder,
+    pub(crate) embedding: BatchEmbedder<'a>,
+    /// Threads that join the vectors into a graph.
+    pub(crate) threads: usize,
+    pub(crate) extract: Option<&'a dyn Extract>,
+    pub(crate) progress: &'a dyn BuildProgress,
+}
+
+/// A snapshot that a commit goes on from.
+#[derive(Clone, Copy)]
+pub(crate) struct BaseSnapshot<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    /// Where it lies.
+    pub(crate) files: &'a Path,
+    /// For each of its passages the number now of the one with the same id, title and text, if there is one.
+    pub(crate) moved: &'a [Option<u32>],
+    /// From where the triples are that no longer hold, since what found them is asked about the whole corpus again.
+    pub(crate) again: Option<TripleOrigin>,
+}
+
+impl BaseSnapshot<'_> {
+    /// Adds what an extractor found in passages that are as they were, and whose triples are not known by now.
+    fn keep_extracted(&self, triples: &mut TripleWriter, count: u32) -> Result<(), IndexError> {
+        let Some(graph) = &self.snapshot.graph else { return Ok(()) };
+        let mut unknown = vec![false; count as usize];
+        triples.unknown(count).into_iter().for_each(|number| unknown[number as usize] = true);
+        for (old, &number) in (0..).zip(self.moved) {
+            let origin = graph.origin(old);
+            if let Some(number) = number.filter(|&number| unknown[number as usize])
+                && origin.is_extracted()
+                && self.again != Some(origin)
+            {
+                triples.add(number, &graph.triples(old)?, origin)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SnapshotWriter<'_> {
+    /// Writes every file of the snapshot over `documents`, whose ids are unique, reusing what can be of `base`. Gives
+    /// what the graph is, if there is one.
+    pub(crate) fn write(
+        &self,
+        part: &PartialSnapshot,
+        documents: &mut dyn Iterator<Item = Result<Document, IndexError>>,
+        base: Option<BaseSnapshot<'_>>,
+    ) -> Result<Option<GraphInfo>, IndexError> {
+        let graph = part.path().join(snapshot_file::GRAPH);
+        std::fs::create_dir(&graph).map_err(IndexError::io("create", &graph))?;
+        let mut triples = TripleWriter::create(&graph.join(graph_file::TRIPLES))?;
+        passages::write(documents, part.path(), &mut triples, self.progress)?;
+        let store = PassageStore::open(&part.path().join(snapshot_file::STORE))?;
+        vectors::write(part.path(), &store, self.embedding, base, self.threads, self.progress)?;
+        if let Some(base) = base {
+            base.keep_extracted(&mut triples, store.count())?;
+        }
+        if self.extract.is_none() && !triples.any() {
+            drop(triples);
+            std::fs::remove_dir_all(&graph).map_err(IndexError::io("remove", &graph))?;
+            return Ok(None);
+        }
+        let SnapshotWriter { embedding, threads, progress, .. } = *self;
+        let earlier = base.and_then(|base| base.snapshot.manifest.graph.as_ref()?.extractor());
+        let previous = base.and_then(|base| base.snapshot.graph.as_ref());
+        let draft = GraphDraft { dir: &graph, store: &store, embedding, previous, threads, progress };
+        draft.build(triples, self.extract, earlier).map(Some)
+    }
+
+    /// Makes what was written durable, looks at it once more, and puts it in the place of what was published before.
+    pub(crate) fn publish(
+        &self,
+        part: PartialSnapshot,
+        snapshot: u64,
+        corpus: String,
+        graph: Option<GraphInfo>,
+    ) -> Result<Manifest, IndexError> {
+        let passages = PassageStore::open(&part.path().join(snapshot_file::STORE))?.len() as u64;
+        let embed = self.embedding.embed;
+        let manifest = Manifest {
+            format: FORMAT,
+            snapshot,
+            corpus,
+            passages,
+            embedder: EmbedderInfo { id: embed.id().to_owned(), dims: embed.dims() },
+            graph,
+            build: BuildInfo {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                analyzer: lexical::ANALYZER.to_owned(),
+                connectivity: dense::CONNECTIVITY,
+                expansion: dense::EXPANSION_ADD,
+            },
+            files: seal::seal(&part, snapshot, self.progress)?,
+            checksum: 0,
+        };
+        let (manifest, json) = manifest.seal();
+        // Whoever wrote the files said that all went well; nothing is published on their word alone.
+        Snapshot::open_files(part.path(), manifest.clone(), &OpenOptions::unwalked())?;
+        seal::publish(self.writing, part, &manifest, &json, self.progress)?;
+        Ok(manifest)
+    }
+}

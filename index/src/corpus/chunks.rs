@@ -1,0 +1,51 @@
+//! Records that are cut into chunks, where that is asked for.
+
+use text_splitter::TextSplitter;
+
+use super::{CorpusItem, CorpusRecord, Document};
+use crate::error::IndexError;
+
+/// Cuts the texts of records that have more than `size` characters, and leaves the others as they are. Without a `size` all
+/// are left so, and nothing is said of what could have been cut.
+pub(super) fn cut(
+    records: impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send,
+    size: Option<usize>,
+) -> impl Iterator<Item = Result<CorpusItem, IndexError>> + Send {
+    records.flat_map(move |record| match (record, size) {
+        (Ok(record), Some(size)) => match chunks(record, size.max(1)) {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        },
+        (record, _) => vec![record.map(CorpusItem::CorpusRecord)],
+    })
+}
+
+fn chunks(record: CorpusRecord, size: usize) -> Result<Vec<CorpusItem>, IndexError> {
+    let CorpusRecord { location, document, from_content } = record;
+    let name = document.id.clone();
+    // White space around it goes when a text is cut.
+    if document.text.trim().chars().nth(size).is_none() {
+        return Ok(vec![
+            CorpusItem::CorpusRecord(CorpusRecord { location, document, from_content }),
+            CorpusItem::Chunked(name, 0),
+        ]);
+    }
+    if document.triples.as_ref().is_some_and(|triples| !triples.is_empty()) {
+        let message = format!(
+            "{name:?} has more than {size} characters and brings triples, and which chunk states which is not known: cut \
+             it and them beforehand, or leave out --chunk"
+        );
+        return Err(IndexError::BadCorpus { location, message });
+    }
+    let texts: Vec<String> = TextSplitter::new(size).chunks(&document.text).map(str::to_owned).collect();
+    let count = texts.len() as u64;
+    let Document { title, triples, metadata, .. } = document;
+    let records = texts.into_iter().zip(1_u64..).map(|(text, number)| {
+        let (title, triples, metadata) = (title.clone(), triples.clone(), metadata.clone());
+        let document = Document { id: format!("{name}#{number}"), title, text, triples, metadata };
+        CorpusItem::CorpusRecord(CorpusRecord { location: location.clone(), document, from_content })
+    });
+    let mut found: Vec<CorpusItem> = records.collect();
+    found.push(CorpusItem::Chunked(name, count));
+    Ok(found)
+}

@@ -1,0 +1,63 @@
+//! Vectors of texts that were embedded before, so that no text is embedded twice.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::dense::VectorFile;
+use crate::embed::Embed;
+use crate::embedding_journal::{EmbeddingJournal, TextHash};
+use crate::error::IndexError;
+use crate::layout::JOURNAL;
+
+/// What is known by the hash of its text: in the lists of the published snapshot, and in the journal.
+pub(crate) struct EmbeddingCache<'a> {
+    published: HashMap<TextHash, &'a [f32]>,
+    journal: Option<Mutex<EmbeddingJournal>>,
+}
+
+impl fmt::Debug for EmbeddingCache<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("published", &self.published.len()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> EmbeddingCache<'a> {
+    /// What the journal of the index in `dir` holds; with `journal` unset neither read nor written.
+    pub(crate) fn open(dir: &Path, embed: &dyn Embed, journal: bool) -> Result<EmbeddingCache<'a>, IndexError> {
+        let open = || EmbeddingJournal::open(&dir.join(JOURNAL), embed.id(), embed.dims()).map(Mutex::new);
+        Ok(EmbeddingCache { published: HashMap::new(), journal: journal.then(open).transpose()? })
+    }
+
+    /// Knows the rows of `vectors` as well, where `text` gives what each was made of. They must be of the same embedder.
+    pub(crate) fn publish(
+        &mut self,
+        vectors: &'a VectorFile,
+        text: impl Fn(u32) -> Result<String, IndexError>,
+    ) -> Result<(), IndexError> {
+        self.published.reserve(vectors.count());
+        for (row, number) in vectors.rows().zip(0..) {
+            self.published.insert(TextHash::of(&text(number)?), row);
+        }
+        Ok(())
+    }
+
+    /// The vector of length 1 of the text that is known by `key`.
+    pub(crate) fn get(&self, key: TextHash) -> Result<Option<Vec<f32>>, IndexError> {
+        match self.published.get(&key) {
+            Some(row) => Ok(Some(row.to_vec())),
+            None => self.journal().map_or(Ok(None), |mut journal| journal.get(key)),
+        }
+    }
+
+    /// Keeps what was embedded for the next process, should this one be killed.
+    pub(crate) fn keep(&self, vectors: &[(TextHash, &[f32])]) -> Result<(), IndexError> {
+        self.journal().map_or(Ok(()), |mut journal| journal.add(vectors))
+    }
+
+    fn journal(&self) -> Option<MutexGuard<'_, EmbeddingJournal>> {
+        // Whoever panicked while holding it has at most left a torn record, which the next one writes over.
+        self.journal.as_ref().map(|journal| journal.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

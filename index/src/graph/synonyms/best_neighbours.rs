@@ -1,0 +1,34 @@
+//! The best neighbours seen so far.
+
+use super::{MOST, THRESHOLD};
+
+/// Keeps the [`MOST`] best of what it is offered, equal scores by number.
+#[derive(Debug, Default)]
+pub(super) struct BestNeighbours {
+    list: Vec<(u32, f32)>,
+}
+
+impl BestNeighbours {
+    /// Offers a neighbour, which is not kept below [`THRESHOLD`].
+    pub(super) fn offer(&mut self, number: u32, score: f32) {
+        if score >= THRESHOLD {
+            self.list.push((number, score));
+            if self.list.len() == 2 * MOST {
+                self.cut();
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        if self.list.len() > MOST {
+            self.list.select_nth_unstable_by(MOST - 1, |a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            self.list.truncate(MOST);
+        }
+    }
+
+    /// What was kept, in no order.
+    pub(super) fn list(mut self) -> Vec<(u32, f32)> {
+        self.cut();
+        self.list
+    }
+}

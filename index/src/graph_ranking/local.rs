@@ -1,0 +1,208 @@
+//! Personalised PageRank around a few nodes of a large graph.
+//!
+//! Andersen, Chung and Lang, "Local Graph Partitioning using PageRank Vectors" (FOCS 2006): what has yet to be
+//! distributed waits at the nodes as a residual; a node whose residual is large for its degree keeps the share of it
+//! that starts anew and pushes the rest over its edges. Only the surroundings of the start are ever touched. What is
+//! missing at the end is the sum of the residuals, to the letter.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use crate::graph::Adjacency;
+
+/// How a local walk goes, and when it ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalPageRank {
+    /// Probability of following an edge.
+    pub(crate) damping: f64,
+    /// Largest residual of a node, per unit of its summed weights; all that was reset is 1.
+    pub(crate) tolerance: f64,
+    /// Edges after which it ends in any case.
+    pub(crate) work: usize,
+    /// A node that is walked around as if it had no edges; no walk starts there.
+    pub(crate) without: Option<u32>,
+}
+
+/// Where a local walk arrived.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LocalScores {
+    /// The nodes that it reached, in ascending order, and their mass.
+    pub(crate) mass: Vec<(u32, f32)>,
+    /// What is missing, summed over all nodes, of a whole of 1.
+    pub(crate) missing: f64,
+}
+
+/// Memory for walks: as long as the graph has nodes, and all zero between walks.
+#[derive(Debug, Default)]
+pub(crate) struct ScratchPool(Mutex<Vec<LocalScratch>>);
+
+#[derive(Debug)]
+struct LocalScratch {
+    mass: Vec<f32>,
+    residual: Vec<f32>,
+    waiting: VecDeque<u32>,
+    /// Nodes that were given anything, each once.
+    touched: Vec<u32>,
+}
+
+impl ScratchPool {
+    fn take(&self, nodes: usize) -> LocalScratch {
+        let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        free.filter(|scratch| scratch.mass.len() == nodes).unwrap_or_else(|| LocalScratch {
+            mass: vec![0.0; nodes],
+            residual: vec![0.0; nodes],
+            waiting: VecDeque::new(),
+            touched: Vec::new(),
+        })
+    }
+
+    fn give_back(&self, scratch: LocalScratch) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+    }
+}
+
+impl LocalPageRank {
+    /// Walks from `reset`: nodes and their weights, which need not sum to 1. A node may stand there only once.
+    pub(crate) fn solve(&self, edges: &Adjacency<'_>, reset: &[(u32, f64)], scratches: &ScratchPool) -> LocalScores {
+        let mut scratch = scratches.take(edges.nodes());
+        let local = self.solve_in(edges, reset, &mut scratch);
+        scratches.give_back(scratch);
+        local
+    }
+
+    fn solve_in(&self, edges: &Adjacency<'_>, reset: &[(u32, f64)], scratch: &mut LocalScratch) -> LocalScores {
+        let total: f64 = reset.iter().map(|(_, weight)| weight).sum();
+        if !(total > 0.0 && total.is_finite()) {
+            return LocalScores { mass: Vec::new(), missing: 0.0 };
+        }
+        // Nodes without edges start anew by the reset, which is the same as walking without them and scaling.
+        let kept = |target: u32| Some(target) != self.without;
+        let alone = |&&(node, _): &&(u32, f64)| !edges.row(node).0.iter().any(|&target| kept(target));
+        let whole = 1.0 - self.damping * reset.iter().filter(alone).map(|(_, weight)| weight).sum::<f64>() / total;
+        for &(node, weight) in reset {
+            scratch.add(node, (weight / (total * whole)) as f32);
+            scratch.waiting.push_back(node);
+        }
+        let mut work = 0;
+        while let Some(node) = scratch.waiting.pop_front() {
+            let held = std::mem::take(&mut scratch.residual[node as usize]);
+            let (targets, weights) = edges.row(node);
+            scratch.mass[node as usize] += held * (1.0 - self.damping) as f32;
+            let left = || targets.iter().zip(weights).filter(|(target, _)| kept(**target));
+            let degree: f32 = left().map(|(_, weight)| weight).sum();
+            let share = held * self.damping as f32 / degree;
+            for (&target, &weight) in left() {
+                scratch.push(target, share * weight, self.tolerance as f32, edges);
+            }
+            work += targets.len();
+            if work > self.work {
+                break;
+            }
+        }
+        scratch.settle()
+    }
+}
+
+impl LocalScratch {
+    fn add(&mut self, node: u32, amount: f32) {
+        let (mass, residual) = (self.mass[node as usize], &mut self.residual[node as usize]);
+        if mass == 0.0 && *residual == 0.0 {
+            self.touched.push(node);
+        }
+        *residual += amount;
+    }
+
+    /// Gives a node more, and lets it wait for its turn once that is enough.
+    fn push(&mut self, node: u32, amount: f32, tolerance: f32, edges: &Adjacency<'_>) {
+        let before = self.residual[node as usize];
+        self.add(node, amount);
+        // Most are given too little even for a node of one edge, and nothing more need be read for them.
+        if before + amount <= tolerance {
+            return;
+        }
+        // The number of edges stands for the summed weights, which would have to be read: weights are about 1.
+        let bound = tolerance * edges.row(node).0.len() as f32;
+        if before <= bound && before + amount > bound {
+            self.waiting.push_back(node);
+        }
+    }
+
+    /// Takes the masses out and leaves everything zero.
+    fn settle(&mut self) -> LocalScores {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        let mut missing = 0.0;
+        let mut mass = Vec::with_capacity(self.touched.len());
+        for node in self.touched.drain(..) {
+            missing += f64::from(std::mem::take(&mut self.residual[node as usize]));
+            mass.push((node, std::mem::take(&mut self.mass[node as usize])));
+        }
+        self.waiting.clear();
+        LocalScores { mass, missing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pagerank::{Edges, PageRankSolver};
+
+    /// Rows of a graph of single edges without loops.
+    fn rows(nodes: usize, edges: &[(u32, u32, f32)]) -> (Vec<u64>, Vec<u32>, Vec<f32>) {
+        let mut rows = vec![Vec::new(); nodes];
+        for &(a, b, weight) in edges.iter().filter(|(a, b, _)| a != b) {
+            rows[a as usize].push((b, weight));
+            rows[b as usize].push((a, weight));
+        }
+        let mut offsets = vec![0];
+        rows.iter().for_each(|row| offsets.push(offsets[offsets.len() - 1] + row.len() as u64));
+        let (targets, weights) = rows.into_iter().flatten().unzip();
+        (offsets, targets, weights)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_missing_is_known(
+            edges in prop::collection::vec((0_u32..40, 0_u32..40, 0.1_f32..4.0), 0..120),
+            reset in prop::collection::btree_map(0_u32..40, 0.01_f64..1.0, 1..8),
+            damping in 0.1_f64..0.9, tolerance in prop_oneof![Just(1e-3), Just(1e-5), Just(0.0)],
+            without in prop::option::of(0_u32..40),
+        ) {
+            let (offsets, targets, weights) = rows(40, &edges);
+            let gone = |&(a, b, _): &(u32, u32, f32)| Some(a) == without || Some(b) == without;
+            let left: Vec<_> = edges.into_iter().filter(|edge| !gone(edge)).collect();
+            let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
+            let reset: Vec<(u32, f64)> = reset.into_iter().filter(|(node, _)| Some(*node) != without).collect();
+            prop_assume!(!reset.is_empty());
+            let (scratches, walk) = (ScratchPool::default(), LocalPageRank { damping, tolerance, work: 100_000, without });
+            let local = walk.solve(&edges, &reset, &scratches);
+            // What the first walk left behind must not be seen by the second.
+            prop_assert_eq!(&walk.solve(&edges, &reset, &scratches), &local);
+            let mut whole_reset = vec![0.0_f64; 40];
+            reset.iter().for_each(|&(node, weight)| whole_reset[node as usize] = weight);
+            let (offsets, targets, weights) = rows(40, &left);
+            let whole = PageRankSolver::new(&Edges { offsets: &offsets, targets: &targets, weights: &weights }, 40, damping);
+            let mut whole = whole.solve(&whole_reset, 1e-12).mass;
+            local.mass.iter().for_each(|&(node, mass)| whole[node as usize] -= f64::from(mass));
+            let missing: f64 = whole.iter().map(|x| x.abs()).sum();
+            prop_assert!((missing - local.missing).abs() < 1e-4, "{missing} and not {}", local.missing);
+        }
+    }
+
+    #[test]
+    fn a_walk_ends_when_it_has_worked_enough_and_says_what_is_missing() {
+        let ring: Vec<_> = (0..1000).map(|i| (i, (i + 1) % 1000, 1.0)).collect();
+        let (offsets, targets, weights) = rows(1000, &ring);
+        let edges = Adjacency { offsets: &offsets, targets: &targets, weights: &weights };
+        let walk = |work| {
+            let walk = LocalPageRank { damping: 0.5, tolerance: 1e-9, work, without: None };
+            walk.solve(&edges, &[(7, 3.0)], &ScratchPool::default())
+        };
+        let (short, long) = (walk(10), walk(10_000));
+        assert!(short.missing > 0.1 && long.missing < 1e-5, "{} and {}", short.missing, long.missing);
+        assert!(long.mass.len() < 100, "only what is near is touched");
+    }
+}

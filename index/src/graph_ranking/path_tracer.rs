@@ -1,0 +1,131 @@
+//! The way by which a walk most likely came to a passage.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::ranker::left_out;
+use super::seeds::Seed;
+use crate::evidence::PathEdge;
+use crate::graph::{Adjacency, Graph};
+use crate::mode::GraphVariant;
+
+/// Ways of three edges whose middle one joins phrases of which either has more edges than this are not looked for: each
+/// of them is unlikely, and they are many. Where one starts and how a shorter one goes is not limited.
+const MOST_EDGES: usize = 1024;
+
+/// Finds ways of at most three edges from the phrases of one walk.
+#[derive(Debug)]
+pub(crate) struct PathTracer<'a> {
+    graph: &'a Graph,
+    edges: Adjacency<'a>,
+    /// The phrase that the walk leaves out.
+    without: Option<u32>,
+    /// The summed weights of the phrases that were met.
+    degrees: RefCell<HashMap<u32, f64>>,
+    /// Each seed, with its weight.
+    seeds: HashMap<u32, f64>,
+    /// The phrases one edge from a seed: the likeliest seed, how likely, and the weight of the edge.
+    near: HashMap<u32, NearbyPhrase>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct NearbyPhrase {
+    seed: u32,
+    chance: f64,
+    weight: f32,
+}
+
+/// A way being compared with others.
+struct CandidatePath {
+    chance: f64,
+    steps: Vec<(u32, f32)>,
+}
+
+impl<'a> PathTracer<'a> {
+    /// For the walk of a variant from these phrases. Those of no weight lead nowhere.
+    pub(crate) fn new(graph: &'a Graph, variant: GraphVariant, seeds: &[Seed]) -> PathTracer<'a> {
+        let seeds = seeds.iter().filter(|seed| seed.weight > 0.0).map(|seed| (seed.phrase, seed.weight));
+        let mut tracer = PathTracer {
+            graph,
+            edges: graph.adjacency(),
+            without: left_out(graph, variant),
+            degrees: RefCell::default(),
+            seeds: seeds.collect(),
+            near: HashMap::new(),
+        };
+        tracer.near = tracer.around();
+        tracer
+    }
+
+    /// The nodes one edge from a seed; of equally likely seeds the one of the least number.
+    fn around(&self) -> HashMap<u32, NearbyPhrase> {
+        let mut around: HashMap<u32, NearbyPhrase> = HashMap::new();
+        for (&seed, &chance) in &self.seeds {
+            let start = chance / self.degree(seed);
+            for (target, weight) in self.row(seed) {
+                let found = NearbyPhrase { seed, chance: start * f64::from(weight), weight };
+                let best = around.entry(target).or_insert(found);
+                if found.chance > best.chance || (found.chance == best.chance && seed < best.seed) {
+                    *best = found;
+                }
+            }
+        }
+        around
+    }
+
+    /// The edges of a node as the walk takes them.
+    fn row(&self, node: u32) -> impl Iterator<Item = (u32, f32)> + use<'a> {
+        let without = self.without;
+        let (targets, weights) = if without == Some(node) { (&[][..], &[][..]) } else { self.edges.row(node) };
+        let row = targets.iter().copied().zip(weights.iter().copied());
+        row.filter(move |(target, _)| without != Some(*target))
+    }
+
+    /// The summed weights of a node's edges.
+    fn degree(&self, node: u32) -> f64 {
+        let sum = || self.row(node).map(|(_, weight)| f64::from(weight)).sum();
+        *self.degrees.borrow_mut().entry(node).or_insert_with(sum)
+    }
+
+    /// Whether ways may go on over a phrase in their middle.
+    fn is_passable(&self, phrase: u32) -> bool {
+        self.edges.row(phrase).0.len() <= MOST_EDGES
+    }
+
+    /// The likeliest way to a passage over at most two more phrases: the largest product of the seed's weight and of
+    /// each edge's share in the edges of the phrase that it leaves. Of equally likely ones the shortest, then the one
+    /// whose last phrases come first. Empty if there is none.
+    pub(crate) fn way(&self, passage: u32) -> Vec<PathEdge> {
+        let phrases = self.graph.phrases() as u32;
+        let mut best = CandidatePath { chance: 0.0, steps: Vec::new() };
+        for (last, weight) in self.row(phrases + passage) {
+            let share = f64::from(weight) / self.degree(last);
+            if let Some(&start) = self.seeds.get(&last) {
+                best.improve(start * share, &[(last, weight)]);
+            }
+            if let Some(near) = self.near.get(&last) {
+                best.improve(near.chance * share, &[(near.seed, near.weight), (last, weight)]);
+            }
+            if !self.is_passable(last) {
+                continue;
+            }
+            for (middle, step) in self.row(last).filter(|(target, _)| *target < phrases) {
+                let Some(near) = self.near.get(&middle).filter(|_| self.is_passable(middle)) else { continue };
+                let chance = near.chance * f64::from(step) / self.degree(middle) * share;
+                best.improve(chance, &[(near.seed, near.weight), (middle, step), (last, weight)]);
+            }
+        }
+        let step = |(phrase, weight): (u32, f32)| PathEdge { phrase: self.graph.phrase(phrase).to_owned(), weight };
+        best.steps.into_iter().map(step).collect()
+    }
+}
+
+impl CandidatePath {
+    fn improve(&mut self, chance: f64, steps: &[(u32, f32)]) {
+        if chance > self.chance || (chance == self.chance && steps.len() < self.steps.len()) {
+            self.chance = chance;
+            self.steps.clear();
+            self.steps.extend_from_slice(steps);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Results of a search as they are returned: passages and triples, read from the snapshot.
+
+use crate::condition::{AllowedPassages, admits};
+use crate::error::IndexError;
+use crate::evidence::{Hit, HitPath, TripleHit};
+use crate::graph::Graph;
+use crate::index::Index;
+
+/// Passages that are named with a triple.
+const MOST_PASSAGES: usize = 10;
+
+/// The passages that state a fact and may be found, in the order of the corpus.
+pub(crate) fn passages_stating(
+    graph: &Graph,
+    fact: u32,
+    allowed: Option<&AllowedPassages>,
+) -> impl Iterator<Item = u32> {
+    graph.passages_of_fact(fact).iter().copied().filter(move |&number| admits(allowed, number))
+}
+
+impl Index {
+    /// The passage with this number as it is returned, in this place and with this score.
+    pub(crate) fn hit(&self, number: u32, rank: usize, score: f32, path: HitPath) -> Result<Hit, IndexError> {
+        let store = &self.snapshot.store;
+        Ok(Hit { rank, score, passage: store.passage(number)?, metadata: store.metadata(number)?, path })
+    }
+
+    /// A fact of `graph` as it is returned, in this place and with this score, of those passages that may be found.
+    pub(crate) fn triple_hit(
+        &self,
+        graph: &Graph,
+        fact: u32,
+        rank: usize,
+        score: f32,
+        allowed: Option<&AllowedPassages>,
+    ) -> Result<TripleHit, IndexError> {
+        let passages = passages_stating(graph, fact, allowed).take(MOST_PASSAGES);
+        let passages = passages.map(|number| Ok(self.snapshot.store.passage(number)?.id));
+        let fact = graph.fact(fact);
+        Ok(TripleHit {
+            rank,
+            score,
+            subject: graph.phrase(fact.subject).to_owned(),
+            relation: fact.relation.to_owned(),
+            object: graph.phrase(fact.object).to_owned(),
+            passages: passages.collect::<Result<_, IndexError>>()?,
+        })
+    }
+}

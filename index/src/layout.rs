@@ -1,0 +1,51 @@
+//! Names of the files and folders of an index.
+
+/// The name of the manifest in the folder of an index.
+pub const MANIFEST: &str = "manifest.json";
+
+pub(crate) const LOCK: &str = ".waymark.lock";
+pub(crate) const SNAPSHOT: &str = "snapshot-";
+pub(crate) const PARTIAL: &str = ".part";
+pub(crate) const MANIFEST_PART: &str = "manifest.json.part";
+
+/// The journal of embeddings.
+pub(crate) const JOURNAL: &str = ".embeddings";
+
+/// The parts of a snapshot, as paths within its folder.
+pub(crate) mod snapshot_file {
+    pub(crate) const STORE: &str = "passages.bin";
+    pub(crate) const VECTORS: &str = "vectors.bin";
+    pub(crate) const VECTOR_GRAPH: &str = "vectors.usearch";
+    pub(crate) const NODE_PASSAGES: &str = "vectors.keys";
+    pub(crate) const LEXICAL: &str = "lexical";
+    pub(crate) const GRAPH: &str = "graph";
+}
+
+/// The name of the folder of a snapshot.
+pub(crate) fn snapshot_name(number: u64) -> String {
+    format!("{SNAPSHOT}{number}")
+}
+
+/// Parses the number of a snapshot from the name of its folder, complete or partial.
+pub(crate) fn snapshot_number(name: &str) -> Option<u64> {
+    let number = name.strip_prefix(SNAPSHOT)?;
+    number.strip_suffix(PARTIAL).unwrap_or(number).parse().ok()
+}
+
+/// The files of the graph, within its folder.
+pub(crate) mod graph_file {
+    pub(crate) const TRIPLES: &str = "triples.bin";
+    pub(crate) const PHRASES: &str = "phrases.bin";
+    pub(crate) const RELATIONS: &str = "relations.bin";
+    pub(crate) const FACTS: &str = "facts.bin";
+    pub(crate) const MENTIONS: &str = "mentions.bin";
+    pub(crate) const PHRASE_VECTORS: &str = "phrase_vectors.bin";
+    pub(crate) const FACT_VECTORS: &str = "fact_vectors.bin";
+    pub(crate) const FACT_CODES: &str = "fact_codes.bin";
+    pub(crate) const SYNONYMS: &str = "synonyms.bin";
+    pub(crate) const ADJACENCY: &str = "adjacency.bin";
+
+    /// Every file that opening reads.
+    pub(crate) const ALL: [&str; 10] =
+        [TRIPLES, PHRASES, RELATIONS, FACTS, MENTIONS, PHRASE_VECTORS, FACT_VECTORS, FACT_CODES, SYNONYMS, ADJACENCY];
+}

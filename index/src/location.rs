@@ -1,0 +1,20 @@
+//! Position in a file, for messages.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The file.
+    pub file: Arc<Path>,
+    /// From 1.
+    pub line: u64,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}

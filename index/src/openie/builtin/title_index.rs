@@ -1,0 +1,179 @@
+//! The titles of a corpus, to be found in running text.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::clean::clean;
+use super::token::{WordToken, tokens};
+
+/// Longest title that is looked for, in tokens: what bounds the work at each token of a text.
+const LONGEST: usize = 16;
+
+/// What a run of tokens that begins a title is known to be.
+#[derive(Debug, Clone, Copy, Default)]
+struct TitleNode {
+    /// Some title is exactly this run.
+    ends: bool,
+    /// Some longer title begins with it.
+    goes_on: bool,
+}
+
+/// Titles as a trie over tokens whose nodes are known by the hash of the way to them: a few words of memory for each
+/// token of each title, and a look at each token of a text for as long as some title goes on.
+#[derive(Debug, Default)]
+pub(super) struct TitleIndex {
+    nodes: HashMap<u64, TitleNode, BuildHasherDefault<IdentityHasher>>,
+    /// The whole title that a title without its qualifier stands for, or `None` if it may be several.
+    bases: HashMap<u64, Option<u64>, BuildHasherDefault<IdentityHasher>>,
+}
+
+impl TitleIndex {
+    /// Makes `title` known, with and without its qualifier.
+    pub(super) fn add(&mut self, title: &str) {
+        let title = clean(title);
+        let base = base(&title);
+        self.insert(base);
+        if base.len() < title.len() {
+            self.insert(&title);
+        }
+        let whole = hash(title.as_bytes());
+        match self.bases.entry(hash(base.as_bytes())) {
+            Entry::Vacant(entry) => {
+                entry.insert(Some(whole));
+            }
+            Entry::Occupied(mut entry) if *entry.get() != Some(whole) => {
+                entry.insert(None);
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+
+    /// How a passage under `title` is named in its triples: without the qualifier, where that can mean only it.
+    pub(super) fn name(&self, title: &str) -> String {
+        let title = clean(title).trim().to_owned();
+        let base = base(&title);
+        match self.bases.get(&hash(base.as_bytes())) {
+            Some(None) => title,
+            _ => base.to_owned(),
+        }
+    }
+
+    /// How many of the first of `tokens` are a title, as many as can be; 0 if none.
+    pub(super) fn longest(&self, tokens: &[WordToken<'_>]) -> usize {
+        let mut way = TokenRunHash::default();
+        let mut found = 0;
+        for (token, length) in tokens.iter().zip(1..=LONGEST) {
+            way.step(token.text);
+            match self.nodes.get(&way.0) {
+                None => break,
+                Some(node) => {
+                    if node.ends {
+                        found = length;
+                    }
+                    if !node.goes_on {
+                        break;
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn insert(&mut self, title: &str) {
+        let tokens = tokens(title);
+        if tokens.is_empty() || tokens.len() > LONGEST {
+            return;
+        }
+        let mut way = TokenRunHash::default();
+        let last = tokens.len() - 1;
+        for (at, token) in tokens.iter().enumerate() {
+            way.step(token.text);
+            let node = self.nodes.entry(way.0).or_default();
+            if at == last { node.ends = true } else { node.goes_on = true }
+        }
+    }
+}
+
+/// `title` without a qualifier in brackets at its end.
+pub(super) fn base(title: &str) -> &str {
+    let title = title.trim();
+    match title.strip_suffix(')').and_then(|head| head.rsplit_once(" (")) {
+        Some((base, _)) if !base.is_empty() => base,
+        _ => title,
+    }
+}
+
+/// The hash of a run of tokens: the same on every machine, so that what is extracted is too. Two runs of one hash
+/// would make a name out of words that are none; with 64 bits nobody will see that.
+#[derive(Default)]
+struct TokenRunHash(u64);
+
+impl TokenRunHash {
+    fn step(&mut self, token: &str) {
+        self.0 = self.0.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash(token.as_bytes());
+    }
+}
+
+/// FNV-1a, finished by the mixer of SplitMix64.
+fn hash(bytes: &[u8]) -> u64 {
+    let sum = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum: u64, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let sum = (sum ^ (sum >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let sum = (sum ^ (sum >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    sum ^ (sum >> 31)
+}
+
+/// Keys are hashes already.
+#[derive(Debug, Default)]
+struct IdentityHasher(u64);
+
+impl Hasher for IdentityHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = hash(bytes);
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn titles() -> TitleIndex {
+        let mut titles = TitleIndex::default();
+        for title in
+            ["Lothair II", "Venus (1929 film)", "Venus (planet)", "Up (2009 film)", "Henry, Duke of York", "Henry"]
+        {
+            titles.add(title);
+        }
+        titles
+    }
+
+    #[test]
+    fn the_longest_title_is_found() {
+        let titles = titles();
+        let found = |text: &str| titles.longest(&tokens(text));
+        assert_eq!(found("Lothair II was"), 2);
+        assert_eq!(found("Lothair was"), 0);
+        assert_eq!(found("Henry, Duke of York, was"), 5);
+        assert_eq!(found("Henry, Duke of Kent"), 1);
+        assert_eq!(found("Venus (1929 film)"), 5);
+        assert_eq!(found(""), 0);
+    }
+
+    #[test]
+    fn a_qualifier_stays_where_it_is_needed() {
+        let titles = titles();
+        assert_eq!(titles.name("Up (2009 film)"), "Up");
+        assert_eq!(titles.name("Venus (planet)"), "Venus (planet)");
+        assert_eq!(titles.name("(unnamed)"), "(unnamed)");
+    }
+}
