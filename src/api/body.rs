@@ -1,4 +1,4 @@
-//! Request bodies: what is refused before anything is read, while reading, and after, always by name.
+//! Request bodies: size, type and depth checks, and JSON parsing with errors that name the field.
 
 use std::fmt::Display;
 
@@ -11,18 +11,19 @@ use serde_json::Value;
 use super::error::{ApiError, Code};
 use super::state::AppState;
 
-/// Levels of arrays and objects that a body may have. Less than the parser takes, and much more than any request needs.
+/// Maximum nesting of arrays and objects in a body. Below the parser's own limit, and far above what any request needs.
 const DEEPEST: usize = 64;
 
-/// A request type of this interface. Each is declared with `deny_unknown_fields`, and what it holds too unless it gathers
-/// the rest and refuses that itself: only so is a field that nobody knows refused where `UNIMPLEMENTED` is left empty.
-pub(crate) trait Wire: DeserializeOwned {
-    /// Fields that the OpenAI interface has and this server does not, as dotted paths, each with the values (as compact
-    /// JSON) that ask for nothing and may therefore be sent. `null` always may.
+/// Request type of the HTTP interface. Each one is declared with `deny_unknown_fields`, and so is every type inside
+/// unless it collects unknown fields and refuses them itself. Only then are unknown fields refused even with an empty
+/// `UNIMPLEMENTED`.
+pub(crate) trait WireRequest: DeserializeOwned {
+    /// Fields of the OpenAI interface that this server does not implement, as dotted paths, each with the values (as
+    /// compact JSON) that have no effect and are therefore accepted. `null` is always accepted.
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[];
 }
 
-/// A body as it was sent, declared as JSON and no larger than it may be.
+/// Raw body of a request, declared as JSON and within the size limit.
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) Bytes);
 
@@ -46,20 +47,20 @@ impl FromRequest<AppState> for Raw {
     }
 }
 
-/// A JSON body, read and checked.
+/// Parsed and checked JSON body.
 #[derive(Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: Wire> FromRequest<AppState> for Json<T> {
+impl<T: WireRequest> FromRequest<AppState> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let Raw(bytes) = Raw::from_request(request, state).await?;
-        parse(&bytes).map(Json)
+        parse(&bytes).map(JsonBody)
     }
 }
 
-/// Refuses what the headers alone show to be wrong.
+/// Refuses requests whose headers show that the body is too large or not JSON.
 fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > limit as u64) {
@@ -77,8 +78,8 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::new(Code::RequestTooLarge, format!("the body is larger than the limit of {limit} bytes"))
 }
 
-/// Reads a request: known fields as they are, unimplemented ones by their table, everything else refused.
-pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Result<T, ApiError> {
+/// Parses a request: checks unimplemented fields against `UNIMPLEMENTED` and refuses unknown ones.
+pub(crate) fn parse<T: WireRequest>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut value = json(bytes)?;
     if !value.is_object() {
         return Err(ApiError::new(Code::InvalidJson, "the body must be a JSON object"));
@@ -89,7 +90,7 @@ pub(crate) fn parse<T: Wire>(bytes: &[u8]) -> Result<T, ApiError> {
     shaped(value)
 }
 
-/// The JSON of a body, whatever it says.
+/// Parses a body as JSON, without a schema.
 pub(crate) fn json(bytes: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid UTF-8: {error}")))?;
@@ -98,14 +99,16 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Value, ApiError> {
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid JSON: {error}")))
 }
 
-/// Reads a value of a known shape; what is wrong in it is refused by its path.
+/// Deserializes a value. Errors name the path of the offending field.
 pub(crate) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
 }
 
-/// Refuses what is nested too deep before anything is made of it.
+/// Refuses a body that is nested too deep, before anything is built from it.
 fn check_depth(text: &str) -> Result<(), ApiError> {
-    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    let mut depth = 0usize;
+    let mut quoted = false;
+    let mut escaped = false;
     for byte in text.bytes() {
         match byte {
             _ if escaped => escaped = false,
@@ -123,13 +126,13 @@ fn check_depth(text: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A number from `low` to `high`.
+/// Checks that an optional number is from `low` to `high`.
 pub(crate) fn within<T>(param: &str, value: Option<T>, low: T, high: T) -> Result<Option<T>, ApiError>
 where
     T: PartialOrd + Copy + Display,
 {
     match value {
-        // Written so that NaN, which JSON cannot hold but arithmetic may, is refused as well.
+        // Written so that NaN is refused as well: JSON cannot hold NaN, but arithmetic can produce it.
         Some(value) if !(value >= low && value <= high) => {
             Err(ApiError::invalid(param, format!("`{param}` must be from {low} to {high}, not {value}")))
         }
@@ -137,7 +140,7 @@ where
     }
 }
 
-/// Reads a part of a body that was kept as it came. `at` is its path, in whose name things in it are refused.
+/// Deserializes a part of a body that was kept as raw JSON. `at` is the path of that part, used in errors.
 pub(crate) fn read<T: DeserializeOwned>(part: Value, at: &str) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(part).map_err(|error| {
         let path = error.path().to_string();
@@ -147,7 +150,7 @@ pub(crate) fn read<T: DeserializeOwned>(part: Value, at: &str) -> Result<T, ApiE
     })
 }
 
-/// Removes the field at `path` if its value asks for nothing, and refuses it otherwise.
+/// Removes the field at `path` if its value has no effect; refuses it otherwise.
 fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Result<(), ApiError> {
     let (parents, name) = path.rsplit_once('.').map_or((None, path), |(parents, name)| (Some(parents), name));
     let mut at = body;
@@ -155,7 +158,7 @@ fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Resu
         let Some(next) = at.get_mut(step) else { return Ok(()) };
         at = next;
     }
-    // `shift_remove` keeps the order of the other fields, and so which of several errors is told.
+    // `shift_remove` keeps the order of the other fields, and thereby which of several errors is reported.
     let Some(value) = at.as_object_mut().and_then(|object| object.shift_remove(name)) else { return Ok(()) };
     if value.is_null() || harmless.contains(&value.to_string().as_str()) {
         return Ok(());
@@ -163,7 +166,7 @@ fn refuse_unimplemented(body: &mut Value, path: &str, harmless: &[&str]) -> Resu
     Err(ApiError::unimplemented(path))
 }
 
-/// Says which field serde stumbled over. Serde has only its message to tell the cases apart.
+/// Turns a serde error into a refusal that names the field. Only the message of a serde error tells the cases apart.
 fn refusal(path: &str, error: &serde_json::Error) -> ApiError {
     let message = error.to_string();
     let field = message.split('`').nth(1).unwrap_or_default();
@@ -201,7 +204,7 @@ mod tests {
         inner: Option<Inner>,
     }
 
-    impl Wire for Outer {
+    impl WireRequest for Outer {
         const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
             &[("tools", &["[]"]), ("inner.fancy", &["false"])];
     }

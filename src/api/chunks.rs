@@ -1,4 +1,4 @@
-//! Completions as streams of chunks: what the two interfaces of OpenAI that have them share.
+//! Streaming of completions as chunks, shared by `/v1/chat/completions` and `/v1/completions`.
 
 use axum::response::Response;
 use futures::StreamExt;
@@ -8,42 +8,42 @@ use super::error::ApiError;
 use super::follow::Events;
 use super::sse::{self, Frame};
 use super::state::{AppState, now};
-use crate::agent::{Event, Policy};
+use waymark_agent::{Event, Policy};
 
-/// What a completion and all of its chunks begin with.
+/// Fields shared by a completion and all of its chunks.
 #[derive(Debug, Clone)]
-pub(super) struct Head {
+pub(super) struct CompletionHead {
     pub(super) id: String,
-    /// When it was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) fingerprint: String,
 }
 
-impl Head {
-    /// That of the completion called `id`, which `policy` begins now.
-    pub(super) fn new(state: &AppState, policy: &Policy, id: String) -> Head {
+impl CompletionHead {
+    /// Creates the fields of the completion `id`, which `policy` starts now.
+    pub(super) fn new(state: &AppState, policy: &Policy, id: String) -> CompletionHead {
         let fingerprint = episodes::fingerprint(state, policy);
-        Head { id, created: now(), model: policy.name.clone(), fingerprint }
+        CompletionHead { id, created: now(), model: policy.name.clone(), fingerprint }
     }
 }
 
-/// What writes the chunks of one stream.
+/// Writer of the chunks of one stream.
 pub(super) trait Chunks: Send + 'static {
-    /// Writes what stands before all that happens.
+    /// Writes the chunks before the first event.
     fn begin(&mut self, frame: &mut Frame);
 
-    /// Writes what an event of answer number `index` makes.
+    /// Writes the chunks of one event of answer number `index`.
     fn write(&mut self, frame: &mut Frame, index: usize, event: Event);
 
-    /// Writes what follows the last event, but for the mark of the end.
+    /// Writes the chunks after the last event, except for `[DONE]`.
     ///
     /// # Errors
-    /// When an answer just broke off: its stream must not look whole.
+    /// If an answer broke off: its stream must not look complete.
     fn end(&self, frame: &mut Frame) -> Result<(), ApiError>;
 }
 
-/// Answers with the chunks that `events` make, and the mark of the end or an error in its place.
+/// Streams the chunks of `events`, followed by `[DONE]` or an error.
 pub(super) fn respond(state: &AppState, mut chunks: impl Chunks, events: Events) -> Response {
     let frames = async_stream::stream! {
         let mut frame = Frame::default();
@@ -51,7 +51,7 @@ pub(super) fn respond(state: &AppState, mut chunks: impl Chunks, events: Events)
         if !frame.is_empty() {
             yield frame.take();
         }
-        // What is ready together is sent together, each chunk as a message of its own.
+        // Events that are ready together are sent in one frame, each chunk as a message of its own.
         let mut batches = events.ready_chunks(sse::READY);
         let told = 'told: loop {
             let Some(batch) = batches.next().await else { break chunks.end(&mut frame) };

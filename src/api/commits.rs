@@ -1,4 +1,4 @@
-//! `/v1/commits`: changes of documents that nobody waits for, and what became of them.
+//! `/v1/commits`: status of background changes to documents.
 
 use std::sync::Arc;
 
@@ -11,83 +11,84 @@ use utoipa::ToSchema;
 use waymark_index::Changes;
 
 use super::archive::Archive;
-use super::auth::{Caller, KeyId};
+use super::auth::Caller;
 use super::documents::CommitResponse;
 use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
-use super::library::{Course, Ticket};
+use super::library::{ChangeProgress, ChangeTicket};
 use super::state::{AppState, now};
+use crate::keys::KeyId;
 
-/// Changes that are known; the oldest are forgotten.
+/// Number of changes whose status is kept; the oldest are evicted.
 const KEPT: usize = 256;
 
-/// A change that nobody waits for.
+/// Change that runs in the background.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundChange {
     id: String,
-    /// Whose it is: nobody else may see it.
+    /// Key that owns the change; no other key may see it.
     owner: Option<KeyId>,
     created: u64,
-    ticket: Ticket,
+    ticket: ChangeTicket,
 }
 
-/// How far a change is.
+/// Progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitStage {
-    /// It waits for changes that came before.
+    /// Waiting for earlier changes.
     Queued,
-    /// It is being made.
+    /// Being committed.
     Running,
-    /// It is made.
+    /// Committed.
     Done,
-    /// It was not made, and will not be.
+    /// Failed; it will not be retried.
     Failed,
 }
 
-/// A change that nobody waits for.
+/// Status of a background change.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CommitStatus {
-    /// Names it.
+    /// ID of the change.
     pub id: String,
     /// Always `documents.commit.status`.
     pub object: &'static str,
-    /// When it was asked for, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// How far it is.
+    /// Progress of the change.
     pub status: CommitStage,
-    /// What it did, where it is done.
+    /// Result of the change, if it is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitResponse>,
-    /// Why it failed, where it did.
+    /// Reason the change failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,
 }
 
-/// Room for what is known of such changes. Each takes a few KB at most.
-pub(super) fn archive() -> Archive<Background> {
+/// Creates the store of background changes. Each takes a few KB at most.
+pub(super) fn archive() -> Archive<BackgroundChange> {
     Archive::new(KEPT, usize::MAX)
 }
 
-/// Takes `changes` in and answers at once.
+/// Queues `changes` and responds at once.
 ///
 /// # Errors
-/// As [`Library::enter`](super::Library).
+/// Same as [`Library::enter`](super::Library).
 pub(super) fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
     let ticket = state.library()?.enter(changes, caller, &state.metrics.index, &state.drain)?;
-    let kept = Background { id: episodes::id("commit"), owner: caller.key.clone(), created: now(), ticket };
+    let kept = BackgroundChange { id: episodes::id("commit"), owner: caller.key.clone(), created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
     state.commits.insert(kept.id.clone(), Arc::new(kept), 0);
     Ok(answer)
 }
 
-/// What became of a change that was not waited for.
+/// Returns the status of a background change.
 ///
-/// The last 256 of them are known, until the server ends. Where it has keys, each key sees its own alone.
+/// The server keeps the last 256 changes until it ends. With API keys, each key sees only its own.
 #[utoipa::path(get, path = "/v1/commits/{id}", operation_id = "retrieveCommit", tag = "documents",
-    params(("id" = String, Path, description = "the change's id")),
+    params(("id" = String, Path, description = "ID of the change")),
     responses(
-        (status = 200, description = "how far it is", body = CommitStatus),
+        (status = 200, description = "status of the change", body = CommitStatus),
         (status = 404, description = "no such change is known", body = ErrorBody),
     ))]
 pub(crate) async fn get(
@@ -102,15 +103,16 @@ pub(crate) async fn get(
     Ok(axum::Json(kept.status()))
 }
 
-impl Background {
+impl BackgroundChange {
     fn status(&self) -> CommitStatus {
-        let (status, commit, error) = match self.ticket.course() {
-            Course::Queued => (CommitStage::Queued, None, None),
-            Course::Running => (CommitStage::Running, None, None),
-            Course::Over(Ok(made)) => (CommitStage::Done, Some(made), None),
-            Course::Over(Err(error)) => (CommitStage::Failed, None, Some(error.body().error)),
+        let (status, commit, error) = match self.ticket.progress() {
+            ChangeProgress::Queued => (CommitStage::Queued, None, None),
+            ChangeProgress::Running => (CommitStage::Running, None, None),
+            ChangeProgress::Over(Ok(made)) => (CommitStage::Done, Some(made), None),
+            ChangeProgress::Over(Err(error)) => (CommitStage::Failed, None, Some(error.body().error)),
         };
-        let (id, created) = (self.id.clone(), self.created);
+        let id = self.id.clone();
+        let created = self.created;
         CommitStatus { id, object: "documents.commit.status", created, status, commit, error }
     }
 }

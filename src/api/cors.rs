@@ -1,4 +1,4 @@
-//! Which pages may use the server from a browser.
+//! Cross-origin resource sharing: web pages that may use the server from a browser.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-/// How long a browser may remember what it was told.
+/// Time that a browser may cache a preflight response.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// The same routes for pages of these origins, `*` being all; of none where there are none: without the headers that this
-/// adds, a browser keeps what it got from the page. A key is needed all the same, and no cookie is ever looked at.
+/// Adds CORS headers for pages of `origins`; `*` stands for all origins. Without origins no header is added, and
+/// browsers hide the responses from pages of other origins. API keys are still required, and cookies are ignored.
 pub(crate) fn allow<S: Clone + Send + Sync + 'static>(router: Router<S>, origins: &[String]) -> Router<S> {
     let listed: Vec<HeaderValue> = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()).collect();
     let allowed = match &listed[..] {
@@ -21,7 +21,7 @@ pub(crate) fn allow<S: Clone + Send + Sync + 'static>(router: Router<S>, origins
     let layer = CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
-        // Clients send headers of their own (`x-stainless-…`); which ones protects nobody.
+        // SDKs send headers of their own (`x-stainless-…`), and restricting header names protects nobody.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([
             HeaderName::from_static("x-request-id"),

@@ -1,4 +1,4 @@
-//! `/debug/state`: what the server is doing now, for whoever operates it.
+//! `/debug/state`: current state of the server, for its operator.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,99 +8,101 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_models::BLOCK;
 
-use super::drain::Phase;
+use super::drain::DrainPhase;
 use super::error::{ApiError, Code, ErrorBody};
 use super::state::AppState;
-use crate::engine::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
+use waymark_engine::{AdapterSnapshot, BlockSnapshot, EngineSnapshot, SessionSnapshot, SessionState};
 
-/// How long the engine may take to answer: it does so between two steps, and a step of a long prefill takes a while.
+/// Timeout for the engine's snapshot. The engine takes it between two steps, and a step of a long prefill takes a
+/// while.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The server at one moment.
+/// State of the server at one moment.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DebugState {
     /// Always `debug.state`.
     pub object: &'static str,
     /// `serving`, `draining` or `expired`.
     pub phase: &'static str,
-    /// Requests that compute, those included whose answer is still being sent; and changes of documents that are not made yet.
+    /// Number of requests that are computing or whose response is still being sent, and of document changes not yet
+    /// committed.
     pub requests: usize,
-    /// Forward passes so far.
+    /// Number of forward passes so far.
     pub steps: u64,
-    /// Sessions that wait for a step, in the order in which they will be served: their numbers.
+    /// IDs of the sessions waiting for a step, in the order they will be served.
     pub queue: Vec<u64>,
-    /// Every session that has had a turn, oldest place in the order of service first.
+    /// All sessions that had a turn, in the order they are served.
     pub sessions: Vec<DebugSession>,
-    /// The KV pool.
+    /// KV block pool.
     pub blocks: DebugBlocks,
-    /// The adapters that are loaded.
+    /// Loaded adapters.
     pub adapters: Vec<DebugAdapter>,
 }
 
-/// One sequence of tokens in the engine.
+/// Token sequence in the engine.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DebugSession {
-    /// Its number.
+    /// ID of the session.
     pub id: u64,
-    /// The request it works for, as in `x-request-id` and in the log.
+    /// ID of the request that the session works for, as in `x-request-id` and in the log.
     #[schema(required)]
     pub request: Option<String>,
-    /// `waiting` for a step, `running` in the batch, `stalled` behind a slow reader, or `parked` between two turns.
+    /// `waiting` for a step, `running` in the batch, `stalled` by a slow reader, or `parked` between two turns.
     pub state: &'static str,
-    /// Its length, in tokens.
+    /// Length in tokens.
     pub tokens: usize,
-    /// How many of them have their KV.
+    /// Number of tokens whose KV is computed.
     pub computed: usize,
-    /// Tokens sampled in the turn under way.
+    /// Number of tokens sampled in the current turn.
     pub sampled: usize,
-    /// KV blocks it holds; shared ones count for each holder.
+    /// Number of KV blocks held; a shared block counts for each holder.
     pub blocks: usize,
-    /// The generation of its adapter.
+    /// Generation of the session's adapter.
     #[schema(required)]
     pub adapter: Option<u64>,
-    /// Seconds since its first turn began.
+    /// Seconds since the session's first turn began.
     pub age_seconds: f64,
-    /// Seconds since the turn under way was asked for.
+    /// Seconds since the current turn was requested.
     #[schema(required)]
     pub turn_seconds: Option<f64>,
 }
 
-/// The KV pool: free + cached + used = total.
+/// KV block pool: free + cached + used = total.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DebugBlocks {
-    /// Tokens in a block.
+    /// Number of tokens per block.
     pub tokens: usize,
-    /// All blocks.
+    /// Number of all blocks.
     pub total: usize,
-    /// Those that hold nothing.
+    /// Number of empty blocks.
     pub free: usize,
-    /// Those kept for the prefix cache alone.
+    /// Number of blocks held only by the prefix cache.
     pub cached: usize,
-    /// Those that sessions hold.
+    /// Number of blocks held by sessions.
     pub used: usize,
 }
 
-/// A loaded adapter.
+/// Loaded adapter.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DebugAdapter {
-    /// Its identity: never used again.
+    /// ID of the loaded adapter; never reused.
     pub generation: u64,
-    /// The policy that is served with it; none for one that has been replaced and goes with its last session.
+    /// Policy served with the adapter. Null for a replaced adapter, which is unloaded with its last session.
     #[schema(required)]
     pub policy: Option<String>,
-    /// Sessions that use it.
+    /// Number of sessions that use the adapter.
     pub sessions: usize,
 }
 
-/// What the server is doing now.
+/// Returns the current state of the server.
 ///
-/// Read between two steps of the engine; no request waits for it. Shows no text of any request.
+/// The state is read between two steps of the engine, so no request waits for it. It contains no text of any request.
 #[utoipa::path(get, path = "/debug/state", operation_id = "debugState", tag = "operation", responses(
     (status = 200, description = "queue, sessions, blocks, adapters", body = DebugState),
-    (status = 503, description = "the engine is dead, or a step takes too long", body = ErrorBody),
+    (status = 503, description = "the engine has died, or its step takes too long", body = ErrorBody),
 ))]
 pub(crate) async fn state(State(state): State<AppState>) -> Result<axum::Json<DebugState>, ApiError> {
-    let late = |_| ApiError::new(Code::EngineUnavailable, "the engine is in a long step: ask again");
+    let late = |_| ApiError::new(Code::EngineUnavailable, "the engine is in a long step: try again");
     let snapshot = tokio::time::timeout(PATIENCE, state.runtime.engine.snapshot()).await.map_err(late)??;
     Ok(axum::Json(tell(&state, &snapshot)))
 }
@@ -116,9 +118,9 @@ fn tell(state: &AppState, snapshot: &EngineSnapshot) -> DebugState {
     DebugState {
         object: "debug.state",
         phase: match state.drain.phase() {
-            Phase::Serving => "serving",
-            Phase::Draining => "draining",
-            Phase::Expired => "expired",
+            DrainPhase::Serving => "serving",
+            DrainPhase::Draining => "draining",
+            DrainPhase::Expired => "expired",
         },
         requests: state.drain.running(),
         steps: snapshot.steps,

@@ -1,4 +1,4 @@
-//! `/v1/documents`: what the index holds, and changing it while it is searched.
+//! `/v1/documents`: reads and changes the documents of the index while it is searched.
 
 use std::time::Instant;
 
@@ -11,34 +11,34 @@ use utoipa::ToSchema;
 use waymark_index::{Changes, CommitReport, Document, Index, IndexError, Triple};
 
 use super::auth::Caller;
-use super::beside::beside;
-use super::body::{Json, Wire};
+use super::blocking::run_blocking;
+use super::body::{JsonBody, WireRequest};
 use super::commits::{self, CommitStatus};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::library::Library;
 use super::page::{PAGE, limit};
 use super::state::AppState;
 
-/// Bytes after which a page takes no other document.
+/// Size in bytes after which a page is closed.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// A document of the index.
+/// Document of the index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DocumentBody {
-    /// Names it: a document with the same id takes its place.
+    /// ID of the document. A new document replaces the one with the same ID.
     pub id: String,
-    /// Its title; may be empty.
+    /// Title; may be empty.
     #[serde(default)]
     pub title: String,
-    /// The passage.
+    /// Text of the passage.
     pub text: String,
-    /// What it states, as `[subject, relation, object]`. When not given, the extractor of the index is asked, if the
-    /// index has a graph.
+    /// Facts in the text, as `[subject, relation, object]`. If absent and the index has a graph, the index's extractor
+    /// produces them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Vec<String>>>)]
     pub triples: Option<Vec<Triple>>,
-    /// Whatever else there is to say about it; kept, not searched.
+    /// Any other data about the document. It is stored but not searched.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
@@ -56,87 +56,88 @@ impl From<Document> for DocumentBody {
     }
 }
 
-/// Documents to add, or to put in the place of those with their ids, and ids of documents to remove.
+/// Documents to add or replace, and IDs of documents to remove.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpsertRequest {
-    /// The documents; of one id at most one. All of them go in at once, or none.
+    /// Documents, with distinct IDs. Either all of them are committed or none.
     pub documents: Vec<DocumentBody>,
-    /// Ids of documents to remove, none of which is put in. Those that are not there are passed over and counted.
+    /// IDs of documents to remove; must not overlap with `documents`. Unknown IDs are counted and otherwise ignored.
     #[serde(default)]
     pub delete: Vec<String>,
-    /// Whether to answer when the change is made, which it is when not given. With `false` the answer is its id, at once.
+    /// If `true` (the default), the response is sent when the change is committed. If `false`, it is sent at once and
+    /// holds the ID of the change.
     pub wait: Option<bool>,
 }
 
-impl Wire for UpsertRequest {}
+impl WireRequest for UpsertRequest {}
 
-/// What a change did.
+/// Result of a change.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct CommitResponse {
     /// Always `documents.commit`.
     pub object: &'static str,
-    /// The state of the index with the change made. Searches that begin from now on are made in this one or a later one.
+    /// Snapshot of the index that holds the change. Searches that start later use this snapshot or a newer one.
     pub snapshot: u64,
-    /// Whether it is a new one. It is not where nothing had to be changed.
+    /// If `true`, a new snapshot was published. `false` if there was nothing to change.
     pub published: bool,
-    /// Documents that were added.
+    /// Number of added documents.
     pub added: u64,
-    /// Documents that took the place of another.
+    /// Number of replaced documents.
     pub replaced: u64,
-    /// Documents that were there already, the same in every field.
+    /// Number of documents that were already in the index, identical in every field.
     pub unchanged: u64,
-    /// Documents that were removed.
+    /// Number of removed documents.
     pub removed: u64,
-    /// Documents to be removed that were not there.
+    /// Number of documents to remove that were not in the index.
     pub absent: u64,
-    /// Documents that came and are longer than the embedder reads. Dense search sees only their beginning.
+    /// Number of new documents longer than the embedder reads. Dense search sees only their beginning.
     pub cut: u64,
-    /// Documents that the index holds now.
+    /// Number of documents in the index now.
     pub documents: u64,
-    /// How long it took, waiting for other changes included.
+    /// Duration in milliseconds, including the time spent waiting for other changes.
     pub milliseconds: f64,
 }
 
-/// A document and the state of the index it was found in.
+/// Document and the snapshot it was read from.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DocumentResponse {
     /// Always `document`.
     pub object: &'static str,
-    /// The state of the index.
+    /// Snapshot of the index.
     pub snapshot: u64,
-    /// The document, with the triples it was given.
+    /// Document, with the triples it was added with.
     pub document: DocumentBody,
 }
 
-/// A page of documents.
+/// Page of documents.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DocumentList {
     /// Always `list`.
     pub object: &'static str,
-    /// The state of the index.
+    /// Snapshot of the index.
     pub snapshot: u64,
-    /// The documents in the order of the index.
+    /// Documents, in the order of the index.
     pub data: Vec<DocumentBody>,
-    /// Whether there are more: ask again with `after` set to the id of the last one.
+    /// If `true`, there are more documents: request the next page with `after` set to the last ID.
     pub has_more: bool,
 }
 
-/// Adds documents, or puts them in the place of those with their ids, and removes others.
+/// Adds or replaces documents, and removes others.
 ///
-/// Searches go on meanwhile, each in the state of the index it began in. Changes of the same document are made one after the
-/// other; those of different documents that wait meanwhile are made together, and each is told what it did itself.
+/// Searches continue meanwhile, each in the snapshot it started with. Changes of the same document are committed in
+/// order. Waiting changes of different documents are committed together, and each one reports its own result.
 #[utoipa::path(post, path = "/v1/documents", operation_id = "upsertDocuments", tag = "documents", request_body = UpsertRequest, responses(
-    (status = 200, description = "the change was made", body = CommitResponse),
-    (status = 202, description = "the change will be made, and was not waited for", body = CommitStatus),
-    (status = 403, description = "the server only reads its index", body = ErrorBody),
+    (status = 200, description = "the change is committed", body = CommitResponse),
+    (status = 202, description = "the change is queued, because `wait` is `false`", body = CommitStatus),
+    (status = 403, description = "the server's index is read-only", body = ErrorBody),
     (status = 409, description = "another process is writing to the index", body = ErrorBody),
     Refusals,
 ))]
 pub(crate) async fn upsert(
     State(state): State<AppState>,
     caller: Caller,
-    Json(request): Json<UpsertRequest>,
+    JsonBody(request): JsonBody<UpsertRequest>,
 ) -> Result<Response, ApiError> {
     let UpsertRequest { documents, delete, wait } = request;
     let changes = Changes { delete, ..Changes::upsert(documents.into_iter().map(Document::from)) };
@@ -147,12 +148,12 @@ pub(crate) async fn upsert(
     Ok(axum::Json(made).into_response())
 }
 
-/// Removes a document. Its id may hold slashes, written as `/` or `%2F`.
+/// Removes a document. Slashes in its ID may be written as `/` or `%2F`.
 #[utoipa::path(delete, path = "/v1/documents/{*id}", operation_id = "deleteDocument", tag = "documents",
-    params(("id" = String, Path, description = "the document's id")),
+    params(("id" = String, Path, description = "ID of the document")),
     responses(
-        (status = 200, description = "it is gone", body = CommitResponse),
-        (status = 403, description = "the server only reads its index", body = ErrorBody),
+        (status = 200, description = "the document is removed", body = CommitResponse),
+        (status = 403, description = "the server's index is read-only", body = ErrorBody),
         (status = 409, description = "another process is writing to the index", body = ErrorBody),
         Refusals,
     ))]
@@ -161,15 +162,16 @@ pub(crate) async fn delete(
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
-    let (library, id) = (state.library()?, known(id)?);
+    let library = state.library()?;
+    let id = known(id)?;
     let changes = Changes::delete([id.clone()]);
     let made = library.enter(changes, &caller, &state.metrics.index, &state.drain)?.over().await?;
     if made.absent > 0 { Err(absent(&id)) } else { Ok(axum::Json(made)) }
 }
 
-/// One document. Its id may hold slashes, written as `/` or `%2F`.
+/// Returns a document. Slashes in its ID may be written as `/` or `%2F`.
 #[utoipa::path(get, path = "/v1/documents/{*id}", operation_id = "retrieveDocument", tag = "documents",
-    params(("id" = String, Path, description = "the document's id")),
+    params(("id" = String, Path, description = "ID of the document")),
     responses(
         (status = 200, description = "the document", body = DocumentResponse),
         (status = 400, description = "the server has no index", body = ErrorBody),
@@ -180,36 +182,39 @@ pub(crate) async fn get(
     State(state): State<AppState>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<DocumentResponse>, ApiError> {
-    let (index, id) = (state.library()?.live.current(), known(id)?);
+    let index = state.library()?.live.current();
+    let id = known(id)?;
     let document = index.passage(&id).map_err(|error| broken(&error))?.ok_or_else(|| absent(&id))?;
     let snapshot = index.manifest().snapshot;
     Ok(axum::Json(DocumentResponse { object: "document", snapshot, document: document.into() }))
 }
 
-/// The documents, page by page.
+/// Lists the documents, page by page.
 ///
-/// A page ends early where its documents take more than 8 MiB; `has_more` alone says whether it is the last one.
+/// A page ends early if its documents exceed 8 MiB, so rely on `has_more` to detect the last page.
 #[utoipa::path(get, path = "/v1/documents", operation_id = "listDocuments", tag = "documents",
     params(
-        ("limit" = Option<usize>, Query, description = "most documents of a page, from 1 to 100; 20 when not given"),
-        ("after" = Option<String>, Query, description = "the id of the last document of the page before"),
+        ("limit" = Option<usize>, Query, description = "maximum number of documents per page, from 1 to 100; defaults to 20"),
+        ("after" = Option<String>, Query, description = "ID of the last document on the previous page"),
     ),
     responses(
         (status = 200, description = "a page", body = DocumentList),
-        (status = 400, description = "the server has no index, or a parameter makes no sense", body = ErrorBody),
+        (status = 400, description = "the server has no index, or a parameter is invalid", body = ErrorBody),
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn list(State(state): State<AppState>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let index = state.library()?.live.current();
     let query = PageQuery::parse(query.as_deref().unwrap_or_default())?;
-    beside(move || Ok(axum::Json(page(&index, &query)?).into_response())).await
+    run_blocking(move || Ok(axum::Json(page(&index, &query)?).into_response())).await
 }
 
-/// The documents that `query` asks for, and no more of them than a page takes.
+/// Collects one page of documents for `query`.
 fn page(index: &Index, query: &PageQuery) -> Result<DocumentList, ApiError> {
-    let unknown = || ApiError::invalid("after", "`after` is not the id of a document: begin again without it");
-    let (mut data, mut bytes) = (Vec::<DocumentBody>::new(), 0);
-    // One at a time, for each may be large; one more than is shown says whether there are more.
+    let unknown = || ApiError::invalid("after", "`after` is not the ID of a document: start again without it");
+    let mut data = Vec::<DocumentBody>::new();
+    let mut bytes = 0;
+    // Documents are read one at a time, because each may be large. Reading one more than fits tells whether there are
+    // more.
     let has_more = loop {
         let after = data.last().map(|last| last.id.as_str()).or(query.after.as_deref());
         let found = index.documents(after, 1).map_err(|error| broken(&error))?.ok_or_else(unknown)?;
@@ -224,13 +229,13 @@ fn page(index: &Index, query: &PageQuery) -> Result<DocumentList, ApiError> {
 }
 
 impl DocumentBody {
-    /// How many bytes it is over the wire.
+    /// Returns the size of the document as JSON, in bytes.
     fn bytes(&self) -> usize {
         serde_json::to_vec(self).map_or(0, |json| json.len())
     }
 }
 
-/// What stands behind the `?` of a list.
+/// Query parameters of the list route.
 struct PageQuery {
     limit: usize,
     after: Option<String>,
@@ -251,7 +256,7 @@ impl PageQuery {
 }
 
 impl CommitResponse {
-    /// What is told of a change that came at `begun`.
+    /// Builds the response for a change that was received at `begun`.
     pub(super) fn of(report: &CommitReport, begun: Instant) -> CommitResponse {
         CommitResponse {
             object: "documents.commit",
@@ -270,16 +275,16 @@ impl CommitResponse {
 }
 
 impl AppState {
-    /// The documents of the index.
+    /// Returns the served index.
     ///
     /// # Errors
-    /// 400 when the server has no index.
+    /// 400 if the server has no index.
     pub(super) fn library(&self) -> Result<&Library, ApiError> {
         self.library.as_deref().ok_or_else(ApiError::no_index)
     }
 }
 
-/// An id that is no UTF-8 is nobody's.
+/// Extracts the document ID from the path. An ID that is not UTF-8 cannot belong to any document.
 fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(id) = id.map_err(|error| ApiError::new(Code::DocumentNotFound, error.body_text()).with_param("id"))?;
     Ok(id)

@@ -1,36 +1,36 @@
-//! How the server goes down: it stops taking work, lets running work finish, and at a deadline tells what is left.
+//! Graceful shutdown: the server stops accepting work, lets running work finish, and fails what is left at a deadline.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Where a server stands between its start and its end. Phases only go forward.
+/// Phase of a server's life. Phases only move forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// Takes requests.
+pub enum DrainPhase {
+    /// The server accepts requests.
     Serving,
-    /// Refuses new work with 503; running work goes on.
+    /// New work is refused with 503; running work continues.
     Draining,
     /// The deadline has passed: running work ends with an error.
     Expired,
 }
 
-/// The phase of one server and a count of its running work; clones share both.
+/// Current phase of a server and the number of its running tasks; clones share both.
 #[derive(Debug, Clone)]
 pub struct Drain {
-    phase: Arc<watch::Sender<Phase>>,
+    phase: Arc<watch::Sender<DrainPhase>>,
     running: Arc<watch::Sender<usize>>,
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { phase: Arc::new(watch::Sender::new(Phase::Serving)), running: Arc::new(watch::Sender::new(0)) }
+        Self { phase: Arc::new(watch::Sender::new(DrainPhase::Serving)), running: Arc::new(watch::Sender::new(0)) }
     }
 }
 
 impl Drain {
-    /// Moves on to `phase`; an earlier phase than the present one changes nothing.
-    pub fn advance(&self, phase: Phase) {
+    /// Moves on to `phase`. Has no effect if the current phase is the same or a later one.
+    pub fn advance(&self, phase: DrainPhase) {
         self.phase.send_if_modified(|now| {
             let later = phase > *now;
             *now = phase.max(*now);
@@ -38,39 +38,39 @@ impl Drain {
         });
     }
 
-    /// The present phase.
-    pub fn phase(&self) -> Phase {
+    /// Returns the current phase.
+    pub fn phase(&self) -> DrainPhase {
         *self.phase.borrow()
     }
 
-    /// Returns once `phase` or a later one is reached.
-    pub async fn reached(&self, phase: Phase) {
+    /// Waits until `phase` or a later one is reached.
+    pub async fn reached(&self, phase: DrainPhase) {
         // The sender lives in `self`, so the wait can end only by its condition.
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
-    /// Counts one piece of work until the guard is dropped.
-    pub fn enter(&self) -> Running {
+    /// Counts one running task until the returned guard is dropped.
+    pub fn enter(&self) -> RunningGuard {
         self.running.send_modify(|running| *running += 1);
-        Running(self.running.clone())
+        RunningGuard(self.running.clone())
     }
 
-    /// How much work is running.
+    /// Returns the number of running tasks.
     pub fn running(&self) -> usize {
         *self.running.borrow()
     }
 
-    /// Returns once nothing is running.
+    /// Waits until no task is running.
     pub async fn idle(&self) {
         let _ = self.running.subscribe().wait_for(|running| *running == 0).await;
     }
 }
 
-/// One piece of running work; a drain waits for it to be dropped.
+/// Guard of one running task; a drain waits until it is dropped.
 #[derive(Debug)]
-pub struct Running(Arc<watch::Sender<usize>>);
+pub struct RunningGuard(Arc<watch::Sender<usize>>);
 
-impl Drop for Running {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
         self.0.send_modify(|running| *running -= 1);
     }
@@ -83,16 +83,17 @@ mod tests {
     #[tokio::test]
     async fn phases_go_forward_only() {
         let drain = Drain::default();
-        drain.advance(Phase::Expired);
-        drain.advance(Phase::Draining);
-        assert_eq!(drain.phase(), Phase::Expired);
-        drain.reached(Phase::Draining).await;
+        drain.advance(DrainPhase::Expired);
+        drain.advance(DrainPhase::Draining);
+        assert_eq!(drain.phase(), DrainPhase::Expired);
+        drain.reached(DrainPhase::Draining).await;
     }
 
     #[tokio::test]
     async fn idle_waits_for_the_last_guard() {
         let drain = Drain::default();
-        let (first, second) = (drain.enter(), drain.enter());
+        let first = drain.enter();
+        let second = drain.enter();
         drop(first);
         assert_eq!(drain.running(), 1);
         let waiting = tokio::spawn({

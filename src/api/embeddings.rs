@@ -1,6 +1,5 @@
-//! `/v1/embeddings`: the index's embedder, in OpenAI's words.
+//! `/v1/embeddings`: OpenAI's embeddings interface to the index's embedder.
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,80 +8,71 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, Semaphore};
 use utoipa::ToSchema;
-use waymark_index::Embed;
+use waymark_runtime::embedding::TextEmbedder;
 
-use super::beside::beside;
-use super::body::{Json, Wire};
+use super::blocking::run_blocking;
+use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, Refusals};
-use super::knobs;
+use super::sampling_params;
 use super::state::AppState;
 
-/// Texts one request may bring, as in OpenAI's interface.
+/// Maximum number of texts per request, as in OpenAI's interface.
 const MAX_INPUTS: usize = 2048;
 
-/// Texts embedded at a time: a client that goes away stops the rest.
+/// Number of texts embedded at a time. If the client disconnects, the remaining chunks are skipped.
 const CHUNK: usize = 32;
 
-/// Requests that may wait for the one whose texts are embedded; more are refused.
+/// Maximum number of requests waiting while another one is embedded; further ones are refused.
 const WAITING: usize = 64;
 
-/// An embedder that can also count.
-pub trait TextEmbedder: Embed + fmt::Debug {
-    /// How many tokens `text` has.
-    fn count_tokens(&self, text: &str) -> usize;
-
-    /// How many tokens of a text it reads; what is longer would be cut.
-    fn max_tokens(&self) -> usize;
-}
-
-/// An embedder and the name that requests know it by.
+/// Embedder and the name under which it is served.
 #[derive(Debug)]
 pub struct ServedEmbedder {
-    /// The name to use in `model`; the embedder's own id is understood as well.
+    /// Name to use in `model`; the embedder's own ID is accepted as well.
     pub name: String,
-    /// What embeds.
+    /// Embedder.
     pub embedder: Arc<dyn TextEmbedder>,
-    /// Seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// How requests get to it.
-    pub(crate) gate: Gate,
+    /// Queue in front of the embedder.
+    pub(crate) queue: EmbedQueue,
 }
 
-/// Lets the texts of one request at a time to an embedder that searches need as well: a search waits for what one
-/// request has begun, not for all that wait, and those who wait hold no thread.
+/// Admits one chunk of texts at a time to the embedder, which searches use as well. A search therefore waits for at
+/// most one chunk, and waiting requests hold no thread.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    /// Taken for a chunk, and given on in the order they came.
+pub(crate) struct EmbedQueue {
+    /// Held while a chunk is embedded, and granted in the order of arrival.
     turn: Arc<Mutex<()>>,
     admitted: Semaphore,
 }
 
-impl Default for Gate {
+impl Default for EmbedQueue {
     fn default() -> Self {
         Self { turn: Arc::default(), admitted: Semaphore::new(1 + WAITING) }
     }
 }
 
-/// A request for embeddings.
+/// Request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EmbeddingRequest {
-    /// The embedder's name in `/v1/models`, or its id.
+    /// Name of the embedder in `/v1/models`, or its ID.
     pub model: String,
-    /// What to embed: at most 2,048 texts, none of them empty or longer than the embedder reads.
+    /// Texts to embed: at most 2,048, each neither empty nor longer than the embedder reads.
     pub input: EmbeddingInput,
-    /// How the vectors are written; `float` when not given.
+    /// Encoding of the vectors; defaults to `float`.
     pub encoding_format: Option<EncodingFormat>,
-    /// Length of the vectors; only the embedder's own is supported.
+    /// Length of the vectors; only the embedder's own length is supported.
     #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
-    /// Who asks, for the log.
+    /// Name of the end user, for the log.
     pub user: Option<String>,
 }
 
-impl Wire for EmbeddingRequest {}
+impl WireRequest for EmbeddingRequest {}
 
-/// One text or several. Lists of token ids are known and refused.
+/// One text or several. Lists of token IDs are recognized and refused.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub enum EmbeddingInput {
@@ -90,20 +80,20 @@ pub enum EmbeddingInput {
     Text(String),
     /// Several texts.
     Texts(Vec<String>),
-    /// Token ids: refused, for the client's tokenizer is not the embedder's.
+    /// Token IDs: refused, because the client's tokenizer is not the embedder's.
     Tokens(Vec<u32>),
-    /// Several lists of token ids: refused as well.
+    /// Several lists of token IDs: refused as well.
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// How vectors are written.
+/// Encoding of vectors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EncodingFormat {
-    /// As lists of numbers.
+    /// Lists of numbers.
     #[default]
     Float,
-    /// As base64 of little-endian 32-bit floats.
+    /// Base64 of little-endian 32-bit floats.
     Base64,
 }
 
@@ -112,41 +102,43 @@ pub enum EncodingFormat {
 pub struct EmbeddingList {
     /// Always `list`.
     pub object: &'static str,
-    /// The embedder's name.
+    /// Name of the embedder.
     pub model: String,
     /// One embedding per text.
-    pub data: Vec<Embedding>,
-    /// What it cost.
+    pub data: Vec<TextEmbedding>,
+    /// Tokens used.
     pub usage: EmbeddingUsage,
 }
 
-/// One embedding.
+/// Embedding of one text.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Embedding {
+#[schema(as = Embedding)]
+pub struct TextEmbedding {
     /// Always `embedding`.
     pub object: &'static str,
-    /// Which text it belongs to.
+    /// Index of the text in the input, from 0.
     pub index: usize,
-    /// The vector.
-    pub embedding: Vector,
+    /// Vector of the text.
+    pub embedding: EncodedVector,
 }
 
-/// A vector in the format that was asked for.
+/// Vector in the requested encoding.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Vector)]
 #[serde(untagged)]
-pub enum Vector {
+pub enum EncodedVector {
     /// Numbers.
     Float(Vec<f32>),
     /// Base64 of little-endian 32-bit floats.
     Base64(String),
 }
 
-/// Tokens embedded.
+/// Number of tokens embedded.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct EmbeddingUsage {
-    /// Tokens of all texts.
+    /// Number of tokens in all texts.
     pub prompt_tokens: usize,
-    /// The same.
+    /// Same as `prompt_tokens`.
     pub total_tokens: usize,
 }
 
@@ -157,29 +149,29 @@ pub struct EmbeddingUsage {
 ))]
 pub(crate) async fn create(
     State(state): State<AppState>,
-    Json(request): Json<EmbeddingRequest>,
+    JsonBody(request): JsonBody<EmbeddingRequest>,
 ) -> Result<axum::Json<EmbeddingList>, ApiError> {
     let served = state.embedder.ok_or_else(|| {
-        ApiError::new(Code::NotConfigured, "this server has no embedder: start it with `--index` or without `--mock`")
+        ApiError::new(Code::NotConfigured, "this server has no embedder: start it with `--index`, or without `--mock`")
     })?;
     let format = request.encoding_format.unwrap_or_default();
-    knobs::note_user(request.user.as_deref());
+    sampling_params::note_user(request.user.as_deref());
     let texts = check(request, &served)?;
     let (vectors, tokens) = embed(&served, texts).await?;
     let data = vectors
         .into_iter()
         .enumerate()
-        .map(|(index, vector)| Embedding { object: "embedding", index, embedding: write(vector, format) })
+        .map(|(index, vector)| TextEmbedding { object: "embedding", index, embedding: write(vector, format) })
         .collect();
     let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
     Ok(axum::Json(EmbeddingList { object: "list", model: served.name.clone(), data, usage }))
 }
 
-/// The texts, if everything else about the request is right as well.
+/// Validates the request and returns its texts.
 fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<String>, ApiError> {
     let embedder = &served.embedder;
     if request.model != served.name && request.model != embedder.id() {
-        let message = format!("the model `{}` does not embed: there is {}", request.model, served.name);
+        let message = format!("the model `{}` does not embed: use `{}`", request.model, served.name);
         return Err(ApiError::new(Code::ModelNotFound, message).with_param("model"));
     }
     if request.dimensions.is_some_and(|dims| dims != embedder.dims()) {
@@ -204,26 +196,29 @@ fn check(request: EmbeddingRequest, served: &ServedEmbedder) -> Result<Vec<Strin
     }
 }
 
-/// A text is embedded whole or not at all.
+/// Checks that a text fits into the embedder: texts are never truncated.
 fn check_length(index: usize, tokens: usize, most: usize) -> Result<usize, ApiError> {
     if tokens <= most {
         return Ok(tokens);
     }
-    let message = format!("`input[{index}]` has {tokens} tokens, and this embedder reads {most}: send it in parts");
+    let message =
+        format!("`input[{index}]` has {tokens} tokens, but this embedder reads at most {most}: split the text");
     Err(ApiError::new(Code::ContextLengthExceeded, message).with_param(format!("input[{index}]")))
 }
 
-/// Embeds chunk by chunk, away from the threads that answer requests; between two chunks others have their turn.
+/// Embeds chunk by chunk on blocking threads. Between two chunks other requests have their turn.
 async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
-    let too_many = |_| ApiError::new(Code::QueueFull, "too many requests wait for the embedder");
-    let _admitted = served.gate.admitted.try_acquire().map_err(too_many)?;
-    let (mut vectors, mut tokens) = (Vec::with_capacity(texts.len()), 0);
+    let too_many = |_| ApiError::new(Code::QueueFull, "too many requests are waiting for the embedder");
+    let _admitted = served.queue.admitted.try_acquire().map_err(too_many)?;
+    let mut vectors = Vec::with_capacity(texts.len());
+    let mut tokens = 0;
     while !texts.is_empty() {
         let chunk: Vec<String> = texts.drain(..CHUNK.min(texts.len())).collect();
-        let (embedder, first) = (Arc::clone(&served.embedder), vectors.len());
-        let turn = Arc::clone(&served.gate.turn).lock_owned().await;
+        let embedder = Arc::clone(&served.embedder);
+        let first = vectors.len();
+        let turn = Arc::clone(&served.queue.turn).lock_owned().await;
         let work = move || -> Result<_, ApiError> {
-            // Held by the thread, which goes on when nobody waits for it any more.
+            // The blocking thread holds the lock, because it keeps working even if the request is dropped.
             let _held = turn;
             let texts: Vec<&str> = chunk.iter().map(String::as_str).collect();
             let mut tokens = 0;
@@ -233,19 +228,19 @@ async fn embed(served: &ServedEmbedder, mut texts: Vec<String>) -> Result<(Vec<V
             let failed = |error| ApiError::new(Code::Internal, format!("the embedder failed: {error}"));
             Ok((embedder.embed(&texts).map_err(failed)?, tokens))
         };
-        let (more, count) = beside(work).await?;
+        let (more, count) = run_blocking(work).await?;
         vectors.extend(more);
         tokens += count;
     }
     Ok((vectors, tokens))
 }
 
-fn write(vector: Vec<f32>, format: EncodingFormat) -> Vector {
+fn write(vector: Vec<f32>, format: EncodingFormat) -> EncodedVector {
     match format {
-        EncodingFormat::Float => Vector::Float(vector),
+        EncodingFormat::Float => EncodedVector::Float(vector),
         EncodingFormat::Base64 => {
             let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
-            Vector::Base64(BASE64.encode(bytes))
+            EncodedVector::Base64(BASE64.encode(bytes))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From a checked request to running episodes.
+//! Starts the episodes of a validated request.
 
 use std::iter;
 use std::ops::Range;
@@ -10,52 +10,54 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::auth::Caller;
-use super::beside::beside;
+use super::blocking::run_blocking;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
-use super::traces::{self, Admission, Asked, Recorder};
-use crate::agent::{Conversation, Episode, EpisodeOptions, Policy};
+use super::traces::{self, Recorder, RequestAdmission, TraceRequest};
+use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy};
 
-/// How long a request waits for its schema to be compiled.
+/// Timeout for compiling the schema of a request.
 const COMPILE: Duration = Duration::from_secs(5);
 
-/// A conversation, and how it is answered.
-pub(super) type Question = (Conversation, EpisodeOptions);
+/// Conversation to answer, and the options of its episodes.
+pub(super) type EpisodeQuestion = (Conversation, EpisodeOptions);
 
-/// An episode, and who writes down what becomes of it.
+/// Episode, and the recorder of its trace if one is kept.
 type Recorded = (Episode, Option<Recorder>);
 
-/// Starts `n` episodes of one question for `caller`, each with a seed and an id of its own; the first has those of
-/// its options, the ids of the others end in `-1`, `-2` and so on. When one of them is refused, none runs. The request ends
-/// when their time is over and what was sent until then could have been taken. Their traces are kept, unless its
-/// options say otherwise.
+/// Starts `n` episodes of one question for `caller`, each with its own seed and ID. The first has those of the options;
+/// the IDs of the others end in `-1`, `-2` and so on. If one of them is refused, none runs. The request's deadline is
+/// set to the episodes' time limit plus the time to send their output. Traces are kept unless the options say
+/// otherwise.
 pub(super) async fn start(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    question: Question,
+    question: EpisodeQuestion,
     n: usize,
 ) -> Result<Events, ApiError> {
     start_all(state, caller, policy, vec![question], n).await
 }
 
-/// Starts `n` episodes of each question, those of one question after those of the one before: the ids count all of them,
-/// the seeds those of their own question.
+/// Starts `n` episodes of each question, in the order of the questions. IDs count all episodes; seeds count the
+/// episodes of one question.
 pub(super) async fn start_all(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    questions: Vec<Question>,
+    questions: Vec<EpisodeQuestion>,
     n: usize,
 ) -> Result<Events, ApiError> {
-    // Refused before anything takes long, or waits for a place among few.
+    // Refused first, before the request takes time or waits for one of the few compile slots.
     let records = questions.iter().map(|(_, options)| traces::wanted(state, options.store));
     let records = records.collect::<Result<Vec<bool>, _>>()?;
     let calls = questions.iter().any(|(_, options)| !options.calls.is_empty());
     let schema = calls || questions.iter().any(|(_, options)| options.json.is_some());
-    let (owned, caller_owned, policy_owned) = (state.clone(), caller.clone(), policy.clone());
-    let admission = Admission::default();
+    let owned = state.clone();
+    let caller_owned = caller.clone();
+    let policy_owned = policy.clone();
+    let admission = RequestAdmission::default();
     let shared = admission.clone();
     let build = move || -> Result<Vec<Recorded>, ApiError> {
         let mut episodes = Vec::with_capacity(questions.len() * n);
@@ -69,7 +71,7 @@ pub(super) async fn start_all(
     let episodes = match schema {
         true if calls => compile(state, build).await.map_err(|error| error.renamed("response_format", "tools"))?,
         true => compile(state, build).await?,
-        false => beside(build).await?,
+        false => run_blocking(build).await?,
     };
     if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
@@ -80,15 +82,15 @@ pub(super) async fn start_all(
     Ok(events)
 }
 
-/// The episodes of one question at these places among all: its prompt is encoded once, and its schema compiled once. With
-/// an `admission` their traces are kept.
+/// Builds the episodes of one question. `places` are their numbers among all episodes. The prompt is encoded once and
+/// the schema compiled once. With an `admission`, their traces are kept.
 fn choices(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    (conversation, options): Question,
+    (conversation, options): EpisodeQuestion,
     places: Range<usize>,
-    admission: Option<&Admission>,
+    admission: Option<&RequestAdmission>,
 ) -> Result<Vec<Recorded>, ApiError> {
     let options = EpisodeOptions { salt: caller.salt, request: caller.request, ..options };
     let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place));
@@ -97,7 +99,7 @@ fn choices(
     let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
     let recorded = |(mut episode, options): (Episode, EpisodeOptions)| {
         let recorder = admission.map(|admission| {
-            let asked = Asked::new(state, caller.key.clone(), policy, conversation.clone(), options);
+            let asked = TraceRequest::new(state, caller.key.clone(), policy, conversation.clone(), options);
             Recorder::new(state, asked, &mut episode, admission)
         });
         (episode, recorder)
@@ -105,7 +107,7 @@ fn choices(
     Ok(iter::once((first, own)).chain(others).map(recorded).collect())
 }
 
-/// Builds episodes whose schema is compiled: few at a time, and not for long.
+/// Builds episodes whose schema must be compiled: only a few at a time, and with a timeout.
 pub(super) async fn compile<T: Send + 'static>(
     state: &AppState,
     build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -113,33 +115,34 @@ pub(super) async fn compile<T: Send + 'static>(
     let until = Instant::now() + COMPILE;
     let full = || ApiError::new(Code::QueueFull, "too many schemas are being compiled; try again later");
     let place = timeout_at(until, Arc::clone(&state.compiling).acquire_owned()).await;
-    // Held by the thread, which goes on when nobody waits for it any more.
+    // The compiling thread holds the slot, because it keeps working even if the request is dropped.
     let place = place.ok().and_then(Result::ok).ok_or_else(full)?;
     let build = move || {
         let _held = place;
         build()
     };
     let late = |_| ApiError::invalid("response_format", "`response_format`: the schema takes too long to compile");
-    timeout_at(until, beside(build)).await.map_err(late)?
+    timeout_at(until, run_blocking(build)).await.map_err(late)?
 }
 
-/// The options of one of several episodes: its seed by the index among those of its question, its id by the place among all.
+/// Returns the options of one of several episodes. `index` is its number among those of its question and determines its
+/// seed; `place` is its number among all episodes and determines its ID.
 fn numbered(options: &EpisodeOptions, index: usize, place: usize) -> EpisodeOptions {
     let id = options.id.as_ref().map(|id| if place == 0 { id.clone() } else { format!("{id}-{place}") });
     EpisodeOptions { id, seed: options.seed.wrapping_add(index as u64), ..options.clone() }
 }
 
-/// A new id that sorts by time, such as `chatcmpl-0193…`.
+/// Creates an ID that sorts by time, such as `chatcmpl-0193…`.
 pub(super) fn id(prefix: &str) -> String {
     format!("{prefix}-{}", Uuid::now_v7().simple())
 }
 
-/// The seed that was given, or a new one.
+/// Returns the given seed, or a random one.
 pub(super) fn seed(given: Option<i64>) -> u64 {
     given.map_or_else(rand::random, i64::cast_unsigned)
 }
 
-/// A short hash of the build, the weights and the policy's files: wherever all three are the same, it is.
+/// Short hash of the build, the weights and the policy's files. Equal exactly if all three are equal.
 pub(super) fn fingerprint(state: &AppState, policy: &Policy) -> String {
     let spec = state.runtime.engine.spec();
     let files = policy.contents.map_or_else(String::new, |hash| hash.to_string());
@@ -155,12 +158,12 @@ mod tests {
     use waymark_models::tokenizer::Tokenizer;
 
     use super::*;
-    use crate::agent::Runtime;
     use crate::config::{HttpConfig, TraceConfig};
-    use crate::engine::mock::Lines;
-    use crate::engine::{Engine, EngineConfig, MockBackend};
+    use waymark_agent::Runtime;
+    use waymark_engine::mock::Lines;
+    use waymark_engine::{Engine, EngineConfig, MockBackend};
 
-    /// A server that keeps no traces.
+    /// Creates a server that keeps no traces.
     fn forgetful() -> AppState {
         let tokenizer = Arc::new(Tokenizer::bytes());
         let backend = MockBackend::script(&tokenizer, &Lines::new(["hi"])).unwrap();
@@ -174,7 +177,7 @@ mod tests {
     async fn what_cannot_be_kept_is_refused_before_a_schema_waits_for_its_turn() {
         let state = forgetful();
         let policy = state.policies.get("plain").unwrap().policy.clone();
-        // Nobody gets a place any more.
+        // No compile slot can be acquired any more.
         state.compiling.close();
         for (store, code) in [(Some(true), Code::UnsupportedParameter), (None, Code::QueueFull)] {
             let options = EpisodeOptions { json: Some(Json::Object), store, ..EpisodeOptions::default() };

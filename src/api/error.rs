@@ -1,4 +1,4 @@
-//! The one table of errors a client can get: identifier, status, type, code, and whether a retry can help.
+//! Table of all errors that a client can get: identifier, status, type, code, and whether a retry can help.
 
 use std::time::Duration;
 
@@ -7,43 +7,43 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
 
-/// Tells OpenAI's SDKs not to repeat a request that would fail again the same way.
+/// Header that tells OpenAI's SDKs not to retry a request that would fail again.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// `Retry-After` to the millisecond, for OpenAI's SDKs.
+/// `Retry-After` in milliseconds, read by OpenAI's SDKs.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// How a key is to be shown.
+/// Authentication scheme named in 401 responses.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"waymark\"");
 
 macro_rules! error_table {
     ($($(#[$doc:meta])* $ident:ident: $status:ident, $kind:literal, $code:literal, retry: $retry:literal;)*) => {
-        /// What went wrong, as the wire names it.
+        /// Error code, as sent to clients.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
             $($(#[$doc])* $ident,)*
         }
 
         impl Code {
-            /// Every code, for documents and tests.
+            /// All codes, for documents and tests.
             pub const ALL: &'static [Code] = &[$(Code::$ident,)*];
 
-            /// The HTTP status it is sent with.
+            /// Returns the HTTP status of the error.
             pub fn status(self) -> StatusCode {
                 match self { $(Code::$ident => StatusCode::$status,)* }
             }
 
-            /// The `type` of the error object.
+            /// Returns the `type` of the error object.
             pub fn kind(self) -> &'static str {
                 match self { $(Code::$ident => $kind,)* }
             }
 
-            /// The `code` of the error object.
+            /// Returns the `code` of the error object.
             pub fn name(self) -> &'static str {
                 match self { $(Code::$ident => $code,)* }
             }
 
-            /// Whether sending the same request again can succeed.
+            /// Returns `true` if retrying the same request can succeed.
             pub fn retry(self) -> bool {
                 match self { $(Code::$ident => $retry,)* }
             }
@@ -58,53 +58,53 @@ error_table! {
     InvalidValue: BAD_REQUEST, "invalid_request_error", "invalid_value", retry: false;
     /// A required field is missing.
     MissingParameter: BAD_REQUEST, "invalid_request_error", "missing_required_parameter", retry: false;
-    /// A field nobody knows.
+    /// The request has an unknown field.
     UnknownParameter: BAD_REQUEST, "invalid_request_error", "unknown_parameter", retry: false;
-    /// A field of the OpenAI interface that this server does not implement.
+    /// The request uses a field of the OpenAI interface that this server does not implement.
     UnsupportedParameter: BAD_REQUEST, "invalid_request_error", "unsupported_parameter", retry: false;
     /// The prompt does not fit the model's context.
     ContextLengthExceeded: BAD_REQUEST, "invalid_request_error", "context_length_exceeded", retry: false;
-    /// The server runs without what the request needs: an index, an embedder.
+    /// The server lacks something the request needs: an index, an embedder.
     NotConfigured: BAD_REQUEST, "invalid_request_error", "not_configured", retry: false;
-    /// The request shows no key, or one that is not known.
+    /// The request has no API key, or an unknown one.
     InvalidApiKey: UNAUTHORIZED, "invalid_request_error", "invalid_api_key", retry: false;
-    /// The key may not do this.
+    /// The key lacks the scope that the route requires.
     InsufficientScope: FORBIDDEN, "permission_error", "insufficient_scope", retry: false;
-    /// A page of an origin that may not use the server asks.
+    /// The request comes from a web page of an origin that is not allowed.
     OriginNotAllowed: FORBIDDEN, "permission_error", "origin_not_allowed", retry: false;
-    /// The key has asked as often as it may.
+    /// The key has exceeded its requests per minute.
     RateLimited: TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", retry: true;
-    /// The key has as many requests running as it may.
+    /// The key has its maximum number of requests running.
     ConcurrencyLimited: TOO_MANY_REQUESTS, "rate_limit_error", "concurrency_limit_exceeded", retry: true;
-    /// No policy has this name.
+    /// There is no policy with this name.
     ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found", retry: false;
-    /// No document of the index has this id.
+    /// There is no document with this ID.
     DocumentNotFound: NOT_FOUND, "invalid_request_error", "document_not_found", retry: false;
-    /// No change that is known has this id.
+    /// There is no change with this ID.
     CommitNotFound: NOT_FOUND, "invalid_request_error", "commit_not_found", retry: false;
-    /// No response that is kept has this id.
+    /// There is no stored response with this ID.
     ResponseNotFound: NOT_FOUND, "invalid_request_error", "response_not_found", retry: false;
-    /// The index that is searched has another name.
+    /// There is no vector store with this ID.
     VectorStoreNotFound: NOT_FOUND, "invalid_request_error", "vector_store_not_found", retry: false;
-    /// No trace is kept under this id.
+    /// There is no trace with this ID.
     TraceNotFound: NOT_FOUND, "invalid_request_error", "trace_not_found", retry: false;
-    /// A response that is made in the background is larger than what may be kept.
+    /// A background response exceeds the size limit.
     ResponseTooLarge: BAD_REQUEST, "invalid_request_error", "response_too_large", retry: false;
-    /// The events that a client missed are not held any more.
+    /// Events that the client missed are no longer buffered.
     EventsGone: GONE, "invalid_request_error", "events_gone", retry: false;
-    /// The policy or the adapter that a trace was made with is gone.
+    /// The policy or the adapter of a trace has been replaced or unloaded.
     PolicyChanged: CONFLICT, "invalid_request_error", "policy_changed", retry: false;
-    /// The server's policies do not change while it runs.
+    /// The server's policies cannot be changed while it runs.
     FixedPolicies: FORBIDDEN, "invalid_request_error", "fixed_policies", retry: false;
-    /// The server only reads its index.
+    /// The server's index is read-only.
     ReadOnlyIndex: FORBIDDEN, "invalid_request_error", "read_only_index", retry: false;
     /// Another process is writing to the index.
     IndexLocked: CONFLICT, "invalid_request_error", "index_locked", retry: true;
-    /// No route has this path.
+    /// There is no route with this path.
     NotFound: NOT_FOUND, "invalid_request_error", "not_found", retry: false;
-    /// The route exists, the method does not.
+    /// The route does not support this method.
     MethodNotAllowed: METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed", retry: false;
-    /// The client takes no form that the answer has.
+    /// The client accepts no media type that the route can send.
     NotAcceptable: NOT_ACCEPTABLE, "invalid_request_error", "not_acceptable", retry: false;
     /// The body took too long to arrive.
     RequestTimeout: REQUEST_TIMEOUT, "invalid_request_error", "request_timeout", retry: true;
@@ -112,7 +112,7 @@ error_table! {
     RequestTooLarge: PAYLOAD_TOO_LARGE, "invalid_request_error", "request_too_large", retry: false;
     /// The body is not declared as JSON.
     UnsupportedMediaType: UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_media_type", retry: false;
-    /// Too many requests wait already.
+    /// Too many requests are waiting already.
     QueueFull: SERVICE_UNAVAILABLE, "server_error", "queue_full", retry: true;
     /// Too many connections are open already.
     TooManyConnections: SERVICE_UNAVAILABLE, "server_error", "too_many_connections", retry: true;
@@ -124,71 +124,71 @@ error_table! {
     SearchTimeout: GATEWAY_TIMEOUT, "server_error", "search_timeout", retry: true;
     /// A search failed.
     SearchFailed: INTERNAL_SERVER_ERROR, "server_error", "search_failed", retry: true;
-    /// The index could not be changed, and stands as it was.
+    /// The index could not be changed; it is still in its previous state.
     CommitFailed: INTERNAL_SERVER_ERROR, "server_error", "commit_failed", retry: true;
-    /// Something broke that a client cannot mend.
+    /// The server has a problem that a client cannot solve.
     Internal: INTERNAL_SERVER_ERROR, "server_error", "internal_error", retry: false;
 }
 
-/// An error on its way to a client.
+/// Error to be sent to a client.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// The row of the table.
+    /// Error code.
     pub code: Code,
-    /// One sentence for a person, lower case.
+    /// One sentence for a person, in lower case.
     pub message: String,
-    /// The request field it is about, as a path (`messages[0].role`).
+    /// Path of the request field at fault (`messages[0].role`).
     pub param: Option<String>,
-    /// When to come back, for codes that a retry helps.
+    /// Time after which to retry, for errors that a retry can solve.
     pub retry_after: Option<Duration>,
 }
 
 impl ApiError {
-    /// An error with a message and nothing else.
+    /// Creates an error with a message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let busy = matches!(code.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         let retry_after = busy.then_some(Duration::from_secs(1));
         Self { code, message: message.into(), param: None, retry_after }
     }
 
-    /// The same error, about one field of the request.
+    /// Sets the request field at fault.
     pub fn with_param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
         self
     }
 
-    /// A field whose value is refused.
+    /// Creates an error for a field with an invalid value.
     pub fn invalid(param: &str, message: impl Into<String>) -> Self {
         Self::new(Code::InvalidValue, message).with_param(param)
     }
 
-    /// A field that OpenAI's interface has and this server does not.
+    /// Creates an error for a field of OpenAI's interface that this server does not implement.
     pub fn unimplemented(param: &str) -> Self {
         Self::new(Code::UnsupportedParameter, format!("`{param}` is not supported here")).with_param(param)
     }
 
-    /// What in a field OpenAI's interface has and this server does not; `what` ends in `is` or `are`.
+    /// Creates an error for a part of a field that this server does not implement. `what` ends in `is` or `are`.
     pub fn unsupported(param: &str, what: &str) -> Self {
         Self::new(Code::UnsupportedParameter, format!("`{param}`: {what} not supported here")).with_param(param)
     }
 
-    /// A field that is required and was not sent.
+    /// Creates an error for a missing required field.
     pub fn missing(param: &str) -> Self {
         Self::new(Code::MissingParameter, format!("`{param}` is required")).with_param(param)
     }
 
-    /// What needs an index, where there is none.
+    /// Creates an error for a request that needs an index, on a server without one.
     pub(super) fn no_index() -> Self {
         Self::new(Code::NotConfigured, "this server has no index: start it with `--index`")
     }
 
-    /// A field that nobody knows.
+    /// Creates an error for an unknown field.
     pub fn unknown(param: &str) -> Self {
         Self::new(Code::UnknownParameter, format!("unknown parameter `{param}`")).with_param(param)
     }
 
-    /// The same error, where the request calls the field `from` by another name.
+    /// Renames the field at fault from `from` to `to`, for requests that call it differently.
     pub fn renamed(mut self, from: &str, to: &str) -> Self {
         if self.param.as_deref() != Some(from) {
             return self;
@@ -197,7 +197,7 @@ impl ApiError {
         self.with_param(to)
     }
 
-    /// The object that goes over the wire.
+    /// Returns the error object sent to clients.
     pub fn body(&self) -> ErrorBody {
         ErrorBody {
             error: ErrorDetail {
@@ -221,7 +221,7 @@ impl IntoResponse for ApiError {
         if self.code.status() == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, CHALLENGE);
         }
-        // Of the statuses that the SDKs repeat by themselves.
+        // SDKs retry these statuses by themselves, so they are told when a retry cannot help.
         let repeated = self.code.status().is_server_error() || self.code.status() == StatusCode::CONFLICT;
         if repeated && !self.code.retry() {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
@@ -231,11 +231,11 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The errors of every route that computes, for the document.
+/// Error responses of every route that computes, for the OpenAPI document.
 #[derive(Debug, IntoResponses)]
-#[expect(dead_code, reason = "only its shape is used")]
+#[expect(dead_code, reason = "only its schema is used")]
 pub(super) enum Refusals {
-    /// The request is refused, and why.
+    /// The request is refused; the error names the reason.
     #[response(status = 400)]
     BadRequest(ErrorBody),
     /// No such model.
@@ -250,22 +250,22 @@ pub(super) enum Refusals {
     /// The body is not declared as JSON.
     #[response(status = 415)]
     MediaType(ErrorBody),
-    /// Something broke on the way to the answer.
+    /// The server failed while working on the request.
     #[response(status = 500)]
     Broken(ErrorBody),
-    /// The queue is full, the engine is dead, or the server is shutting down.
+    /// The queue is full, the engine has died, or the server is shutting down.
     #[response(status = 503)]
     Unavailable(ErrorBody),
 }
 
-/// Every error response: one object with four keys, all of them always there.
+/// Error response: one object whose four keys are always present.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ErrorBody {
     /// The error.
     pub error: ErrorDetail,
 }
 
-/// What went wrong.
+/// Description of an error.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ErrorDetail {
     /// One sentence for a person.
@@ -273,10 +273,10 @@ pub struct ErrorDetail {
     /// The class of the error, such as `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The request field it is about, if it is about one.
+    /// Path of the request field at fault, if there is one.
     #[schema(required)]
     pub param: Option<String>,
-    /// The error's name, such as `context_length_exceeded`.
+    /// Code of the error, such as `context_length_exceeded`.
     #[schema(required)]
     pub code: Option<&'static str>,
 }

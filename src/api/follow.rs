@@ -1,4 +1,4 @@
-//! Episodes as streams of events, driven by whoever reads them.
+//! Event streams of running episodes, driven by their readers.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -12,34 +12,38 @@ use tokio::sync::mpsc;
 use tokio::task::yield_now;
 
 use super::error::ApiError;
-use super::metrics::{EpisodeLabels, Metrics, PolicyLabels};
+use super::metrics::{EpisodeLabels, PolicyLabels, ServerMetrics};
 use super::traces::Recorder;
-use crate::agent::{AgentError, Episode, Event, Policy, Reason};
+use waymark_agent::{AgentError, Episode, Event, Policy, Reason};
 
-/// Events that may lie between an episode and its reader; a full queue makes the episode wait.
+/// Capacity of the event queue between an episode and its reader. A full queue pauses the episode.
 const QUEUED: usize = 64;
 
-/// Events of several episodes, each with the number of its episode. Ends after an error.
+/// Events of several episodes, each with the index of its episode. Ends after an error.
 pub(crate) type Events = BoxStream<'static, (usize, Result<Event, ApiError>)>;
 
-/// Runs episodes side by side, and keeps the traces of those that have a recorder. Nothing is spawned: they move when
-/// the stream is polled and end when it is dropped.
-pub(crate) fn follow(episodes: Vec<(Episode, Option<Recorder>)>, policy: &Arc<Policy>, metrics: &Metrics) -> Events {
+/// Runs episodes concurrently and records the traces of those that have a recorder. No task is spawned: the episodes
+/// run while the stream is polled, and are canceled when it is dropped.
+pub(crate) fn follow(
+    episodes: Vec<(Episode, Option<Recorder>)>,
+    policy: &Arc<Policy>,
+    metrics: &ServerMetrics,
+) -> Events {
     let each = episodes.into_iter().enumerate().map(|(index, (episode, recorder))| {
-        let record = Record::new(metrics.clone(), policy.clone());
+        let record = EpisodeRecord::new(metrics.clone(), policy.clone());
         events(episode, record, recorder).map(move |event| (index, event)).boxed()
     });
     stream::select_all(each).boxed()
 }
 
-/// One episode's events: those it sends, and the error it may end with. A panic in it is such an error.
+/// Streams the events of one episode and the error it may end with. A panic in the episode becomes such an error.
 fn events(
     episode: Episode,
-    mut record: Record,
+    mut record: EpisodeRecord,
     recorder: Option<Recorder>,
 ) -> impl Stream<Item = Result<Event, ApiError>> + Send {
     async_stream::stream! {
-        // Dropped after the episode, whose remains it keeps.
+        // Declared before `run` so that it is dropped after the episode and can still record a canceled one.
         let mut recorder = recorder;
         let (sender, mut receiver) = mpsc::channel(QUEUED);
         let mut run = pin!(AssertUnwindSafe(episode.run(sender)).catch_unwind());
@@ -54,7 +58,7 @@ fn events(
                 outcome = &mut run => break outcome,
             }
         };
-        // Kept before the last event is told: whoever has read that finds the trace.
+        // The trace is stored before the last event is sent, so that a client that has read that event finds the trace.
         let outcome = outcome.unwrap_or(Err(AgentError::Panicked)).map_err(ApiError::from);
         let failure = match recorder.take() {
             Some(recorder) => recorder.end(outcome),
@@ -73,17 +77,17 @@ fn events(
     }
 }
 
-/// Counts an episode when it is over, however it got there.
-struct Record {
-    metrics: Metrics,
+/// ServerMetrics of one episode, recorded when dropped, however the episode ended.
+struct EpisodeRecord {
+    metrics: ServerMetrics,
     policy: Arc<Policy>,
     begun: Instant,
     spoke: bool,
     outcome: &'static str,
 }
 
-impl Record {
-    fn new(metrics: Metrics, policy: Arc<Policy>) -> Self {
+impl EpisodeRecord {
+    fn new(metrics: ServerMetrics, policy: Arc<Policy>) -> Self {
         Self { metrics, policy, begun: Instant::now(), spoke: false, outcome: "cancelled" }
     }
 
@@ -95,7 +99,7 @@ impl Record {
         self.outcome = outcome;
     }
 
-    /// Counts what there is to count; false for an event that the episode's own error says better.
+    /// Updates the metrics for an event. Returns `false` for an event to skip because the episode's error tells more.
     fn note(&mut self, event: &Event) -> bool {
         match event {
             Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
@@ -123,7 +127,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for EpisodeRecord {
     fn drop(&mut self) {
         let labels = EpisodeLabels { policy: self.policy.name.clone(), outcome: self.outcome };
         self.metrics.episodes.get_or_create(&labels).inc();
@@ -132,15 +136,16 @@ impl Drop for Record {
     }
 }
 
-/// What a stream of so many `episodes` has to say before it would have to wait: an episode that is refused says so at once,
-/// after the few events of its beginning, and its client gets a status instead of a stream that breaks.
+/// Polls the streams of `episodes` episodes until each would have to wait. An episode that is refused fails within its
+/// first few events, so that its client gets an error status instead of a broken stream.
 pub(crate) async fn admitted(mut events: Events, episodes: usize) -> Result<Events, ApiError> {
-    let (mut early, mut asked) = (Vec::new(), 0);
+    let mut early = Vec::new();
+    let mut asked = 0;
     while early.len() < QUEUED * episodes && asked < episodes {
         match futures::poll!(events.next()) {
             Poll::Ready(Some((index, event))) => early.push((index, Ok(event?))),
             Poll::Ready(None) => break,
-            // That may be to make room for others, before all episodes were asked.
+            // A pending stream may only have yielded to let others run, so this is repeated once per episode.
             Poll::Pending => {
                 asked += 1;
                 yield_now().await;

@@ -1,4 +1,4 @@
-//! A body whose work is part of its request: its log lines carry the id, and a panic in it ends nothing but the body.
+//! Response body polled inside the span of its request. A panic ends only that body.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
@@ -7,10 +7,10 @@ use axum::body::{Body, BodyDataStream, Bytes};
 use futures::{Stream, StreamExt, stream};
 use tracing::Span;
 
-/// Polls `body` inside `span`, and keeps `kept` until it is sent or given up.
+/// Polls `body` inside `span`, and keeps `kept` alive until the body is sent or dropped.
 ///
-/// A panic that nothing inside has caught breaks the answer off: whoever reads it sees an incomplete body instead of one
-/// that looks whole.
+/// An uncaught panic aborts the body with an error, so that the client sees an incomplete response instead of one that
+/// looks complete.
 pub(super) fn guard<T: Send + 'static>(body: Body, span: Span, kept: T) -> Body {
     Body::from_stream(guarded(body.into_data_stream(), span, kept))
 }
@@ -25,7 +25,7 @@ fn guarded<T: Send + 'static>(
         let Some((inside, _)) = &mut held else { return Poll::Ready(None) };
         let polled = catch_unwind(AssertUnwindSafe(|| inside.poll(context)));
         let item = polled.unwrap_or_else(|_| {
-            // The panic hook has printed where and why.
+            // The panic hook has already printed the message and the location.
             Poll::Ready(Some(Err(axum::Error::new("this answer ran into a bug in the server"))))
         });
         if matches!(item, Poll::Ready(None | Some(Err(_)))) {
@@ -35,7 +35,7 @@ fn guarded<T: Send + 'static>(
     })
 }
 
-/// What is dropped is dropped inside the span as well: the end of a request's work has things to say.
+/// Body and its span. The body is also dropped inside the span, because ending a request's work may log.
 struct Inside {
     body: Option<BodyDataStream>,
     span: Span,

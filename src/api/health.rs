@@ -6,45 +6,46 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::drain::Phase;
+use super::drain::DrainPhase;
 use super::error::{ApiError, Code, ErrorBody};
 use super::metrics;
 use super::state::AppState;
-use crate::engine::Health;
+use waymark_engine::Health;
 
-/// A good state in one word.
+/// Healthy state in one word.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Status {
+#[schema(as = Status)]
+pub struct HealthStatus {
     /// `ok` or `ready`.
     pub status: &'static str,
 }
 
-/// Whether the process answers.
+/// Checks that the process responds.
 ///
-/// Says nothing about the model: see `/ready`.
-#[utoipa::path(get, path = "/health", operation_id = "health", tag = "operation", responses((status = 200, description = "it does", body = Status)))]
-pub(crate) async fn health() -> axum::Json<Status> {
-    axum::Json(Status { status: "ok" })
+/// Says nothing about the engine; see `/ready`.
+#[utoipa::path(get, path = "/health", operation_id = "health", tag = "operation", responses((status = 200, description = "the process responds", body = HealthStatus)))]
+pub(crate) async fn health() -> axum::Json<HealthStatus> {
+    axum::Json(HealthStatus { status: "ok" })
 }
 
-/// Whether new work is taken.
+/// Checks that the server accepts new work.
 ///
-/// Red while the server shuts down and after the engine has died.
+/// Fails while the server shuts down and after the engine has died.
 #[utoipa::path(get, path = "/ready", tag = "operation", responses(
-    (status = 200, description = "it is", body = Status),
-    (status = 503, description = "draining, or the engine is dead", body = ErrorBody),
+    (status = 200, description = "the server accepts work", body = HealthStatus),
+    (status = 503, description = "the server is draining, or the engine has died", body = ErrorBody),
 ))]
-pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<Status>, ApiError> {
-    if state.drain.phase() != Phase::Serving {
+pub(crate) async fn ready(State(state): State<AppState>) -> Result<axum::Json<HealthStatus>, ApiError> {
+    if state.drain.phase() != DrainPhase::Serving {
         return Err(ApiError::new(Code::Draining, "the server is shutting down"));
     }
     match state.runtime.engine.health() {
-        Health::Ready => Ok(axum::Json(Status { status: "ready" })),
+        Health::Ready => Ok(axum::Json(HealthStatus { status: "ready" })),
         Health::Dead { reason } => Err(ApiError::new(Code::EngineUnavailable, format!("the engine is dead: {reason}"))),
     }
 }
 
-/// Counters, gauges and histograms, in the OpenMetrics text format.
+/// Returns counters, gauges and histograms in the OpenMetrics text format.
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses(
     (status = 200, description = "the metrics", content_type = "application/openmetrics-text", body = String),
     (status = 500, description = "the metrics could not be written", body = ErrorBody),

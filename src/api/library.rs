@@ -1,7 +1,8 @@
-//! The documents of the index that is served, and the one way to change them.
+//! Documents of the served index, and the queue of changes to them.
 //!
-//! One commit runs at a time. What comes meanwhile waits, and all of it that is about different documents goes into the next
-//! one: a snapshot costs about the same for one document as for hundreds. Changes of the same document keep their order.
+//! One commit runs at a time. Changes that arrive meanwhile wait, and all waiting changes of different documents go
+//! into the next commit, because a snapshot costs about the same for one document as for hundreds. Changes of the same
+//! document keep their order.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,75 +11,76 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 use tracing::Span;
-use waymark_index::{BuildProgress, Changes, CommitOptions, CommitReport, IndexError, LiveIndex, Phase};
+use waymark_index::{BuildPhase, BuildProgress, Changes, CommitOptions, CommitReport, IndexError, LiveIndex};
 
-use super::auth::{Caller, KeyId};
+use super::auth::Caller;
 use super::documents::CommitResponse;
 use super::drain::{self, Drain};
 use super::error::{ApiError, Code};
 use super::metrics::IndexMetrics;
+use crate::keys::KeyId;
 
-/// Changes that may wait for the commit that runs; more are refused.
+/// Maximum number of changes waiting for the running commit; further ones are refused.
 const WAITING: usize = 64;
 
-/// Characters that are told of why a change failed. It is kept, and may name ids of any length.
+/// Maximum length of a commit's error message, in characters. The message is kept, and may quote IDs of any length.
 const TOLD: usize = 512;
 
-/// The documents of the index that is served.
+/// Documents of the served index.
 #[derive(Debug)]
 pub struct Library {
-    /// The index itself.
+    /// Served index.
     pub live: Arc<LiveIndex>,
-    /// How changes are made; nothing where they are refused.
+    /// Options of commits. `None` makes the index read-only.
     options: Option<CommitOptions>,
-    /// Held by the commit that runs.
+    /// Held by the running commit.
     turn: Arc<tokio::sync::Mutex<()>>,
-    queue: Queue,
-    places: Places,
+    queue: ChangeQueue,
+    places: ChangeSlots,
 }
 
-/// How far a change is.
+/// Progress of a change.
 #[derive(Debug, Clone)]
-pub(crate) enum Course {
-    /// It waits for the commit that runs.
+pub(crate) enum ChangeProgress {
+    /// Waiting for the running commit.
     Queued,
-    /// The commit that makes it runs.
+    /// Being committed.
     Running,
-    /// It is over.
+    /// Finished, successfully or not.
     Over(Result<CommitResponse, ApiError>),
 }
 
-/// What somebody holds who wants to know of a change. It is made also when nobody holds one any more.
+/// Handle to follow a change. The change is committed even if all its handles are dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct Ticket(watch::Receiver<Course>);
+pub(crate) struct ChangeTicket(watch::Receiver<ChangeProgress>);
 
-/// A change that is not made yet.
+/// Queued change.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedChange {
     changes: Changes,
     begun: Instant,
-    /// The request that it came with.
+    /// Span of the request that made the change.
     span: Span,
-    course: watch::Sender<Course>,
-    place: Place,
+    progress: watch::Sender<ChangeProgress>,
+    place: ChangeSlot,
 }
 
-/// Whose the changes are that wait or are made, one entry for each; clones share them.
+/// Owners of all unfinished changes, one entry per change; clones share them.
 #[derive(Debug, Clone, Default)]
-struct Places(Arc<Mutex<Vec<Option<KeyId>>>>);
+struct ChangeSlots(Arc<Mutex<Vec<Option<KeyId>>>>);
 
-/// Counts a change among those of its owner until it is dropped.
+/// Guard that counts a change among those of its owner until dropped.
 #[derive(Debug)]
-struct Place {
-    places: Places,
+struct ChangeSlot {
+    places: ChangeSlots,
     owner: Option<KeyId>,
 }
 
-/// Changes in the order they came; clones share them.
+/// Changes in the order of arrival; clones share them.
 #[derive(Debug, Clone, Default)]
-struct Queue(Arc<Mutex<Vec<Waiting>>>);
+struct ChangeQueue(Arc<Mutex<Vec<QueuedChange>>>);
 
-/// What it takes to make changes.
+/// Index, options and metrics needed for a commit.
 struct Committer {
     live: Arc<LiveIndex>,
     options: CommitOptions,
@@ -86,124 +88,128 @@ struct Committer {
 }
 
 impl Library {
-    /// An index that can be changed.
+    /// Creates a library that can be changed.
     pub fn new(live: Arc<LiveIndex>, options: CommitOptions) -> Library {
         Library {
             live,
             options: Some(options),
             turn: Arc::default(),
-            queue: Queue::default(),
-            places: Places::default(),
+            queue: ChangeQueue::default(),
+            places: ChangeSlots::default(),
         }
     }
 
-    /// An index that is only read.
+    /// Creates a read-only library.
     pub fn read_only(live: Arc<LiveIndex>) -> Library {
         Library { options: None, ..Library::new(live, CommitOptions::default()) }
     }
 
-    /// Takes in `changes` of `caller`'s, to be made after what came before and is about the same documents. They are
-    /// counted in `metrics`, and `drain` waits for them.
+    /// Queues `changes` on behalf of `caller`. They are committed after earlier changes of the same documents, counted
+    /// in `metrics`, and `drain` waits for them.
     ///
     /// # Errors
-    /// 400 for changes that contradict themselves, 403 where nothing may be changed, 429 when the caller has as many that
-    /// are not made as it may, 503 when too many wait already. [`Ticket::over`] says what else may go wrong.
+    /// 400 for changes that contradict each other, 403 if the index is read-only, 429 if the caller has its maximum
+    /// number of unfinished changes, 503 if the queue is full. [`ChangeTicket::over`] lists errors of the commit itself.
     pub(crate) fn enter(
         &self,
         changes: Changes,
         caller: &Caller,
         metrics: &IndexMetrics,
         drain: &Drain,
-    ) -> Result<Ticket, ApiError> {
+    ) -> Result<ChangeTicket, ApiError> {
         let Some(options) = self.options.clone() else {
-            let message = "this server only reads its index: start it without `--read-only-index`";
+            let message = "the index of this server is read-only: start the server without `--read-only-index`";
             return Err(ApiError::new(Code::ReadOnlyIndex, message));
         };
         changes.check().map_err(|error| refusal(&error))?;
         let place = self.places.take(caller)?;
-        let (course, ticket) = watch::channel(Course::Queued);
-        let ticket = Ticket(ticket);
+        let (progress, ticket) = watch::channel(ChangeProgress::Queued);
+        let ticket = ChangeTicket(ticket);
         ticket.hold(drain);
-        let (begun, span) = (Instant::now(), Span::current());
-        self.queue.lock().push(Waiting { changes, begun, span, course, place });
+        let begun = Instant::now();
+        let span = Span::current();
+        self.queue.lock().push(QueuedChange { changes, begun, span, progress, place });
         let committer = Committer { live: Arc::clone(&self.live), options, metrics: metrics.clone() };
-        let (turn, queue) = (Arc::clone(&self.turn), self.queue.clone());
-        // One turn for each change that came in: whoever's turn it is makes what is oldest, and others with it, so that no
-        // change is left when all had theirs. It hangs on no request: a client that goes away takes nothing along.
+        let turn = Arc::clone(&self.turn);
+        let queue = self.queue.clone();
+        // Each change spawns one task, and each task commits the oldest change together with others, so no change is
+        // left over. The task does not belong to a request: a client that disconnects cancels nothing.
         tokio::spawn(async move {
             let turn = turn.lock_owned().await;
             let work = move || {
                 let _held = turn;
                 committer.make_next(queue.next());
             };
-            // A bug in there has told the log, and its changes are over without a word: see `Ticket`.
+            // A panic has been logged already; its changes are dropped without a result, which `ChangeTicket` detects.
             let _ = tokio::task::spawn_blocking(work).await;
         });
         Ok(ticket)
     }
 }
 
-impl Ticket {
-    /// How far the change is.
-    pub(crate) fn course(&self) -> Course {
-        // Asked first: what is left behind does not change any more.
+impl ChangeTicket {
+    /// Returns the progress of the change.
+    pub(crate) fn progress(&self) -> ChangeProgress {
+        // Checked before reading: once the sender is dropped, the value no longer changes.
         let left = self.0.has_changed().is_err();
-        let course = self.0.borrow().clone();
-        match course {
-            Course::Queued | Course::Running if left => Course::Over(Err(bug())),
-            course => course,
+        let progress = self.0.borrow().clone();
+        match progress {
+            ChangeProgress::Queued | ChangeProgress::Running if left => ChangeProgress::Over(Err(bug())),
+            progress => progress,
         }
     }
 
-    /// What the change did, once it is made.
+    /// Waits for the change and returns its result.
     ///
     /// # Errors
-    /// 400 for a change that makes no sense in this index, 409 while another process writes, 500 when it failed.
+    /// 400 for a change that is invalid for this index, 409 while another process writes, 500 if the commit failed.
     pub(crate) async fn over(mut self) -> Result<CommitResponse, ApiError> {
-        let _ = self.0.wait_for(|course| matches!(course, Course::Over(_))).await;
-        match self.course() {
-            Course::Over(made) => made,
-            Course::Queued | Course::Running => Err(bug()),
+        let _ = self.0.wait_for(|progress| matches!(progress, ChangeProgress::Over(_))).await;
+        match self.progress() {
+            ChangeProgress::Over(made) => made,
+            ChangeProgress::Queued | ChangeProgress::Running => Err(bug()),
         }
     }
 
-    /// Lets a drain wait for the change as for a request: its client may be gone, or may not have waited.
+    /// Makes a drain wait for the change as for a request, since its client may have disconnected or not waited for it.
     fn hold(&self, drain: &Drain) {
-        let (over, running, drain) = (self.clone().over(), drain.enter(), drain.clone());
+        let over = self.clone().over();
+        let running = drain.enter();
+        let drain = drain.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = over => {}
-                () = drain.reached(drain::Phase::Expired) => {}
+                () = drain.reached(drain::DrainPhase::Expired) => {}
             }
             drop(running);
         });
     }
 }
 
-impl Places {
-    /// A place for one more change of `caller`'s.
+impl ChangeSlots {
+    /// Reserves a slot for one more change of `caller`.
     ///
     /// # Errors
-    /// 429 when the caller has as many as it may, 503 when all are taken.
-    fn take(&self, caller: &Caller) -> Result<Place, ApiError> {
+    /// 429 if the caller has its maximum number of changes, 503 if all slots are taken.
+    fn take(&self, caller: &Caller) -> Result<ChangeSlot, ApiError> {
         let mut owners = self.lock();
         let own = owners.iter().filter(|owner| **owner == caller.key).count();
         caller.may_have_another(own, "changes of documents under way")?;
-        // Beside those that wait there is one that is made.
+        // One change beyond the waiting ones is being committed.
         if owners.len() > WAITING {
             return Err(ApiError::new(Code::QueueFull, "too many commits are waiting"));
         }
         owners.push(caller.key.clone());
-        Ok(Place { places: self.clone(), owner: caller.key.clone() })
+        Ok(ChangeSlot { places: self.clone(), owner: caller.key.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<KeyId>>> {
-        // Nothing in here can panic halfway through a change.
+        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for ChangeSlot {
     fn drop(&mut self) {
         let mut owners = self.places.lock();
         if let Some(own) = owners.iter().position(|owner| *owner == self.owner) {
@@ -212,14 +218,14 @@ impl Drop for Place {
     }
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Vec<Waiting>> {
-        // Nothing in here can panic halfway through a change.
+impl ChangeQueue {
+    fn lock(&self) -> MutexGuard<'_, Vec<QueuedChange>> {
+        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes out what is made next: the oldest change, and all that are about nothing that an older one is about.
-    fn next(&self) -> Vec<Waiting> {
+    /// Removes and returns the changes to commit next: the oldest, and all that share no document with an earlier one.
+    fn next(&self) -> Vec<QueuedChange> {
         let mut waiting = self.lock();
         let mut apart = apart(&waiting).into_iter();
         let (next, later) = std::mem::take(&mut *waiting).into_iter().partition(|_| apart.next() == Some(true));
@@ -228,8 +234,8 @@ impl Queue {
     }
 }
 
-/// For each change whether it is about other documents than all before it.
-fn apart(waiting: &[Waiting]) -> Vec<bool> {
+/// Returns for each change whether it shares no document with any change before it.
+fn apart(waiting: &[QueuedChange]) -> Vec<bool> {
     let mut named = HashSet::new();
     let changes = waiting.iter().map(|waiting| &waiting.changes);
     let apart = changes.map(|changes| {
@@ -241,22 +247,22 @@ fn apart(waiting: &[Waiting]) -> Vec<bool> {
 }
 
 impl Committer {
-    /// Makes changes that are about different documents, if there are any.
-    fn make_next(&self, group: Vec<Waiting>) {
+    /// Commits changes of different documents, if there are any.
+    fn make_next(&self, group: Vec<QueuedChange>) {
         for waiting in &group {
-            waiting.course.send_replace(Course::Running);
+            waiting.progress.send_replace(ChangeProgress::Running);
         }
-        // What is said of the work itself is said in the name of the oldest.
+        // Log lines of the commit itself go to the span of the oldest change.
         if let Some(span) = group.first().map(|oldest| oldest.span.clone()) {
             span.in_scope(|| self.make(group));
         }
     }
 
-    /// Makes changes together; each alone where together they are refused, so that none fails for another's sake.
-    fn make(&self, mut group: Vec<Waiting>) {
+    /// Commits changes together. If that fails, commits each one alone, so that none fails because of another.
+    fn make(&self, mut group: Vec<QueuedChange>) {
         let together = group.len();
-        // What is made alone is not needed again.
-        let taken = |waiting: &mut Waiting| match together {
+        // A single change is not needed again, so it need not be cloned.
+        let taken = |waiting: &mut QueuedChange| match together {
             1 => std::mem::take(&mut waiting.changes),
             _ => waiting.changes.clone(),
         };
@@ -268,7 +274,11 @@ impl Committer {
                 }
             }
             Err(error) if together > 1 => {
-                tracing::warn!(error = error.message, together, "not committed together: each is tried alone");
+                tracing::warn!(
+                    error = error.message,
+                    together,
+                    "commit of joined changes failed: retrying each change alone"
+                );
                 for waiting in group {
                     waiting.span.clone().in_scope(|| self.make(vec![waiting]));
                 }
@@ -281,11 +291,11 @@ impl Committer {
         }
     }
 
-    /// Publishes what all of `changes` come to, and says what each did.
+    /// Publishes one snapshot with all `changes` and returns the result of each.
     fn commit(&self, changes: Vec<Changes>) -> Result<Vec<Result<CommitReport, ApiError>>, ApiError> {
         let begun = Instant::now();
-        let commit = || self.live.commit_together(changes, &self.options, &Told(begun));
-        // The panic hook has printed where and why.
+        let commit = || self.live.commit_together(changes, &self.options, &CommitLog(begun));
+        // The panic hook has already printed the message and the location.
         let made = catch_unwind(AssertUnwindSafe(commit)).map_err(|_| bug())?.map_err(|error| refusal(&error))?;
         if made.iter().flatten().any(|report| report.published) {
             self.metrics.published(begun.elapsed());
@@ -293,33 +303,34 @@ impl Committer {
         Ok(made.into_iter().map(|made| made.map_err(|error| refusal(&error))).collect())
     }
 
-    /// Tells what became of a change: the log, the metrics, and whoever waits.
-    fn tell(&self, waiting: Waiting, made: Result<CommitReport, ApiError>, together: usize) {
-        let Waiting { begun, span, course, place, .. } = waiting;
+    /// Reports the result of a change to the log, to the metrics, and to its tickets.
+    fn tell(&self, waiting: QueuedChange, made: Result<CommitReport, ApiError>, together: usize) {
+        let QueuedChange { begun, span, progress, place, .. } = waiting;
         span.in_scope(|| match &made {
             Ok(report) => {
                 let CommitReport { added, replaced, removed, cut, .. } = *report;
-                let (snapshot, seconds) = (report.manifest.snapshot, begun.elapsed().as_secs_f64());
+                let snapshot = report.manifest.snapshot;
+                let seconds = begun.elapsed().as_secs_f64();
                 tracing::info!(snapshot, added, replaced, removed, cut, together, seconds, "committed");
             }
             Err(error) if error.code == Code::CommitFailed => {
                 self.metrics.commit_failed();
-                tracing::warn!(error = error.message, "not committed");
+                tracing::warn!(error = error.message, "commit failed");
             }
             Err(_) => {}
         });
         let made = made.map(|report| CommitResponse::of(&report, begun));
-        // Before anybody is told: whoever is may send the next change at once.
+        // The slot is released before the result is sent, because the caller may send its next change at once.
         drop(place);
-        course.send_replace(Course::Over(made));
+        progress.send_replace(ChangeProgress::Over(made));
     }
 }
 
-/// Tells the log when each phase of a commit begins.
-struct Told(Instant);
+/// Logs the beginning of each phase of a commit.
+struct CommitLog(Instant);
 
-impl BuildProgress for Told {
-    fn update(&self, phase: Phase, done: u64, total: Option<u64>) {
+impl BuildProgress for CommitLog {
+    fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
         if done == 0 {
             tracing::debug!(%phase, total, seconds = self.0.elapsed().as_secs_f64(), "committing");
         }
@@ -337,7 +348,7 @@ fn refusal(error: &IndexError) -> ApiError {
     }
 }
 
-/// A message without its middle, if it is long: what is wrong stands at its end as often as at its beginning.
+/// Shortens a long message by cutting out its middle, since the cause may stand at either end.
 fn shortened(message: String) -> String {
     let start = |found: Option<(usize, char)>| found.map(|(at, _)| at);
     let head = start(message.char_indices().nth(TOLD / 2));

@@ -1,35 +1,36 @@
-//! How long a request may hold its connection.
+//! Deadline of a request's connection.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Until when a request may hold its connection: said by the handler, which knows what the work may take, and kept by
-/// whoever serves the connection. A client that takes its answer a byte at a time is ended by it. Clones share it.
+/// Deadline after which a request may no longer hold its connection. The handler sets it, because it knows how long the
+/// work may take, and the connection's task enforces it, for example against clients that read one byte at a time.
+/// Clones share the deadline.
 #[derive(Debug, Clone, Default)]
-pub struct Lifetime(Arc<Inner>);
+pub struct Lifetime(Arc<LifetimeState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LifetimeState {
     end: OnceLock<Instant>,
     said: Arc<Notify>,
 }
 
 impl Lifetime {
-    /// One that tells `said` when its end is known.
+    /// Creates a lifetime that notifies `said` when its end is set.
     pub fn telling(said: Arc<Notify>) -> Self {
-        Self(Arc::new(Inner { end: OnceLock::new(), said }))
+        Self(Arc::new(LifetimeState { end: OnceLock::new(), said }))
     }
 
-    /// Work for this request may go on until `end`. The first one to say so counts.
+    /// Sets the end. Only the first call has an effect.
     pub fn end_by(&self, end: Instant) {
         if self.0.end.set(end).is_ok() {
             self.0.said.notify_one();
         }
     }
 
-    /// When the work has to be over, if anybody has said so.
+    /// Returns the end, if it is set.
     pub fn end(&self) -> Option<Instant> {
         self.0.end.get().copied()
     }

@@ -1,37 +1,38 @@
-//! The HTTP side: one file per group of routes, with their wire types beside them.
+//! HTTP interface: one file per group of routes, together with their wire types.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `auth` | who may do what: keys, scopes, limits |
+//! | `auth` | API keys, scopes and limits |
 //! | `chat` | `/v1/chat/completions`, OpenAI's interface |
-//! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: texts without a conversation |
-//! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, responses that are kept |
-//! | `agent` | `/v1/agent`, the typed trace |
-//! | `mcp` | `/mcp`, the Model Context Protocol: searching and asking as tools |
+//! | `completions`, `tokenize` | `/v1/completions`, `/tokenize`, `/detokenize`: text without a conversation |
+//! | `responses` | `/v1/responses`, OpenAI's newer interface: items, citations, stored responses |
+//! | `agent` | `/v1/agent`, an episode with its typed trace |
+//! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
 //! | `search`, `vector_stores`, `embeddings`, `models`, `health`, `openapi` | the other routes |
-//! | `page` | lists, a page at a time |
-//! | `documents`, `library`, `commits` | what the index holds, changing it, and changes that nobody waits for |
-//! | `playground` | `/`, a page to try it with |
-//! | `policies`, `shelf` | what is served, and changing it |
-//! | `traces`, `archive` | what was written down about episodes, and running them again |
-//! | `trainers` | the retrievers that the reference systems' trainers call |
-//! | `knobs`, `rag` | what requests say about sampling, and about searching |
-//! | `episodes`, `usage` | what the routes that answer share: starting episodes, and what they cost |
-//! | `cors`, `lifetime` | which pages may use it; how long a request may hold its connection |
-//! | `found` | passages as OpenAI's interface has them |
-//! | `beside` | work that would hold others up |
-//! | `body` | reading requests, and refusing what is in them by name |
-//! | `error`, `refusal` | the one table of errors, and how other layers' errors map to it |
-//! | `chunks` | what both kinds of completions are streamed by |
-//! | `follow`, `sse`, `resume` | episodes as streams of events, events as streams of bytes, and streams that outlive their sockets |
-//! | `observe`, `traceparent`, `guard`, `metrics`, `drain` | what happens around every request |
-//! | `debug` | what the server is doing now, for its operator |
-//! | `state` | what every handler can reach |
+//! | `page` | page size of lists |
+//! | `documents`, `library`, `commits` | documents of the index, the queue of changes, and background changes |
+//! | `playground` | `/`, a web page to try the server |
+//! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
+//! | `traces`, `archive` | traces of episodes, and replaying them |
+//! | `trainers` | retrieval interfaces of the reference systems' trainers |
+//! | `sampling_params`, `rag` | options of requests for sampling and for searching |
+//! | `episodes`, `usage` | starting episodes, and counting their tokens |
+//! | `cors`, `lifetime` | allowed origins, and deadlines of connections |
+//! | `search_results` | passages in the format of OpenAI's interface |
+//! | `blocking` | work off the async threads |
+//! | `body` | parsing of request bodies |
+//! | `error`, `error_mapping` | the table of errors, and the mapping of other layers' errors to it |
+//! | `chunks` | streaming of both kinds of completions |
+//! | `follow`, `sse`, `resume` | event streams of episodes, their encoding, and streams that survive a lost connection
+//! |
+//! | `observe`, `traceparent`, `guard`, `metrics`, `drain` | logging, metrics and shutdown around every request |
+//! | `debug` | current state of the server, for its operator |
+//! | `state` | state shared by all handlers |
 
 pub mod agent;
 mod archive;
 pub mod auth;
-mod beside;
+mod blocking;
 mod body;
 pub mod chat;
 mod chunks;
@@ -44,11 +45,10 @@ pub mod drain;
 pub mod embeddings;
 mod episodes;
 pub mod error;
+mod error_mapping;
 mod follow;
-mod found;
 mod guard;
 pub mod health;
-mod knobs;
 mod library;
 pub mod lifetime;
 mod mcp;
@@ -59,12 +59,13 @@ mod openapi;
 mod page;
 mod playground;
 pub mod policies;
+mod policy_registry;
 pub mod rag;
-mod refusal;
 pub mod responses;
 mod resume;
+mod sampling_params;
 pub mod search;
-mod shelf;
+mod search_results;
 mod sse;
 mod state;
 pub mod tokenize;
@@ -79,26 +80,26 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::routes;
 
-use crate::schema;
-use auth::{Door, Routes};
+use auth::{AuthGate, ProtectedRoutes};
+use waymark_agent::schema;
 
-pub use embeddings::{ServedEmbedder, TextEmbedder};
+pub use embeddings::ServedEmbedder;
 pub use error::{ApiError, Code};
 pub use library::Library;
-pub use metrics::Metrics;
+pub use metrics::ServerMetrics;
 pub use openapi::{document, document_yaml};
+pub use policy_registry::{PolicyRegistry, PolicyStore, ServedPolicy};
 pub use responses::Responses;
-pub use shelf::{Policies, PolicyStore, Served};
 pub use state::AppState;
 
-/// Every route, with what it needs and its description.
-fn routes() -> Routes {
+/// Returns all routes, with their access rules and OpenAPI descriptions.
+fn routes() -> ProtectedRoutes {
     work().merge(information())
 }
 
-/// Routes that compute: admitted, counted, drained.
-fn work() -> Routes {
-    Routes::new()
+/// Routes that compute: refused while draining, counted, and waited for by a drain.
+fn work() -> ProtectedRoutes {
+    ProtectedRoutes::new()
         .infer(routes!(chat::create))
         .infer(routes!(chat::create_short))
         .infer(routes!(responses::create))
@@ -120,9 +121,9 @@ fn work() -> Routes {
         .infer(routes!(trainers::graph_r1::query))
 }
 
-/// Routes that only tell.
-fn information() -> Routes {
-    Routes::new()
+/// Routes that only return information, also while draining.
+fn information() -> ProtectedRoutes {
+    ProtectedRoutes::new()
         .infer(routes!(responses::retrieve::retrieve, responses::delete::delete))
         .infer(routes!(responses::cancel::cancel))
         .index(routes!(commits::get))
@@ -140,23 +141,23 @@ fn information() -> Routes {
         .open(routes!(openapi::json))
 }
 
-/// What answers where there is no room for another connection: always the same.
+/// Router for connections beyond the limit: it answers every request with the same error.
 pub fn overloaded(state: AppState) -> Router {
-    Router::new().fallback(refusal::overloaded).layer(from_fn_with_state(state, observe::observe))
+    Router::new().fallback(error_mapping::overloaded).layer(from_fn_with_state(state, observe::observe))
 }
 
-/// The whole interface over `state`. A request comes through the layers from the last one to the first.
+/// Builds the router of the whole interface. A request passes the layers from the last one added to the first.
 pub fn router(state: AppState) -> Router {
     let admit = from_fn_with_state(state.clone(), observe::admit);
     let (router, mut rules, _) = work().map(|work| work.route_layer(admit)).merge(information()).split();
     if state.config.open_metrics {
         rules.open("/metrics");
     }
-    let door = Door::new(state.keys.clone(), rules, state.config.private_cache);
+    let gate = AuthGate::new(state.keys.clone(), rules, state.config.private_cache);
     let router = router
-        .fallback(refusal::no_route)
-        .layer(from_fn_with_state(door, auth::open))
-        .layer(from_fn(refusal::contain))
+        .fallback(error_mapping::no_route)
+        .layer(from_fn_with_state(gate, auth::authorize))
+        .layer(from_fn(error_mapping::contain))
         .layer(DefaultBodyLimit::max(state.config.body_limit));
     cors::allow(router, &state.config.cors_origins)
         .layer(from_fn_with_state(state.clone(), observe::observe))

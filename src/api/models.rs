@@ -1,4 +1,4 @@
-//! `/v1/models`: the policies that are served, each as a model, and the embedder.
+//! `/v1/models`: the served policies, each as a model, and the embedder.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -8,35 +8,36 @@ use utoipa::ToSchema;
 use super::error::{ApiError, Code, ErrorBody};
 use super::state::AppState;
 
-/// A policy or the embedder, as the OpenAI interface shows a model.
+/// Policy or embedder, as a model of the OpenAI interface.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Model {
-    /// The name to use in `model`.
+#[schema(as = Model)]
+pub struct ServedModel {
+    /// Name to use in `model`.
     pub id: String,
     /// Always `model`.
     pub object: &'static str,
-    /// When it was loaded, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
     /// Always `waymark`.
     pub owned_by: &'static str,
-    /// The base model, or the id of the embedder's weights. Not in OpenAI's interface.
+    /// Base model, or ID of the embedder's weights. Not in OpenAI's interface.
     pub parent: String,
-    /// How it thinks, searches and answers; `embedding` for the embedder. Not in OpenAI's interface.
+    /// Name of the policy's protocol; `embedding` for the embedder. Not in OpenAI's interface.
     pub protocol: String,
 }
 
-/// All models.
+/// List of all models.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelList {
     /// Always `list`.
     pub object: &'static str,
-    /// The policies in the order they were configured, then the embedder.
-    pub data: Vec<Model>,
+    /// Policies in the order they were configured, then the embedder.
+    pub data: Vec<ServedModel>,
 }
 
-/// The policies, then the embedder.
-fn models(state: &AppState) -> impl Iterator<Item = Model> + '_ {
-    let policies = state.policies.all().into_iter().map(|served| Model {
+/// Returns the policies, then the embedder.
+fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
+    let policies = state.policies.all().into_iter().map(|served| ServedModel {
         id: served.policy.name.clone(),
         object: "model",
         created: served.created,
@@ -44,7 +45,7 @@ fn models(state: &AppState) -> impl Iterator<Item = Model> + '_ {
         parent: state.runtime.engine.spec().name.clone(),
         protocol: served.policy.protocol.name().to_owned(),
     });
-    let embedder = state.embedder.as_deref().map(|served| Model {
+    let embedder = state.embedder.as_deref().map(|served| ServedModel {
         id: served.name.clone(),
         object: "model",
         created: served.created,
@@ -55,25 +56,25 @@ fn models(state: &AppState) -> impl Iterator<Item = Model> + '_ {
     policies.chain(embedder)
 }
 
-/// The policies that are served, and the embedder.
+/// Lists the served policies and the embedder.
 #[utoipa::path(get, path = "/v1/models", operation_id = "listModels", tag = "models",
     responses((status = 200, description = "the models", body = ModelList)))]
 pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<ModelList> {
     axum::Json(ModelList { object: "list", data: models(&state).collect() })
 }
 
-/// One model. Its name may hold slashes, written as `/` or `%2F`.
+/// Returns one model. Slashes in its name may be written as `/` or `%2F`.
 #[utoipa::path(get, path = "/v1/models/{*id}", operation_id = "retrieveModel", tag = "models",
-    params(("id" = String, Path, description = "the model's name")),
+    params(("id" = String, Path, description = "name of the model")),
     responses(
-        (status = 200, description = "the model", body = Model),
+        (status = 200, description = "the model", body = ServedModel),
         (status = 404, description = "no such model", body = ErrorBody),
     ))]
 pub(crate) async fn get(
     State(state): State<AppState>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<axum::Json<Model>, ApiError> {
-    // A name that is no UTF-8 is nobody's.
+) -> Result<axum::Json<ServedModel>, ApiError> {
+    // A name that is not UTF-8 cannot belong to any model.
     let Path(id) = id.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()).with_param("model"))?;
     let known = models(&state).find(|model| model.id == id);
     known.map(axum::Json).ok_or_else(|| {

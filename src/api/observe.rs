@@ -1,4 +1,4 @@
-//! What happens around every request: an id, a line in the log, the counters, and its place in a drain.
+//! Middleware around every request: request IDs, the log line, metrics, and admission during a drain.
 
 use std::time::Instant;
 
@@ -10,18 +10,18 @@ use axum::response::{IntoResponse, Response};
 use tracing::{Instrument, Span, field::Empty};
 use uuid::Uuid;
 
-use super::drain::Phase;
+use super::drain::DrainPhase;
 use super::error::{ApiError, Code};
 use super::guard::guard;
-use super::metrics::{Metrics, RequestLabels, RouteLabels};
+use super::metrics::{RequestLabels, RouteLabels, ServerMetrics};
 use super::state::AppState;
 use super::traceparent;
-use crate::engine::RequestId;
+use waymark_engine::RequestId;
 
-/// On every response, errors included.
+/// Header with the request's ID, on every response including errors.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Gives a request its id, and logs and counts its answer once the body has been sent or given up.
+/// Assigns an ID to a request, and logs and counts its response once the body has been sent or dropped.
 pub(crate) async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = RequestId(Uuid::now_v7());
     request.extensions_mut().insert(id);
@@ -37,8 +37,14 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
     );
     traceparent::join(&span, request.headers());
     state.metrics.in_flight.inc();
-    let mut record =
-        Record { metrics: state.metrics, route, status: 0, error: None, begun: Instant::now(), span: span.clone() };
+    let mut record = RequestRecord {
+        metrics: state.metrics,
+        route,
+        status: 0,
+        error: None,
+        begun: Instant::now(),
+        span: span.clone(),
+    };
     let mut response = next.run(request).instrument(span.clone()).await;
     record.status = response.status().as_u16();
     record.error = response.extensions().get::<Code>().copied();
@@ -48,26 +54,26 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
     hold_until_sent(response, span, record)
 }
 
-/// Admits work while the server is not draining, counts it until its answer is sent, and ends it when the drain's
-/// deadline has passed. Runs before the body is read.
+/// Admits work unless the server is draining, counts it until its response is sent, and ends it at the drain's
+/// deadline. Runs before the body is read.
 pub(crate) async fn admit(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    // Counted first, so that a drain which begins in between waits for it.
+    // Counted before the phase is checked, so that a drain that begins in between waits for this request.
     let running = state.drain.enter();
-    if state.drain.phase() != Phase::Serving {
+    if state.drain.phase() != DrainPhase::Serving {
         return ApiError::new(Code::Draining, "the server is shutting down").into_response();
     }
     let response = tokio::select! {
         biased;
         response = next.run(request) => response,
-        () = state.drain.reached(Phase::Expired) => {
+        () = state.drain.reached(DrainPhase::Expired) => {
             ApiError::new(Code::Draining, "the server shut down before this request was finished").into_response()
         }
     };
     hold_until_sent(response, Span::none(), running)
 }
 
-/// Keeps `kept` alive for as long as a streamed body is, and works on it inside `span`; a body that is complete already
-/// needs neither.
+/// Keeps `kept` alive while a streamed body is being sent, and polls the body inside `span`. A body that is already
+/// complete needs neither.
 pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, span: Span, kept: T) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
@@ -75,21 +81,21 @@ pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, span: Span,
     response.map(|body| guard(body, span, kept))
 }
 
-/// What is known about a request; written down when dropped, which a client that goes away cannot prevent.
-struct Record {
-    metrics: Metrics,
+/// Log and metrics entry of a request. It is written when dropped, so that a client that disconnects is recorded too.
+struct RequestRecord {
+    metrics: ServerMetrics,
     route: String,
-    /// 0 until there is an answer.
+    /// Status of the response; 0 until there is one.
     status: u16,
     error: Option<Code>,
     begun: Instant,
     span: tracing::Span,
 }
 
-impl Drop for Record {
+impl Drop for RequestRecord {
     fn drop(&mut self) {
         let seconds = self.begun.elapsed().as_secs_f64();
-        // 499 is what nginx calls a client that closed its request.
+        // nginx's status for a client that closed its request.
         let status = if self.status == 0 { 499 } else { self.status };
         self.metrics.in_flight.dec();
         self.metrics.requests.get_or_create(&RequestLabels { route: self.route.clone(), status }).inc();

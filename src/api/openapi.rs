@@ -1,4 +1,4 @@
-//! `/openapi.yaml`: this interface, described from its own code.
+//! `/openapi.yaml`: the OpenAPI description of this interface, generated from its code.
 
 use std::fmt::Display;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use utoipa::OpenApi;
 
 use super::error::{ApiError, Code, ErrorBody};
 
-/// What stands above the paths.
+/// Title, description and tags of the OpenAPI document.
 #[derive(Debug, OpenApi)]
 #[openapi(
     info(
@@ -20,22 +20,22 @@ use super::error::{ApiError, Code, ErrorBody};
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     tags(
-        (name = "inference", description = "Questions in, answers out"),
+        (name = "inference", description = "Generation of answers"),
         (name = "retrieval", description = "Evidence without a model"),
-        (name = "trainers", description = "The retrievers of the reference systems, for their trainers"),
-        (name = "documents", description = "What the index holds, and changing it"),
-        (name = "traces", description = "What was written down about episodes, and running them again"),
-        (name = "models", description = "What is served"),
-        (name = "policies", description = "Loading and unloading what is served"),
+        (name = "trainers", description = "Retrieval interfaces of the reference systems, for their trainers"),
+        (name = "documents", description = "Reading and changing the documents of the index"),
+        (name = "traces", description = "Traces of episodes, and replaying them"),
+        (name = "models", description = "The served models"),
+        (name = "policies", description = "Loading and unloading policies"),
         (name = "operation", description = "Health, metrics, and this document"),
     ),
 )]
-pub(crate) struct Head;
+pub(crate) struct ApiDoc;
 
-/// The whole document.
+/// Returns the OpenAPI document.
 pub fn document() -> utoipa::openapi::OpenApi {
     let (_, _, mut document) = super::routes().split();
-    // axum writes a tail that may hold slashes as `{*id}`, OpenAPI has only `{id}`.
+    // axum writes a path parameter that may hold slashes as `{*id}`; OpenAPI only has `{id}`.
     document.paths.paths = std::mem::take(&mut document.paths.paths)
         .into_iter()
         .map(|(path, item)| (path.replace("{*", "{"), item))
@@ -43,26 +43,26 @@ pub fn document() -> utoipa::openapi::OpenApi {
     document
 }
 
-/// The whole document as YAML: what `openapi.yaml` in the repository holds.
+/// Returns the OpenAPI document as YAML: the content of `openapi.yaml` in the repository.
 ///
 /// # Errors
-/// When the document cannot be written, which only a broken schema could cause.
+/// If the document cannot be serialized, which only a bug could cause.
 pub fn document_yaml() -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
     Ok(document().to_yaml()?)
 }
 
-/// A text that is made of this program alone, once; or why it could not be.
-type Text = LazyLock<Result<Bytes, String>>;
+/// Serialized document, built once, or the error that prevented it.
+type CachedText = LazyLock<Result<Bytes, String>>;
 
-static YAML: Text = LazyLock::new(|| text(document_yaml()));
+static YAML: CachedText = LazyLock::new(|| text(document_yaml()));
 
-static JSON: Text = LazyLock::new(|| text(document().to_json()));
+static JSON: CachedText = LazyLock::new(|| text(document().to_json()));
 
 fn text(written: Result<String, impl Display>) -> Result<Bytes, String> {
     written.map(Bytes::from).map_err(|error| error.to_string())
 }
 
-/// This document as YAML.
+/// Returns this document as YAML.
 #[utoipa::path(get, path = "/openapi.yaml", operation_id = "openapiYaml", tag = "operation", responses(
     (status = 200, description = "the document", content_type = "application/yaml", body = serde_json::Value),
     (status = 500, description = "the document could not be written", body = ErrorBody),
@@ -71,7 +71,7 @@ pub(crate) async fn yaml() -> Result<Response, ApiError> {
     answer(&YAML, "application/yaml")
 }
 
-/// This document as JSON.
+/// Returns this document as JSON.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "openapiJson", tag = "operation", responses(
     (status = 200, description = "the document", content_type = "application/json", body = serde_json::Value),
     (status = 500, description = "the document could not be written", body = ErrorBody),
@@ -80,7 +80,7 @@ pub(crate) async fn json() -> Result<Response, ApiError> {
     answer(&JSON, "application/json")
 }
 
-fn answer(text: &Text, kind: &'static str) -> Result<Response, ApiError> {
+fn answer(text: &CachedText, kind: &'static str) -> Result<Response, ApiError> {
     match &**text {
         Ok(text) => Ok(([(header::CONTENT_TYPE, kind)], text.clone()).into_response()),
         Err(error) => Err(ApiError::new(Code::Internal, error.clone())),

@@ -1,14 +1,14 @@
-//! Lists, a page at a time.
+//! Page size of list routes.
 
 use super::error::ApiError;
 
-/// Entries of a page when the request does not say.
+/// Default number of entries per page.
 pub(super) const PAGE: usize = 20;
 
-/// Most entries of a page.
+/// Maximum number of entries per page.
 const LARGEST_PAGE: usize = 100;
 
-/// The `limit` of a request: how many entries a page is to have.
+/// Parses the `limit` parameter: the number of entries per page.
 pub(super) fn limit(given: &str) -> Result<usize, ApiError> {
     let limit = given.parse().ok().filter(|limit| (1..=LARGEST_PAGE).contains(limit));
     limit.ok_or_else(|| ApiError::invalid("limit", format!("`limit` must be from 1 to {LARGEST_PAGE}, not `{given}`")))

@@ -1,68 +1,68 @@
-//! `/v1/policies`: what is served, and loading, replacing and unloading it while requests run.
+//! `/v1/policies`: lists, loads, replaces and unloads policies while requests run.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::body::{Json, Wire};
+use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::shelf::{PolicyStore, Served};
+use super::policy_registry::{PolicyStore, ServedPolicy};
 use super::state::AppState;
 
-/// Which policy to load.
+/// Policy to load.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadRequest {
-    /// Its folder below the server's `--policy-root`, with `policy.toml` and maybe an adapter in it.
+    /// Directory of the policy below the server's `--policy-root`. It holds `policy.toml` and possibly an adapter.
     pub directory: String,
 }
 
-impl Wire for LoadRequest {}
+impl WireRequest for LoadRequest {}
 
-/// A policy that is served.
+/// Served policy.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PolicyResponse {
     /// Always `policy`.
     pub object: &'static str,
-    /// The name to use in `model`.
+    /// Name to use in `model`.
     pub name: String,
-    /// How it thinks, searches and answers.
+    /// Name of the policy's protocol.
     pub protocol: String,
-    /// Whether generation is guided where a request does not say.
+    /// If `true`, generation is guided unless a request says otherwise.
     pub guided: bool,
-    /// Names its adapter as loaded, and is never used again; none for a policy of the bare base model.
+    /// ID of the loaded adapter, never reused. Null if the policy has no adapter.
     #[schema(required)]
     pub generation: Option<u64>,
-    /// Its folder below the server's `--policy-root`, if it was loaded from there while serving.
+    /// Directory below the server's `--policy-root`, if the policy was loaded from there at run time.
     #[schema(required)]
     pub directory: Option<String>,
-    /// When it was loaded, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
 }
 
-/// All policies.
+/// List of all policies.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PolicyList {
     /// Always `list`.
     pub object: &'static str,
-    /// The policies in the order they were configured and loaded.
+    /// Policies in the order they were configured and loaded.
     pub data: Vec<PolicyResponse>,
 }
 
-/// What a change did.
+/// Result of a change.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PolicyChange {
     /// `policies.load` or `policies.unload`.
     pub object: &'static str,
-    /// The policy.
+    /// Loaded or unloaded policy.
     pub policy: PolicyResponse,
-    /// Whether it took the place of another of its name.
+    /// If `true`, the policy replaced another one with the same name.
     pub replaced: bool,
 }
 
-impl From<&Served> for PolicyResponse {
-    fn from(served: &Served) -> PolicyResponse {
+impl From<&ServedPolicy> for PolicyResponse {
+    fn from(served: &ServedPolicy) -> PolicyResponse {
         let policy = &served.policy;
         PolicyResponse {
             object: "policy",
@@ -76,7 +76,7 @@ impl From<&Served> for PolicyResponse {
     }
 }
 
-/// The policies that are served.
+/// Lists the served policies.
 #[utoipa::path(get, path = "/v1/policies", operation_id = "listPolicies", tag = "policies",
     responses((status = 200, description = "the policies", body = PolicyList)))]
 pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<PolicyList> {
@@ -84,30 +84,31 @@ pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<PolicyList
     axum::Json(PolicyList { object: "list", data })
 }
 
-/// Loads a policy and serves it, in the place of the one with its name if there is one.
+/// Loads a policy, and replaces the one with the same name if there is one.
 ///
-/// Requests that run with the old one go on with it to their end, then its adapter is unloaded; those that come from now
-/// on get the new one. What was computed with one adapter is never used with another.
+/// Running requests continue with the old policy to their end, then its adapter is unloaded; new requests get the new
+/// one. Cached computations of one adapter are never used with another.
 #[utoipa::path(post, path = "/v1/policies", operation_id = "loadPolicy", tag = "policies", request_body = LoadRequest, responses(
-    (status = 200, description = "it is served", body = PolicyChange),
+    (status = 200, description = "the policy is served", body = PolicyChange),
     (status = 403, description = "the server runs without `--policy-root`", body = ErrorBody),
     Refusals,
 ))]
 pub(crate) async fn load(
     State(state): State<AppState>,
-    Json(request): Json<LoadRequest>,
+    JsonBody(request): JsonBody<LoadRequest>,
 ) -> Result<axum::Json<PolicyChange>, ApiError> {
-    let (engine, base) = (&state.runtime.engine, &state.base);
+    let engine = &state.runtime.engine;
+    let base = &state.base;
     let (served, replaced) = store(&state)?.load(&request.directory, &state.policies, engine, base).await?;
     Ok(axum::Json(PolicyChange { object: "policies.load", policy: served.as_ref().into(), replaced }))
 }
 
-/// Serves a policy no longer. Requests that run with it go on to their end. Its name may hold slashes, written as `/` or
+/// Unloads a policy. Running requests continue with it to their end. Slashes in its name may be written as `/` or
 /// `%2F`.
 #[utoipa::path(delete, path = "/v1/policies/{*name}", operation_id = "unloadPolicy", tag = "policies",
-    params(("name" = String, Path, description = "the policy's name")),
+    params(("name" = String, Path, description = "name of the policy")),
     responses(
-        (status = 200, description = "it is not served any more", body = PolicyChange),
+        (status = 200, description = "the policy is no longer served", body = PolicyChange),
         (status = 403, description = "the server runs without `--policy-root`", body = ErrorBody),
         (status = 404, description = "no such policy", body = ErrorBody),
     ))]

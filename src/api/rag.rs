@@ -1,4 +1,4 @@
-//! The `rag` extension: how to search, the trace of what was done, and what supports an answer.
+//! The `rag` extension of requests: search options, the trace of an episode, and the passages that support an answer.
 
 use std::sync::Arc;
 
@@ -9,61 +9,63 @@ use waymark_index::{Condition, GraphVariant, Mode, Ranking};
 use super::body::within;
 use super::error::ApiError;
 use super::schema;
-use crate::agent::{Cited, EpisodeOptions, Event, MAX_K};
+use waymark_agent::{Cited, EpisodeOptions, Event, MAX_K};
 
-/// How an episode searches, and whether it shows it.
+/// Search options of an episode.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RagOptions {
-    /// Whether searches and observations are shown, under `rag` beside the content.
+    /// If `true`, searches and observations are returned under `rag`, next to the content.
     pub trace: Option<bool>,
-    /// Whether the passages that support the answer are told with the end of a chat's answer, under `rag` beside its
-    /// content. `/v1/agent` always tells them, and responses have them as annotations.
+    /// If `true`, a chat's answer ends with the passages that support it, under `rag`, next to its content. `/v1/agent`
+    /// always returns them, and responses have them as annotations.
     pub citations: Option<bool>,
-    /// Which search is made, whatever the policy writes: `passage`, `graph` or `hybrid`; `triples` and `kag` where the
-    /// policy's protocol shows what they find.
+    /// Kind of search, overriding the policy's choice: `passage`, `graph` or `hybrid`; also `triples` and `kag` if the
+    /// policy's protocol can present their results.
     #[schema(value_type = Option<String>)]
     pub mode: Option<Mode>,
-    /// How passages are ranked in passage search: `fused`, `dense` or `bm25`.
+    /// Ranking of passages in passage search: `fused`, `dense` or `bm25`.
     #[schema(value_type = Option<String>)]
     pub ranking: Option<Ranking>,
-    /// Whose graph search is made: `route_rag`, `hippo_rag` or `graph_r1`.
+    /// Algorithm of graph search: `route_rag`, `hippo_rag` or `graph_r1`.
     #[schema(value_type = Option<String>)]
     pub graph: Option<GraphVariant>,
-    /// The name of the index to search: `default`, or that of its folder. Only the one that is served is known.
+    /// Name of the index to search: `default`, or the name of its directory. A server has one index.
     pub index: Option<String>,
-    /// How many passages a search returns.
+    /// Number of passages per search.
     #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,
-    /// What the metadata of documents must say: the searches of the policy find no others.
+    /// Condition on the metadata of documents; the policy's searches find only matching documents.
     #[schema(value_type = Option<schema::Condition>)]
     pub filters: Option<Condition>,
-    /// Tighter bounds than the policy's own.
+    /// Limits that are tighter than the policy's own.
     pub budget: Option<BudgetOptions>,
-    /// Whether a trace of the episode may be kept (`/v1/traces`); it is, if the server keeps any, when not given.
+    /// If `false`, no trace of the episode is kept (`/v1/traces`). Defaults to `true` if the server keeps traces.
     pub store: Option<bool>,
-    /// Whether generation is guided through the protocol, for policies that were not trained for it.
+    /// If `true`, guided decoding enforces the protocol, for policies that were not trained for it. Defaults to the
+    /// policy's setting.
     pub guided: Option<bool>,
 }
 
-/// Bounds of an episode, beside those of the policy: the tighter one holds.
+/// Limits of an episode. The tighter of these and the policy's own applies.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetOptions {
-    /// Rounds with the environment.
+    /// Maximum number of rounds with the environment.
     pub turns: Option<usize>,
-    /// Searches that are executed; one that repeats an earlier one of the episode costs none. Instead of one too many an
-    /// answer is asked for.
+    /// Maximum number of executed searches; repeated searches of an episode are not counted. Instead of one too many,
+    /// the policy is asked for its answer.
     pub searches: Option<usize>,
-    /// Tokens of all observations together: the one that would exceed it is cut, and there is none after it.
+    /// Maximum number of tokens of all observations together. The observation that would exceed it is truncated and is
+    /// the last.
     pub environment_tokens: Option<usize>,
-    /// Wall time in seconds.
+    /// Time limit in seconds.
     #[schema(exclusive_minimum = 0)]
     pub seconds: Option<f64>,
 }
 
 impl RagOptions {
-    /// Writes what was asked for into the options of an episode.
+    /// Applies these options to those of an episode.
     ///
     /// # Errors
     /// Names the field whose value is out of range.
@@ -88,32 +90,32 @@ impl RagOptions {
     }
 }
 
-/// What is told beside the content of a chat's answer, each part where it was asked for.
+/// Additional output next to the content of a chat's answer, as requested.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct RagNotes {
-    /// Searches, observations, invalid actions and bounds, in order. In a stream each delta holds the new entries; clients
-    /// that join lists by `index`, as OpenAI's do, end up with the same list that a whole completion has.
+    /// Searches, observations, invalid actions and reached limits, in order. In a stream each delta holds the new
+    /// entries. Clients that join lists by `index`, as OpenAI's do, end up with the same list as in a whole completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Vec<RagStep>>,
-    /// The passages that support the answer, in the order of its text; empty without an answer. In a stream the last delta
-    /// of the answer holds them all.
+    /// Passages that support the answer, in the order of its text; empty without an answer. In a stream, the last delta
+    /// of the answer holds all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub citations: Option<Vec<Cited>>,
 }
 
-/// What was done on the way to an answer. In a stream each entry is told by an event `response.rag.step` too.
+/// Steps on the way to an answer. In a stream each entry is also sent as an event `response.rag.step`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct RagTrace {
-    /// Searches, observations, invalid actions and bounds, in order.
+    /// Searches, observations, invalid actions and reached limits, in order.
     pub trace: Vec<RagStep>,
 }
 
-/// One entry of a trace.
+/// Entry of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct RagStep {
-    /// Its place in the trace, from 0.
+    /// Index of the entry in the trace, from 0.
     pub index: usize,
-    /// What happened; `type` names it.
+    /// Event, identified by its `type`.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub event: Event,

@@ -1,4 +1,4 @@
-//! `/v1/search`: evidence without a model.
+//! `/v1/search`: searches the index without a model.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,120 +7,120 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_index::{
-    Associated, Condition, ENTITIES, Evidence, GraphOptions, GraphVariant, Hit, IndexError, KagOptions, Mode, Query,
-    Ranking, TRIPLES, TripleHit, Walk,
+    Condition, ENTITIES, Evidence, GraphOptions, GraphTrace, GraphVariant, Hit, IndexError, KagOptions, KagTrace, Mode,
+    Query, Ranking, TRIPLES, TripleHit,
 };
 
-use super::body::{Json, Wire, within};
+use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::schema;
 use super::state::AppState;
-use crate::agent::{MAX_K, Part, SearchError};
+use waymark_agent::{MAX_K, Part, SearchError};
 
-/// Passages returned when the request does not say.
+/// Default number of passages.
 const DEFAULT_K: usize = 5;
 
-/// A search. What its mode does not read is refused.
+/// Search request. Fields that the mode does not use are refused.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
-    /// What to look for, as plain text.
+    /// Query, as plain text.
     pub query: String,
-    /// `passage` (when not given), `graph`, `hybrid`, `triples` or `kag`; those after the first need an index with a
-    /// graph.
+    /// Kind of search: `passage` (the default), `graph`, `hybrid`, `triples` or `kag`. All but `passage` need an index
+    /// with a graph.
     #[schema(value_type = Option<String>)]
     pub mode: Option<Mode>,
-    /// How passages are ranked, in the modes `passage` and `hybrid`: `fused`, `dense` or `bm25`.
+    /// Ranking of passages in the modes `passage` and `hybrid`: `fused`, `dense` or `bm25`.
     #[schema(value_type = Option<String>)]
     pub ranking: Option<Ranking>,
-    /// How many passages to return; 5 when not given.
+    /// Number of passages to return; defaults to 5.
     #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,
-    /// How many triples to return in the mode `triples`; 10 when not given.
+    /// Number of triples to return in the mode `triples`; defaults to 10.
     #[schema(minimum = 0, maximum = 200)]
     pub triples: Option<usize>,
-    /// Names the query is about, for the mode `kag`.
+    /// Names of entities in the query, for the mode `kag`.
     #[schema(max_items = 8)]
     pub entities: Option<Vec<String>>,
-    /// How the graph is searched, in the modes `graph`, `hybrid` and `triples`.
+    /// Options of graph search, in the modes `graph`, `hybrid` and `triples`.
     pub graph: Option<GraphRequest>,
-    /// How passages and triples are ranked together, in the mode `kag`; there `k` counts both.
+    /// Options of the joint ranking of passages and triples in the mode `kag`, where `k` counts both.
     #[schema(value_type = Option<schema::KagOptions>)]
     pub kag: Option<KagOptions>,
-    /// What the metadata of documents must say: no others are found. A graph is walked as without it, and what may not be
-    /// found is left out at the end.
+    /// Condition on the metadata of documents; only matching documents are found. Graph search still walks the whole
+    /// graph and drops other passages at the end.
     #[schema(value_type = Option<schema::Condition>)]
     pub filters: Option<Condition>,
-    /// Whether to tell how the graph was searched (`walk`) and the way to each passage (`via`).
+    /// If `true`, returns details of the graph search (`walk`) and the path to each passage (`via`).
     pub explain: Option<bool>,
 }
 
-/// How the graph is searched.
+/// Options of graph search.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GraphRequest {
-    /// Whose search: `route_rag` (when not given), `hippo_rag` or `graph_r1`. What is not given below is as published
-    /// there.
+    /// Algorithm: `route_rag` (the default), `hippo_rag` or `graph_r1`. Options below that are absent have the values
+    /// published with the algorithm.
     #[schema(value_type = Option<String>)]
     pub variant: Option<GraphVariant>,
-    /// Facts that are taken from the query, and phrases that the walk starts from.
+    /// Number of facts linked to the query, and of phrases the walk starts from.
     #[schema(minimum = 1, maximum = 100)]
     pub linking_top_k: Option<usize>,
-    /// Probability of following an edge rather than starting again.
+    /// Probability of following an edge instead of restarting.
     #[schema(minimum = 0, maximum = 0.95)]
     pub damping: Option<f64>,
-    /// Weight of the passages' own similarity in where the walk starts.
+    /// Weight of the passages' own similarity in the restart distribution.
     #[schema(minimum = 0, maximum = 1)]
     pub passage_weight: Option<f64>,
 }
 
-impl Wire for SearchRequest {}
+impl WireRequest for SearchRequest {}
 
-/// What was found.
+/// Search results.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SearchResponse {
     /// Always `search`.
     pub object: &'static str,
-    /// What was looked for.
+    /// Query, as searched.
     pub query: String,
-    /// How.
+    /// Kind of search.
     #[schema(value_type = String)]
     pub mode: Mode,
-    /// The state of the index that was searched.
+    /// Snapshot of the index that was searched.
     pub snapshot: u64,
-    /// How long it took.
+    /// Duration of the search in milliseconds.
     pub milliseconds: f64,
     /// Passages, best first.
     #[schema(value_type = Vec<schema::Hit>)]
     pub hits: Vec<Hit>,
-    /// Triples, best first, in the modes that return any.
+    /// Triples, best first, in modes that return them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Option<Vec<schema::TripleHit>>)]
     pub triples: Vec<TripleHit>,
-    /// How the graph was searched, where it was and `explain` is asked for.
+    /// Details of the graph search, if there was one and `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Walk>)]
-    pub walk: Option<Walk>,
-    /// How passages and triples were ranked together, in the mode `kag` where `explain` is asked for.
+    pub walk: Option<GraphTrace>,
+    /// Details of the joint ranking in the mode `kag`, if `explain` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::Associated>)]
-    pub association: Option<Associated>,
+    pub association: Option<KagTrace>,
 }
 
 /// Searches the index.
 #[utoipa::path(post, path = "/v1/search", operation_id = "search", tag = "retrieval", request_body = SearchRequest, responses(
-    (status = 200, description = "what was found", body = SearchResponse),
+    (status = 200, description = "the search results", body = SearchResponse),
     Refusals,
     (status = 504, description = "the search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn search(
     State(state): State<AppState>,
-    Json(request): Json<SearchRequest>,
+    JsonBody(request): JsonBody<SearchRequest>,
 ) -> Result<axum::Json<SearchResponse>, ApiError> {
     find(&state, request).await.map(axum::Json)
 }
 
-/// Searches the index, for whatever route was asked.
+/// Searches the index. Used by several routes.
 pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<SearchResponse, ApiError> {
     state.searcher()?;
     let query = request.wanted()?;
@@ -137,10 +137,10 @@ pub(super) async fn find(state: &AppState, request: SearchRequest) -> Result<Sea
 }
 
 impl AppState {
-    /// Searches for a client, and counts that.
+    /// Searches for a client, and counts the search in the metrics.
     ///
     /// # Errors
-    /// 400 when the server has no index or the index not this mode; 500, 503 or 504 when the search gave nothing.
+    /// 400 if the server has no index or the index does not support the mode; 500, 503 or 504 if the search failed.
     pub(super) async fn search(&self, query: Query) -> Result<Evidence, ApiError> {
         let searcher = self.searcher()?;
         let begun = Instant::now();
@@ -152,7 +152,7 @@ impl AppState {
 }
 
 impl SearchRequest {
-    /// What is asked of the index.
+    /// Validates the request and converts it to a query.
     fn wanted(&self) -> Result<Query, ApiError> {
         if self.query.trim().is_empty() {
             return Err(ApiError::invalid("query", "`query` is empty"));
@@ -181,7 +181,7 @@ impl SearchRequest {
         })
     }
 
-    /// Refuses what a search in `mode` would pass over.
+    /// Refuses fields that a search in `mode` would ignore.
     fn check_read(&self, mode: Mode) -> Result<(), ApiError> {
         let given = [
             ("ranking", Part::Ranking, self.ranking.is_some()),
@@ -200,7 +200,7 @@ impl SearchRequest {
 }
 
 impl GraphRequest {
-    /// The variant's own options with those that are given.
+    /// Returns the variant's options, overridden by those of the request.
     fn options(&self) -> Result<GraphOptions, ApiError> {
         let own = GraphOptions::from(self.variant.unwrap_or_default());
         let options = GraphOptions {

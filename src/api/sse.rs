@@ -1,4 +1,4 @@
-//! Server-sent events: frames that are serialised before they are written, keep-alive comments, the end of a drain.
+//! Server-sent events: serialization of frames, keep-alive comments, and errors at the end of a stream.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -11,13 +11,13 @@ use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 
-use super::drain::{Drain, Phase};
+use super::drain::{Drain, DrainPhase};
 use super::error::{ApiError, Code};
 
-/// How many ready events one frame takes together at most; each stays a message of its own.
+/// Maximum number of ready events in one frame; each stays a message of its own.
 pub(crate) const READY: usize = 64;
 
-/// Collects messages until they are taken as one frame.
+/// Buffer of messages, sent as one frame.
 #[derive(Debug, Default)]
 pub(crate) struct Frame(Vec<u8>);
 
@@ -39,27 +39,27 @@ impl Frame {
         let before = self.0.len();
         self.message(Some(name), value);
         if self.0.len() == before {
-            // The message could not be written, so its number is not to name the next one.
+            // The message could not be serialized, so its number must not be attached to the next one.
             self.0.truncate(start);
         }
     }
 
-    /// Adds the mark that ends a chat completion stream.
+    /// Adds the message `[DONE]`, which ends a completion stream.
     pub(crate) fn done(&mut self) {
         self.0.extend_from_slice(b"data: [DONE]\n\n");
     }
 
-    /// Adds an error in place of everything that would have followed.
+    /// Adds an error message in place of the remaining messages.
     pub(crate) fn error(&mut self, error: &ApiError) {
         self.data(&error.body());
     }
 
-    /// The same with a name, for streams whose events have one.
+    /// Adds an error message with an event name, for streams whose events have names.
     pub(crate) fn named_error(&mut self, error: &ApiError) {
         self.event("error", &error.body());
     }
 
-    /// What was collected, as bytes of the body.
+    /// Takes the buffered bytes.
     pub(crate) fn take(&mut self) -> Bytes {
         Bytes::from(std::mem::take(&mut self.0))
     }
@@ -68,8 +68,8 @@ impl Frame {
         self.0.is_empty()
     }
 
-    /// JSON as `serde_json` writes it holds no line break, so one `data:` line is always enough. A value that cannot
-    /// be written takes its half-written message with it: a client never sees a broken line.
+    /// Adds a message. JSON from `serde_json` contains no line break, so one `data:` line is enough. If serialization
+    /// fails, the partial message is removed, so that clients never see a broken line.
     fn message(&mut self, name: Option<&str>, value: &impl Serialize) {
         let start = self.0.len();
         if let Some(name) = name {
@@ -81,18 +81,18 @@ impl Frame {
         match serde_json::to_writer(&mut self.0, value) {
             Ok(()) => self.0.extend_from_slice(b"\n\n"),
             Err(error) => {
-                tracing::error!(%error, "an event could not be serialised");
+                tracing::error!(%error, "an event could not be serialized");
                 self.0.truncate(start);
             }
         }
     }
 }
 
-/// Answers with `frames` as an event stream.
+/// Builds an event stream response from `frames`.
 ///
-/// The work behind `frames` is driven by the body itself: a client that goes away drops the body, and with it the work.
-/// When nothing comes for `ping`, a comment is sent; when the drain expires, or the work panics, an error, written by
-/// `last`, takes the place of the rest.
+/// The body itself drives the work behind `frames`: when the client disconnects, the body is dropped, and the work with
+/// it. After a silence of `ping`, a comment is sent. If the drain expires or the work panics, `last` writes an error in
+/// place of the rest.
 pub(crate) fn respond(
     frames: impl Stream<Item = Bytes> + Send + 'static,
     ping: Duration,
@@ -101,7 +101,7 @@ pub(crate) fn respond(
 ) -> Response {
     let body = async_stream::stream! {
         let mut frames = pin!(AssertUnwindSafe(frames).catch_unwind());
-        let mut expired = pin!(drain.reached(Phase::Expired));
+        let mut expired = pin!(drain.reached(DrainPhase::Expired));
         loop {
             tokio::select! {
                 biased;
@@ -128,7 +128,7 @@ pub(crate) fn respond(
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        // Asks reverse proxies (nginx) not to hold the stream back.
+        // Asks reverse proxies (nginx) not to buffer the stream.
         (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
     (headers, Body::from_stream(body.map(Ok::<_, Infallible>))).into_response()
@@ -178,7 +178,7 @@ mod tests {
         let response = respond(futures::stream::pending(), Duration::from_secs(15), drain.clone(), Frame::error);
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            drain.advance(Phase::Expired);
+            drain.advance(DrainPhase::Expired);
         });
         let text = text(response).await;
         assert!(text.starts_with("data: {\"error\":{\"message\":\"the server shut down"), "{text}");

@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! State shared by all handlers.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,73 +6,75 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 
 use super::archive::Archive;
-use super::auth::Keys;
-use super::commits::{self, Background};
+use super::commits::{self, BackgroundChange};
 use super::drain::Drain;
-use super::embeddings::{Gate, ServedEmbedder, TextEmbedder};
+use super::embeddings::{EmbedQueue, ServedEmbedder};
 use super::error::ApiError;
 use super::library::Library;
-use super::metrics::{HeldCollector, Metrics};
+use super::metrics::{ServerMetrics, StoreCollector};
+use super::policy_registry::{PolicyRegistry, PolicyStore};
 use super::responses::Responses;
 use super::resume::Streams;
-use super::shelf::{Policies, PolicyStore};
-use super::traces::Kept;
-use crate::agent::{Base, Policy, Runtime, Search};
+use super::traces::StoredTrace;
 use crate::config::HttpConfig;
+use crate::keys::ApiKeys;
+use waymark_agent::{Base, Policy, Runtime, Search};
+use waymark_runtime::embedding::TextEmbedder;
 
-/// What the index that is searched is called everywhere, beside the name of its folder.
+/// Name of the index in requests; the name of its directory is accepted as well.
 pub(crate) const INDEX: &str = "default";
 
-/// Schemas compiled at once: each holds a thread for as long as it takes.
+/// Maximum number of schemas compiled at once: each occupies a thread for the whole time.
 const COMPILING: usize = 2;
 
-/// What every handler can reach; clones share it.
+/// State shared by all handlers; clones share it.
 #[derive(Debug, Clone)]
 pub struct AppState {
-    /// What an episode needs: engine, tokenizer, template, searcher.
+    /// Components that an episode needs: engine, tokenizer, template, searcher.
     pub runtime: Arc<Runtime>,
-    /// The policies, by name.
-    pub policies: Arc<Policies>,
-    /// What `/v1/embeddings` uses, if anything.
+    /// Served policies, by name.
+    pub policies: Arc<PolicyRegistry>,
+    /// Embedder of `/v1/embeddings`. `None` if the server has none.
     pub embedder: Option<Arc<ServedEmbedder>>,
-    /// The documents of the index, if there is one.
+    /// Documents of the index. `None` if the server has no index.
     pub library: Option<Arc<Library>>,
-    /// The name of the index that is searched, if there is one and it has a name.
+    /// Name of the index. `None` if there is no index or it has no name.
     pub index: Option<String>,
-    /// Schemas that may be compiled at once.
+    /// Slots for compiling schemas.
     pub(crate) compiling: Arc<Semaphore>,
-    /// The base model.
+    /// Base model.
     pub(crate) base: Arc<Base>,
-    /// Where policies are loaded from while serving, if anywhere.
+    /// Directory from which policies are loaded at run time. `None` if the policies are fixed.
     pub store: Option<Arc<PolicyStore>>,
-    /// The responses that are kept or made in the background.
+    /// Stored responses and background responses in progress.
     pub responses: Responses,
-    /// Who may do what.
-    pub keys: Keys,
-    /// How requests are taken.
+    /// API keys.
+    pub keys: ApiKeys,
+    /// Options of the HTTP interface.
     pub config: HttpConfig,
-    /// Changes of documents that nobody waits for, and what became of them.
-    pub(crate) commits: Archive<Background>,
-    /// What was written down about episodes that are over.
-    pub(crate) traces: Archive<Kept>,
-    /// Streams whose clients may come back.
+    /// Status of background changes to documents.
+    pub(crate) commits: Archive<BackgroundChange>,
+    /// Traces of finished episodes.
+    pub(crate) traces: Archive<StoredTrace>,
+    /// Resumable streams.
     pub(crate) streams: Streams,
-    /// What `/metrics` shows.
-    pub metrics: Metrics,
-    /// How the server goes down.
+    /// ServerMetrics exposed at `/metrics`.
+    pub metrics: ServerMetrics,
+    /// Shutdown state.
     pub drain: Drain,
 }
 
 impl AppState {
-    /// A state that serves `policies`.
+    /// Creates the state of a server with `policies`.
     pub fn new(runtime: Runtime, policies: Vec<Policy>, config: HttpConfig) -> Self {
         let traces = Archive::new(config.traces.count, config.traces.bytes);
-        let (responses, streams) = (Responses::new(config.responses), Streams::new(config.resume));
-        let held = HeldCollector { traces: traces.clone(), responses: responses.clone(), streams: streams.clone() };
+        let responses = Responses::new(config.responses);
+        let streams = Streams::new(config.resume);
+        let held = StoreCollector { traces: traces.clone(), responses: responses.clone(), streams: streams.clone() };
         Self {
-            metrics: Metrics::new(&runtime.engine, held),
+            metrics: ServerMetrics::new(&runtime.engine, held),
             runtime: Arc::new(runtime),
-            policies: Arc::new(Policies::new(policies)),
+            policies: Arc::new(PolicyRegistry::new(policies)),
             embedder: None,
             library: None,
             index: None,
@@ -83,91 +85,92 @@ impl AppState {
             commits: commits::archive(),
             traces,
             streams,
-            keys: Keys::default(),
+            keys: ApiKeys::default(),
             config,
             drain: Drain::default(),
         }
     }
 
-    /// What is searched.
+    /// Returns the searcher.
     ///
     /// # Errors
-    /// 400 when the server has no index.
+    /// 400 if the server has no index.
     pub fn searcher(&self) -> Result<&dyn Search, ApiError> {
         self.runtime.searcher.as_deref().ok_or_else(ApiError::no_index)
     }
 
-    /// The same state, with the documents of `library` under `/v1/documents`.
+    /// Sets the documents for `/v1/documents`.
     pub fn with_library(mut self, library: Library) -> Self {
         self.metrics.index.show(&library.live);
         self.library = Some(Arc::new(library));
         self
     }
 
-    /// The same state, whose index is called `name`.
+    /// Sets the name of the index.
     pub fn with_index_name(mut self, name: impl Into<String>) -> Self {
         self.index = Some(name.into());
         self
     }
 
-    /// Whether the index that a request names is the one that is searched.
+    /// Checks that the index named in a request is the served one.
     ///
     /// # Errors
-    /// 400 when it is another one, or there is none.
+    /// 400 if another index is named, or if there is no index.
     pub(crate) fn check_index(&self, param: &str, named: Option<&str>) -> Result<(), ApiError> {
         let Some(named) = named else { return Ok(()) };
         self.searcher().map_err(|error| error.with_param(param))?;
         if self.is_index(named) {
             return Ok(());
         }
-        Err(ApiError::invalid(param, format!("there is no index `{named}` here, only {}", self.index_names())))
+        Err(ApiError::invalid(param, format!("unknown index `{named}`: expected {}", self.index_names())))
     }
 
-    /// Whether the index that is searched goes by this name.
+    /// Returns `true` if `name` is a name of the served index.
     pub(crate) fn is_index(&self, name: &str) -> bool {
         name == INDEX || self.index.as_deref() == Some(name)
     }
 
-    /// The names that it goes by.
+    /// Lists the names of the served index, for error messages.
     pub(crate) fn index_names(&self) -> String {
         match self.index.as_deref() {
-            Some(own) => format!("`{INDEX}`, which is `{own}`"),
+            Some(own) => format!("`{INDEX}` or `{own}`"),
             None => format!("`{INDEX}`"),
         }
     }
 
-    /// The same state, over the base model `base`: policies that are read later may belong to it.
+    /// Sets the base model. Policies loaded later must belong to it.
     pub fn with_base(mut self, base: Base) -> Self {
         self.base = Arc::new(base);
         self
     }
 
-    /// Reads every policy again that was read from a directory; what cannot be read stays as it was, and the log says why.
+    /// Reloads all policies that were read from a directory. A policy that cannot be read is kept, and the error is
+    /// logged.
     pub async fn reload_policies(&self) {
         self.policies.reload(&self.runtime.engine, &self.base).await;
     }
 
-    /// The same state, with policies that come and go.
+    /// Sets the directory from which policies are loaded at run time.
     pub fn with_store(mut self, store: PolicyStore) -> Self {
         self.store = Some(Arc::new(store));
         self
     }
 
-    /// The same state, for those who have one of `keys`.
-    pub fn with_keys(mut self, keys: Keys) -> Self {
+    /// Sets the API keys.
+    pub fn with_keys(mut self, keys: ApiKeys) -> Self {
         self.keys = keys;
         self
     }
 
-    /// The same state, with embeddings by the embedder called `name`.
+    /// Sets the embedder and its name.
     pub fn with_embedder(mut self, name: impl Into<String>, embedder: Arc<dyn TextEmbedder>) -> Self {
-        let gate = Gate::default();
-        self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now(), gate }));
+        let queue = EmbedQueue::default();
+        self.embedder = Some(Arc::new(ServedEmbedder { name: name.into(), embedder, created: now(), queue }));
         self
     }
 }
 
-/// Seconds since 1970.
+/// Returns the current time, in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

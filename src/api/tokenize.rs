@@ -1,79 +1,81 @@
-//! `/tokenize` and `/detokenize`: what texts and conversations are to the model.
+//! `/tokenize` and `/detokenize`: conversion between text or conversations and token IDs.
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use waymark_models::tokenizer::Tokenizer;
 
-use super::beside::beside;
-use super::body::{Json, Wire};
+use super::blocking::run_blocking;
+use super::body::{JsonBody, WireRequest};
 use super::chat::messages::conversation;
 use super::chat::request::ChatMessage;
 use super::chat::tool;
 use super::error::{ApiError, Code, Refusals};
 use super::state::AppState;
 
-/// A text or a conversation.
+/// Text or conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizeRequest {
-    /// The policy that would read it; the first one when not given.
+    /// Policy whose prompt format is used; defaults to the first one.
     pub model: Option<String>,
-    /// A text, in which control tokens have no meaning. Either this or `messages`.
+    /// Text, in which control tokens have no special meaning. Give either this or `messages`.
     pub prompt: Option<String>,
-    /// A conversation: gives the very ids that an answer to it would begin with, the policy's instruction included.
+    /// Conversation. The result is exactly the token IDs of its prompt, including the policy's instruction.
     pub messages: Option<Vec<ChatMessage>>,
-    /// Whether to name each token as well.
+    /// If `true`, the text of each token is returned as well.
     pub return_token_strs: Option<bool>,
 }
 
-impl Wire for TokenizeRequest {
+impl WireRequest for TokenizeRequest {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
         &[("add_generation_prompt", &["true"]), ("add_special_tokens", &["false"])];
 }
 
-/// Token ids.
+/// Token IDs.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Tokens {
-    /// How many they are.
+#[schema(as = Tokens)]
+pub struct TokenList {
+    /// Number of tokens.
     pub count: usize,
-    /// The longest sequence the server holds, in tokens.
+    /// Maximum length of a sequence on this server, in tokens.
     pub max_model_len: usize,
-    /// The ids.
+    /// Token IDs.
     pub tokens: Vec<u32>,
-    /// The text of each, where it was asked for: a control token's name, U+FFFD for what is no UTF-8 by itself.
+    /// Text of each token, if requested: the name of a control token, and U+FFFD for bytes that are not UTF-8 by
+    /// themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_strs: Option<Vec<String>>,
 }
 
-/// Token ids.
+/// Token IDs.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DetokenizeRequest {
-    /// The policy that would read them; the first one when not given.
+    /// Policy; defaults to the first one.
     pub model: Option<String>,
-    /// The ids.
+    /// Token IDs.
     pub tokens: Vec<u32>,
 }
 
-impl Wire for DetokenizeRequest {}
+impl WireRequest for DetokenizeRequest {}
 
-/// What token ids spell.
+/// Text of token IDs.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Detokenized {
-    /// The text: control tokens by their names, U+FFFD for what is no UTF-8.
+    /// Text, with control tokens by their names and U+FFFD for bytes that are not UTF-8.
     pub prompt: String,
 }
 
-/// The token ids of a text, or of a conversation as a policy is shown it.
+/// Returns the token IDs of a text, or of a conversation in the prompt format of a policy.
 #[utoipa::path(post, path = "/tokenize", operation_id = "tokenize", tag = "models", request_body = TokenizeRequest, responses(
-    (status = 200, description = "the ids", body = Tokens),
+    (status = 200, description = "the token IDs", body = TokenList),
     Refusals,
 ))]
 pub(super) async fn tokenize(
     State(state): State<AppState>,
-    Json(request): Json<TokenizeRequest>,
-) -> Result<axum::Json<Tokens>, ApiError> {
+    JsonBody(request): JsonBody<TokenizeRequest>,
+) -> Result<axum::Json<TokenList>, ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     let chat = match (&request.prompt, request.messages) {
         (Some(_), None) => None,
@@ -88,44 +90,45 @@ pub(super) async fn tokenize(
             return Err(ApiError::new(Code::MissingParameter, message).with_param("prompt"));
         }
     };
-    let (runtime, text) = (state.runtime.clone(), request.prompt.unwrap_or_default());
+    let runtime = state.runtime.clone();
+    let text = request.prompt.unwrap_or_default();
     let named = request.return_token_strs.unwrap_or(false);
-    let work = move || -> Result<Tokens, ApiError> {
+    let work = move || -> Result<TokenList, ApiError> {
         let tokens = match chat {
             None => runtime.literal(&text)?,
             Some(chat) => runtime.encode(&policy.protocol.prompt(&chat, policy.guided))?,
         };
         let name = |id: &u32| String::from_utf8_lossy(&spelled(&runtime.tokenizer, *id)).into_owned();
         let token_strs = named.then(|| tokens.iter().map(name).collect());
-        Ok(Tokens { count: tokens.len(), max_model_len: runtime.engine.limit(), tokens, token_strs })
+        Ok(TokenList { count: tokens.len(), max_model_len: runtime.engine.limit(), tokens, token_strs })
     };
-    beside(work).await.map(axum::Json)
+    run_blocking(work).await.map(axum::Json)
 }
 
-/// The text that token ids spell.
+/// Returns the text of token IDs.
 #[utoipa::path(post, path = "/detokenize", operation_id = "detokenize", tag = "models", request_body = DetokenizeRequest, responses(
     (status = 200, description = "the text", body = Detokenized),
     Refusals,
 ))]
 pub(super) async fn detokenize(
     State(state): State<AppState>,
-    Json(request): Json<DetokenizeRequest>,
+    JsonBody(request): JsonBody<DetokenizeRequest>,
 ) -> Result<axum::Json<Detokenized>, ApiError> {
     state.policies.get_or_first(request.model.as_deref())?;
     let tokenizer = state.runtime.tokenizer.clone();
     let vocab = tokenizer.vocab();
     if let Some(at) = request.tokens.iter().position(|id| *id as usize >= vocab) {
-        let message = format!("{} is no token id below {vocab}", request.tokens[at]);
+        let message = format!("{} is not a token ID below {vocab}", request.tokens[at]);
         return Err(ApiError::invalid(&format!("tokens[{at}]"), message));
     }
     let work = move || {
         let bytes: Vec<u8> = request.tokens.iter().flat_map(|id| spelled(&tokenizer, *id)).collect();
         Ok(Detokenized { prompt: String::from_utf8_lossy(&bytes).into_owned() })
     };
-    beside(work).await.map(axum::Json)
+    run_blocking(work).await.map(axum::Json)
 }
 
-/// A token's bytes; a control token, which has none, by its name.
+/// Returns a token's bytes, or the name of a control token, which has no bytes.
 fn spelled(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     match tokenizer.is_control(id) {
         true => tokenizer.name(id).unwrap_or_default().into_bytes(),

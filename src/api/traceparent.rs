@@ -1,4 +1,4 @@
-//! W3C trace context: a request may belong to a trace that began elsewhere.
+//! W3C trace context: joins requests to traces that began elsewhere.
 
 use axum::http::{HeaderMap, HeaderName};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
@@ -6,12 +6,12 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// Makes the span of a request part of the trace that its `traceparent` header names. A header that cannot be read is
-/// as none, as the recommendation has it.
+/// Makes the span of a request part of the trace that its `traceparent` header names. An invalid header is ignored, as
+/// the W3C recommendation demands.
 pub(super) fn join(span: &Span, headers: &HeaderMap) {
     if headers.contains_key("traceparent") {
         let context = TraceContextPropagator::new().extract(&Headers(headers));
-        // Fails where no traces are collected: then there is nothing to be part of.
+        // Fails if no traces are collected, in which case there is nothing to join.
         let _ = span.set_parent(context);
     }
 }

@@ -1,48 +1,49 @@
-//! What an answer cost, as the OpenAI interface counts it.
+//! Token usage of completions, as the OpenAI interface counts it.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::agent::Usage;
+use waymark_agent::Usage;
 
 /// Tokens and searches of one or several episodes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct ChatUsage {
-    /// Tokens of the prompt, counted once however many answers were asked for.
+    /// Number of tokens in the prompt, counted once for all answers to it.
     pub prompt_tokens: usize,
-    /// Tokens the policy produced: sampled ones, and those a protocol put in its mouth.
+    /// Number of tokens generated: sampled ones, and those that the protocol forced.
     pub completion_tokens: usize,
-    /// The sum of the two.
+    /// Sum of `prompt_tokens` and `completion_tokens`.
     pub total_tokens: usize,
-    /// Parts of `prompt_tokens`.
+    /// Details of `prompt_tokens`.
     pub prompt_tokens_details: PromptTokensDetails,
-    /// Parts of `completion_tokens`.
+    /// Details of `completion_tokens`.
     pub completion_tokens_details: CompletionTokensDetails,
-    /// Tokens of evidence and other observations, which neither count holds. Not in OpenAI's interface.
+    /// Number of tokens of evidence and other observations, not included in either count. Not in OpenAI's interface.
     pub environment_tokens: usize,
-    /// Searches that were executed. Not in OpenAI's interface.
+    /// Number of executed searches. Not in OpenAI's interface.
     pub searches: usize,
-    /// How long they took, in milliseconds. Not in OpenAI's interface.
+    /// Total duration of the searches, in milliseconds. Not in OpenAI's interface.
     pub search_ms: f64,
 }
 
-/// Parts of the prompt's tokens.
+/// Details of the prompt's tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PromptTokensDetails {
-    /// Tokens whose KV the prefix cache held.
+    /// Number of tokens found in the prefix cache.
     pub cached_tokens: usize,
 }
 
-/// Parts of the completion's tokens.
+/// Details of the generated tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CompletionTokensDetails {
-    /// Tokens that went into reasoning and queries.
+    /// Number of tokens of reasoning and queries.
     pub reasoning_tokens: usize,
 }
 
 impl ChatUsage {
     /// Adds an episode of the same prompt.
     pub fn add(&mut self, usage: &Usage) {
+        // Every episode of a prompt reports the same prompt, so its tokens are not added up.
         self.prompt_tokens = usage.prompt_tokens;
         self.completion_tokens += usage.completion_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
@@ -54,7 +55,7 @@ impl ChatUsage {
         self.search_ms += usage.search_ms;
     }
 
-    /// Adds what another prompt cost.
+    /// Adds the usage of another prompt.
     pub fn join(&mut self, other: &ChatUsage) {
         self.prompt_tokens += other.prompt_tokens;
         self.completion_tokens += other.completion_tokens;

@@ -1,4 +1,4 @@
-//! One connection from its first byte to its last.
+//! Task that serves one connection.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -14,30 +14,35 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tower_service::Service;
 
-use super::watch::{Watch, Watched};
+use super::timeouts::{ConnectionTimer, TimedStream};
 
-/// Largest head of a request, and what is buffered of an answer, in bytes.
+/// Maximum size of a request's head, and size of the response buffer, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// How far the server is with closing its connections.
+/// Stage of the server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Closing {
-    /// Not at all.
+pub(super) enum ShutdownStage {
+    /// The server keeps its connections.
     No,
-    /// Each closes when its request is answered; idle ones at once.
+    /// Each connection closes after its current response; idle ones close at once.
     Answered,
-    /// All close.
+    /// All connections close.
     Now,
 }
 
-/// Answers what comes over `stream` until the client goes, a time of `watch` is up, or the server closes.
-pub(super) async fn serve<S>(stream: S, router: Router, watch: Watch, mut closing: watch::Receiver<Closing>)
-where
+/// Serves requests on `stream` until the client disconnects, a timeout of `watch` expires, or the server shuts down.
+pub(super) async fn serve<S>(
+    stream: S,
+    router: Router,
+    watch: ConnectionTimer,
+    mut closing: watch::Receiver<ShutdownStage>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let asked = watch.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (mut router, watch) = (router.clone(), asked.clone());
+        let mut router = router.clone();
+        let watch = asked.clone();
         async move {
             let lifetime = watch.asked();
             let mut request = request.map(Body::new);
@@ -46,27 +51,27 @@ where
             Ok::<_, Infallible>(watch.answered(answer, lifetime))
         }
     });
-    let io = TokioIo::new(Watched::new(stream, watch.clone()));
+    let io = TokioIo::new(TimedStream::new(stream, watch.clone()));
     let mut connection = pin!(http1::Builder::new().max_buf_size(BUFFER).serve_connection(io, service));
     let mut told = false;
     loop {
         let stage = *closing.borrow_and_update();
-        if stage == Closing::Now {
+        if stage == ShutdownStage::Now {
             return;
         }
-        if stage == Closing::Answered && !told {
+        if stage == ShutdownStage::Answered && !told {
             connection.as_mut().graceful_shutdown();
             told = true;
         }
         tokio::select! {
             ended = &mut connection => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection broke");
+                    tracing::debug!(%error, "connection failed");
                 }
                 return;
             }
             () = watch.over() => {
-                tracing::debug!(doing = watch.doing(), "a connection took too long");
+                tracing::debug!(doing = watch.doing(), "connection timed out");
                 return;
             }
             changed = closing.changed() => {

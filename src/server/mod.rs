@@ -1,17 +1,17 @@
-//! Listening, and going down in good order.
+//! HTTP server: listening, connections, and graceful shutdown.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `hall` | taking connections in, as many as there is room for |
-//! | `connection`, `watch` | one connection, and the times it may take |
+//! | `connection_pool` | accepting connections, up to a limit |
+//! | `connection`, `timeouts` | one connection, and its timeouts |
 //! | `tls` | certificates |
-//! | `signal` | what the operating system asks for |
+//! | `signal` | signals of the operating system |
 
 mod connection;
-mod hall;
+mod connection_pool;
 mod signal;
+mod timeouts;
 mod tls;
-mod watch;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -19,20 +19,20 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 
-use crate::api::drain::{Drain, Phase};
+use crate::api::drain::{Drain, DrainPhase};
 use crate::api::{self, AppState};
-use hall::Hall;
+use connection_pool::ConnectionPool;
 
 pub use signal::{Hangups, stop_signal};
 pub use tls::{Tls, TlsError};
 
-/// What streams get, after the drain's deadline, to send their last event.
+/// Time for streams to send their last event after the drain's deadline.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What connections get at least to close once no work is left.
+/// Minimum time for connections to close once no work is left.
 const CLOSING: Duration = Duration::from_millis(500);
 
-/// A server that listens already and answers once it runs.
+/// Server that is already listening, and answers requests once it runs.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -42,76 +42,76 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address`; port 0 takes a free one.
+    /// Listens on `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// What the operating system says, such as that the port is taken.
+    /// If the address cannot be bound, for example because the port is in use.
     pub async fn bind(address: SocketAddr, state: AppState) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address, state, tls: None })
     }
 
-    /// The same server, over TLS.
+    /// Serves over TLS.
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// What it serves.
+    /// Returns the state shared by the handlers.
     pub fn state(&self) -> &AppState {
         &self.state
     }
 
-    /// What it proves itself with, if anything.
+    /// Returns the TLS certificates, if the server uses TLS.
     pub fn tls(&self) -> Option<Tls> {
         self.tls.clone()
     }
 
-    /// Where it listens.
+    /// Returns the address the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its address as a URL.
+    /// Returns the URL of the server.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Answers until `shutdown` completes and the drain that follows is over: readiness turns red and new work is
-    /// refused at once, running work goes on until the configured deadline, what then is left gets an error. A listener
-    /// that fails is logged and tried again.
+    /// Serves requests until `shutdown` completes and the subsequent drain is over. When the drain begins, `/ready`
+    /// fails and new work is refused; running work continues until the configured deadline and is then ended with an
+    /// error. Errors of the listener are logged and retried.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send + 'static) {
         let Self { listener, state, tls, .. } = self;
         let drain = state.drain.clone();
         let deadline = state.config.drain;
         let times = state.config.connection;
-        let hall = Hall::new(api::router(state.clone()), api::overloaded(state), times, tls);
-        // Connections are taken in during the drain, so that `/ready` can say what is going on.
+        let connection_pool = ConnectionPool::new(api::router(state.clone()), api::overloaded(state), times, tls);
+        // New connections are accepted during the drain, so that `/ready` can report it.
         let left = tokio::select! {
-            () = hall.receive(&listener) => Duration::ZERO,
+            () = connection_pool.receive(&listener) => Duration::ZERO,
             left = async {
                 shutdown.await;
                 wind_down(&drain, deadline).await
             } => left,
         };
         drop(listener);
-        // The work is over, but an answer in one piece, or the end of a stream, may still lie in our buffers.
-        hall.close(left.min(times.send).max(CLOSING)).await;
+        // The work is over, but a whole response or the end of a stream may still be in our buffers.
+        connection_pool.close(left.min(times.send).max(CLOSING)).await;
     }
 }
 
-/// Refuses new work, waits for running work until `deadline`, then ends it. Returns what is left of the time.
+/// Refuses new work, waits for running work until `deadline`, then ends it. Returns the remaining time.
 async fn wind_down(drain: &Drain, deadline: Duration) -> Duration {
     let begun = Instant::now();
-    drain.advance(Phase::Draining);
+    drain.advance(DrainPhase::Draining);
     tracing::info!(running = drain.running(), seconds = deadline.as_secs_f64(), "draining");
     if tokio::time::timeout(deadline, drain.idle()).await.is_err() {
-        tracing::warn!(running = drain.running(), "the drain's deadline has passed");
-        drain.advance(Phase::Expired);
+        tracing::warn!(running = drain.running(), "drain deadline reached: ending running work");
+        drain.advance(DrainPhase::Expired);
         if tokio::time::timeout(LAST_WORDS, drain.idle()).await.is_err() {
-            tracing::warn!(running = drain.running(), "some clients did not take their last event");
+            tracing::warn!(running = drain.running(), "some clients did not receive their last event");
         }
     }
     deadline.saturating_sub(begun.elapsed())

@@ -1,11 +1,12 @@
-//! The signals that stop a server, and the one that has it read its files again.
+//! Signals: those that stop the server, and SIGHUP, which reloads its files.
 
 use std::future::Future;
 
-/// Completes at the first SIGTERM or ctrl-c. A second one ends the process at once, with the status shells expect.
+/// Completes at the first SIGTERM or Ctrl-C. A second one exits the process at once, with the status that shells
+/// expect.
 ///
-/// Signals are caught from the call on, not from the first time the future is polled: call it before telling anyone that
-/// the server is there.
+/// Signals are caught from this call on, not from the first poll of the future: call this function before announcing
+/// that the server is up.
 pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
     let mut signals = Signals::catch();
     async move {
@@ -18,17 +19,17 @@ pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
     }
 }
 
-/// The hang-ups (SIGHUP) that have come since it was made. While there is one of these, a hang-up does not end the process.
+/// Stream of hang-up signals (SIGHUP). While a value exists, a hang-up does not end the process.
 #[derive(Debug)]
 pub struct Hangups(Caught);
 
 impl Hangups {
-    /// Catches them from now on.
+    /// Starts to catch hang-ups.
     pub fn catch() -> Self {
         Self(Caught::hangups())
     }
 
-    /// Returns at the next one; never, where the system has none.
+    /// Waits for the next hang-up. Never returns on systems without SIGHUP.
     pub async fn next(&mut self) {
         self.0.came().await;
     }
@@ -46,7 +47,7 @@ mod unix {
     use super::{INTERRUPT, Signal};
     use tokio::signal::unix::{self, SignalKind};
 
-    /// The signals that are caught; one that cannot be caught never comes, and the server runs until it is killed.
+    /// Signals that stop the server. One that cannot be caught never arrives, and the server runs until it is killed.
     pub(super) struct Signals {
         interrupt: Option<unix::Signal>,
         terminate: Option<unix::Signal>,
@@ -54,9 +55,8 @@ mod unix {
 
     impl Signals {
         pub(super) fn catch() -> Self {
-            let catch = |kind| {
-                unix::signal(kind).inspect_err(|error| tracing::error!(%error, "a signal cannot be caught")).ok()
-            };
+            let catch =
+                |kind| unix::signal(kind).inspect_err(|error| tracing::error!(%error, "cannot catch a signal")).ok();
             Self { interrupt: catch(SignalKind::interrupt()), terminate: catch(SignalKind::terminate()) }
         }
 
@@ -75,7 +75,7 @@ mod unix {
     impl Caught {
         pub(super) fn hangups() -> Self {
             let hangups = unix::signal(SignalKind::hangup());
-            Self(hangups.inspect_err(|error| tracing::error!(%error, "a signal cannot be caught")).ok())
+            Self(hangups.inspect_err(|error| tracing::error!(%error, "cannot catch a signal")).ok())
         }
 
         pub(super) async fn came(&mut self) {
@@ -123,7 +123,7 @@ impl Signals {
 
     async fn next(&mut self) -> Signal {
         if let Err(error) = tokio::signal::ctrl_c().await {
-            tracing::error!(%error, "ctrl-c cannot be caught");
+            tracing::error!(%error, "cannot catch Ctrl-C");
             std::future::pending::<()>().await;
         }
         INTERRUPT

@@ -1,4 +1,4 @@
-//! What the server proves itself with.
+//! TLS certificates of the server.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,62 +11,62 @@ use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::config::TlsConfig;
 
-/// Certificates and their key, which can be read again while connections are open; clones share them.
+/// Certificate chain and private key, reloadable while connections are open; clones share them.
 #[derive(Debug, Clone)]
-pub struct Tls(Arc<Shared>);
+pub struct Tls(Arc<TlsState>);
 
 #[derive(Debug)]
-struct Shared {
+struct TlsState {
     files: TlsConfig,
     current: RwLock<Arc<ServerConfig>>,
 }
 
-/// Why there is no TLS.
+/// Error loading the certificates or the key.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds something else.
+    /// A file cannot be read or has the wrong content.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         source: pem::Error,
     },
-    /// There is no certificate in the file.
-    #[error("{}: there is no certificate in it", .0.display())]
+    /// The file has no certificate.
+    #[error("{}: no certificate found", .0.display())]
     None(PathBuf),
-    /// Certificates and key do not fit each other, or are of no use.
+    /// The certificates and the key do not match, or cannot be used.
     #[error("{} and {}: {source}", files.certificates.display(), files.key.display())]
     Unusable {
-        /// The files.
+        /// Paths of the files.
         files: TlsConfig,
-        /// Why.
+        /// Description of the error.
         source: rustls::Error,
     },
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Loads the certificates and the key.
     ///
     /// # Errors
-    /// When they cannot be read or do not fit each other.
+    /// If a file cannot be read, or if certificates and key do not match.
     pub fn open(files: TlsConfig) -> Result<Self, TlsError> {
         let current = RwLock::new(Arc::new(read(&files)?));
-        Ok(Self(Arc::new(Shared { files, current })))
+        Ok(Self(Arc::new(TlsState { files, current })))
     }
 
-    /// Reads the files again: connections that are made from now on get what they hold. After an error everything is as
-    /// it was.
+    /// Reloads the files. New connections use their new content. If the reload fails, the old certificates stay in
+    /// place.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Same as [`open`](Self::open).
     pub fn reload(&self) -> Result<(), TlsError> {
         let read = Arc::new(read(&self.0.files)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())
     }
 
-    /// What makes the next connection.
+    /// Returns the acceptor for the next connection.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner)).into()
     }

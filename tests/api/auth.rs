@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
-use waymark::engine::mock::Lines;
+use waymark::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
+use waymark_engine::mock::Lines;
 
 use crate::house::{House, Plan, eventually, read_until, says, script};
 
@@ -12,12 +12,12 @@ use crate::house::{House, Plan, eventually, read_until, says, script};
 const OPEN: [(&str, &str); 5] =
     [("get", "/"), ("get", "/health"), ("get", "/ready"), ("get", "/openapi.yaml"), ("get", "/openapi.json")];
 
-fn entry(name: &str, secret: &Secret, scopes: &[Scope]) -> Entry {
-    Entry {
+fn entry(name: &str, secret: &Secret, scopes: &[Scope]) -> KeyEntry {
+    KeyEntry {
         id: KeyId::new(name),
         digest: secret.digest(),
         scopes: scopes.to_vec(),
-        limits: Limits::default(),
+        limits: KeyLimits::default(),
         private_cache: false,
     }
 }
@@ -30,7 +30,7 @@ fn chat() -> Value {
 async fn guarded() -> (House, [(Scope, Secret); 3]) {
     let secrets = Scope::ALL.map(|scope| (scope, Secret::generate()));
     let entries = secrets.iter().map(|(scope, secret)| entry(scope.name(), secret, &[*scope])).collect();
-    let plan = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(says("hi")) };
+    let plan = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(says("hi")) };
     (plan.build().await, secrets)
 }
 
@@ -113,7 +113,7 @@ async fn what_is_not_there_is_told_to_known_keys_only() {
 #[tokio::test]
 async fn the_metrics_can_be_opened() {
     let secret = Secret::generate();
-    let keys = Keys::open(None, vec![entry("a", &secret, &[Scope::Infer])]).unwrap();
+    let keys = ApiKeys::open(None, vec![entry("a", &secret, &[Scope::Infer])]).unwrap();
     let mut plan = Plan { keys, ..Plan::new(says("hi")) };
     plan.http.open_metrics = true;
     let house = plan.build().await;
@@ -132,13 +132,13 @@ async fn a_key_is_refused_before_its_body_is_read() {
 #[tokio::test]
 async fn a_key_that_asks_too_often_waits() {
     let secret = Secret::generate();
-    let limits = Limits { requests_per_minute: Some(3), concurrent: None };
+    let limits = KeyLimits { requests_per_minute: Some(3), concurrent: None };
     let other = Secret::generate();
     let entries = vec![
-        Entry { limits, ..entry("often", &secret, &[Scope::Infer]) },
-        Entry { limits, ..entry("other", &other, &[Scope::Infer]) },
+        KeyEntry { limits, ..entry("often", &secret, &[Scope::Infer]) },
+        KeyEntry { limits, ..entry("other", &other, &[Scope::Infer]) },
     ];
-    let house = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
+    let house = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
     let ask = async |secret: &Secret| {
         let request = house.client.post(house.url("/v1/chat/completions")).bearer_auth(secret.reveal());
         request.json(&chat()).send().await.unwrap()
@@ -160,10 +160,10 @@ async fn a_key_that_asks_too_often_waits() {
 #[tokio::test]
 async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
     let secret = Secret::generate();
-    let limits = Limits { requests_per_minute: None, concurrent: Some(1) };
-    let entries = vec![Entry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
+    let limits = KeyLimits { requests_per_minute: None, concurrent: Some(1) };
+    let entries = vec![KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
     let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
-    let house = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(backend) }.build().await;
+    let house = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(backend) }.build().await;
     let mut body = chat();
     body["stream"] = json!(true);
     let header = format!("authorization: Bearer {}", secret.reveal());
@@ -181,11 +181,11 @@ async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
 async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
     for (private, everybody) in [(false, false), (true, false), (false, true)] {
         let secrets = [Secret::generate(), Secret::generate()];
-        let entries = secrets.iter().enumerate().map(|(index, secret)| Entry {
+        let entries = secrets.iter().enumerate().map(|(index, secret)| KeyEntry {
             private_cache: private && index == 0,
             ..entry(&format!("key-{index}"), secret, &[Scope::Infer])
         });
-        let keys = Keys::open(None, entries.collect()).unwrap();
+        let keys = ApiKeys::open(None, entries.collect()).unwrap();
         let mut plan = Plan { keys, ..Plan::new(script(&Lines::new(["an answer"]))) };
         plan.http.private_cache = everybody;
         let house = plan.build().await;
@@ -218,7 +218,7 @@ async fn keys_are_read_again_while_requests_run() {
     let path = dir.path().join("keys.toml");
     let (old, new) = (Secret::generate(), Secret::generate());
     std::fs::write(&path, entry("old", &old, &[Scope::Infer]).to_string()).unwrap();
-    let keys = Keys::open(Some(&path), Vec::new()).unwrap();
+    let keys = ApiKeys::open(Some(&path), Vec::new()).unwrap();
     let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(2), Duration::ZERO);
     let house = Plan { keys: keys.clone(), ..Plan::new(backend) }.build().await;
     let running = (0..8).map(|_| {

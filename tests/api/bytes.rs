@@ -1,7 +1,7 @@
 //! A model that says bytes which are no text: every message is JSON all the same, and no character is lost.
 
 use serde_json::{Value, json};
-use waymark::engine::MockBackend;
+use waymark_engine::MockBackend;
 
 use crate::house::{House, chunks, joined, tokenizer};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
-use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
+use waymark::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
 use waymark_index::{Embed, EmbedError, LiveIndex};
 
 use crate::documents::{edition, plan_with};
@@ -55,7 +55,7 @@ struct Scene {
 impl Scene {
     /// With a commit under way that makes snapshot 2 once it is let go. It puts in `first`.
     async fn new() -> Scene {
-        let scene = Scene::idle(Keys::default()).await;
+        let scene = Scene::idle(ApiKeys::default()).await;
         scene.held.held.store(true, SeqCst);
         scene.begin(edition(&["first"], 2)).await;
         let held = scene.held.clone();
@@ -63,7 +63,7 @@ impl Scene {
         scene
     }
 
-    async fn idle(keys: Keys) -> Scene {
+    async fn idle(keys: ApiKeys) -> Scene {
         let held = Arc::new(Held::default());
         let (dir, live, plan) = plan_with(true, held.clone());
         let house = Arc::new(Plan { keys, ..plan }.build().await);
@@ -252,7 +252,7 @@ async fn a_full_queue_answers_at_once() {
 
 #[tokio::test]
 async fn documents_come_and_go_in_one_change() {
-    let scene = Scene::idle(Keys::default()).await;
+    let scene = Scene::idle(ApiKeys::default()).await;
     let mut change = edition(&["a", "new"], 2);
     change["delete"] = json!(["b", "c/d", "b", "nobody"]);
     let (status, done) = answer(scene.house.post("/v1/documents", &change).await).await;
@@ -271,15 +271,15 @@ async fn documents_come_and_go_in_one_change() {
 }
 
 /// Keys each of which may have one change under way.
-fn keys(secrets: &[Secret]) -> Keys {
-    let entries = secrets.iter().zip(["one", "two"]).map(|(secret, name)| Entry {
+fn keys(secrets: &[Secret]) -> ApiKeys {
+    let entries = secrets.iter().zip(["one", "two"]).map(|(secret, name)| KeyEntry {
         id: KeyId::new(name),
         digest: secret.digest(),
         scopes: vec![Scope::Index],
-        limits: Limits { requests_per_minute: None, concurrent: Some(1) },
+        limits: KeyLimits { requests_per_minute: None, concurrent: Some(1) },
         private_cache: false,
     });
-    Keys::open(None, entries.collect()).unwrap()
+    ApiKeys::open(None, entries.collect()).unwrap()
 }
 
 #[tokio::test]
@@ -308,7 +308,7 @@ async fn changes_that_a_key_has_left_behind_count_until_they_are_made() {
 
 #[tokio::test]
 async fn what_is_kept_of_a_failure_is_short() {
-    let scene = Scene::idle(Keys::default()).await;
+    let scene = Scene::idle(ApiKeys::default()).await;
     let id = scene.begin(saying("x", &"poison ".repeat(1 << 17))).await;
     let failed = scene.end(&id).await;
     let message = failed["error"]["message"].as_str().unwrap();
@@ -359,7 +359,7 @@ async fn a_server_that_goes_down_makes_what_it_took_in() {
     let house = Arc::get_mut(&mut scene.house).unwrap();
     house.terminate();
     let drain = house.state.drain.clone();
-    eventually("it drains", || drain.phase() != waymark::api::drain::Phase::Serving).await;
+    eventually("it drains", || drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
     assert_eq!(drain.running(), 3);
     scene.let_go();
     eventually("all is made", || drain.running() == 0).await;

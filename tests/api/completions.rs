@@ -1,7 +1,7 @@
 //! `/v1/completions`: texts continued as they stand.
 
 use serde_json::{Value, json};
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 
 use crate::golden::{golden, steady, transcript};
 use crate::house::{House, chunks, says, script};
@@ -105,7 +105,7 @@ async fn tokens_with_their_log_probabilities() {
 async fn stop_strings_and_seeds() {
     let house = House::new(says(" upon a time")).await;
     assert_eq!(texts(&whole(&house, json!({"stop": "time"})).await), [" upon a "]);
-    let nonsense = waymark::engine::MockBackend::random(7, 259).with_confidence(0.0);
+    let nonsense = waymark_engine::MockBackend::random(7, 259).with_confidence(0.0);
     let house = House::new(nonsense).await;
     let sample = json!({"seed": 3, "n": 2, "max_tokens": 8});
     let (first, again) = (whole(&house, sample.clone()).await, whole(&house, sample).await);

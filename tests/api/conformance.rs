@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{Search, SearchError, SearchQuery};
+use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Mode};
 
 use crate::golden::{ask, golden, loops, steady};

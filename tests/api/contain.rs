@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use waymark::agent::{
+use waymark_agent::{
     Action, Budget, Conversation, Find, Format, Guide, Injected, Kind, Offer, Outcome, Policy, Prompt, Protocol,
     Reading, Search, SearchError, SearchLimits, Searcher, Tag, Tags,
 };
-use waymark::api::{PolicyStore, TextEmbedder};
-use waymark::engine::Health;
-use waymark::engine::mock::Lines;
+use waymark::api::{PolicyStore};
+use waymark_runtime::embedding::TextEmbedder;
+use waymark_engine::Health;
+use waymark_engine::mock::Lines;
 use waymark_index::{Embed, EmbedError, Evidence, Mode, Query};
 
 use crate::house::{House, Letters, Plan, chunks, eventually, evidence, joined, says, script};
@@ -25,7 +26,7 @@ fn body(content: &str, stream: bool) -> Value {
 }
 
 /// A long answer, slowly, so that everybody is in the batch together.
-fn slow() -> waymark::engine::MockBackend {
+fn slow() -> waymark_engine::MockBackend {
     says(&"word ".repeat(40)).with_time(Duration::from_millis(1), Duration::ZERO)
 }
 

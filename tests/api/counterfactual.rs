@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{MAX_WITHOUT, Search, SearchError, SearchQuery};
-use waymark::engine::mock::Lines;
-use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_agent::{MAX_WITHOUT, Search, SearchError, SearchQuery};
+use waymark_engine::mock::Lines;
+use waymark_index::{Evidence, Hit, Mode, Passage, HitPath};
 use waymark_models::chat::ChatTemplate;
 
 use crate::house::{House, Plan, says, script};
@@ -31,7 +31,7 @@ impl Search for Row {
         self.0.lock().unwrap().push((mode, k));
         let hit = |([id, title, text], rank): ([&str; 3], usize)| {
             let passage = Passage { id: id.into(), title: title.into(), text: text.into() };
-            Hit { rank, score: 1.0 / rank as f32, passage, metadata: None, path: Path::default() }
+            Hit { rank, score: 1.0 / rank as f32, passage, metadata: None, path: HitPath::default() }
         };
         let hits = PASSAGES.into_iter().zip(1..).take(k).map(hit).collect();
         Box::pin(async move { Ok(Evidence::of(3, mode, hits)) })

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{Search, SearchError, SearchQuery};
-use waymark::engine::EngineConfig;
-use waymark::engine::mock::Lines;
+use waymark_agent::{Search, SearchError, SearchQuery};
+use waymark_engine::EngineConfig;
+use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Mode};
 
 use crate::house::{House, Plan, chunks, eventually, joined, says, script};

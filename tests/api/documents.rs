@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use waymark::agent::{SearchLimits, Searcher};
+use waymark_agent::{SearchLimits, Searcher};
 use waymark::api::Library;
 use waymark_index::{
     BuildOptions, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, LiveIndex, OpenOptions, build, commit,

@@ -37,7 +37,7 @@ async fn running_streams_finish_and_new_work_is_refused() {
     let counters = house.state.runtime.engine.counters();
     eventually("both run", || counters.sessions_running.get() == 2).await;
     house.terminate();
-    eventually("it drains", || house.state.drain.phase() != waymark::api::drain::Phase::Serving).await;
+    eventually("it drains", || house.state.drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
     // New connections are still answered, so that whoever balances the load can learn of it.
     assert_eq!(house.get("/health").await.status(), 200);
     let ready = house.get("/ready").await;

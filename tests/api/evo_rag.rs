@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{Policy, Search, SearchError, SearchQuery};
-use waymark::engine::mock::Lines;
-use waymark_index::{Evidence, Hit, Mode, Passage, Path};
+use waymark_agent::{Policy, Search, SearchError, SearchQuery};
+use waymark_engine::mock::Lines;
+use waymark_index::{Evidence, Hit, Mode, Passage, HitPath};
 
 use crate::house::{House, Plan, chunks, joined, says, script};
 use crate::replay::check_equal;
@@ -21,7 +21,7 @@ impl Search for Named {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         let id = query.wanted.text.clone();
         let passage = Passage { title: id.clone(), id, text: "Goethe wrote Faust.".into() };
-        let hits = vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() }];
+        let hits = vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path: HitPath::default() }];
         Box::pin(async move { Ok(Evidence::of(3, query.wanted.mode, hits)) })
     }
 

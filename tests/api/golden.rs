@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use waymark::engine::EngineConfig;
-use waymark::engine::mock::Lines;
+use waymark_engine::EngineConfig;
+use waymark_engine::mock::Lines;
 
 use crate::house::{House, Plan, chunks, joined, says, script};
 
@@ -192,7 +192,7 @@ async fn three_choices_interleaved() {
 
 #[tokio::test]
 async fn choices_differ_by_seed_and_repeat_with_it() {
-    let nonsense = waymark::engine::MockBackend::random(7, 259).with_confidence(0.0);
+    let nonsense = waymark_engine::MockBackend::random(7, 259).with_confidence(0.0);
     let house = House::new(nonsense).await;
     let body = ask(json!({"n": 3, "seed": 5, "max_tokens": 12}));
     let (_, first) = house.chat(&body).await;

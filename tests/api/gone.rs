@@ -9,9 +9,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use waymark::agent::{Search, SearchError, SearchQuery};
-use waymark::engine::mock::Lines;
-use waymark::engine::{EngineConfig, MockBackend};
+use waymark_agent::{Search, SearchError, SearchQuery};
+use waymark_engine::mock::Lines;
+use waymark_engine::{EngineConfig, MockBackend};
 use waymark_index::{Evidence, Mode};
 
 use crate::house::{House, Plan, Shelf, eventually, read_until, says, script};

@@ -11,14 +11,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use waymark::agent::{Base, Policy, Runtime, Search, SearchError, SearchQuery};
-use waymark::api::auth::Keys;
-use waymark::api::{AppState, Library, PolicyStore, TextEmbedder};
+use waymark_agent::{Base, Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark::keys::ApiKeys;
+use waymark::api::{AppState, Library, PolicyStore};
+use waymark_runtime::embedding::TextEmbedder;
 use waymark::config::HttpConfig;
-use waymark::engine::mock::Lines;
-use waymark::engine::{Engine, EngineConfig, MockBackend};
+use waymark_engine::mock::Lines;
+use waymark_engine::{Engine, EngineConfig, MockBackend};
 use waymark::server::Server;
-use waymark_index::{Embed, EmbedError, Evidence, Hit, Mode, Passage, Path};
+use waymark_index::{Embed, EmbedError, Evidence, Hit, Mode, Passage, HitPath};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
@@ -34,7 +35,7 @@ pub struct Plan {
     pub embedder: Option<Arc<dyn TextEmbedder>>,
     pub library: Option<Library>,
     pub store: Option<PolicyStore>,
-    pub keys: Keys,
+    pub keys: ApiKeys,
     pub policies: Vec<Policy>,
     pub template: ChatTemplate,
 }
@@ -78,7 +79,7 @@ impl Plan {
             embedder: None,
             library: None,
             store: None,
-            keys: Keys::default(),
+            keys: ApiKeys::default(),
             policies,
             template: template(),
         }
@@ -244,7 +245,7 @@ pub struct Shelf;
 
 pub fn evidence(text: &str) -> Evidence {
     let passage = Passage { id: "p1".into(), title: "Faust".into(), text: text.into() };
-    Evidence::of(3, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() }])
+    Evidence::of(3, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path: HitPath::default() }])
 }
 
 impl Search for Shelf {

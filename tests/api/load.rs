@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
-use waymark::api::TextEmbedder;
-use waymark::engine::MockBackend;
-use waymark::engine::mock::Random;
+use waymark_runtime::embedding::TextEmbedder;
+use waymark_engine::MockBackend;
+use waymark_engine::mock::Random;
 use waymark_index::{Embed, EmbedError};
 use waymark_models::chat::Message;
 

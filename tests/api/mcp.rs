@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use reqwest::Method;
 use serde_json::{Value, json};
-use waymark::agent::{MAX_K, Search, SearchError, SearchQuery};
+use waymark_agent::{MAX_K, Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Mode};
 
 use crate::house::{House, Plan, says, script};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 use waymark_index::{BuildOptions, Corpus, Document, build};
 
 use crate::documents::{edition, plan};

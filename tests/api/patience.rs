@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use waymark::agent::{Budget, Policy};
+use waymark_agent::{Budget, Policy};
 
 use crate::house::{House, Large, Plan, eventually, read_until, says};
 

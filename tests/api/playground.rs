@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{Search, SearchError, SearchQuery};
-use waymark::engine::mock::Lines;
-use waymark_index::{Arrival, Evidence, Hit, Mode, Passage, Path, Place, Step};
+use waymark_agent::{Search, SearchError, SearchQuery};
+use waymark_engine::mock::Lines;
+use waymark_index::{GraphRank, Evidence, Hit, Mode, Passage, HitPath, HitRank, PathEdge};
 
 use crate::house::{House, Plan, says, script};
 
@@ -45,9 +45,9 @@ const MARKUP: &str =
 impl Search for Hostile {
     fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         let passage = Passage { id: "p1".into(), title: "<b>Faust</b>".into(), text: MARKUP.into() };
-        let via = vec![Step { phrase: "<i>goethe</i>".into(), weight: 1.0 }];
-        let graph = Some(Arrival { rank: 1, mass: 0.25, reset: 0.5, via });
-        let path = Path { bm25: Some(Place { rank: 2, score: 1.5 }), graph, ..Path::default() };
+        let via = vec![PathEdge { phrase: "<i>goethe</i>".into(), weight: 1.0 }];
+        let graph = Some(GraphRank { rank: 1, mass: 0.25, reset: 0.5, via });
+        let path = HitPath { bm25: Some(HitRank { rank: 2, score: 1.5 }), graph, ..HitPath::default() };
         let hit = Hit { rank: 1, score: 0.25, passage, metadata: None, path };
         Box::pin(async move { Ok(Evidence::of(3, Mode::Graph, vec![hit])) })
     }

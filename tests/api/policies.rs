@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::{Value, json};
 use waymark::api::PolicyStore;
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 
 use crate::house::{House, Plan, says, script};
 
@@ -97,14 +97,14 @@ async fn a_request_keeps_the_policy_it_began_with() {
     assert_eq!(unload(&house, "p").await.0, 200);
     // Whoever holds the policy can still generate with its adapter, as an episode between two turns does.
     let (conversation, options) = (
-        waymark::agent::Conversation::from_messages(vec![waymark::agent::Message::new(
-            waymark::agent::Role::User,
+        waymark_agent::Conversation::from_messages(vec![waymark_agent::Message::new(
+            waymark_agent::Role::User,
             "Which river?",
         )])
         .unwrap(),
-        waymark::agent::EpisodeOptions::default(),
+        waymark_agent::EpisodeOptions::default(),
     );
-    let episode = waymark::agent::Episode::new(&house.state.runtime, &lease, conversation, options).unwrap();
+    let episode = waymark_agent::Episode::new(&house.state.runtime, &lease, conversation, options).unwrap();
     let (events, mut heard) = tokio::sync::mpsc::channel(1024);
     let trajectory = episode.run(events).await.unwrap();
     heard.close();

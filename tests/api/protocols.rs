@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{Policy, Search, SearchError, SearchQuery, neutral};
-use waymark::engine::mock::Lines;
+use waymark_agent::{Policy, Search, SearchError, SearchQuery, neutral};
+use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Mode, TripleHit};
 use waymark_models::chat::ChatTemplate;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::agent::{SearchLimits, Searcher};
+use waymark_agent::{SearchLimits, Searcher};
 use waymark::api::{Library, PolicyStore};
-use waymark::engine::MockBackend;
+use waymark_engine::MockBackend;
 use waymark_index::{BuildOptions, CommitOptions, Corpus, Document, LiveIndex, OpenOptions, build};
 
 use crate::house::{House, Plan, eventually, says, script, tokenizer};

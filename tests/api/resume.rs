@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use waymark::agent::{Search, SearchError, SearchQuery};
+use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark::config::ResumeConfig;
-use waymark::engine::MockBackend;
-use waymark::engine::mock::Lines;
+use waymark_engine::MockBackend;
+use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Mode};
 
 use crate::house::{House, Plan, eventually, evidence, read_until, says, script, tokenizer};
@@ -271,7 +271,7 @@ async fn a_drain_waits_for_an_episode_without_a_client_and_lets_it_come_back() {
     house.terminate();
     let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let drain = house.state.drain.clone();
-    eventually("the server drains", || drain.phase() != waymark::api::drain::Phase::Serving).await;
+    eventually("the server drains", || drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
     let seen = messages(&get(&house, &id, 0).await.bytes().await.unwrap());
     assert_eq!(text(&seen), "word ".repeat(60));
     let ended = tokio::time::timeout(Duration::from_secs(10), &mut house.running).await;

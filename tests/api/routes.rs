@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 use waymark_index::{GraphOptions, GraphVariant, Index, Mode, Query};
 
 use crate::house::{House, Letters, Plan, says, script};

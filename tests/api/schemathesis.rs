@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use waymark::api::PolicyStore;
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 
 use crate::documents;
 use crate::house::{Letters, Plan, script};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use waymark::agent::{SearchLimits, Searcher};
+use waymark_agent::{SearchLimits, Searcher};
 use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
 
 #[path = "../../index/tests/corpora/hash.rs"]

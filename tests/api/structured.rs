@@ -1,9 +1,9 @@
 //! `response_format`: answers that are JSON whatever the policy would have said.
 
 use serde_json::{Value, json};
-use waymark::agent::Policy;
-use waymark::engine::MockBackend;
-use waymark::engine::mock::Lines;
+use waymark_agent::Policy;
+use waymark_engine::MockBackend;
+use waymark_engine::mock::Lines;
 use waymark_index::Mode;
 
 use crate::golden::ask;

@@ -1,8 +1,8 @@
 //! Tools of the client's own, which the policy `plain` may call.
 
 use serde_json::{Value, json};
-use waymark::engine::MockBackend;
-use waymark::engine::mock::Lines;
+use waymark_engine::MockBackend;
+use waymark_engine::mock::Lines;
 use waymark_models::chat::ChatTemplate;
 
 use crate::golden::{ask, golden, transcript};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
+use waymark::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
 use waymark::config::TraceConfig;
-use waymark::engine::EngineConfig;
-use waymark::engine::mock::Lines;
+use waymark_engine::EngineConfig;
+use waymark_engine::mock::Lines;
 
 use crate::house::{House, Plan, eventually, read_until, says, script, tokenizer};
 
@@ -281,15 +281,15 @@ async fn a_trace_is_there_with_the_last_event() {
 #[tokio::test]
 async fn what_one_key_did_no_other_key_sees() {
     let secrets = [Secret::generate(), Secret::generate()];
-    let entry = |(name, secret): (&str, &Secret)| Entry {
+    let entry = |(name, secret): (&str, &Secret)| KeyEntry {
         id: KeyId::new(name),
         digest: secret.digest(),
         scopes: vec![Scope::Infer],
-        limits: Limits::default(),
+        limits: KeyLimits::default(),
         private_cache: false,
     };
     let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();
-    let house = Plan { keys: Keys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
+    let house = Plan { keys: ApiKeys::open(None, entries).unwrap(), ..Plan::new(says("hi")) }.build().await;
     let ask = async |secret: &Secret, method: &str, path: &str, body: Value| {
         let request = house.client.request(method.parse().unwrap(), house.url(path)).bearer_auth(secret.reveal());
         request.json(&body).send().await.unwrap()

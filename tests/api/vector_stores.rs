@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{Search, SearchError, SearchLimits, SearchQuery, Searcher};
-use waymark::engine::mock::Lines;
+use waymark_agent::{Search, SearchError, SearchLimits, SearchQuery, Searcher};
+use waymark_engine::mock::Lines;
 use waymark_index::{BuildOptions, Condition, Corpus, Document, Evidence, LiveIndex, Mode, OpenOptions, build};
 
 use crate::house::{House, Plan, evidence, says, script};

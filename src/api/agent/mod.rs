@@ -1,6 +1,6 @@
-//! `/v1/agent`: an episode with its typed trace.
+//! `/v1/agent`: runs one episode and returns the answer together with its typed trace.
 //!
-//! `whole`, `stream`: the two ways to answer · `resume`: taking a stream up again
+//! `whole`: JSON responses · `stream`: event streams · `resume`: reconnecting to a stream
 
 pub mod resume;
 mod stream;
@@ -12,94 +12,95 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::Caller;
-use super::body::{Json, Wire};
+use super::body::{JsonBody, WireRequest};
 use super::chat::request::ResponseFormat;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::follow::Events;
-use super::knobs::{self, Knobs};
 use super::rag::RagOptions;
+use super::sampling_params::{self, RequestSampling};
 use super::state::AppState;
-use crate::agent::{Cited, Conversation, EpisodeOptions, Event, Message, Reason, Usage};
+use waymark_agent::{Cited, Conversation, EpisodeOptions, Event, Message, Reason, Usage};
 
-/// A question for an episode.
+/// Request body of `POST /v1/agent`: one question for an episode.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentRequest {
-    /// What is asked.
+    /// Question to answer.
     pub question: String,
-    /// The policy that answers; the first one when not given.
+    /// Name of the policy that answers. Defaults to the first loaded policy.
     pub model: Option<String>,
-    /// Whether to answer with server-sent events.
+    /// If `true`, the response is a stream of server-sent events.
     pub stream: Option<bool>,
-    /// Whether the stream may be taken up again when its connection is lost; only with `stream: true`.
+    /// If `true`, a client that lost its connection can resume the stream. Requires `stream: true`.
     pub resumable: Option<bool>,
-    /// Bounds the tokens sampled over the whole run.
+    /// Maximum number of tokens sampled over the whole episode.
     #[schema(minimum = 1)]
     pub max_tokens: Option<u32>,
     /// Sampling temperature.
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f32>,
-    /// Keeps the most probable tokens that have this mass together.
+    /// Nucleus sampling: keeps the most probable tokens whose probabilities add up to this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
-    /// Makes sampling repeatable.
+    /// Seed of the random number generator. The same seed gives the same samples.
     pub seed: Option<i64>,
-    /// How many alternatives to tell for each token; tells no log-probabilities when not given.
+    /// Number of most likely tokens to return at each position. If absent, no log-probabilities are returned.
     #[schema(minimum = 0, maximum = 20)]
     pub logprobs: Option<u32>,
-    /// What the answer must be: any text, a JSON object, or JSON after a schema.
+    /// Format of the answer: any text, a JSON object, or JSON that follows a schema.
     pub response_format: Option<ResponseFormat>,
-    /// How to search. The trace is the answer here, so `trace` and `citations` can be nothing but true.
+    /// Search options. The trace is always part of this response, so `trace` and `citations` cannot be `false`.
     pub rag: Option<RagOptions>,
 }
 
-impl Wire for AgentRequest {
+impl WireRequest for AgentRequest {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
         &[("rag.citations", &["true"]), ("rag.trace", &["true"])];
 }
 
-/// A finished episode.
+/// Result of a finished episode.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AgentResponse {
-    /// Names the episode.
+    /// ID of the episode.
     pub id: String,
     /// Always `agent.episode`.
     pub object: &'static str,
-    /// When it was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// The policy.
+    /// Name of the policy that answered.
     pub model: String,
-    /// What was asked.
+    /// Question that was answered.
     pub question: String,
-    /// The answer, if there is one.
+    /// Final answer, if there is one.
     #[schema(required)]
     pub answer: Option<String>,
-    /// Why the policy gives none, where it says that it can give none.
+    /// Reason the policy gives for having no answer, if it refuses.
     #[schema(required)]
     pub refusal: Option<String>,
-    /// The passages that support it, in the order of its text.
+    /// Passages that support the answer, in the order of its text.
     pub citations: Vec<Cited>,
-    /// Why it ended: `stop`, `length`, `turns`, `time` or `refused`.
+    /// Reason the episode ended: `stop`, `length`, `turns`, `time` or `refused`.
     pub finish_reason: Reason,
-    /// What it took.
+    /// Tokens used by the episode.
     pub usage: Usage,
-    /// Turns of the policy.
+    /// Number of turns of the policy.
     pub turns: usize,
-    /// Searches made.
+    /// Number of searches.
     pub searches: usize,
-    /// Everything that happened, in order; deltas of one kind that follow each other are joined.
+    /// All events in order. Consecutive deltas of the same kind are joined.
     pub trace: Vec<Event>,
 }
 
-/// Runs an episode and tells everything that happens.
+/// Runs an episode and returns its answer and trace.
 ///
-/// With `stream: true` each event of the trace is sent as `id: <number>`, `event: <type>` and `data: {…}` with the same
-/// `type`, the last one being `finished`; an error in the middle is sent as `event: error` and ends the stream.
+/// With `stream: true` the response is an event stream. Each event of the trace is sent as `id: <number>`, `event:
+/// <type>` and `data: {…}` with the same `type`; the last event is `finished`. An error is sent as `event: error` and
+/// ends the stream.
 ///
-/// The episode ends with its connection, unless it is `resumable`: then it goes on for a while (`--resume-seconds`), and
-/// `GET /v1/agent/{id}` has the rest of its events. Its id stands in the first event, and its address in the header
-/// `content-location`.
+/// The episode is canceled when its connection closes, unless it is `resumable`: then it continues for a while
+/// (`--resume-seconds`), and `GET /v1/agent/{id}` returns the remaining events. The first event holds the episode's ID,
+/// and the header `content-location` its address.
 #[utoipa::path(post, path = "/v1/agent", operation_id = "runAgent", tag = "inference", request_body = AgentRequest, responses(
     (status = 200, description = "the answer", content(
         (AgentResponse = "application/json"),
@@ -110,9 +111,10 @@ pub struct AgentResponse {
 pub(super) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    Json(request): Json<AgentRequest>,
+    JsonBody(request): JsonBody<AgentRequest>,
 ) -> Result<Response, ApiError> {
-    let (streamed, resumable) = (request.stream.unwrap_or(false), request.resumable.unwrap_or(false));
+    let streamed = request.stream.unwrap_or(false);
+    let resumable = request.resumable.unwrap_or(false);
     let (id, events) = begin(&state, &caller, request).await?;
     match (streamed, resumable) {
         (true, true) => resume::respond(&state, &caller, &id, events),
@@ -121,7 +123,7 @@ pub(super) async fn create(
     }
 }
 
-/// The whole answer to a request that is not streamed, for whatever route was asked.
+/// Answers `request` in one piece, ignoring its `stream` option. Used by other routes.
 pub(super) async fn answer(
     state: &AppState,
     caller: &Caller,
@@ -131,7 +133,7 @@ pub(super) async fn answer(
     whole::collect(events).await
 }
 
-/// Starts the episode that is asked for; its id, and what happens in it.
+/// Starts the requested episode and returns its ID and its events.
 async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Result<(String, Events), ApiError> {
     let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
     state.check_index("rag.index", request.rag.as_ref().and_then(|rag| rag.index.as_deref()))?;
@@ -141,7 +143,7 @@ async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Resu
         return Err(ApiError::invalid("resumable", "`resumable` needs `stream: true`"));
     }
     let id = options.id.clone().unwrap_or_default();
-    let conversation = Conversation::from_messages(vec![Message::new(crate::agent::Role::User, request.question)])
+    let conversation = Conversation::from_messages(vec![Message::new(waymark_agent::Role::User, request.question)])
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))?;
     if resumable {
         state.streams.room(caller)?;
@@ -151,14 +153,15 @@ async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Resu
 }
 
 fn options(request: &AgentRequest) -> Result<EpisodeOptions, ApiError> {
-    let knobs = Knobs { temperature: request.temperature, top_p: request.top_p, ..Knobs::default() };
+    let params =
+        RequestSampling { temperature: request.temperature, top_p: request.top_p, ..RequestSampling::default() };
     let mut options = EpisodeOptions {
         id: Some(episodes::id("ep")),
-        // Of the vocabulary only `logit_bias` would have to know.
-        sampling: knobs.sampling(0)?,
+        // A vocabulary of 0 is enough here: only `logit_bias`, which this route does not have, is checked against it.
+        sampling: params.sampling(0)?,
         seed: episodes::seed(request.seed),
-        max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?,
-        logprobs: knobs::alternatives("logprobs", request.logprobs)?,
+        max_tokens: sampling_params::most_tokens("max_tokens", request.max_tokens)?,
+        logprobs: sampling_params::alternatives("logprobs", request.logprobs)?,
         cites: true,
         json: ResponseFormat::shape(request.response_format.clone())?,
         ..EpisodeOptions::default()

@@ -1,4 +1,4 @@
-//! `GET /v1/agent/{id}`: a stream that lost its connection, taken up again.
+//! `GET /v1/agent/{id}`: resumes an event stream that lost its connection.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
@@ -8,32 +8,33 @@ use futures::StreamExt;
 use tokio::time::Instant;
 
 use super::stream::write;
-use crate::agent::Event;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
 use crate::api::follow::Events;
-use crate::api::resume::{self, Reading};
+use crate::api::resume::{self, StreamReader};
 use crate::api::sse::{self, Frame};
 use crate::api::state::AppState;
+use waymark_agent::Event;
 
-/// Takes up a resumable stream: the events after the last one that was received, and the rest as they come.
+/// Resumes a stream: returns the events after the last one received, and then new ones as they happen.
 ///
-/// `Last-Event-ID` says which one that was, as browsers' `EventSource` sends it by itself; `after` is for clients that
-/// cannot set the header, and counts where the header is missing; without either all events come. A stream has one
-/// reader: whoever comes takes it from the one before. While nobody reads, the episode goes on until the room for its
-/// events is full (`--resume-bytes`), and then waits; after `--resume-seconds` it is cancelled.
+/// The header `Last-Event-ID` names the last event received; browsers' `EventSource` sends it by itself. Clients that
+/// cannot set the header send the query parameter `after` instead; the header takes precedence. Without either the
+/// stream starts from its first event. A stream has one reader at a time: a new reader replaces the previous one. While
+/// nobody reads, the episode continues until its event buffer is full (`--resume-bytes`) and then pauses; after
+/// `--resume-seconds` without a reader it is canceled.
 #[utoipa::path(get, path = "/v1/agent/{id}", operation_id = "resumeAgent", tag = "inference",
     params(
-        ("id" = String, Path, description = "the episode's id"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "the `id` of the last event that was received"),
-        ("after" = Option<u64>, Query, description = "the same, where the header is not sent"),
+        ("id" = String, Path, description = "ID of the episode"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "`id` of the last event received"),
+        ("after" = Option<u64>, Query, description = "same as `Last-Event-ID`, used if the header is absent"),
     ),
     responses(
-        (status = 200, description = "the rest of the events", body = Event, content_type = "text/event-stream"),
-        (status = 204, description = "the episode is over and all of its events were received"),
+        (status = 200, description = "the remaining events", body = Event, content_type = "text/event-stream"),
+        (status = 204, description = "the episode is over and all its events were received"),
         (status = 400, description = "the event was never sent", body = ErrorBody),
-        (status = 404, description = "no such stream, or it was given up", body = ErrorBody),
-        (status = 410, description = "some of the missed events are not held any more", body = ErrorBody),
+        (status = 404, description = "no such stream, or it has expired", body = ErrorBody),
+        (status = 410, description = "some of the missed events are no longer buffered", body = ErrorBody),
     ))]
 pub(in crate::api) async fn get(
     State(state): State<AppState>,
@@ -49,13 +50,14 @@ pub(in crate::api) async fn get(
     let stream =
         state.streams.get(&id, &caller).ok_or_else(|| absent(format!("there is no stream `{id}` to take up")))?;
     if method == Method::HEAD {
-        // To look takes it from nobody.
+        // A HEAD request only looks; it must not replace the current reader.
         return Ok(StatusCode::OK.into_response());
     }
-    // Its episode's time, and some to take what is left.
+    // The connection may stay open as long as the episode runs, and at least the send timeout so that buffered events
+    // go out.
     let taken = Instant::now() + state.config.connection.send;
     caller.lifetime.end_by(stream.end.map_or(taken, |end| end.max(taken)));
-    // A number that nothing can be read from is the fault of where it stood.
+    // An unusable event number is an error of the header or of the query parameter, whichever held it.
     let reading = resume::read(stream, after).map_err(|error| match error.param {
         Some(_) => error.with_param(param),
         None => error,
@@ -66,7 +68,7 @@ pub(in crate::api) async fn get(
     }
 }
 
-/// The trace as it happens, by an episode that outlives the connection.
+/// Streams the trace of an episode that outlives its connection.
 pub(super) fn respond(state: &AppState, caller: &Caller, id: &str, events: Events) -> Result<Response, ApiError> {
     let stream = resume::drive(&state.streams, caller, id, events, state.drain.clone(), write)?;
     let reading = resume::read(stream, 0)?;
@@ -78,8 +80,8 @@ pub(super) fn respond(state: &AppState, caller: &Caller, id: &str, events: Event
     Ok(response)
 }
 
-/// What a reader of a resumable stream gets. A drain waits until it was sent.
-fn rest(state: &AppState, reading: Reading) -> Response {
+/// Builds the response that sends a reader its remaining events. A drain waits until the response was sent.
+fn rest(state: &AppState, reading: StreamReader) -> Response {
     let running = state.drain.enter();
     let frames = reading.frames().inspect(move |_| {
         let _ = &running;
@@ -87,7 +89,7 @@ fn rest(state: &AppState, reading: Reading) -> Response {
     sse::respond(frames, state.config.ping, state.drain.clone(), Frame::named_error)
 }
 
-/// The last event that a client has, and by which name it says so.
+/// Number of the last event the client has, and the name of the header or parameter that holds it.
 fn after(headers: &HeaderMap, query: &str) -> Result<(&'static str, u64), ApiError> {
     const HEADER: &str = "last-event-id";
     const QUERY: &str = "after";

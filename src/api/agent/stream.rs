@@ -1,18 +1,19 @@
-//! An episode told while it happens.
+//! `/v1/agent` responses sent as an event stream.
 
 use axum::response::Response;
 use futures::StreamExt;
 
-use crate::agent::Event;
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::sse::{self, Frame};
 use crate::api::state::AppState;
+use waymark_agent::Event;
 
-/// The trace as it happens.
+/// Streams the events of an episode as they happen.
 pub(super) fn respond(state: &AppState, events: Events) -> Response {
     let frames = async_stream::stream! {
-        let (mut frame, mut number) = (Frame::default(), 0);
+        let mut frame = Frame::default();
+        let mut number = 0;
         let mut batches = events.ready_chunks(sse::READY);
         while let Some(batch) = batches.next().await {
             for (_, event) in batch {
@@ -25,7 +26,7 @@ pub(super) fn respond(state: &AppState, events: Events) -> Response {
     sse::respond(frames, state.config.ping, state.drain.clone(), Frame::named_error)
 }
 
-/// Writes one message of a stream.
+/// Writes one event of the stream.
 pub(super) fn write(frame: &mut Frame, number: u64, event: &Result<Event, ApiError>) {
     match event {
         Ok(event) => frame.numbered(number, name(event), event),
@@ -33,7 +34,7 @@ pub(super) fn write(frame: &mut Frame, number: u64, event: &Result<Event, ApiErr
     }
 }
 
-/// The event's `type`, as serde writes it.
+/// Returns the event's `type`, as serde writes it.
 fn name(event: &Event) -> &'static str {
     match event {
         Event::Started { .. } => "started",

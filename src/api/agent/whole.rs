@@ -1,14 +1,14 @@
-//! An episode told at once.
+//! `/v1/agent` responses sent in one piece.
 
 use futures::StreamExt;
 
 use super::AgentResponse;
-use crate::agent::Event;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::state::now;
+use waymark_agent::Event;
 
-/// The trace once it is over.
+/// Collects the events of an episode until it ends.
 pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiError> {
     let created = now();
     let mut trace: Vec<Event> = Vec::new();
@@ -44,7 +44,7 @@ pub(super) async fn collect(mut events: Events) -> Result<AgentResponse, ApiErro
     })
 }
 
-/// Appends a delta to one of its kind; false where the two do not belong together.
+/// Appends the delta `next` to `last`. Returns `false` if they are not deltas of the same kind and turn.
 fn join(last: &mut Event, next: &Event) -> bool {
     let (text, tokens, more, more_tokens) = match (last, next) {
         (Event::Answer { text, tokens }, Event::Answer { text: more, tokens: rest }) => (text, tokens, more, rest),

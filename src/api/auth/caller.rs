@@ -1,65 +1,37 @@
-//! What a handler learns of who asks.
+//! Extractor for the identity, limits and deadline of a request's sender.
 
 use std::convert::Infallible;
-use std::fmt;
-use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use crate::api::error::{ApiError, Code};
 use crate::api::lifetime::Lifetime;
-use crate::engine::RequestId;
+use crate::keys::KeyId;
+use waymark_engine::RequestId;
 
-/// Names a key: in logs, and as the owner of what was stored with it. Not the key itself, and no secret.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct KeyId(Arc<str>);
-
-impl KeyId {
-    /// The key called `name`.
-    pub fn new(name: &str) -> Self {
-        Self(name.into())
-    }
-
-    /// Whether `name` can name a key.
-    pub fn fits(name: &str) -> bool {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
-        (1..=64).contains(&name.len()) && name.chars().all(allowed)
-    }
-
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Who asks, and until when.
+/// Sender of a request, with its limits and its deadline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
-    /// The key that was shown; none where the server has no keys.
+    /// API key of the request. `None` if the server requires no keys.
     pub(crate) key: Option<KeyId>,
-    /// What keeps this caller's cached prefixes apart from others'; 0 for those who share theirs.
+    /// Salt of the prefix cache: callers with different salts share no cached prefixes. 0 for callers that share
+    /// theirs.
     pub(crate) salt: u64,
-    /// How much this caller may ask for at once; not bounded when none.
+    /// Maximum number of concurrent requests of the caller. `None` sets no limit.
     pub(crate) concurrent: Option<u32>,
-    /// Until when the request may hold its connection.
+    /// Deadline after which the request may no longer hold its connection.
     pub(crate) lifetime: Lifetime,
-    /// The request itself.
+    /// ID of the request.
     pub(crate) request: Option<RequestId>,
 }
 
 impl Caller {
-    /// Whether this caller may have one more of `what` beside `running` of them, which may go on without a connection: the
-    /// door counts only what has one.
+    /// Checks that the caller may run one more of `what` in addition to `running` ones that can continue without a
+    /// connection. The gate counts only requests that hold a connection.
     ///
     /// # Errors
-    /// 429 when there are as many as the caller's key may have.
+    /// 429 if the caller's key already runs as many as it may.
     pub(crate) fn may_have_another(&self, running: usize, what: &str) -> Result<(), ApiError> {
         match self.concurrent {
             Some(most) if running >= most as usize => {
@@ -76,7 +48,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let lifetime = parts.extensions.get::<Lifetime>().cloned().unwrap_or_default();
-        let known = parts.extensions.get::<Known>();
+        let known = parts.extensions.get::<CallerKey>();
         Ok(Self {
             key: parts.extensions.get::<KeyId>().cloned(),
             salt: known.map_or(0, |known| known.salt),
@@ -87,9 +59,9 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// What the door puts into a request beside the [`KeyId`].
+/// Facts about a key that the gate attaches to a request, besides its [`KeyId`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct CallerKey {
     pub(super) salt: u64,
     pub(super) concurrent: Option<u32>,
 }

@@ -1,33 +1,19 @@
-//! Who may do what: API keys, what each may do, and the door that every request comes through.
+//! Authorization of requests by API keys ([`crate::keys`]): the gate in front of every route.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `scope` | what a key may do, and what a route needs |
-//! | `routes` | routes, each declared together with what it needs |
-//! | `door` | what happens to a request before its handler |
-//! | `caller` | what a handler learns of who asks |
-//! | `secret` | a key as its owner has it, and as it is stored |
-//! | `keys`, `file` | the keys that are known, and where they come from |
-//! | `meter` | how often and how much at once |
+//! | `access` | access that a route requires |
+//! | `routes` | routes, each declared together with its required access |
+//! | `gate` | middleware that authorizes a request before its handler |
+//! | `caller` | extractor for the sender of a request |
 //!
-//! A route that nobody declared is closed to everybody, whether the server has keys or not.
+//! A route that was not declared is closed to everyone, even if the server has no keys.
 
+mod access;
 mod caller;
-mod door;
-mod file;
-mod keys;
-mod meter;
+mod gate;
 mod routes;
-mod scope;
-mod secret;
-
-pub use caller::KeyId;
-pub use file::FileError;
-pub use keys::{Entry, Keys, KeysError, Reloaded};
-pub use meter::Limits;
-pub use scope::Scope;
-pub use secret::{Digest, Secret, SecretError};
 
 pub(crate) use caller::Caller;
-pub(crate) use door::{Door, open};
-pub(crate) use routes::Routes;
+pub(crate) use gate::{AuthGate, authorize};
+pub(crate) use routes::ProtectedRoutes;

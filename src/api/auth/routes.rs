@@ -1,4 +1,4 @@
-//! Routes, each declared together with what it needs.
+//! Routes, each declared together with the access it requires.
 
 use std::collections::BTreeMap;
 
@@ -10,43 +10,44 @@ use utoipa::openapi::{Components, OpenApi, RefOr, Response};
 use utoipa::{IntoResponses, OpenApi as _};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
-use super::scope::{Access, Scope};
+use super::access::Access;
 use crate::api::error::ErrorBody;
-use crate::api::openapi::Head;
+use crate::api::openapi::ApiDoc;
 use crate::api::state::AppState;
+use crate::keys::Scope;
 
-/// What the document calls the way to show a key.
+/// Name of the security scheme in the OpenAPI document.
 const SCHEME: &str = "key";
 
-/// Routes, each declared together with what it needs. There is no other way to declare one, and a route that came in
-/// past this is closed.
-pub(crate) struct Routes {
+/// Routes, each declared together with the access it requires. This is the only way to declare a route: one that
+/// bypasses it is closed.
+pub(crate) struct ProtectedRoutes {
     router: OpenApiRouter<AppState>,
-    rules: Rules,
+    rules: RouteRules,
 }
 
-impl Routes {
-    /// None yet.
+impl ProtectedRoutes {
+    /// Creates an empty set of routes.
     pub(crate) fn new() -> Self {
-        Self { router: OpenApiRouter::with_openapi(Head::openapi()), rules: Rules::default() }
+        Self { router: OpenApiRouter::with_openapi(ApiDoc::openapi()), rules: RouteRules::default() }
     }
 
-    /// A route for everybody.
+    /// Declares a route open to everyone.
     pub(crate) fn open(self, route: UtoipaMethodRouter<AppState>) -> Self {
         self.declare(Access::Open, route)
     }
 
-    /// A route for keys that may ask and search.
+    /// Declares a route for keys with the scope `infer`.
     pub(crate) fn infer(self, route: UtoipaMethodRouter<AppState>) -> Self {
         self.declare(Access::Needs(Scope::Infer), route)
     }
 
-    /// A route for keys that may read and change documents.
+    /// Declares a route for keys with the scope `index`.
     pub(crate) fn index(self, route: UtoipaMethodRouter<AppState>) -> Self {
         self.declare(Access::Needs(Scope::Index), route)
     }
 
-    /// A route for keys that may change what is served and look inside.
+    /// Declares a route for keys with the scope `admin`.
     pub(crate) fn admin(self, route: UtoipaMethodRouter<AppState>) -> Self {
         self.declare(Access::Needs(Scope::Admin), route)
     }
@@ -63,24 +64,24 @@ impl Routes {
         Self { router: self.router.routes(route), rules: self.rules }
     }
 
-    /// These and the others.
-    pub(crate) fn merge(mut self, others: Routes) -> Self {
+    /// Adds the routes of `others`.
+    pub(crate) fn merge(mut self, others: ProtectedRoutes) -> Self {
         for (path, rules) in others.rules.0 {
             self.rules.0.entry(path).or_default().extend(rules);
         }
         Self { router: self.router.merge(others.router), rules: self.rules }
     }
 
-    /// The same routes, with a layer around each.
+    /// Wraps a layer around each route.
     pub(crate) fn map(self, layer: impl FnOnce(OpenApiRouter<AppState>) -> OpenApiRouter<AppState>) -> Self {
         Self { router: layer(self.router), rules: self.rules }
     }
 
-    /// The routes, what they need, and their description.
-    pub(crate) fn split(self) -> (Router<AppState>, Rules, OpenApi) {
+    /// Returns the router, its access rules, and the OpenAPI document.
+    pub(crate) fn split(self) -> (Router<AppState>, RouteRules, OpenApi) {
         let (router, mut document) = self.router.split_for_parts();
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
-            "Needed where the server has keys. The role is the scope that the key must have: `infer`, `index` or `admin`.",
+            "Required if the server has API keys. The role is the scope that the key must have: `infer`, `index` or `admin`.",
         ));
         let components = document.components.get_or_insert_with(Components::new);
         components.add_security_scheme(SCHEME, SecurityScheme::Http(bearer.build()));
@@ -88,7 +89,7 @@ impl Routes {
     }
 }
 
-/// Every operation of a path, with its method.
+/// Returns every operation of a path, with its method.
 fn operations(item: &mut PathItem) -> Vec<(Method, &mut Operation)> {
     let all = [
         (Method::GET, &mut item.get),
@@ -100,24 +101,24 @@ fn operations(item: &mut PathItem) -> Vec<(Method, &mut Operation)> {
     all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?))).collect()
 }
 
-/// The answers of the door, for the document.
+/// Responses of the gate, for the OpenAPI document.
 #[derive(Debug, IntoResponses)]
-#[expect(dead_code, reason = "only its shape is used")]
-enum Closed {
-    /// No key, or one that is not known.
+#[expect(dead_code, reason = "only its schema is used")]
+enum GateErrors {
+    /// No API key, or an unknown one.
     #[response(status = 401)]
     Unknown(ErrorBody),
-    /// The key may not do this.
+    /// The key lacks the required scope.
     #[response(status = 403)]
     Forbidden(ErrorBody),
-    /// The key asks too often or too much at once; `Retry-After` says when to come back.
+    /// The key exceeds its rate or concurrency limit; `Retry-After` tells when to retry.
     #[response(status = 429)]
     TooMany(ErrorBody),
 }
 
 fn describe(operation: &mut Operation, scope: Scope) {
     operation.security = Some(vec![SecurityRequirement::new(SCHEME, [scope.name()])]);
-    for (status, response) in Closed::responses() {
+    for (status, response) in GateErrors::responses() {
         let own = operation.responses.responses.entry(status).or_insert_with(|| response.clone());
         if let (RefOr::T(own), RefOr::T(Response { description, .. })) = (own, response)
             && own.description != description
@@ -127,38 +128,38 @@ fn describe(operation: &mut Operation, scope: Scope) {
     }
 }
 
-/// What every declared route needs.
+/// Access rules of all declared routes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Rules(BTreeMap<String, Vec<(Method, Access)>>);
+pub(crate) struct RouteRules(BTreeMap<String, Vec<(Method, Access)>>);
 
-/// What is known of a route.
+/// Access rule for one path and method.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// What it needs.
+pub(super) enum RouteRule {
+    /// The route is declared and requires this access.
     Declared(Access),
-    /// The path is declared, the method is not; these are.
+    /// The path is declared but not for this method. Holds the allowed methods, comma-separated.
     Methods(String),
-    /// Nobody declared it.
+    /// The path is not declared.
     None,
 }
 
-impl Rules {
-    /// What `path`, as it was declared, needs for `method`.
-    pub(super) fn of(&self, path: &str, method: &Method) -> Rule {
-        let Some(rules) = self.0.get(path) else { return Rule::None };
-        // Who may get something may also ask for its head.
+impl RouteRules {
+    /// Returns the rule for `method` on `path`, where `path` is the pattern it was declared with.
+    pub(super) fn of(&self, path: &str, method: &Method) -> RouteRule {
+        let Some(rules) = self.0.get(path) else { return RouteRule::None };
+        // HEAD needs the same access as GET.
         let asked = if method == Method::HEAD { &Method::GET } else { method };
         if let Some((_, access)) = rules.iter().find(|(method, _)| method == asked) {
-            return Rule::Declared(*access);
+            return RouteRule::Declared(*access);
         }
         let names = rules.iter().flat_map(|(method, _)| match *method {
             Method::GET => vec!["GET", "HEAD"],
             ref method => vec![method.as_str()],
         });
-        Rule::Methods(names.collect::<Vec<_>>().join(","))
+        RouteRule::Methods(names.collect::<Vec<_>>().join(","))
     }
 
-    /// Lets everybody use what was declared otherwise.
+    /// Opens a declared path to everyone.
     pub(crate) fn open(&mut self, path: &str) {
         for (_, access) in self.0.get_mut(path).into_iter().flatten() {
             *access = Access::Open;
@@ -173,11 +174,11 @@ mod tests {
     #[test]
     fn a_rule_is_of_a_path_and_a_method() {
         let needs = Access::Needs(Scope::Index);
-        let rules = Rules([("/a".to_owned(), vec![(Method::GET, Access::Open), (Method::POST, needs)])].into());
-        assert_eq!(rules.of("/a", &Method::POST), Rule::Declared(needs));
-        assert_eq!(rules.of("/a", &Method::HEAD), Rule::Declared(Access::Open));
-        assert_eq!(rules.of("/a", &Method::DELETE), Rule::Methods("GET,HEAD,POST".to_owned()));
-        assert_eq!(rules.of("/a/", &Method::GET), Rule::None);
-        assert_eq!(rules.of("/A", &Method::GET), Rule::None);
+        let rules = RouteRules([("/a".to_owned(), vec![(Method::GET, Access::Open), (Method::POST, needs)])].into());
+        assert_eq!(rules.of("/a", &Method::POST), RouteRule::Declared(needs));
+        assert_eq!(rules.of("/a", &Method::HEAD), RouteRule::Declared(Access::Open));
+        assert_eq!(rules.of("/a", &Method::DELETE), RouteRule::Methods("GET,HEAD,POST".to_owned()));
+        assert_eq!(rules.of("/a/", &Method::GET), RouteRule::None);
+        assert_eq!(rules.of("/A", &Method::GET), RouteRule::None);
     }
 }

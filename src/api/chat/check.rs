@@ -1,13 +1,14 @@
-//! What a request asks for, each part of it within its bounds.
+//! Range checks of the parameters of a chat request.
 
 use super::request::ChatRequest;
-use crate::agent::Sampling;
 use crate::api::error::ApiError;
-use crate::api::knobs::{self, Knobs};
+use crate::api::sampling_params::{self, RequestSampling};
+use waymark_agent::Sampling;
 
-/// The bound on sampled tokens, from its two names.
+/// Returns the limit on sampled tokens, which has two names in a request.
 pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
-    let (new, old) = (request.max_completion_tokens, request.max_tokens);
+    let new = request.max_completion_tokens;
+    let old = request.max_tokens;
     if let (Some(new), Some(old)) = (new, old)
         && new != old
     {
@@ -15,10 +16,11 @@ pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiErro
         return Err(ApiError::invalid("max_tokens", message));
     }
     let param = if new.is_some() { "max_completion_tokens" } else { "max_tokens" };
-    knobs::most_tokens(param, new.or(old))
+    sampling_params::most_tokens(param, new.or(old))
 }
 
-/// Whether a trace of it may be kept. What `store: true` promises at OpenAI's is not to be had here.
+/// Checks the `store` option. `false` keeps no trace; `true` is refused because completions are not stored, as OpenAI's
+/// interface would.
 pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
     if store == Some(true) {
         return Err(ApiError::unimplemented("store"));
@@ -26,9 +28,9 @@ pub(super) fn store(store: Option<bool>) -> Result<Option<bool>, ApiError> {
     Ok(store)
 }
 
-/// How many alternatives per token are wanted; none when log-probabilities are not.
+/// Returns the number of alternatives per token. `None` if no log-probabilities are requested.
 pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiError> {
-    let top = knobs::alternatives("top_logprobs", request.top_logprobs)?;
+    let top = sampling_params::alternatives("top_logprobs", request.top_logprobs)?;
     match (request.logprobs.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
@@ -36,9 +38,9 @@ pub(super) fn top_logprobs(request: &ChatRequest) -> Result<Option<usize>, ApiEr
     }
 }
 
-/// The sampling parameters that the request states.
+/// Returns the sampling parameters of the request.
 pub(super) fn sampling(request: &ChatRequest, vocab: usize) -> Result<Sampling, ApiError> {
-    let knobs = Knobs {
+    let params = RequestSampling {
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
@@ -48,5 +50,5 @@ pub(super) fn sampling(request: &ChatRequest, vocab: usize) -> Result<Sampling, 
         presence_penalty: request.presence_penalty,
         logit_bias: request.logit_bias.as_ref(),
     };
-    knobs.sampling(vocab)
+    params.sampling(vocab)
 }

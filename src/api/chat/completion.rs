@@ -1,44 +1,44 @@
-//! What `POST /v1/chat/completions` answers: whole completions and chunks of them.
+//! Response types of `POST /v1/chat/completions`: whole completions and chunks.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::tool::{CallDelta, ToolCall};
-use crate::agent::Reason;
+use super::tool::{CallDelta, ChatToolCall};
 use crate::api::error::ErrorBody;
 use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
+use waymark_agent::Reason;
 
 /// A whole completion.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChatCompletion {
-    /// Names this completion.
+    /// ID of this completion.
     pub id: String,
     /// Always `chat.completion`.
     pub object: &'static str,
-    /// When it was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
     /// The policy that answered.
     pub model: String,
-    /// The answers, in the order of their index.
+    /// Answers, ordered by their index.
     pub choices: Vec<ChatChoice>,
-    /// What it cost.
+    /// Tokens used.
     pub usage: ChatUsage,
-    /// Changes with the version of the server, the weights, and what the files of the policy hold.
+    /// Hash of the server's version, the weights and the policy's files. Changes when any of them does.
     pub system_fingerprint: String,
 }
 
 /// One answer.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChatChoice {
-    /// Its number, from 0.
+    /// Index of the answer, from 0.
     pub index: usize,
     /// The answer.
     pub message: AssistantMessage,
-    /// The log-probabilities of the answer's tokens, when asked for.
+    /// Log-probabilities of the answer's tokens, if requested.
     #[schema(required)]
     pub logprobs: Option<LogProbs>,
-    /// Why it ended.
+    /// Reason the answer ended.
     pub finish_reason: FinishReason,
 }
 
@@ -47,23 +47,24 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: AssistantRole,
-    /// The answer; empty when the policy gave none, null when it refuses to, or calls tools and says nothing.
+    /// Text of the answer. Empty if the policy gave none; null if the policy refused, or called tools without saying
+    /// anything.
     #[schema(required)]
     pub content: Option<String>,
-    /// Why the policy gives no answer, where it says that it can give none; only some protocols let it.
+    /// Reason the policy gives for refusing to answer. Only some protocols support refusals.
     #[schema(required)]
     pub refusal: Option<String>,
-    /// The calls of tools, where there are any.
+    /// Tool calls, if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Option<Vec<ToolCall>>)]
-    pub tool_calls: Vec<ToolCall>,
-    /// What the policy thought on the way.
+    #[schema(value_type = Option<Vec<ChatToolCall>>)]
+    pub tool_calls: Vec<ChatToolCall>,
+    /// Reasoning of the policy before its answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// The same, where the server is started with `--mirror-reasoning`.
+    /// Same text as `reasoning_content`, if the server runs with `--mirror-reasoning`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
-    /// What it did on the way, when `rag.trace` was asked for, and what supports its answer, when `rag.citations` was.
+    /// Steps of the episode if `rag.trace` was requested, and supporting passages if `rag.citations` was.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<RagNotes>)]
     pub rag: Option<RagNotes>,
@@ -73,20 +74,20 @@ pub struct AssistantMessage {
 #[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AssistantRole {
-    /// The only one.
+    /// Role of the model, the only one an answer can have.
     #[default]
     Assistant,
 }
 
-/// Why an answer ended.
+/// Reason an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// By itself, with an answer or a refusal, or at a stop string.
+    /// The policy ended with an answer or a refusal, or reached a stop string.
     Stop,
-    /// At a bound: sampled tokens, turns, time, or the context.
+    /// A limit was reached: sampled tokens, turns, time, or the context.
     Length,
-    /// By itself, or at a stop string, with calls of tools.
+    /// The policy called tools.
     ToolCalls,
 }
 
@@ -113,97 +114,99 @@ pub struct LogProbs {
 /// A token with its log-probability and its alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct LogProb {
-    /// The token as text; bytes that are no UTF-8 by themselves appear as U+FFFD.
+    /// Text of the token. Bytes that are not UTF-8 by themselves appear as U+FFFD.
     pub token: String,
-    /// Its natural log-probability under the full distribution.
+    /// Natural logarithm of its probability under the full distribution.
     pub logprob: f32,
-    /// Its bytes.
+    /// Bytes of the token.
     #[schema(required)]
     pub bytes: Option<Vec<u8>>,
-    /// The most probable tokens in its place.
+    /// Most probable tokens at this position.
     pub top_logprobs: Vec<TopLogProb>,
 }
 
-/// An alternative to a token.
+/// Alternative to a token.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct TopLogProb {
-    /// The token as text.
+    /// Text of the token.
     pub token: String,
-    /// Its natural log-probability.
+    /// Natural logarithm of its probability.
     pub logprob: f32,
-    /// Its bytes.
+    /// Bytes of the token.
     #[schema(required)]
     pub bytes: Option<Vec<u8>>,
 }
 
-/// One event of a stream. Every chunk of a stream has the same first five fields.
+/// One event of a stream. All chunks of a stream have the same first five fields.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChatChunk<'a> {
-    /// Names the completion.
+    /// ID of the completion.
     pub id: &'a str,
     /// Always `chat.completion.chunk`.
     pub object: &'static str,
-    /// When it was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
     /// The policy that answers.
     pub model: &'a str,
-    /// Changes with the version of the server, the weights, and what the files of the policy hold.
+    /// Hash of the server's version, the weights and the policy's files. Changes when any of them does.
     pub system_fingerprint: &'a str,
     /// One choice, or none in the chunk that holds the usage.
     pub choices: &'a [ChunkChoice<'a>],
-    /// With `include_usage`: null but in the last chunk. Without: left out.
+    /// Token usage. With `include_usage`, null in all chunks but the last; without, absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ChatUsage>)]
     pub usage: Option<Option<&'a ChatUsage>>,
 }
 
-/// A piece of one answer.
+/// ChatPiece of one answer.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChunkChoice<'a> {
-    /// The answer's number, from 0.
+    /// Index of the answer, from 0.
     pub index: usize,
-    /// What is new.
-    pub delta: Delta<'a>,
-    /// The log-probabilities of the tokens in `delta.content`, when asked for.
+    /// New content of the answer.
+    pub delta: ChatDelta<'a>,
+    /// Log-probabilities of the tokens in `delta.content`, if requested.
     #[schema(required)]
     pub logprobs: Option<LogProbs>,
-    /// Null until the last chunk of this answer, whose delta holds nothing but the citations that were asked for.
+    /// Reason the answer ended. Null until the answer's last chunk, whose delta holds at most the requested citations.
     #[schema(required)]
     pub finish_reason: Option<FinishReason>,
 }
 
-/// What is new in a chunk.
+/// New content in a chunk.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct Delta<'a> {
-    /// In the first chunk of each answer.
+#[schema(as = Delta)]
+pub struct ChatDelta<'a> {
+    /// Role of the message, in the first chunk of each answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<AssistantRole>,
     /// Text of the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a str>,
-    /// Why there is no answer, whole.
+    /// Complete refusal, if the policy refuses to answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<&'a str>,
-    /// What is new of a call of a tool.
+    /// New parts of tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<CallDelta<'a>>>,
     /// Text of the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,
-    /// The same, where the server is started with `--mirror-reasoning`.
+    /// Same text as `reasoning_content`, if the server runs with `--mirror-reasoning`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<&'a str>,
-    /// A step of the run, when `rag.trace` was asked for; at the end what supports the answer, when `rag.citations` was.
+    /// Step of the episode, if `rag.trace` was requested. At the end the supporting passages, if `rag.citations` was
+    /// requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rag: Option<&'a RagNotes>,
 }
 
-/// What a stream's `data:` lines hold before `[DONE]`.
+/// Content of a stream's `data:` lines before `[DONE]`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum ChatStreamItem<'a> {
     /// A chunk.
     Chunk(ChatChunk<'a>),
-    /// What went wrong after the stream had begun; nothing follows it.
+    /// Error after the stream had begun. It is the last event.
     Error(ErrorBody),
 }

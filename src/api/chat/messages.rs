@@ -1,30 +1,30 @@
-//! The messages of a request as a conversation.
+//! Converts the messages of a chat request to a conversation.
 
 use std::collections::HashMap;
 
-use super::request::{ChatMessage, ChatRole, Content, ContentPart};
-use super::tool::ToolCall;
-use crate::agent::{Conversation, Message, Role};
+use super::request::{ChatMessage, ChatRole, ContentPart, MessageContent};
+use super::tool::ChatToolCall;
 use crate::api::error::ApiError;
+use waymark_agent::{Conversation, Message, Role};
 
-/// The calls of a conversation up to some message.
+/// Tool calls of a conversation up to the current message.
 #[derive(Debug, Default)]
-struct Calls {
+struct CallHistory {
     made: usize,
-    /// By their ids the numbers of those whose result has not come yet.
+    /// Calls without a result so far: their numbers by their IDs.
     open: HashMap<String, usize>,
 }
 
-/// The conversation that `messages` are. Neighbouring results of calls stand in the order of the calls, for a model is told
-/// by their places alone which is whose.
+/// Converts `messages` to a conversation. Consecutive tool results are sorted into the order of their calls, because
+/// the chat template matches results to calls by position alone.
 ///
 /// # Errors
-/// Names the message, and the part of it, that cannot be used.
+/// Names the message, and the field in it, that cannot be used.
 pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
     }
-    let mut calls = Calls::default();
+    let mut calls = CallHistory::default();
     let convert = |(at, message): (usize, ChatMessage)| -> Result<(Option<usize>, Message), ApiError> {
         let answered = answered(at, &message, &mut calls)?;
         Ok((answered, convert(at, message, &mut calls)?))
@@ -36,8 +36,8 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
     Ok(Conversation::from_messages(messages.into_iter().map(|(_, message)| message).collect())?)
 }
 
-/// A message as the model is shown it, whose calls join those before it.
-fn convert(at: usize, message: ChatMessage, known: &mut Calls) -> Result<Message, ApiError> {
+/// Converts one message to the form that the chat template takes, and adds its tool calls to `known`.
+fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<Message, ApiError> {
     let unsupported = |field: &str, what: &str| Err(ApiError::unsupported(&format!("messages[{at}].{field}"), what));
     let role = match message.role {
         ChatRole::Developer | ChatRole::System => Role::System,
@@ -64,12 +64,12 @@ fn convert(at: usize, message: ChatMessage, known: &mut Calls) -> Result<Message
         return unsupported("annotations", "annotations are");
     }
     let content = match message.content {
-        Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => joined(at, parts)?,
+        Some(MessageContent::Text(text)) => text,
+        Some(MessageContent::Parts(parts)) => joined(at, parts)?,
         None if role == Role::Assistant => String::new(),
         None => return Err(ApiError::missing(&format!("messages[{at}].content"))),
     };
-    // An assistant either said something or refused to.
+    // A message of the assistant holds either content or a refusal, never both.
     match message.refusal.filter(|refusal| !refusal.is_empty()) {
         Some(_) if !content.is_empty() => unsupported("refusal", "refusals beside `content` are"),
         Some(refusal) => Ok(Message { calls, ..Message::new(role, refusal) }),
@@ -77,18 +77,18 @@ fn convert(at: usize, message: ChatMessage, known: &mut Calls) -> Result<Message
     }
 }
 
-/// The calls of a message, which join those before it.
+/// Converts the tool calls of a message and adds them to `known`.
 fn called(
     at: usize,
     role: Role,
-    calls: Vec<ToolCall>,
-    known: &mut Calls,
+    calls: Vec<ChatToolCall>,
+    known: &mut CallHistory,
 ) -> Result<Vec<waymark_models::chat::ToolCall>, ApiError> {
     let param = format!("messages[{at}].tool_calls");
     if role != Role::Assistant && !calls.is_empty() {
         return Err(ApiError::unsupported(&param, "calls by others than the assistant are"));
     }
-    let shown = |(index, call): (usize, ToolCall)| {
+    let shown = |(index, call): (usize, ChatToolCall)| {
         let param = format!("{param}[{index}]");
         if known.open.insert(call.id.clone(), known.made).is_some() {
             let param = format!("{param}.id");
@@ -100,8 +100,8 @@ fn called(
     calls.into_iter().enumerate().map(shown).collect()
 }
 
-/// The number of the call whose result a message is, if it is one. A call has one result.
-fn answered(at: usize, message: &ChatMessage, known: &mut Calls) -> Result<Option<usize>, ApiError> {
+/// Number of the call whose result the message is, if it is a tool result. A call has exactly one result.
+fn answered(at: usize, message: &ChatMessage, known: &mut CallHistory) -> Result<Option<usize>, ApiError> {
     let param = format!("messages[{at}].tool_call_id");
     match (&message.tool_call_id, message.role) {
         (Some(id), ChatRole::Tool) => {
@@ -114,7 +114,7 @@ fn answered(at: usize, message: &ChatMessage, known: &mut Calls) -> Result<Optio
     }
 }
 
-/// The text of a message in parts.
+/// Concatenates the text parts of a message.
 fn joined(at: usize, parts: Vec<ContentPart>) -> Result<String, ApiError> {
     let mut text = String::new();
     for (index, part) in parts.into_iter().enumerate() {

@@ -1,56 +1,56 @@
-//! From the trace of an episode to the pieces a chat completion is made of.
+//! Translates the events of an episode to the pieces of a chat completion.
 
 use std::collections::VecDeque;
 
 use super::completion::{FinishReason, LogProb, TopLogProb};
-use super::tool::ToolCall;
-use crate::agent::call::{CallScanner, Part};
-use crate::agent::{Cited, Event, Reason, TokenLogprob, Usage};
+use super::tool::ChatToolCall;
 use crate::api::rag::RagStep;
+use waymark_agent::call::{CallScanner, Part};
+use waymark_agent::{Cited, Event, Reason, TokenLogprob, Usage};
 
-/// What OpenAI's interface sends where a token has no log-probability: here, where it was written by force.
+/// Stand-in for a missing log-probability, as in OpenAI's interface. Forced tokens have none.
 const NO_LOGPROB: f32 = -9999.0;
 
-/// A piece of one choice, in the order of the episode.
+/// ChatPiece of one answer, in the order of the episode.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum ChatPiece {
     /// More reasoning.
     Reasoning(String),
-    /// More of the answer, with its tokens where they were asked for.
+    /// More of the answer, with its tokens if they were requested.
     Content(String, Vec<LogProb>),
-    /// Why there is no answer, whole.
+    /// Complete refusal.
     Refusal(String),
-    /// A call of a tool, and its number among those of the choice.
-    Call(usize, ToolCall),
-    /// A step to show under `rag`.
+    /// Tool call, and its index among the calls of the answer.
+    Call(usize, ChatToolCall),
+    /// Step of the episode to show under `rag`.
     Step(RagStep),
-    /// The end, with what supports the answer; nothing, where that was not asked for.
+    /// End of the answer, with its supporting passages if they were requested.
     Finish(FinishReason, Usage, Vec<Cited>),
 }
 
-/// Turns one episode's events into pieces.
+/// Translates the events of one episode to pieces.
 #[derive(Debug, Default)]
 pub(super) struct Translator {
-    /// Whether steps are shown.
+    /// If `true`, steps are shown.
     trace: bool,
     steps: usize,
-    /// The turn of the last reasoning sent; 0 before any.
+    /// Turn of the last reasoning sent; 0 before any.
     turn: usize,
-    /// Whether that reasoning ended its line.
+    /// If `true`, the last reasoning sent ended with a line break.
     line_ended: bool,
-    /// Reads the calls of tools, where there are any to be called.
-    calls: Option<Calls>,
+    /// Parser of tool calls. `None` if the request has no tools.
+    calls: Option<CallParser>,
 }
 
 impl Translator {
     pub(super) fn new(trace: bool, tools: &[String]) -> Self {
-        let calls = (!tools.is_empty()).then(|| Calls::new(tools.to_vec()));
+        let calls = (!tools.is_empty()).then(|| CallParser::new(tools.to_vec()));
         Self { trace, calls, ..Self::default() }
     }
 
-    /// The pieces that `event` makes, if it makes any. Text outside every known tag counts as reasoning: it is what the
-    /// policy wrote on its way, and no part of the answer.
-    pub(super) fn translate(&mut self, event: Event) -> Vec<Piece> {
+    /// Returns the pieces of `event`, possibly none. Text outside every known tag counts as reasoning: the policy wrote
+    /// it on its way, and it is not part of the answer.
+    pub(super) fn translate(&mut self, event: Event) -> Vec<ChatPiece> {
         match event {
             Event::Answer { text, tokens } if self.calls.is_some() => {
                 self.calls.as_mut().map(|calls| calls.read(&text, tokens)).unwrap_or_default()
@@ -60,26 +60,26 @@ impl Translator {
                 let mut pieces = self.calls.as_mut().map(|calls| calls.finish(ended)).unwrap_or_default();
                 let called = ended && self.calls.as_ref().is_some_and(|calls| calls.made > 0);
                 let reason = if called { FinishReason::ToolCalls } else { reason.into() };
-                pieces.push(Piece::Finish(reason, usage, citations));
+                pieces.push(ChatPiece::Finish(reason, usage, citations));
                 pieces
             }
             event => self.piece(event).into_iter().collect(),
         }
     }
 
-    fn piece(&mut self, event: Event) -> Option<Piece> {
+    fn piece(&mut self, event: Event) -> Option<ChatPiece> {
         match event {
             Event::Think { turn, text, .. } | Event::Text { turn, text, .. } => self.reasoning(turn, text),
             Event::Answer { text, tokens } if text.is_empty() && tokens.is_empty() => None,
-            Event::Answer { text, tokens } => Some(Piece::Content(text, tokens.into_iter().map(logprob).collect())),
-            Event::Refusal { text } => Some(Piece::Refusal(text)),
+            Event::Answer { text, tokens } => Some(ChatPiece::Content(text, tokens.into_iter().map(logprob).collect())),
+            Event::Refusal { text } => Some(ChatPiece::Refusal(text)),
             Event::SearchStarted { .. }
             | Event::SearchFinished { .. }
             | Event::Withdrawn { .. }
             | Event::Observation { .. }
             | Event::Invalid { .. }
             | Event::Budget { .. } => self.trace.then(|| self.step(event)),
-            // A query is told whole when its search starts; a failure arrives as the episode's error.
+            // A query is shown as a whole when its search starts, and a failure arrives as the episode's error.
             Event::Started { .. }
             | Event::TurnStarted { .. }
             | Event::Query { .. }
@@ -88,8 +88,9 @@ impl Translator {
         }
     }
 
-    /// Turns follow each other without a break in the trace; as one text they need one.
-    fn reasoning(&mut self, turn: usize, text: String) -> Option<Piece> {
+    /// Translates reasoning. The trace joins turns without a separator; as one text they need a line break between
+    /// them.
+    fn reasoning(&mut self, turn: usize, text: String) -> Option<ChatPiece> {
         if text.is_empty() {
             return None;
         }
@@ -100,37 +101,37 @@ impl Translator {
         };
         self.turn = turn;
         self.line_ended = text.ends_with('\n');
-        Some(Piece::Reasoning(if gap.is_empty() { text } else { format!("{gap}{text}") }))
+        Some(ChatPiece::Reasoning(if gap.is_empty() { text } else { format!("{gap}{text}") }))
     }
 
-    fn step(&mut self, event: Event) -> Piece {
+    fn step(&mut self, event: Event) -> ChatPiece {
         let step = RagStep { index: self.steps, event };
         self.steps += 1;
-        Piece::Step(step)
+        ChatPiece::Step(step)
     }
 }
 
-/// The calls of tools in one answer, told apart from the rest of it.
+/// Separates the tool calls of one answer from its text.
 #[derive(Debug)]
-struct Calls {
+struct CallParser {
     scanner: CallScanner,
-    /// Tokens that were not told yet, by where in the answer they begin.
+    /// Tokens not sent yet, by their byte offset in the answer.
     tokens: VecDeque<(usize, TokenLogprob)>,
-    /// Bytes of the answer so far.
+    /// Length of the answer so far, in bytes.
     taken: usize,
-    /// Calls so far.
+    /// Number of calls so far.
     made: usize,
 }
 
-impl Calls {
-    fn new(tools: Vec<String>) -> Calls {
-        Calls { scanner: CallScanner::new(tools), tokens: VecDeque::new(), taken: 0, made: 0 }
+impl CallParser {
+    fn new(tools: Vec<String>) -> CallParser {
+        CallParser { scanner: CallScanner::new(tools), tokens: VecDeque::new(), taken: 0, made: 0 }
     }
 
-    fn read(&mut self, text: &str, tokens: Vec<TokenLogprob>) -> Vec<Piece> {
+    fn read(&mut self, text: &str, tokens: Vec<TokenLogprob>) -> Vec<ChatPiece> {
         let mut at = 0;
         for token in tokens {
-            // A token that gives no whole character belongs to the text that comes with it.
+            // A token without a whole character belongs to the text it arrives with.
             let within = at.min(text.len().saturating_sub(1));
             at += token.bytes.len();
             self.tokens.push_back((self.taken + within, token));
@@ -140,35 +141,36 @@ impl Calls {
         self.pieces(parts)
     }
 
-    fn finish(&mut self, ended: bool) -> Vec<Piece> {
+    fn finish(&mut self, ended: bool) -> Vec<ChatPiece> {
         let parts = self.scanner.finish(ended);
         self.pieces(parts)
     }
 
-    fn pieces(&mut self, parts: Vec<Part>) -> Vec<Piece> {
+    fn pieces(&mut self, parts: Vec<Part>) -> Vec<ChatPiece> {
         parts.into_iter().map(|part| self.piece(part)).collect()
     }
 
-    /// Tells a part. The tokens of a call, and of white space around it, are not told.
-    fn piece(&mut self, part: Part) -> Piece {
+    /// Converts a part to a piece. Tokens of a call, and of white space around it, are not reported.
+    fn piece(&mut self, part: Part) -> ChatPiece {
         match part {
             Part::Text(text, start) => {
                 let count = self.tokens.iter().take_while(|(at, _)| *at < start + text.len()).count();
-                // One that begins in the white space before it gives some of it.
+                // A token that begins in the white space before the text still contributes to the text if it extends
+                // into it.
                 let gives = |at: usize, token: &TokenLogprob| at >= start || at + token.bytes.len() > start;
                 let inside = self.tokens.drain(..count).filter(|(at, token)| gives(*at, token));
                 let tokens = inside.map(|(_, token)| logprob(token)).collect();
-                Piece::Content(text, tokens)
+                ChatPiece::Content(text, tokens)
             }
             Part::Call(call) => {
                 self.made += 1;
-                Piece::Call(self.made - 1, ToolCall::new(call))
+                ChatPiece::Call(self.made - 1, ChatToolCall::new(call))
             }
         }
     }
 }
 
-/// A token as the wire has it.
+/// Converts a token to its wire format.
 pub(crate) fn logprob(token: TokenLogprob) -> LogProb {
     let top_logprobs = token
         .top
@@ -192,7 +194,7 @@ mod tests {
         let mut text = String::new();
         for event in [think(1, "a"), think(1, "b"), think(2, "c\n"), think(2, ""), think(3, "d")] {
             for piece in translator.translate(event) {
-                if let Piece::Reasoning(more) = piece {
+                if let ChatPiece::Reasoning(more) = piece {
                     text += &more;
                 }
             }
@@ -202,16 +204,17 @@ mod tests {
 
     #[test]
     fn a_token_that_begins_with_the_space_behind_a_call_is_told() {
-        let read = |calls: &mut Calls, text: &str| {
-            let (bytes, top) = (text.as_bytes().to_vec(), Vec::new());
+        let read = |calls: &mut CallParser, text: &str| {
+            let bytes = text.as_bytes().to_vec();
+            let top = Vec::new();
             calls.read(text, vec![TokenLogprob { id: 0, text: text.into(), bytes, logprob: Some(-1.0), top }])
         };
-        let mut calls = Calls::new(vec!["look".into()]);
+        let mut calls = CallParser::new(vec!["look".into()]);
         let call = read(&mut calls, "<tool_call>{\"name\": \"look\"}</tool_call>");
-        assert!(matches!(&call[..], [Piece::Call(0, _)]), "{call:?}");
+        assert!(matches!(&call[..], [ChatPiece::Call(0, _)]), "{call:?}");
         assert!(read(&mut calls, "\n").is_empty());
         let pieces = read(&mut calls, " Done");
-        let [Piece::Content(text, tokens)] = &pieces[..] else { panic!("{pieces:?}") };
+        let [ChatPiece::Content(text, tokens)] = &pieces[..] else { panic!("{pieces:?}") };
         let tokens: Vec<&str> = tokens.iter().map(|token| token.token.as_str()).collect();
         assert_eq!((text.as_str(), tokens), ("Done", vec![" Done"]));
     }
@@ -222,7 +225,7 @@ mod tests {
         assert!(Translator::new(false, &[]).translate(invalid()).is_empty());
         let mut translator = Translator::new(true, &[]);
         for index in 0..3 {
-            assert!(matches!(&translator.translate(invalid())[..], [Piece::Step(step)] if step.index == index));
+            assert!(matches!(&translator.translate(invalid())[..], [ChatPiece::Step(step)] if step.index == index));
         }
     }
 }

@@ -1,43 +1,43 @@
-//! What a request means: which policy, which conversation, how many episodes, and how they are shown.
+//! Validation of a chat request: its policy, conversation, options and number of answers.
 
 use std::sync::Arc;
 
 use super::check;
 use super::messages::conversation;
 use super::request::{ChatRequest, ResponseFormat};
-use super::tool::{self, Tools};
-use crate::agent::{Conversation, EpisodeOptions, Policy};
-use crate::api::chunks::Head;
-use crate::api::episodes::{self, Question};
+use super::tool::{self, ClientTools};
+use crate::api::chunks::CompletionHead;
+use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::ApiError;
-use crate::api::knobs;
+use crate::api::sampling_params;
 use crate::api::state::AppState;
+use waymark_agent::{Conversation, EpisodeOptions, Policy};
 
-/// A request that makes sense.
+/// Validated chat request.
 #[derive(Debug)]
-pub(super) struct Plan {
-    /// What stands in every chunk.
-    pub(super) head: Head,
+pub(super) struct ChatPlan {
+    /// Fields shared by all chunks.
+    pub(super) head: CompletionHead,
     pub(super) policy: Arc<Policy>,
     pub(super) n: usize,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) logprobs: bool,
     pub(super) trace: bool,
-    /// Whether the end of each answer tells what supports it.
+    /// If `true`, each answer ends with its supporting passages.
     pub(super) cites: bool,
-    /// Whether reasoning is told under both of its names.
+    /// If `true`, reasoning is sent under both of its names.
     pub(super) mirror: bool,
-    /// The names of the tools that may be called.
+    /// Names of the tools that may be called.
     pub(super) tools: Vec<String>,
 }
 
-impl Plan {
-    /// Checks everything about a request but what only the engine can know.
-    pub(super) fn new(state: &AppState, request: ChatRequest) -> Result<(Plan, Question), ApiError> {
+impl ChatPlan {
+    /// Validates everything about a request that does not need the engine.
+    pub(super) fn new(state: &AppState, request: ChatRequest) -> Result<(ChatPlan, EpisodeQuestion), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
-        let stream = knobs::streams(request.stream, request.stream_options.as_ref())?;
-        let n = knobs::choices(request.n)?;
+        let stream = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
+        let n = sampling_params::choices(request.n)?;
         let logprobs = check::top_logprobs(&request)?;
         let id = episodes::id("chatcmpl");
         let mut options = EpisodeOptions {
@@ -48,7 +48,7 @@ impl Plan {
             logprobs,
             ..EpisodeOptions::default()
         };
-        options.stop = knobs::stops(request.stop)?;
+        options.stop = sampling_params::stops(request.stop)?;
         options.json = ResponseFormat::shape(request.response_format)?;
         let rag = request.rag.unwrap_or_default();
         rag.apply(&mut options)?;
@@ -56,13 +56,13 @@ impl Plan {
         if check::store(request.store)? == Some(false) {
             options.store = Some(false);
         }
-        knobs::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
-        let tools = Tools::read(request.tools, request.tool_choice)?;
+        sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
+        let tools = ClientTools::read(request.tools, request.tool_choice)?;
         let (tools, conversation) =
             offer(tools, request.parallel_tool_calls, conversation(request.messages)?, &mut options)?;
         tool::check(state, &policy, &conversation)?;
-        let plan = Plan {
-            head: Head::new(state, &policy, id),
+        let plan = ChatPlan {
+            head: CompletionHead::new(state, &policy, id),
             policy,
             n,
             stream,
@@ -77,14 +77,14 @@ impl Plan {
     }
 }
 
-/// Puts tools before the model, and says which there are.
+/// Adds the tools to the conversation and returns their names.
 fn offer(
-    tools: Tools,
+    tools: ClientTools,
     parallel: Option<bool>,
     conversation: Conversation,
     options: &mut EpisodeOptions,
 ) -> Result<(Vec<String>, Conversation), ApiError> {
-    let Tools { shown, must } = tools;
+    let ClientTools { shown, must } = tools;
     if shown.is_empty() {
         return Ok((Vec::new(), conversation));
     }
@@ -92,7 +92,7 @@ fn offer(
         return Err(ApiError::unsupported("response_format", "answers held to JSON beside `tools` are"));
     }
     let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
-    // What must be a call is one and no more.
+    // A forced call is always a single call, so the limit matters only for free ones.
     if parallel == Some(false) && must.is_empty() {
         options.one_call.clone_from(&names);
     }

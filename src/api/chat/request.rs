@@ -1,4 +1,4 @@
-//! What `POST /v1/chat/completions` takes.
+//! Request types of `POST /v1/chat/completions`.
 
 use std::collections::BTreeMap;
 
@@ -8,88 +8,90 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type};
 use waymark_models::grammar::Json;
 
-use super::tool::{ToolCall, ToolChoice, ToolDefinition};
-use crate::api::body::Wire;
+use super::tool::{ChatToolCall, ToolChoice, ToolDefinition};
+use crate::api::body::WireRequest;
 use crate::api::error::ApiError;
-use crate::api::knobs::Stop;
 use crate::api::rag::RagOptions;
+use crate::api::sampling_params::StopStrings;
 
-/// A chat completion request. `null` is the same as leaving a field out.
+/// Chat completion request. `null` is the same as leaving a field out.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChatRequest {
-    /// The policy that answers, by its name in `/v1/models`.
+    /// Policy that answers, by its name in `/v1/models`.
     pub model: String,
-    /// The conversation; its last message is the question.
+    /// Conversation. Its last message is the question.
     #[schema(min_items = 1)]
     pub messages: Vec<ChatMessage>,
-    /// Whether to answer with server-sent events.
+    /// If `true`, the response is a stream of server-sent events.
     pub stream: Option<bool>,
-    /// Options of the stream; only with `stream: true`.
+    /// Options of the stream. Requires `stream: true`.
     pub stream_options: Option<StreamOptions>,
-    /// How many answers to give, each by an episode of its own.
+    /// Number of answers to give. Each is an episode of its own.
     #[schema(minimum = 1, maximum = 16)]
     pub n: Option<u32>,
-    /// Bounds the tokens sampled over the whole run, reasoning and queries included; evidence does not count.
+    /// Maximum number of tokens sampled over the whole episode, including reasoning and queries. Evidence does not
+    /// count.
     #[schema(minimum = 1)]
     pub max_completion_tokens: Option<u32>,
-    /// The old name of `max_completion_tokens`; when both are given they must be equal.
+    /// Old name of `max_completion_tokens`. If both are given they must be equal.
     #[schema(minimum = 1, deprecated)]
     pub max_tokens: Option<u32>,
     /// Sampling temperature.
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f32>,
-    /// Keeps the most probable tokens that have this mass together.
+    /// Nucleus sampling: keeps the most probable tokens whose probabilities add up to this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
-    /// Keeps this many of the most probable tokens; 0 keeps all. Not in OpenAI's interface.
+    /// Number of most probable tokens to keep; 0 keeps all. Not in OpenAI's interface.
     pub top_k: Option<u32>,
-    /// Keeps tokens at least this probable relative to the best one. Not in OpenAI's interface.
+    /// Minimum probability of a token relative to the most probable one. Not in OpenAI's interface.
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,
-    /// Divides the logits of tokens seen before in the turn, or in the span that a guided policy is at. Not in OpenAI's interface.
+    /// Divisor of the logits of tokens already in the turn (for a guided policy: in the current span). Not in OpenAI's
+    /// interface.
     #[schema(minimum = 0.01, maximum = 10)]
     pub repetition_penalty: Option<f32>,
-    /// Lowers tokens by how often they were sampled in the turn, or in the span that a guided policy is at.
+    /// Penalty on tokens by how often they were sampled in the turn (for a guided policy: in the current span).
     #[schema(minimum = -2, maximum = 2)]
     pub frequency_penalty: Option<f32>,
-    /// Lowers tokens that were sampled there at all.
+    /// Penalty on tokens that were sampled there at all.
     #[schema(minimum = -2, maximum = 2)]
     pub presence_penalty: Option<f32>,
-    /// Added to the logits of tokens, by token id.
+    /// Values added to the logits of tokens, by token ID.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// Whether to return the log-probabilities of the answer's tokens.
+    /// If `true`, the log-probabilities of the answer's tokens are returned.
     pub logprobs: Option<bool>,
-    /// How many alternatives to return per token; needs `logprobs: true`.
+    /// Number of most likely tokens to return at each position. Requires `logprobs: true`.
     #[schema(minimum = 0, maximum = 20)]
     pub top_logprobs: Option<u32>,
-    /// Makes sampling repeatable.
+    /// Seed of the random number generator. The same seed gives the same samples.
     pub seed: Option<i64>,
-    /// False keeps no trace of it (`/v1/traces`), as `rag.store` does. Completions themselves are never stored, so true is
-    /// refused.
+    /// If `false`, no trace of the episode is kept (`/v1/traces`), like `rag.store`. `true` is refused, because
+    /// completions themselves are never stored.
     pub store: Option<bool>,
-    /// The answer ends before any of these, in the text of a call too.
-    pub stop: Option<Stop>,
-    /// What the answer must be: any text, a JSON object, or JSON after a schema.
+    /// Strings that end the answer. The stop string itself is not returned. Applies to the text of tool calls too.
+    pub stop: Option<StopStrings>,
+    /// Format of the answer: any text, a JSON object, or JSON that follows a schema.
     pub response_format: Option<ResponseFormat>,
-    /// Functions that the model may call: of the policy `plain` alone, for the others have tools of their own, and where
-    /// the model's chat template shows them in the form of Hermes and Qwen. What it writes as a call of none of them, or with
-    /// arguments that are no JSON object, is part of `content`, as is a call that breaks off.
+    /// Functions that the model may call. Only the policy `plain` supports them, since other policies have tools of
+    /// their own, and only if the model's chat template uses the Hermes or Qwen format. A call of an unknown function,
+    /// a call whose arguments are not a JSON object, and a truncated call are returned as part of `content`.
     #[schema(max_items = 128)]
     pub tools: Option<Vec<ToolDefinition>>,
-    /// Which of the tools are called; `auto` when not given.
+    /// Tool choice; defaults to `auto`.
     pub tool_choice: Option<ToolChoice>,
-    /// False ends the answer with its first call.
+    /// If `false`, the answer ends after its first call.
     pub parallel_tool_calls: Option<bool>,
-    /// How to search, and whether to show it. Not in OpenAI's interface.
+    /// Search options. Not in OpenAI's interface.
     pub rag: Option<RagOptions>,
-    /// Who asks, for the log.
+    /// Name of the end user, for the log.
     pub user: Option<String>,
-    /// Who asks, for the log; the new name of `user`.
+    /// Name of the end user, for the log. Replaces `user`.
     pub safety_identifier: Option<String>,
 }
 
-impl Wire for ChatRequest {
+impl WireRequest for ChatRequest {
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
         ("audio", &[]),
         ("function_call", &["\"auto\"", "\"none\""]),
@@ -113,23 +115,23 @@ impl Wire for ChatRequest {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
-    /// Adds a chunk with the usage before the end.
+    /// If `true`, a chunk with the usage is added before the end.
     pub include_usage: Option<bool>,
 }
 
-/// What the answer must be. It holds for the final answer of a policy that searches, and for the whole reply of one that
-/// does not; which tokens can be sampled is restricted accordingly.
+/// Format of the answer. It applies to the final answer of a policy that searches, and to the whole reply of one that
+/// does not. Sampling is restricted to tokens that keep to the format.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseFormat {
-    /// Which kind.
+    /// Kind of format.
     #[serde(rename = "type")]
     pub kind: FormatKind,
-    /// The schema, for the kind that has one.
+    /// Schema, for the kind `json_schema`.
     pub json_schema: Option<NamedSchema>,
 }
 
-/// Kinds of answers.
+/// Kind of format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FormatKind {
@@ -137,32 +139,32 @@ pub enum FormatKind {
     Text,
     /// A JSON object.
     JsonObject,
-    /// The JSON that a schema describes.
+    /// JSON that follows a schema.
     JsonSchema,
 }
 
-/// A JSON schema with a name.
+/// JSON schema with a name.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedSchema {
-    /// What it is called: 1 to 64 letters, digits, `_` and `-`.
+    /// Name of the schema: 1 to 64 letters, digits, `_` and `-`.
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")]
     pub name: String,
-    /// What it is for. Not put before the model.
+    /// Description of the schema. The model does not see it.
     pub description: Option<String>,
-    /// The schema, draft 2020-12: an object of 64 KiB and 32 levels at most, without keywords that cannot be enforced. Any
-    /// object is an answer where it is left out.
+    /// JSON schema, draft 2020-12: an object of at most 64 KiB and 32 levels, without keywords that cannot be enforced.
+    /// If absent, any object is accepted.
     #[schema(value_type = Option<Object>)]
     pub schema: Option<Value>,
-    /// Schemas are always followed, whatever this says.
+    /// Ignored: schemas are always enforced.
     pub strict: Option<bool>,
 }
 
 impl ResponseFormat {
-    /// What the answer must be by the `response_format` of a request; nothing where any text is welcome.
+    /// Converts the `response_format` of a request to a constraint on the answer. `None` allows any text.
     ///
     /// # Errors
-    /// Names what is missing, or what belongs to another kind.
+    /// Names the field that is missing, or that belongs to another kind.
     pub(crate) fn shape(format: Option<ResponseFormat>) -> Result<Option<Json>, ApiError> {
         const SCHEMA: &str = "response_format.json_schema";
         let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
@@ -181,11 +183,11 @@ impl ResponseFormat {
     }
 }
 
-/// Longest name of a schema, as in OpenAI's interface.
+/// Maximum length of a schema's name, as in OpenAI's interface.
 const MAX_NAME: usize = 64;
 
 impl NamedSchema {
-    /// Whether a schema may be called `name`, which stands at `param`.
+    /// Checks that `name` is a valid name of a schema. `param` is its path in the request.
     pub(crate) fn check_name(param: &str, name: &str) -> Result<(), ApiError> {
         let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         if !letters || name.is_empty() || name.len() > MAX_NAME {
@@ -200,86 +202,87 @@ impl NamedSchema {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChatMessage {
-    /// Who speaks.
+    /// Role of the speaker.
     pub role: ChatRole,
-    /// What is said; only an assistant's message may lack it.
-    pub content: Option<Content>,
-    /// An earlier answer's reasoning, as this server sent it. It is not put before the model again.
+    /// Text of the message. Optional only in messages of the assistant.
+    pub content: Option<MessageContent>,
+    /// Reasoning of an earlier answer, as this server sent it. The model does not see it again.
     pub reasoning_content: Option<String>,
     /// Another server's name for `reasoning_content`.
     pub reasoning: Option<String>,
-    /// An earlier answer's trace, as this server sent it. It is not put before the model again.
+    /// Trace of an earlier answer, as this server sent it. The model does not see it again.
     #[schema(value_type = Option<Object>)]
     pub rag: Option<Value>,
-    /// An earlier refusal, as this server sent it, in place of `content`: only one of them may hold text.
+    /// Earlier refusal, as this server sent it, in place of `content`. Only one of the two may hold text.
     pub refusal: Option<String>,
-    /// A part of an earlier answer that must be empty here.
+    /// Part of an earlier answer that must be empty here.
     #[schema(schema_with = empty)]
     pub annotations: Option<Value>,
-    /// A part of an earlier answer that must be null here.
+    /// Part of an earlier answer that must be null here.
     #[schema(schema_with = null)]
     pub audio: Option<Value>,
-    /// The calls that an earlier answer made.
-    pub tool_calls: Option<Vec<ToolCall>>,
-    /// A part of an earlier answer that must be null here.
+    /// Tool calls of an earlier answer.
+    pub tool_calls: Option<Vec<ChatToolCall>>,
+    /// Part of an earlier answer that must be null here.
     #[schema(schema_with = null)]
     pub function_call: Option<Value>,
-    /// Speakers' names are not supported: must be null.
+    /// Must be null: names of speakers are not supported.
     #[schema(schema_with = null)]
     pub name: Option<String>,
-    /// The call whose result this is, its only one: a call of an earlier message. Only a tool's message has it.
+    /// ID of the call whose result this is, from an earlier message. Only for messages with the role `tool`.
     pub tool_call_id: Option<String>,
 }
 
-/// Nothing but null.
+/// Schema that allows only null.
 fn null() -> Schema {
     ObjectBuilder::new().schema_type(Type::Null).into()
 }
 
-/// Null, or a list of nothing.
+/// Schema that allows null or an empty list.
 fn empty() -> Schema {
     let types = SchemaType::from_iter([Type::Array, Type::Null]);
     ArrayBuilder::new().schema_type(types).max_items(Some(0)).into()
 }
 
-/// Who speaks. `function` is known and refused.
+/// Role of the speaker. `function` is recognized and refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChatRole {
-    /// The operator, under its present name.
+    /// Operator, under its current name.
     Developer,
-    /// The operator.
+    /// Operator.
     System,
-    /// The person.
+    /// End user.
     User,
-    /// The model.
+    /// Model.
     Assistant,
-    /// A tool's result.
+    /// Result of a tool.
     Tool,
-    /// A function's result: refused.
+    /// Result of a function; refused.
     Function,
 }
 
 /// The text of a message, whole or in parts.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = Content)]
 #[serde(untagged, expecting = "expected a string or a list of parts, each with a `type`")]
-pub enum Content {
+pub enum MessageContent {
     /// The text.
     Text(String),
-    /// Parts, of which only `text` ones are supported.
+    /// Parts, of which only those of type `text` are supported.
     Parts(Vec<ContentPart>),
 }
 
 /// A part of a message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct ContentPart {
-    /// Its kind; only `text` is supported.
+    /// Type of the part; only `text` is supported.
     #[serde(rename = "type")]
     #[schema(pattern = "^text$")]
     pub kind: String,
-    /// Its text.
+    /// Text of the part.
     pub text: Option<String>,
-    /// Anything else is refused by name.
+    /// Unknown fields, refused by name.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Map<String, Value>,

@@ -1,18 +1,18 @@
-//! A chat completion as chunks.
+//! Chat completions sent as a stream of chunks.
 
-use super::completion::{AssistantRole, ChatChunk, ChunkChoice, Delta, FinishReason, LogProbs};
-use super::piece::{Piece, Translator};
-use super::plan::Plan;
-use crate::agent::Event;
-use crate::api::chunks::{Chunks, Head};
+use super::completion::{AssistantRole, ChatChunk, ChatDelta, ChunkChoice, FinishReason, LogProbs};
+use super::piece::{ChatPiece, Translator};
+use super::plan::ChatPlan;
+use crate::api::chunks::{Chunks, CompletionHead};
 use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagNotes;
 use crate::api::sse::Frame;
 use crate::api::usage::ChatUsage;
+use waymark_agent::Event;
 
 /// Writes the chunks of one stream.
-pub(super) struct Writer {
-    head: Head,
+pub(super) struct ChatWriter {
+    head: CompletionHead,
     choices: Vec<Translator>,
     logprobs: bool,
     mirror: bool,
@@ -22,11 +22,11 @@ pub(super) struct Writer {
     usage: ChatUsage,
 }
 
-impl Chunks for Writer {
-    /// One chunk with the role for each choice.
+impl Chunks for ChatWriter {
+    /// Writes one chunk with the role for each choice.
     fn begin(&mut self, frame: &mut Frame) {
         for index in 0..self.choices.len() {
-            let delta = Delta { role: Some(AssistantRole::Assistant), content: Some(""), ..Delta::default() };
+            let delta = ChatDelta { role: Some(AssistantRole::Assistant), content: Some(""), ..ChatDelta::default() };
             self.chunk(frame, index, delta, None, None);
         }
     }
@@ -37,7 +37,7 @@ impl Chunks for Writer {
         }
     }
 
-    /// The usage, if it was asked for.
+    /// Writes the usage, if requested.
     fn end(&self, frame: &mut Frame) -> Result<(), ApiError> {
         if self.finished < self.choices.len() {
             return Err(ApiError::new(Code::Internal, "an episode ended without a result"));
@@ -49,8 +49,8 @@ impl Chunks for Writer {
     }
 }
 
-impl Writer {
-    pub(super) fn new(plan: &Plan) -> Self {
+impl ChatWriter {
+    pub(super) fn new(plan: &ChatPlan) -> Self {
         Self {
             head: plan.head.clone(),
             choices: (0..plan.n).map(|_| Translator::new(plan.trace, &plan.tools)).collect(),
@@ -64,34 +64,40 @@ impl Writer {
     }
 
     /// Writes the chunks of one piece.
-    fn tell(&mut self, frame: &mut Frame, index: usize, piece: Piece) {
+    fn tell(&mut self, frame: &mut Frame, index: usize, piece: ChatPiece) {
         match piece {
-            Piece::Reasoning(text) => {
+            ChatPiece::Reasoning(text) => {
                 let reasoning = self.mirror.then_some(text.as_str());
-                let delta = Delta { reasoning_content: Some(&text), reasoning, ..Delta::default() };
+                let delta = ChatDelta { reasoning_content: Some(&text), reasoning, ..ChatDelta::default() };
                 self.chunk(frame, index, delta, None, None);
             }
-            Piece::Content(text, tokens) => {
+            ChatPiece::Content(text, tokens) => {
                 let logprobs = self.logprobs.then_some(LogProbs { content: Some(tokens), refusal: None });
-                self.chunk(frame, index, Delta { content: Some(&text), ..Delta::default() }, logprobs, None);
+                self.chunk(frame, index, ChatDelta { content: Some(&text), ..ChatDelta::default() }, logprobs, None);
             }
-            Piece::Refusal(text) => {
-                self.chunk(frame, index, Delta { refusal: Some(&text), ..Delta::default() }, None, None);
+            ChatPiece::Refusal(text) => {
+                self.chunk(frame, index, ChatDelta { refusal: Some(&text), ..ChatDelta::default() }, None, None);
             }
-            Piece::Call(number, call) => {
+            ChatPiece::Call(number, call) => {
                 for delta in call.deltas(number) {
-                    self.chunk(frame, index, Delta { tool_calls: Some(vec![delta]), ..Delta::default() }, None, None);
+                    self.chunk(
+                        frame,
+                        index,
+                        ChatDelta { tool_calls: Some(vec![delta]), ..ChatDelta::default() },
+                        None,
+                        None,
+                    );
                 }
             }
-            Piece::Step(step) => {
+            ChatPiece::Step(step) => {
                 let rag = RagNotes { trace: Some(vec![step]), citations: None };
-                self.chunk(frame, index, Delta { rag: Some(&rag), ..Delta::default() }, None, None);
+                self.chunk(frame, index, ChatDelta { rag: Some(&rag), ..ChatDelta::default() }, None, None);
             }
-            Piece::Finish(reason, usage, citations) => {
+            ChatPiece::Finish(reason, usage, citations) => {
                 self.usage.add(&usage);
                 self.finished += 1;
                 let rag = self.cites.then_some(RagNotes { trace: None, citations: Some(citations) });
-                self.chunk(frame, index, Delta { rag: rag.as_ref(), ..Delta::default() }, None, Some(reason));
+                self.chunk(frame, index, ChatDelta { rag: rag.as_ref(), ..ChatDelta::default() }, None, Some(reason));
             }
         }
     }
@@ -100,7 +106,7 @@ impl Writer {
         &self,
         frame: &mut Frame,
         index: usize,
-        delta: Delta<'_>,
+        delta: ChatDelta<'_>,
         logprobs: Option<LogProbs>,
         finish: Option<FinishReason>,
     ) {
@@ -109,7 +115,7 @@ impl Writer {
     }
 
     fn message(&self, frame: &mut Frame, choices: &[ChunkChoice<'_>], usage: Option<Option<&ChatUsage>>) {
-        let Head { id, created, model, fingerprint } = &self.head;
+        let CompletionHead { id, created, model, fingerprint } = &self.head;
         frame.data(&ChatChunk {
             id,
             object: "chat.completion.chunk",

@@ -1,4 +1,4 @@
-//! Tools of the client's own: what a request says of them, and how calls of them are told.
+//! Tools defined by the client: their definitions in a request, and the calls in responses.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,148 +7,151 @@ use uuid::Uuid;
 use waymark_models::chat::Tool;
 
 use super::request::NamedSchema;
-use crate::agent::call::Call;
-use crate::agent::{Conversation, Policy};
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
+use waymark_agent::call::Call;
+use waymark_agent::{Conversation, Policy};
 
-/// Most tools of one request, as in OpenAI's interface.
+/// Maximum number of tools in one request, as in OpenAI's interface.
 const MOST: usize = 128;
 
-/// A tool that the model may call.
+/// Tool that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDefinition {
-    /// Which kind.
+    /// Type of the tool.
     #[serde(rename = "type")]
     pub kind: ToolKind,
     /// The function.
     pub function: FunctionDefinition,
 }
 
-/// Kinds of tools.
+/// Type of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKind {
-    /// The only one.
+    /// Function of the client, the only type supported.
     Function,
 }
 
-/// A function that the model may call.
+/// Function that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionDefinition {
-    /// Its name: 1 to 64 letters, digits, `_` and `-`.
+    /// Name of the function: 1 to 64 letters, digits, `_` and `-`.
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")]
     pub name: String,
-    /// What it is for.
+    /// Purpose of the function, shown to the model.
     pub description: Option<String>,
-    /// A JSON schema of its arguments, which are an object. Put before the model; followed where `tool_choice` demands a
-    /// call, with the bounds of `response_format`.
+    /// JSON schema of the arguments, which form an object. Shown to the model. Enforced if `tool_choice` demands a
+    /// call, with the limits of `response_format`.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,
-    /// True only where `tool_choice` demands a call: nothing holds a call to its schema that the model makes by itself.
+    /// May be `true` only if `tool_choice` demands a call: calls that the model chooses to make are not held to their
+    /// schema.
     pub strict: Option<bool>,
 }
 
-/// Which tools the model calls.
+/// Choice of the tools that the model calls.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected `none`, `auto`, `required`, or a function by its name")]
 pub enum ToolChoice {
-    /// None, or some.
+    /// Mode for all tools.
     Mode(ToolMode),
-    /// One call of this function and nothing else.
+    /// Exactly one call of this function, and no other output.
     Named(NamedTool),
 }
 
-/// Whether the model calls tools.
+/// Mode of tool calling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolMode {
-    /// It does not, and is not shown any.
+    /// No calls; the tools are not shown to the model.
     None,
-    /// As it likes.
+    /// The model decides.
     Auto,
-    /// One call of one of them and nothing else.
+    /// Exactly one call of any tool, and no other output.
     Required,
 }
 
-/// A tool by its name.
+/// Tool identified by its name.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedTool {
-    /// Which kind.
+    /// Type of the tool.
     #[serde(rename = "type")]
     pub kind: ToolKind,
-    /// Which function.
+    /// Function to call.
     pub function: NamedFunction,
 }
 
-/// A function by its name.
+/// Function identified by its name.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedFunction {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
 }
 
-/// A call that the model makes.
+/// Tool call made by the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ToolCall)]
 #[serde(deny_unknown_fields)]
-pub struct ToolCall {
-    /// Names this call; the message with what came of it has it as `tool_call_id`.
+pub struct ChatToolCall {
+    /// ID of this call. The message with its result repeats the ID as `tool_call_id`.
     pub id: String,
-    /// Which kind of tool.
+    /// Type of the tool.
     #[serde(rename = "type")]
     pub kind: ToolKind,
-    /// The function, and what it is called with.
+    /// Function and its arguments.
     pub function: CalledFunction,
 }
 
-/// A function and what it is called with.
+/// Called function and its arguments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CalledFunction {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// A JSON object, as text.
+    /// Arguments: a JSON object, as text.
     pub arguments: String,
 }
 
-/// What is new of a call. It begins once the call is whole, with empty arguments; those follow in the next chunk.
+/// New part of a tool call. The first part is sent when the call is complete, with empty arguments; the second holds
+/// them.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CallDelta<'a> {
-    /// The call's number among those of the answer, from 0.
+    /// Index of the call among those of the answer, from 0.
     pub index: usize,
-    /// Names the call; in its first chunk.
+    /// ID of the call, in its first part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<&'a str>,
-    /// Which kind of tool; in its first chunk.
+    /// Type of the tool, in the first part.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<ToolKind>,
-    /// The function.
+    /// New part of the function.
     pub function: FunctionDelta<'a>,
 }
 
-/// What is new of a function that is called.
+/// New part of a called function.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct FunctionDelta<'a> {
-    /// Its name; in the call's first chunk.
+    /// Name of the function, in the call's first part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
-    /// More of its arguments.
+    /// More of the arguments.
     pub arguments: &'a str,
 }
 
-impl ToolCall {
-    /// A call with an id of its own.
-    pub(super) fn new(call: Call) -> ToolCall {
+impl ChatToolCall {
+    /// Creates a call with a new ID.
+    pub(super) fn new(call: Call) -> ChatToolCall {
         let Call { name, arguments } = call;
         let id = format!("call_{}", Uuid::now_v7().simple());
-        ToolCall { id, kind: ToolKind::Function, function: CalledFunction { name, arguments } }
+        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction { name, arguments } }
     }
 
-    /// The two deltas of a stream that tell it as the call with this number.
+    /// Returns the two deltas that send this call in a stream. `index` is its number in the answer.
     pub(super) fn deltas(&self, index: usize) -> [CallDelta<'_>; 2] {
         let CalledFunction { name, arguments } = &self.function;
         [
@@ -162,7 +165,8 @@ impl ToolCall {
         ]
     }
 
-    /// A call of an earlier answer, as the model is shown it; it stands at `param`.
+    /// Converts a call of an earlier answer to the form that the chat template takes. `param` is its path in the
+    /// request.
     pub(super) fn shown(self, param: &str) -> Result<waymark_models::chat::ToolCall, ApiError> {
         let CalledFunction { name, arguments } = self.function;
         check_name(&format!("{param}.function.name"), &name)?;
@@ -175,21 +179,24 @@ impl ToolCall {
     }
 }
 
-/// What a request says of its tools.
+/// Validated tools of a request.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
-    /// Those that the model is shown.
+pub(super) struct ClientTools {
+    /// Tools shown to the model.
     pub(super) shown: Vec<Tool>,
-    /// The names of those of which it must make one call, if it must.
+    /// Names of the tools of which exactly one call is demanded. Empty if none is.
     pub(super) must: Vec<String>,
 }
 
-impl Tools {
-    /// Reads tools and which of them are called.
+impl ClientTools {
+    /// Validates `tools` and `tool_choice`.
     ///
     /// # Errors
-    /// Names the tool, the part of it, or the choice that cannot be had.
-    pub(super) fn read(tools: Option<Vec<ToolDefinition>>, choice: Option<ToolChoice>) -> Result<Tools, ApiError> {
+    /// Names the tool, the field in it, or the choice that is not supported.
+    pub(super) fn read(
+        tools: Option<Vec<ToolDefinition>>,
+        choice: Option<ToolChoice>,
+    ) -> Result<ClientTools, ApiError> {
         const CHOICE: &str = "tool_choice";
         let tools = tools.unwrap_or_default();
         if tools.len() > MOST {
@@ -211,7 +218,7 @@ impl Tools {
         }
         let must = match choice {
             None | Some(ToolChoice::Mode(ToolMode::Auto)) => Vec::new(),
-            Some(ToolChoice::Mode(ToolMode::None)) => return Ok(Tools::default()),
+            Some(ToolChoice::Mode(ToolMode::None)) => return Ok(ClientTools::default()),
             Some(ToolChoice::Mode(ToolMode::Required)) => shown.iter().map(|tool| tool.name.clone()).collect(),
             Some(ToolChoice::Named(NamedTool { function: NamedFunction { name }, .. })) => {
                 if !shown.iter().any(|tool| tool.name == name) {
@@ -221,12 +228,13 @@ impl Tools {
                 vec![name]
             }
         };
-        Ok(Tools { shown, must })
+        Ok(ClientTools { shown, must })
     }
 }
 
 impl FunctionDefinition {
-    /// As the model is shown it; it stands at `param`. Where calls are `free` nothing holds them to it.
+    /// Converts the function to the form that the chat template takes. `param` is its path in the request. If calls are
+    /// `free`, they are not held to their schema.
     fn tool(self, param: &str, free: bool) -> Result<Tool, ApiError> {
         let FunctionDefinition { name, description, parameters, strict } = self;
         check_name(&format!("{param}.name"), &name)?;
@@ -243,16 +251,16 @@ impl FunctionDefinition {
     }
 }
 
-/// Whether a function may be called `name`, which stands at `param`.
+/// Checks that `name` is a valid name of a function. `param` is its path in the request.
 fn check_name(param: &str, name: &str) -> Result<(), ApiError> {
     NamedSchema::check_name(param, name)
         .map_err(|refused| ApiError { message: refused.message.replacen("a schema", "a function", 1), ..refused })
 }
 
-/// Whether `policy`, and the model, can make something of the tools in a conversation, if there are any.
+/// Checks that `policy` and the model support the tools in a conversation, if there are any.
 ///
 /// # Errors
-/// Names `tools`, or `messages` where only those tell of any.
+/// Names `tools`, or `messages` if only the messages mention tools.
 pub(crate) fn check(state: &AppState, policy: &Policy, conversation: &Conversation) -> Result<(), ApiError> {
     if !conversation.has_tools() {
         return Ok(());

@@ -1,20 +1,20 @@
-//! A chat completion in one piece.
+//! Chat completions sent in one piece.
 
 use futures::StreamExt;
 
 use super::completion::{AssistantMessage, ChatChoice, ChatCompletion, FinishReason, LogProb, LogProbs};
-use super::piece::{Piece, Translator};
-use super::plan::Plan;
-use super::tool::ToolCall;
-use crate::agent::Event;
+use super::piece::{ChatPiece, Translator};
+use super::plan::ChatPlan;
+use super::tool::ChatToolCall;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::rag::RagNotes;
 use crate::api::usage::ChatUsage;
+use waymark_agent::Event;
 
-/// Waits for all choices. An error of one is the error of all.
-pub(super) async fn collect(plan: &Plan, mut events: Events) -> Result<ChatCompletion, ApiError> {
-    let mut choices: Vec<Draft> = (0..plan.n).map(|_| Draft::new(plan)).collect();
+/// Waits for all choices. If one fails, the whole request fails.
+pub(super) async fn collect(plan: &ChatPlan, mut events: Events) -> Result<ChatCompletion, ApiError> {
+    let mut choices: Vec<ChoiceBuilder> = (0..plan.n).map(|_| ChoiceBuilder::new(plan)).collect();
     let mut usage = ChatUsage::default();
     while let Some((index, event)) = events.next().await {
         choices[index].take(event?, &mut usage);
@@ -33,21 +33,21 @@ pub(super) async fn collect(plan: &Plan, mut events: Events) -> Result<ChatCompl
     })
 }
 
-/// A choice that is not complete yet.
-struct Draft {
+/// Choice under construction.
+struct ChoiceBuilder {
     translator: Translator,
     content: String,
     tokens: Vec<LogProb>,
     refusal: Option<String>,
-    calls: Vec<ToolCall>,
+    calls: Vec<ChatToolCall>,
     reasoning: String,
     rag: RagNotes,
     cites: bool,
     end: Option<FinishReason>,
 }
 
-impl Draft {
-    fn new(plan: &Plan) -> Self {
+impl ChoiceBuilder {
+    fn new(plan: &ChatPlan) -> Self {
         Self {
             translator: Translator::new(plan.trace, &plan.tools),
             content: String::new(),
@@ -64,15 +64,15 @@ impl Draft {
     fn take(&mut self, event: Event, usage: &mut ChatUsage) {
         for piece in self.translator.translate(event) {
             match piece {
-                Piece::Reasoning(text) => self.reasoning += &text,
-                Piece::Content(text, tokens) => {
+                ChatPiece::Reasoning(text) => self.reasoning += &text,
+                ChatPiece::Content(text, tokens) => {
                     self.content += &text;
                     self.tokens.extend(tokens);
                 }
-                Piece::Refusal(text) => self.refusal = Some(text),
-                Piece::Call(_, call) => self.calls.push(call),
-                Piece::Step(step) => self.rag.trace.get_or_insert_default().push(step),
-                Piece::Finish(reason, spent, citations) => {
+                ChatPiece::Refusal(text) => self.refusal = Some(text),
+                ChatPiece::Call(_, call) => self.calls.push(call),
+                ChatPiece::Step(step) => self.rag.trace.get_or_insert_default().push(step),
+                ChatPiece::Finish(reason, spent, citations) => {
                     usage.add(&spent);
                     self.rag.citations = self.cites.then_some(citations);
                     self.end = Some(reason);
@@ -81,11 +81,12 @@ impl Draft {
         }
     }
 
-    fn finish(self, index: usize, plan: &Plan) -> Result<ChatChoice, ApiError> {
+    fn finish(self, index: usize, plan: &ChatPlan) -> Result<ChatChoice, ApiError> {
         let finish_reason =
             self.end.ok_or_else(|| ApiError::new(Code::Internal, "an episode ended without a result"))?;
         let reasoning_content = (!self.reasoning.is_empty()).then_some(self.reasoning);
-        // As OpenAI has it: a message says something, refuses to, or calls tools, of which only the last says something too.
+        // As in OpenAI's interface: content is null beside a refusal, and beside tool calls unless the model also wrote
+        // some.
         let speaks = self.refusal.is_none() && self.calls.is_empty();
         let message = AssistantMessage {
             content: Some(self.content).filter(|content| speaks || !content.is_empty()),

@@ -1,38 +1,38 @@
-//! One answer while it is written, with its tokens as this interface shows them.
+//! Completion answers under construction, with their tokens in the format of `/v1/completions`.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
 use super::completion::{CompletionChoice, TextLogProbs};
-use crate::agent::TokenLogprob;
+use waymark_agent::TokenLogprob;
 
-/// What OpenAI's interface sends for a probability of nothing.
+/// Smallest log-probability sent, standing for a probability of 0, as in OpenAI's interface.
 const LEAST: f32 = -9999.0;
 
-/// An answer on its way.
+/// Answer under construction.
 #[derive(Debug)]
-pub(super) struct Draft {
-    /// Not shown yet.
+pub(super) struct CompletionBuilder {
+    /// Echoed prompt, not sent yet.
     echo: String,
-    /// How many alternatives are shown; none where no log-probabilities are.
+    /// Number of alternatives per token. `None` sends no log-probabilities.
     top: Option<usize>,
-    /// Characters shown so far.
+    /// Number of characters sent so far.
     shown: usize,
 }
 
-impl Draft {
-    pub(super) fn new(echo: String, top: Option<usize>) -> Draft {
-        Draft { echo, top, shown: 0 }
+impl CompletionBuilder {
+    pub(super) fn new(echo: String, top: Option<usize>) -> CompletionBuilder {
+        CompletionBuilder { echo, top, shown: 0 }
     }
 
-    /// What the answer begins with, if with anything.
+    /// Returns the echoed prompt as the first piece, if there is one.
     pub(super) fn begin(&mut self, index: usize) -> Option<CompletionChoice> {
         let echo = std::mem::take(&mut self.echo);
         (!echo.is_empty()).then(|| self.piece(index, echo, &[]))
     }
 
-    /// More of it.
+    /// Returns the next piece of the answer.
     pub(super) fn piece(&mut self, index: usize, text: String, tokens: &[TokenLogprob]) -> CompletionChoice {
         let logprobs = self.top.map(|top| self.logprobs(top, &text, tokens));
         self.shown += text.chars().count();
@@ -43,7 +43,7 @@ impl Draft {
         let mut shown = TextLogProbs { top_logprobs: (top > 0).then(Vec::new), ..TextLogProbs::default() };
         let mut at = 0;
         for token in tokens {
-            // A token may begin inside a character; it is told to begin where that does.
+            // A token may begin inside a character; its reported offset is the beginning of that character.
             let before = text.char_indices().take_while(|&(start, c)| start + c.len_utf8() <= at).count();
             shown.text_offset.push(self.shown + before);
             at += token.bytes.len();
@@ -62,7 +62,7 @@ impl Draft {
     }
 }
 
-/// A token's bytes as text, if they are, else spelled out.
+/// Returns a token's bytes as text if they are UTF-8, and escaped otherwise.
 fn name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -74,7 +74,7 @@ fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// JSON has no infinities, which impossible tokens have.
+/// Converts a log-probability to JSON, which has no infinities; impossible tokens have an infinite one.
 fn number(logprob: Option<f32>) -> Value {
     logprob.map_or(Value::Null, |logprob| Value::from(logprob.max(LEAST)))
 }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn tokens_inside_a_character_begin_where_it_does() {
-        let mut draft = Draft::new(String::new(), Some(1));
+        let mut draft = CompletionBuilder::new(String::new(), Some(1));
         let first = draft.piece(0, "é".into(), &[token(b"\xc3"), token(b"\xa9")]).logprobs.unwrap_or_default();
         assert_eq!(first.tokens, ["bytes:\\xc3", "bytes:\\xa9"]);
         assert_eq!(first.text_offset, [0, 0]);
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn without_the_option_nothing_is_told() {
-        let mut draft = Draft::new("Once".into(), None);
+        let mut draft = CompletionBuilder::new("Once".into(), None);
         assert_eq!(draft.begin(0).map(|choice| choice.text).as_deref(), Some("Once"));
         assert!(draft.begin(0).is_none());
         assert!(draft.piece(0, "a".into(), &[token(b"a")]).logprobs.is_none());

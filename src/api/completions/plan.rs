@@ -1,65 +1,69 @@
-//! What a request means: whose weights write, what they continue, and how it is shown.
+//! Validation of a completion request: its policy, prompts, options and number of answers.
 
 use std::sync::Arc;
 
-use super::logprobs::Draft;
-use super::request::{CompletionRequest, Prompt};
-use crate::agent::{Conversation, EpisodeOptions, Policy, Usage};
+use super::logprobs::CompletionBuilder;
+use super::request::{CompletionRequest, PromptInput};
 use crate::api::body::within;
-use crate::api::chunks::Head;
-use crate::api::episodes::{self, Question};
+use crate::api::chunks::CompletionHead;
+use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::{ApiError, Code};
-use crate::api::knobs::{self, Knobs};
+use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::AppState;
 use crate::api::usage::ChatUsage;
+use waymark_agent::{Conversation, EpisodeOptions, Policy, Usage};
 
-/// Tokens sampled where a request does not say, as in OpenAI's interface.
+/// Default of `max_tokens`, as in OpenAI's interface.
 const MAX_TOKENS: usize = 16;
 
-/// Most alternatives per token, as in OpenAI's interface.
+/// Maximum number of alternatives per token, as in OpenAI's interface.
 const MAX_LOGPROBS: u32 = 5;
 
-/// Most answers in all.
+/// Maximum number of answers to all prompts.
 const MAX_ANSWERS: usize = 64;
 
-/// A request that makes sense.
+/// Validated completion request.
 #[derive(Debug)]
-pub(super) struct Plan {
-    /// What stands in every chunk.
-    pub(super) head: Head,
+pub(super) struct CompletionPlan {
+    /// Fields shared by all chunks.
+    pub(super) head: CompletionHead,
     /// The policy, without its protocol.
     pub(super) policy: Arc<Policy>,
-    /// Answers per prompt.
+    /// Number of answers per prompt.
     pub(super) n: usize,
-    /// What each prompt's answers begin with.
+    /// Text echoed at the beginning of each prompt's answers.
     echoes: Vec<String>,
     pub(super) streams: bool,
     pub(super) include_usage: bool,
     logprobs: Option<usize>,
 }
 
-impl Plan {
-    /// Checks everything about a request but what only the engine can know.
-    pub(super) fn new(state: &AppState, request: CompletionRequest) -> Result<(Plan, Vec<Question>), ApiError> {
+impl CompletionPlan {
+    /// Validates everything about a request that does not need the engine.
+    pub(super) fn new(
+        state: &AppState,
+        request: CompletionRequest,
+    ) -> Result<(CompletionPlan, Vec<EpisodeQuestion>), ApiError> {
         let policy = state.policies.get(&request.model)?.verbatim.clone();
-        let head = Head::new(state, &policy, episodes::id("cmpl"));
-        let streams = knobs::streams(request.stream, request.stream_options.as_ref())?;
-        let (n, logprobs) = (knobs::choices(request.n)?, logprobs(&request)?);
+        let head = CompletionHead::new(state, &policy, episodes::id("cmpl"));
+        let streams = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
+        let n = sampling_params::choices(request.n)?;
+        let logprobs = logprobs(&request)?;
         let options = EpisodeOptions {
             id: Some(head.id.clone()),
             sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
-            max_tokens: knobs::most_tokens("max_tokens", request.max_tokens)?.or(Some(MAX_TOKENS)),
-            stop: knobs::stops(request.stop)?,
+            max_tokens: sampling_params::most_tokens("max_tokens", request.max_tokens)?.or(Some(MAX_TOKENS)),
+            stop: sampling_params::stops(request.stop)?,
             logprobs,
             store: request.store,
             ..EpisodeOptions::default()
         };
         let prompts = prompts(state, request.prompt, n)?;
-        knobs::note_user(request.user.as_deref());
+        sampling_params::note_user(request.user.as_deref());
         let echo = request.echo.unwrap_or(false);
         let text = |(text, _): &(String, _)| if echo { text.clone() } else { String::new() };
-        let plan = Plan {
+        let plan = CompletionPlan {
             head,
             policy,
             n,
@@ -72,14 +76,14 @@ impl Plan {
         Ok((plan, prompts.into_iter().map(question).collect()))
     }
 
-    /// The answers before anything of them was written.
-    pub(super) fn drafts(&self) -> Vec<Draft> {
+    /// Creates the answers, all still empty.
+    pub(super) fn drafts(&self) -> Vec<CompletionBuilder> {
         let echoes = self.echoes.iter().flat_map(|echo| std::iter::repeat_n(echo, self.n));
-        echoes.map(|echo| Draft::new(echo.clone(), self.logprobs)).collect()
+        echoes.map(|echo| CompletionBuilder::new(echo.clone(), self.logprobs)).collect()
     }
 }
 
-/// What answers cost: of each prompt's `n` the prompt counts once.
+/// Adds up the usage of the answers. A prompt counts once, not for each of its `n` answers.
 pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
     let mut all = ChatUsage::default();
     for prompt in spent.chunks(n) {
@@ -87,13 +91,13 @@ pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
         prompt.iter().flatten().for_each(|usage| one.add(usage));
         all.join(&one);
     }
-    // Nothing is thought here: what is not part of an answer ends it.
+    // A completion has no reasoning; text outside an answer only ends it.
     all.completion_tokens_details.reasoning_tokens = 0;
     all
 }
 
-fn sampling(request: &CompletionRequest) -> Knobs<'_> {
-    Knobs {
+fn sampling(request: &CompletionRequest) -> RequestSampling<'_> {
+    RequestSampling {
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
@@ -114,25 +118,25 @@ fn logprobs(request: &CompletionRequest) -> Result<Option<usize>, ApiError> {
     Ok(logprobs.map(|top| top as usize))
 }
 
-/// A prompt as text, and as ids where it came so.
-type Given = (String, Option<Vec<u32>>);
+/// Prompt as text, and as token IDs if the client sent IDs.
+type CompletionPrompt = (String, Option<Vec<u32>>);
 
-/// The prompts, none of them empty.
-fn prompts(state: &AppState, prompt: Prompt, n: usize) -> Result<Vec<Given>, ApiError> {
+/// Returns the prompts, checked to be non-empty.
+fn prompts(state: &AppState, prompt: PromptInput, n: usize) -> Result<Vec<CompletionPrompt>, ApiError> {
     let vocab = state.runtime.engine.spec().vocab;
     let decoded = |ids: Vec<u32>| (state.runtime.tokenizer.decode(&ids), Some(ids));
     let prompts: Vec<_> = match prompt {
-        Prompt::Text(text) => vec![(text, None)],
-        Prompt::Texts(texts) => texts.into_iter().map(|text| (text, None)).collect(),
-        Prompt::Ids(ids) => vec![decoded(ids)],
-        Prompt::IdLists(lists) => lists.into_iter().map(decoded).collect(),
+        PromptInput::Text(text) => vec![(text, None)],
+        PromptInput::Texts(texts) => texts.into_iter().map(|text| (text, None)).collect(),
+        PromptInput::Ids(ids) => vec![decoded(ids)],
+        PromptInput::IdLists(lists) => lists.into_iter().map(decoded).collect(),
     };
     if prompts.is_empty() {
         return Err(ApiError::invalid("prompt", "`prompt` is empty"));
     }
     let answers = prompts.len().saturating_mul(n);
     if answers > MAX_ANSWERS {
-        let message = format!("{answers} answers are asked for, {MAX_ANSWERS} at most");
+        let message = format!("{answers} answers requested, the maximum is {MAX_ANSWERS}");
         return Err(ApiError::invalid("prompt", message));
     }
     for (text, ids) in &prompts {
@@ -141,7 +145,7 @@ fn prompts(state: &AppState, prompt: Prompt, n: usize) -> Result<Vec<Given>, Api
             return Err(ApiError::invalid("prompt", "a prompt must not be empty"));
         }
         if let Some(id) = ids.iter().flatten().find(|id| **id as usize >= vocab) {
-            return Err(ApiError::invalid("prompt", format!("`prompt`: {id} is no token id below {vocab}")));
+            return Err(ApiError::invalid("prompt", format!("`prompt`: {id} is not a token ID below {vocab}")));
         }
     }
     Ok(prompts)

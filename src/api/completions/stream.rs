@@ -1,26 +1,26 @@
-//! A completion as chunks.
+//! Completions sent as a stream of chunks.
 
 use super::completion::{CompletionChoice, CompletionChunk};
-use super::logprobs::Draft;
-use super::plan::{Plan, usage};
-use crate::agent::{Event, Usage};
+use super::logprobs::CompletionBuilder;
+use super::plan::{CompletionPlan, usage};
 use crate::api::chat::completion::FinishReason;
-use crate::api::chunks::{Chunks, Head};
+use crate::api::chunks::{Chunks, CompletionHead};
 use crate::api::error::{ApiError, Code};
 use crate::api::sse::Frame;
 use crate::api::usage::ChatUsage;
+use waymark_agent::{Event, Usage};
 
 /// Writes the chunks of one stream.
-pub(super) struct Writer {
-    head: Head,
-    drafts: Vec<Draft>,
+pub(super) struct CompletionWriter {
+    head: CompletionHead,
+    drafts: Vec<CompletionBuilder>,
     spent: Vec<Option<Usage>>,
     n: usize,
     include_usage: bool,
 }
 
-impl Chunks for Writer {
-    /// The prompts, where they are echoed.
+impl Chunks for CompletionWriter {
+    /// Writes the echoed prompts, if requested.
     fn begin(&mut self, frame: &mut Frame) {
         let echoes: Vec<_> =
             self.drafts.iter_mut().enumerate().filter_map(|(index, draft)| draft.begin(index)).collect();
@@ -44,7 +44,7 @@ impl Chunks for Writer {
         }
     }
 
-    /// The usage, if it was asked for.
+    /// Writes the usage, if requested.
     fn end(&self, frame: &mut Frame) -> Result<(), ApiError> {
         if self.spent.iter().any(Option::is_none) {
             return Err(ApiError::new(Code::Internal, "an answer ended without a result"));
@@ -56,10 +56,10 @@ impl Chunks for Writer {
     }
 }
 
-impl Writer {
-    pub(super) fn new(plan: &Plan) -> Writer {
+impl CompletionWriter {
+    pub(super) fn new(plan: &CompletionPlan) -> CompletionWriter {
         let drafts = plan.drafts();
-        Writer {
+        CompletionWriter {
             head: plan.head.clone(),
             spent: vec![None; drafts.len()],
             drafts,
@@ -74,7 +74,7 @@ impl Writer {
     }
 
     fn message(&self, frame: &mut Frame, choices: &[CompletionChoice], usage: Option<Option<&ChatUsage>>) {
-        let Head { id, created, model, fingerprint } = &self.head;
+        let CompletionHead { id, created, model, fingerprint } = &self.head;
         frame.data(&CompletionChunk {
             id,
             object: "text_completion",

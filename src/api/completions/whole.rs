@@ -1,16 +1,16 @@
-//! A completion all at once.
+//! Completions sent in one piece.
 
 use futures::StreamExt;
 
-use super::completion::{Completion, CompletionChoice};
-use super::plan::{Plan, usage};
-use crate::agent::Event;
-use crate::api::chunks::Head;
+use super::completion::{CompletionChoice, TextCompletion};
+use super::plan::{CompletionPlan, usage};
+use crate::api::chunks::CompletionHead;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
+use waymark_agent::Event;
 
-/// Waits for every answer.
-pub(super) async fn collect(plan: Plan, mut events: Events) -> Result<Completion, ApiError> {
+/// Waits for all answers.
+pub(super) async fn collect(plan: CompletionPlan, mut events: Events) -> Result<TextCompletion, ApiError> {
     let mut drafts = plan.drafts();
     let mut choices: Vec<_> =
         drafts.iter_mut().enumerate().map(|(index, draft)| draft.piece(index, String::new(), &[])).collect();
@@ -31,8 +31,8 @@ pub(super) async fn collect(plan: Plan, mut events: Events) -> Result<Completion
     if spent.iter().any(Option::is_none) {
         return Err(ApiError::new(Code::Internal, "an answer ended without a result"));
     }
-    let Head { id, created, model, fingerprint } = plan.head;
-    Ok(Completion {
+    let CompletionHead { id, created, model, fingerprint } = plan.head;
+    Ok(TextCompletion {
         id,
         object: "text_completion",
         created,

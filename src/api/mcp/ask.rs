@@ -1,89 +1,89 @@
-//! The tool `ask`: an episode, as `/v1/agent` runs it.
+//! The tool `ask`: runs an episode, like `/v1/agent`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::search::headed;
-use super::{message, shape};
-use crate::agent::{Cited, Reason};
+use super::{json_schema, message};
 use crate::api::agent::{self, AgentRequest, AgentResponse};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
+use waymark_agent::{Cited, Reason};
 
-/// What a model is told of the tool.
-pub(super) const DESCRIPTION: &str = "Asks a language model of this server. One that was trained to search does so in \
-                                      the corpus, as often as it needs to, and the passages that support its answer are \
-                                      named.";
+/// Description of the tool for models.
+pub(super) const DESCRIPTION: &str = "Asks a language model of this server. A model that was trained to search \
+                                      searches the corpus as often as it needs to, and the answer names the \
+                                      passages that support it.";
 
-/// What it takes.
+/// Arguments of the tool.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Arguments {
-    /// The question, by itself: nothing that was said before is known.
+pub(super) struct AskArguments {
+    /// Question to answer, complete in itself: earlier questions are not known.
     question: String,
-    /// Which model answers; the first one when not given.
+    /// Model that answers; defaults to the first one.
     #[schema(nullable = false)]
     model: Option<String>,
 }
 
-/// What came of it.
+/// Result of the tool.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Answered {
-    /// The answer, if there is one.
+pub(super) struct AskOutput {
+    /// Answer, if there is one.
     #[schema(required)]
     answer: Option<String>,
-    /// Why the model gives none, where it says that it can give none.
+    /// Reason the model gives for having no answer, if it refuses.
     #[schema(required)]
     refusal: Option<String>,
-    /// The passages that support it, in the order of its text.
+    /// Passages that support the answer, in the order of its text.
     citations: Vec<Cited>,
-    /// Why it ended: `stop`, `length`, `turns`, `time` or `refused`.
+    /// Reason the episode ended: `stop`, `length`, `turns`, `time` or `refused`.
     finish_reason: Reason,
-    /// Searches made.
+    /// Number of searches.
     searches: usize,
-    /// The model.
+    /// Name of the model.
     model: String,
-    /// The id of what was written down about it (`GET /v1/traces/{id}`); null where nothing is kept.
+    /// ID of the episode's trace (`GET /v1/traces/{id}`). Null if none is kept.
     #[schema(required)]
     trace: Option<String>,
 }
 
-/// What it takes, with the names of the models, and what it gives.
+/// Returns the input schema, with the names of the models, and the output schema.
 pub(super) fn schemas(state: &AppState) -> Result<[Value; 2], ApiError> {
-    let mut takes = shape::of::<Arguments>()?;
+    let mut takes = json_schema::of::<AskArguments>()?;
     if let Some(Value::Object(model)) = takes.pointer_mut("/properties/model") {
         let names: Vec<String> = state.policies.all().iter().map(|served| served.policy.name.clone()).collect();
-        // Not all that there may be: policies come and go, and clients keep what they were told.
+        // Examples rather than an enum: policies come and go while clients cache the schema.
         model.insert("examples".to_owned(), json!(names));
     }
-    Ok([takes, shape::of::<Answered>()?])
+    Ok([takes, json_schema::of::<AskOutput>()?])
 }
 
-/// Runs an episode to its end; what came of it as a text, and as it is. It ends when the future is dropped.
+/// Runs an episode to its end. Returns its result as text and structured. Dropping the future cancels the episode.
 pub(super) async fn call(
     state: &AppState,
     caller: &Caller,
     arguments: Option<Value>,
-) -> Result<(String, Answered), ApiError> {
-    let Arguments { question, model } = message::named("arguments", arguments)?;
+) -> Result<(String, AskOutput), ApiError> {
+    let AskArguments { question, model } = message::named("arguments", arguments)?;
     let request = AgentRequest { question, model, ..AgentRequest::default() };
     let response = agent::answer(state, caller, request).await?;
     let AgentResponse { id, model, answer, refusal, citations, finish_reason, searches, .. } = response;
     let trace = state.traces.get(&id).map(|_| id);
-    let answered = Answered { answer, refusal, citations, finish_reason, searches, model, trace };
+    let answered = AskOutput { answer, refusal, citations, finish_reason, searches, model, trace };
     Ok((text(&answered), answered))
 }
 
-/// The answer, what is to be known of its end, and the passages that support it, each once.
-fn text(answered: &Answered) -> String {
+/// Formats the answer, the reason it is missing or incomplete, and the supporting passages without duplicates.
+fn text(answered: &AskOutput) -> String {
     let short = match answered.finish_reason {
-        Reason::Stop => "the model ended without one",
-        Reason::Length => "the tokens were used up",
-        Reason::Turns => "the rounds were used up",
-        Reason::Time => "the time was used up",
-        Reason::Refused => "the model can give none",
+        Reason::Stop => "the model ended without an answer",
+        Reason::Length => "the token limit was reached",
+        Reason::Turns => "the turn limit was reached",
+        Reason::Time => "the time limit was reached",
+        Reason::Refused => "the model refused to answer",
     };
     let mut text = match (&answered.answer, &answered.refusal) {
         (Some(answer), _) => answer.clone(),
@@ -109,7 +109,7 @@ fn text(answered: &Answered) -> String {
 mod tests {
     use super::*;
 
-    fn answered(answer: Option<&str>, refusal: Option<&str>, finish_reason: Reason, passages: &[&str]) -> Answered {
+    fn answered(answer: Option<&str>, refusal: Option<&str>, finish_reason: Reason, passages: &[&str]) -> AskOutput {
         let cited = |passage: &&str| Cited {
             start: 0,
             end: 1,
@@ -117,7 +117,7 @@ mod tests {
             title: format!("Title of {passage}"),
             stated: true,
         };
-        Answered {
+        AskOutput {
             answer: answer.map(str::to_owned),
             refusal: refusal.map(str::to_owned),
             citations: passages.iter().map(cited).collect(),
@@ -135,9 +135,9 @@ mod tests {
         assert_eq!(of(Some("Yes."), None, Reason::Stop, &["p2", "p1", "p2"]), sources);
         assert_eq!(
             of(Some("Ye"), None, Reason::Length, &[]),
-            "Ye\n\nThe answer is not complete: the tokens were used up."
+            "Ye\n\nThe answer is not complete: the token limit was reached."
         );
         assert_eq!(of(None, Some("I cannot say."), Reason::Refused, &[]), "There is no answer: I cannot say.");
-        assert_eq!(of(None, None, Reason::Turns, &[]), "There is no answer: the rounds were used up.");
+        assert_eq!(of(None, None, Reason::Turns, &[]), "There is no answer: the turn limit was reached.");
     }
 }

@@ -1,70 +1,71 @@
-//! What the headers say of a client, and whether it may come in.
+//! Extractor that checks the headers of an MCP client.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 
-use super::message::Fault;
+use super::message::McpFault;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
 
-/// The revisions of the protocol that are spoken, the newest first.
+/// Supported revisions of the protocol, newest first.
 const VERSIONS: [&str; 2] = ["2025-06-18", "2025-03-26"];
 
-/// The header that says which one a client speaks. Without it it is the older one, which is answered no differently.
+/// Header with the client's revision. Without it the older revision applies, which is handled the same way.
 const VERSION: &str = "mcp-protocol-version";
 
-/// What JSON may be called in `accept`, the narrowest first.
+/// Media ranges in `accept` that include JSON, most specific first.
 const JSON: [&str; 3] = ["application/json", "application/*", "*/*"];
 
-/// A client whose headers let it in.
+/// Client whose headers passed the checks.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct McpClient {
     version: Option<HeaderValue>,
 }
 
-impl FromRequestParts<AppState> for Client {
+impl FromRequestParts<AppState> for McpClient {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         if !comes_from(&parts.headers, &state.config.cors_origins) {
-            let message = "pages of this origin may not use this server: name it by `--cors-origin`";
+            let message = "pages of this origin may not use this server: allow it with `--cors-origin`";
             return Err(ApiError::new(Code::OriginNotAllowed, message));
         }
         if !accepts_json(&parts.headers) {
-            let message = "the answer is JSON: send `accept: application/json, text/event-stream`";
+            let message = "responses are JSON: send `accept: application/json, text/event-stream`";
             return Err(ApiError::new(Code::NotAcceptable, message));
         }
-        Ok(Client { version: parts.headers.get(VERSION).cloned() })
+        Ok(McpClient { version: parts.headers.get(VERSION).cloned() })
     }
 }
 
-impl Client {
-    /// Whether the revision that the client speaks is spoken here.
-    pub(super) fn check_version(&self) -> Result<(), Fault> {
+impl McpClient {
+    /// Checks that the client's revision is supported.
+    pub(super) fn check_version(&self) -> Result<(), McpFault> {
         let Some(sent) = &self.version else { return Ok(()) };
         if VERSIONS.iter().any(|version| version.as_bytes() == sent.as_bytes()) {
             return Ok(());
         }
-        let message = format!("`{VERSION}`: spoken here are {}", VERSIONS.join(" and "));
-        Err(Fault::request(ApiError::invalid(VERSION, message)))
+        let message = format!("`{VERSION}`: supported revisions are {}", VERSIONS.join(" and "));
+        Err(McpFault::request(ApiError::invalid(VERSION, message)))
     }
 }
 
-/// The revision to speak with a client that wants `wanted`.
+/// Returns the revision to use with a client that requests `wanted`.
 pub(super) fn agree(wanted: &str) -> &'static str {
     VERSIONS.into_iter().find(|version| *version == wanted).unwrap_or(VERSIONS[0])
 }
 
-/// Whether a request is not a browser's, or one of a page that is allowed. What CORS does about reading answers is no
-/// help against a page whose own name was made to lead here: its browser takes it for a page of this server.
+/// Returns `true` if a request has no `Origin` header, so that it does not come from a browser, or an allowed one. CORS
+/// alone does not protect against DNS rebinding, where a page's own host name resolves to this server and the browser
+/// takes the request for a same-origin one.
 fn comes_from(headers: &HeaderMap, allowed: &[String]) -> bool {
     let known =
         |origin: &HeaderValue| allowed.iter().any(|known| known == "*" || known.as_bytes() == origin.as_bytes());
     headers.get_all(header::ORIGIN).iter().all(known)
 }
 
-/// Whether JSON is accepted: of what `accept` says about it the narrowest counts.
+/// Returns `true` if the client accepts JSON. The most specific matching range decides.
 fn accepts_json(headers: &HeaderMap) -> bool {
     if !headers.contains_key(header::ACCEPT) {
         return true;
@@ -79,7 +80,7 @@ fn accepts_json(headers: &HeaderMap) -> bool {
     fitting.min_by_key(|(place, _)| *place).is_some_and(|(_, wanted)| wanted)
 }
 
-/// Whether a parameter of a range says that it is not wanted: `q=0`.
+/// Returns `true` for the parameter `q=0`, which excludes a media range.
 fn is_refusal(parameter: &str) -> bool {
     let Some((name, value)) = parameter.split_once('=') else { return false };
     name.trim().eq_ignore_ascii_case("q") && value.trim().parse::<f32>().is_ok_and(|quality| quality == 0.0)

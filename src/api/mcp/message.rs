@@ -1,4 +1,4 @@
-//! What is sent, and what is sent back: JSON-RPC 2.0, one message at a time.
+//! Requests and responses in JSON-RPC 2.0, one message at a time.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::tool::Called;
+use super::tool::ToolResult;
 use crate::api::body;
 use crate::api::error::{ApiError, Code, ErrorDetail};
 
-/// What every message says of itself.
+/// Version in every message.
 const JSONRPC: &str = "2.0";
 
-/// The body is no JSON.
+/// JSON-RPC error: the body is not JSON.
 const PARSE: i32 = -32700;
-/// It is JSON, and no message.
+/// JSON-RPC error: the JSON is not a request.
 const REQUEST: i32 = -32600;
-/// There is no such method.
+/// JSON-RPC error: unknown method.
 const METHOD: i32 = -32601;
-/// The method takes no such parameters.
+/// JSON-RPC error: invalid parameters.
 const PARAMS: i32 = -32602;
-/// Something broke that a client cannot mend.
+/// JSON-RPC error: the server has a problem that a client cannot solve.
 const INTERNAL: i32 = -32603;
 
-/// What names a request.
+/// ID of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected a string or an integer")]
 pub(super) enum McpId {
@@ -35,83 +35,86 @@ pub(super) enum McpId {
     Text(String),
 }
 
-/// A request, or a notification: one without an id, whose method begins with `notifications/`.
+/// Request or notification. A notification has no ID, and its method begins with `notifications/`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct McpMessage {
     /// Always `2.0`.
     jsonrpc: String,
-    /// Names a request; its answer has it too.
+    /// ID of the request, repeated in its response.
     pub(super) id: Option<McpId>,
     /// `initialize`, `ping`, `tools/list`, `tools/call`, or a notification.
     pub(super) method: String,
-    /// What belongs to the method, by name.
+    /// Parameters of the method, by name.
     #[schema(value_type = Option<Object>)]
     pub(super) params: Option<Value>,
 }
 
-/// The answer to a request: a result or an error.
+/// Response to a request: a result or an error.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct McpResponse {
     /// Always `2.0`.
     jsonrpc: &'static str,
-    /// The request's id; null where none could be read.
+    /// ID of the request. Null if it could not be read.
     #[schema(required)]
     id: Option<McpId>,
-    /// What the method gives.
+    /// Result of the method.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    result: Option<Outcome>,
-    /// Why there is no result.
+    result: Option<MethodResult>,
+    /// Error, if there is no result.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<McpError>,
 }
 
-/// Why there is no result.
+/// Error in a response.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct McpError {
-    /// JSON-RPC's number for it: -32700, -32600, -32601, -32602 or -32603.
+    /// JSON-RPC error code: -32700, -32600, -32601, -32602 or -32603.
     code: i32,
     /// One sentence for a person.
     message: String,
-    /// The same, as the other routes tell it.
+    /// Same error in the format of the other routes.
     data: ErrorDetail,
 }
 
-/// What a method gives.
+/// Result of a method.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Outcome {
-    /// An object made for the request.
+pub(super) enum MethodResult {
+    /// JSON object built for the request.
     Told(Value),
-    /// What a tool gave.
-    Called(Called),
+    /// Result of a tool call.
+    Called(ToolResult),
 }
 
-/// Why a message gets no result.
+/// Error response to a message.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct McpFault {
     id: Option<McpId>,
     number: i32,
     error: ApiError,
 }
 
 impl McpMessage {
-    /// Reads one message.
+    /// Parses one message.
     ///
-    /// # Errors
-    /// What is no message, with the id that could be read all the same.
-    pub(super) fn read(bytes: &[u8]) -> Result<McpMessage, Fault> {
-        let value = body::json(bytes).map_err(|error| Fault::new(PARSE, error))?;
+    /// Describes why the body is not a message, and holds its ID if one could be read.
+    /// The message is malformed. The error holds its ID if one could be read.
+    pub(super) fn read(bytes: &[u8]) -> Result<McpMessage, McpFault> {
+        let value = body::json(bytes).map_err(|error| McpFault::new(PARSE, error))?;
         if value.is_array() {
-            return Err(Fault::request(ApiError::new(Code::InvalidValue, "batches are not taken: send one message")));
+            return Err(McpFault::request(ApiError::new(
+                Code::InvalidValue,
+                "batches are not supported: send one message at a time",
+            )));
         }
         if !value.is_object() {
-            return Err(Fault::request(ApiError::new(Code::InvalidValue, "a message must be a JSON object")));
+            return Err(McpFault::request(ApiError::new(Code::InvalidValue, "a message must be a JSON object")));
         }
         let id = value.get("id").and_then(|id| McpId::deserialize(id).ok());
         let shaped = body::shaped::<McpMessage>(value).and_then(McpMessage::checked);
-        shaped.map_err(|error| Fault::request(error).to(id))
+        shaped.map_err(|error| McpFault::request(error).to(id))
     }
 
     fn checked(self) -> Result<McpMessage, ApiError> {
@@ -125,12 +128,12 @@ impl McpMessage {
     }
 }
 
-/// Reads the parameters of a method. Those that are left out are an empty object.
-pub(super) fn params<T: DeserializeOwned>(params: Option<Value>) -> Result<T, Fault> {
-    named("params", params).map_err(Fault::params)
+/// Deserializes the parameters of a method. Missing parameters count as an empty object.
+pub(super) fn params<T: DeserializeOwned>(params: Option<Value>) -> Result<T, McpFault> {
+    named("params", params).map_err(McpFault::params)
 }
 
-/// Reads things that are given by name. Serde would take a list for an object whose fields come in their order.
+/// Deserializes a JSON object. Lists are refused, since serde would map their entries to the fields in order.
 pub(super) fn named<T: DeserializeOwned>(what: &str, given: Option<Value>) -> Result<T, ApiError> {
     match given.unwrap_or_else(|| json!({})) {
         object @ Value::Object(_) => body::shaped(object),
@@ -138,12 +141,12 @@ pub(super) fn named<T: DeserializeOwned>(what: &str, given: Option<Value>) -> Re
     }
 }
 
-impl Outcome {
-    /// The answer to the request `id`.
+impl MethodResult {
+    /// Builds the response to the request `id`.
     pub(super) fn to(self, id: McpId) -> Response {
         let failed = match &self {
-            Outcome::Called(called) => called.failed,
-            Outcome::Told(_) => None,
+            MethodResult::Called(called) => called.failed,
+            MethodResult::Told(_) => None,
         };
         let body = McpResponse { jsonrpc: JSONRPC, id: Some(id), result: Some(self), error: None };
         let mut response = axum::Json(body).into_response();
@@ -154,47 +157,50 @@ impl Outcome {
     }
 }
 
-impl Fault {
-    fn new(number: i32, error: ApiError) -> Fault {
-        Fault { id: None, number, error }
+impl McpFault {
+    fn new(number: i32, error: ApiError) -> McpFault {
+        McpFault { id: None, number, error }
     }
 
-    /// What is no message, or none that is understood here.
-    pub(super) fn request(error: ApiError) -> Fault {
-        Fault::new(REQUEST, error)
+    /// Creates the error for a message that is malformed or not supported.
+    pub(super) fn request(error: ApiError) -> McpFault {
+        McpFault::new(REQUEST, error)
     }
 
-    /// A method that there is not.
-    pub(super) fn method(name: &str) -> Fault {
-        let known = "`initialize`, `ping`, `tools/list` and `tools/call`";
-        Fault::new(METHOD, ApiError::invalid("method", format!("`method`: there is no `{name}` here, only {known}")))
+    /// Creates the error for an unknown method.
+    pub(super) fn method(name: &str) -> McpFault {
+        let known = "`initialize`, `ping`, `tools/list`, `tools/call`";
+        McpFault::new(
+            METHOD,
+            ApiError::invalid("method", format!("`method`: unknown method `{name}`: expected one of {known}")),
+        )
     }
 
-    /// Parameters that the method does not take.
-    pub(super) fn params(error: ApiError) -> Fault {
-        Fault::new(PARAMS, error)
+    /// Creates the error for parameters that the method does not accept.
+    pub(super) fn params(error: ApiError) -> McpFault {
+        McpFault::new(PARAMS, error)
     }
 
-    /// Something that a client cannot mend.
-    pub(super) fn internal(error: ApiError) -> Fault {
-        Fault::new(INTERNAL, error)
+    /// Creates the error for a problem that a client cannot solve.
+    pub(super) fn internal(error: ApiError) -> McpFault {
+        McpFault::new(INTERNAL, error)
     }
 
-    /// The same, about the request `id`.
-    pub(super) fn to(self, id: Option<McpId>) -> Fault {
-        Fault { id, ..self }
+    /// Sets the ID of the request at fault.
+    pub(super) fn to(self, id: Option<McpId>) -> McpFault {
+        McpFault { id, ..self }
     }
 }
 
-impl IntoResponse for Fault {
-    /// 400 for what is no message; a message is answered with 200, whatever the answer.
+impl IntoResponse for McpFault {
+    /// Status 400 if the body is not a valid message; every valid message is answered with 200.
     fn into_response(self) -> Response {
         let status = if matches!(self.number, PARSE | REQUEST) { StatusCode::BAD_REQUEST } else { StatusCode::OK };
         let detail = self.error.body().error;
         let error = McpError { code: self.number, message: detail.message.clone(), data: detail };
         let body = McpResponse { jsonrpc: JSONRPC, id: self.id, result: None, error: Some(error) };
         let mut response = (status, axum::Json(body)).into_response();
-        // For the log.
+        // Read by the request log.
         response.extensions_mut().insert(self.error.code);
         response
     }

@@ -1,22 +1,22 @@
-//! `POST /mcp`: the Model Context Protocol over HTTP, so that its clients can search the index and ask the policies.
+//! `POST /mcp`: the Model Context Protocol over HTTP, with tools to search the index and to ask the policies.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `client` | what the headers say of a client, and whether it may come in |
-//! | `message` | what is sent, and what is sent back: JSON-RPC |
-//! | `tool` | the tools that are offered, and calling them |
+//! | `client` | checks of the client's headers |
+//! | `message` | JSON-RPC requests and responses |
+//! | `tool` | list of tools, and calls |
 //! | `search`, `ask` | one tool each |
-//! | `shape` | what tools take and give, as JSON Schema |
+//! | `json_schema` | JSON schemas of tool inputs and outputs |
 //!
-//! No state is kept between requests: there is no session, nothing is sent that was not asked for, and every answer is
-//! one JSON document. So `GET` and `DELETE` are not there (405), and `notifications/cancelled`, which names a request by
-//! an id that other clients use as well, ends nothing: a request ends with its connection.
+//! The server is stateless: there are no sessions, it sends nothing unsolicited, and every response is one JSON
+//! document. Hence `GET` and `DELETE` are refused (405), and `notifications/cancelled` has no effect, because it names
+//! a request by an ID that other clients may use as well: a request is canceled by closing its connection.
 
 mod ask;
 mod client;
+mod json_schema;
 mod message;
 mod search;
-mod shape;
 mod tool;
 
 use axum::extract::State;
@@ -30,38 +30,43 @@ use super::auth::Caller;
 use super::body::Raw;
 use super::error::{ApiError, ErrorBody};
 use super::state::AppState;
-use client::Client;
-use message::{Fault, McpMessage, McpResponse, Outcome};
-use tool::{Call, Tool};
+use client::McpClient;
+use message::{McpFault, McpMessage, McpResponse, MethodResult};
+use tool::{CallParams, McpTool};
 
-/// A message of the Model Context Protocol, revisions 2025-06-18 and 2025-03-26.
+/// Handles a message of the Model Context Protocol, revisions 2025-06-18 and 2025-03-26.
 ///
-/// Its tools are `search`, where the server has an index, and `ask`, where it has a policy. One message at a time:
-/// batches are refused, in the older revision too. A notification is answered with 202. What is wrong with a message is
-/// told in JSON-RPC's own form, with the error object of the other routes under `error.data`; what goes wrong in a tool
-/// is a result with `isError`. `GET` and `DELETE` are answered with 405: there are no sessions.
+/// The tools are `search`, if the server has an index, and `ask`, if it has a policy. Batches are refused, even in the
+/// older revision. A notification is answered with 202. An invalid message gets a JSON-RPC error, which holds the error
+/// object of the other routes under `error.data`; a failed tool call gets a result with `isError`. `GET` and `DELETE`
+/// are answered with 405, because there are no sessions.
 #[utoipa::path(post, path = "/mcp", operation_id = "mcp", tag = "inference", request_body = McpMessage,
     params(("MCP-Protocol-Version" = Option<String>, Header,
-        description = "the revision that was agreed on; not looked at in `initialize`, where it is agreed on")),
+        description = "negotiated revision; ignored in `initialize`, which negotiates it")),
     responses(
-        (status = 200, description = "the result, or why there is none", body = McpResponse),
-        (status = 202, description = "the notification was taken"),
-        (status = 400, description = "this is no message, or one of a revision that is not spoken", body = McpResponse),
+        (status = 200, description = "the result or the error", body = McpResponse),
+        (status = 202, description = "the notification was accepted"),
+        (status = 400, description = "the body is not a valid message, or its revision is not supported", body = McpResponse),
         (status = 403, description = "Pages of this origin may not use the server.", body = ErrorBody),
         (status = 406, description = "JSON is not accepted", body = ErrorBody),
         (status = 408, description = "the body took too long to arrive", body = ErrorBody),
         (status = 413, description = "the body is too large", body = ErrorBody),
         (status = 415, description = "the body is not declared as JSON", body = ErrorBody),
-        (status = 500, description = "something broke on the way to the answer", body = ErrorBody),
+        (status = 500, description = "the server failed while working on the request", body = ErrorBody),
         (status = 503, description = "the server is shutting down", body = ErrorBody),
     ))]
-pub(super) async fn receive(State(state): State<AppState>, caller: Caller, client: Client, Raw(body): Raw) -> Response {
+pub(super) async fn receive(
+    State(state): State<AppState>,
+    caller: Caller,
+    client: McpClient,
+    Raw(body): Raw,
+) -> Response {
     let message = match McpMessage::read(&body) {
         Ok(message) => message,
         Err(fault) => return fault.into_response(),
     };
     let McpMessage { id, method, params, .. } = message;
-    // What is spoken is agreed on by the body of `initialize`, whatever its headers say.
+    // `initialize` negotiates the revision in its body, so its header does not count.
     let spoken = if method == "initialize" { Ok(()) } else { client.check_version() };
     if let Err(fault) = spoken {
         return fault.to(id).into_response();
@@ -73,62 +78,67 @@ pub(super) async fn receive(State(state): State<AppState>, caller: Caller, clien
     }
 }
 
-/// The result of a request.
-async fn answer(state: &AppState, caller: &Caller, method: &str, params: Option<Value>) -> Result<Outcome, Fault> {
+/// Dispatches a request to its method.
+async fn answer(
+    state: &AppState,
+    caller: &Caller,
+    method: &str,
+    params: Option<Value>,
+) -> Result<MethodResult, McpFault> {
     match method {
         "initialize" => initialize(state, params),
         "ping" => {
-            message::params::<Nothing>(params)?;
-            Ok(Outcome::Told(json!({})))
+            message::params::<NoParams>(params)?;
+            Ok(MethodResult::Told(json!({})))
         }
         "tools/list" => {
-            let Page { cursor, .. } = message::params(params)?;
+            let ListParams { cursor, .. } = message::params(params)?;
             if cursor.is_some() {
-                let message = "`cursor`: there is one page, and no cursor leads to another";
-                return Err(Fault::params(ApiError::invalid("cursor", message)));
+                let message = "`cursor`: the list has only one page, so there are no cursors";
+                return Err(McpFault::params(ApiError::invalid("cursor", message)));
             }
-            let tools = tool::list(state).map_err(Fault::internal)?;
-            Ok(Outcome::Told(json!({"tools": tools})))
+            let tools = tool::list(state).map_err(McpFault::internal)?;
+            Ok(MethodResult::Told(json!({"tools": tools})))
         }
         "tools/call" => {
-            let call: Call = message::params(params)?;
-            Ok(Outcome::Called(tool::call(state, caller, call).await?))
+            let call: CallParams = message::params(params)?;
+            Ok(MethodResult::Called(tool::call(state, caller, call).await?))
         }
-        _ => Err(Fault::method(method)),
+        _ => Err(McpFault::method(method)),
     }
 }
 
-/// What every request may have beside its own parameters, and nothing more.
+/// Parameters of a method that takes none, except for the `_meta` that every request may have.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {
+struct NoParams {
     _meta: Option<IgnoredAny>,
 }
 
-/// Which page of a list.
+/// Parameters of a list method.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Page {
+struct ListParams {
     cursor: Option<String>,
     _meta: Option<IgnoredAny>,
 }
 
-/// What a client says of itself first. Newer revisions may say more, and are answered with an older one all the same:
-/// what is not known is passed over, here alone.
+/// Parameters of `initialize`. Unknown fields are ignored here alone, because clients of newer revisions may send more
+/// and are answered with an older revision.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Hello {
+struct InitializeParams {
     protocol_version: String,
 }
 
-fn initialize(state: &AppState, params: Option<Value>) -> Result<Outcome, Fault> {
-    let Hello { protocol_version } = message::params(params)?;
-    let offered: Vec<&str> = Tool::offered(state).into_iter().map(Tool::purpose).collect();
+fn initialize(state: &AppState, params: Option<Value>) -> Result<MethodResult, McpFault> {
+    let InitializeParams { protocol_version } = message::params(params)?;
+    let offered: Vec<&str> = McpTool::offered(state).into_iter().map(McpTool::purpose).collect();
     let instructions = match &offered[..] {
-        [] => "Nothing is served here yet.".to_owned(),
-        offered => format!("To be asked for what its corpus says: {}.", offered.join("; ")),
+        [] => "This server has neither an index nor a model yet.".to_owned(),
+        offered => format!("Ask this server about the content of its corpus: {}.", offered.join("; ")),
     };
-    Ok(Outcome::Told(json!({
+    Ok(MethodResult::Told(json!({
         "protocolVersion": client::agree(&protocol_version),
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "waymark", "title": "Waymark", "version": env!("CARGO_PKG_VERSION")},

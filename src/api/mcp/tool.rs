@@ -1,38 +1,38 @@
-//! The tools that are offered, and calling them.
+//! List of tools, and calls of them.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ask::{self, Answered};
-use super::message::Fault;
-use super::search::{self, Found};
+use super::ask::{self, AskOutput};
+use super::message::McpFault;
+use super::search::{self, SearchOutput};
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
 
-/// What can be called.
+/// Tool that clients can call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tool {
-    /// `search`: evidence without a model.
+pub(super) enum McpTool {
+    /// `search`: passages, without a model.
     Search,
-    /// `ask`: an episode.
+    /// `ask`: an answer, by an episode.
     Ask,
 }
 
-/// A call, as it is sent.
+/// Parameters of `tools/call`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Call {
+pub(super) struct CallParams {
     name: String,
     arguments: Option<Value>,
     _meta: Option<IgnoredAny>,
 }
 
-/// A tool as it is listed.
+/// Entry of `tools/list`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Listed {
+pub(super) struct ToolListing {
     name: &'static str,
     title: &'static str,
     description: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Listed {
     annotations: Annotations,
 }
 
-/// What calling a tool does to the world: none of these changes anything, or looks beyond the corpus.
+/// Side effects of a tool: none of the tools changes anything, or accesses anything but the corpus.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Annotations {
@@ -49,110 +49,112 @@ struct Annotations {
     open_world_hint: bool,
 }
 
-/// What a call gave.
+/// Result of a tool call.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Called {
-    content: [Text; 1],
+pub(super) struct ToolResult {
+    content: [TextContent; 1],
     #[serde(skip_serializing_if = "Option::is_none")]
     structured_content: Option<Structured>,
     is_error: bool,
-    /// What went wrong, for the log.
+    /// Error code of a failed call, for the log.
     #[serde(skip)]
     pub(super) failed: Option<Code>,
 }
 
-/// A text for a model to read.
+/// Text for a model to read.
 #[derive(Debug, Serialize)]
-struct Text {
+struct TextContent {
     #[serde(rename = "type")]
     kind: &'static str,
     text: String,
 }
 
-/// The same for programs, by the tool's output schema.
+/// Same result for programs, following the tool's output schema.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Structured {
-    Found(Found),
-    Answered(Answered),
+    Search(SearchOutput),
+    Ask(AskOutput),
 }
 
-impl Tool {
-    const ALL: [Tool; 2] = [Tool::Search, Tool::Ask];
+impl McpTool {
+    const ALL: [McpTool; 2] = [McpTool::Search, McpTool::Ask];
 
-    /// The tools that this server has what they need for.
-    pub(super) fn offered(state: &AppState) -> Vec<Tool> {
-        let has = |tool: &Tool| match tool {
-            Tool::Search => state.runtime.searcher.is_some(),
-            Tool::Ask => !state.policies.all().is_empty(),
+    /// Returns the tools that this server can offer.
+    pub(super) fn offered(state: &AppState) -> Vec<McpTool> {
+        let has = |tool: &McpTool| match tool {
+            McpTool::Search => state.runtime.searcher.is_some(),
+            McpTool::Ask => !state.policies.all().is_empty(),
         };
-        Tool::ALL.into_iter().filter(has).collect()
+        McpTool::ALL.into_iter().filter(has).collect()
     }
 
     fn name(self) -> &'static str {
         match self {
-            Tool::Search => "search",
-            Tool::Ask => "ask",
+            McpTool::Search => "search",
+            McpTool::Ask => "ask",
         }
     }
 
-    /// What it is for, as a part of a sentence.
+    /// Purpose of the tool, as part of a sentence.
     pub(super) fn purpose(self) -> &'static str {
         match self {
-            Tool::Search => "`search` finds passages",
-            Tool::Ask => "`ask` answers a question and names the passages that support the answer",
+            McpTool::Search => "`search` finds passages",
+            McpTool::Ask => "`ask` answers a question and names the passages that support the answer",
         }
     }
 
-    fn listed(self, state: &AppState) -> Result<Listed, ApiError> {
+    fn listed(self, state: &AppState) -> Result<ToolListing, ApiError> {
         let (title, description, [input_schema, output_schema]) = match self {
-            Tool::Search => ("Search", search::DESCRIPTION, search::schemas(state)?),
-            Tool::Ask => ("Ask", ask::DESCRIPTION, ask::schemas(state)?),
+            McpTool::Search => ("Search", search::DESCRIPTION, search::schemas(state)?),
+            McpTool::Ask => ("Ask", ask::DESCRIPTION, ask::schemas(state)?),
         };
         let annotations = Annotations { read_only_hint: true, open_world_hint: false };
-        Ok(Listed { name: self.name(), title, description, input_schema, output_schema, annotations })
+        Ok(ToolListing { name: self.name(), title, description, input_schema, output_schema, annotations })
     }
 }
 
-/// What is offered.
-pub(super) fn list(state: &AppState) -> Result<Vec<Listed>, ApiError> {
-    Tool::offered(state).into_iter().map(|tool| tool.listed(state)).collect()
+/// Lists the offered tools.
+pub(super) fn list(state: &AppState) -> Result<Vec<ToolListing>, ApiError> {
+    McpTool::offered(state).into_iter().map(|tool| tool.listed(state)).collect()
 }
 
-/// Calls a tool. What goes wrong in it is a result too, which a model can read.
+/// Calls a tool. A failure in the tool is a result as well, so that a model can read it.
 ///
 /// # Errors
-/// There is no such tool, or it takes no such arguments.
-pub(super) async fn call(state: &AppState, caller: &Caller, call: Call) -> Result<Called, Fault> {
-    let offered = Tool::offered(state);
+/// If there is no such tool, or the arguments are invalid.
+pub(super) async fn call(state: &AppState, caller: &Caller, call: CallParams) -> Result<ToolResult, McpFault> {
+    let offered = McpTool::offered(state);
     let Some(tool) = offered.iter().find(|tool| tool.name() == call.name) else {
         let known: Vec<_> = offered.iter().map(|tool| tool.name()).collect();
-        let message = format!("`name`: there is no tool `{}` here, only {}", call.name, known.join(", "));
-        return Err(Fault::params(ApiError::invalid("name", message)));
+        let message = format!("`name`: unknown tool `{}`: expected one of {}", call.name, known.join(", "));
+        return Err(McpFault::params(ApiError::invalid("name", message)));
     };
     let called = match tool {
-        Tool::Search => search::call(state, call.arguments).await.map(|(text, found)| (text, Structured::Found(found))),
-        Tool::Ask => {
+        McpTool::Search => {
+            search::call(state, call.arguments).await.map(|(text, found)| (text, Structured::Search(found)))
+        }
+        McpTool::Ask => {
             let answered = ask::call(state, caller, call.arguments).await;
-            answered.map(|(text, answered)| (text, Structured::Answered(answered)))
+            answered.map(|(text, answered)| (text, Structured::Ask(answered)))
         }
     };
     match called {
-        Ok((text, structured)) => Ok(Called::new(text, Some(structured), None)),
-        Err(error) if is_about_arguments(error.code) => Err(Fault::params(error)),
-        Err(error) => Ok(Called::new(format!("{}: {}", error.code.name(), error.message), None, Some(error.code))),
+        Ok((text, structured)) => Ok(ToolResult::new(text, Some(structured), None)),
+        Err(error) if is_about_arguments(error.code) => Err(McpFault::params(error)),
+        Err(error) => Ok(ToolResult::new(format!("{}: {}", error.code.name(), error.message), None, Some(error.code))),
     }
 }
 
-/// Whether the arguments are not what the tool's input schema wants.
+/// Returns `true` for errors caused by arguments that violate the tool's input schema.
 fn is_about_arguments(code: Code) -> bool {
     matches!(code, Code::InvalidValue | Code::MissingParameter | Code::UnknownParameter | Code::UnsupportedParameter)
 }
 
-impl Called {
-    fn new(text: String, structured_content: Option<Structured>, failed: Option<Code>) -> Called {
+impl ToolResult {
+    fn new(text: String, structured_content: Option<Structured>, failed: Option<Code>) -> ToolResult {
         let is_error = failed.is_some();
-        Called { content: [Text { kind: "text", text }], structured_content, is_error, failed }
+        ToolResult { content: [TextContent { kind: "text", text }], structured_content, is_error, failed }
     }
 }

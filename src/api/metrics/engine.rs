@@ -4,7 +4,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-use crate::engine::{Counters, Engine, HistogramSnapshot};
+use waymark_engine::{Counters, Engine, HistogramSnapshot};
 
 /// Reads the engine's counters at each scrape.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Collector for EngineCollector {
             ("step_seconds", "Seconds per step of the engine", counters.step_seconds.snapshot()),
             (
                 "gap_seconds",
-                "Seconds from the end of a pass to the beginning of the next, where one follows at once",
+                "Seconds from the end of a forward pass to the start of the next, if one follows at once",
                 counters.gap_seconds.snapshot(),
             ),
             ("queue_seconds", "Seconds a turn waits for its first step", counters.queue_seconds.snapshot()),
@@ -37,13 +37,13 @@ impl Collector for EngineCollector {
     }
 }
 
-/// The engine's counters. The encoder adds `_total` to each name.
+/// Lists the engine's counters. The encoder adds `_total` to each name.
 fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
     [
         ("prefill_tokens", "Tokens whose KV was computed in prefill", counters.prefill_tokens_total.get()),
         (
             "prefill_tokens_recomputed",
-            "Tokens computed again after their blocks were given up",
+            "Tokens recomputed after their blocks were evicted",
             counters.prefill_tokens_recomputed_total.get(),
         ),
         (
@@ -59,11 +59,23 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
         ("preemptions", "Running sequences whose blocks were taken", counters.preemptions_total.get()),
         ("evictions", "Idle sessions whose blocks were given up", counters.evictions_total.get()),
         ("cache_evictions", "Cached blocks overwritten", counters.cache_evictions_total.get()),
-        ("cancellations", "Turns or sessions dropped before their end", counters.cancellations_total.get()),
-        ("stalls", "Times a slow reader took its session out of the batch", counters.stalls_total.get()),
-        ("late_masks", "Times a constrained turn sat a step out", counters.late_masks_total.get()),
-        ("graph_recordings", "Decode steps a card has recorded, by size", counters.graph_recordings_total.get()),
-        ("graph_refusals", "Decode steps a card could not record", counters.graph_refusals_total.get()),
+        ("cancellations", "Turns or sessions canceled before their end", counters.cancellations_total.get()),
+        ("stalls", "Times a session left the batch because its reader was slow", counters.stalls_total.get()),
+        (
+            "late_masks",
+            "Times a constrained turn skipped a step because its token mask was not ready",
+            counters.late_masks_total.get(),
+        ),
+        (
+            "graph_recordings",
+            "Batch sizes for which the GPU has recorded a decode step",
+            counters.graph_recordings_total.get(),
+        ),
+        (
+            "graph_refusals",
+            "Batch sizes for which the GPU could not record a decode step",
+            counters.graph_refusals_total.get(),
+        ),
         (
             "invariant_violations",
             "Times the block accounting did not add up; anything but 0 is a bug",
@@ -72,19 +84,19 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 17] {
     ]
 }
 
-/// The engine's gauges.
+/// Lists the engine's gauges.
 fn levels(counters: &Counters) -> [(&'static str, &'static str, u64); 10] {
     [
-        ("blocks_free", "KV blocks that hold nothing", counters.blocks_free.get()),
-        ("blocks_cached", "KV blocks kept for the prefix cache alone", counters.blocks_cached.get()),
-        ("blocks_used", "KV blocks that sessions hold", counters.blocks_used.get()),
-        ("kv_bytes", "Memory of this machine that KV blocks have taken so far", counters.kv_bytes.get()),
-        ("adapters", "Adapters that are loaded", counters.adapters.get()),
-        ("adapter_bytes", "Memory of this machine that adapters take", counters.adapter_bytes.get()),
+        ("blocks_free", "Empty KV blocks", counters.blocks_free.get()),
+        ("blocks_cached", "KV blocks held only by the prefix cache", counters.blocks_cached.get()),
+        ("blocks_used", "KV blocks held by sessions", counters.blocks_used.get()),
+        ("kv_bytes", "Host memory allocated for KV blocks", counters.kv_bytes.get()),
+        ("adapters", "Loaded adapters", counters.adapters.get()),
+        ("adapter_bytes", "Host memory used by adapters", counters.adapter_bytes.get()),
         ("sessions_running", "Sessions in the batch", counters.sessions_running.get()),
-        ("sessions_waiting", "Sessions that wait for their next step", counters.sessions_waiting.get()),
+        ("sessions_waiting", "Sessions waiting for their next step", counters.sessions_waiting.get()),
         ("sessions_parked", "Sessions between two turns", counters.sessions_parked.get()),
-        ("sessions_stalled", "Sessions whose reader has to catch up", counters.sessions_stalled.get()),
+        ("sessions_stalled", "Sessions stalled by a slow reader", counters.sessions_stalled.get()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! The index that is served: what is searched of it is read at each scrape, what is done to it is counted here.
+//! ServerMetrics of the served index: its state is read at each scrape, its commits are counted here.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use waymark_index::LiveIndex;
 
 use super::REQUEST_SECONDS;
 
-/// What is seen of the index; clones share it.
+/// ServerMetrics of the index; clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexMetrics {
-    shown: Shown,
+    shown: IndexCollector,
     commits: Counter,
     commit_failures: Counter,
     commit_seconds: Histogram,
@@ -25,57 +25,53 @@ pub(crate) struct IndexMetrics {
 impl IndexMetrics {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
-            shown: Shown::default(),
+            shown: IndexCollector::default(),
             commits: Counter::default(),
             commit_failures: Counter::default(),
             commit_seconds: Histogram::new(REQUEST_SECONDS),
         };
-        registry.register("index_commits", "Snapshots that this server has published", metrics.commits.clone());
+        registry.register("index_commits", "Snapshots published by this server", metrics.commits.clone());
         registry.register(
             "index_commit_failures",
-            "Changes of documents that failed, without those that are refused",
+            "Changes of documents that failed, not counting refused ones",
             metrics.commit_failures.clone(),
         );
-        registry.register(
-            "index_commit_seconds",
-            "Seconds that publishing a snapshot took",
-            metrics.commit_seconds.clone(),
-        );
+        registry.register("index_commit_seconds", "Seconds per published snapshot", metrics.commit_seconds.clone());
         registry.register_collector(Box::new(metrics.shown.clone()));
         metrics
     }
 
-    /// Shows `live` at each scrape. Of several the first counts.
+    /// Exposes the state of `live` at each scrape. Only the first call has an effect.
     pub(crate) fn show(&self, live: &Arc<LiveIndex>) {
         let _ = self.shown.0.set(Arc::clone(live));
     }
 
-    /// Counts a snapshot that was published in `time`.
+    /// Counts a published snapshot whose commit took `time`.
     pub(crate) fn published(&self, time: Duration) {
         self.commits.inc();
         self.commit_seconds.observe(time.as_secs_f64());
     }
 
-    /// Counts a change that failed.
+    /// Counts a failed change.
     pub(crate) fn commit_failed(&self) {
         self.commit_failures.inc();
     }
 }
 
-/// Looks at the index at each scrape. Nothing is shown where there is none.
+/// Reads the state of the index at each scrape. Exposes nothing if there is no index.
 #[derive(Debug, Clone, Default)]
-struct Shown(Arc<OnceLock<Arc<LiveIndex>>>);
+struct IndexCollector(Arc<OnceLock<Arc<LiveIndex>>>);
 
-impl Collector for Shown {
+impl Collector for IndexCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let Some(live) = self.0.get() else { return Ok(()) };
         let state = live.state();
         for (name, help, value) in [
-            ("index_snapshot", "Number of the snapshot that is searched", state.snapshot),
-            ("index_passages", "Passages of the snapshot that is searched", state.passages),
+            ("index_snapshot", "Number of the snapshot in use", state.snapshot),
+            ("index_passages", "Passages in the snapshot in use", state.passages),
             (
                 "index_stale",
-                "1 while what is published cannot be opened, and what was opened before is searched",
+                "1 while the latest snapshot cannot be opened and an older one is searched",
                 u64::from(state.stale),
             ),
         ] {

@@ -1,10 +1,10 @@
-//! What `/metrics` shows: the engine's own counters, the process, and what is counted here about requests and episodes.
-//! `docs/metrics.md` lists every one of them; names and units are stable.
+//! ServerMetrics exposed at `/metrics`: counters of the engine and the process, and those of requests, episodes and searches
+//! kept here. `docs/metrics.md` lists all of them; their names and units are stable.
 
 mod engine;
-mod held;
 mod index;
 mod process;
+mod stores;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,53 +18,53 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use self::engine::EngineCollector;
-pub(crate) use self::held::{Held, HeldCollector};
 pub(crate) use self::index::IndexMetrics;
 use self::process::ProcessCollector;
-use crate::engine::Engine;
+pub(crate) use self::stores::{StoreCollector, StoreSize};
+use waymark_engine::Engine;
 
-/// The media type of what [`Metrics::render`] gives.
+/// Media type of the output of [`ServerMetrics::render`].
 pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Seconds of a whole request: from a refusal to a long episode.
+/// Histogram bounds for requests in seconds: from a refusal to a long episode.
 const REQUEST_SECONDS: [f64; 14] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Seconds of a search: from a small index to the deadline.
+/// Histogram bounds for searches in seconds: from a small index to the timeout.
 const SEARCH_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
-/// Which request.
+/// Labels of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
-    /// The route's pattern, never the path a client made up.
+    /// Pattern of the route, never the path a client sent, so that the number of label values stays bounded.
     pub(crate) route: String,
-    /// The status sent.
+    /// Status of the response.
     pub(crate) status: u16,
 }
 
-/// Which route.
+/// Label of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RouteLabels {
-    /// The route's pattern.
+    /// Pattern of the route.
     pub(crate) route: String,
 }
 
-/// Which policy.
+/// Label of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct PolicyLabels {
-    /// The policy's name.
+    /// Name of the policy.
     pub(crate) policy: String,
 }
 
-/// Which policy's episode, and how it ended.
+/// Labels of an episode: its policy and its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct EpisodeLabels {
-    /// The policy's name.
+    /// Name of the policy.
     pub(crate) policy: String,
-    /// `stop`, `length`, an error's code, or `cancelled`.
+    /// `stop`, `length` and so on, an error code, or `cancelled`.
     pub(crate) outcome: &'static str,
 }
 
-/// Makes histograms with [`REQUEST_SECONDS`].
+/// Constructor of histograms with the bounds [`REQUEST_SECONDS`].
 #[derive(Debug, Clone)]
 pub(crate) struct Seconds;
 
@@ -74,9 +74,9 @@ impl MetricConstructor<Histogram> for Seconds {
     }
 }
 
-/// The metrics of one server; clones share them.
+/// ServerMetrics of one server; clones share them.
 #[derive(Debug, Clone)]
-pub struct Metrics {
+pub struct ServerMetrics {
     registry: Arc<Registry>,
     pub(crate) requests: Family<RequestLabels, Counter>,
     pub(crate) request_seconds: Family<RouteLabels, Histogram, Seconds>,
@@ -94,9 +94,9 @@ pub struct Metrics {
     pub(crate) index: IndexMetrics,
 }
 
-impl Metrics {
-    /// Metrics that show the counters of `engine` and what is `held` beside their own.
-    pub(crate) fn new(engine: &Engine, held: HeldCollector) -> Self {
+impl ServerMetrics {
+    /// Creates the metrics, including those of `engine` and the sizes of the stores in `held`.
+    pub(crate) fn new(engine: &Engine, held: StoreCollector) -> Self {
         let mut whole = Registry::default();
         whole.register_collector(Box::new(ProcessCollector));
         let registry = whole.sub_registry_with_prefix("waymark");
@@ -117,10 +117,10 @@ impl Metrics {
             client_search_seconds: Histogram::new(SEARCH_SECONDS),
             index: IndexMetrics::new(registry),
         };
-        registry.register("http_requests", "Requests answered", metrics.requests.clone());
+        registry.register("http_requests", "Requests completed", metrics.requests.clone());
         registry.register(
             "http_request_seconds",
-            "Seconds from a request to the end of its answer",
+            "Seconds from a request to the end of its response",
             metrics.request_seconds.clone(),
         );
         registry.register(
@@ -133,24 +133,24 @@ impl Metrics {
             "Seconds from the beginning of an episode to its end",
             metrics.episode_seconds.clone(),
         );
-        registry.register("http_in_flight", "Requests that are being answered", metrics.in_flight.clone());
+        registry.register("http_in_flight", "Requests in progress", metrics.in_flight.clone());
         registry.register("episodes", "Episodes ended", metrics.episodes.clone());
         registry.register("searches", "Searches made by policies", metrics.searches.clone());
         registry.register(
             "searches_cached",
-            "Searches answered from the same episode's memory",
+            "Searches answered from the episode's own cache",
             metrics.searches_cached.clone(),
         );
         registry.register(
             "search_failures",
-            "Searches of policies that gave an error in the place of evidence",
+            "Searches of policies that returned an error instead of evidence",
             metrics.search_failures.clone(),
         );
         registry.register("search_seconds", "Seconds per search of a policy", metrics.search_seconds.clone());
-        registry.register("client_searches", "Searches that clients asked for", metrics.client_searches.clone());
+        registry.register("client_searches", "Searches requested by clients", metrics.client_searches.clone());
         registry.register(
             "client_search_failures",
-            "Searches of clients that gave an error of the server",
+            "Searches of clients that ended with a server error",
             metrics.client_search_failures.clone(),
         );
         registry.register(
@@ -159,14 +159,14 @@ impl Metrics {
             metrics.client_search_seconds.clone(),
         );
         let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("model", engine.spec().name.clone())];
-        registry.register("build", "What is running; always 1", Info::new(labels.to_vec()));
+        registry.register("build", "Version and model; always 1", Info::new(labels.to_vec()));
         registry.register_collector(Box::new(EngineCollector(engine.clone())));
         registry.register_collector(Box::new(held));
         metrics.registry = Arc::new(whole);
         metrics
     }
 
-    /// Counts a search of a policy that took `time`.
+    /// Counts a search by a policy that took `time`.
     pub(crate) fn searched(&self, time: Duration, cached: bool, failed: bool) {
         self.searches.inc();
         self.search_failures.inc_by(failed.into());
@@ -177,14 +177,14 @@ impl Metrics {
         }
     }
 
-    /// Counts a search that a client asked for and that took `time`.
+    /// Counts a search requested by a client that took `time`.
     pub(crate) fn client_searched(&self, time: Duration, failed: bool) {
         self.client_searches.inc();
         self.client_search_failures.inc_by(failed.into());
         self.client_search_seconds.observe(time.as_secs_f64());
     }
 
-    /// Everything, as OpenMetrics text.
+    /// Renders all metrics as OpenMetrics text.
     pub(crate) fn render(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;

@@ -1,10 +1,10 @@
-//! The process itself, as the system tells it. Nothing is shown where it does not.
+//! ServerMetrics of the process, read from `/proc`. Not exposed on systems without it.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-/// Reads the system's account of this process at each scrape.
+/// Reads the metrics of the process at each scrape.
 #[derive(Debug)]
 pub(super) struct ProcessCollector;
 
@@ -14,8 +14,8 @@ impl Collector for ProcessCollector {
             Some(value) => encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value),
             None => Ok(()),
         };
-        gauge("process_resident_memory_bytes", "Memory of the process that is in use, in bytes", resident())?;
-        gauge("process_open_fds", "Files and sockets the process has open", open())
+        gauge("process_resident_memory_bytes", "Resident memory of the process in bytes", resident())?;
+        gauge("process_open_fds", "Open files and sockets of the process", open())
     }
 }
 

@@ -1,12 +1,11 @@
-//! `/`: the playground, one page that asks a question and shows the trace while it is made, or one that was saved.
+//! `/`: the playground, a page that asks a question and shows the trace live, or shows a saved one.
 //!
-//! The page is sent as a single file without anything from outside, which shows saved runs also where it lies on a disk.
-//! `element.js`: making parts of the page · `graph.js`: the graph of what a search found · `trace.js`: an episode, event by
-//! event · `run.js`: one at a time, saved and opened · `ask.js`: the form and the server
+//! The page is a single file without external resources, so a copy on disk can show saved runs too. `element.js`:
+//! creates page elements · `graph.js`: the graph of a search · `trace.js`: an episode, event by event · `run.js`: one
+//! run, saved and opened · `ask.js`: the form and the requests
 //!
-//! Its policy (`Content-Security-Policy`) names the hashes of
-//! its own script and style and nothing else, so that no other script runs even where a passage should find its way
-//! into the page as markup; and it forbids the calls that would make markup of text.
+//! Its `Content-Security-Policy` allows only its own script and style, by their hashes, so that no other script runs
+//! even if a passage ended up in the page as markup. It also forbids the calls that turn text into markup.
 
 use std::sync::LazyLock;
 
@@ -46,23 +45,24 @@ const FRONT: &str = concat!(
     "GET  /openapi.yaml          everything else\n",
 );
 
-/// The policy of the page: computed, so that it cannot fall behind the page.
+/// Content security policy of the page, computed from the page so that the hashes always match.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| HeaderValue::try_from(policy(PAGE)).ok());
 
-/// What this is.
+/// Short description of the server.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Message {
+#[schema(as = Message)]
+pub(super) struct FrontMessage {
     /// A few lines of text.
     message: &'static str,
 }
 
-/// The playground, for someone who opens this in a browser.
+/// Returns the playground, or a description of the server.
 ///
-/// A page where HTML is accepted by name; JSON where that is, as RouteRAG's retrieval API answers: `{"message": …}`;
-/// a few lines of text otherwise.
+/// Returns the page if the client accepts `text/html` by name; JSON (`{"message": …}`) if it accepts that by name, as
+/// RouteRAG's retrieval API responds; and plain text otherwise.
 #[utoipa::path(get, path = "/", tag = "operation", responses(
-    (status = 200, description = "the playground, or what this is", content(
-        (String = "text/html"), (Message = "application/json"), (String = "text/plain"),
+    (status = 200, description = "the playground, or a description of the server", content(
+        (String = "text/html"), (FrontMessage = "application/json"), (String = "text/plain"),
     )),
 ))]
 pub(super) async fn front(headers: HeaderMap) -> Response {
@@ -71,7 +71,7 @@ pub(super) async fn front(headers: HeaderMap) -> Response {
     let mut response = if wants("text/html") {
         page()
     } else if wants("application/json") {
-        axum::Json(Message { message: FRONT }).into_response()
+        axum::Json(FrontMessage { message: FRONT }).into_response()
     } else {
         FRONT.into_response()
     };
@@ -87,13 +87,13 @@ fn page() -> Response {
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin"));
-    // Never without a policy: one that cannot be written allows nothing.
+    // The header is always set: if the policy could not be built, it allows nothing.
     let none = HeaderValue::from_static("default-src 'none'");
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone().unwrap_or(none));
     response
 }
 
-/// What `page` may do: run its own script, wear its own style, and talk to the server it came from.
+/// Builds the content security policy of `page`: its own script and style, and requests to its own server.
 fn policy(page: &str) -> String {
     let hash = |tag: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(inside(page, tag))));
     format!(
@@ -104,9 +104,10 @@ fn policy(page: &str) -> String {
     )
 }
 
-/// What stands between the first pair of such tags.
+/// Returns the text between the first pair of tags `tag`.
 fn inside<'p>(page: &'p str, tag: &str) -> &'p str {
-    let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+    let open = format!("<{tag}>");
+    let close = format!("</{tag}>");
     page.split_once(&open).and_then(|(_, rest)| Some(rest.split_once(&close)?.0)).unwrap_or_default()
 }
 
@@ -146,7 +147,7 @@ mod tests {
         ] {
             assert!(!script.contains(call), "{call}");
         }
-        // A style or handler in an attribute would be refused by the policy, silently.
+        // The content security policy would block a style or handler in an attribute, silently.
         let markup = PAGE.split("<script>").next().unwrap_or_default();
         assert!(!markup.contains("style=\"") && !markup.contains(" on"), "{markup}");
     }
@@ -154,11 +155,11 @@ mod tests {
     #[test]
     fn a_graph_is_drawn_of_elements_and_looks_by_its_style_sheet() {
         let script = inside(PAGE, "script");
-        // One place makes all of them, in a namespace that the page's own markup has.
+        // A single function creates all of them, in a namespace that the page's own markup has.
         assert_eq!(script.matches("createElementNS(DRAWING, name)").count(), 1);
         assert_eq!(script.matches("createElementNS").count(), 1);
         assert!(PAGE.contains("<template id=\"drawing\"><svg></svg></template>"));
-        // A style in an attribute would be refused by the policy, silently.
+        // The content security policy would block a style in an attribute, silently.
         assert!(!script.contains("style:") && !script.contains("setAttribute(\"style\""));
     }
 

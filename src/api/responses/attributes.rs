@@ -1,14 +1,15 @@
-//! How a passage was found, and what its document says, in the at most 16 flat values that OpenAI's interface has room for.
+//! Attributes of search results: how a passage was found, and its document's metadata, in at most 16 flat values as
+//! OpenAI's interface allows.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
-use waymark_index::{Hit, Mode, Step};
+use waymark_index::{Hit, Mode, PathEdge};
 
 use super::item::FileSearchResult;
-use crate::api::found::{self, LONGEST, MOST_ATTRIBUTES, filename};
+use crate::api::search_results::{self, LONGEST, MOST_ATTRIBUTES, filename};
 
-/// The names of what tells how a passage was found.
+/// Names of the attributes that describe how a passage was found.
 const OWN: [&str; 14] = [
     "mode",
     "rank",
@@ -26,67 +27,67 @@ const OWN: [&str; 14] = [
     "path",
 ];
 
-/// How a passage was found. What does not apply is left out. In the room that is left, up to 16, stand texts, numbers and
-/// booleans of its document's metadata under their own names, as far as none of these has that name.
+/// Attributes of a search result. Those that do not apply are absent. The remaining room, up to 16 attributes, is
+/// filled with texts, numbers and booleans of the document's metadata, under their own names unless these collide.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Attributes {
-    /// The search that found it: `passage`, `graph` or `hybrid`.
+    /// Kind of search that found the passage: `passage`, `graph` or `hybrid`.
     #[schema(value_type = String)]
     pub mode: Mode,
-    /// Its place in what was found, from 1.
+    /// Rank in the search results, from 1.
     pub rank: usize,
-    /// The score it was ranked by, as it is: a cosine, a BM25 score, a sum of reciprocal ranks, or the mass of a walk.
+    /// Raw score of the ranking: a cosine similarity, a BM25 score, a sum of reciprocal ranks, or a PageRank mass.
     pub score: f32,
-    /// The turn of the policy that asked for it, from 1.
+    /// Turn of the policy that searched, from 1.
     pub turn: usize,
-    /// The state of the index that was searched.
+    /// Snapshot of the index that was searched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<u64>,
-    /// Whether the search had been made before in this response and was not made again.
+    /// If `true`, the results come from an identical earlier search of this response.
     pub cached: bool,
-    /// Its place in the BM25 list.
+    /// Rank in the BM25 list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bm25_rank: Option<usize>,
-    /// Its BM25 score.
+    /// BM25 score.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bm25_score: Option<f32>,
-    /// Its place in the dense list.
+    /// Rank in the dense list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_rank: Option<usize>,
-    /// Its cosine.
+    /// Cosine similarity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_score: Option<f32>,
-    /// Its place in the graph's list.
+    /// Rank in the graph search's list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graph_rank: Option<usize>,
-    /// Its personalised PageRank.
+    /// Personalized PageRank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graph_mass: Option<f64>,
-    /// Edges of `path`.
+    /// Number of edges in `path`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hops: Option<usize>,
-    /// The likeliest way there over the graph: the phrases it goes by, the seed first, with ` → ` between them.
+    /// Most likely path to the passage in the graph: phrases from the seed on, joined by ` → `.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What its document says, as far as there is room.
+    /// Metadata of the document, as far as there is room.
     #[serde(flatten)]
     #[schema(ignore)]
     pub metadata: Map<String, Value>,
 }
 
-/// A search, for the attributes of what it found.
+/// Search whose results are described.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Searched {
+pub(super) struct SearchOrigin {
     pub(super) turn: usize,
     pub(super) mode: Mode,
     pub(super) snapshot: Option<u64>,
     pub(super) cached: bool,
 }
 
-impl Searched {
-    /// What was found, as the wire has it.
+impl SearchOrigin {
+    /// Converts passages to results of the wire format.
     pub(super) fn results(self, hits: &[Hit]) -> Vec<FileSearchResult> {
-        let scale = found::scale(hits);
+        let scale = search_results::scale(hits);
         hits.iter().map(|hit| self.result(hit, scale(hit.score))).collect()
     }
 
@@ -122,7 +123,7 @@ impl Searched {
 }
 
 impl Attributes {
-    /// What there is room for of what the document says.
+    /// Returns the metadata of the document that fits next to these attributes.
     fn beside(&self, hit: &Hit) -> Map<String, Value> {
         let told = [
             self.snapshot.is_some(),
@@ -136,12 +137,13 @@ impl Attributes {
             self.path.is_some(),
         ];
         let own = OWN.len() - told.iter().filter(|told| !**told).count();
-        let others = found::attributes(hit.metadata.as_ref()).filter(|(name, _)| !OWN.contains(&name.as_str()));
+        let others =
+            search_results::attributes(hit.metadata.as_ref()).filter(|(name, _)| !OWN.contains(&name.as_str()));
         others.take(MOST_ATTRIBUTES - own).collect()
     }
 }
 
-fn path(via: &[Step]) -> String {
+fn path(via: &[PathEdge]) -> String {
     let phrases: Vec<&str> = via.iter().map(|step| step.phrase.as_str()).collect();
     phrases.join(" → ").chars().take(LONGEST).collect()
 }
@@ -150,11 +152,11 @@ fn path(via: &[Step]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use waymark_index::{Arrival, Passage, Path, Place};
+    use waymark_index::{GraphRank, HitPath, HitRank, Passage};
 
     use super::*;
 
-    fn hit(score: f32, path: Path) -> Hit {
+    fn hit(score: f32, path: HitPath) -> Hit {
         Hit {
             rank: 1,
             score,
@@ -164,12 +166,12 @@ mod tests {
         }
     }
 
-    const SEARCHED: Searched = Searched { turn: 2, mode: Mode::Hybrid, snapshot: Some(7), cached: false };
+    const SEARCHED: SearchOrigin = SearchOrigin { turn: 2, mode: Mode::Hybrid, snapshot: Some(7), cached: false };
 
     #[test]
     fn scores_lie_between_0_and_1_and_keep_their_order() {
         let scores = |scores: &[f32]| -> Vec<f32> {
-            let hits: Vec<Hit> = scores.iter().map(|&score| hit(score, Path::default())).collect();
+            let hits: Vec<Hit> = scores.iter().map(|&score| hit(score, HitPath::default())).collect();
             SEARCHED.results(&hits).iter().map(|result| result.score).collect()
         };
         assert_eq!(scores(&[0.5, 0.25, -0.1]), [0.5, 0.25, 0.0]);
@@ -179,13 +181,13 @@ mod tests {
 
     #[test]
     fn attributes_stay_within_the_interface() {
-        let place = Some(Place { rank: 3, score: 0.5 });
-        let via = (0..3).map(|_| Step { phrase: "ü".repeat(300), weight: 1.0 }).collect();
-        let graph = Some(Arrival { rank: 1, mass: 0.25, reset: 0.0, via });
+        let place = Some(HitRank { rank: 3, score: 0.5 });
+        let via = (0..3).map(|_| PathEdge { phrase: "ü".repeat(300), weight: 1.0 }).collect();
+        let graph = Some(GraphRank { rank: 1, mass: 0.25, reset: 0.0, via });
         let many = (0..20).map(|number| (format!("key{number}"), Value::from(number)));
         let metadata = [("mode".to_owned(), Value::from("own")), ("tags".to_owned(), Value::from(vec!["a"]))];
         let metadata = Some(metadata.into_iter().chain(many).collect());
-        let hit = Hit { metadata, ..hit(0.5, Path { bm25: place, dense: place, graph }) };
+        let hit = Hit { metadata, ..hit(0.5, HitPath { bm25: place, dense: place, graph }) };
         let results = SEARCHED.results(&[hit]);
         let value = serde_json::to_value(&results[0].attributes).unwrap();
         assert_eq!((&value["mode"], &value["key1"], value.get("key2")), (&"hybrid".into(), &1.into(), None));

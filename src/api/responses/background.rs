@@ -1,4 +1,4 @@
-//! Responses that are made without a client waiting.
+//! Responses generated in the background, without a client waiting.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -7,34 +7,40 @@ use std::sync::Arc;
 use futures::{FutureExt, StreamExt};
 use tracing::Instrument;
 
-use super::entry::{Entry, Stop};
+use super::entry::{ResponseEntry, StopRequest};
 use super::event::ResponseEvent;
-use super::play::{open, play};
+use super::generation::{open, play};
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::state::AppState;
 
-/// Makes a response on a task of its own, in the name of the request that asked for it. A drain waits for it, as for a
-/// request.
+/// Generates a response on its own task, inside the span of the request. A drain waits for the task as for a request.
 ///
 /// # Errors
-/// 429 when the caller has as many made already as it may, 503 when as many are made as may be.
-pub(super) fn start(state: &AppState, caller: &Caller, entry: &Arc<Entry>, events: Events) -> Result<(), ApiError> {
+/// 429 if the caller has its maximum number of background responses running, 503 if the server has.
+pub(super) fn start(
+    state: &AppState,
+    caller: &Caller,
+    entry: &Arc<ResponseEntry>,
+    events: Events,
+) -> Result<(), ApiError> {
     state.responses.begin(entry, caller)?;
-    let (state, entry, running) = (state.clone(), entry.clone(), state.drain.enter());
+    let state = state.clone();
+    let entry = entry.clone();
+    let running = state.drain.enter();
     let work = async move {
         let last = AssertUnwindSafe(make(&state, &entry, events)).catch_unwind().await.unwrap_or_else(|_| {
             let mut draft = open(&entry.draft);
             draft.fail(ApiError::new(Code::Internal, "this response ran into a bug in the server"));
             draft.told()
         });
-        // Its last events count among its bytes.
+        // The last events must be in the log before the size of the response is measured.
         if let Some(log) = &entry.log {
             log.add(&last);
         }
-        // Kept before its last events are told: who has read them can ask for it.
-        if *entry.stop.borrow() != Stop::Forget {
+        // The response is stored before its last events are sent, so that a client that has read them can fetch it.
+        if *entry.stop.borrow() != StopRequest::Forget {
             state.responses.keep(&entry);
         }
         state.responses.end(&entry.id);
@@ -47,10 +53,10 @@ pub(super) fn start(state: &AppState, caller: &Caller, entry: &Arc<Entry>, event
     Ok(())
 }
 
-/// Makes it, until it is over or somebody wants no more of it, and returns what is still to be told.
-async fn make(state: &AppState, entry: &Entry, events: Events) -> Vec<ResponseEvent> {
+/// Runs the episode until it ends or the response is canceled. Returns the last events, which are not in the log yet.
+async fn make(state: &AppState, entry: &ResponseEntry, events: Events) -> Vec<ResponseEvent> {
     let mut stop = entry.stop.subscribe();
-    let mut stopped = pin!(stop.wait_for(|stop| *stop != Stop::No));
+    let mut stopped = pin!(stop.wait_for(|stop| *stop != StopRequest::No));
     let mut play = pin!(play(entry.draft.clone(), events, state.drain.clone()));
     loop {
         let told = tokio::select! {

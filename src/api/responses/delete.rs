@@ -4,41 +4,41 @@ use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::entry::Stop;
-use super::id::Id;
+use super::entry::StopRequest;
+use super::id::ResponseId;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::state::AppState;
 
-/// A response that is kept no longer.
+/// Deleted response.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DeletedResponse {
-    /// Its id.
+    /// ID of the response.
     pub id: String,
     /// Always `response`.
     pub object: &'static str,
-    /// Always true.
+    /// Always `true`.
     pub deleted: bool,
 }
 
-/// Forgets a response and its trace. One that is being made in the background is cancelled first.
+/// Deletes a response and its trace. A background response still in progress is canceled first.
 #[utoipa::path(delete, path = "/v1/responses/{id}", operation_id = "deleteResponse", tag = "inference",
-    params(("id" = String, Path, description = "the response's id")),
+    params(("id" = String, Path, description = "ID of the response")),
     responses(
-        (status = 200, description = "it is forgotten", body = DeletedResponse),
+        (status = 200, description = "the response is deleted", body = DeletedResponse),
         (status = 404, description = "no such response", body = ErrorBody),
     ))]
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    Id(id): Id,
+    ResponseId(id): ResponseId,
 ) -> Result<axum::Json<DeletedResponse>, ApiError> {
     let entry = state.responses.get(&id, &caller)?;
-    entry.stop.send_replace(Stop::Forget);
+    entry.stop.send_replace(StopRequest::Forget);
     if let Some(log) = &entry.log {
         log.ended().await;
     }
-    // It may have ended by itself just before, and been kept.
+    // The response may have ended by itself just before, and been stored.
     state.responses.remove(&id);
     state.traces.remove(&id);
     Ok(axum::Json(DeletedResponse { id, object: "response", deleted: true }))

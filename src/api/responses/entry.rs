@@ -1,75 +1,76 @@
-//! A response with what belongs to it: the conversation it continues, and the log of its stream.
+//! Response together with the conversation it continues and the log of its stream.
 
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::draft::Draft;
-use super::log::Log;
+use super::generation::{SharedBuilder, open};
+use super::log::EventLog;
 use super::object::{ResponseObject, ResponseStatus};
-use super::plan::Plan;
-use super::play::{Shared, open};
+use super::plan::ResponsePlan;
+use super::response_builder::ResponseBuilder;
 use super::show::Show;
-use crate::agent::{Message, Role};
-use crate::api::auth::{Caller, KeyId};
+use crate::api::auth::Caller;
+use crate::keys::KeyId;
+use waymark_agent::{Message, Role};
 
-/// A response that is made, or kept.
+/// Response in progress, or stored.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ResponseEntry {
     pub(super) id: String,
-    /// The key that asked for it: for others it is not there.
+    /// Key that created the response; for other keys it does not exist.
     pub(super) owner: Option<KeyId>,
-    /// Until when it may be made.
+    /// Deadline of the generation.
     pub(super) until: Option<Instant>,
-    pub(super) draft: Shared,
-    /// The conversation up to the question.
+    pub(super) draft: SharedBuilder,
+    /// Conversation up to the question.
     history: Vec<Message>,
-    /// What its stream has said; only of those made in the background.
-    pub(super) log: Option<Arc<Log>>,
-    /// Whether somebody wants no more of it.
-    pub(super) stop: watch::Sender<Stop>,
+    /// Log of the stream. `None` unless the response is generated in the background.
+    pub(super) log: Option<Arc<EventLog>>,
+    /// Cancellation requested by a client.
+    pub(super) stop: watch::Sender<StopRequest>,
 }
 
-/// What somebody wants of a response that is made in the background.
+/// Cancellation of a background response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// Its end.
+pub(super) enum StopRequest {
+    /// Continue to the end.
     No,
-    /// That it is made no further.
+    /// Stop, and keep the incomplete response.
     Cancel,
-    /// That it is forgotten.
+    /// Stop, and delete the response.
     Forget,
 }
 
-impl Entry {
-    /// A response of which nothing was made yet, for a caller whose request knows by now how long it may take.
-    pub(super) fn new(plan: &Plan, caller: &Caller) -> Arc<Entry> {
-        Arc::new(Entry {
+impl ResponseEntry {
+    /// Creates an entry for a response without output. The deadline of the caller's request must be set.
+    pub(super) fn new(plan: &ResponsePlan, caller: &Caller) -> Arc<ResponseEntry> {
+        Arc::new(ResponseEntry {
             id: plan.object.id.clone(),
             owner: caller.key.clone(),
             until: caller.lifetime.end(),
-            draft: Arc::new(Mutex::new(Draft::new(plan.object.clone(), plan.show))),
+            draft: Arc::new(Mutex::new(ResponseBuilder::new(plan.object.clone(), plan.show))),
             history: plan.history.clone(),
             log: plan.object.background.then(Arc::default),
-            stop: watch::Sender::new(Stop::No),
+            stop: watch::Sender::new(StopRequest::No),
         })
     }
 
-    /// The response as it stands, without what was not asked for.
+    /// Returns the response in its current state, with the parts selected by `show`.
     pub(super) fn shown(&self, show: Show) -> ResponseObject {
         open(&self.draft).object().shown(show)
     }
 
-    /// Whether its tokens were told with their log-probabilities. What its searches found always was.
+    /// Returns `true` if the response was created with log-probabilities. Search results are always recorded.
     pub(super) fn has_logprobs(&self) -> bool {
         open(&self.draft).show().logprobs
     }
 
-    /// The conversation with the answer, for another response to continue.
+    /// Returns the conversation including the answer, for another response to continue.
     ///
     /// # Errors
-    /// How far it is, where that is no end one can go on from.
+    /// Status of the response, if it is one that cannot be continued.
     pub(super) fn conversation(&self) -> Result<Vec<Message>, ResponseStatus> {
         let draft = open(&self.draft);
         match draft.object().status {
@@ -81,7 +82,7 @@ impl Entry {
         }
     }
 
-    /// About how many bytes it takes. A message that says nothing takes some as well.
+    /// Returns the approximate size in bytes. Empty messages take up memory as well.
     pub(super) fn bytes(&self) -> usize {
         let object = serde_json::to_vec(open(&self.draft).object()).map_or(0, |json| json.len());
         let history: usize = self.history.iter().map(|message| message.content.len() + 64).sum();
@@ -94,15 +95,15 @@ mod tests {
     use super::super::property::object;
     use super::*;
 
-    fn entry(history: Vec<Message>) -> Entry {
-        Entry {
+    fn entry(history: Vec<Message>) -> ResponseEntry {
+        ResponseEntry {
             id: "resp_1".into(),
             owner: None,
             until: None,
-            draft: Arc::new(Mutex::new(Draft::new(object(false, false), Show::default()))),
+            draft: Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default()))),
             history,
             log: None,
-            stop: watch::Sender::new(Stop::No),
+            stop: watch::Sender::new(StopRequest::No),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a stream of a response says, event by event.
+//! Events in the stream of a response.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,51 +9,52 @@ use crate::api::chat::completion::LogProb;
 use crate::api::error::ApiError;
 use crate::api::rag::RagStep;
 
-/// An event of a stream, as it is sent.
+/// Event of a stream, as it is sent.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ResponseEvent {
-    /// What happened; `type` names it, and so does the line before.
+    /// Event, identified by its `type`, which the `event:` line repeats.
     #[serde(flatten)]
-    pub event: Happening,
-    /// Its place in the stream, from 0.
+    pub event: ResponseEventKind,
+    /// Sequence number of the event, from 0.
     pub sequence_number: u64,
 }
 
-/// What can happen. `item_id` and `output_index` say of which item; content indices are always 0.
+/// Kinds of events. `item_id` and `output_index` identify the item; content indices are always 0.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Happening)]
 #[serde(tag = "type")]
-pub enum Happening {
-    /// The response exists; always the first.
+pub enum ResponseEventKind {
+    /// The response was created. Always the first event.
     #[serde(rename = "response.created")]
     Created {
         /// The response.
         response: Box<ResponseObject>,
     },
-    /// It waits for its place.
+    /// The response is queued.
     #[serde(rename = "response.queued")]
     Queued {
         /// The response.
         response: Box<ResponseObject>,
     },
-    /// It is being made.
+    /// The response is being generated.
     #[serde(rename = "response.in_progress")]
     InProgress {
         /// The response.
         response: Box<ResponseObject>,
     },
-    /// It is complete; nothing follows.
+    /// The response is complete. Always the last event.
     #[serde(rename = "response.completed")]
     Completed {
         /// The response.
         response: Box<ResponseObject>,
     },
-    /// A bound was reached, or it was cancelled, as its `status` says; nothing follows.
+    /// The response reached a limit or was canceled, according to its `status`. Always the last event.
     #[serde(rename = "response.incomplete")]
     Incomplete {
         /// The response.
         response: Box<ResponseObject>,
     },
-    /// It failed; nothing follows.
+    /// The response failed. Always the last event.
     #[serde(rename = "response.failed")]
     Failed {
         /// The response.
@@ -62,15 +63,15 @@ pub enum Happening {
     /// An item begins.
     #[serde(rename = "response.output_item.added")]
     ItemAdded {
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The item.
         item: OutputItem,
     },
-    /// An item is over.
+    /// An item ends.
     #[serde(rename = "response.output_item.done")]
     ItemDone {
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The item.
         item: OutputItem,
@@ -78,175 +79,176 @@ pub enum Happening {
     /// The text of an item begins.
     #[serde(rename = "response.content_part.added")]
     PartAdded {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The text, empty.
-        part: Part,
+        /// Empty text.
+        part: EventPart,
     },
-    /// The text of an item is over.
+    /// The text of an item ends.
     #[serde(rename = "response.content_part.done")]
     PartDone {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The whole text.
-        part: Part,
+        /// Complete text.
+        part: EventPart,
     },
-    /// More reasoning.
+    /// Part of the reasoning.
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningDelta {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The text.
+        /// New text.
         delta: String,
     },
     /// The reasoning of a turn is complete.
     #[serde(rename = "response.reasoning_text.done")]
     ReasoningDone {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The whole text.
+        /// Complete text.
         text: String,
     },
-    /// A search is on its way.
+    /// A search begins.
     #[serde(rename = "response.file_search_call.in_progress")]
     SearchInProgress {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     },
-    /// The index is searched.
+    /// The index is being searched.
     #[serde(rename = "response.file_search_call.searching")]
     SearchSearching {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     },
-    /// The search is over; not sent where it failed.
+    /// A search ends. Not sent if the search failed.
     #[serde(rename = "response.file_search_call.completed")]
     SearchCompleted {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     },
-    /// More of the answer.
+    /// Part of the answer.
     #[serde(rename = "response.output_text.delta")]
     TextDelta {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The text.
+        /// New text.
         delta: String,
-        /// Its tokens, where they are shown.
+        /// Tokens of the new text, if requested.
         logprobs: Vec<LogProb>,
     },
-    /// A citation of the answer.
+    /// Citation in the answer.
     #[serde(rename = "response.output_text.annotation.added")]
     AnnotationAdded {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// Its place among the annotations.
+        /// Index of the citation among the annotations.
         annotation_index: usize,
-        /// The citation.
+        /// Citation.
         annotation: Annotation,
     },
     /// The answer is complete.
     #[serde(rename = "response.output_text.done")]
     TextDone {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The whole text.
+        /// Complete text.
         text: String,
-        /// Its tokens, where they are shown.
+        /// Tokens of the text, if requested.
         logprobs: Vec<LogProb>,
     },
-    /// Why the policy gives no answer, whole.
+    /// The complete refusal, as a single delta.
     #[serde(rename = "response.refusal.delta")]
     RefusalDelta {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The text.
+        /// Text of the refusal.
         delta: String,
     },
     /// The refusal is complete.
     #[serde(rename = "response.refusal.done")]
     RefusalDone {
-        /// The item.
+        /// ID of the item.
         item_id: String,
-        /// Its place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// Always 0.
         content_index: usize,
-        /// The whole text.
+        /// Complete text.
         refusal: String,
     },
-    /// A step of the run, where `rag.trace` is set. Not in OpenAI's interface: its SDKs pass it on, but for the helper
-    /// `responses.stream` of the one for Node, which refuses what it does not know.
+    /// Step of the episode, if `rag.trace` is set. Not in OpenAI's interface: its SDKs pass the event on, except for
+    /// the Node helper `responses.stream`, which rejects unknown events.
     #[serde(rename = "response.rag.step")]
     RagStep {
-        /// The step.
+        /// Step of the episode.
         step: RagStep,
     },
-    /// The stream breaks off; nothing follows.
+    /// The stream breaks off. Always the last event.
     #[serde(rename = "error")]
     Error {
-        /// The error's name.
+        /// Code of the error.
         code: &'static str,
         /// One sentence for a person.
         message: String,
-        /// The request field it is about, if it is about one.
+        /// Path of the request field at fault, if there is one.
         #[schema(required)]
         param: Option<String>,
     },
 }
 
-/// A text of an item.
+/// Text of an item.
 #[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Part)]
 #[serde(untagged)]
-pub enum Part {
-    /// Of reasoning.
+pub enum EventPart {
+    /// Reasoning.
     Reasoning(ReasoningText),
-    /// Of the answer.
+    /// Answer.
     Output(OutputText),
-    /// Of a refusal.
+    /// Refusal.
     Refusal(OutputRefusal),
 }
 
-impl Happening {
-    /// Its `type`.
+impl ResponseEventKind {
+    /// Returns the `type` of the event.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Created { .. } => "response.created",
@@ -275,7 +277,7 @@ impl Happening {
     }
 }
 
-impl From<&ApiError> for Happening {
+impl From<&ApiError> for ResponseEventKind {
     fn from(error: &ApiError) -> Self {
         Self::Error { code: error.code.name(), message: error.message.clone(), param: error.param.clone() }
     }

@@ -1,4 +1,4 @@
-//! `text`: what the answer must be.
+//! The `text` option: format of the answer.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,34 +8,35 @@ use waymark_models::grammar::Json;
 use crate::api::chat::request::{FormatKind, NamedSchema};
 use crate::api::error::ApiError;
 
-/// How the answer is written.
+/// Text options of a request.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextRequest {
-    /// Its form; any text when not given.
+    /// Format of the answer; defaults to any text.
     pub format: Option<TextFormat>,
 }
 
-/// The form of the answer. Thoughts and queries are free.
+/// Format of the answer. It does not apply to reasoning and queries.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextFormat {
-    /// Which kind.
+    /// Kind of format.
     #[serde(rename = "type")]
     pub kind: FormatKind,
-    /// What the schema is called: 1 to 64 letters, digits, `_` and `-`. Only of the kind `json_schema`, which needs it.
+    /// Name of the schema: 1 to 64 letters, digits, `_` and `-`. Required for the kind `json_schema`, refused
+    /// otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")]
     pub name: Option<String>,
-    /// What the schema is for. Not put before the model.
+    /// Description of the schema. The model does not see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The schema, draft 2020-12: an object of 64 KiB and 32 levels at most, without keywords that cannot be enforced. Only
-    /// of the kind `json_schema`, which needs it.
+    /// JSON schema, draft 2020-12: an object of at most 64 KiB and 32 levels, without keywords that cannot be enforced.
+    /// Required for the kind `json_schema`, refused otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub schema: Option<Value>,
-    /// Schemas are always followed, whatever this says.
+    /// Ignored: schemas are always enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }
@@ -47,10 +48,10 @@ impl Default for TextFormat {
 }
 
 impl TextFormat {
-    /// What the answer must be; nothing where any text is welcome.
+    /// Returns the constraint on the answer. `None` allows any text.
     ///
     /// # Errors
-    /// Names what is missing, or what belongs to another kind.
+    /// Names the field that is missing, or that belongs to another kind.
     pub(super) fn shape(&self) -> Result<Option<Json>, ApiError> {
         let given = [
             ("name", self.name.is_some()),

@@ -1,4 +1,4 @@
-//! The id in the path of a request.
+//! Extractor for the response ID in a path.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -6,11 +6,11 @@ use axum::http::request::Parts;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
 
-/// The id in the path of a request. One that is no UTF-8 is nobody's.
+/// Response ID in the path of a request. An ID that is not UTF-8 cannot belong to any response.
 #[derive(Debug)]
-pub(crate) struct Id(pub(super) String);
+pub(crate) struct ResponseId(pub(super) String);
 
-impl FromRequestParts<AppState> for Id {
+impl FromRequestParts<AppState> for ResponseId {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {

@@ -1,65 +1,65 @@
-//! The input of a request as messages.
+//! Converts the input of a request to messages.
 
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::request::ResponsesInput;
-use crate::agent::{Message, Role};
 use crate::api::body;
 use crate::api::error::ApiError;
+use waymark_agent::{Message, Role};
 
-/// A message, or an item of an earlier response.
+/// Message, or item of an earlier response.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputItem {
-    /// `message` when not given. Items of the types `reasoning` and `file_search_call`, as this server gives them, are
-    /// taken and not put before the model again; all others are refused.
+    /// Type of the item; defaults to `message`. Items of type `reasoning` and `file_search_call`, as this server
+    /// returns them, are accepted, but the model does not see them again; all other types are refused.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Who speaks.
+    /// Role of the speaker.
     pub role: InputRole,
-    /// What is said: text, or parts of type `input_text`, `output_text` and `text`.
+    /// Content of the message: text, or parts of type `input_text`, `output_text` and `text`.
     #[schema(value_type = InputContent)]
     pub content: Value,
-    /// The id of an item of an earlier response.
+    /// ID of an item of an earlier response.
     pub id: Option<String>,
-    /// The status of an item of an earlier response.
+    /// Status of an item of an earlier response.
     pub status: Option<String>,
     /// Must be null or `final_answer`.
     pub phase: Option<String>,
 }
 
-/// Who speaks.
+/// Role of the speaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputRole {
-    /// The operator, under its present name.
+    /// Operator, under its current name.
     Developer,
-    /// The operator.
+    /// Operator.
     System,
-    /// The person.
+    /// End user.
     User,
-    /// The model.
+    /// Model.
     Assistant,
 }
 
-/// A question, or messages and items of earlier responses.
+/// Question, or messages and items of earlier responses.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = ResponsesInput)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "only its shape is used")]
+#[expect(dead_code, reason = "only its schema is used")]
 pub(super) enum InputShape {
-    /// The question.
+    /// Question.
     Text(String),
     /// Messages, and items of earlier responses.
     Items(Vec<InputItem>),
 }
 
-/// The text of a message, whole or in parts.
+/// Content of a message: text, or a list of parts.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "only its shape is used")]
+#[expect(dead_code, reason = "only its schema is used")]
 enum InputContent {
     /// The text.
     Text(String),
@@ -67,10 +67,10 @@ enum InputContent {
     Parts(Vec<InputPiece>),
 }
 
-/// A part of a message, or an earlier refusal.
+/// Part of a message, or an earlier refusal.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "only its shape is used")]
+#[expect(dead_code, reason = "only its schema is used")]
 enum InputPiece {
     /// Text.
     Text(InputPart),
@@ -78,38 +78,38 @@ enum InputPiece {
     Refusal(InputRefusal),
 }
 
-/// A part of a message.
+/// Part of a message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputPart {
     /// `input_text`, `output_text` or `text`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The text.
+    /// Text of the part.
     pub text: String,
-    /// The citations of an earlier answer; they are not put before the model again.
+    /// Citations of an earlier answer. The model does not see them again.
     #[schema(value_type = Option<Vec<Object>>)]
     pub annotations: Option<Value>,
-    /// The tokens of an earlier answer; they are not put before the model again.
+    /// Tokens of an earlier answer. The model does not see them again.
     #[schema(value_type = Option<Vec<Object>>)]
     pub logprobs: Option<Value>,
 }
 
-/// An earlier refusal, as this server sent it.
+/// Earlier refusal, as this server sent it.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputRefusal {
     /// Always `refusal`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The text.
+    /// Text of the refusal.
     pub refusal: String,
 }
 
-/// The messages that `input` holds, oldest first.
+/// Converts `input` to messages, oldest first.
 ///
 /// # Errors
-/// Names the item, and the part of it, that cannot be used.
+/// Names the item, and the field in it, that cannot be used.
 pub(super) fn messages(input: ResponsesInput) -> Result<Vec<Message>, ApiError> {
     match input {
         ResponsesInput::Text(text) => Ok(vec![Message::new(Role::User, text)]),
@@ -120,7 +120,7 @@ pub(super) fn messages(input: ResponsesInput) -> Result<Vec<Message>, ApiError> 
     }
 }
 
-/// The message that an item is; none for what a policy did on its way to an earlier answer.
+/// Converts an item to a message. `None` for reasoning and searches of earlier responses.
 fn message(item: Value, at: &str) -> Result<Option<Message>, ApiError> {
     match item.get("type") {
         None | Some(Value::Null) => {}

@@ -1,103 +1,103 @@
-//! What a response is made of: reasoning, searches, and the answer.
+//! Items of a response's output: reasoning, searches, and the answer.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::attributes::Attributes;
 use super::show::Show;
-use crate::agent::Cited;
 use crate::api::chat::completion::LogProb;
-use crate::api::found::filename;
+use crate::api::search_results::filename;
+use waymark_agent::Cited;
 
-/// One item of a response's output.
+/// Item of a response's output.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum OutputItem {
-    /// What the policy thought in one turn.
+    /// Reasoning of one turn.
     Reasoning(ReasoningItem),
-    /// One search.
+    /// Search.
     FileSearchCall(FileSearchCall),
-    /// The answer, or a refusal to give one.
+    /// Answer, or refusal to give one.
     Message(MessageItem),
 }
 
-/// What the policy thought in one turn.
+/// Reasoning of one turn.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ReasoningItem {
-    /// Names the item.
+    /// ID of the item.
     pub id: String,
-    /// Always empty: reasoning is shown as it is, in `content`.
+    /// Always empty: reasoning is not summarized, but returned in `content`.
     pub summary: Vec<ReasoningText>,
-    /// The text, in one part.
+    /// Text of the reasoning, in one part.
     pub content: Vec<ReasoningText>,
-    /// How far it is.
+    /// Status of the item.
     pub status: ItemStatus,
 }
 
-/// A text of reasoning.
+/// Text of reasoning.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename = "reasoning_text")]
 pub struct ReasoningText {
-    /// The text.
+    /// Text.
     pub text: String,
 }
 
-/// One search.
+/// Search.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct FileSearchCall {
-    /// Names the item.
+    /// ID of the item.
     pub id: String,
-    /// How far it is; `failed` where the search gave nothing because it failed.
+    /// Status of the item; `failed` if the search failed.
     pub status: ItemStatus,
-    /// What was searched for: one query.
+    /// Queries of the search; always exactly one.
     pub queries: Vec<String>,
-    /// What was found, best first, if `include` holds `file_search_call.results`.
+    /// Results, best first, if `include` holds `file_search_call.results`.
     #[schema(required)]
     pub results: Option<Vec<FileSearchResult>>,
 }
 
-/// A passage that was found.
+/// Retrieved passage.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct FileSearchResult {
-    /// The passage's id.
+    /// ID of the passage.
     pub file_id: String,
-    /// Its title; its id where it has none.
+    /// Title of the passage, or its ID if it has no title.
     pub filename: String,
-    /// The score it was ranked by, brought into 0 to 1: as it is where the best of the list is at most 1, otherwise as a
-    /// share of the best. `attributes.score` has it as it is.
+    /// Score scaled to the range from 0 to 1: unchanged if the best score in the list is at most 1, and divided by the
+    /// best score otherwise. `attributes.score` holds the raw score.
     #[schema(minimum = 0, maximum = 1)]
     pub score: f32,
-    /// Its text, as it is stored.
+    /// Text of the passage, as stored.
     pub text: String,
-    /// How it was found, and what its document says beside that.
+    /// Details on how the passage was found, and metadata of its document.
     pub attributes: Attributes,
 }
 
-/// The answer, or a refusal to give one.
+/// Answer, or refusal to give one.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct MessageItem {
-    /// Names the item.
+    /// ID of the item.
     pub id: String,
-    /// How far it is.
+    /// Status of the item.
     pub status: ItemStatus,
     /// Always `assistant`.
     pub role: &'static str,
-    /// The answer or the refusal, in one part.
+    /// Answer or refusal, in one part.
     pub content: Vec<MessagePart>,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum MessagePart {
-    /// An answer.
+    /// Text of an answer.
     Text(OutputText),
-    /// That there is none.
+    /// Refusal.
     Refusal(OutputRefusal),
 }
 
 impl MessagePart {
-    /// Its words.
+    /// Returns the text of the part.
     pub(super) fn text(&self) -> &str {
         match self {
             Self::Text(part) => &part.text,
@@ -106,37 +106,37 @@ impl MessagePart {
     }
 }
 
-/// Why the policy gives no answer.
+/// Reason the policy gives for having no answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename = "refusal")]
 pub struct OutputRefusal {
-    /// The text.
+    /// Text of the refusal.
     pub refusal: String,
 }
 
-/// A text of the answer.
+/// Text of the answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename = "output_text")]
 pub struct OutputText {
-    /// The text.
+    /// Text.
     pub text: String,
-    /// The passages that support it, in the order of the text.
+    /// Passages that support the answer, in the order of its text.
     pub annotations: Vec<Annotation>,
-    /// Its tokens, if `include` holds `message.output_text.logprobs`.
+    /// Tokens of the text, if `include` holds `message.output_text.logprobs`.
     pub logprobs: Vec<LogProb>,
 }
 
-/// A note on a text.
+/// Annotation of a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Annotation {
-    /// A passage that supports what stands before `index`, by the rule of `waymark::agent::citation`.
+    /// Passage that supports the text before `index`, by the rules of the `citation` module of `waymark_agent`.
     FileCitation {
-        /// The passage's id.
+        /// ID of the passage.
         file_id: String,
-        /// Its title; its id where it has none.
+        /// Title of the passage, or its ID if it has no title.
         filename: String,
-        /// Where in the text the citation belongs: at the end of the claim it supports, in characters.
+        /// Position of the citation: the end of the supported claim, in characters of the text.
         index: usize,
     },
 }
@@ -147,22 +147,22 @@ impl From<Cited> for Annotation {
     }
 }
 
-/// How far an item is.
+/// Status of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ItemStatus {
-    /// It is being written, or searched for.
+    /// In progress.
     InProgress,
-    /// It is complete.
+    /// Complete.
     Completed,
-    /// It was broken off.
+    /// Ended before it was complete.
     Incomplete,
-    /// It failed.
+    /// Failed.
     Failed,
 }
 
 impl OutputItem {
-    /// Its status.
+    /// Returns the status of the item.
     pub(super) fn status(&mut self) -> &mut ItemStatus {
         match self {
             Self::Reasoning(item) => &mut item.status,
@@ -171,7 +171,7 @@ impl OutputItem {
         }
     }
 
-    /// Takes away what was not asked for.
+    /// Removes the parts that the client did not ask for.
     pub(super) fn strip(&mut self, show: Show) {
         match self {
             Self::FileSearchCall(call) if !show.results => call.results = None,

@@ -1,4 +1,4 @@
-//! What the stream of a response has said, for whoever follows it, from wherever.
+//! Log of a response's stream, which clients can follow from any event on.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,35 +9,35 @@ use tokio::sync::watch;
 use super::event::ResponseEvent;
 use crate::api::sse::Frame;
 
-/// The messages of one stream, each at the place that its sequence number says.
+/// Messages of one stream. The sequence number of a message is its index.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct EventLog {
     messages: Mutex<Messages>,
-    /// Whether the last one is there; also told when there are more.
+    /// `true` once the last message is logged. Also notifies followers of new messages.
     ended: watch::Sender<bool>,
 }
 
-/// Messages, and how many bytes they are.
+/// Messages and their total size.
 #[derive(Debug, Default)]
 struct Messages {
     list: Vec<Bytes>,
     bytes: usize,
 }
 
-impl Default for Log {
+impl Default for EventLog {
     fn default() -> Self {
         Self { messages: Mutex::default(), ended: watch::Sender::new(false) }
     }
 }
 
-impl Log {
-    /// Adds what comes next, and tells who follows.
+impl EventLog {
+    /// Appends events and notifies followers.
     pub(super) fn push(&self, events: &[ResponseEvent]) {
         self.add(events);
         self.ended.send_modify(|_| {});
     }
 
-    /// Adds what comes next; [`end`](Self::end) tells of it.
+    /// Appends events without notifying followers; [`end`](Self::end) does.
     pub(super) fn add(&self, events: &[ResponseEvent]) {
         let mut messages = self.messages();
         for event in events {
@@ -49,23 +49,24 @@ impl Log {
         }
     }
 
-    /// Says that nothing more comes.
+    /// Marks the log as complete.
     pub(super) fn end(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Returns once nothing more comes.
+    /// Waits until the log is complete.
     pub(super) async fn ended(&self) {
         // The sender lives in `self`, so the wait can end only by its condition.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// The messages from number `from` on, those to come included.
+    /// Streams the messages from number `from` on, including those yet to come.
     pub(super) fn follow(self: Arc<Self>, from: usize) -> impl Stream<Item = Bytes> + Send {
         async_stream::stream! {
-            let (mut next, mut more) = (from, self.ended.subscribe());
+            let mut next = from;
+            let mut more = self.ended.subscribe();
             loop {
-                // Looked at first: what is added later is told again.
+                // Read before the messages, so that a message logged in between triggers another round.
                 let ended = *more.borrow_and_update();
                 let new = self.messages().list.get(next..).unwrap_or_default().to_vec();
                 next += new.len();
@@ -79,7 +80,7 @@ impl Log {
         }
     }
 
-    /// Bytes of all messages.
+    /// Returns the total size of the messages.
     pub(super) fn bytes(&self) -> usize {
         self.messages().bytes
     }
@@ -95,11 +96,11 @@ mod tests {
 
     use futures::StreamExt;
 
-    use super::super::event::Happening;
+    use super::super::event::ResponseEventKind;
     use super::*;
 
     fn event(sequence_number: u64) -> ResponseEvent {
-        let event = Happening::Error { code: "x", message: String::new(), param: None };
+        let event = ResponseEventKind::Error { code: "x", message: String::new(), param: None };
         ResponseEvent { event, sequence_number }
     }
 
@@ -113,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn followers_miss_and_repeat_nothing_wherever_they_begin() {
-        let log = Arc::new(Log::default());
+        let log = Arc::new(EventLog::default());
         log.push(&[event(0), event(1)]);
         let early = tokio::spawn(log.clone().follow(0).collect::<Vec<_>>());
         let late = tokio::spawn(log.clone().follow(1).collect::<Vec<_>>());

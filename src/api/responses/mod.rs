@@ -1,33 +1,33 @@
-//! `/v1/responses`: OpenAI's Responses interface over episodes.
+//! `/v1/responses`: OpenAI's Responses interface on top of episodes.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `request`, `input`, `tool`, `format`, `show` | what is asked, and what it means |
-//! | `plan` | a request that makes sense |
-//! | `object`, `item`, `attributes`, `event` | what is answered |
-//! | `draft`, `play` | from the trace of an episode to items and events |
-//! | `whole`, `stream`, `background` | the three ways to answer |
-//! | `entry`, `log`, `store` | what is kept |
+//! | `request`, `input`, `tool`, `format`, `show` | request types and their options |
+//! | `plan` | validated requests |
+//! | `object`, `item`, `attributes`, `event` | response types |
+//! | `response_builder`, `play` | from the events of an episode to items and events |
+//! | `whole`, `stream`, `background` | the three kinds of responses |
+//! | `entry`, `log`, `store` | stored responses |
 //! | `retrieve`, `cancel`, `delete`, `id` | the routes of one response |
 
 pub mod attributes;
 mod background;
 pub(super) mod cancel;
 pub mod delete;
-mod draft;
 mod entry;
 pub mod event;
 pub mod format;
+mod generation;
 mod id;
 pub mod input;
 pub mod item;
 mod log;
 pub mod object;
 mod plan;
-mod play;
 #[cfg(test)]
 mod property;
 pub mod request;
+mod response_builder;
 pub(super) mod retrieve;
 mod show;
 mod store;
@@ -39,24 +39,25 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
 use super::auth::Caller;
-use super::body::Json;
+use super::body::JsonBody;
 use super::episodes;
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
-use entry::Entry;
+use entry::ResponseEntry;
 use event::ResponseEvent;
 use object::ResponseObject;
-use plan::{Plan, of_input};
+use plan::{ResponsePlan, of_input};
 use request::ResponsesRequest;
 
 pub use store::Responses;
 
-/// Answers a question, or goes on with a conversation.
+/// Answers a question, or continues a conversation.
 ///
-/// The policy thinks, searches and answers: each turn's reasoning is an item of its own, each search a `file_search_call`,
-/// and the answer a message with citations of the passages that support it. With `stream: true` the answer is a stream of
-/// events that ends with `response.completed`, `response.incomplete` or `response.failed`. With `background: true` the
-/// answer comes at once and the response is made on; it is fetched, followed and cancelled by its id.
+/// The policy thinks, searches and answers. The output holds one `reasoning` item per turn, one `file_search_call` per
+/// search, and a message with the answer and citations of the passages that support it. With `stream: true` the
+/// response is a stream of events that ends with `response.completed`, `response.incomplete` or `response.failed`. With
+/// `background: true` the request returns at once while the response is generated; it can be fetched, followed and
+/// canceled by its ID.
 #[utoipa::path(post, path = "/v1/responses", operation_id = "createResponse", tag = "inference", request_body = ResponsesRequest, responses(
     (status = 200, description = "the response", content(
         (ResponseObject = "application/json"),
@@ -67,17 +68,17 @@ pub use store::Responses;
 pub(super) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    Json(request): Json<ResponsesRequest>,
+    JsonBody(request): JsonBody<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
     let continued = |id| state.responses.conversation(id, &caller);
     let previous = request.previous_response_id.as_deref().map(continued).transpose()?;
-    let (plan, question) = Plan::new(&state, request, previous.unwrap_or_default())?;
+    let (plan, question) = ResponsePlan::new(&state, request, previous.unwrap_or_default())?;
     if plan.object.background {
         state.responses.room(&caller)?;
     }
     let started = episodes::start(&state, &caller, &plan.policy, question, 1).await;
     let events = started.map_err(of_input)?;
-    let entry = Entry::new(&plan, &caller);
+    let entry = ResponseEntry::new(&plan, &caller);
     if plan.object.background {
         background::start(&state, &caller, &entry, events)?;
         return Ok(match entry.log.clone() {

@@ -1,4 +1,4 @@
-//! The response object: what is answered, streamed, and kept.
+//! The response object, as returned, streamed, and stored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,96 +10,96 @@ use utoipa::ToSchema;
 use super::format::TextFormat;
 use super::item::{ItemStatus, MessagePart, OutputItem};
 use super::show::Show;
-use crate::agent::{Reason, Usage};
 use crate::api::error::ApiError;
 use crate::api::rag::RagTrace;
+use waymark_agent::{Reason, Usage};
 
-/// A response.
+/// Response to a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ResponseObject {
-    /// Names it.
+    /// ID of the response.
     pub id: String,
     /// Always `response`.
     pub object: &'static str,
-    /// When it was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created_at: u64,
-    /// How far it is.
+    /// Status of the response.
     pub status: ResponseStatus,
-    /// When it was completed, in seconds since 1970.
+    /// Completion time, in seconds since 1970.
     #[schema(required)]
     pub completed_at: Option<u64>,
-    /// What went wrong, if it failed.
+    /// Error, if the response failed.
     #[schema(required)]
     pub error: Option<ResponseFault>,
-    /// Why it is incomplete, if it is.
+    /// Reason the response is incomplete, if it is.
     #[schema(required)]
     pub incomplete_details: Option<IncompleteDetails>,
-    /// Whether it is made without a client waiting.
+    /// If `true`, the response is generated in the background.
     pub background: bool,
-    /// As in the request.
+    /// Same as in the request.
     #[schema(required)]
     pub instructions: Option<String>,
-    /// As in the request.
+    /// Same as in the request.
     #[schema(required)]
     pub max_output_tokens: Option<u32>,
-    /// As in the request.
+    /// Same as in the request.
     #[schema(required)]
     pub max_tool_calls: Option<usize>,
-    /// As in the request.
+    /// Same as in the request.
     pub metadata: BTreeMap<String, String>,
-    /// The policy that answers.
+    /// Name of the policy that answers.
     pub model: String,
-    /// Reasoning, searches and the answer, in the order in which they were begun.
+    /// Reasoning, searches and the answer, in the order they began.
     pub output: Vec<OutputItem>,
-    /// As in the request. Searches follow one another either way.
+    /// Same as in the request. Searches run one after the other in any case.
     pub parallel_tool_calls: bool,
-    /// As in the request.
+    /// Same as in the request.
     #[schema(required)]
     pub previous_response_id: Option<String>,
-    /// Always without effort and summary.
+    /// Reasoning options. All of them are null.
     pub reasoning: ReasoningOptions,
-    /// As in the request.
+    /// Same as in the request.
     #[schema(required)]
     pub safety_identifier: Option<String>,
     /// Always `default`.
     pub service_tier: &'static str,
-    /// Whether it can be fetched by its id.
+    /// If `true`, the response is stored and can be fetched by its ID.
     pub store: bool,
-    /// What was sampled with.
+    /// Sampling temperature in effect.
     pub temperature: f32,
-    /// As in the request.
+    /// Same as in the request.
     pub text: TextOptions,
-    /// As in the request: `auto` or `none`.
+    /// Same as in the request: `auto` or `none`.
     pub tool_choice: String,
-    /// As in the request.
+    /// Same as in the request.
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<Value>,
-    /// As in the request.
+    /// Same as in the request.
     pub top_logprobs: u32,
-    /// What was sampled with.
+    /// Nucleus sampling threshold in effect.
     pub top_p: f32,
     /// Always `disabled`.
     pub truncation: &'static str,
-    /// What it cost; null until it is over.
+    /// Tokens and searches used. Null until the response has ended.
     #[schema(required)]
     pub usage: Option<ResponseUsage>,
-    /// As in the request.
+    /// Same as in the request.
     #[schema(required)]
     pub user: Option<String>,
-    /// What was done on the way, when `rag.trace` is set. Not in OpenAI's interface.
+    /// Steps of the episode, if `rag.trace` is set. Not in OpenAI's interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rag: Option<RagTrace>,
 }
 
 impl ResponseObject {
-    /// The response without what was not asked for.
+    /// Returns a copy with only the parts selected by `show`.
     pub(super) fn shown(&self, show: Show) -> ResponseObject {
         let mut shown = self.clone();
         shown.output.iter_mut().for_each(|item| item.strip(show));
         shown
     }
 
-    /// Marks what is not complete as broken off.
+    /// Marks items in progress as incomplete.
     pub(super) fn break_off(&mut self) {
         for item in &mut self.output {
             let status = item.status();
@@ -109,7 +109,7 @@ impl ResponseObject {
         }
     }
 
-    /// The text of the answer so far, or of the refusal.
+    /// Returns the text of the answer or the refusal so far.
     pub(super) fn text(&self) -> String {
         let messages = self.output.iter().filter_map(|item| match item {
             OutputItem::Message(message) => Some(&message.content),
@@ -119,26 +119,26 @@ impl ResponseObject {
     }
 }
 
-/// How far a response is.
+/// Status of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseStatus {
-    /// It waits for a place in the engine.
+    /// Waiting to be admitted by the engine.
     Queued,
-    /// It is being made.
+    /// Being generated.
     InProgress,
-    /// It is complete.
+    /// Complete.
     Completed,
-    /// A bound was reached before it was complete.
+    /// Ended at a limit.
     Incomplete,
-    /// It failed.
+    /// Failed.
     Failed,
-    /// It was cancelled.
+    /// Canceled.
     Cancelled,
 }
 
 impl ResponseStatus {
-    /// Whether nothing more will come.
+    /// Returns `true` if the response has ended.
     pub(super) fn is_over(self) -> bool {
         !matches!(self, Self::Queued | Self::InProgress)
     }
@@ -157,10 +157,10 @@ impl fmt::Display for ResponseStatus {
     }
 }
 
-/// What went wrong.
+/// Error of a failed response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ResponseFault {
-    /// `server_error`, or `invalid_prompt` where the request was at fault.
+    /// `server_error`, or `invalid_prompt` if the request was at fault.
     pub code: &'static str,
     /// One sentence for a person.
     pub message: String,
@@ -173,69 +173,70 @@ impl From<&ApiError> for ResponseFault {
     }
 }
 
-/// Why a response is incomplete.
+/// Details of an incomplete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct IncompleteDetails {
-    /// The bound that was reached.
-    pub reason: Bound,
+    /// Limit that was reached.
+    pub reason: ResponseBound,
 }
 
-/// A bound of a response. The last two are not in OpenAI's interface.
+/// Limit of a response. The last one is not in OpenAI's interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Bound)]
 #[serde(rename_all = "snake_case")]
-pub enum Bound {
+pub enum ResponseBound {
     /// Sampled tokens, or the context.
     MaxOutputTokens,
-    /// Rounds with the environment, its searches or the tokens of what it said, without an answer.
+    /// Rounds with the environment, searches, or tokens of observations, reached without an answer.
     MaxToolCalls,
-    /// Wall time.
+    /// Time.
     MaxTime,
 }
 
-/// The bound that `reason` speaks of, if it speaks of one.
-pub(super) fn bound(reason: Reason) -> Option<Bound> {
+/// Returns the limit that ended the episode, if it was one.
+pub(super) fn bound(reason: Reason) -> Option<ResponseBound> {
     match reason {
         Reason::Stop | Reason::Refused => None,
-        Reason::Length => Some(Bound::MaxOutputTokens),
-        Reason::Turns => Some(Bound::MaxToolCalls),
-        Reason::Time => Some(Bound::MaxTime),
+        Reason::Length => Some(ResponseBound::MaxOutputTokens),
+        Reason::Turns => Some(ResponseBound::MaxToolCalls),
+        Reason::Time => Some(ResponseBound::MaxTime),
     }
 }
 
-/// What a response cost in tokens and searches.
+/// Tokens and searches used by a response.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct ResponseUsage {
-    /// Tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub input_tokens: usize,
-    /// Parts of `input_tokens`.
+    /// Details of `input_tokens`.
     pub input_tokens_details: InputTokensDetails,
-    /// Tokens the policy produced: sampled ones, and those a protocol put in its mouth.
+    /// Number of tokens generated: sampled ones, and those that the protocol forced.
     pub output_tokens: usize,
-    /// Parts of `output_tokens`.
+    /// Details of `output_tokens`.
     pub output_tokens_details: OutputTokensDetails,
-    /// The sum of the two.
+    /// Sum of `input_tokens` and `output_tokens`.
     pub total_tokens: usize,
-    /// Tokens of evidence and other observations, which neither count holds. Not in OpenAI's interface.
+    /// Number of tokens of evidence and other observations, not included in either count. Not in OpenAI's interface.
     pub environment_tokens: usize,
-    /// Searches that were executed. Not in OpenAI's interface.
+    /// Number of executed searches. Not in OpenAI's interface.
     pub searches: usize,
-    /// How long they took, in milliseconds. Not in OpenAI's interface.
+    /// Total duration of the searches, in milliseconds. Not in OpenAI's interface.
     pub search_ms: f64,
 }
 
-/// Parts of the prompt's tokens.
+/// Details of the prompt's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct InputTokensDetails {
-    /// Tokens whose KV the prefix cache held.
+    /// Number of tokens found in the prefix cache.
     pub cached_tokens: usize,
     /// Always 0: writing to the cache costs nothing here.
     pub cache_write_tokens: usize,
 }
 
-/// Parts of the output's tokens.
+/// Details of the generated tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OutputTokensDetails {
-    /// Tokens that went into reasoning and queries.
+    /// Number of tokens of reasoning and queries.
     pub reasoning_tokens: usize,
 }
 
@@ -255,7 +256,7 @@ impl From<&Usage> for ResponseUsage {
     }
 }
 
-/// How a response reasons: as the policy was trained.
+/// Reasoning options. Policies reason as they were trained, so there is nothing to set.
 #[derive(Debug, Clone, Copy, Default, Serialize, ToSchema)]
 pub struct ReasoningOptions {
     /// Always null.
@@ -266,9 +267,9 @@ pub struct ReasoningOptions {
     pub summary: Option<&'static str>,
 }
 
-/// How the answer is written.
+/// Text options of a response.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct TextOptions {
-    /// As in the request.
+    /// Same as in the request.
     pub format: TextFormat,
 }

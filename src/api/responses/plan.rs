@@ -1,4 +1,4 @@
-//! What a request means: which policy, which conversation, how it searches, and what is shown and kept.
+//! Validation of a request: its policy, conversation, search options, and what is returned and stored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,36 +11,37 @@ use super::input;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
 use super::request::ResponsesRequest;
 use super::show::Show;
-use super::tool::{self, Tools};
-use crate::agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
-use crate::api::episodes::{self, Question};
+use super::tool::{self, SearchTools};
+use crate::api::episodes::{self, EpisodeQuestion};
 use crate::api::error::{ApiError, Code};
-use crate::api::knobs::{self, Knobs};
 use crate::api::rag::RagTrace;
+use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::{AppState, now};
+use waymark_agent::{Conversation, EpisodeOptions, Message, Policy, Role, Sampling};
 
-/// A request that makes sense.
+/// Validated request.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ResponsePlan {
     pub(super) policy: Arc<Policy>,
     pub(super) stream: bool,
     pub(super) show: Show,
-    /// The response before anything has happened.
+    /// Response object in its initial state.
     pub(super) object: ResponseObject,
-    /// The conversation as another response may continue it: without instructions.
+    /// Conversation as another response may continue it: without instructions.
     pub(super) history: Vec<Message>,
 }
 
-impl Plan {
-    /// Checks everything about a request but what only the engine can know. `previous` is the conversation of the
-    /// response it continues.
+impl ResponsePlan {
+    /// Validates everything about a request that does not need the engine. `previous` is the conversation of the
+    /// response that this one continues.
     pub(super) fn new(
         state: &AppState,
         request: ResponsesRequest,
         previous: Vec<Message>,
-    ) -> Result<(Plan, Question), ApiError> {
+    ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
         let policy = state.policies.get(&request.model)?.policy.clone();
-        let (store, background) = (request.store.unwrap_or(true), request.background.unwrap_or(false));
+        let store = request.store.unwrap_or(true);
+        let background = request.background.unwrap_or(false);
         if background && !store {
             return Err(ApiError::invalid("background", "`background` needs `store: true`"));
         }
@@ -51,7 +52,7 @@ impl Plan {
         }
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
         let top_logprobs = top_logprobs(request.top_logprobs, show)?;
-        let tools = Tools::read(state, request.tools.clone(), &policy)?;
+        let tools = SearchTools::read(state, request.tools.clone(), &policy)?;
         let searches = tool::may_search(request.tool_choice.as_ref())?;
         metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
@@ -59,7 +60,7 @@ impl Plan {
             id: Some(id.clone()),
             sampling: sampling(&request)?,
             seed: episodes::seed(request.seed),
-            max_tokens: knobs::most_tokens("max_output_tokens", request.max_output_tokens)?,
+            max_tokens: sampling_params::most_tokens("max_output_tokens", request.max_output_tokens)?,
             logprobs: show.logprobs.then_some(top_logprobs),
             cites: true,
             ..EpisodeOptions::default()
@@ -68,7 +69,7 @@ impl Plan {
         let rag = request.rag.clone().unwrap_or_default();
         rag.apply(&mut options)?;
         state.check_index("rag.index", rag.index.as_deref())?;
-        // What is not to be kept leaves no trace either, unless that is asked for.
+        // A response that is not stored leaves no trace either, unless `rag.store` asks for one.
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
         let object = object(id, &policy, &options, &request, tools.listed);
@@ -77,8 +78,8 @@ impl Plan {
         let instructions = request.instructions.map(|text| Message::new(Role::System, text));
         let messages = instructions.into_iter().chain(history.iter().cloned()).collect();
         let conversation = Conversation::from_messages(messages).map_err(|error| of_input(error.into()))?;
-        knobs::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
-        let plan = Plan { policy, stream: request.stream.unwrap_or(false), show, object, history };
+        sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
+        let plan = ResponsePlan { policy, stream: request.stream.unwrap_or(false), show, object, history };
         Ok((plan, (conversation, options)))
     }
 }
@@ -87,16 +88,16 @@ fn format(request: &ResponsesRequest) -> TextFormat {
     request.text.as_ref().and_then(|text| text.format.clone()).unwrap_or_default()
 }
 
-/// Here the messages have another name, and so has the form of the answer.
+/// Renames the fields of an error to those of this interface.
 pub(super) fn of_input(error: ApiError) -> ApiError {
     error.renamed("response_format", "text.format").renamed("messages", "input")
 }
 
-/// What the tools say about searching, beside what `rag` says.
+/// Applies the search options of the tools to those of `rag`.
 fn restrict(
     options: &mut EpisodeOptions,
     request: &ResponsesRequest,
-    tools: &Tools,
+    tools: &SearchTools,
     searches: bool,
 ) -> Result<(), ApiError> {
     if let (Some(k), Some(other)) = (tools.k, options.k)
@@ -119,7 +120,7 @@ fn restrict(
 }
 
 fn top_logprobs(top: Option<u32>, show: Show) -> Result<usize, ApiError> {
-    let top = knobs::alternatives("top_logprobs", top)?.unwrap_or(0);
+    let top = sampling_params::alternatives("top_logprobs", top)?.unwrap_or(0);
     if top > 0 && !show.logprobs {
         let message = "`top_logprobs` needs `message.output_text.logprobs` in `include`";
         return Err(ApiError::invalid("top_logprobs", message));
@@ -128,12 +129,13 @@ fn top_logprobs(top: Option<u32>, show: Show) -> Result<usize, ApiError> {
 }
 
 fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {
-    let knobs = Knobs { temperature: request.temperature, top_p: request.top_p, ..Knobs::default() };
-    // Of the vocabulary only `logit_bias` would have to know.
-    knobs.sampling(0)
+    let params =
+        RequestSampling { temperature: request.temperature, top_p: request.top_p, ..RequestSampling::default() };
+    // A vocabulary of 0 is enough here: only `logit_bias`, which this route does not have, is checked against it.
+    params.sampling(0)
 }
 
-/// The bounds of OpenAI's interface.
+/// Checks the limits of OpenAI's interface.
 fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
     let metadata = metadata.into_iter().flatten();
     for (count, (name, value)) in metadata.enumerate() {

@@ -1,4 +1,4 @@
-//! Whatever an episode does, its response follows the rules of the wire.
+//! Property tests: for any events of an episode, the response follows the rules of the interface.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,14 +6,14 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use waymark_index::{Hit, Mode, Passage, Path};
+use waymark_index::{Hit, HitPath, Mode, Passage};
 
-use super::draft::Draft;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
+use super::response_builder::ResponseBuilder;
 use super::show::Show;
-use crate::agent::{Cited, Event, Reason, TokenLogprob, Usage};
 use crate::api::error::{ApiError, Code};
 use crate::api::rag::RagTrace;
+use waymark_agent::{Cited, Event, Reason, TokenLogprob, Usage};
 
 pub(super) fn object(background: bool, trace: bool) -> ResponseObject {
     ResponseObject {
@@ -54,21 +54,26 @@ fn token() -> TokenLogprob {
     TokenLogprob { id: 1, text: "x".into(), bytes: vec![120], logprob: Some(-0.5), top: Vec::new() }
 }
 
-/// What an episode can tell in any turn, a search always with its end.
+/// Events that an episode may send; each search has its end.
 fn steps() -> impl Strategy<Value = Vec<Event>> {
     let text = || "[ab \n😀]{0,4}";
     let turn = || 1..4_usize;
     let tokens = || prop::collection::vec(Just(token()), 0..3);
     let hit = |id: String| {
         let passage = Passage { id, title: "t".into(), text: "a b".into() };
-        Hit { rank: 1, score: 0.5, passage, metadata: None, path: Path::default() }
+        Hit { rank: 1, score: 0.5, passage, metadata: None, path: HitPath::default() }
     };
     let search = (turn(), prop::collection::vec("[pq]", 0..3), any::<bool>()).prop_map(move |(turn, ids, fails)| {
-        let (query, mode) = (String::from("q"), Mode::Passage);
+        let query = String::from("q");
+        let mode = Mode::Passage;
         let error = fails.then(|| "broken".to_owned());
         let started = Event::SearchStarted { turn, query: query.clone(), entities: Vec::new(), mode, k: 3 };
         let hits = ids.into_iter().map(hit).collect();
-        let (triples, snapshot, cached, milliseconds, neutralised) = (Vec::new(), Some(1), false, 1.0, 0);
+        let triples = Vec::new();
+        let snapshot = Some(1);
+        let cached = false;
+        let milliseconds = 1.0;
+        let neutralised = 0;
         let finished = Event::SearchFinished {
             turn,
             query,
@@ -94,7 +99,7 @@ fn steps() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(one, 0..12).prop_map(|events| events.concat())
 }
 
-/// How it ends.
+/// End of an episode.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Finished(Reason, bool),
@@ -113,9 +118,9 @@ fn end() -> impl Strategy<Value = End> {
     ]
 }
 
-/// The events of a stream as JSON, and the response they end with.
+/// Returns the events of a stream as JSON, and the final response.
 fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool) -> (Vec<Value>, Value) {
-    let mut draft = Draft::new(object(background, trace), show);
+    let mut draft = ResponseBuilder::new(object(background, trace), show);
     draft.begin();
     let mut told = draft.told();
     for event in events {
@@ -125,7 +130,8 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
     let cite = |end| Cited { start: 0, end, passage: "p".into(), title: "t".into(), stated: true };
     match end {
         End::Finished(reason, answered) => {
-            let (answer, usage) = (answered.then(String::new), Usage::default());
+            let answer = answered.then(String::new);
+            let usage = Usage::default();
             let citations = vec![cite(0), cite(1)];
             draft.take(Event::Finished { reason, answer, usage, turns: 0, searches: 0, citations });
         }
@@ -147,7 +153,7 @@ fn play(events: Vec<Event>, end: End, show: Show, background: bool, trace: bool)
     (told.iter().map(json).collect(), serde_json::to_value(draft.object().shown(show)).unwrap())
 }
 
-/// A reader that believes nothing it was not told: puts the output together again from the events alone.
+/// Client that reconstructs the output from the stream events alone.
 #[derive(Default)]
 struct Reader {
     items: Vec<Value>,
@@ -168,7 +174,7 @@ impl Reader {
         assert!(!self.done[index], "{kind} after its item was done");
         if kind == "response.output_item.done" {
             assert_ne!(event["item"]["status"], "in_progress");
-            // Everything but the status and what a search found was told before.
+            // Everything but the status and the search results was sent before.
             for field in ["id", "type", "role", "queries", "summary", "content"] {
                 assert_eq!(event["item"][field], self.items[index][field], "{field}");
             }
@@ -233,7 +239,7 @@ proptest! {
             prop_assert!(said.iter().all(|item| item["status"] == status), "{said:?}");
             prop_assert_eq!(output, &reader.items);
         } else {
-            // What was broken off was told as far as it went, and is marked.
+            // Items that were cut off keep the content sent so far, and are marked incomplete.
             prop_assert_eq!(output.len(), reader.items.len());
             for ((item, known), done) in output.iter().zip(&reader.items).zip(reader.done) {
                 prop_assert_eq!(&item["content"], &known["content"]);

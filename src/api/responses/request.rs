@@ -1,4 +1,4 @@
-//! What `POST /v1/responses` takes.
+//! Request types of `POST /v1/responses`.
 
 use std::collections::BTreeMap;
 
@@ -9,80 +9,81 @@ use utoipa::ToSchema;
 use super::format::TextRequest;
 use super::input::InputShape;
 use super::tool::FileSearchTool;
-use crate::api::body::Wire;
+use crate::api::body::WireRequest;
 use crate::api::rag::RagOptions;
 
-/// A request for a response. `null` is the same as leaving a field out.
+/// Request for a response. `null` is the same as leaving a field out.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResponsesRequest {
-    /// The policy that answers, by its name in `/v1/models`.
+    /// Policy that answers, by its name in `/v1/models`.
     pub model: String,
-    /// The question, or a conversation whose last message is the question.
+    /// Question, or conversation whose last message is the question.
     #[schema(value_type = InputShape)]
     pub input: ResponsesInput,
     /// Instructions that precede the conversation. Those of a previous response do not carry over.
     pub instructions: Option<String>,
-    /// A stored response whose conversation goes on.
+    /// ID of a stored response whose conversation is continued.
     pub previous_response_id: Option<String>,
-    /// Whether the response is kept, to be fetched and continued by its id; true when not given.
+    /// If `true` (the default), the response is stored and can be fetched and continued by its ID.
     pub store: Option<bool>,
-    /// Whether to answer at once, with a response that is fetched later; needs `store`.
+    /// If `true`, the request returns at once and the response is generated in the background. Requires `store`.
     pub background: Option<bool>,
-    /// Whether to answer with server-sent events.
+    /// If `true`, the response is a stream of server-sent events.
     pub stream: Option<bool>,
-    /// What is shown beyond what always is: `file_search_call.results`, `message.output_text.logprobs`.
+    /// Optional parts of the response to return: `file_search_call.results`, `message.output_text.logprobs`.
     pub include: Option<Vec<String>>,
-    /// At most one tool of type `file_search`, which says how the policy searches. Policies search whether it is listed or
-    /// not; `tool_choice` keeps them from it.
+    /// At most one tool of type `file_search`, with search options. Policies search whether or not the tool is listed;
+    /// `tool_choice` prevents searching.
     #[schema(value_type = Option<Vec<FileSearchTool>>)]
     pub tools: Option<Vec<Value>>,
-    /// `auto` (when not given), or `none`: the policy answers without searching.
+    /// `auto` (the default), or `none`: the policy answers without searching.
     #[schema(value_type = Option<String>)]
     pub tool_choice: Option<Value>,
-    /// Taken as it is: searches follow one another.
+    /// Accepted without effect: searches run one after the other.
     pub parallel_tool_calls: Option<bool>,
-    /// Bounds the searches of the run: no more rounds are made than this.
+    /// Maximum number of rounds with searches.
     pub max_tool_calls: Option<usize>,
-    /// Bounds the tokens sampled over the whole run, reasoning and queries included; evidence does not count.
+    /// Maximum number of tokens sampled over the whole episode, including reasoning and queries. Evidence does not
+    /// count.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
     /// Sampling temperature.
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f32>,
-    /// Keeps the most probable tokens that have this mass together.
+    /// Nucleus sampling: keeps the most probable tokens whose probabilities add up to this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
-    /// How many alternatives to return per token; needs `message.output_text.logprobs` in `include`.
+    /// Number of most likely tokens to return at each position. Requires `message.output_text.logprobs` in `include`.
     #[schema(minimum = 0, maximum = 20)]
     pub top_logprobs: Option<u32>,
-    /// How the answer is written: as any text, or as JSON.
+    /// Format of the answer: any text, or JSON.
     pub text: Option<TextRequest>,
-    /// Makes sampling repeatable. Not in OpenAI's interface.
+    /// Seed of the random number generator. The same seed gives the same samples. Not in OpenAI's interface.
     pub seed: Option<i64>,
-    /// Up to 16 pairs that are given back: names of at most 64 characters, values of at most 512.
+    /// Up to 16 pairs that are returned with the response: names of at most 64 characters, values of at most 512.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// How to search, and whether to show it. Citations are annotations here, so `citations` can be nothing but false. Not in
+    /// Search options. Citations are always returned as annotations here, so `citations` cannot be `true`. Not in
     /// OpenAI's interface.
     pub rag: Option<RagOptions>,
-    /// Who asks, for the log.
+    /// Name of the end user, for the log.
     pub user: Option<String>,
-    /// Who asks, for the log; the new name of `user`.
+    /// Name of the end user, for the log. Replaces `user`.
     pub safety_identifier: Option<String>,
 }
 
-/// A question, or a list of items, each of which is read by itself so that what is wrong in it can be named.
+/// Question or list of items. Items stay raw JSON at first, so that errors can name the item and the field.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub enum ResponsesInput {
-    /// The question.
+    /// Question.
     Text(String),
     /// Messages, and items of earlier responses.
     Items(Vec<Value>),
 }
 
-impl Wire for ResponsesRequest {
-    // A part stands before its whole: what is left of the whole must be empty.
+impl WireRequest for ResponsesRequest {
+    // A nested field stands before its parent: once the nested fields are removed, the parent must be empty.
     const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] = &[
         ("access_programs", &[]),
         ("context_management", &["[]"]),

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use super::event::ResponseEvent;
-use super::id::Id;
+use super::id::ResponseId;
 use super::object::ResponseObject;
 use super::show::Show;
 use super::stream;
@@ -14,64 +14,65 @@ use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
 use crate::api::state::AppState;
 
-/// What the query of a request asks for.
+/// Query parameters of the route.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct RetrieveQuery {
     include: Vec<String>,
     stream: bool,
     starting_after: Option<u64>,
 }
 
-/// A response that was stored, or is being made in the background.
+/// Returns a response that is stored or being generated in the background.
 ///
-/// With `stream=true` the stream of a response that was made in the background is sent again, from its beginning or after
-/// the event with the number `starting_after`, and goes on while the response is made.
+/// With `stream=true`, the stream of a background response is sent again, from its beginning or after the event number
+/// `starting_after`, and continues while the response is generated.
 #[utoipa::path(get, path = "/v1/responses/{id}", operation_id = "getResponse", tag = "inference",
     params(
-        ("id" = String, Path, description = "the response's id"),
-        ("include" = Option<Vec<String>>, Query, description = "what is shown beyond what always is; log-probabilities if they were asked for at creation"),
-        ("stream" = Option<bool>, Query, description = "whether to answer with server-sent events"),
-        ("starting_after" = Option<u64>, Query, description = "the number of the last event that is known"),
+        ("id" = String, Path, description = "ID of the response"),
+        ("include" = Option<Vec<String>>, Query, description = "optional parts to return; log-probabilities only if requested at creation"),
+        ("stream" = Option<bool>, Query, description = "if `true`, the response is a stream of server-sent events"),
+        ("starting_after" = Option<u64>, Query, description = "number of the last event received"),
     ),
     responses(
         (status = 200, description = "the response", content(
             (ResponseObject = "application/json"),
             (ResponseEvent = "text/event-stream"),
         )),
-        (status = 400, description = "the query is refused, and why", body = ErrorBody),
+        (status = 400, description = "the query is invalid", body = ErrorBody),
         (status = 404, description = "no such response", body = ErrorBody),
     ))]
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    Id(id): Id,
+    ResponseId(id): ResponseId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::read(query.as_deref().unwrap_or_default())?;
+    let asked = RetrieveQuery::read(query.as_deref().unwrap_or_default())?;
     let show = Show::read(&asked.include)?;
     let entry = state.responses.get(&id, &caller)?;
     if show.logprobs && !entry.has_logprobs() {
-        let message = "`include`: this response was created without log-probabilities: ask for them when creating one";
+        let message =
+            "`include`: this response was created without log-probabilities: request them when creating a response";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
     }
     if !asked.stream {
         return Ok(axum::Json(entry.shown(show)).into_response());
     }
     let Some(log) = entry.log.clone() else {
-        let message = "`stream`: only responses that are made in the background can be streamed again";
+        let message = "`stream`: only background responses can be streamed again";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("stream"));
     };
-    // A follower may stay as long as the response takes, and then as long as taking it takes.
+    // A follower may stay as long as the response takes, plus the time to send the last events.
     let until = entry.until.map_or_else(Instant::now, |until| until.max(Instant::now()));
     caller.lifetime.end_by(until + state.config.connection.send);
     let from = asked.starting_after.map_or(0, |number| usize::try_from(number).unwrap_or(usize::MAX).saturating_add(1));
     Ok(stream::send(&state, entry.draft.clone(), log.follow(from)))
 }
 
-impl Asked {
-    /// Reads a query; `include` may be repeated and written as lists are.
-    fn read(query: &str) -> Result<Asked, ApiError> {
-        let mut asked = Asked::default();
+impl RetrieveQuery {
+    /// Parses the query. `include` may be repeated, also in the notations `include[]` and `include[0]`.
+    fn read(query: &str) -> Result<RetrieveQuery, ApiError> {
+        let mut asked = RetrieveQuery::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let wrong = |what: &str| Err(ApiError::invalid(&name, format!("`{name}` must be {what}, not `{value}`")));
             let list = name.split('[').next() == Some("include");
@@ -92,7 +93,7 @@ impl Asked {
             return Err(ApiError::invalid("starting_after", "`starting_after` needs `stream=true`"));
         }
         if asked.stream && !asked.include.is_empty() {
-            let message = "`include`: a stream shows what was asked for when its response was created";
+            let message = "`include`: the parts of a stream are fixed when its response is created";
             return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
         }
         Ok(asked)
@@ -108,8 +109,8 @@ mod tests {
     #[test]
     fn queries_are_read_or_refused_by_name() {
         let all = "include=a&include[]=b&include%5B2%5D=c&stream=false&include_obfuscation=false";
-        assert_eq!(Asked::read(all).unwrap().include, ["a", "b", "c"]);
-        let after = Asked::read("stream=true&starting_after=7").unwrap();
+        assert_eq!(RetrieveQuery::read(all).unwrap().include, ["a", "b", "c"]);
+        let after = RetrieveQuery::read("stream=true&starting_after=7").unwrap();
         assert_eq!((after.stream, after.starting_after), (true, Some(7)));
         for (query, code, param) in [
             ("colour=1", Code::UnknownParameter, "colour"),
@@ -119,7 +120,7 @@ mod tests {
             ("include_obfuscation=true", Code::UnsupportedParameter, "include_obfuscation"),
             ("stream=true&include=a", Code::UnsupportedParameter, "include"),
         ] {
-            let error = Asked::read(query).unwrap_err();
+            let error = RetrieveQuery::read(query).unwrap_err();
             assert_eq!((error.code, error.param.as_deref()), (code, Some(param)), "{query}");
         }
     }

@@ -1,13 +1,13 @@
-//! `include`: what is shown beyond what always is.
+//! The `include` option: optional parts of a response.
 
 use crate::api::error::ApiError;
 
-/// The passages of each search.
+/// Results of each search.
 const RESULTS: &str = "file_search_call.results";
-/// The answer's tokens with their log-probabilities.
+/// Tokens of the answer with their log-probabilities.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// Those that OpenAI's interface has and this server does not.
+/// Parts of OpenAI's interface that this server does not implement.
 const UNIMPLEMENTED: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -17,20 +17,20 @@ const UNIMPLEMENTED: &[&str] = &[
     "web_search_call.results",
 ];
 
-/// What is shown beyond what always is.
+/// Optional parts of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Show {
-    /// What each search found.
+    /// If `true`, the results of each search are returned.
     pub(super) results: bool,
-    /// The answer's tokens.
+    /// If `true`, the tokens of the answer are returned.
     pub(super) logprobs: bool,
 }
 
 impl Show {
-    /// What the names in `include` ask for.
+    /// Parses the names in `include`.
     ///
     /// # Errors
-    /// The first name that is not known, or not implemented.
+    /// Names the first entry that is unknown or not implemented.
     pub(super) fn read<S: AsRef<str>>(include: &[S]) -> Result<Show, ApiError> {
         let mut show = Show::default();
         for (at, name) in include.iter().enumerate() {
@@ -42,7 +42,7 @@ impl Show {
                     return Err(ApiError::unsupported(&param, &format!("`{name}` is")));
                 }
                 name => {
-                    let message = format!("`{param}`: `{name}` is not known: there is `{RESULTS}` and `{LOGPROBS}`");
+                    let message = format!("`{param}`: unknown name `{name}`: expected `{RESULTS}` or `{LOGPROBS}`");
                     return Err(ApiError::invalid(&param, message));
                 }
             }

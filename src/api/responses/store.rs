@@ -1,92 +1,93 @@
-//! Responses that are kept, and those that are made in the background.
+//! Store of responses, and registry of background responses in progress.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::entry::Entry;
-use super::log::Log;
-use super::play::open;
-use crate::agent::Message;
+use super::entry::ResponseEntry;
+use super::generation::open;
+use super::log::EventLog;
 use crate::api::archive::Archive;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
-use crate::api::metrics::Held;
+use crate::api::metrics::StoreSize;
 use crate::config::ResponseLimits;
+use waymark_agent::Message;
 
-/// The responses of a server; clones share them.
+/// Responses of a server; clones share them.
 #[derive(Debug, Clone)]
 pub struct Responses {
-    kept: Archive<Entry>,
-    /// Those that are made in the background now: nothing pushes them out.
-    made: Arc<Mutex<HashMap<String, Arc<Entry>>>>,
+    kept: Archive<ResponseEntry>,
+    /// Background responses in progress, which are never evicted.
+    made: Arc<Mutex<HashMap<String, Arc<ResponseEntry>>>>,
     limits: ResponseLimits,
 }
 
 impl Responses {
-    /// None yet.
+    /// Creates an empty store.
     pub fn new(limits: ResponseLimits) -> Self {
         Self { kept: Archive::new(limits.kept, limits.bytes), made: Arc::default(), limits }
     }
 
-    /// Whether any response is kept.
+    /// Returns `true` if the store can hold responses.
     pub(super) fn keeps(&self) -> bool {
         self.kept.keeps()
     }
 
-    /// The response called `id`, if it is the caller's.
-    pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<Entry>, ApiError> {
+    /// Returns the response `id`, if it belongs to the caller.
+    pub(super) fn get(&self, id: &str, caller: &Caller) -> Result<Arc<ResponseEntry>, ApiError> {
         let made = self.made().get(id).cloned();
-        let own = |entry: &Arc<Entry>| entry.owner == caller.key;
+        let own = |entry: &Arc<ResponseEntry>| entry.owner == caller.key;
         made.or_else(|| self.kept.get(id)).filter(own).ok_or_else(|| {
-            ApiError::new(Code::ResponseNotFound, format!("there is no response `{id}`: it may have been pushed out"))
+            ApiError::new(Code::ResponseNotFound, format!("there is no response `{id}`: it may have been evicted"))
         })
     }
 
-    /// The conversation of the response called `id`, with its answer.
+    /// Returns the conversation of the response `id`, including its answer.
     pub(super) fn conversation(&self, id: &str, caller: &Caller) -> Result<Vec<Message>, ApiError> {
         let param = "previous_response_id";
         let entry = self.get(id, caller).map_err(|error| error.with_param(param))?;
         entry.conversation().map_err(|status| {
-            let message = format!("the response `{id}` is {status}: only what is completed or incomplete goes on");
+            let message =
+                format!("the response `{id}` is {status}: only completed or incomplete responses can be continued");
             ApiError::invalid(param, message)
         })
     }
 
-    /// Whether another response can be made in the background for `caller`: to be asked before any work is done for it.
+    /// Checks that `caller` may start another background response. To be called before any work is done for it.
     ///
     /// # Errors
-    /// 429 when the caller has as many as it may, 503 when there are as many as may be.
+    /// 429 if the caller has its maximum number of background responses, 503 if the server has.
     pub(super) fn room(&self, caller: &Caller) -> Result<(), ApiError> {
         self.leaves_room(&self.made(), caller)
     }
 
-    /// Counts the caller's response among those that are made in the background.
+    /// Registers a background response of the caller.
     ///
     /// # Errors
-    /// 429 when the caller has as many as it may, 503 when there are as many as may be.
-    pub(super) fn begin(&self, entry: &Arc<Entry>, caller: &Caller) -> Result<(), ApiError> {
+    /// 429 if the caller has its maximum number of background responses, 503 if the server has.
+    pub(super) fn begin(&self, entry: &Arc<ResponseEntry>, caller: &Caller) -> Result<(), ApiError> {
         let mut made = self.made();
         self.leaves_room(&made, caller)?;
         made.insert(entry.id.clone(), Arc::clone(entry));
         Ok(())
     }
 
-    fn leaves_room(&self, made: &HashMap<String, Arc<Entry>>, caller: &Caller) -> Result<(), ApiError> {
+    fn leaves_room(&self, made: &HashMap<String, Arc<ResponseEntry>>, caller: &Caller) -> Result<(), ApiError> {
         let own = made.values().filter(|entry| entry.owner == caller.key).count();
         caller.may_have_another(own, "responses made in the background")?;
         if made.len() >= self.limits.background {
-            let message = format!("{} responses are being made in the background already", made.len());
+            let message = format!("{} background responses are in progress already", made.len());
             return Err(ApiError::new(Code::QueueFull, message));
         }
         Ok(())
     }
 
-    /// Whether what the stream of a response has said leaves room to keep it: the last four events and the response itself
-    /// may each repeat all of it.
+    /// Checks that the stream of a response so far leaves room to store it. The limit is an eighth of the store,
+    /// because the last four events and the response itself may each repeat the whole content.
     ///
     /// # Errors
-    /// Why it cannot go on.
-    pub(super) fn holds(&self, log: &Log) -> Result<(), ApiError> {
+    /// If the stream has become too large.
+    pub(super) fn holds(&self, log: &EventLog) -> Result<(), ApiError> {
         let most = self.limits.bytes / 8;
         if log.bytes() > most {
             let message = format!(
@@ -98,30 +99,30 @@ impl Responses {
         Ok(())
     }
 
-    /// Keeps a response that is over.
-    pub(super) fn keep(&self, entry: &Arc<Entry>) {
+    /// Stores a response that has ended.
+    pub(super) fn keep(&self, entry: &Arc<ResponseEntry>) {
         let stored = open(&entry.draft).object().store;
         if stored {
             self.kept.insert(entry.id.clone(), Arc::clone(entry), entry.bytes());
         }
     }
 
-    /// How much is kept.
-    pub(crate) fn held(&self) -> Held {
+    /// Returns the number of stored responses and their total size.
+    pub(crate) fn held(&self) -> StoreSize {
         self.kept.held()
     }
 
-    /// Counts a response no longer among those that are made in the background.
+    /// Unregisters a background response.
     pub(super) fn end(&self, id: &str) {
         self.made().remove(id);
     }
 
-    /// Keeps a response no longer.
+    /// Removes a response from the store.
     pub(super) fn remove(&self, id: &str) {
         self.kept.remove(id);
     }
 
-    fn made(&self) -> MutexGuard<'_, HashMap<String, Arc<Entry>>> {
+    fn made(&self) -> MutexGuard<'_, HashMap<String, Arc<ResponseEntry>>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! A response as a stream of events.
+//! Responses sent as a stream of events.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,24 +7,25 @@ use axum::body::Bytes;
 use axum::response::Response;
 use futures::{Stream, StreamExt};
 
-use super::entry::Entry;
-use super::event::{Happening, ResponseEvent};
-use super::play::{Shared, open, play};
+use super::entry::ResponseEntry;
+use super::event::{ResponseEvent, ResponseEventKind};
+use super::generation::{SharedBuilder, open, play};
 use crate::api::drain::Drain;
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::sse::{self, Frame};
 use crate::api::state::AppState;
 
-/// Answers with the events of a response that is made while its client reads, and only then.
-pub(super) fn respond(state: &AppState, entry: Arc<Entry>, events: Events) -> Response {
+/// Streams the events of a response, which is generated only while the client reads.
+pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Events) -> Response {
     let owned = state.clone();
     let shared = entry.draft.clone();
     let frames = async_stream::stream! {
         let mut play = pin!(play(entry.draft.clone(), events, owned.drain.clone()));
         let mut frame = Frame::default();
         while let Some(told) = play.next().await {
-            // Kept before its last event is told: who has read that can ask for it.
+            // The response is stored before its last event is sent, so that a client that has read that event can fetch
+            // it.
             if open(&entry.draft).is_over() {
                 owned.responses.keep(&entry);
             }
@@ -37,15 +38,19 @@ pub(super) fn respond(state: &AppState, entry: Arc<Entry>, events: Events) -> Re
     send(state, shared, frames)
 }
 
-/// Sends `frames`, which tell of `draft`. An expired drain ends the response itself, in the words of its own stream, so
-/// here none is watched.
-pub(super) fn send(state: &AppState, draft: Shared, frames: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+/// Sends the event frames of `draft`. The builder itself reports an expired drain, as an event of the stream's own
+/// kind, so the drain passed on here never expires.
+pub(super) fn send(
+    state: &AppState,
+    draft: SharedBuilder,
+    frames: impl Stream<Item = Bytes> + Send + 'static,
+) -> Response {
     sse::respond(frames, state.config.ping, Drain::default(), move |frame, error| broken(&draft, frame, error))
 }
 
-/// The event in whose place the rest would have followed, with the number that comes next.
-fn broken(draft: &Shared, frame: &mut Frame, error: &ApiError) {
-    let event = ResponseEvent { event: Happening::from(error), sequence_number: open(draft).next() };
+/// Writes an error event in place of the remaining events, with the next sequence number.
+fn broken(draft: &SharedBuilder, frame: &mut Frame, error: &ApiError) {
+    let event = ResponseEvent { event: ResponseEventKind::from(error), sequence_number: open(draft).next() };
     frame.event(event.event.name(), &event);
 }
 
@@ -58,14 +63,14 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::super::draft::Draft;
     use super::super::property::object;
+    use super::super::response_builder::ResponseBuilder;
     use super::super::show::Show;
     use super::*;
 
     #[tokio::test]
     async fn a_stream_that_breaks_ends_with_an_event_of_its_own_kind() {
-        let draft = Arc::new(Mutex::new(Draft::new(object(false, false), Show::default())));
+        let draft = Arc::new(Mutex::new(ResponseBuilder::new(object(false, false), Show::default())));
         open(&draft).begin();
         let told = open(&draft).told().len();
         let frames = async_stream::stream! {

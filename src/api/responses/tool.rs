@@ -1,69 +1,69 @@
-//! Tools: `file_search`, and what of it can be had.
+//! The tool `file_search` and its supported options.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_index::Condition;
 
-use crate::agent::Policy;
 use crate::api::body;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, INDEX};
-use crate::schema;
+use waymark_agent::Policy;
+use waymark_agent::schema;
 
-/// Most results per search, as in OpenAI's interface.
+/// Maximum number of results per search, as in OpenAI's interface.
 pub(crate) const MOST_RESULTS: usize = 50;
 
-/// The tool that searches.
+/// Search tool.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileSearchTool {
     /// Always `file_search`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What is searched: nothing, or the server's index as `default` or by its folder's name.
+    /// Names of the index to search: empty, `default`, or the name of the index's directory.
     pub vector_store_ids: Option<Vec<String>>,
-    /// How many passages a search returns, like `rag.k`.
+    /// Number of passages per search, like `rag.k`.
     #[schema(minimum = 1, maximum = 50)]
     pub max_num_results: Option<usize>,
-    /// What the metadata of documents must say, like `rag.filters`.
+    /// Condition on the metadata of documents, like `rag.filters`.
     #[schema(value_type = Option<schema::Condition>)]
     pub filters: Option<Condition>,
-    /// How results are ranked.
+    /// Ranking of the results.
     pub ranking_options: Option<RankingOptions>,
 }
 
-/// How results are ranked. `rag.ranking` and `rag.mode` say it here.
+/// Ranking of results. Use `rag.ranking` and `rag.mode` to choose a ranking.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RankingOptions {
-    /// Only `auto`.
+    /// Ranker; only `auto` is supported.
     pub ranker: Option<String>,
-    /// Only 0: scores of different searches have different units.
+    /// Minimum score; only 0 is supported, because scores of different searches have different units.
     pub score_threshold: Option<f64>,
     /// Not supported: must be null.
     #[schema(value_type = Option<Object>)]
     pub hybrid_search: Option<Value>,
 }
 
-/// What the tools of a request mean.
+/// Validated tools of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Tools {
-    /// As they are shown.
+pub(super) struct SearchTools {
+    /// Tools as returned in the response.
     pub(super) listed: Vec<Value>,
-    /// Passages per search.
+    /// Number of passages per search.
     pub(super) k: Option<usize>,
-    /// What the metadata of what is found must say.
+    /// Condition on the metadata of documents.
     pub(super) only: Option<Condition>,
 }
 
-impl Tools {
-    /// Reads the tools for `policy`, of a server with this `state`.
+impl SearchTools {
+    /// Validates the tools of a request to `policy`.
     ///
     /// # Errors
-    /// Names the tool, or the part of it, that cannot be used.
-    pub(super) fn read(state: &AppState, tools: Option<Vec<Value>>, policy: &Policy) -> Result<Tools, ApiError> {
-        let mut known = Tools::default();
+    /// Names the tool, or the field in it, that is not supported.
+    pub(super) fn read(state: &AppState, tools: Option<Vec<Value>>, policy: &Policy) -> Result<SearchTools, ApiError> {
+        let mut known = SearchTools::default();
         for (at, mut tool) in tools.unwrap_or_default().into_iter().enumerate() {
             let param = format!("tools[{at}]");
             match tool.get("type").and_then(Value::as_str) {
@@ -86,12 +86,12 @@ impl Tools {
     }
 }
 
-/// How many passages the tool wants, and of which documents, if everything else about it can be had.
+/// Validates the tool. Returns its number of passages and its condition on documents.
 fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<usize>, Option<Condition>), ApiError> {
     for (index, store) in tool.vector_store_ids.unwrap_or_default().iter().enumerate() {
         if !state.is_index(store) {
             let param = format!("{at}.vector_store_ids[{index}]");
-            let message = format!("`{param}`: there is no vector store `{store}`, only {}", state.index_names());
+            let message = format!("`{param}`: unknown vector store `{store}`: expected {}", state.index_names());
             return Err(ApiError::new(Code::UnsupportedParameter, message).with_param(param));
         }
     }
@@ -103,10 +103,10 @@ fn check(state: &AppState, tool: FileSearchTool, at: &str) -> Result<(Option<usi
 }
 
 impl RankingOptions {
-    /// Whether they can be had; `at` is where they stand.
+    /// Checks that the options are supported. `at` is their path in the request.
     ///
     /// # Errors
-    /// Names the one that cannot.
+    /// Names the option that is not supported.
     pub(crate) fn check(&self, at: &str) -> Result<(), ApiError> {
         if self.ranker.as_ref().is_some_and(|ranker| ranker != "auto") {
             return Err(ApiError::unsupported(&format!("{at}.ranker"), "rankers other than `auto` are"));
@@ -121,10 +121,10 @@ impl RankingOptions {
     }
 }
 
-/// Whether the policy may search.
+/// Returns `true` if the policy may search.
 ///
 /// # Errors
-/// For every choice but `auto` and `none`: no policy can be made to search.
+/// For every choice except `auto` and `none`: no policy can be forced to search.
 pub(super) fn may_search(choice: Option<&Value>) -> Result<bool, ApiError> {
     match choice.map(|choice| choice.as_str()) {
         None | Some(Some("auto")) => Ok(true),

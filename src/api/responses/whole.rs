@@ -1,19 +1,23 @@
-//! A response in one piece.
+//! Responses sent in one piece.
 
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt;
 
-use super::entry::Entry;
+use super::entry::ResponseEntry;
+use super::generation::{open, play};
 use super::object::ResponseObject;
-use super::play::{open, play};
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::state::AppState;
 
-/// Waits for its end. One that fails is an error of the request, and is not kept.
-pub(super) async fn collect(state: &AppState, entry: &Arc<Entry>, events: Events) -> Result<ResponseObject, ApiError> {
+/// Waits for the end of the response. If the response fails, the request fails, and nothing is stored.
+pub(super) async fn collect(
+    state: &AppState,
+    entry: &Arc<ResponseEntry>,
+    events: Events,
+) -> Result<ResponseObject, ApiError> {
     let mut play = pin!(play(entry.draft.clone(), events, state.drain.clone()));
     while play.next().await.is_some() {}
     let (failure, show) = {

@@ -1,4 +1,4 @@
-//! What moves the episode of a resumable stream on, whether anybody reads or not.
+//! Task that runs the episode of a resumable stream, whether or not a client reads it.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -8,22 +8,22 @@ use futures::{FutureExt, StreamExt};
 use tracing::Instrument;
 
 use super::Streams;
-use super::stream::Stream;
-use crate::agent::Event;
+use super::stream::ResumableStream;
 use crate::api::auth::Caller;
-use crate::api::drain::{Drain, Phase};
+use crate::api::drain::{Drain, DrainPhase};
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::sse::Frame;
+use waymark_agent::Event;
 
-/// Writes an event, or what ended the episode, as the message of this number.
+/// Function that writes an event, or the error that ended the episode, as the message with the given number.
 type Write = fn(&mut Frame, u64, &Result<Event, ApiError>);
 
-/// Runs the episode behind `events` as the caller's stream called `id`, for as long as somebody reads it or may come back. A drain
-/// waits for it. It waits while the stream has no room.
+/// Runs the episode behind `events` as the caller's stream `id`, as long as a client reads the stream or may still
+/// return. The task pauses while the stream's buffer is full. A drain waits for it.
 ///
 /// # Errors
-/// 400 where the server has no such streams, 429 where the caller has as many as it may, 503 where there are as many as may be.
+/// 400 if the server has no resumable streams, 429 if the caller has its maximum number of them, 503 if the server has.
 pub(crate) fn drive(
     streams: &Streams,
     caller: &Caller,
@@ -31,16 +31,17 @@ pub(crate) fn drive(
     events: Events,
     drain: Drain,
     write: Write,
-) -> Result<Arc<Stream>, ApiError> {
+) -> Result<Arc<ResumableStream>, ApiError> {
     let opened = streams.open(id, caller)?;
     let stream = opened.stream.clone();
     let running = drain.enter();
     let task = async move {
-        // Whatever ends this task ends the stream.
+        // Moved into the task, so that however the task ends, the stream ends too.
         let opened = opened;
-        let (stream, grace) = (opened.stream.clone(), opened.streams.config.grace);
+        let stream = opened.stream.clone();
+        let grace = opened.streams.config.grace;
         let mut abandoned = pin!(stream.abandoned(grace));
-        let mut expired = pin!(drain.reached(Phase::Expired));
+        let mut expired = pin!(drain.reached(DrainPhase::Expired));
         tokio::select! {
             biased;
             () = &mut expired => return,
@@ -54,7 +55,7 @@ pub(crate) fn drive(
             },
         }
         stream.end();
-        // Nothing is computed any more, but the last events may not have arrived.
+        // Nothing is computed any more, but a client may still fetch the last events.
         drop(running);
         tokio::select! {
             () = expired => {}
@@ -65,8 +66,8 @@ pub(crate) fn drive(
     Ok(stream)
 }
 
-/// Takes events as long as there is room for them, to the last one.
-async fn pump(mut events: Events, stream: &Stream, write: Write) {
+/// Moves all events to the stream, waiting while its buffer is full.
+async fn pump(mut events: Events, stream: &ResumableStream, write: Write) {
     let mut frame = Frame::default();
     loop {
         stream.room().await;

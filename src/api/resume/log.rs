@@ -1,69 +1,69 @@
-//! The events of one stream, numbered from 1: those a client may have missed, and those it has not been sent.
+//! Event buffer of one stream: events that a client may have missed, and events not sent yet. Numbered from 1.
 
 use std::collections::VecDeque;
 
 use axum::body::Bytes;
 
-/// The events of one stream, bounded: half the room is for events that were sent and may have been lost, half for those
-/// that wait. Of the sent ones the oldest go first; when the others fill their half, there is no room for more.
+/// Bounded event buffer of one stream. Half of the room is for sent events, which may have been lost, and half for
+/// unsent ones. The oldest sent events are evicted; when the unsent ones fill their half, the buffer is full.
 #[derive(Debug)]
-pub(super) struct Log {
-    /// Events from `first` on.
+pub(super) struct EventBuffer {
+    /// Events from number `first` on.
     events: VecDeque<Bytes>,
     first: u64,
-    /// The last event that was given out.
+    /// Number of the last event sent.
     sent: u64,
-    /// What the events up to `sent` take, and those after it.
+    /// Sizes in bytes of the sent and the unsent events.
     bytes: (usize, usize),
     half: usize,
 }
 
-/// Events that are not held any more.
+/// Error for events that are no longer buffered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gone {
-    /// The first one that is.
+    /// Number of the first event still buffered.
     pub(super) first: u64,
 }
 
-impl Log {
-    /// Room for events of about `bytes` bytes.
-    pub(super) fn new(bytes: usize) -> Log {
-        Log { events: VecDeque::new(), first: 1, sent: 0, bytes: (0, 0), half: bytes.div_ceil(2).max(1) }
+impl EventBuffer {
+    /// Creates a buffer for about `bytes` bytes of events.
+    pub(super) fn new(bytes: usize) -> EventBuffer {
+        EventBuffer { events: VecDeque::new(), first: 1, sent: 0, bytes: (0, 0), half: bytes.div_ceil(2).max(1) }
     }
 
-    /// The number of the last event, 0 before the first.
+    /// Returns the number of the last event; 0 before the first.
     pub(super) fn last(&self) -> u64 {
         self.first + self.events.len() as u64 - 1
     }
 
-    /// Bytes of the events that are held.
+    /// Returns the size of the buffered events.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.0 + self.bytes.1
     }
 
-    /// Whether every event was given out.
+    /// Returns `true` if every event was sent.
     pub(super) fn is_sent(&self) -> bool {
         self.sent == self.last()
     }
 
-    /// Whether another event may come. One that is larger than the room left is taken as well.
+    /// Returns `true` if there is room for another event. Even an event larger than the remaining room is accepted.
     pub(super) fn has_room(&self) -> bool {
         self.bytes.1 < self.half
     }
 
-    /// Adds the event after the last one.
+    /// Appends an event.
     pub(super) fn push(&mut self, event: Bytes) {
         self.bytes.1 += event.len();
         self.events.push_back(event);
     }
 
-    /// Whether all events after number `after` are held.
+    /// Checks that all events after number `after` are still buffered.
     pub(super) fn holds(&self, after: u64) -> Result<(), Gone> {
         if after + 1 >= self.first { Ok(()) } else { Err(Gone { first: self.first }) }
     }
 
-    /// At most `most` events after number `after`, joined, and the number of the last of them. From then on they count
-    /// as sent. Nothing where they are not held any more, or do not exist yet.
+    /// Returns at most `most` events after number `after`, concatenated, and the number of the last of them, and counts
+    /// them as sent. Returns nothing if they are no longer buffered or do not exist yet.
     pub(super) fn take(&mut self, after: u64, most: usize) -> (Vec<u8>, u64) {
         let Some(skip) = (after + 1).checked_sub(self.first) else { return (Vec::new(), after) };
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
@@ -103,18 +103,18 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum BufferStep {
         Push(usize),
         Take(usize),
-        /// A new reader that has everything but the last few events.
+        /// A new reader has received everything but the last few events.
         Return(u64),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = BufferStep> {
         prop_oneof![
-            (1..30usize).prop_map(Step::Push),
-            (1..5usize).prop_map(Step::Take),
-            (0..6u64).prop_map(Step::Return)
+            (1..30usize).prop_map(BufferStep::Push),
+            (1..5usize).prop_map(BufferStep::Take),
+            (0..6u64).prop_map(BufferStep::Return)
         ]
     }
 
@@ -122,25 +122,25 @@ mod tests {
         /// A reader gets every event once and in order, or is told that some are gone; memory is bounded all the while.
         #[test]
         fn nothing_is_lost_in_silence(bytes in 2..80usize, steps in prop::collection::vec(step(), 0..80)) {
-            let mut log = Log::new(bytes);
+            let mut log = EventBuffer::new(bytes);
             let mut all: Vec<Bytes> = Vec::new();
             let mut read = 0u64;
             for step in steps {
                 match step {
-                    Step::Push(size) if log.has_room() => {
+                    BufferStep::Push(size) if log.has_room() => {
                         let event = Bytes::from(vec![all.len() as u8; size]);
                         all.push(event.clone());
                         log.push(event);
                     }
-                    Step::Push(_) => {}
-                    Step::Take(most) => {
+                    BufferStep::Push(_) => {}
+                    BufferStep::Take(most) => {
                         let (joined, last) = log.take(read, most);
                         let expected = all[read as usize..].iter().take(most).flatten().copied().collect::<Vec<u8>>();
                         prop_assert_eq!(joined, expected);
                         prop_assert!(last as usize == all.len() || (last - read) as usize == most);
                         read = last;
                     }
-                    Step::Return(missed) => {
+                    BufferStep::Return(missed) => {
                         let after = read.saturating_sub(missed);
                         match log.holds(after) {
                             Ok(()) => read = after,
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_was_not_sent_fills_the_room_and_what_was_makes_way() {
-        let mut log = Log::new(8);
+        let mut log = EventBuffer::new(8);
         log.push(Bytes::from_static(b"abcd"));
         assert!(!log.has_room());
         assert_eq!(log.take(0, 9), (b"abcd".to_vec(), 1));

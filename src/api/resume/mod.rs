@@ -1,8 +1,8 @@
-//! Streams that outlive their sockets: an episode goes on for a while without its client, and nothing is lost or computed
-//! twice.
+//! Streams that survive a lost connection: the episode continues for a while without its client, and no event is lost
+//! or computed twice.
 //!
-//! `log`: the events of one stream, bounded · `stream`: what its episode and its readers share · `drive`: what moves the
-//! episode on · `read`: what a reader gets
+//! `log`: event buffer of a stream · `stream`: state shared by its episode and its readers · `drive`: task that runs
+//! the episode · `read`: output to a reader
 
 mod drive;
 mod log;
@@ -14,17 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::auth::Caller;
 use super::error::{ApiError, Code};
-use super::metrics::Held;
+use super::metrics::StoreSize;
 use crate::config::ResumeConfig;
-use stream::Stream;
+use stream::ResumableStream;
 
 pub(crate) use drive::drive;
-pub(crate) use read::{Reading, read};
+pub(crate) use read::{StreamReader, read};
 
-/// The streams that can be taken up again; clones share them.
+/// Resumable streams; clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Streams {
-    open: Arc<Mutex<HashMap<String, Arc<Stream>>>>,
+    open: Arc<Mutex<HashMap<String, Arc<ResumableStream>>>>,
     config: ResumeConfig,
 }
 
@@ -33,27 +33,29 @@ impl Streams {
         Streams { open: Arc::default(), config }
     }
 
-    /// Whether there can be another stream of `caller`: to be asked before any work is done for it.
+    /// Checks that `caller` may start another stream. To be called before any work is done for it.
     ///
     /// # Errors
-    /// 400 where there are to be none, 429 where the caller has as many as it may, 503 where there are as many as may be.
+    /// 400 if the server has no resumable streams, 429 if the caller has its maximum number of them, 503 if the server
+    /// has.
     pub(crate) fn room(&self, caller: &Caller) -> Result<(), ApiError> {
         self.leaves_room(&self.lock(), caller)
     }
 
-    /// A new stream, before its first event. It is known until the guard is dropped.
+    /// Registers a stream without events. It is known until the returned guard is dropped.
     ///
     /// # Errors
-    /// 400 where there are to be none, 429 where the caller has as many as it may, 503 where there are as many as may be.
-    fn open(&self, id: &str, caller: &Caller) -> Result<Opened, ApiError> {
+    /// 400 if the server has no resumable streams, 429 if the caller has its maximum number of them, 503 if the server
+    /// has.
+    fn open(&self, id: &str, caller: &Caller) -> Result<OpenStream, ApiError> {
         let mut open = self.lock();
         self.leaves_room(&open, caller)?;
-        let stream = Arc::new(Stream::new(caller, self.config.bytes));
+        let stream = Arc::new(ResumableStream::new(caller, self.config.bytes));
         open.insert(id.to_owned(), stream.clone());
-        Ok(Opened { streams: self.clone(), id: id.to_owned(), stream })
+        Ok(OpenStream { streams: self.clone(), id: id.to_owned(), stream })
     }
 
-    fn leaves_room(&self, open: &HashMap<String, Arc<Stream>>, caller: &Caller) -> Result<(), ApiError> {
+    fn leaves_room(&self, open: &HashMap<String, Arc<ResumableStream>>, caller: &Caller) -> Result<(), ApiError> {
         let ResumeConfig { grace, bytes, count } = self.config;
         if grace.is_zero() || bytes == 0 || count == 0 {
             let message = "this server has no resumable streams: start it with `--resume-seconds`, `--resume-bytes` and \
@@ -63,37 +65,37 @@ impl Streams {
         let own = open.values().filter(|stream| stream.owner == caller.key && !stream.is_done()).count();
         caller.may_have_another(own, "resumable streams")?;
         if open.len() >= count {
-            return Err(ApiError::new(Code::QueueFull, "there are too many resumable streams already"));
+            return Err(ApiError::new(Code::QueueFull, "too many resumable streams are open"));
         }
         Ok(())
     }
 
-    /// The caller's stream of this id, until a while after its end.
-    pub(crate) fn get(&self, id: &str, caller: &Caller) -> Option<Arc<Stream>> {
+    /// Returns the caller's stream with this ID. A stream is known until some time after its end.
+    pub(crate) fn get(&self, id: &str, caller: &Caller) -> Option<Arc<ResumableStream>> {
         self.lock().get(id).filter(|stream| stream.owner == caller.key).cloned()
     }
 
-    /// How many are known, and what their events take.
-    pub(crate) fn held(&self) -> Held {
+    /// Returns the number of streams and the total size of their buffered events.
+    pub(crate) fn held(&self) -> StoreSize {
         let open = self.lock();
-        Held { count: open.len(), bytes: open.values().map(|stream| stream.bytes()).sum() }
+        StoreSize { count: open.len(), bytes: open.values().map(|stream| stream.bytes()).sum() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Stream>>> {
-        // Nothing in here can panic halfway through a change.
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ResumableStream>>> {
+        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A stream for as long as it is known. Dropped, it ends for its readers too, whatever dropped it.
+/// Guard of a registered stream. Dropping it ends the stream for its readers too.
 #[derive(Debug)]
-struct Opened {
+struct OpenStream {
     streams: Streams,
     id: String,
-    stream: Arc<Stream>,
+    stream: Arc<ResumableStream>,
 }
 
-impl Drop for Opened {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.streams.lock().remove(&self.id);
         self.stream.end();
@@ -107,26 +109,27 @@ mod tests {
     use axum::body::Bytes;
     use futures::StreamExt;
 
-    use super::super::auth::KeyId;
     use super::*;
+    use crate::keys::KeyId;
 
     #[tokio::test]
     async fn a_key_has_as_many_as_it_may_have_at_once() {
         let streams = Streams::new(ResumeConfig::default());
         let of = |name: &str| Caller { key: Some(KeyId::new(name)), concurrent: Some(1), ..Caller::default() };
-        let (one, other) = (of("one"), of("other"));
+        let one = of("one");
+        let other = of("other");
         let opened = streams.open("a", &one).unwrap();
         assert_eq!(streams.open("b", &one).unwrap_err().code, Code::ConcurrencyLimited);
         streams.room(&other).unwrap();
-        // Over but not read, it is still somebody's work that lies here.
+        // A finished but unread stream still counts, because it still holds memory.
         opened.stream.push(Bytes::from_static(b"x"));
-        assert_eq!(streams.held(), Held { count: 1, bytes: 1 });
+        assert_eq!(streams.held(), StoreSize { count: 1, bytes: 1 });
         opened.stream.end();
         assert!(streams.room(&one).is_err());
         let reading = read(opened.stream.clone(), 0).unwrap().unwrap();
         assert_eq!(reading.frames().collect::<Vec<_>>().await, ["x"]);
         streams.room(&one).unwrap();
         drop(opened);
-        assert_eq!(streams.held(), Held::default());
+        assert_eq!(streams.held(), StoreSize::default());
     }
 }

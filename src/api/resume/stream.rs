@@ -1,4 +1,4 @@
-//! What an episode and the readers of its stream share.
+//! State shared by an episode and the readers of its stream.
 
 use std::time::Duration;
 
@@ -6,81 +6,82 @@ use axum::body::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::log::Log;
-use crate::api::auth::{Caller, KeyId};
+use super::log::EventBuffer;
+use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
+use crate::keys::KeyId;
 
-/// One stream: its events, and who reads them.
+/// Resumable stream: its events and its current reader.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    /// Whose it is: nobody else may read it.
+pub(crate) struct ResumableStream {
+    /// Key that owns the stream; no other key may read it.
     pub(super) owner: Option<KeyId>,
-    /// When its episode's time is over.
+    /// Deadline of the episode.
     pub(crate) end: Option<Instant>,
-    pub(super) state: watch::Sender<State>,
+    pub(super) state: watch::Sender<StreamState>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) log: Log,
-    /// The reader that has it now; readers are numbered.
+pub(super) struct StreamState {
+    pub(super) log: EventBuffer,
+    /// Number of the current reader. `None` while nobody reads.
     pub(super) reader: Option<u64>,
     readers: u64,
-    /// When the last reader went.
+    /// Time the last reader detached.
     left: Instant,
-    /// True when no more events come.
+    /// If `true`, the stream has ended.
     pub(super) over: bool,
-    /// True when nobody came back in time: what is held is not all there should be.
+    /// If `true`, no reader returned in time, so the buffered events are not the whole stream.
     abandoned: bool,
 }
 
-impl Stream {
-    /// One that `caller` has begun, with room for events of about `bytes` bytes.
-    pub(super) fn new(caller: &Caller, bytes: usize) -> Stream {
-        let state = State {
-            log: Log::new(bytes),
+impl ResumableStream {
+    /// Creates a stream of `caller` with a buffer for about `bytes` bytes of events.
+    pub(super) fn new(caller: &Caller, bytes: usize) -> ResumableStream {
+        let state = StreamState {
+            log: EventBuffer::new(bytes),
             reader: None,
             readers: 0,
             left: Instant::now(),
             over: false,
             abandoned: false,
         };
-        Stream { owner: caller.key.clone(), end: caller.lifetime.end(), state: watch::Sender::new(state) }
+        ResumableStream { owner: caller.key.clone(), end: caller.lifetime.end(), state: watch::Sender::new(state) }
     }
 
-    /// Adds the next event.
+    /// Appends the next event.
     pub(super) fn push(&self, event: Bytes) {
         self.state.send_modify(|state| state.log.push(event));
     }
 
-    /// The number of the event that comes next.
+    /// Returns the number of the next event.
     pub(super) fn next(&self) -> u64 {
         self.state.borrow().log.last() + 1
     }
 
-    /// What its events take that are held.
+    /// Returns the size of the buffered events.
     pub(super) fn bytes(&self) -> usize {
         self.state.borrow().log.bytes()
     }
 
-    /// No more events come.
+    /// Ends the stream.
     pub(super) fn end(&self) {
         self.state.send_modify(|state| state.over = true);
     }
 
-    /// Whether no more events come and all of them were given to a reader.
+    /// Returns `true` if the stream has ended and all its events were sent.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state.borrow();
         state.over && state.log.is_sent()
     }
 
-    /// Returns once another event may come.
+    /// Waits until there is room for another event.
     pub(super) async fn room(&self) {
         // The sender lives in `self`, so the wait can end only by its condition.
         let _ = self.state.subscribe().wait_for(|state| state.log.has_room()).await;
     }
 
-    /// Returns once nobody has read for `grace`. Whoever comes after that finds it abandoned.
+    /// Waits until nobody has read for `grace`, and marks the stream as abandoned.
     pub(super) async fn abandoned(&self, grace: Duration) {
         let mut states = self.state.subscribe();
         loop {
@@ -89,8 +90,8 @@ impl Stream {
             };
             let back = states.wait_for(|state| state.reader.is_some());
             if timeout_at(left + grace, back).await.is_err() {
-                let abandon = |state: &mut State| {
-                    // One may have come while nobody looked.
+                let abandon = |state: &mut StreamState| {
+                    // A reader may have attached between the timeout and this check.
                     state.abandoned = state.reader.is_none() && state.left == left;
                     state.abandoned
                 };
@@ -101,12 +102,12 @@ impl Stream {
         }
     }
 
-    /// Gives the stream to a new reader, who has the events up to number `after`; the one before gets no more. None where
-    /// nothing is left to read.
+    /// Attaches a new reader, which has received the events up to number `after`, and replaces the previous reader.
+    /// Returns `None` if nothing is left to read.
     ///
     /// # Errors
-    /// 400 for events that were never sent, 404 when it was given up, 410 when some that were missed are not held any
-    /// more.
+    /// 400 for events that were never sent, 404 if the stream was abandoned, 410 if missed events are no longer
+    /// buffered.
     pub(super) fn attach(&self, after: u64) -> Result<Option<u64>, ApiError> {
         let mut attached = Ok(None);
         self.state.send_if_modified(|state| {
@@ -122,7 +123,7 @@ impl Stream {
         attached
     }
 
-    /// The reader has gone.
+    /// Detaches a reader.
     pub(super) fn detach(&self, reader: u64) {
         self.state.send_if_modified(|state| {
             let mine = state.reader == Some(reader);
@@ -135,11 +136,11 @@ impl Stream {
     }
 }
 
-impl State {
-    /// Whether there is anything for a reader who has the events up to number `after`.
+impl StreamState {
+    /// Returns `true` if there is anything left for a reader that has received the events up to number `after`.
     fn admit(&self, after: u64) -> Result<bool, ApiError> {
         if self.abandoned {
-            return Err(ApiError::new(Code::NotFound, "nobody came back for this stream in time: it was given up"));
+            return Err(ApiError::new(Code::NotFound, "the stream expired: no client reconnected in time"));
         }
         let last = self.log.last();
         if after > last {
@@ -147,7 +148,8 @@ impl State {
             return Err(ApiError::invalid("last-event-id", message));
         }
         self.log.holds(after).map_err(|gone| {
-            let message = format!("the events after {after} are not held any more: the first one is {}", gone.first);
+            let message =
+                format!("the events after {after} are no longer buffered: the first available one is {}", gone.first);
             ApiError::new(Code::EventsGone, message).with_param("last-event-id")
         })?;
         Ok(!(self.over && after == last))

@@ -1,4 +1,4 @@
-//! What is different between an episode and its replay.
+//! Comparison of an episode with its replay.
 
 use std::collections::HashMap;
 
@@ -8,145 +8,149 @@ use waymark_index::{Hit, Mode};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::tokens::TokenOrigin;
-use crate::agent::Found;
-use crate::engine::{Origin, Token};
+use waymark_agent::Found;
+use waymark_engine::{Origin, Token};
 
-/// The first token that differs.
+/// First token that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Divergence {
-    /// Its place in the sequence, from 0.
+#[schema(as = Divergence)]
+pub struct TokenDivergence {
+    /// Position in the sequence, from 0.
     pub at: usize,
-    /// The token there in the trace; null where the trace ends.
+    /// Token of the trace at this position. Null if the trace is shorter.
     #[schema(required)]
     pub then: Option<TokenThere>,
-    /// The token there in the replay; null where the replay ends.
+    /// Token of the replay at this position. Null if the replay is shorter.
     #[schema(required)]
     pub now: Option<TokenThere>,
 }
 
-/// A token at a place.
+/// Token at a position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TokenThere {
-    /// Its id.
+    /// ID of the token.
     pub id: u32,
-    /// Its text; broken UTF-8 reads as U+FFFD.
+    /// Text of the token; broken UTF-8 appears as U+FFFD.
     pub text: String,
-    /// Where it came from: what the environment said differs where the index does.
+    /// Origin of the token. Environment tokens differ if the index has changed.
     pub origin: TokenOrigin,
 }
 
-/// How the log-probabilities of sampled tokens differ, in absolute values.
+/// Absolute differences between the log-probabilities of sampled tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct LogprobDifference {
-    /// Tokens that were compared: those the policy sampled in both.
+    /// Number of compared tokens: those that the policy sampled in both.
     pub tokens: usize,
-    /// The largest difference; null where nothing was compared.
+    /// Maximum difference. Null if no tokens were compared.
     #[schema(required)]
     pub max: Option<f32>,
-    /// The mean difference; null where nothing was compared.
+    /// Mean difference. Null if no tokens were compared.
     #[schema(required)]
     pub mean: Option<f64>,
-    /// Where in the sequence the largest one is, from 0.
+    /// Position of the maximum difference in the sequence, from 0.
     #[schema(required)]
     pub at: Option<usize>,
 }
 
-/// In which of the two episodes a search was made.
+/// Episodes that made a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Made)]
 #[serde(rename_all = "snake_case")]
-pub enum Made {
-    /// In both.
+pub enum SearchSide {
+    /// Both episodes.
     Both,
-    /// Only in the trace.
+    /// Only the trace's episode.
     Then,
-    /// Only in the replay.
+    /// Only the replay.
     Now,
 }
 
-/// How what a search found differs. Of one that only one of the two made, everything does.
+/// Differences between the results of a search. If only one episode made the search, all its results differ.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SearchDifference {
-    /// In which of the two it was made.
-    pub made: Made,
-    /// The turn that asked for it.
+    /// Episodes that made the search.
+    pub made: SearchSide,
+    /// Turn that searched.
     pub turn: usize,
-    /// What was searched for.
+    /// Query of the search.
     pub query: String,
-    /// How.
+    /// Kind of search.
     #[schema(value_type = String)]
     pub mode: Mode,
-    /// The states of the index.
+    /// Snapshots of the index that were searched.
     pub snapshot: Snapshots,
-    /// Whether the same passages were found in the same order.
+    /// If `true`, both searches found the same passages in the same order.
     pub equal: bool,
-    /// Passages that are found now and were not then.
+    /// Passages found by the replay only.
     pub added: Vec<PlacedPassage>,
-    /// Passages that were found then and are not now.
+    /// Passages found by the trace's episode only.
     pub lost: Vec<PlacedPassage>,
-    /// Passages that have another rank.
+    /// Passages whose rank differs.
     pub moved: Vec<MovedPassage>,
-    /// Ids of passages whose title or text has changed.
+    /// IDs of passages whose title or text differs.
     pub changed: Vec<String>,
-    /// Why the search failed then, if it did.
+    /// Reason the search of the trace's episode failed, if it did.
     #[schema(required)]
     pub error_then: Option<String>,
-    /// Why it fails now, if it does.
+    /// Reason the search of the replay failed, if it did.
     #[schema(required)]
     pub error_now: Option<String>,
 }
 
-/// The states of the index in which a search was made.
+/// Snapshots of the index that were searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Snapshots {
-    /// In the trace; null where the search failed or was not made.
+    /// Snapshot of the trace. Null if the search failed or was not made.
     #[schema(required)]
     pub then: Option<u64>,
-    /// In the replay; null where the search failed or was not made.
+    /// Snapshot of the replay. Null if the search failed or was not made.
     #[schema(required)]
     pub now: Option<u64>,
 }
 
-/// A passage and its rank.
+/// Passage and its rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PlacedPassage {
-    /// The passage's id.
+    /// ID of the passage.
     pub id: String,
-    /// Place in the list, from 1.
+    /// Rank, from 1.
     pub rank: usize,
 }
 
-/// A passage and its two ranks.
+/// Passage and its two ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MovedPassage {
-    /// The passage's id.
+    /// ID of the passage.
     pub id: String,
-    /// Place in the list of the trace, from 1.
+    /// Rank in the trace, from 1.
     pub then: usize,
-    /// Place in the list of the replay, from 1.
+    /// Rank in the replay, from 1.
     pub now: usize,
 }
 
-/// The first place where the ids of two sequences part.
-pub(super) fn divergence(then: &[Token], now: &[Token], tokenizer: &Tokenizer) -> Option<Divergence> {
+/// Returns the first position where the IDs of two sequences differ.
+pub(super) fn divergence(then: &[Token], now: &[Token], tokenizer: &Tokenizer) -> Option<TokenDivergence> {
     let at = (0..then.len().max(now.len())).find(|&at| id(then, at) != id(now, at))?;
     let there = |tokens: &[Token]| {
         let token = tokens.get(at)?;
         let text = String::from_utf8_lossy(tokenizer.bytes_of(token.id)).into_owned();
         Some(TokenThere { id: token.id, text, origin: token.origin.into() })
     };
-    Some(Divergence { at, then: there(then), now: there(now) })
+    Some(TokenDivergence { at, then: there(then), now: there(now) })
 }
 
 fn id(tokens: &[Token], at: usize) -> Option<u32> {
     tokens.get(at).map(|token| token.id)
 }
 
-/// How the log-probabilities of two sequences of the same ids differ.
+/// Compares the log-probabilities of two sequences with the same IDs.
 pub(super) fn logprobs(then: &[Token], now: &[Token]) -> LogprobDifference {
     let sampled = |token: &Token| token.logprob.filter(|_| token.origin == Origin::Policy && !token.forced);
     let pairs = then.iter().zip(now).enumerate();
     let differences = pairs.filter_map(|(at, (then, now))| Some((at, (sampled(then)? - sampled(now)?).abs())));
-    let (mut tokens, mut sum, mut worst) = (0, 0.0, None::<(usize, f32)>);
+    let mut tokens = 0;
+    let mut sum = 0.0;
+    let mut worst = None::<(usize, f32)>;
     for (at, difference) in differences {
         tokens += 1;
         sum += f64::from(difference);
@@ -162,33 +166,37 @@ pub(super) fn logprobs(then: &[Token], now: &[Token]) -> LogprobDifference {
     }
 }
 
-/// The searches that were made in both, one by one, up to the first that was for something else, and then those that only
-/// one of the two made.
+/// Compares the searches that both episodes made, pairwise up to the first pair with different queries, and then lists
+/// the searches of each episode alone.
 pub(super) fn searches(then: &[Found], now: &[Found]) -> Vec<SearchDifference> {
     fn made(found: &[Found]) -> Vec<&Found> {
         found.iter().filter(|found| !found.cached).collect()
     }
-    let (then, now) = (made(then), made(now));
+    let then = made(then);
+    let now = made(now);
     let same = |(then, now): &(&&Found, &&Found)| (&then.query, then.mode) == (&now.query, now.mode);
     let both = then.iter().zip(&now).take_while(same).count();
     let pairs = then.iter().zip(&now).take(both).map(|(then, now)| search(then, now));
-    let gone = then[both..].iter().map(|found| SearchDifference { made: Made::Then, ..search(found, &unmade(found)) });
-    let new = now[both..].iter().map(|found| SearchDifference { made: Made::Now, ..search(&unmade(found), found) });
+    let gone =
+        then[both..].iter().map(|found| SearchDifference { made: SearchSide::Then, ..search(found, &unmade(found)) });
+    let new =
+        now[both..].iter().map(|found| SearchDifference { made: SearchSide::Now, ..search(&unmade(found), found) });
     pairs.chain(gone.map(unequal)).chain(new.map(unequal)).collect()
 }
 
-/// A search in the place of `made` that was not made, and found nothing.
+/// Empty counterpart of a search that only one episode made.
 fn unmade(made: &Found) -> Found {
     Found { hits: Vec::new(), triples: Vec::new(), snapshot: None, error: None, ..made.clone() }
 }
 
-/// One without any hits was made all the same.
+/// Marks results as different even if both are empty.
 fn unequal(difference: SearchDifference) -> SearchDifference {
     SearchDifference { equal: false, ..difference }
 }
 
 fn search(then: &Found, now: &Found) -> SearchDifference {
-    let (old, new) = (by_id(&then.hits), by_id(&now.hits));
+    let old = by_id(&then.hits);
+    let new = by_id(&now.hits);
     let placed = |hit: &Hit| PlacedPassage { id: hit.passage.id.clone(), rank: hit.rank };
     let only = |hits: &[Hit], other: &HashMap<&str, &Hit>| -> Vec<PlacedPassage> {
         hits.iter().filter(|hit| !other.contains_key(hit.passage.id.as_str())).map(placed).collect()
@@ -199,9 +207,10 @@ fn search(then: &Found, now: &Found) -> SearchDifference {
         moved.map(|(then, now)| MovedPassage { id: then.passage.id.clone(), then: then.rank, now: now.rank }).collect();
     let changed = both().filter(|(then, now)| then.passage != now.passage);
     let changed: Vec<_> = changed.map(|(then, _)| then.passage.id.clone()).collect();
-    let (added, lost) = (only(&now.hits, &old), only(&then.hits, &new));
+    let added = only(&now.hits, &old);
+    let lost = only(&then.hits, &new);
     SearchDifference {
-        made: Made::Both,
+        made: SearchSide::Both,
         turn: then.turn,
         query: then.query.clone(),
         mode: then.mode,
@@ -224,15 +233,15 @@ fn by_id(hits: &[Hit]) -> HashMap<&str, &Hit> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::Made::{Both, Now, Then};
+    use super::SearchSide::{Both, Now, Then};
     use super::*;
     use proptest::prelude::*;
     use proptest::sample::subsequence;
-    use waymark_index::{Passage, Path};
+    use waymark_index::{HitPath, Passage};
 
     fn found(ids: &[u8]) -> Found {
         let passage = |id: &u8| Passage { id: id.to_string(), title: String::new(), text: format!("text {id}") };
-        let hit = |(rank, id)| Hit { rank, score: 1.0, passage: passage(id), metadata: None, path: Path::default() };
+        let hit = |(rank, id)| Hit { rank, score: 1.0, passage: passage(id), metadata: None, path: HitPath::default() };
         Found {
             turn: 1,
             query: "q".into(),
@@ -258,7 +267,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is told is enough to make the one list of the other.
+        /// The differences suffice to turn one list into the other.
         #[test]
         fn a_search_can_be_mended_by_its_difference(then in list(), now in list()) {
             let difference = search(&found(&then), &found(&now));

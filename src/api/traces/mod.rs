@@ -1,12 +1,12 @@
-//! `/v1/traces`: what was written down about episodes that are over, and running them again.
+//! `/v1/traces`: traces of finished episodes, and replaying them.
 //!
-//! `recorder`, `kept`: what is kept, and when · `trace`, `tokens`: how it goes over the wire · `replay`, `difference`:
-//! running an episode again, and what is different
+//! `recorder`, `kept`: recording and storing · `trace`, `tokens`: wire types · `replay`, `difference`: running an
+//! episode again and comparing it with its trace
 
 mod difference;
-mod kept;
 mod recorder;
 pub mod replay;
+mod stored_trace;
 pub mod tokens;
 pub mod trace;
 
@@ -24,41 +24,41 @@ use super::page;
 use super::state::AppState;
 use trace::{Trace, TraceSummary};
 
-pub(crate) use kept::{Asked, Kept};
-pub(super) use recorder::{Admission, Recorder, wanted};
+pub(super) use recorder::{Recorder, RequestAdmission, wanted};
+pub(crate) use stored_trace::{StoredTrace, TraceRequest};
 
-/// Traces, youngest first.
+/// List of traces, youngest first.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceList {
     /// Always `list`.
     pub object: &'static str,
-    /// The traces without their contents.
+    /// Traces without their content.
     pub data: Vec<TraceSummary>,
-    /// Whether older ones are kept.
+    /// If `true`, there are older traces.
     pub has_more: bool,
 }
 
-/// A trace that is not kept any more.
+/// Deleted trace.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceDeleted {
-    /// Its id.
+    /// ID of the trace.
     pub id: String,
     /// Always `trace.deleted`.
     pub object: &'static str,
-    /// Always true.
+    /// Always `true`.
     pub deleted: bool,
 }
 
-/// The traces that are kept, youngest first.
+/// Lists the stored traces, youngest first.
 ///
-/// Traces are kept in memory, as many as `--trace-count` and `--trace-bytes` allow; the oldest go first. A request keeps
-/// its own out by `store: false` or `rag.store: false`. Where the server has keys, each key sees those of its own
-/// requests alone.
+/// Traces are kept in memory, as many as `--trace-count` and `--trace-bytes` allow; the oldest are evicted. A request
+/// opts out with `store: false` or `rag.store: false`. With API keys, each key sees only the traces of its own
+/// requests.
 #[utoipa::path(get, path = "/v1/traces", operation_id = "listTraces", tag = "traces",
-    params(("limit" = Option<usize>, Query, description = "how many, from 1 to 100; 20 when not given")),
+    params(("limit" = Option<usize>, Query, description = "maximum number of traces, from 1 to 100; defaults to 20")),
     responses(
         (status = 200, description = "the traces", body = TraceList),
-        (status = 400, description = "a parameter makes no sense", body = ErrorBody),
+        (status = 400, description = "a parameter is invalid", body = ErrorBody),
     ))]
 pub(super) async fn list(
     State(state): State<AppState>,
@@ -66,16 +66,16 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<TraceList>, ApiError> {
     let limit = limit(query.as_deref().unwrap_or_default())?;
-    // One more than is shown says whether there are more.
+    // One more than the limit is fetched, to find out whether there are more.
     let found = state.traces.youngest(limit + 1, |kept| kept.is_of(&caller));
     let has_more = found.len() > limit;
     let data = found.iter().take(limit).map(|kept| kept.summary()).collect();
     Ok(axum::Json(TraceList { object: "list", data, has_more }))
 }
 
-/// Everything that was written down about an episode that is over: finished, failed or cancelled.
+/// Returns the whole trace of an episode, whether it finished, failed or was canceled.
 #[utoipa::path(get, path = "/v1/traces/{id}", operation_id = "retrieveTrace", tag = "traces",
-    params(("id" = String, Path, description = "the id of the episode, completion or response")),
+    params(("id" = String, Path, description = "ID of the episode, completion or response")),
     responses(
         (status = 200, description = "the trace", body = Trace),
         (status = 404, description = "no such trace is kept", body = ErrorBody),
@@ -89,11 +89,11 @@ pub(super) async fn get(
     Ok(axum::Json(kept.trace()).into_response())
 }
 
-/// Forgets a trace.
+/// Deletes a trace.
 #[utoipa::path(delete, path = "/v1/traces/{id}", operation_id = "deleteTrace", tag = "traces",
-    params(("id" = String, Path, description = "the id of the episode, completion or response")),
+    params(("id" = String, Path, description = "ID of the episode, completion or response")),
     responses(
-        (status = 200, description = "it is forgotten", body = TraceDeleted),
+        (status = 200, description = "the trace is deleted", body = TraceDeleted),
         (status = 404, description = "no such trace is kept", body = ErrorBody),
     ))]
 pub(super) async fn delete(
@@ -106,8 +106,12 @@ pub(super) async fn delete(
     Ok(axum::Json(TraceDeleted { id: kept.id().to_owned(), object: "trace.deleted", deleted: true }))
 }
 
-/// The trace of this id, if it is the caller's.
-fn find(state: &AppState, caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<Arc<Kept>, ApiError> {
+/// Returns the trace with this ID, if it belongs to the caller.
+fn find(
+    state: &AppState,
+    caller: &Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Arc<StoredTrace>, ApiError> {
     let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     let kept = state.traces.get(&id).filter(|kept| kept.is_of(caller));

@@ -1,20 +1,20 @@
-//! Keeps an episode's trace when it is over, however it got there.
+//! Recorder that stores the trace of an episode, however the episode ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::sync::oneshot;
 
-use super::kept::{Asked, End, Kept};
-use crate::agent::{Episode, Fragment, Trajectory};
+use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::archive::Archive;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
+use waymark_agent::{Episode, Fragment, Trajectory};
 
-/// Whether traces of a request's episodes are kept.
+/// Decides whether the traces of a request's episodes are stored.
 ///
 /// # Errors
-/// 400 when the request wants one and the server keeps none.
+/// 400 if the request demands a trace and the server stores none.
 pub(crate) fn wanted(state: &AppState, store: Option<bool>) -> Result<bool, ApiError> {
     if store == Some(true) && !state.traces.keeps() {
         let message = "this server keeps no traces: start it with `--trace-count` and `--trace-bytes` above 0";
@@ -23,46 +23,52 @@ pub(crate) fn wanted(state: &AppState, store: Option<bool>) -> Result<bool, ApiE
     Ok(store.unwrap_or(true) && state.traces.keeps())
 }
 
-/// Whether the request that episodes are run for was taken on. Of one that was refused nothing is kept: most of its
-/// episodes are given up for the fault of another.
-pub(crate) type Admission = Arc<AtomicBool>;
+/// Set to `true` once all episodes of a request were admitted. Traces of a refused request are not stored, because most
+/// of its episodes were dropped only since another one was refused.
+pub(crate) type RequestAdmission = Arc<AtomicBool>;
 
-/// Keeps one episode's trace. Dropped without a word about its end, it keeps what there is as cancelled.
+/// Recorder of one episode. If it is dropped without a result, it stores the trace as canceled.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    archive: Archive<Kept>,
-    admission: Admission,
-    asked: Option<Asked>,
+    archive: Archive<StoredTrace>,
+    admission: RequestAdmission,
+    asked: Option<TraceRequest>,
     remains: oneshot::Receiver<Fragment>,
 }
 
 impl Recorder {
-    /// A recorder of `episode`, which was asked for like this.
-    pub(crate) fn new(state: &AppState, asked: Asked, episode: &mut Episode, admission: &Admission) -> Recorder {
-        let (archive, admission) = (state.traces.clone(), Arc::clone(admission));
+    /// Creates a recorder of `episode`, which answers the request `asked`.
+    pub(crate) fn new(
+        state: &AppState,
+        asked: TraceRequest,
+        episode: &mut Episode,
+        admission: &RequestAdmission,
+    ) -> Recorder {
+        let archive = state.traces.clone();
+        let admission = Arc::clone(admission);
         Recorder { archive, admission, asked: Some(asked), remains: episode.remains() }
     }
 
-    /// Keeps an episode that is over, and gives back the error that ended it.
+    /// Stores the trace of an ended episode, and returns the error that ended it.
     pub(crate) fn end(mut self, outcome: Result<Trajectory, ApiError>) -> Option<ApiError> {
         match outcome {
             Ok(trajectory) => {
                 if let Some(asked) = self.asked.take() {
-                    keep(&self.archive, Kept::finished(asked, trajectory));
+                    keep(&self.archive, StoredTrace::finished(asked, trajectory));
                 }
                 None
             }
             Err(error) => {
-                self.break_off(End::Failed(error.clone()));
+                self.break_off(TraceEnd::Failed(error.clone()));
                 Some(error)
             }
         }
     }
 
-    /// Keeps what is left of an episode that has not ended as it should; nothing, where it had not even begun.
-    fn break_off(&mut self, end: End) {
+    /// Stores what was recorded of an episode that did not end normally, unless it had not even begun.
+    fn break_off(&mut self, end: TraceEnd) {
         if let (Some(asked), Ok(record)) = (self.asked.take(), self.remains.try_recv()) {
-            let kept = Kept::new(asked, end, record);
+            let kept = StoredTrace::new(asked, end, record);
             if !kept.is_empty() {
                 keep(&self.archive, kept);
             }
@@ -73,13 +79,13 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if self.admission.load(Relaxed) {
-            self.break_off(End::Cancelled);
+            self.break_off(TraceEnd::Cancelled);
         }
     }
 }
 
-/// Keeps a trace under its episode's id.
-pub(super) fn keep(archive: &Archive<Kept>, kept: Kept) {
+/// Stores a trace under the ID of its episode.
+pub(super) fn keep(archive: &Archive<StoredTrace>, kept: StoredTrace) {
     let bytes = kept.bytes();
     archive.insert(kept.id().to_owned(), Arc::new(kept), bytes);
 }

@@ -1,4 +1,4 @@
-//! `/v1/traces/{id}/replay`: an episode once more, and what is different.
+//! `/v1/traces/{id}/replay`: runs an episode again and compares it with its trace.
 
 use std::sync::Arc;
 
@@ -10,45 +10,48 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 use waymark_index::Mode;
 
-use super::difference::{Divergence, LogprobDifference, Made, SearchDifference, divergence, logprobs, searches};
-use super::kept::{Asked, End, Kept};
-use super::recorder::keep;
-use crate::agent::{
-    AgentError, Cited, Episode, EpisodeOptions, Event, Found, MAX_K, MAX_WITHOUT, Part, Policy, Reason, Trajectory,
+use super::difference::{
+    LogprobDifference, SearchDifference, SearchSide, TokenDivergence, divergence, logprobs, searches,
 };
+use super::recorder::keep;
+use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::auth::Caller;
-use crate::api::beside::beside;
-use crate::api::body::{Json, Wire, within};
+use crate::api::blocking::run_blocking;
+use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::episodes;
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
-use crate::engine::{Origin, Token};
+use waymark_agent::{
+    AgentError, Cited, Episode, EpisodeOptions, Event, Found, MAX_K, MAX_WITHOUT, Part, Policy, Reason, Trajectory,
+};
+use waymark_engine::{Origin, Token};
 
-/// How to run a trace's episode again. All but the mode is for free replays, and refused in forced ones.
+/// Options of a replay. All but `mode` are for free replays, and refused in forced ones.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
-    /// Along its tokens, or anew.
+    /// Kind of replay.
     pub mode: ReplayMode,
-    /// Ids of passages that are not found, beside those that the trace's own searches left out: no more than 64 together.
-    /// Whether there are such passages is not asked.
+    /// IDs of passages to exclude from search results, in addition to those excluded in the trace's own searches; at
+    /// most 64 together. Unknown IDs are allowed.
     #[schema(min_items = 1, max_items = 64)]
     pub without: Option<Vec<String>>,
-    /// Which search is made, whatever the policy writes, in the place of what the trace's request said: `passage`, `graph`
-    /// or `hybrid`; `triples` and `kag` where the policy's protocol shows what they find.
+    /// Kind of search, overriding the trace's request and the policy's choice: `passage`, `graph` or `hybrid`; also
+    /// `triples` and `kag` if the policy's protocol can present their results.
     #[schema(value_type = Option<String>)]
     pub search: Option<Mode>,
-    /// How many passages a search returns, in the place of what the trace's request said.
+    /// Number of passages per search, overriding the trace's request.
     #[schema(minimum = 1, maximum = 200)]
     pub k: Option<usize>,
-    /// Whether a trace of the replay is kept (`/v1/traces`), whose own replays search as it did; none is when not given.
+    /// If `true`, a trace of the replay is stored (`/v1/traces`), and replays of that trace use the same search
+    /// options. Defaults to `false`.
     pub store: Option<bool>,
 }
 
-impl Wire for ReplayRequest {}
+impl WireRequest for ReplayRequest {}
 
 impl ReplayRequest {
-    /// Refuses what makes no sense, by its name.
+    /// Checks the options. Errors name the field.
     fn check(&self) -> Result<(), ApiError> {
         let given = [
             ("without", self.without.is_some()),
@@ -72,7 +75,7 @@ impl ReplayRequest {
         Ok(())
     }
 
-    /// The options of a trace's episode with what is to be otherwise.
+    /// Returns the options of the trace's episode, overridden by those of the replay.
     fn options(&self, own: &EpisodeOptions) -> EpisodeOptions {
         let own = own.clone();
         let mut without = own.without;
@@ -81,7 +84,7 @@ impl ReplayRequest {
                 without.push(id.clone());
             }
         }
-        // What the trace's request said for its own mode is passed over where another one does not read it.
+        // Search options of the trace's request are dropped if the new mode does not use them.
         let reads = |part: Part| self.search.is_none_or(|mode| part.unread(mode).is_none());
         EpisodeOptions {
             id: (self.store == Some(true)).then(|| episodes::id("replay")),
@@ -95,93 +98,94 @@ impl ReplayRequest {
         }
     }
 
-    /// The same error, where it is about what a chat request calls otherwise.
+    /// Renames the fields of an error from those of a chat request to those of a replay.
     fn named(&self, error: ApiError) -> ApiError {
         let error = if self.search.is_some() { error.renamed("rag.mode", "search") } else { error };
         if self.k.is_some() { error.renamed("rag.k", "k") } else { error }
     }
 }
 
-/// How an episode is run again.
+/// Kind of replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayMode {
-    /// Along the recorded tokens: each is computed and scored again, none is sampled. The searches are made again, and
-    /// change no token.
+    /// Along the recorded tokens: each one is computed and scored again, and none is sampled. Searches are made again
+    /// but do not change any token.
     Forced,
-    /// Anew, with the same question, options and seed.
+    /// Sampled again, with the same question, options and seed.
     Free,
 }
 
-/// What came of running an episode again.
+/// Result of a replay.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Replay {
-    /// The trace's id.
+    /// ID of the trace.
     pub id: String,
     /// Always `trace.replay`.
     pub object: &'static str,
-    /// How it was run.
+    /// Kind of replay.
     pub mode: ReplayMode,
-    /// Whether all ids are the same: the prompt's, made of the question again, and all that follow. Of an episode that
-    /// was broken off, as far as it went.
+    /// If `true`, all token IDs are equal: those of the prompt, which is encoded again, and all that follow. If the
+    /// trace was cut off, only its length is compared.
     pub ids_equal: bool,
-    /// The first token that differs.
+    /// First token that differs.
     #[schema(required)]
-    pub divergence: Option<Divergence>,
-    /// How the log-probabilities of sampled tokens differ, up to the divergence.
+    pub divergence: Option<TokenDivergence>,
+    /// Differences of the log-probabilities of sampled tokens, up to the divergence.
     pub logprobs: LogprobDifference,
-    /// How what was found differs, search by search; those answered from the episode's own memory are left out. In a
-    /// free replay the searches are compared up to the first one for something else; from there on each stands by itself.
+    /// Differences between the search results, search by search, without cached searches. In a free replay the searches
+    /// are compared pairwise up to the first one with a different query; later ones are listed separately.
     pub searches: Vec<SearchDifference>,
-    /// The answer of a free replay; null in a forced one.
+    /// Answer of a free replay. Null in a forced one.
     #[schema(required)]
     pub answer: Option<String>,
-    /// Whether the answer of a free replay is another one than the trace's, to the letter; null in a forced one, and where
-    /// the trace's episode was broken off and had no chance to answer.
+    /// If `true`, the answer of a free replay differs from that of the trace in any character. Null in a forced replay,
+    /// and if the trace was cut off before it could hold an answer.
     #[schema(required)]
     pub answer_changed: Option<bool>,
-    /// The passages that support the answer of a free replay, in the order of its text; none in a forced one.
+    /// Passages that support the answer of a free replay, in the order of its text. Empty in a forced one.
     pub citations: Vec<Cited>,
-    /// Why a free replay ended; null in a forced one.
+    /// Reason a free replay ended. Null in a forced one.
     #[schema(required)]
     pub finish_reason: Option<Reason>,
-    /// The id of the trace that is kept of it; null where `store` does not ask for one.
+    /// ID of the stored trace of the replay. Null unless `store` is set.
     #[schema(required)]
     pub trace: Option<String>,
 }
 
-/// Runs the episode of a trace again and tells what is different.
+/// Runs the episode of a trace again and reports the differences.
 ///
-/// It is run by the very policy that answered: one that was replaced, loaded again or unloaded since is refused with
-/// 409, since nothing it says could be compared. Nothing is kept of the replay, unless `store` asks for it.
+/// The replay uses the policy object that answered: if it was replaced, reloaded or unloaded since, the request is
+/// refused with 409, because a replay would not be comparable. The replay is not stored unless `store` is set.
 ///
-/// A free replay may be a counterfactual one: `without` leaves passages out of what is found, `search` and `k` search
-/// otherwise, and `answer_changed` says what comes of it. What is left out is so before anything else sees it: each search
-/// is made for as many passages more, and what is left is ranked from 1 again, for the policy, its evidence and its
-/// citations. A triple goes when all passages that are named with it do. The search itself stays one in the whole index:
-/// phrases and facts that only those passages tell of stay in the graph that is walked, and the places and masses in a
-/// hit's `path` are those of that search.
+/// A free replay can be counterfactual: `without` excludes passages from search results, `search` and `k` change the
+/// searches, and `answer_changed` reports the effect. Excluded passages are removed before anything else sees the
+/// results: each search asks for that many more passages, and the remaining ones are ranked from 1 again, for the
+/// policy, its evidence and its citations. A triple is removed if all its passages are. The search itself still runs on
+/// the whole index: phrases and facts that occur only in excluded passages stay in the graph, and the ranks and masses
+/// in a hit's `path` are those of that search.
 #[utoipa::path(post, path = "/v1/traces/{id}/replay", operation_id = "replayTrace", tag = "traces",
-    params(("id" = String, Path, description = "the id of the episode, completion or response")),
+    params(("id" = String, Path, description = "ID of the episode, completion or response")),
     request_body = ReplayRequest,
     responses(
-        (status = 200, description = "what is different", body = Replay),
-        (status = 409, description = "the policy that answered is gone", body = ErrorBody),
+        (status = 200, description = "the differences", body = Replay),
+        (status = 409, description = "the policy that answered is no longer served", body = ErrorBody),
         Refusals,
     ))]
 pub(in crate::api) async fn create(
     State(state): State<AppState>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
-    Json(request): Json<ReplayRequest>,
+    JsonBody(request): JsonBody<ReplayRequest>,
 ) -> Result<axum::Json<Replay>, ApiError> {
     request.check()?;
     let kept = super::find(&state, &caller, id)?;
     let policy = kept.asked.policy(&state)?;
     let options = request.options(&kept.asked.options);
     let asked = (request.store == Some(true)).then(|| {
-        let (owner, conversation) = (caller.key.clone(), kept.asked.conversation.clone());
-        Asked::new(&state, owner, &policy, conversation, options.clone())
+        let owner = caller.key.clone();
+        let conversation = kept.asked.conversation.clone();
+        TraceRequest::new(&state, owner, &policy, conversation, options.clone())
     });
     let episode = again(&state, &kept, &policy, options).await.map_err(|error| request.named(error))?;
     caller.lifetime.end_by(Instant::now() + episode.time() + state.config.connection.send);
@@ -192,26 +196,28 @@ pub(in crate::api) async fn create(
     Ok(axum::Json(replay))
 }
 
-/// The same question to the same policy.
+/// Builds an episode with the same question and policy.
 async fn again(
     state: &AppState,
-    kept: &Arc<Kept>,
+    kept: &Arc<StoredTrace>,
     policy: &Arc<Policy>,
     options: EpisodeOptions,
 ) -> Result<Episode, ApiError> {
     let schema = options.json.is_some() || !options.calls.is_empty();
-    let (runtime, kept, policy) = (state.runtime.clone(), kept.clone(), policy.clone());
+    let runtime = state.runtime.clone();
+    let kept = kept.clone();
+    let policy = policy.clone();
     let build = move || -> Result<Episode, ApiError> {
         Ok(Episode::new(&runtime, &policy, kept.asked.conversation.clone(), options)?)
     };
-    // It is compiled once more, which is as much work as before.
-    if schema { episodes::compile(state, build).await } else { beside(build).await }
+    // The schema is compiled again, which takes as long as the first time.
+    if schema { episodes::compile(state, build).await } else { run_blocking(build).await }
 }
 
-async fn forced(state: &AppState, kept: &Kept, episode: Episode) -> Result<Replay, ApiError> {
+async fn forced(state: &AppState, kept: &StoredTrace, episode: Episode) -> Result<Replay, ApiError> {
     let record = &kept.record;
     let forced = episode.force(&record.tokens, &record.evidence).await?;
-    // Of the ids only the prompt's could differ: they are made of the question again.
+    // Only the IDs of the prompt can differ, because the question is encoded again; all others are forced.
     let prompt = forced.prompt.iter().map(|&id| Token { id, origin: Origin::Prompt, logprob: None, forced: false });
     let now: Vec<Token> = prompt.chain(forced.tokens[record.prompt_tokens..].iter().copied()).collect();
     let differs = divergence(&record.tokens, &now, &state.runtime.tokenizer);
@@ -231,20 +237,25 @@ async fn forced(state: &AppState, kept: &Kept, episode: Episode) -> Result<Repla
     })
 }
 
-/// Runs the episode anew. What was `asked` is kept with what came of it, if anything is to be.
-async fn free(state: &AppState, kept: &Kept, episode: Episode, asked: Option<Asked>) -> Result<Replay, ApiError> {
+/// Runs the episode again. If `asked` is given, stores the trace of the replay under it.
+async fn free(
+    state: &AppState,
+    kept: &StoredTrace,
+    episode: Episode,
+    asked: Option<TraceRequest>,
+) -> Result<Replay, ApiError> {
     let record = &kept.record;
     let (now, citations) = run(episode).await?;
-    // An episode that was broken off had no chance to say the rest.
+    // If the trace was cut off, the replay's tokens beyond its length are not compared.
     let compared = match kept.end {
-        End::Finished { .. } => now.tokens.as_slice(),
+        TraceEnd::Finished { .. } => now.tokens.as_slice(),
         _ => &now.tokens[..now.tokens.len().min(record.tokens.len())],
     };
     let differs = divergence(&record.tokens, compared, &state.runtime.tokenizer);
     let same = differs.as_ref().map_or(usize::MAX, |divergence| divergence.at);
     let until = |tokens: &[Token]| tokens.len().min(same);
     let answer_changed = match &kept.end {
-        End::Finished { answer, .. } => Some(*answer != now.answer),
+        TraceEnd::Finished { answer, .. } => Some(*answer != now.answer),
         _ => None,
     };
     let mut replay = Replay {
@@ -263,23 +274,23 @@ async fn free(state: &AppState, kept: &Kept, episode: Episode, asked: Option<Ask
     };
     if let Some(asked) = asked {
         let id = now.id.clone();
-        keep(&state.traces, Kept::finished(asked, now));
-        // One that is larger than all that may be kept is not.
+        keep(&state.traces, StoredTrace::finished(asked, now));
+        // A trace larger than the whole store is not stored.
         replay.trace = state.traces.get(&id).map(|_| id);
     }
     Ok(replay)
 }
 
-/// How what was found differs. An episode that was broken off had no chance to make the other searches.
-fn searched(kept: &Kept, now: &[Found]) -> Vec<SearchDifference> {
+/// Compares the search results. If the trace was cut off, searches made only by the replay are left out.
+fn searched(kept: &StoredTrace, now: &[Found]) -> Vec<SearchDifference> {
     let mut differences = searches(&kept.record.evidence, now);
-    if !matches!(kept.end, End::Finished { .. }) {
-        differences.retain(|search| search.made != Made::Now);
+    if !matches!(kept.end, TraceEnd::Finished { .. }) {
+        differences.retain(|search| search.made != SearchSide::Now);
     }
     differences
 }
 
-/// Runs an episode that nobody watches. What supports its answer is told at its end alone.
+/// Runs an episode whose events nobody reads. Only its last event holds the citations.
 async fn run(episode: Episode) -> Result<(Trajectory, Vec<Cited>), AgentError> {
     let (sender, mut events) = mpsc::channel(64);
     let heard = async {

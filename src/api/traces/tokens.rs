@@ -1,45 +1,45 @@
-//! The tokens of a trace: ids in one list, where they came from in runs.
+//! Tokens of a trace: a list of IDs, and their origins in runs.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::engine::{Origin, Token};
+use waymark_engine::{Origin, Token};
 
-/// Every token of an episode, the prompt's first. The lists are as long as the sequence.
+/// All tokens of an episode, beginning with the prompt. The lists have the length of the sequence.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceTokens<'a> {
-    /// The ids.
+    /// Token IDs.
     #[serde(serialize_with = "ids")]
     #[schema(value_type = Vec<u32>)]
     pub ids: &'a [Token],
-    /// Log-probabilities under the model's full distribution, temperature 1; null for tokens that were not sampled.
+    /// Log-probabilities under the model's full distribution at temperature 1. Null for tokens that were not sampled.
     #[serde(serialize_with = "logprobs")]
     #[schema(value_type = Vec<Option<f32>>)]
     pub logprobs: &'a [Token],
-    /// Where they came from, run by run; the lengths add up to the sequence's.
+    /// Runs of tokens with the same origin; their lengths add up to the length of the sequence.
     pub runs: Vec<TokenRun>,
 }
 
-/// Tokens in a row that came from the same place.
+/// Run of consecutive tokens with the same origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TokenRun {
-    /// Where they came from.
+    /// Origin of the tokens.
     pub origin: TokenOrigin,
-    /// Whether the protocol put them in the policy's mouth.
+    /// If `true`, the protocol forced the tokens on the policy.
     pub forced: bool,
-    /// How many.
+    /// Number of tokens.
     pub tokens: usize,
 }
 
-/// Where tokens came from.
+/// Origin of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenOrigin {
-    /// The prompt.
+    /// Prompt.
     Prompt,
-    /// The policy: sampled, or forced in its name.
+    /// Policy: sampled, or forced in its name.
     Policy,
-    /// The environment: evidence and other observations.
+    /// Environment: evidence and other observations.
     Environment,
 }
 

@@ -1,4 +1,4 @@
-//! A stored trace as it goes over the wire.
+//! Wire types of a stored trace.
 
 use std::borrow::Cow;
 
@@ -9,245 +9,246 @@ use waymark_index::{Condition, GraphVariant, Hit, Mode, Ranking, TripleHit};
 use waymark_models::chat::ToolCall;
 use waymark_models::grammar::Json;
 
-use super::kept::{End, Kept};
+use super::stored_trace::{StoredTrace, TraceEnd};
 use super::tokens::TraceTokens;
-use crate::agent::{Acted, Action, EpisodeOptions, Found, Message, Reason, Role, Sampling, Timings, Usage};
-use crate::schema;
+use waymark_agent::schema;
+use waymark_agent::{Acted, Action, EpisodeOptions, Found, Message, Reason, Role, Sampling, Timings, Usage};
 
-/// Everything that was written down about an episode.
+/// Everything that was recorded of an episode.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Trace<'a> {
-    /// The id of the episode, completion or response. Of several answers the second one's ends in `-1`, and so on.
+    /// ID of the episode, completion or response. With several answers, the ID of the second one ends in `-1`, and so
+    /// on.
     pub id: &'a str,
     /// Always `trace`.
     pub object: &'static str,
-    /// When the episode was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// How it ended.
+    /// End of the episode.
     pub status: TraceStatus,
-    /// What broke it off, where it failed.
+    /// Error that ended the episode, if it failed.
     #[schema(required)]
     pub error: Option<TraceError<'a>>,
-    /// The policy that answered.
+    /// Name of the policy that answered.
     pub model: &'a str,
-    /// How it thinks, searches and answers.
+    /// Name of the policy's protocol.
     pub protocol: &'static str,
-    /// Names the policy's adapter as it was loaded; none for the bare base model.
+    /// ID of the policy's adapter as it was loaded. Null without an adapter.
     #[schema(required)]
     pub generation: Option<u64>,
-    /// A short hash of build, weights and the policy's files.
+    /// Short hash of the build, the weights and the policy's files.
     pub system_fingerprint: &'a str,
-    /// What was said before, and at last the question; of a continued text, that text as the question.
+    /// Conversation, with the question as its last message. For a verbatim completion, its text is the question.
     pub messages: Vec<TraceMessage<'a>>,
-    /// What the request asked for; null where the policy had its way.
+    /// Options of the request; null where the policy's own applied.
     pub options: TraceOptions<'a>,
-    /// Where the random sequence began: the same `seed` in a request begins there again.
+    /// Seed of the random number generator. A request with this `seed` gets the same random numbers.
     pub seed: i64,
-    /// The answer, if there is one.
+    /// Answer, if there is one.
     #[schema(required)]
     pub answer: Option<&'a str>,
-    /// Why it ended; null where it was broken off.
+    /// Reason the episode ended. Null if it was cut off.
     #[schema(required)]
     pub finish_reason: Option<Reason>,
-    /// What it took.
+    /// Tokens used.
     pub usage: Usage,
-    /// Every token.
+    /// All tokens.
     pub tokens: TraceTokens<'a>,
-    /// The text after the prompt.
+    /// Text after the prompt.
     pub text: &'a str,
-    /// What each turn asked for, in order.
+    /// Actions of the turns, in order.
     pub actions: Vec<TraceAction<'a>>,
-    /// What each search found, in order.
+    /// Searches and their results, in order.
     pub searches: Vec<TraceSearch<'a>>,
-    /// Where its time went.
+    /// Durations of the episode's parts.
     pub timings: TraceTimings,
 }
 
-/// How an episode ended.
+/// End of an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceStatus {
-    /// With an answer, or within its bounds without one.
+    /// Finished with an answer, or at a limit without one.
     Finished,
-    /// With an error.
+    /// Failed with an error.
     Failed,
-    /// Its client went away.
+    /// Canceled, because its client disconnected.
     Cancelled,
 }
 
-/// What broke an episode off.
+/// Error that ended an episode.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceError<'a> {
-    /// The error's name.
+    /// Code of the error.
     pub code: &'static str,
     /// One sentence for a person.
     pub message: &'a str,
 }
 
-/// One message of the conversation.
+/// Message of the conversation.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceMessage<'a> {
-    /// Who spoke: `system`, `user`, `assistant` or `tool`.
+    /// Role of the speaker: `system`, `user`, `assistant` or `tool`.
     #[schema(value_type = String)]
     pub role: Role,
-    /// What was said.
+    /// Text of the message.
     pub content: &'a str,
-    /// The calls of tools that it made: the `name` and the `arguments` of each.
+    /// Tool calls in the message: the `name` and the `arguments` of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub tool_calls: Option<&'a [ToolCall]>,
 }
 
-/// What a request asked for; null where the policy had its way.
+/// Options of a request; null where the policy's own applied.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceOptions<'a> {
-    /// Sampling parameters; null where the policy's own held.
+    /// Sampling parameters; null where the policy's own applied.
     #[schema(value_type = Object)]
     pub sampling: &'a Sampling,
-    /// Tokens to sample over the whole run.
+    /// Maximum number of sampled tokens.
     #[schema(required)]
     pub max_tokens: Option<usize>,
     /// Strings that end the answer.
     pub stop: &'a [String],
-    /// The mode of every search.
+    /// Kind of all searches.
     #[schema(required, value_type = Option<String>)]
     pub mode: Option<Mode>,
-    /// How passages were ranked.
+    /// Ranking of passages.
     #[schema(required, value_type = Option<String>)]
     pub ranking: Option<Ranking>,
-    /// Passages per search.
+    /// Number of passages per search.
     #[schema(required)]
     pub k: Option<usize>,
-    /// Ids of the passages that were left out of what its searches found, which only a replay asks for.
+    /// IDs of passages excluded from search results, which only replays set.
     pub without: &'a [String],
-    /// What the documents' metadata had to say of the passages that were found.
+    /// Condition on the metadata of documents.
     #[schema(required, value_type = Option<schema::Condition>)]
     pub filters: Option<&'a Condition>,
-    /// Whose graph search was made.
+    /// Algorithm of graph search.
     #[schema(required, value_type = Option<String>)]
     pub graph: Option<GraphVariant>,
-    /// Rounds with the environment.
+    /// Maximum number of rounds with the environment.
     #[schema(required)]
     pub turns: Option<usize>,
-    /// Executed searches.
+    /// Maximum number of executed searches.
     #[schema(required)]
     pub searches: Option<usize>,
-    /// Tokens of all observations together.
+    /// Maximum number of tokens of all observations together.
     #[schema(required)]
     pub environment_tokens: Option<usize>,
-    /// Wall time in seconds.
+    /// Time limit in seconds.
     #[schema(required)]
     pub seconds: Option<f64>,
-    /// Whether generation was guided.
+    /// If `true`, generation was guided.
     #[schema(required)]
     pub guided: Option<bool>,
-    /// How many alternatives were told for each token.
+    /// Number of most likely tokens returned at each position.
     #[schema(required)]
     pub logprobs: Option<usize>,
-    /// The JSON schema that the answer was held to; `{"type": "object"}` where any object would do.
+    /// JSON schema that constrained the answer; `{"type": "object"}` if any object was allowed.
     #[schema(required, value_type = Option<Object>)]
     pub json: Option<Cow<'a, Value>>,
-    /// The tools of which the reply had to be one call.
+    /// Names of the tools of which the reply had to be one call.
     pub calls: &'a [String],
-    /// The tools of which the first call ended the reply, which needed not hold any.
+    /// Names of the tools of which the first call ended the reply. The reply could also consist of text.
     pub one_call: &'a [String],
 }
 
-/// What a turn asked for.
+/// Action of a turn.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceAction<'a> {
-    /// The turn, counted from 1.
+    /// Number of the turn, from 1.
     pub turn: usize,
-    /// Whether anything was done about it: not about a search after the last round.
+    /// If `true`, the action was executed. `false` for a search after the last round.
     pub executed: bool,
-    /// What it asked for: `{"type": "search" | "backtrack" | "answer" | "refuse" | "invalid", …}`.
+    /// Action: `{"type": "search" | "backtrack" | "answer" | "refuse" | "invalid", …}`.
     #[schema(value_type = Object)]
     pub action: &'a Action,
-    /// What it says of the evidence before it, where policies of the protocol summarise.
+    /// Summary of the preceding evidence, in protocols whose policies summarize.
     #[schema(required)]
     pub summary: Option<&'a str>,
 }
 
-/// A search and what it found.
+/// Search and its results.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceSearch<'a> {
-    /// The turn that asked for it.
+    /// Turn that searched.
     pub turn: usize,
-    /// What was searched for.
+    /// Query of the search.
     pub query: &'a str,
-    /// The names that the policy said it is about.
+    /// Names of entities that the policy gave with the query.
     pub entities: &'a [String],
-    /// How.
+    /// Kind of search.
     #[schema(value_type = String)]
     pub mode: Mode,
-    /// The state of the index; null where the search failed.
+    /// Snapshot of the index. Null if the search failed.
     #[schema(required)]
     pub snapshot: Option<u64>,
-    /// What was found, as it was stored then.
+    /// Passages, as they were stored at the time.
     #[schema(value_type = Vec<schema::Hit>)]
     pub hits: &'a [Hit],
-    /// The triples found, in the modes that return any.
+    /// Triples, in modes that return them.
     #[schema(value_type = Vec<schema::TripleHit>)]
     pub triples: &'a [TripleHit],
-    /// Whether it was taken from an earlier search of the episode.
+    /// If `true`, the results come from an earlier search of the episode.
     pub cached: bool,
-    /// How many tags in the passages were made harmless.
+    /// Number of tags in passages that were neutralized.
     pub neutralised: usize,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Why it failed, where it did.
+    /// Reason the search failed, if it did.
     #[schema(required)]
     pub error: Option<&'a str>,
-    /// The turn that withdrew it, where one did: what it found supports no answer.
+    /// Turn that withdrew the search, if one did. Withdrawn results support no answer.
     #[schema(required)]
     pub withdrawn: Option<usize>,
 }
 
-/// Where the time of an episode went, in seconds.
+/// Durations of the parts of an episode, in seconds.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceTimings {
-    /// From the beginning until nothing more was computed.
+    /// Time from the beginning to the end of the computation.
     pub total: f64,
-    /// From the beginning to the first token.
+    /// Time from the beginning to the first token.
     #[schema(required)]
     pub first_token: Option<f64>,
-    /// Generation, its queues included.
+    /// Generation, including queues.
     pub generation: f64,
     /// Searches.
     pub search: f64,
 }
 
-/// A trace in a list.
+/// Entry of the list of traces.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TraceSummary {
-    /// The trace's id.
+    /// ID of the trace.
     pub id: String,
     /// Always `trace`.
     pub object: &'static str,
-    /// When the episode was begun, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// How it ended.
+    /// End of the episode.
     pub status: TraceStatus,
-    /// The policy that answered.
+    /// Name of the policy that answered.
     pub model: String,
-    /// The beginning of what was asked.
+    /// Beginning of the question.
     pub question: String,
-    /// Turns of the policy.
+    /// Number of turns of the policy.
     pub turns: usize,
-    /// Searches made.
+    /// Number of searches.
     pub searches: usize,
-    /// Length of the whole sequence.
+    /// Length of the sequence in tokens.
     pub tokens: usize,
-    /// About what it takes in memory.
+    /// Approximate size in memory, in bytes.
     pub bytes: usize,
 }
 
-impl Kept {
+impl StoredTrace {
     pub(super) fn status(&self) -> TraceStatus {
         match self.end {
-            End::Finished { .. } => TraceStatus::Finished,
-            End::Failed(_) => TraceStatus::Failed,
-            End::Cancelled => TraceStatus::Cancelled,
+            TraceEnd::Finished { .. } => TraceStatus::Finished,
+            TraceEnd::Failed(_) => TraceStatus::Failed,
+            TraceEnd::Cancelled => TraceStatus::Cancelled,
         }
     }
 
@@ -268,13 +269,17 @@ impl Kept {
     }
 
     pub(super) fn trace(&self) -> Trace<'_> {
-        let (asked, record) = (&self.asked, &self.record);
+        let asked = &self.asked;
+        let record = &self.record;
         let (error, answer, finish_reason) = match &self.end {
-            End::Finished { reason, answer } => (None, answer.as_deref(), Some(*reason)),
-            End::Failed(error) => (Some(TraceError { code: error.code.name(), message: &error.message }), None, None),
-            End::Cancelled => (None, None, None),
+            TraceEnd::Finished { reason, answer } => (None, answer.as_deref(), Some(*reason)),
+            TraceEnd::Failed(error) => {
+                (Some(TraceError { code: error.code.name(), message: &error.message }), None, None)
+            }
+            TraceEnd::Cancelled => (None, None, None),
         };
-        let (history, last) = (asked.conversation.history(), asked.conversation.last());
+        let history = asked.conversation.history();
+        let last = asked.conversation.last();
         let messages = history.iter().chain([last]).map(TraceMessage::from).collect();
         Trace {
             id: self.id(),

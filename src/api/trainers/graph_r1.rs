@@ -1,4 +1,4 @@
-//! `POST /query`: the retriever of GraphRAG-R1 (`server/server.py`).
+//! `POST /query`: the retrieval interface of GraphRAG-R1 (`server/server.py`).
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -6,49 +6,49 @@ use utoipa::ToSchema;
 use waymark_index::{Evidence, GraphOptions, GraphVariant, Mode, Query, Ranking, TripleHit};
 
 use super::{batch, contents};
-use crate::api::body::{Json, Wire, within};
+use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
 
-/// Passages per query when the request does not say.
+/// Default number of passages per query.
 const DEFAULT_K: usize = 5;
 
-/// Passages per query at most.
+/// Maximum number of passages per query.
 const MOST: usize = 20;
 
-/// Queries, as GraphRAG-R1's evaluation posts them.
+/// Queries, in the format of GraphRAG-R1's evaluation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GraphR1Request {
-    /// What to look for; at least one.
+    /// Queries; at least one.
     #[schema(min_items = 1)]
     pub query: Vec<String>,
-    /// Passages per query; 5 when not given.
+    /// Number of passages per query; defaults to 5.
     #[schema(minimum = 1, maximum = 20)]
     pub retrieval_num: Option<usize>,
 }
 
-impl Wire for GraphR1Request {}
+impl WireRequest for GraphR1Request {}
 
-/// What was found, in the order of the queries.
+/// Results, in the order of the queries.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct GraphR1Response {
     /// One entry per query.
     pub result: Vec<DocsAndFacts>,
 }
 
-/// What one query found.
+/// Results of one query.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DocsAndFacts {
     /// Passages, best first: title, line break, text.
     pub docs: Vec<String>,
-    /// The facts that led to them, best first: subject, relation, object, in normalised words.
+    /// Facts that led to the passages, best first: subject, relation, object, in normalized words.
     pub facts: Vec<[String; 3]>,
 }
 
 /// Finds passages and facts for a batch of queries, as GraphRAG-R1's server does.
 ///
-/// The graph search of its fork of HippoRAG 2, from twenty facts, all of which are returned.
+/// Uses the graph search of GraphRAG-R1's fork of HippoRAG 2, which starts from twenty facts, and returns all of them.
 #[utoipa::path(post, path = "/query", operation_id = "graphR1Query", tag = "trainers", request_body = GraphR1Request, responses(
     (status = 200, description = "passages and facts per query", body = GraphR1Response),
     Refusals,
@@ -56,7 +56,7 @@ pub struct DocsAndFacts {
 ))]
 pub(crate) async fn query(
     State(state): State<AppState>,
-    Json(request): Json<GraphR1Request>,
+    JsonBody(request): JsonBody<GraphR1Request>,
 ) -> Result<axum::Json<GraphR1Response>, ApiError> {
     state.searcher()?;
     if request.query.is_empty() {

@@ -1,14 +1,14 @@
-//! The retrievers of the reference systems, as their published trainers and evaluations call them, so that these can
-//! point at Waymark.
+//! Retrieval interfaces of the reference systems, compatible with their published trainers and evaluations, so that
+//! these can use Waymark as their retriever.
 //!
-//! | file | route | whose |
+//! | file | route | system |
 //! |---|---|---|
 //! | `search_r1` | `POST /retrieve` | Search-R1 |
 //! | `route_rag` | `POST /search` | RouteRAG |
 //! | `graph_r1` | `POST /query` | GraphRAG-R1 |
 //!
-//! Requests and answers have the forms of the originals; errors are this server's own. `batch` searches the queries of
-//! one request side by side.
+//! Requests and responses have the formats of the originals; error responses are this server's own. `batch` runs the
+//! queries of one request concurrently.
 
 mod batch;
 pub mod graph_r1;
@@ -17,7 +17,7 @@ pub mod search_r1;
 
 use waymark_index::Passage;
 
-/// A passage as HippoRAG, RouteRAG and GraphRAG-R1 store and return one: title, line break, text.
+/// Formats a passage as HippoRAG, RouteRAG and GraphRAG-R1 store and return it: title, line break, text.
 fn contents(passage: &Passage) -> String {
     format!("{}\n{}", passage.title, passage.text)
 }

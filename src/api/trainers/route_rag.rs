@@ -1,4 +1,4 @@
-//! `POST /search`: the retriever of RouteRAG (`retrieval_api.py`).
+//! `POST /search`: the retrieval interface of RouteRAG (`retrieval_api.py`).
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -6,60 +6,61 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, Query, Ranking};
 
 use super::{batch, contents};
-use crate::agent::routerag;
-use crate::api::body::{Json, Wire};
+use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
+use waymark_agent::routerag;
 
-/// Passages per query when the request does not say: `retrieval_top_k`.
+/// Default number of passages per query: `retrieval_top_k` in RouteRAG.
 const DEFAULT_K: usize = 200;
 
-/// Queries, as RouteRAG's trainer posts them.
+/// Queries, in the format of RouteRAG's trainer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteRagRequest {
-    /// What to look for. `[passage]` and `[graph]`, anywhere in a query, say how; without either, `[passage]` is meant.
+    /// Queries. `[passage]` and `[graph]`, anywhere in a query, select the kind of search; the default is `[passage]`.
     pub queries: Vec<String>,
-    /// Passages per query; 200 when not given, `null` or 0.
+    /// Number of passages per query. Absent, `null` and 0 mean 200.
     #[schema(maximum = 200)]
     pub topk: Option<usize>,
-    /// Whether each document comes with its score.
+    /// If `true`, each document comes with its score.
     pub return_scores: Option<bool>,
-    /// Whether `time` is filled.
+    /// If `true`, `time` is filled.
     pub return_times: Option<bool>,
 }
 
-impl Wire for RouteRagRequest {}
+impl WireRequest for RouteRagRequest {}
 
-/// What was found, one list per query.
+/// Results, one list per query.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RouteRagResponse {
-    /// Best first.
-    pub result: Vec<Vec<Found>>,
-    /// Seconds each query took; empty unless `return_times`.
+    /// Documents, best first.
+    pub result: Vec<Vec<FoundDocument>>,
+    /// Duration of each query in seconds. Empty unless `return_times` is set.
     pub time: Vec<f64>,
 }
 
-/// One document found.
+/// Retrieved document.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Found)]
 #[serde(untagged)]
-pub enum Found {
-    /// With `return_scores`.
+pub enum FoundDocument {
+    /// Document with its score, if `return_scores` is set.
     Scored {
         /// Title, line break, text.
         document: String,
-        /// `[passage]`: the inner product with the query, scaled to [0, 1] over all passages. `[graph]`: the passage's
-        /// personalised PageRank. Both: the sum of reciprocal ranks.
+        /// Score. For `[passage]` the inner product with the query, scaled to [0, 1] over all passages; for `[graph]`
+        /// the passage's personalized PageRank; for both the sum of reciprocal ranks.
         score: f32,
     },
-    /// Without: the document alone. (The reference answers with empty lists then.)
+    /// Document alone, if `return_scores` is not set. (The reference returns empty lists in this case.)
     Bare(String),
 }
 
 /// Finds documents for a batch of queries, as RouteRAG's retrieval API does.
 ///
-/// `[passage]` is dense search, `[graph]` the graph search of RouteRAG's fork of HippoRAG 2, and both together are fused by
-/// reciprocal ranks (k = 60) over lists twice as deep as `topk`. A query without text finds nothing.
+/// `[passage]` is dense search, `[graph]` the graph search of RouteRAG's fork of HippoRAG 2. With both, the two lists
+/// are fused by reciprocal rank (k = 60), each twice as long as `topk`. A query without text finds nothing.
 #[utoipa::path(post, path = "/search", operation_id = "routeRagSearch", tag = "trainers", request_body = RouteRagRequest, responses(
     (status = 200, description = "one list of documents per query", body = RouteRagResponse),
     Refusals,
@@ -67,7 +68,7 @@ pub enum Found {
 ))]
 pub(crate) async fn search(
     State(state): State<AppState>,
-    Json(request): Json<RouteRagRequest>,
+    JsonBody(request): JsonBody<RouteRagRequest>,
 ) -> Result<axum::Json<RouteRagResponse>, ApiError> {
     state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
@@ -84,14 +85,14 @@ pub(crate) async fn search(
     Ok(axum::Json(RouteRagResponse { result, time }))
 }
 
-/// What a written query asks for.
+/// Parses a query with its mode tags.
 fn query(written: &str, k: usize) -> Query {
     let request = routerag::request(written);
     let query = Query::new(request.query, request.mode.unwrap_or(Mode::Passage), k);
     Query { scaled: true, ..query.ranking(Ranking::Dense) }
 }
 
-fn document(hit: &Hit, scored: bool) -> Found {
+fn document(hit: &Hit, scored: bool) -> FoundDocument {
     let document = contents(&hit.passage);
-    if scored { Found::Scored { document, score: hit.score } } else { Found::Bare(document) }
+    if scored { FoundDocument::Scored { document, score: hit.score } } else { FoundDocument::Bare(document) }
 }

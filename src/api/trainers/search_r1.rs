@@ -1,4 +1,4 @@
-//! `POST /retrieve`: the retriever of Search-R1 (`search_r1/search/retrieval_server.py`).
+//! `POST /retrieve`: the retrieval interface of Search-R1 (`search_r1/search/retrieval_server.py`).
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -6,62 +6,64 @@ use utoipa::ToSchema;
 use waymark_index::{Hit, Mode, Passage, Query, Ranking};
 
 use super::batch;
-use crate::api::body::{Json, Wire};
+use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::state::AppState;
 
-/// Passages per query when the request does not say: the default of its server's `--topk`.
+/// Default number of passages per query: the default of `--topk` in Search-R1's server.
 const DEFAULT_K: usize = 3;
 
-/// Queries, as Search-R1's trainer posts them.
+/// Queries, in the format of Search-R1's trainer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetrieveRequest {
-    /// What to look for.
+    /// Queries.
     pub queries: Vec<String>,
-    /// Passages per query; 3 when not given, `null` or 0.
+    /// Number of passages per query. Absent, `null` and 0 mean 3.
     #[schema(maximum = 200)]
     pub topk: Option<usize>,
-    /// Whether each document comes with its score.
+    /// If `true`, each document comes with its score.
     pub return_scores: Option<bool>,
 }
 
-impl Wire for RetrieveRequest {}
+impl WireRequest for RetrieveRequest {}
 
-/// What was found, one list per query.
+/// Results, one list per query.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RetrieveResponse {
-    /// Best first.
-    pub result: Vec<Vec<Retrieved>>,
+    /// Documents, best first.
+    pub result: Vec<Vec<RetrievedDocument>>,
 }
 
-/// One document found.
+/// Retrieved document.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Retrieved)]
 #[serde(untagged)]
-pub enum Retrieved {
-    /// With `return_scores`.
+pub enum RetrievedDocument {
+    /// Document with its score, if `return_scores` is set.
     Scored {
-        /// The document.
-        document: Document,
-        /// Its inner product with the query.
+        /// Document.
+        document: WikiDocument,
+        /// Inner product of the document and the query.
         score: f32,
     },
-    /// Without.
-    Bare(Document),
+    /// Document alone, if `return_scores` is not set.
+    Bare(WikiDocument),
 }
 
-/// A document as a line of the wiki-18 corpus has it.
+/// Document in the format of the wiki-18 corpus.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Document {
-    /// The id that the corpus gave it.
+#[schema(as = Document)]
+pub struct WikiDocument {
+    /// ID of the document in the corpus.
     pub id: String,
-    /// The title in double quotes, a line break, the text.
+    /// Title in double quotes, line break, text.
     pub contents: String,
 }
 
 /// Finds documents for a batch of queries, as Search-R1's retrieval server does.
 ///
-/// Dense search; scores are the inner products of unit vectors. A query without text finds nothing.
+/// Uses dense search; scores are inner products of unit vectors. A query without text finds nothing.
 #[utoipa::path(post, path = "/retrieve", operation_id = "retrieve", tag = "trainers", request_body = RetrieveRequest, responses(
     (status = 200, description = "one list of documents per query", body = RetrieveResponse),
     Refusals,
@@ -69,7 +71,7 @@ pub struct Document {
 ))]
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
-    Json(request): Json<RetrieveRequest>,
+    JsonBody(request): JsonBody<RetrieveRequest>,
 ) -> Result<axum::Json<RetrieveResponse>, ApiError> {
     state.searcher()?;
     let k = batch::passages("topk", request.topk, DEFAULT_K)?;
@@ -81,8 +83,8 @@ pub(crate) async fn retrieve(
     Ok(axum::Json(RetrieveResponse { result: found.into_iter().map(|found| list(found.evidence.hits)).collect() }))
 }
 
-fn retrieved(hit: Hit, scored: bool) -> Retrieved {
+fn retrieved(hit: Hit, scored: bool) -> RetrievedDocument {
     let Passage { id, title, text } = hit.passage;
-    let document = Document { id, contents: format!("\"{title}\"\n{text}") };
-    if scored { Retrieved::Scored { document, score: hit.score } } else { Retrieved::Bare(document) }
+    let document = WikiDocument { id, contents: format!("\"{title}\"\n{text}") };
+    if scored { RetrievedDocument::Scored { document, score: hit.score } } else { RetrievedDocument::Bare(document) }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::config::{HttpConfig, ResponseLimits};
-use waymark::engine::MockBackend;
+use waymark_engine::MockBackend;
 
 use super::{Never, answer, ask, create, events, fetch, two_searches};
 use crate::house::{House, Plan, eventually, read_until, says, script};

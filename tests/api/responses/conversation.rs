@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use waymark::config::{HttpConfig, ResponseLimits};
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 
 use super::{answer, ask, create, fetch};
 use crate::house::{House, Plan, says, script};

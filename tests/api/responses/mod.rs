@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use waymark::agent::{Search, SearchError, SearchQuery};
-use waymark::engine::mock::Lines;
-use waymark_index::{Evidence, Hit, Mode, Passage, Path, Place};
+use waymark_agent::{Search, SearchError, SearchQuery};
+use waymark_engine::mock::Lines;
+use waymark_index::{Evidence, Hit, Mode, Passage, HitPath, HitRank};
 
 use crate::house::House;
 
@@ -85,7 +85,7 @@ impl Search for Plays {
         let hit = |rank: usize, id: &str, title: &str, text: &str| {
             let score = 0.5 / rank as f32;
             let passage = Passage { id: id.into(), title: title.into(), text: text.into() };
-            let path = Path { dense: Some(Place { rank, score }), ..Path::default() };
+            let path = HitPath { dense: Some(HitRank { rank, score }), ..HitPath::default() };
             Hit { rank, score, passage, metadata: None, path }
         };
         let play = match query.wanted.text.as_str() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use waymark::api::auth::{Entry, KeyId, Keys, Limits, Scope, Secret};
+use waymark::keys::{KeyEntry, KeyId, ApiKeys, KeyLimits, Scope, Secret};
 
 use super::{Never, ask, two_searches};
 use crate::house::{House, Plan, says, script};
@@ -14,21 +14,21 @@ async fn send(house: &House, secret: &Secret, method: &str, path: &str, body: &V
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-fn known(secrets: &[Secret], limits: Limits) -> Keys {
-    let entries = secrets.iter().enumerate().map(|(at, secret)| Entry {
+fn known(secrets: &[Secret], limits: KeyLimits) -> ApiKeys {
+    let entries = secrets.iter().enumerate().map(|(at, secret)| KeyEntry {
         id: KeyId::new(&format!("key{at}")),
         digest: secret.digest(),
         scopes: vec![Scope::Infer],
         limits,
         private_cache: false,
     });
-    Keys::open(None, entries.collect()).unwrap()
+    ApiKeys::open(None, entries.collect()).unwrap()
 }
 
 #[tokio::test]
 async fn responses_belong_to_the_key_that_asked_for_them() {
     let secrets = [Secret::generate(), Secret::generate()];
-    let keys = known(&secrets, Limits::default());
+    let keys = known(&secrets, KeyLimits::default());
     let house = Plan { keys, ..Plan::new(says("hi")) }.build().await;
     let [owner, other] = &secrets;
     for background in [false, true] {
@@ -52,7 +52,7 @@ async fn responses_belong_to_the_key_that_asked_for_them() {
 #[tokio::test]
 async fn what_is_made_in_the_background_counts_for_its_key() {
     let secrets = [Secret::generate(), Secret::generate()];
-    let keys = known(&secrets, Limits { concurrent: Some(2), ..Limits::default() });
+    let keys = known(&secrets, KeyLimits { concurrent: Some(2), ..KeyLimits::default() });
     let plan = Plan { keys, searcher: Some(Arc::new(Never)), ..Plan::new(script(&two_searches())) };
     let house = plan.build().await;
     let [owner, other] = &secrets;

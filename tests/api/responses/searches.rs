@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use waymark::agent::{Search, SearchError, SearchQuery};
+use waymark_agent::{Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Mode};
 
 use super::{Plays, ask, create, fetch, two_searches};

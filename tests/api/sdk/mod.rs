@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use waymark::engine::mock::Lines;
+use waymark_engine::mock::Lines;
 use waymark_models::chat::ChatTemplate;
 
 use crate::house::{House, Letters, Plan, script};
@@ -84,7 +84,7 @@ async fn house() -> House {
         .rule("21 degrees", ["It is warm."])
         .rule("weather", ["<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>"])
         .terminator("</information>\n\n");
-    let searcher = Some(Arc::new(Plays::default()) as Arc<dyn waymark::agent::Search>);
+    let searcher = Some(Arc::new(Plays::default()) as Arc<dyn waymark_agent::Search>);
     let template = ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap();
     Plan { searcher, embedder: Some(Arc::new(Letters)), template, ..Plan::new(script(&lines)) }.build().await
 }

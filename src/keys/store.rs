@@ -1,116 +1,117 @@
-//! The keys that are known.
+//! Set of known API keys.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::caller::KeyId;
 use super::file::{self, FileError};
-use super::meter::{Limits, Meter};
+use super::key_id::KeyId;
+use super::meter::{KeyLimits, Meter};
 use super::scope::Scope;
 use super::secret::{Digest, Secret};
 
-/// A key, as it is stored.
+/// Stored form of an API key.
 #[derive(Debug, Clone)]
-pub struct Entry {
-    /// Its name.
+pub struct KeyEntry {
+    /// Name of the key.
     pub id: KeyId,
-    /// What it is recognised by.
+    /// Digest that identifies the key.
     pub digest: Digest,
-    /// What it may do.
+    /// Scopes granted to the key.
     pub scopes: Vec<Scope>,
-    /// What it may use.
-    pub limits: Limits,
-    /// Whether its cached prefixes are its own.
+    /// Limits on requests made with the key.
+    pub limits: KeyLimits,
+    /// If `true`, the key shares no cached prefixes with other keys.
     pub private_cache: bool,
 }
 
-/// The name of the key that comes from the environment.
+/// Name of the key that comes from the environment.
 const ENVIRONMENT: &str = "environment";
 
-impl Entry {
-    /// The key that comes from the environment: it may do everything.
+impl KeyEntry {
+    /// Creates the key that comes from the environment. It has all scopes.
     pub fn of_environment(secret: &Secret) -> Self {
         Self {
             id: KeyId::new(ENVIRONMENT),
             digest: secret.digest(),
             scopes: Scope::ALL.to_vec(),
-            limits: Limits::default(),
+            limits: KeyLimits::default(),
             private_cache: false,
         }
     }
 }
 
-/// Why keys could not be taken over.
+/// Error loading the keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// Their file cannot be read.
+    /// The file of keys cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Two keys have one name.
-    #[error("two keys are called `{0}`")]
+    /// Two keys have the same name.
+    #[error("two keys have the name `{0}`")]
     Name(KeyId),
-    /// Two names have one key.
+    /// Two names stand for the same key.
     #[error("`{0}` and `{1}` are the same key")]
     Same(KeyId, KeyId),
 }
 
-/// What reading the keys again has changed.
+/// Summary of a reload of the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Keys that are known now.
+    /// Number of keys known now.
     pub known: usize,
-    /// Keys that were not known before.
+    /// Number of keys that were not known before.
     pub added: usize,
-    /// Keys that are not known any more. What runs with them goes on to its end.
+    /// Number of keys that are no longer known. Requests running with them continue to their end.
     pub removed: usize,
 }
 
-/// The keys of a server; clones share them. Without any, everybody may do everything.
+/// Keys of a server; clones share them. Without any, every caller may use every route.
 #[derive(Debug, Clone, Default)]
-pub struct Keys(Option<Arc<Shared>>);
+pub struct ApiKeys(Option<Arc<SharedKeys>>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedKeys {
     file: Option<PathBuf>,
-    /// Keys that are not in the file.
-    fixed: Vec<Entry>,
-    ring: RwLock<Arc<Vec<Arc<Known>>>>,
+    /// Keys that do not come from the file.
+    fixed: Vec<KeyEntry>,
+    ring: RwLock<Arc<Vec<Arc<KnownKey>>>>,
 }
 
-/// A key and what it uses.
+/// Known key and its current usage.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) entry: Entry,
-    pub(super) meter: Arc<Meter>,
+pub(crate) struct KnownKey {
+    pub(crate) entry: KeyEntry,
+    pub(crate) meter: Arc<Meter>,
 }
 
-impl Keys {
-    /// The keys in `file` and `fixed` ones.
+impl ApiKeys {
+    /// Loads the keys in `file` and adds the `fixed` ones.
     ///
     /// # Errors
-    /// When the file cannot be read, or two keys are the same.
-    pub fn open(file: Option<&Path>, fixed: Vec<Entry>) -> Result<Self, KeysError> {
+    /// If the file cannot be read, or if two keys have the same name or the same digest.
+    pub fn open(file: Option<&Path>, fixed: Vec<KeyEntry>) -> Result<Self, KeysError> {
         let ring = ring(file, &fixed, &[])?;
-        let (file, ring) = (file.map(Path::to_owned), RwLock::new(Arc::new(ring)));
-        Ok(Self(Some(Arc::new(Shared { file, fixed, ring }))))
+        let file = file.map(Path::to_owned);
+        let ring = RwLock::new(Arc::new(ring));
+        Ok(Self(Some(Arc::new(SharedKeys { file, fixed, ring }))))
     }
 
-    /// Whether requests need a key at all.
+    /// Returns `true` if requests need a key.
     pub fn required(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Reads the file again. A key whose name was there before keeps what it has used. After an error everything is as
-    /// it was.
+    /// Reloads the file. A key whose name was known before keeps its usage. If the reload fails, the old keys stay in
+    /// place.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Same as [`open`](Self::open).
     pub fn reload(&self) -> Result<Reloaded, KeysError> {
         let Some(shared) = &self.0 else { return Ok(Reloaded { known: 0, added: 0, removed: 0 }) };
         let before = shared.current();
         let now = ring(shared.file.as_deref(), &shared.fixed, &before)?;
-        let missing = |these: &[Arc<Known>], there: &[Arc<Known>]| {
+        let missing = |these: &[Arc<KnownKey>], there: &[Arc<KnownKey>]| {
             these.iter().filter(|key| !there.iter().any(|other| other.entry.digest == key.entry.digest)).count()
         };
         let reloaded = Reloaded { known: now.len(), added: missing(&now, &before), removed: missing(&before, &now) };
@@ -118,24 +119,24 @@ impl Keys {
         Ok(reloaded)
     }
 
-    /// The key that a client has sent, if it is known. Takes as long for one that is as for one that is not.
-    pub(super) fn find(&self, sent: &[u8]) -> Option<Arc<Known>> {
+    /// Returns the key that a client sent, if it is known. Takes the same time for known and unknown keys.
+    pub(crate) fn find(&self, sent: &[u8]) -> Option<Arc<KnownKey>> {
         let digest = Digest::of(sent);
         let ring = self.0.as_ref()?.current();
-        // All of them are compared: where the search would end tells nobody anything.
+        // The fold compares all keys instead of stopping at a match, so that the time taken reveals nothing.
         ring.iter()
             .fold(None, |found, known| if known.entry.digest == digest { Some(Arc::clone(known)) } else { found })
     }
 }
 
-impl Shared {
-    fn current(&self) -> Arc<Vec<Arc<Known>>> {
+impl SharedKeys {
+    fn current(&self) -> Arc<Vec<Arc<KnownKey>>> {
         Arc::clone(&self.ring.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The keys of `file` and `fixed`, with the meters that `before` has for their names.
-fn ring(file: Option<&Path>, fixed: &[Entry], before: &[Arc<Known>]) -> Result<Vec<Arc<Known>>, KeysError> {
+/// Collects the keys of `file` and `fixed`, reusing the meters that `before` has for the same names.
+fn ring(file: Option<&Path>, fixed: &[KeyEntry], before: &[Arc<KnownKey>]) -> Result<Vec<Arc<KnownKey>>, KeysError> {
     let mut entries = file.map(file::read).transpose()?.unwrap_or_default();
     entries.extend(fixed.iter().cloned());
     let mut named: HashMap<KeyId, Digest> = HashMap::new();
@@ -148,7 +149,8 @@ fn ring(file: Option<&Path>, fixed: &[Entry], before: &[Arc<Known>]) -> Result<V
         }
     }
     let meter = |id: &KeyId| before.iter().find(|known| known.entry.id == *id).map(|known| Arc::clone(&known.meter));
-    let known = entries.into_iter().map(|entry| Arc::new(Known { meter: meter(&entry.id).unwrap_or_default(), entry }));
+    let known =
+        entries.into_iter().map(|entry| Arc::new(KnownKey { meter: meter(&entry.id).unwrap_or_default(), entry }));
     Ok(known.collect())
 }
 
@@ -166,26 +168,29 @@ mod tests {
 
     #[test]
     fn keys_are_found_and_others_are_not() {
-        let (one, other) = (Secret::generate(), Secret::generate());
-        let keys = Keys::open(None, vec![Entry::of_environment(&one)]).unwrap();
+        let one = Secret::generate();
+        let other = Secret::generate();
+        let keys = ApiKeys::open(None, vec![KeyEntry::of_environment(&one)]).unwrap();
         assert_eq!(keys.find(one.reveal().as_bytes()).unwrap().entry.id.as_str(), "environment");
         assert!(keys.find(other.reveal().as_bytes()).is_none());
         assert!(keys.find(b"").is_none());
-        assert!(keys.required() && !Keys::default().required());
+        assert!(keys.required() && !ApiKeys::default().required());
     }
 
     #[test]
     fn reading_again_keeps_what_was_used_and_an_error_keeps_everything() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
-        let (one, other, third) = (Secret::generate(), Secret::generate(), Secret::generate());
+        let one = Secret::generate();
+        let other = Secret::generate();
+        let third = Secret::generate();
         fs::write(&path, line("a", &one, "requests_per_minute = 1") + &line("b", &other, "")).unwrap();
-        let keys = Keys::open(Some(&path), Vec::new()).unwrap();
+        let keys = ApiKeys::open(Some(&path), Vec::new()).unwrap();
         let now = Instant::now();
         let a = keys.find(one.reveal().as_bytes()).unwrap();
         a.meter.admit(&a.entry.limits, now).unwrap();
 
-        // The key of the name `a` is replaced, `b` is gone, `c` is new.
+        // The key named `a` is replaced, `b` is gone, `c` is new.
         fs::write(&path, line("a", &third, "requests_per_minute = 1") + &line("c", &Secret::generate(), "")).unwrap();
         assert_eq!(keys.reload().unwrap(), Reloaded { known: 2, added: 2, removed: 2 });
         assert!(keys.find(one.reveal().as_bytes()).is_none() && keys.find(other.reveal().as_bytes()).is_none());
@@ -201,10 +206,11 @@ mod tests {
     fn a_name_or_a_key_twice_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
-        let (one, other) = (Secret::generate(), Secret::generate());
+        let one = Secret::generate();
+        let other = Secret::generate();
         fs::write(&path, line("a", &one, "") + &line("a", &other, "")).unwrap();
-        assert!(matches!(Keys::open(Some(&path), Vec::new()), Err(KeysError::Name(_))));
+        assert!(matches!(ApiKeys::open(Some(&path), Vec::new()), Err(KeysError::Name(_))));
         fs::write(&path, line("a", &one, "")).unwrap();
-        assert!(matches!(Keys::open(Some(&path), vec![Entry::of_environment(&one)]), Err(KeysError::Same(_, _))));
+        assert!(matches!(ApiKeys::open(Some(&path), vec![KeyEntry::of_environment(&one)]), Err(KeysError::Same(_, _))));
     }
 }

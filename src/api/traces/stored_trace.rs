@@ -1,4 +1,4 @@
-//! What is kept of an episode, and what it takes.
+//! Stored traces and their sizes.
 
 use std::sync::{Arc, Weak};
 
@@ -7,61 +7,62 @@ use waymark_index::Condition;
 use waymark_models::chat::{Tool, ToolCall};
 use waymark_models::grammar::Json;
 
-use crate::agent::{Acted, Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
-use crate::api::auth::{Caller, KeyId};
+use crate::api::auth::Caller;
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::{AppState, now};
+use crate::keys::KeyId;
+use waymark_agent::{Acted, Action, Conversation, EpisodeOptions, Found, Fragment, Policy, Reason, Trajectory};
 
-/// An episode that is over: what was asked, of whom, and everything that came of it.
+/// Trace of a finished episode: the request and everything that was recorded.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    pub(super) asked: Asked,
-    pub(super) end: End,
-    /// Everything that was written down.
+pub(crate) struct StoredTrace {
+    pub(super) asked: TraceRequest,
+    pub(super) end: TraceEnd,
+    /// Recorded tokens, actions, evidence and timings.
     pub(super) record: Fragment,
 }
 
-/// What was asked, and of whom.
+/// Request of an episode.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    /// When, in seconds since 1970.
+pub(crate) struct TraceRequest {
+    /// Creation time, in seconds since 1970.
     pub(super) created: u64,
-    /// Whose it is: nobody else may see it.
+    /// Key that owns the trace; no other key may see it.
     owner: Option<KeyId>,
-    /// The very policy that answered. It is not held: a trace keeps no adapter loaded.
+    /// Policy that answered. A weak reference, so that a trace does not keep its adapter loaded.
     policy: Weak<Policy>,
     pub(super) model: String,
     pub(super) protocol: &'static str,
-    /// Names the adapter as it was loaded.
+    /// ID of the adapter as it was loaded.
     pub(super) generation: Option<u64>,
-    /// Of build, weights and the policy's files.
+    /// Hash of the build, the weights and the policy's files.
     pub(super) fingerprint: String,
     pub(super) conversation: Conversation,
     pub(super) options: EpisodeOptions,
 }
 
-/// How an episode ended.
+/// End of an episode.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum TraceEnd {
     Finished {
         reason: Reason,
         answer: Option<String>,
     },
     Failed(ApiError),
-    /// Its client went away, or nobody came back for it.
+    /// The client disconnected, or did not resume its stream in time.
     Cancelled,
 }
 
-impl Asked {
+impl TraceRequest {
     pub(crate) fn new(
         state: &AppState,
         owner: Option<KeyId>,
         policy: &Arc<Policy>,
         conversation: Conversation,
         options: EpisodeOptions,
-    ) -> Asked {
-        Asked {
+    ) -> TraceRequest {
+        TraceRequest {
             created: now(),
             owner,
             policy: Arc::downgrade(policy),
@@ -74,15 +75,17 @@ impl Asked {
         }
     }
 
-    /// The very policy that answered, as long as it is served.
+    /// Returns the policy that answered, if it is still served.
     ///
     /// # Errors
-    /// 409 when another took its place, or none: what it said cannot be said again.
+    /// 409 if the policy was replaced or unloaded, because a replay would not be comparable.
     pub(super) fn policy(&self, state: &AppState) -> Result<Arc<Policy>, ApiError> {
         let gone = || {
             let message = match self.generation {
-                Some(generation) => format!("the policy `{}` of generation {generation} is gone", self.model),
-                None => format!("the policy `{}` is not the one that answered any more", self.model),
+                Some(generation) => {
+                    format!("the policy `{}` of generation {generation} is no longer served", self.model)
+                }
+                None => format!("the policy `{}` was replaced since this trace was recorded", self.model),
             };
             ApiError::new(Code::PolicyChanged, message).with_param("id")
         };
@@ -92,35 +95,35 @@ impl Asked {
     }
 }
 
-impl Kept {
-    pub(super) fn new(asked: Asked, end: End, record: Fragment) -> Kept {
-        Kept { asked, end, record }
+impl StoredTrace {
+    pub(super) fn new(asked: TraceRequest, end: TraceEnd, record: Fragment) -> StoredTrace {
+        StoredTrace { asked, end, record }
     }
 
-    /// An episode that ended as it should.
-    pub(super) fn finished(asked: Asked, trajectory: Trajectory) -> Kept {
+    /// Creates the trace of an episode that ended normally.
+    pub(super) fn finished(asked: TraceRequest, trajectory: Trajectory) -> StoredTrace {
         let Trajectory { id, tokens, prompt_tokens, text, actions, evidence, answer, finish, usage, timings } =
             trajectory;
         let record = Fragment { id, tokens, prompt_tokens, text, actions, evidence, usage, timings };
-        Kept::new(asked, End::Finished { reason: finish, answer }, record)
+        StoredTrace::new(asked, TraceEnd::Finished { reason: finish, answer }, record)
     }
 
-    /// The episode's id.
+    /// Returns the ID of the episode.
     pub(super) fn id(&self) -> &str {
         &self.record.id
     }
 
-    /// Whether `caller` may see it.
+    /// Returns `true` if `caller` may see the trace.
     pub(super) fn is_of(&self, caller: &Caller) -> bool {
         self.asked.owner == caller.key
     }
 
-    /// Whether it is nothing but a request that was refused.
+    /// Returns `true` if the request was refused before any token was generated.
     pub(super) fn is_empty(&self) -> bool {
-        matches!(self.end, End::Failed(_)) && self.record.tokens.len() == self.record.prompt_tokens
+        matches!(self.end, TraceEnd::Failed(_)) && self.record.tokens.len() == self.record.prompt_tokens
     }
 
-    /// About what it takes in memory: its texts, its tokens, and its own shape.
+    /// Returns the approximate size in memory: texts, tokens, and the structures themselves.
     pub(super) fn bytes(&self) -> usize {
         let record = &self.record;
         let conversation = &self.asked.conversation;
@@ -128,12 +131,12 @@ impl Kept {
         let calls = conversation.history().iter().flat_map(|message| &message.calls).map(called);
         let tools = calls.sum::<usize>() + conversation.tools().iter().map(offered).sum::<usize>();
         let answer = match &self.end {
-            End::Finished { answer, .. } => answer.as_ref().map_or(0, String::len),
-            End::Failed(error) => error.message.len(),
-            End::Cancelled => 0,
+            TraceEnd::Finished { answer, .. } => answer.as_ref().map_or(0, String::len),
+            TraceEnd::Failed(error) => error.message.len(),
+            TraceEnd::Cancelled => 0,
         };
         let actions: usize = record.actions.iter().map(acted).sum();
-        size_of::<Kept>()
+        size_of::<StoredTrace>()
             + size_of_val(record.tokens.as_slice())
             + size_of_val(self.asked.options.sampling.logit_bias.as_slice())
             + size_of_val(self.asked.options.prompt.as_deref().unwrap_or_default())
@@ -182,8 +185,8 @@ fn offered(tool: &Tool) -> usize {
     size_of_val(tool) + tool.name.len() + description + tool.parameters.as_ref().map_or(0, held)
 }
 
-/// What a value takes. Its levels are few: `models/src/grammar/json.rs` refuses a schema of more than 32 before its episode
-/// is made, a body has 64 at most, and text that is read as JSON 128.
+/// Returns the size of a JSON value. The recursion is shallow: `models/src/grammar/json.rs` refuses schemas of more
+/// than 32 levels before the episode starts, bodies have at most 64 levels, and text parsed as JSON at most 128.
 fn held(value: &Value) -> usize {
     let inside = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,

@@ -1,29 +1,33 @@
-//! Making a response: an episode's events into a draft, and out of it what there is to tell.
+//! Runs the episode of a response: feeds its events to the builder and yields the resulting stream events.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::{Stream, StreamExt};
 
-use super::draft::Draft;
 use super::event::ResponseEvent;
-use crate::api::drain::{Drain, Phase};
+use super::response_builder::ResponseBuilder;
+use crate::api::drain::{Drain, DrainPhase};
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::sse::READY;
 
-/// A draft that one task writes and others look at.
-pub(super) type Shared = Arc<Mutex<Draft>>;
+/// Response under construction, written by one task and read by others.
+pub(super) type SharedBuilder = Arc<Mutex<ResponseBuilder>>;
 
-/// The draft. A writer that panicked has left a draft that is broken off nowhere worse than between two events.
-pub(super) fn open(draft: &Mutex<Draft>) -> MutexGuard<'_, Draft> {
+/// Locks the builder. After a panic of its writer it is still consistent, at worst between two events.
+pub(super) fn open(draft: &Mutex<ResponseBuilder>) -> MutexGuard<'_, ResponseBuilder> {
     draft.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the response that `draft` begins. Yields what happened in the order of its numbers, some of it at a time; the
-/// last part is there only once the draft is over. Whatever happens, it ends: with the episode, with its error, or when
-/// the drain expires.
-pub(super) fn play(draft: Shared, events: Events, drain: Drain) -> impl Stream<Item = Vec<ResponseEvent>> + Send {
+/// Generates the response in `draft`. Yields stream events in batches, ordered by sequence number. When the last batch
+/// is yielded, the builder has ended. The stream always ends: with the episode, with an error, or when the drain
+/// expires.
+pub(super) fn play(
+    draft: SharedBuilder,
+    events: Events,
+    drain: Drain,
+) -> impl Stream<Item = Vec<ResponseEvent>> + Send {
     async_stream::stream! {
         let first = {
             let mut draft = open(&draft);
@@ -31,8 +35,8 @@ pub(super) fn play(draft: Shared, events: Events, drain: Drain) -> impl Stream<I
             draft.told()
         };
         yield first;
-        let mut expired = pin!(drain.reached(Phase::Expired));
-        // What is ready together is told together.
+        let mut expired = pin!(drain.reached(DrainPhase::Expired));
+        // Events that are ready together are sent together.
         let mut batches = events.ready_chunks(READY);
         while !open(&draft).is_over() {
             let batch = tokio::select! {
@@ -58,7 +62,7 @@ pub(super) fn play(draft: Shared, events: Events, drain: Drain) -> impl Stream<I
     }
 }
 
-/// What a response gets whose server shuts down.
+/// Creates the error of a response cut off by the server's shutdown.
 fn shut_down() -> ApiError {
     ApiError::new(Code::Draining, "the server shut down before this response was finished")
 }

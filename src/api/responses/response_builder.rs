@@ -1,51 +1,52 @@
-//! A response while it is made: from the trace of an episode to items, and to the events that tell of them.
+//! Builder of a response: translates the events of an episode to output items and to the events of the response's
+//! stream.
 
 use waymark_index::Hit;
 
-use super::attributes::Searched;
-use super::event::{Happening, Part, ResponseEvent};
+use super::attributes::SearchOrigin;
+use super::event::{EventPart, ResponseEvent, ResponseEventKind};
 use super::item::{
     Annotation, FileSearchCall, ItemStatus, MessageItem, MessagePart, OutputItem, OutputRefusal, OutputText,
     ReasoningItem, ReasoningText,
 };
 use super::object::{IncompleteDetails, ResponseFault, ResponseObject, ResponseStatus, ResponseUsage, bound};
 use super::show::Show;
-use crate::agent::{Event, Reason, Usage};
 use crate::api::chat::logprob;
 use crate::api::error::ApiError;
 use crate::api::rag::RagStep;
 use crate::api::state::now;
+use waymark_agent::{Event, Reason, Usage};
 
-/// A response while it is made. Every change of it is told by events, which wait here until they are taken.
+/// Response under construction. Each change produces stream events, which are queued until taken.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct ResponseBuilder {
     object: ResponseObject,
     show: Show,
     events: Vec<ResponseEvent>,
     sequence: u64,
     reasoning: Option<Reasoning>,
-    /// Where in the output the answer is, once it was begun.
+    /// Index of the message with the answer in the output, once it exists.
     message: Option<usize>,
-    /// Why there is no answer; told at the end, which says whether it is complete.
+    /// Refusal of the policy. It is sent at the end, when it is known whether the refusal is complete.
     refusal: Option<String>,
-    /// Where in the output the search is that runs.
+    /// Index of the running search in the output.
     search: Option<usize>,
-    /// Why it failed.
+    /// Error that ended the response.
     failure: Option<ApiError>,
 }
 
-/// Reasoning that is being written.
+/// Reasoning item under construction.
 #[derive(Debug)]
 struct Reasoning {
-    /// Where in the output.
+    /// Index of the item in the output.
     at: usize,
     turn: usize,
-    /// White space that is told only if something follows it.
+    /// Trailing white space, sent only if more text follows.
     held: String,
 }
 
-impl Draft {
-    /// A response of which nothing was told yet.
+impl ResponseBuilder {
+    /// Creates a response without any events.
     pub(super) fn new(object: ResponseObject, show: Show) -> Self {
         Self {
             object,
@@ -60,46 +61,46 @@ impl Draft {
         }
     }
 
-    /// The response as it stands, with all that could be asked for.
+    /// Returns the response in its current state, including parts that the client did not ask for.
     pub(super) fn object(&self) -> &ResponseObject {
         &self.object
     }
 
-    /// What of it is shown to who asked for it.
+    /// Returns the parts of the response that the client asked for.
     pub(super) fn show(&self) -> Show {
         self.show
     }
 
-    /// Whether nothing more will come.
+    /// Returns `true` if the response has ended.
     pub(super) fn is_over(&self) -> bool {
         self.object.status.is_over()
     }
 
-    /// Why it failed, if it did.
+    /// Returns the error that ended the response, if any.
     pub(super) fn failure(&self) -> Option<&ApiError> {
         self.failure.as_ref()
     }
 
-    /// The number of the first event that was not told yet.
+    /// Sequence number of the first event that was not taken yet.
     pub(super) fn next(&self) -> u64 {
         self.sequence - self.events.len() as u64
     }
 
-    /// What happened since this was last asked.
+    /// Takes the events since the last call.
     pub(super) fn told(&mut self) -> Vec<ResponseEvent> {
         std::mem::take(&mut self.events)
     }
 
-    /// Tells that the response exists, and where it stands.
+    /// Emits the first events: the response and its status.
     pub(super) fn begin(&mut self) {
         let response = self.snapshot();
-        self.tell(Happening::Created { response });
+        self.tell(ResponseEventKind::Created { response });
         self.tell_status();
     }
 
-    /// Takes what happened; an error is for [`fail`](Self::fail).
+    /// Handles an event of the episode. Errors go to [`fail`](Self::fail).
     pub(super) fn take(&mut self, event: Event) {
-        // The engine has given it a place.
+        // Any later event shows that the engine has admitted the response.
         let waits = matches!(event, Event::Started { .. } | Event::TurnStarted { .. });
         if !waits && self.object.status == ResponseStatus::Queued {
             self.object.status = ResponseStatus::InProgress;
@@ -113,13 +114,13 @@ impl Draft {
             Event::Refusal { text } => self.refusal = Some(text),
             Event::SearchStarted { query, .. } => self.search(query),
             Event::SearchFinished { turn, mode, hits, snapshot, cached, error, .. } => {
-                self.found(Searched { turn, mode, snapshot, cached }, &hits, error.is_some());
+                self.found(SearchOrigin { turn, mode, snapshot, cached }, &hits, error.is_some());
             }
             Event::Finished { reason, answer, usage, citations, .. } => {
                 let citations = citations.into_iter().map(Annotation::from).collect();
                 self.finish(reason, answer.is_some(), &usage, citations);
             }
-            // A query is told whole when its search starts.
+            // A query is shown as a whole when its search starts.
             Event::Started { .. }
             | Event::TurnStarted { .. }
             | Event::Query { .. }
@@ -131,7 +132,7 @@ impl Draft {
         }
     }
 
-    /// Ends the response as its episode ended.
+    /// Ends the response with the result of its episode.
     fn finish(&mut self, reason: Reason, answered: bool, usage: &Usage, citations: Vec<Annotation>) {
         self.end_reasoning();
         let bound = bound(reason);
@@ -159,7 +160,7 @@ impl Draft {
         self.break_off(ResponseStatus::Failed);
     }
 
-    /// Ends the response with an error, and gives up what there is of it.
+    /// Ends the response with an error and drops its output.
     pub(super) fn overflow(&mut self, error: ApiError) {
         self.object.output.clear();
         if let Some(rag) = &mut self.object.rag {
@@ -168,7 +169,7 @@ impl Draft {
         self.fail(error);
     }
 
-    /// Ends the response because somebody wants no more of it.
+    /// Ends the response because it was canceled.
     pub(super) fn cancel(&mut self) {
         self.break_off(ResponseStatus::Cancelled);
     }
@@ -179,7 +180,7 @@ impl Draft {
         self.tell_status();
     }
 
-    /// Shows what happened, where that was asked for.
+    /// Adds a step to the trace, if the trace was requested.
     fn step(&mut self, event: &Event) {
         let Some(rag) = &mut self.object.rag else { return };
         let shown = matches!(
@@ -194,11 +195,11 @@ impl Draft {
         if shown {
             let step = RagStep { index: rag.trace.len(), event: event.clone() };
             rag.trace.push(step.clone());
-            self.tell(Happening::RagStep { step });
+            self.tell(ResponseEventKind::RagStep { step });
         }
     }
 
-    /// More reasoning. White space around that of a turn is left out.
+    /// Adds reasoning. White space around the reasoning of a turn is left out.
     fn reason(&mut self, turn: usize, text: &str) {
         let held = match &mut self.reasoning {
             Some(reasoning) if reasoning.turn == turn => std::mem::take(&mut reasoning.held),
@@ -219,21 +220,23 @@ impl Draft {
         reasoning.held = delta.split_off(delta.trim_end().len());
         if !delta.is_empty() {
             part.text += &delta;
-            let (item_id, output_index) = (item.id.clone(), reasoning.at);
-            self.tell(Happening::ReasoningDelta { item_id, output_index, content_index: 0, delta });
+            let item_id = item.id.clone();
+            let output_index = reasoning.at;
+            self.tell(ResponseEventKind::ReasoningDelta { item_id, output_index, content_index: 0, delta });
         }
     }
 
     fn begin_reasoning(&mut self, turn: usize) {
-        let (id, status) = (self.id("rs"), ItemStatus::InProgress);
+        let id = self.id("rs");
+        let status = ItemStatus::InProgress;
         let item = ReasoningItem { id: id.clone(), summary: Vec::new(), content: Vec::new(), status };
         let at = self.add(OutputItem::Reasoning(item));
         let part = ReasoningText { text: String::new() };
         if let OutputItem::Reasoning(item) = &mut self.object.output[at] {
             item.content.push(part.clone());
         }
-        let part = Part::Reasoning(part);
-        self.tell(Happening::PartAdded { item_id: id, output_index: at, content_index: 0, part });
+        let part = EventPart::Reasoning(part);
+        self.tell(ResponseEventKind::PartAdded { item_id: id, output_index: at, content_index: 0, part });
         self.reasoning = Some(Reasoning { at, turn, held: String::new() });
     }
 
@@ -242,31 +245,38 @@ impl Draft {
         let OutputItem::Reasoning(item) = &mut self.object.output[at] else { return };
         item.status = ItemStatus::Completed;
         let Some(part) = item.content.first().cloned() else { return };
-        let (item_id, text) = (item.id.clone(), part.text.clone());
-        self.tell(Happening::ReasoningDone { item_id: item_id.clone(), output_index: at, content_index: 0, text });
-        let part = Part::Reasoning(part);
-        self.tell(Happening::PartDone { item_id, output_index: at, content_index: 0, part });
+        let item_id = item.id.clone();
+        let text = part.text.clone();
+        self.tell(ResponseEventKind::ReasoningDone {
+            item_id: item_id.clone(),
+            output_index: at,
+            content_index: 0,
+            text,
+        });
+        let part = EventPart::Reasoning(part);
+        self.tell(ResponseEventKind::PartDone { item_id, output_index: at, content_index: 0, part });
         self.done(at);
     }
 
     fn search(&mut self, query: String) {
         self.end_reasoning();
-        let (item_id, status) = (self.id("fs"), ItemStatus::InProgress);
+        let item_id = self.id("fs");
+        let status = ItemStatus::InProgress;
         let call = FileSearchCall { id: item_id.clone(), status, queries: vec![query], results: None };
         let output_index = self.add(OutputItem::FileSearchCall(call));
-        self.tell(Happening::SearchInProgress { item_id: item_id.clone(), output_index });
-        self.tell(Happening::SearchSearching { item_id, output_index });
+        self.tell(ResponseEventKind::SearchInProgress { item_id: item_id.clone(), output_index });
+        self.tell(ResponseEventKind::SearchSearching { item_id, output_index });
         self.search = Some(output_index);
     }
 
-    fn found(&mut self, searched: Searched, hits: &[Hit], failed: bool) {
+    fn found(&mut self, searched: SearchOrigin, hits: &[Hit], failed: bool) {
         let Some(at) = self.search.take() else { return };
         let OutputItem::FileSearchCall(call) = &mut self.object.output[at] else { return };
         call.status = if failed { ItemStatus::Failed } else { ItemStatus::Completed };
         call.results = (!failed).then(|| searched.results(hits));
         let item_id = call.id.clone();
         if !failed {
-            self.tell(Happening::SearchCompleted { item_id, output_index: at });
+            self.tell(ResponseEventKind::SearchCompleted { item_id, output_index: at });
         }
         self.done(at);
     }
@@ -280,22 +290,23 @@ impl Draft {
         let logprobs = if self.show.logprobs { tokens } else { Vec::new() };
         part.logprobs.extend(logprobs.iter().cloned());
         let item_id = item.id.clone();
-        self.tell(Happening::TextDelta { item_id, output_index: at, content_index: 0, delta, logprobs });
+        self.tell(ResponseEventKind::TextDelta { item_id, output_index: at, content_index: 0, delta, logprobs });
     }
 
-    /// Where the answer is, which begins here if it has not yet.
+    /// Returns the index of the message with the answer. Creates the message if necessary.
     fn begin_message(&mut self) -> usize {
         if let Some(at) = self.message {
             return at;
         }
-        let (id, status) = (self.id("msg"), ItemStatus::InProgress);
+        let id = self.id("msg");
+        let status = ItemStatus::InProgress;
         let item = MessageItem { id: id.clone(), status, role: "assistant", content: Vec::new() };
         let at = self.add(OutputItem::Message(item));
         if let OutputItem::Message(item) = &mut self.object.output[at] {
             item.content.push(MessagePart::Text(OutputText::default()));
         }
-        let part = Part::Output(OutputText::default());
-        self.tell(Happening::PartAdded { item_id: id, output_index: at, content_index: 0, part });
+        let part = EventPart::Output(OutputText::default());
+        self.tell(ResponseEventKind::PartAdded { item_id: id, output_index: at, content_index: 0, part });
         self.message = Some(at);
         at
     }
@@ -306,44 +317,55 @@ impl Draft {
         item.status = status;
         let Some(MessagePart::Text(part)) = item.content.first_mut() else { return };
         part.annotations.clone_from(&citations);
-        let (item_id, part) = (item.id.clone(), part.clone());
+        let item_id = item.id.clone();
+        let part = part.clone();
         for (annotation_index, annotation) in citations.into_iter().enumerate() {
             let item_id = item_id.clone();
-            let (output_index, content_index) = (at, 0);
-            let added =
-                Happening::AnnotationAdded { item_id, output_index, content_index, annotation_index, annotation };
+            let output_index = at;
+            let content_index = 0;
+            let added = ResponseEventKind::AnnotationAdded {
+                item_id,
+                output_index,
+                content_index,
+                annotation_index,
+                annotation,
+            };
             self.tell(added);
         }
-        let (text, logprobs) = (part.text.clone(), part.logprobs.clone());
+        let text = part.text.clone();
+        let logprobs = part.logprobs.clone();
         let item = item_id.clone();
-        self.tell(Happening::TextDone { item_id: item, output_index: at, content_index: 0, text, logprobs });
-        let part = Part::Output(part);
-        self.tell(Happening::PartDone { item_id, output_index: at, content_index: 0, part });
+        self.tell(ResponseEventKind::TextDone { item_id: item, output_index: at, content_index: 0, text, logprobs });
+        let part = EventPart::Output(part);
+        self.tell(ResponseEventKind::PartDone { item_id, output_index: at, content_index: 0, part });
         self.done(at);
     }
 
-    /// A message that says why there is no answer.
+    /// Adds a message that holds the refusal.
     fn refuse(&mut self, refusal: String, ended: ItemStatus) {
-        let (id, status) = (self.id("msg"), ItemStatus::InProgress);
+        let id = self.id("msg");
+        let status = ItemStatus::InProgress;
         let item = MessageItem { id: id.clone(), status, role: "assistant", content: Vec::new() };
         let at = self.add(OutputItem::Message(item));
-        let (item_id, output_index, content_index) = (id, at, 0);
-        let part = Part::Refusal(OutputRefusal::default());
-        self.tell(Happening::PartAdded { item_id: item_id.clone(), output_index, content_index, part });
+        let item_id = id;
+        let output_index = at;
+        let content_index = 0;
+        let part = EventPart::Refusal(OutputRefusal::default());
+        self.tell(ResponseEventKind::PartAdded { item_id: item_id.clone(), output_index, content_index, part });
         let delta = refusal.clone();
-        self.tell(Happening::RefusalDelta { item_id: item_id.clone(), output_index, content_index, delta });
+        self.tell(ResponseEventKind::RefusalDelta { item_id: item_id.clone(), output_index, content_index, delta });
         let said = OutputRefusal { refusal: refusal.clone() };
         if let OutputItem::Message(item) = &mut self.object.output[at] {
             item.status = ended;
             item.content.push(MessagePart::Refusal(said.clone()));
         }
-        self.tell(Happening::RefusalDone { item_id: item_id.clone(), output_index, content_index, refusal });
-        let part = Part::Refusal(said);
-        self.tell(Happening::PartDone { item_id, output_index, content_index, part });
+        self.tell(ResponseEventKind::RefusalDone { item_id: item_id.clone(), output_index, content_index, refusal });
+        let part = EventPart::Refusal(said);
+        self.tell(ResponseEventKind::PartDone { item_id, output_index, content_index, part });
         self.done(at);
     }
 
-    /// The id of the item that comes next.
+    /// Returns the ID of the next item.
     fn id(&self, prefix: &str) -> String {
         let tail = self.object.id.rsplit('_').next().unwrap_or_default();
         format!("{prefix}_{tail}{:02x}", self.object.output.len())
@@ -352,25 +374,25 @@ impl Draft {
     fn add(&mut self, item: OutputItem) -> usize {
         let output_index = self.object.output.len();
         self.object.output.push(item.clone());
-        self.tell(Happening::ItemAdded { output_index, item });
+        self.tell(ResponseEventKind::ItemAdded { output_index, item });
         output_index
     }
 
     fn done(&mut self, output_index: usize) {
         let mut item = self.object.output[output_index].clone();
         item.strip(self.show);
-        self.tell(Happening::ItemDone { output_index, item });
+        self.tell(ResponseEventKind::ItemDone { output_index, item });
     }
 
     fn tell_status(&mut self) {
         let response = self.snapshot();
         self.tell(match self.object.status {
-            ResponseStatus::Queued => Happening::Queued { response },
-            ResponseStatus::InProgress => Happening::InProgress { response },
-            ResponseStatus::Completed => Happening::Completed { response },
-            // There is no event of its own for what was cancelled, and clients refuse those that they do not know.
-            ResponseStatus::Incomplete | ResponseStatus::Cancelled => Happening::Incomplete { response },
-            ResponseStatus::Failed => Happening::Failed { response },
+            ResponseStatus::Queued => ResponseEventKind::Queued { response },
+            ResponseStatus::InProgress => ResponseEventKind::InProgress { response },
+            ResponseStatus::Completed => ResponseEventKind::Completed { response },
+            // OpenAI's interface has no event for cancellation, and clients reject unknown events.
+            ResponseStatus::Incomplete | ResponseStatus::Cancelled => ResponseEventKind::Incomplete { response },
+            ResponseStatus::Failed => ResponseEventKind::Failed { response },
         });
     }
 
@@ -378,7 +400,7 @@ impl Draft {
         Box::new(self.object.shown(self.show))
     }
 
-    fn tell(&mut self, event: Happening) {
+    fn tell(&mut self, event: ResponseEventKind) {
         self.events.push(ResponseEvent { event, sequence_number: self.sequence });
         self.sequence += 1;
     }

@@ -1,4 +1,4 @@
-//! Taking connections in, as many as there is room for.
+//! Accepts connections, up to a limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,35 +9,36 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::{Closing, serve};
+use super::connection::{ShutdownStage, serve};
+use super::timeouts::ConnectionTimer;
 use super::tls::Tls;
-use super::watch::Watch;
 use crate::config::ConnectionConfig;
 
-/// Connections beyond the bound that are told so; more than these are closed without a word.
+/// Maximum number of connections beyond the limit that get a 503 response; further ones are closed at once.
 const TOLD: usize = 64;
 
-/// What one that is told so may take of everything.
+/// Timeout for all stages of a connection that gets a 503 response.
 const BRIEFLY: Duration = Duration::from_secs(2);
 
-/// How long nobody is let in when the system has no file descriptor for another connection.
+/// Pause after a failed accept, which usually means that the process has no file descriptor left.
 const OUT_OF_FILES: Duration = Duration::from_millis(500);
 
-/// Where connections live: a bounded number of seats, and a few places at the door.
-pub(super) struct Hall {
+/// Connection pool: a bounded number of served connections, and a few more that get a 503 response.
+pub(super) struct ConnectionPool {
     seats: Arc<Semaphore>,
     door: Arc<Semaphore>,
     router: Router,
-    /// Answers those for whom there is no seat.
+    /// Router for connections beyond the limit.
     overloaded: Router,
     times: ConnectionConfig,
     tls: Option<Tls>,
-    closing: watch::Sender<Closing>,
+    closing: watch::Sender<ShutdownStage>,
 }
 
-impl Hall {
+impl ConnectionPool {
     pub(super) fn new(router: Router, overloaded: Router, times: ConnectionConfig, tls: Option<Tls>) -> Self {
-        // Permits are counted in 32 bits where all of them are taken back; no system has so many sockets.
+        // Halved because `empty` acquires all permits at once, which are counted in 32 bits. No system has that many
+        // sockets.
         let most = times.most.min(u32::MAX as usize >> 1);
         Self {
             seats: Arc::new(Semaphore::new(most)),
@@ -46,11 +47,11 @@ impl Hall {
             overloaded,
             times: ConnectionConfig { most, ..times },
             tls,
-            closing: watch::Sender::new(Closing::No),
+            closing: watch::Sender::new(ShutdownStage::No),
         }
     }
 
-    /// Takes in whoever comes; never returns.
+    /// Accepts connections; never returns.
     pub(super) async fn receive(&self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
@@ -65,9 +66,10 @@ impl Hall {
     }
 
     fn seat(&self, stream: TcpStream, accepted: Instant) {
-        // A token is a small write of its own: without this the kernel would hold it back for the one before it.
+        // Each token is a small write of its own. Nagle's algorithm would delay it until the previous one is
+        // acknowledged.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "nodelay was refused");
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let (permit, router, times) = if let Ok(seat) = Arc::clone(&self.seats).try_acquire_owned() {
             (seat, self.router.clone(), self.times)
@@ -77,38 +79,39 @@ impl Hall {
         } else {
             return;
         };
-        let (tls, closing) = (self.tls.clone(), self.closing.subscribe());
+        let tls = self.tls.clone();
+        let closing = self.closing.subscribe();
         tokio::spawn(async move {
             let _permit = permit;
-            let watch = Watch::new(times, accepted);
+            let watch = ConnectionTimer::new(times, accepted);
             match tls {
                 None => serve(stream, router, watch, closing).await,
-                // What the handshake takes is gone from the time of the first head.
+                // The header timeout covers the TLS handshake and the first request head together.
                 Some(tls) => match timeout_at(accepted + times.header, tls.acceptor().accept(stream)).await {
                     Ok(Ok(stream)) => serve(stream, router, watch, closing).await,
-                    Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                    Err(_) => tracing::debug!("a TLS handshake took too long"),
+                    Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                    Err(_) => tracing::debug!("TLS handshake timed out"),
                 },
             }
         });
     }
 
-    /// Lets every connection finish what it is being answered, for `patience`, then closes the rest.
+    /// Lets every connection finish its current response for up to `patience`, then closes the rest.
     pub(super) async fn close(&self, patience: Duration) {
-        self.closing.send_replace(Closing::Answered);
+        self.closing.send_replace(ShutdownStage::Answered);
         if tokio::time::timeout(patience, self.empty()).await.is_err() {
-            self.closing.send_replace(Closing::Now);
+            self.closing.send_replace(ShutdownStage::Now);
         }
     }
 
-    /// Returns once every seat is free.
+    /// Waits until no connection is left.
     async fn empty(&self) {
-        // Never closed, so this can only succeed.
+        // The semaphore is never closed, so acquiring can only succeed.
         let _ = self.seats.acquire_many(u32::try_from(self.times.most).unwrap_or(u32::MAX)).await;
     }
 }
 
-/// Whether a connection failed by itself, before it was one.
+/// Returns `true` for errors of a single connection that failed before it was accepted.
 fn is_the_clients(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

@@ -1,4 +1,4 @@
-//! What requests may say about sampling, each number within its bounds, and about who asks.
+//! Sampling parameters of requests and their ranges.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,34 @@ use utoipa::ToSchema;
 
 use super::body::within;
 use super::error::ApiError;
-use crate::agent::Sampling;
+use waymark_agent::Sampling;
 
-/// Answers one request may ask for: each is an episode of its own.
+/// Maximum number of answers per request; each is an episode of its own.
 const MAX_CHOICES: u32 = 16;
 
-/// Most alternatives per token, as in OpenAI's chat.
+/// Maximum number of alternatives per token, as in OpenAI's chat interface.
 const MAX_ALTERNATIVES: u32 = 20;
 
-/// Most stop strings, as in OpenAI's interface.
+/// Maximum number of stop strings, as in OpenAI's interface.
 const MAX_STOPS: usize = 4;
 
-/// Characters that the log takes of what a request says about who asks.
+/// Maximum number of characters of an end user's name that are logged.
 const SHOWN: usize = 64;
 
 /// One stop string or several.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(as = Stop)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
-pub enum Stop {
+pub enum StopStrings {
     /// One string.
     One(String),
     /// Up to four strings.
     Many(Vec<String>),
 }
 
-/// The sampling parameters of a request, as they were sent.
+/// Sampling parameters of a request, as sent.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Knobs<'a> {
+pub(crate) struct RequestSampling<'a> {
     pub(crate) temperature: Option<f32>,
     pub(crate) top_p: Option<f32>,
     pub(crate) top_k: Option<u32>,
@@ -44,20 +45,20 @@ pub(crate) struct Knobs<'a> {
     pub(crate) logit_bias: Option<&'a BTreeMap<String, f32>>,
 }
 
-impl Knobs<'_> {
-    /// The parameters that were stated. `vocab` bounds the ids of `logit_bias`.
+impl RequestSampling<'_> {
+    /// Checks the parameters. `vocab` is the number of token IDs, which bounds the keys of `logit_bias`.
     pub(crate) fn sampling(self, vocab: usize) -> Result<Sampling, ApiError> {
         let mut logit_bias = Vec::new();
         for (id, bias) in self.logit_bias.into_iter().flatten() {
             let id = id.parse::<u32>().ok().filter(|id| (*id as usize) < vocab).ok_or_else(|| {
-                ApiError::invalid("logit_bias", format!("`logit_bias`: `{id}` is no token id below {vocab}"))
+                ApiError::invalid("logit_bias", format!("`logit_bias`: `{id}` is not a token ID below {vocab}"))
             })?;
             within("logit_bias", Some(*bias), -100.0, 100.0)?;
             logit_bias.push((id, *bias));
         }
         Ok(Sampling {
             temperature: within("temperature", self.temperature, 0.0, 2.0)?,
-            // No mass at all still leaves the most probable token.
+            // A `top_p` of 0 still keeps the most probable token.
             top_p: within("top_p", self.top_p, 0.0, 1.0)?.map(|mass| mass.max(f32::MIN_POSITIVE)),
             top_k: self.top_k.map(|k| k as usize),
             min_p: within("min_p", self.min_p, 0.0, 1.0)?,
@@ -69,12 +70,12 @@ impl Knobs<'_> {
     }
 }
 
-/// The stop strings.
-pub(crate) fn stops(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
+/// Returns the stop strings.
+pub(crate) fn stops(stop: Option<StopStrings>) -> Result<Vec<String>, ApiError> {
     let stops = match stop {
         None => return Ok(Vec::new()),
-        Some(Stop::One(stop)) => vec![stop],
-        Some(Stop::Many(stops)) => stops,
+        Some(StopStrings::One(stop)) => vec![stop],
+        Some(StopStrings::Many(stops)) => stops,
     };
     if stops.len() > MAX_STOPS {
         return Err(ApiError::invalid("stop", format!("`stop` holds {} strings, {MAX_STOPS} at most", stops.len())));
@@ -85,7 +86,7 @@ pub(crate) fn stops(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
-/// The bound on sampled tokens, which stands at `param`.
+/// Checks the limit on sampled tokens. `param` is its path in the request.
 pub(crate) fn most_tokens(param: &str, bound: Option<u32>) -> Result<Option<usize>, ApiError> {
     match bound {
         Some(0) => Err(ApiError::invalid(param, format!("`{param}` must be at least 1"))),
@@ -93,17 +94,17 @@ pub(crate) fn most_tokens(param: &str, bound: Option<u32>) -> Result<Option<usiz
     }
 }
 
-/// How many alternatives per token, which stands at `param`.
+/// Checks the number of alternatives per token. `param` is its path in the request.
 pub(crate) fn alternatives(param: &str, top: Option<u32>) -> Result<Option<usize>, ApiError> {
     Ok(within(param, top, 0, MAX_ALTERNATIVES)?.map(|top| top as usize))
 }
 
-/// How many answers.
+/// Checks the number of answers.
 pub(crate) fn choices(n: Option<u32>) -> Result<usize, ApiError> {
     within("n", n, 1, MAX_CHOICES).map(|n| n.unwrap_or(1) as usize)
 }
 
-/// Tells the log who asks, where a request says so: the beginning of it, for it may be as long as a body.
+/// Logs the name of the end user, if given. It is truncated, since it may be as long as a body.
 pub(crate) fn note_user(user: Option<&str>) {
     if let Some(user) = user {
         let user: String = user.chars().take(SHOWN).collect();
@@ -111,7 +112,7 @@ pub(crate) fn note_user(user: Option<&str>) {
     }
 }
 
-/// Refuses `stream_options` where nothing is streamed.
+/// Returns the value of `stream`. Refuses `stream_options` in requests that do not stream.
 pub(crate) fn streams<T>(stream: Option<bool>, options: Option<&T>) -> Result<bool, ApiError> {
     let stream = stream.unwrap_or(false);
     if options.is_some() && !stream {

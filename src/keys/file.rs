@@ -1,13 +1,13 @@
-//! The file that keys are kept in.
+//! File of API keys.
 //!
 //! ```toml
 //! [[key]]
-//! id = "alice"                  # names the key in logs; of one name at most one
+//! id = "alice"                  # name of the key in logs; must be unique
 //! hash = "blake3:…"             # as `waymark key new` prints it
 //! scopes = ["infer", "index"]   # infer, index, admin; none includes another
-//! requests_per_minute = 600     # not bounded when not given
-//! concurrent = 16               # not bounded when not given
-//! private_cache = true          # its cached prefixes are its own; all keys' are under `--private-cache`
+//! requests_per_minute = 600     # unlimited if absent
+//! concurrent = 16               # unlimited if absent
+//! private_cache = true          # shares no cached prefixes with other keys; implied by `--private-cache`
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -15,55 +15,56 @@ use std::{fs, io};
 
 use serde::Deserialize;
 
-use super::caller::KeyId;
-use super::keys::Entry;
-use super::meter::Limits;
+use super::key_id::KeyId;
+use super::meter::KeyLimits;
 use super::scope::Scope;
 use super::secret::SecretError;
+use super::store::KeyEntry;
 
-/// Why a file of keys cannot be used. None of these shows what is in the file: a key might stand where its hash should.
+/// Error reading a file of keys. Messages never quote the file's content, because a key may stand where its hash
+/// belongs.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the keys in {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
-    /// It is no such file.
+    /// The file is not valid.
     #[error("{}:{line}: {reason}", path.display())]
     Form {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the error.
         reason: String,
     },
-    /// One of its keys makes no sense.
+    /// One of the keys is not valid.
     #[error("{}: key `{id}`: {reason}", path.display())]
     Key {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The key.
+        /// Name of the key.
         id: String,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: String,
     },
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct KeyFile {
     #[serde(default)]
-    key: Vec<Line>,
+    key: Vec<KeyTable>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct KeyTable {
     id: String,
     hash: String,
     scopes: Vec<Scope>,
@@ -73,48 +74,49 @@ struct Line {
     private_cache: bool,
 }
 
-/// The keys in the file at `path`.
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>, FileError> {
+/// Reads the keys in the file at `path`.
+pub(super) fn read(path: &Path) -> Result<Vec<KeyEntry>, FileError> {
     let text = fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
-    let content: Content = toml::from_str(&text).map_err(|error| {
+    let content: KeyFile = toml::from_str(&text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        // The message alone: the error itself would quote the line.
-        let (line, reason) = (before.matches('\n').count() + 1, without_quotes(error.message()));
+        // Only the message is used: the error's own `Display` quotes the line, which may hold a key.
+        let line = before.matches('\n').count() + 1;
+        let reason = without_quotes(error.message());
         FileError::Form { path: path.to_owned(), line, reason }
     })?;
     content.key.into_iter().map(|line| line.entry(path)).collect()
 }
 
-/// A message of the parser without the values that it quotes: it names unknown fields and values, and what it takes for
-/// one may be a key.
+/// Removes long quoted values from a message of the parser. The message quotes unknown fields and values, and a
+/// misplaced key may be one of them.
 fn without_quotes(message: &str) -> String {
     let parts = message.split('`').enumerate();
     let shown = |(index, part): (usize, &str)| if index % 2 == 1 && part.len() > 24 { "…" } else { part }.to_owned();
     parts.map(shown).collect::<Vec<_>>().join("`")
 }
 
-impl Line {
-    fn entry(self, path: &Path) -> Result<Entry, FileError> {
+impl KeyTable {
+    fn entry(self, path: &Path) -> Result<KeyEntry, FileError> {
         let refuse = |reason: String| FileError::Key { path: path.to_owned(), id: self.id.clone(), reason };
         if !KeyId::fits(&self.id) {
             return Err(refuse("a name has 1 to 64 letters, digits and `._-@`".to_owned()));
         }
         if self.scopes.is_empty() {
-            return Err(refuse("it may do nothing: give it scopes (infer, index, admin)".to_owned()));
+            return Err(refuse("the key has no scopes: give it at least one of infer, index, admin".to_owned()));
         }
         let digest = self.hash.parse().map_err(|error: SecretError| refuse(error.to_string()))?;
-        Ok(Entry {
+        Ok(KeyEntry {
             id: KeyId::new(&self.id),
             digest,
-            limits: Limits { requests_per_minute: self.requests_per_minute, concurrent: self.concurrent },
+            limits: KeyLimits { requests_per_minute: self.requests_per_minute, concurrent: self.concurrent },
             private_cache: self.private_cache,
             scopes: self.scopes,
         })
     }
 }
 
-/// The lines that store a key, ready to be put into a file.
-impl std::fmt::Display for Entry {
+/// Formats the lines of a key file that store this key.
+impl std::fmt::Display for KeyEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scopes: Vec<_> = self.scopes.iter().map(|scope| format!("\"{scope}\"")).collect();
         writeln!(f, "[[key]]\nid = \"{}\"\nhash = \"{}\"\nscopes = [{}]", self.id, self.digest, scopes.join(", "))?;
@@ -137,7 +139,7 @@ mod tests {
     use super::super::secret::Secret;
     use super::*;
 
-    fn of(text: &str) -> Result<Vec<Entry>, FileError> {
+    fn of(text: &str) -> Result<Vec<KeyEntry>, FileError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
         fs::write(&path, text).unwrap();
@@ -146,11 +148,11 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let entry = Entry {
+        let entry = KeyEntry {
             id: KeyId::new("alice"),
             digest: Secret::generate().digest(),
             scopes: vec![Scope::Infer, Scope::Admin],
-            limits: Limits { requests_per_minute: Some(60), concurrent: Some(4) },
+            limits: KeyLimits { requests_per_minute: Some(60), concurrent: Some(4) },
             private_cache: true,
         };
         let read = of(&format!("# two of them\n{entry}\n{}", entry.to_string().replace("alice", "bob"))).unwrap();
@@ -169,7 +171,7 @@ mod tests {
             (format!("[[key]]\nid = \"a\"\nhash = {key}\nscopes = [\"infer\"]"), ":3: "),
             (format!("[[key]]\nid = \"a\"\nhash = \"{digest}\"\nscopes = [\"{key}\"]"), ":4: "),
             (format!("[[key]]\n{key} = 1"), ":2: "),
-            (format!("[[key]]\nid = \"a\"\nhash = \"{digest}\"\nscopes = []"), "it may do nothing"),
+            (format!("[[key]]\nid = \"a\"\nhash = \"{digest}\"\nscopes = []"), "the key has no scopes"),
             (format!("[[key]]\nid = \"a b\"\nhash = \"{digest}\"\nscopes = [\"infer\"]"), "a name has"),
             (format!("[[key]]\nid = \"a\"\nhash = \"{digest}\"\nscopes = [\"root\"]"), "root"),
             ("[[keys]]\n".to_owned(), "keys"),

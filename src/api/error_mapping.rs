@@ -1,4 +1,4 @@
-//! How errors of other layers, and of no layer, become rows of the table.
+//! Mapping of errors of other layers to the error table, and responses that no handler gives.
 
 use std::panic::AssertUnwindSafe;
 
@@ -10,8 +10,8 @@ use futures::FutureExt;
 use waymark_models::ModelError;
 
 use super::error::{ApiError, Code};
-use crate::agent::AgentError;
-use crate::engine::EngineError;
+use waymark_agent::AgentError;
+use waymark_engine::EngineError;
 
 impl From<AgentError> for ApiError {
     fn from(error: AgentError) -> Self {
@@ -29,9 +29,9 @@ impl From<AgentError> for ApiError {
             AgentError::Option { field, reason } => Self::invalid(field, format!("`{field}`: {reason}")),
             AgentError::Shape(_) => Self::invalid("response_format", format!("`response_format`: {message}")),
             AgentError::Tool { .. } => Self::invalid("tools", format!("`tools`: {message}")),
-            // A template may refuse an order of roles: the client's doing.
+            // A template may refuse an order of roles, which is the client's choice.
             AgentError::Text(ModelError::Template(_)) => Self::invalid("messages", message),
-            // What the policy's own settings and the request's say together about sampling.
+            // Conflicts between the sampling settings of the policy and those of the request.
             AgentError::Text(ModelError::Input(_)) => Self::new(Code::InvalidValue, message),
             AgentError::Text(_) | AgentError::Policy { .. } | AgentError::Panicked | AgentError::Gone => {
                 Self::new(Code::Internal, message)
@@ -56,22 +56,22 @@ impl From<EngineError> for ApiError {
     }
 }
 
-/// Answers a path that no route has.
+/// Responds to a path that no route has.
 pub(crate) async fn no_route(request: Request) -> ApiError {
     ApiError::new(Code::NotFound, format!("there is no route {} {}", request.method(), request.uri().path()))
 }
 
-/// Answers whatever is asked on a connection for which there is no room.
+/// Responds to any request on a connection beyond the limit.
 pub(crate) async fn overloaded() -> Response {
     let mut response = ApiError::new(Code::TooManyConnections, "too many connections are open").into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// Turns a panic in a handler into an error for its client; the others never learn of it.
+/// Turns a panic in a handler into an error response; other requests are not affected.
 pub(crate) async fn contain(request: Request, next: Next) -> Response {
     AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
-        // The panic hook has printed where and why; that is nobody else's business.
+        // The panic hook has already printed the message and the location, which clients should not see.
         ApiError::new(Code::Internal, "this request ran into a bug in the server").into_response()
     })
 }

@@ -1,26 +1,26 @@
-//! What a key may do, and what a route needs.
+//! Scopes of API keys.
 
 use std::fmt;
 
 use serde::Deserialize;
 
-/// What a key may do. None of them includes another.
+/// Scope of an API key. No scope includes another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Ask and search: everything that answers from what is served.
+    /// Permission to ask and search: all routes that answer from the loaded policies and index.
     Infer,
-    /// Read and change the documents of the index.
+    /// Permission to read and change the documents of the index.
     Index,
-    /// Load and unload policies, and look inside the server.
+    /// Permission to load and unload policies, and to inspect the server.
     Admin,
 }
 
 impl Scope {
-    /// All of them.
+    /// All scopes.
     pub const ALL: [Scope; 3] = [Scope::Infer, Scope::Index, Scope::Admin];
 
-    /// Its name, as files and documents write it.
+    /// Returns the name, as key files and documents write it.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Infer => "infer",
@@ -34,13 +34,4 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
-}
-
-/// What a route needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Nothing: anybody may use it.
-    Open,
-    /// A key with this scope, where the server has keys.
-    Needs(Scope),
 }

@@ -1,30 +1,30 @@
-//! Passages that were found, as OpenAI's interface has them.
+//! Converts retrieved passages to the search results of OpenAI's interface.
 
 use serde_json::{Map, Value};
 use waymark_index::Hit;
 
-/// Attributes of a passage at most.
+/// Maximum number of attributes of a passage.
 pub(super) const MOST_ATTRIBUTES: usize = 16;
 
-/// Longest text of an attribute, in characters.
+/// Maximum length of an attribute's text, in characters.
 pub(super) const LONGEST: usize = 512;
 
-/// Longest name of an attribute, in characters.
+/// Maximum length of an attribute's name, in characters.
 const LONGEST_NAME: usize = 64;
 
-/// How the scores of a list are brought into 0 to 1: as they are where the best of them is at most 1, otherwise as a share
-/// of the best.
+/// Returns a function that maps the scores of `hits` to 0 to 1. Scores stay as they are if the best is at most 1, and
+/// are divided by the best otherwise.
 pub(super) fn scale(hits: &[Hit]) -> impl Fn(f32) -> f32 + use<> {
     let best = hits.iter().map(|hit| hit.score).fold(1.0, f32::max);
     move |score| (score / best).clamp(0.0, 1.0)
 }
 
-/// The name a passage goes by: its title, or its id where it has none.
+/// Returns the display name of a passage: its title, or its ID if it has no title.
 pub(super) fn filename(title: &str, id: &str) -> String {
     if title.is_empty() { id.to_owned() } else { title.to_owned() }
 }
 
-/// What there is room for of a document's metadata: texts, of which the end may be left out, numbers and booleans.
+/// Returns the metadata that OpenAI's interface can hold: numbers, booleans, and texts, truncated if they are too long.
 pub(super) fn attributes(metadata: Option<&Map<String, Value>>) -> impl Iterator<Item = (String, Value)> {
     metadata.into_iter().flatten().filter(|(name, _)| name.chars().count() <= LONGEST_NAME).filter_map(
         |(name, value)| {

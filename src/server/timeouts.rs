@@ -1,4 +1,4 @@
-//! What a connection is doing, and until when it may.
+//! Timeouts of a connection, depending on what it is doing.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::Response;
-use axum::response::Response as Answer;
+use axum::response::Response as AxumResponse;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
@@ -17,107 +17,109 @@ use tokio::time::Instant;
 use crate::api::lifetime::Lifetime;
 use crate::config::ConnectionConfig;
 
-/// The longest stream of a route that does not say how long its work may take.
+/// Maximum duration of a stream whose route sets no deadline.
 const LONGEST_STREAM: Duration = Duration::from_secs(3600);
 
-/// Looks after one connection; clones share it.
+/// Timeouts of one connection; clones share them.
 ///
-/// A client that sends its head a byte at a time, one that keeps its connection for nothing and one that does not take
-/// its answer each run into a time of their own. What it holds is bounded all along: hyper reads and buffers no more than
-/// it was told to, and a body that is not asked for more makes no more.
+/// A client that sends a request head one byte at a time, one that keeps an idle connection, and one that does not read
+/// its response each run into a timeout of their own. Memory is bounded all along: hyper limits what it reads and
+/// buffers, and a body that is not polled produces nothing.
 #[derive(Debug, Clone)]
-pub(super) struct Watch(Arc<Inner>);
+pub(super) struct ConnectionTimer(Arc<TimeoutState>);
 
 #[derive(Debug)]
-struct Inner {
-    stage: Mutex<Stage>,
+struct TimeoutState {
+    stage: Mutex<ConnectionStage>,
     times: ConnectionConfig,
     changed: Arc<Notify>,
 }
 
-/// What a connection is doing.
+/// Activity of a connection.
 #[derive(Debug)]
-enum Stage {
-    /// Sends the head of a request.
+enum ConnectionStage {
+    /// The client is sending the head of a request.
     Head { until: Instant },
-    /// Waits for its answer; the body may still be on its way, which whoever reads it sees to.
+    /// The client waits for the response. Its body may still be arriving, which the body's reader times.
     Waiting { lifetime: Lifetime },
-    /// Takes its answer.
+    /// The client is receiving the response.
     Taking { lifetime: Lifetime, until: Instant },
-    /// Takes what is left of it, which was made: it lies in hyper's buffers, whole if it came in one piece.
+    /// The response is complete but partly still in hyper's buffers.
     Rest { until: Instant },
-    /// Is kept open.
+    /// The connection is idle.
     Idle { until: Instant },
 }
 
-impl Watch {
-    /// Looks after a connection that was `accepted` then: what it has taken since is gone from the time of its first head.
+impl ConnectionTimer {
+    /// Starts the timeouts of a connection. `accepted` is the time since which the first header timeout runs.
     pub(super) fn new(times: ConnectionConfig, accepted: Instant) -> Self {
-        let stage = Mutex::new(Stage::Head { until: accepted + times.header });
-        Self(Arc::new(Inner { stage, times, changed: Arc::default() }))
+        let stage = Mutex::new(ConnectionStage::Head { until: accepted + times.header });
+        Self(Arc::new(TimeoutState { stage, times, changed: Arc::default() }))
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        // Nothing in here can panic halfway through a change.
+    fn stage(&self) -> MutexGuard<'_, ConnectionStage> {
+        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, stage: Stage) {
+    fn enter(&self, stage: ConnectionStage) {
         *self.stage() = stage;
         self.0.changed.notify_one();
     }
 
-    /// Bytes have come: the first ones after a pause begin another head.
+    /// Handles received bytes: the first ones on an idle connection begin a request head.
     fn received(&self) {
         let mut stage = self.stage();
-        if matches!(*stage, Stage::Idle { .. }) {
-            *stage = Stage::Head { until: Instant::now() + self.0.times.header };
+        if matches!(*stage, ConnectionStage::Idle { .. }) {
+            *stage = ConnectionStage::Head { until: Instant::now() + self.0.times.header };
             drop(stage);
             self.0.changed.notify_one();
         }
     }
 
-    /// The answer was made, and is on its way until everything that was written is out.
+    /// Handles the end of the response body, which may still have to be flushed.
     fn made(&self) {
         let mut stage = self.stage();
-        let end = if let Stage::Taking { lifetime, .. } = &*stage { lifetime.end() } else { None };
-        *stage = Stage::Rest { until: end.unwrap_or_else(|| Instant::now() + self.0.times.send) };
+        let end = if let ConnectionStage::Taking { lifetime, .. } = &*stage { lifetime.end() } else { None };
+        *stage = ConnectionStage::Rest { until: end.unwrap_or_else(|| Instant::now() + self.0.times.send) };
         drop(stage);
         self.0.changed.notify_one();
     }
 
-    /// Everything that was written is out.
+    /// Handles the flush of everything that was written.
     fn flushed(&self) {
-        if matches!(*self.stage(), Stage::Rest { .. }) {
-            self.enter(Stage::Idle { until: Instant::now() + self.0.times.idle });
+        if matches!(*self.stage(), ConnectionStage::Rest { .. }) {
+            self.enter(ConnectionStage::Idle { until: Instant::now() + self.0.times.idle });
         }
     }
 
-    /// A head has come. What is returned is told until when the request may go on.
+    /// Handles a complete request head. Returns the lifetime through which the handler sets the request's deadline.
     pub(super) fn asked(&self) -> Lifetime {
         let lifetime = Lifetime::telling(Arc::clone(&self.0.changed));
-        self.enter(Stage::Waiting { lifetime: lifetime.clone() });
+        self.enter(ConnectionStage::Waiting { lifetime: lifetime.clone() });
         lifetime
     }
 
-    /// The answer is there, and is on its way until its body has been taken or given up.
-    pub(super) fn answered(&self, answer: Answer, lifetime: Lifetime) -> Response<Taken> {
+    /// Handles the response of the handler, which is sent until its body is dropped.
+    pub(super) fn answered(&self, answer: AxumResponse, lifetime: Lifetime) -> Response<TimedBody> {
         let whole = answer.body().size_hint().exact().is_some();
         let until = Instant::now() + if whole { self.0.times.send } else { LONGEST_STREAM };
-        self.enter(Stage::Taking { lifetime, until });
-        answer.map(|body| Taken { body, watch: self.clone() })
+        self.enter(ConnectionStage::Taking { lifetime, until });
+        answer.map(|body| TimedBody { body, watch: self.clone() })
     }
 
-    /// Until when the connection may go on as it is; `None` while it waits for work without a bound of its own.
+    /// Returns the deadline of the current stage. `None` while a handler works that set no deadline.
     fn deadline(&self) -> Option<Instant> {
         match &*self.stage() {
-            Stage::Head { until } | Stage::Rest { until } | Stage::Idle { until } => Some(*until),
-            Stage::Waiting { lifetime } => lifetime.end(),
-            Stage::Taking { lifetime, until } => Some(lifetime.end().unwrap_or(*until)),
+            ConnectionStage::Head { until } | ConnectionStage::Rest { until } | ConnectionStage::Idle { until } => {
+                Some(*until)
+            }
+            ConnectionStage::Waiting { lifetime } => lifetime.end(),
+            ConnectionStage::Taking { lifetime, until } => Some(lifetime.end().unwrap_or(*until)),
         }
     }
 
-    /// Returns when a time is up.
+    /// Waits until a deadline has passed.
     pub(super) async fn over(&self) {
         loop {
             let Some(deadline) = self.deadline() else {
@@ -134,25 +136,25 @@ impl Watch {
         }
     }
 
-    /// What it was doing, for the log.
+    /// Describes the current stage, for the log.
     pub(super) fn doing(&self) -> &'static str {
         match *self.stage() {
-            Stage::Head { .. } => "sending the head of a request",
-            Stage::Waiting { .. } => "waiting for an answer",
-            Stage::Taking { .. } | Stage::Rest { .. } => "taking an answer",
-            Stage::Idle { .. } => "idle",
+            ConnectionStage::Head { .. } => "sending the head of a request",
+            ConnectionStage::Waiting { .. } => "waiting for a response",
+            ConnectionStage::Taking { .. } | ConnectionStage::Rest { .. } => "receiving a response",
+            ConnectionStage::Idle { .. } => "idle",
         }
     }
 }
 
-/// The body of an answer; when it is dropped, all of it was made, or it was given up.
+/// Response body. It is dropped once it was sent or the client has disconnected.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TimedBody {
     body: Body,
-    watch: Watch,
+    watch: ConnectionTimer,
 }
 
-impl HttpBody for Taken {
+impl HttpBody for TimedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -172,26 +174,26 @@ impl HttpBody for Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TimedBody {
     fn drop(&mut self) {
         self.watch.made();
     }
 }
 
-/// A stream that tells its watch when bytes come, and when all are out.
+/// Connection stream that reports received bytes and completed flushes.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct TimedStream<S> {
     stream: S,
-    watch: Watch,
+    watch: ConnectionTimer,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S, watch: Watch) -> Self {
+impl<S> TimedStream<S> {
+    pub(super) fn new(stream: S, watch: ConnectionTimer) -> Self {
         Self { stream, watch }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -206,7 +208,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -224,7 +226,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes once nothing is left in its own buffers.
+        // hyper flushes once its own buffers are empty.
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if matches!(flushed, Poll::Ready(Ok(()))) {
             self.watch.flushed();
@@ -246,23 +248,23 @@ mod tests {
         ConnectionConfig { most: 1, header: seconds(1), body: seconds(1), send: seconds(20), idle: seconds(300) }
     }
 
-    /// Seconds that are left of the present stage.
-    fn left(watch: &Watch) -> Option<u64> {
+    /// Returns the seconds left in the current stage.
+    fn left(watch: &ConnectionTimer) -> Option<u64> {
         let left = watch.deadline()?.saturating_duration_since(Instant::now());
         Some(left.as_secs_f64().round() as u64)
     }
 
-    fn whole() -> Answer {
-        Answer::new(Body::from("whole"))
+    fn whole() -> AxumResponse {
+        AxumResponse::new(Body::from("whole"))
     }
 
-    fn stream() -> Answer {
-        Answer::new(Body::from_stream(futures::stream::pending::<Result<Bytes, std::convert::Infallible>>()))
+    fn stream() -> AxumResponse {
+        AxumResponse::new(Body::from_stream(futures::stream::pending::<Result<Bytes, std::convert::Infallible>>()))
     }
 
     #[test]
     fn each_stage_has_its_own_time() {
-        let watch = Watch::new(times(), Instant::now());
+        let watch = ConnectionTimer::new(times(), Instant::now());
         assert_eq!(left(&watch), Some(1), "a connection that says nothing");
         let lifetime = watch.asked();
         assert_eq!(left(&watch), None, "work is not broken off");
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn bytes_of_a_head_do_not_make_its_time_longer() {
-        let watch = Watch::new(times(), Instant::now());
+        let watch = ConnectionTimer::new(times(), Instant::now());
         let deadline = watch.deadline();
         watch.received();
         assert_eq!(watch.deadline(), deadline);
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn work_ends_when_it_was_said_to_however_it_is_taken() {
-        let watch = Watch::new(times(), Instant::now());
+        let watch = ConnectionTimer::new(times(), Instant::now());
         let lifetime = watch.asked();
         lifetime.end_by(Instant::now() + Duration::from_secs(7));
         lifetime.end_by(Instant::now() + Duration::from_secs(900));
@@ -300,7 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_heard_while_there_was_none() {
-        let watch = Watch::new(times(), Instant::now());
+        let watch = ConnectionTimer::new(times(), Instant::now());
         let lifetime = watch.asked();
         let over = tokio::spawn({
             let watch = watch.clone();

@@ -1,4 +1,4 @@
-//! The policies that are served, and where others come from while the server runs.
+//! Registry of the served policies, and the directory from which policies are loaded at run time.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,63 +7,63 @@ use tokio::sync::Mutex;
 
 use super::error::{ApiError, Code};
 use super::state::now;
-use crate::agent::{AgentError, Base, Policy, Verbatim};
-use crate::engine::{Engine, EngineError};
+use waymark_agent::{AgentError, Base, Policy, Verbatim};
+use waymark_engine::{Engine, EngineError};
 
-/// A policy and when it was loaded.
+/// Served policy and its metadata.
 #[derive(Debug)]
-pub struct Served {
+pub struct ServedPolicy {
     /// The policy.
     pub policy: Arc<Policy>,
-    /// The same weights without its protocol.
+    /// Same weights without the protocol, for verbatim completions.
     pub verbatim: Arc<Policy>,
-    /// Seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created: u64,
-    /// Its folder under the root, if it was loaded from there while serving.
+    /// Directory below the root, if the policy was loaded from there at run time.
     pub directory: Option<String>,
 }
 
-impl Served {
-    fn new(policy: Policy, directory: Option<String>) -> Arc<Served> {
+impl ServedPolicy {
+    fn new(policy: Policy, directory: Option<String>) -> Arc<ServedPolicy> {
         let verbatim = Arc::new(Verbatim::over(&policy));
-        Arc::new(Served { policy: Arc::new(policy), verbatim, created: now(), directory })
+        Arc::new(ServedPolicy { policy: Arc::new(policy), verbatim, created: now(), directory })
     }
 }
 
-/// The policies that are served, in the order they were configured and loaded; the first is the default where one is
-/// needed. Requests keep the one they have found, whatever takes its place.
+/// Served policies in the order they were configured and loaded; the first one is the default. Requests keep the policy
+/// they looked up, even if it is replaced.
 #[derive(Debug)]
-pub struct Policies(RwLock<Vec<Arc<Served>>>);
+pub struct PolicyRegistry(RwLock<Vec<Arc<ServedPolicy>>>);
 
-impl Policies {
-    /// Policies loaded now.
+impl PolicyRegistry {
+    /// Creates a registry of policies loaded at startup.
     pub fn new(policies: Vec<Policy>) -> Self {
-        Self(RwLock::new(policies.into_iter().map(|policy| Served::new(policy, None)).collect()))
+        Self(RwLock::new(policies.into_iter().map(|policy| ServedPolicy::new(policy, None)).collect()))
     }
 
-    /// All of them.
-    pub fn all(&self) -> Vec<Arc<Served>> {
+    /// Returns all policies.
+    pub fn all(&self) -> Vec<Arc<ServedPolicy>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The policy called `name`.
+    /// Returns the policy `name`.
     ///
     /// # Errors
-    /// 404 with what there is.
-    pub fn get(&self, name: &str) -> Result<Arc<Served>, ApiError> {
+    /// 404 with the names of the known policies.
+    pub fn get(&self, name: &str) -> Result<Arc<ServedPolicy>, ApiError> {
         let policies = self.0.read().unwrap_or_else(PoisonError::into_inner);
         policies.iter().find(|served| served.policy.name == name).cloned().ok_or_else(|| {
             let known: Vec<_> = policies.iter().map(|served| served.policy.name.as_str()).collect();
-            let message = format!("the model `{name}` does not exist: there is {}", known.join(", "));
+            let message = format!("the model `{name}` does not exist: expected one of {}", known.join(", "));
             ApiError::new(Code::ModelNotFound, message).with_param("model")
         })
     }
 
-    /// The policy called `name`, or the first one.
+    /// Returns the policy `name`, or the first policy.
     ///
     /// # Errors
-    /// 404 when there is no such policy, or none at all.
-    pub fn get_or_first(&self, name: Option<&str>) -> Result<Arc<Served>, ApiError> {
+    /// 404 if there is no such policy, or none at all.
+    pub fn get_or_first(&self, name: Option<&str>) -> Result<Arc<ServedPolicy>, ApiError> {
         match name {
             Some(name) => self.get(name),
             None => self
@@ -74,8 +74,8 @@ impl Policies {
         }
     }
 
-    /// Serves a policy, in the place of the one with its name if there is one; whether there was.
-    fn put(&self, served: Arc<Served>) -> bool {
+    /// Adds a policy, or replaces the one with the same name. Returns `true` if one was replaced.
+    fn put(&self, served: Arc<ServedPolicy>) -> bool {
         let mut policies = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match policies.iter_mut().find(|other| other.policy.name == served.policy.name) {
             Some(place) => {
@@ -89,13 +89,13 @@ impl Policies {
         }
     }
 
-    /// Serves `new` in the place of `old`.
+    /// Replaces `old` with `new`.
     ///
     /// # Errors
-    /// Why not: another has taken the place of `old`, or has the name of `new`.
-    fn swap(&self, old: &Arc<Served>, new: Arc<Served>) -> Result<(), &'static str> {
+    /// If `old` was replaced or unloaded meanwhile, or if another policy has the name of `new`.
+    fn swap(&self, old: &Arc<ServedPolicy>, new: Arc<ServedPolicy>) -> Result<(), &'static str> {
         let mut policies = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let same = |other: &Arc<Served>| Arc::ptr_eq(other, old);
+        let same = |other: &Arc<ServedPolicy>| Arc::ptr_eq(other, old);
         if policies.iter().any(|other| other.policy.name == new.policy.name && !same(other)) {
             return Err("another policy has its new name");
         }
@@ -108,37 +108,37 @@ impl Policies {
         }
     }
 
-    /// Reads every policy again that was read from a directory, its adapter included. Requests that run go on with what
-    /// they began with. A policy stays as it was where it cannot be read, and where nothing in its files has changed: its
-    /// cached prefixes and the replays of its traces with it.
+    /// Reloads all policies that were read from a directory, including their adapters. Running requests keep their
+    /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so that its cached
+    /// prefixes and the replays of its traces stay valid.
     pub(super) async fn reload(&self, engine: &Engine, base: &Base) {
         for old in self.all() {
             let Some(dir) = &old.policy.dir else { continue };
             let name = &old.policy.name;
             match self.renew(&old, dir, engine, base).await {
-                Ok(true) => tracing::info!(policy = name, "policy read again"),
+                Ok(true) => tracing::info!(policy = name, "policy reloaded"),
                 Ok(false) => tracing::info!(policy = name, "policy has not changed"),
-                Err(error) => tracing::error!(policy = name, error, "policy stays as it was"),
+                Err(error) => tracing::error!(policy = name, error, "policy reload failed: keeping the old one"),
             }
         }
     }
 
-    /// Serves what is in `dir` now in the place of `old`, unless it is the same; whether it did.
+    /// Replaces `old` with the policy in `dir`, unless they are identical. Returns `true` if it did.
     ///
     /// # Errors
-    /// Why it cannot be served.
-    async fn renew(&self, old: &Arc<Served>, dir: &Path, engine: &Engine, base: &Base) -> Result<bool, String> {
+    /// If the policy cannot be loaded.
+    async fn renew(&self, old: &Arc<ServedPolicy>, dir: &Path, engine: &Engine, base: &Base) -> Result<bool, String> {
         let read = Policy::inspect(dir).await.map_err(|error| error.to_string())?;
         if read.contents == old.policy.contents {
             return Ok(false);
         }
         let new = read.engage(engine, base).await.map_err(|error| error.to_string())?;
-        self.swap(old, Served::new(new, old.directory.clone()))?;
+        self.swap(old, ServedPolicy::new(new, old.directory.clone()))?;
         Ok(true)
     }
 
-    /// Serves a policy no longer.
-    fn remove(&self, name: &str) -> Result<Arc<Served>, ApiError> {
+    /// Removes a policy.
+    fn remove(&self, name: &str) -> Result<Arc<ServedPolicy>, ApiError> {
         let served = self.get(name)?;
         let mut policies = self.0.write().unwrap_or_else(PoisonError::into_inner);
         policies.retain(|other| !Arc::ptr_eq(other, &served));
@@ -146,62 +146,62 @@ impl Policies {
     }
 }
 
-/// A folder of policy directories from which policies are loaded while serving.
+/// Directory of policy directories, from which policies are loaded at run time.
 #[derive(Debug)]
 pub struct PolicyStore {
-    /// An absolute path without links.
+    /// Absolute path without symbolic links.
     root: PathBuf,
-    /// One policy is loaded at a time, so that of two requests for one name the later one counts.
+    /// Policies are loaded one at a time, so that of two requests for the same name the later one wins.
     turn: Mutex<()>,
 }
 
 impl PolicyStore {
-    /// Policies of `root`, an absolute path without links.
+    /// Creates a store of the policies in `root`, an absolute path without symbolic links.
     pub fn new(root: PathBuf) -> PolicyStore {
         PolicyStore { root, turn: Mutex::default() }
     }
 
-    /// Loads the policy in the folder `directory`, over the base model `base`, and serves it; also
-    /// whether it took another's place.
+    /// Loads the policy in `directory` over the base model `base` and adds it to `policies`. Also returns `true` if it
+    /// replaced another policy.
     pub(super) async fn load(
         &self,
         directory: &str,
-        policies: &Policies,
+        policies: &PolicyRegistry,
         engine: &Engine,
         base: &Base,
-    ) -> Result<(Arc<Served>, bool), ApiError> {
+    ) -> Result<(Arc<ServedPolicy>, bool), ApiError> {
         let _turn = self.turn.lock().await;
         let policy = Policy::load(&self.folder(directory)?, engine, base).await.map_err(refusal)?;
-        let served = Served::new(policy, Some(directory.to_owned()));
+        let served = ServedPolicy::new(policy, Some(directory.to_owned()));
         let replaced = policies.put(Arc::clone(&served));
         tracing::info!(policy = served.policy.name, directory, replaced, "policy loaded");
         Ok((served, replaced))
     }
 
-    /// Serves a policy no longer. Requests that run with it go on to their end.
-    pub(super) async fn unload(&self, name: &str, policies: &Policies) -> Result<Arc<Served>, ApiError> {
+    /// Unloads a policy. Running requests keep it to their end.
+    pub(super) async fn unload(&self, name: &str, policies: &PolicyRegistry) -> Result<Arc<ServedPolicy>, ApiError> {
         let _turn = self.turn.lock().await;
         let served = policies.remove(name)?;
         tracing::info!(policy = name, "policy unloaded");
         Ok(served)
     }
 
-    /// A folder below the root; nothing leads out of it.
+    /// Resolves a directory below the root. Paths that lead out of the root are refused.
     fn folder(&self, directory: &str) -> Result<PathBuf, ApiError> {
         let refuse = |reason: &str| ApiError::invalid("directory", format!("`directory` {directory:?}: {reason}"));
         let path = Path::new(directory);
         if directory.is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_))) {
-            return Err(refuse("name a folder below the server's `--policy-root`, without `..`"));
+            return Err(refuse("give a directory below the server's `--policy-root`, without `..`"));
         }
         match self.root.join(path).canonicalize() {
             Ok(folder) if folder.starts_with(&self.root) && folder.is_dir() => Ok(folder),
-            Ok(_) => Err(refuse("it is no folder below the server's `--policy-root`")),
+            Ok(_) => Err(refuse("not a directory below the server's `--policy-root`")),
             Err(error) => Err(refuse(&error.to_string())),
         }
     }
 }
 
-/// What is wrong with a policy directory is for its author to mend.
+/// Converts a load error. Errors in the policy directory are the client's, since its author has to fix them.
 fn refusal(error: AgentError) -> ApiError {
     match error {
         AgentError::Policy { .. } | AgentError::Option { .. } | AgentError::Unshown { .. } | AgentError::Text(_) => {

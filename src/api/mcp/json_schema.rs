@@ -1,4 +1,4 @@
-//! What tools take and give, as JSON Schema: the schemas of the types themselves, each whole without the document.
+//! JSON schemas of tool inputs and outputs: the OpenAPI schemas of their types, each made self-contained.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use utoipa::ToSchema;
 
 use crate::api::error::{ApiError, Code};
 
-/// Where the document has the schemas of other types.
+/// Prefix of references in the OpenAPI document.
 const DOCUMENT: &str = "#/components/schemas/";
 
-/// Where a schema that is whole by itself has them.
+/// Prefix of references in a self-contained schema.
 const OWN: &str = "#/$defs/";
 
-/// The schema of `T`, with those it refers to.
+/// Returns the schema of `T`, together with the schemas it refers to.
 ///
 /// # Errors
-/// When it cannot be written, which only a broken schema could cause.
+/// If the schema cannot be serialized, which only a bug could cause.
 pub(super) fn of<T: ToSchema>() -> Result<Value, ApiError> {
     let broken = |error: serde_json::Error| ApiError::new(Code::Internal, format!("a schema is broken: {error}"));
     let mut parts = Vec::new();
@@ -32,7 +32,7 @@ pub(super) fn of<T: ToSchema>() -> Result<Value, ApiError> {
     Ok(schema)
 }
 
-/// Turns references into the document to what the schema has itself.
+/// Turns references into the OpenAPI document into references within the schema.
 fn refer(value: &mut Value) {
     match value {
         Value::Object(fields) => {

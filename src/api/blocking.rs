@@ -1,13 +1,13 @@
-//! Work that would hold others up.
+//! Runs blocking work off the async threads.
 
 use tokio::task::spawn_blocking;
 use tracing::Span;
 
 use super::error::{ApiError, Code};
 
-/// Does `work` on a thread of its own, inside the span of the request: a prompt, or the passages of an answer, may be
-/// megabytes of text. A panic in it is an error of the request.
-pub(super) async fn beside<T: Send + 'static>(
+/// Runs `work` on a blocking thread, inside the span of the request. Prompts and passages may be megabytes of text,
+/// which would stall other requests on the async threads. A panic in `work` becomes an error of the request.
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let bug = |_| ApiError::new(Code::Internal, "this request ran into a bug in the server");

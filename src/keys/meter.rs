@@ -1,50 +1,50 @@
-//! How often a key may ask, and how much at once.
+//! Rate and concurrency limits of API keys.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What one key may use. What is not given is not bounded.
+/// Limits of one key. A limit that is `None` is not enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
-    /// Requests in a minute. After a quiet minute as many may come at once.
+pub struct KeyLimits {
+    /// Requests per minute. After a quiet minute, that many may come at once.
     pub requests_per_minute: Option<u32>,
-    /// Requests that run at the same time, streams included.
+    /// Maximum number of requests that run at the same time, including streams.
     pub concurrent: Option<u32>,
 }
 
-/// What one key uses now. Lives as long as the key is known, also when its file is read again.
+/// Current usage of one key. It outlives a reload of the key file as long as the key's name stays.
 #[derive(Debug, Default)]
-pub(super) struct Meter(Mutex<Usage>);
+pub(crate) struct Meter(Mutex<KeyUsage>);
 
 #[derive(Debug, Default)]
-struct Usage {
+struct KeyUsage {
     bucket: Option<Bucket>,
     running: u32,
 }
 
-/// Requests that may come now: fills steadily, never above a minute's worth.
+/// Token bucket: refills steadily, up to one minute's worth of requests.
 #[derive(Debug)]
 struct Bucket {
     level: f64,
     filled: Instant,
 }
 
-/// Why a request has to wait.
+/// Reason a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// The minute's requests are used up; one more may come after this time.
+pub(crate) enum Refused {
+    /// The requests per minute are used up. The next one is admitted after this time.
     Rate(Duration),
-    /// As many run as may.
+    /// The maximum number of requests is already running.
     Concurrency,
 }
 
-/// A request that was let in; until it is dropped it counts as running.
+/// Slot of an admitted request. It counts as running until dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted(Arc<Meter>);
 
 impl Meter {
-    /// Lets a request in at `now`, if `limits` leave room for it. One that is refused uses nothing up.
-    pub(super) fn admit(self: &Arc<Self>, limits: &Limits, now: Instant) -> Result<Admitted, Refused> {
+    /// Admits a request at `now` if `limits` allow it. A refused request uses nothing up.
+    pub(crate) fn admit(self: &Arc<Self>, limits: &KeyLimits, now: Instant) -> Result<Admitted, Refused> {
         let mut usage = self.usage();
         if limits.concurrent.is_some_and(|most| usage.running >= most) {
             return Err(Refused::Concurrency);
@@ -57,8 +57,8 @@ impl Meter {
         Ok(Admitted(Arc::clone(self)))
     }
 
-    fn usage(&self) -> MutexGuard<'_, Usage> {
-        // Nothing in here can panic halfway through a change.
+    fn usage(&self) -> MutexGuard<'_, KeyUsage> {
+        // A poisoned lock is safe to use: no code in here can panic halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,7 +70,8 @@ impl Drop for Admitted {
 }
 
 impl Bucket {
-    /// Takes one request out of a bucket that holds `full` and fills in a minute, or says when there will be one.
+    /// Takes one request out of a bucket that holds `full` and refills within a minute. Returns the time to wait if it
+    /// is empty.
     fn take(&mut self, full: f64, now: Instant) -> Result<(), Duration> {
         let per_second = full / 60.0;
         let passed = now.saturating_duration_since(self.filled).as_secs_f64();
@@ -80,9 +81,9 @@ impl Bucket {
             self.level -= 1.0;
             return Ok(());
         }
-        // A limit of none at all never has room; a day is as good an answer as any.
+        // With a limit of 0 requests the wait is infinite, so it is capped at a day.
         let wait = (1.0 - self.level) / per_second;
-        // Rounded up, so that whoever waits that long is let in.
+        // Rounded up, so that a client that waits exactly this long is admitted.
         Err(Duration::from_secs_f64(wait.min(86_400.0)) + Duration::from_millis(1))
     }
 }
@@ -93,13 +94,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn limits(requests_per_minute: Option<u32>, concurrent: Option<u32>) -> Limits {
-        Limits { requests_per_minute, concurrent }
+    fn limits(requests_per_minute: Option<u32>, concurrent: Option<u32>) -> KeyLimits {
+        KeyLimits { requests_per_minute, concurrent }
     }
 
     #[test]
     fn a_minutes_worth_at_once_then_one_at_a_time() {
-        let (meter, limits, start) = (Arc::new(Meter::default()), limits(Some(60), None), Instant::now());
+        let meter = Arc::new(Meter::default());
+        let limits = limits(Some(60), None);
+        let start = Instant::now();
         for _ in 0..60 {
             meter.admit(&limits, start).unwrap();
         }
@@ -107,7 +110,7 @@ mod tests {
         assert!(wait > Duration::from_secs(1) && wait < Duration::from_millis(1010), "{wait:?}");
         meter.admit(&limits, start + wait).unwrap();
         assert!(meter.admit(&limits, start + wait).is_err());
-        // However long it was quiet, no more than a minute's worth has gathered.
+        // A long quiet time still accumulates no more than one minute's worth.
         let later = start + Duration::from_secs(86_400);
         let admitted = (0..100).filter(|_| meter.admit(&limits, later).is_ok()).count();
         assert_eq!(admitted, 60);
@@ -115,7 +118,8 @@ mod tests {
 
     #[test]
     fn what_runs_is_counted_until_it_is_over() {
-        let (meter, now) = (Arc::new(Meter::default()), Instant::now());
+        let meter = Arc::new(Meter::default());
+        let now = Instant::now();
         let two = limits(Some(3), Some(2));
         let first = meter.admit(&two, now).unwrap();
         let second = meter.admit(&two, now).unwrap();
@@ -123,13 +127,14 @@ mod tests {
         drop(first);
         let third = meter.admit(&two, now).unwrap();
         drop((second, third));
-        // The refused one cost nothing, the others all that there was.
+        // The refused request cost nothing; the three admitted ones used up the budget.
         assert!(matches!(meter.admit(&two, now), Err(Refused::Rate(_))));
     }
 
     #[test]
     fn a_limit_of_nothing_lets_nothing_in() {
-        let (meter, now) = (Arc::new(Meter::default()), Instant::now());
+        let meter = Arc::new(Meter::default());
+        let now = Instant::now();
         assert!(matches!(meter.admit(&limits(Some(0), None), now), Err(Refused::Rate(_))));
         assert_eq!(meter.admit(&limits(None, Some(0)), now).unwrap_err(), Refused::Concurrency);
     }
@@ -140,7 +145,8 @@ mod tests {
             rate in 1u32..200,
             pauses in prop::collection::vec(0u64..5_000, 1..300),
         ) {
-            let (meter, limits) = (Arc::new(Meter::default()), limits(Some(rate), None));
+            let meter = Arc::new(Meter::default());
+            let limits = limits(Some(rate), None);
             let start = Instant::now();
             let mut at = Duration::ZERO;
             let mut admitted = Vec::new();
@@ -149,8 +155,8 @@ mod tests {
                 match meter.admit(&limits, start + at) {
                     Ok(_) => admitted.push(at),
                     Err(Refused::Rate(wait)) => {
-                        // Whoever does as it is told is let in.
-                        let other = Arc::new(Meter(Mutex::new(Usage {
+                        // A client that waits as told is admitted.
+                        let other = Arc::new(Meter(Mutex::new(KeyUsage {
                             bucket: meter.usage().bucket.as_ref().map(|it| Bucket { ..*it }),
                             running: 0,
                         })));

@@ -1,4 +1,4 @@
-//! What happens to a request before its handler, and before its body is read.
+//! Middleware that authorizes each request before its handler runs and before its body is read.
 
 use std::sync::Arc;
 
@@ -9,57 +9,56 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 use tracing::Span;
 
+use super::access::Access;
 use super::caller;
-use super::keys::{Keys, Known};
-use super::meter::{Admitted, Refused};
-use super::routes::{Rule, Rules};
-use super::scope::{Access, Scope};
+use super::routes::{RouteRule, RouteRules};
 use crate::api::error::{ApiError, Code};
 use crate::api::observe::hold_until_sent;
+use crate::keys::{Admitted, ApiKeys, KnownKey, Refused, Scope};
 
-/// Who is let in where; clones share it.
+/// Authorization state: keys and route rules. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
-    keys: Keys,
-    rules: Arc<Rules>,
-    /// Whether every key's cached prefixes are its own.
+pub(crate) struct AuthGate {
+    keys: ApiKeys,
+    rules: Arc<RouteRules>,
+    /// If `true`, no two keys share cached prefixes.
     private_cache: bool,
 }
 
-impl Door {
-    /// A door to the routes of `rules`, for `keys`.
-    pub(crate) fn new(keys: Keys, rules: Rules, private_cache: bool) -> Self {
+impl AuthGate {
+    /// Creates the gate in front of the routes in `rules`, opened by `keys`.
+    pub(crate) fn new(keys: ApiKeys, rules: RouteRules, private_cache: bool) -> Self {
         Self { keys, rules: Arc::new(rules), private_cache }
     }
 }
 
-/// What a request wants.
-enum Wanted {
-    /// Something that anybody may have.
+/// Access that a request asks for.
+enum RequestedAccess {
+    /// A route that needs no key.
     Anything,
-    /// Something that a key must have this scope for.
+    /// A route that needs a key with this scope.
     Scope(Scope),
-    /// Nothing that there is: only a known key is told so.
+    /// A path or method that does not exist. Only callers with a known key get to see the 404 or 405.
     Nothing,
 }
 
-/// Lets a request in that may come in, and says why to one that may not. What it lets in counts for its key until the
-/// answer is sent.
-pub(crate) async fn open(State(door): State<Door>, mut request: Request, next: Next) -> Response {
-    let rule = request.extensions().get::<MatchedPath>().map(|path| door.rules.of(path.as_str(), request.method()));
+/// Authorizes a request or refuses it with an error. An admitted request counts against its key's concurrency until the
+/// response is sent.
+pub(crate) async fn authorize(State(gate): State<AuthGate>, mut request: Request, next: Next) -> Response {
+    let rule = request.extensions().get::<MatchedPath>().map(|path| gate.rules.of(path.as_str(), request.method()));
     let wanted = match &rule {
-        Some(Rule::Declared(Access::Open)) => Wanted::Anything,
-        Some(Rule::Declared(Access::Needs(scope))) => Wanted::Scope(*scope),
-        Some(Rule::Methods(_)) | None => Wanted::Nothing,
-        Some(Rule::None) => {
+        Some(RouteRule::Declared(Access::Open)) => RequestedAccess::Anything,
+        Some(RouteRule::Declared(Access::Needs(scope))) => RequestedAccess::Scope(*scope),
+        Some(RouteRule::Methods(_)) | None => RequestedAccess::Nothing,
+        Some(RouteRule::None) => {
             return ApiError::new(Code::InsufficientScope, "this route is closed: nobody may use it").into_response();
         }
     };
-    let admitted = match door.check(&wanted, &mut request) {
+    let admitted = match gate.check(&wanted, &mut request) {
         Ok(admitted) => admitted,
         Err(error) => return error.into_response(),
     };
-    if let Some(Rule::Methods(allowed)) = rule {
+    if let Some(RouteRule::Methods(allowed)) = rule {
         return no_method(&request, &allowed);
     }
     let response = next.run(request).await;
@@ -69,20 +68,21 @@ pub(crate) async fn open(State(door): State<Door>, mut request: Request, next: N
     }
 }
 
-impl Door {
-    /// Whether a request may have what it wants; its place among those of its key, if it has one.
-    fn check(&self, wanted: &Wanted, request: &mut Request) -> Result<Option<Admitted>, ApiError> {
-        if !self.keys.required() || matches!(wanted, Wanted::Anything) {
+impl AuthGate {
+    /// Checks that a request may have the access it asks for. Returns its slot in the key's concurrency limit, if it
+    /// uses a key.
+    fn check(&self, wanted: &RequestedAccess, request: &mut Request) -> Result<Option<Admitted>, ApiError> {
+        if !self.keys.required() || matches!(wanted, RequestedAccess::Anything) {
             return Ok(None);
         }
         let sent = bearer(request.headers())
-            .ok_or_else(|| unknown("this server wants a key: send it as `Authorization: Bearer …`"))?;
-        let known = self.keys.find(sent).ok_or_else(|| unknown("this key is not known"))?;
+            .ok_or_else(|| unknown("this server requires an API key: send it as `Authorization: Bearer …`"))?;
+        let known = self.keys.find(sent).ok_or_else(|| unknown("unknown API key"))?;
         tracing::Span::current().record("key", known.entry.id.as_str());
-        if let Wanted::Scope(scope) = wanted
+        if let RequestedAccess::Scope(scope) = wanted
             && !known.entry.scopes.contains(scope)
         {
-            let message = format!("this key may not do this: it needs the scope `{scope}`");
+            let message = format!("this key lacks the scope `{scope}`");
             return Err(ApiError::new(Code::InsufficientScope, message));
         }
         let admitted = known
@@ -91,12 +91,12 @@ impl Door {
             .map_err(|refused| too_many(&known, refused))?;
         let salt = if self.private_cache || known.entry.private_cache { known.entry.digest.salt() } else { 0 };
         request.extensions_mut().insert(known.entry.id.clone());
-        request.extensions_mut().insert(caller::Known { salt, concurrent: known.entry.limits.concurrent });
+        request.extensions_mut().insert(caller::CallerKey { salt, concurrent: known.entry.limits.concurrent });
         Ok(Some(admitted))
     }
 }
 
-/// What a client sent as its key.
+/// Returns the bearer token of a request.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let sent = headers.get(header::AUTHORIZATION)?.as_bytes();
     let space = sent.iter().position(|byte| *byte == b' ')?;
@@ -109,7 +109,7 @@ fn unknown(message: &str) -> ApiError {
     ApiError::new(Code::InvalidApiKey, message)
 }
 
-fn too_many(known: &Known, refused: Refused) -> ApiError {
+fn too_many(known: &KnownKey, refused: Refused) -> ApiError {
     let limits = &known.entry.limits;
     match refused {
         Refused::Rate(wait) => {
@@ -123,7 +123,7 @@ fn too_many(known: &Known, refused: Refused) -> ApiError {
     }
 }
 
-/// Answers a method that the path does not have.
+/// Builds the 405 response for a method that the path does not support.
 fn no_method(request: &Request, allowed: &str) -> Response {
     let message = format!("{} does not take {}", request.uri().path(), request.method());
     let mut response = ApiError::new(Code::MethodNotAllowed, message).into_response();
@@ -143,18 +143,17 @@ mod tests {
     use axum::routing::get;
     use tower_service::Service;
 
-    use super::super::keys::Entry;
-    use super::super::secret::Secret;
     use super::*;
+    use crate::keys::{KeyEntry, Secret};
 
     #[tokio::test]
     async fn a_route_that_nobody_declared_is_closed_to_everybody() {
         let secret = Secret::generate();
-        let keys = Keys::open(None, vec![Entry::of_environment(&secret)]).unwrap();
-        for keys in [keys, Keys::default()] {
-            let door = Door::new(keys, Rules::default(), false);
+        let keys = ApiKeys::open(None, vec![KeyEntry::of_environment(&secret)]).unwrap();
+        for keys in [keys, ApiKeys::default()] {
+            let gate = AuthGate::new(keys, RouteRules::default(), false);
             let mut router: Router =
-                Router::new().route("/raw", get(|| async { "in" })).layer(from_fn_with_state(door, open));
+                Router::new().route("/raw", get(|| async { "in" })).layer(from_fn_with_state(gate, authorize));
             let request = axum::http::Request::builder()
                 .uri("/raw")
                 .header("authorization", format!("Bearer {}", secret.reveal()))

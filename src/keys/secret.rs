@@ -1,4 +1,4 @@
-//! A key as its owner has it, and as it is stored.
+//! API keys in plain text, and their stored digests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// What every key made here begins with, so that it can be recognised where it should not be.
+/// Prefix of every generated key, so that secret scanners recognize a leaked one.
 const PREFIX: &str = "wm_";
 
-/// Before the digest of a key, so that the way it was made can change one day.
+/// Prefix of the digest that names the hash function, so that another one can be introduced later.
 const METHOD: &str = "blake3:";
 
-/// Random bytes of a key.
+/// Number of random bytes in a key.
 const BYTES: usize = 32;
 
-/// Shortest key that is taken from outside, in characters: one that could be guessed would need a slow hash.
+/// Minimum length of an imported key, in characters: a guessable key would need a slow hash.
 const SHORTEST: usize = 24;
 
-/// A key as its owner has it. Is never logged and never stored.
+/// API key in plain text. It is never logged and never stored.
 #[derive(Clone)]
 pub struct Secret(String);
 
@@ -28,33 +28,33 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a text is no key.
+/// Error parsing a key or a digest.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SecretError {
-    /// It could be guessed.
+    /// The key is short enough to be guessed.
     #[error("a key has at least {SHORTEST} characters: make one with `waymark key new`")]
     Short,
-    /// A header could not hold it.
+    /// The key has characters that an HTTP header cannot hold.
     #[error("a key has no spaces and only ASCII characters")]
     Characters,
-    /// It is no digest.
+    /// The text is not a digest.
     #[error("a stored key is `{METHOD}` and 64 hexadecimal digits, as `waymark key new` prints it")]
     Digest,
 }
 
 impl Secret {
-    /// A new key: 256 bits from the system's source of randomness.
+    /// Generates a key: 256 bits from the operating system's random number generator.
     pub fn generate() -> Self {
         let bytes: [u8; BYTES] = rand::random();
         Self(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
     }
 
-    /// The key itself, for the one it is made for.
+    /// Returns the key in plain text, to be shown to its owner.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// As it is stored.
+    /// Returns the digest under which the key is stored.
     pub fn digest(&self) -> Digest {
         Digest::of(self.0.as_bytes())
     }
@@ -75,19 +75,19 @@ impl FromStr for Secret {
     }
 }
 
-/// A key as it is stored: its BLAKE3 hash. Keys are long and random, so a fast hash gives nothing away. Two of them are
-/// compared in a time that does not depend on where they differ.
+/// BLAKE3 hash of a key, in which form it is stored. Keys are long and random, so a fast hash is safe. Comparison takes
+/// constant time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest(blake3::Hash);
 
 impl Digest {
-    /// The digest of what a client sent.
+    /// Computes the digest of the bytes that a client sent.
     pub(super) fn of(sent: &[u8]) -> Self {
         Self(blake3::hash(sent))
     }
 
-    /// A number that stands for the key and that nobody can choose; never 0.
-    pub(super) fn salt(&self) -> u64 {
+    /// Derives the cache salt of the key, which no client can choose. Never 0.
+    pub(crate) fn salt(&self) -> u64 {
         let derived = blake3::derive_key("waymark 2026-11 salt of the prefix cache", self.0.as_bytes());
         let mut first = [0; 8];
         first.copy_from_slice(&derived[..8]);
@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn keys_are_new_and_show_themselves_to_nobody() {
-        let (one, other) = (Secret::generate(), Secret::generate());
+        let one = Secret::generate();
+        let other = Secret::generate();
         assert_ne!(one.reveal(), other.reveal());
         assert_eq!(one.reveal().len(), 3 + 43);
         assert_eq!(one.reveal().parse::<Secret>().unwrap().digest(), one.digest());
@@ -146,7 +147,8 @@ mod tests {
 
     #[test]
     fn salts_differ_by_key_and_stay() {
-        let (one, other) = (Secret::generate().digest(), Secret::generate().digest());
+        let one = Secret::generate().digest();
+        let other = Secret::generate().digest();
         assert_eq!(one.salt(), one.salt());
         assert_ne!(one.salt(), other.salt());
     }

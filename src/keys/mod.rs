@@ -1,0 +1,27 @@
+//! API keys: their secrets, scopes and limits, and the file they are kept in.
+//!
+//! | file | content |
+//! |---|---|
+//! | `key_id`, `scope` | names and scopes of keys |
+//! | `secret` | a key in plain text, and its stored digest |
+//! | `store`, `file` | the known keys, and the file they are loaded from |
+//! | `meter` | rate and concurrency limits |
+//!
+//! Both the configuration and the HTTP interface build on this module, which knows neither.
+
+mod file;
+mod key_id;
+mod meter;
+mod scope;
+mod secret;
+mod store;
+
+pub use file::FileError;
+pub use key_id::KeyId;
+pub use meter::KeyLimits;
+pub use scope::Scope;
+pub use secret::{Digest, Secret, SecretError};
+pub use store::{ApiKeys, KeyEntry, KeysError, Reloaded};
+
+pub(crate) use meter::{Admitted, Refused};
+pub(crate) use store::KnownKey;
