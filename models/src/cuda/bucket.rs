@@ -1,12 +1,12 @@
-//! Batch sizes that have a graph of their own: a decode step is padded to the next of them.
+//! Batch sizes with a CUDA graph of their own; a decode step is padded to the next of them.
 
-/// Sizes up to the largest batch: every power of two to 8, then in steps of about an eighth, so that padding costs little
-/// where a step is bound by arithmetic and nothing where it is bound by reading weights.
+/// Batch sizes up to the largest batch: every power of two up to 8, then steps of about an eighth. Padding then costs
+/// little where a step is compute-bound, and nothing where it is bound by reading weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buckets(Vec<usize>);
 
 impl Buckets {
-    /// For batches of at most `rows` rows.
+    /// Creates the sizes for batches of at most `rows` rows.
     pub fn up_to(rows: usize) -> Self {
         let mut sizes = Vec::new();
         let mut size = 1;
@@ -23,12 +23,12 @@ impl Buckets {
         Self(sizes)
     }
 
-    /// The size that a batch of `rows` rows is padded to; none where it is larger than the largest.
+    /// Returns the size that a batch of `rows` rows is padded to. `None` when `rows` exceeds the largest size.
     pub fn fit(&self, rows: usize) -> Option<usize> {
         self.0.get(self.0.partition_point(|size| *size < rows)).copied()
     }
 
-    /// All of them, smallest first.
+    /// Returns all sizes in ascending order.
     pub fn sizes(&self) -> &[usize] {
         &self.0
     }

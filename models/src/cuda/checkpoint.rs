@@ -1,35 +1,37 @@
-//! A checkpoint's tensors in the order and the form that a card takes them in.
+//! Tensors of a checkpoint in the order and format of device memory.
 
 use half::bf16;
 
 use super::CudaError;
-use super::plan::{Place, WeightPlaces};
+use super::plan::{Placement, WeightLayout};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::decoder::tensor;
 use crate::kernel::rope::Rope;
 use crate::weights::{GgmlKind, TensorView, Weights};
 
-/// Whoever brings tensors to their places.
-pub(super) trait Bring {
-    /// Matrices with `inn` columns each, by name and number of rows, one below the other.
-    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Place<bf16>) -> Result<(), CudaError>;
+/// Receiver of a decoder's tensors.
+pub(super) trait WeightSink {
+    /// Stores matrices with `inn` columns each, given by name and number of rows, stacked below each other.
+    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Placement<bf16>) -> Result<(), CudaError>;
 
-    /// Vectors, by name and length, one behind the other; where numbers are random, all of them `value`.
-    fn vectors(&mut self, named: &[(String, usize)], value: f32, place: Place<f32>) -> Result<(), CudaError>;
+    /// Stores vectors, given by name and length, end to end. Random weights set all of them to `value`.
+    fn vectors(&mut self, named: &[(String, usize)], value: f32, place: Placement<f32>) -> Result<(), CudaError>;
 
-    /// Values as they are.
-    fn values(&mut self, values: &[f32], place: Place<f32>) -> Result<(), CudaError>;
+    /// Stores values unchanged.
+    fn values(&mut self, values: &[f32], place: Placement<f32>) -> Result<(), CudaError>;
 }
 
-/// Brings everything, with the rotations of `context` positions.
-pub(super) fn bring(
+/// Passes all tensors of a decoder to `to`, with rotary tables for `context` positions.
+pub(super) fn visit_tensors(
     config: &DecoderConfig,
-    places: &WeightPlaces,
+    places: &WeightLayout,
     context: usize,
-    to: &mut impl Bring,
+    to: &mut impl WeightSink,
 ) -> Result<(), CudaError> {
-    let (hidden, q, kv) = (config.hidden, config.q_width(), config.kv_width());
+    let hidden = config.hidden;
+    let q = config.q_width();
+    let kv = config.kv_width();
     to.matrices(&[("model.embed_tokens.weight".to_owned(), config.vocab)], hidden, places.embedding)?;
     for (index, layer) in places.layers.iter().enumerate() {
         let name = |rest: &str| format!("model.layers.{index}.{rest}");
@@ -59,8 +61,8 @@ pub(super) fn bring(
     to.values(&rope.table()[..context * config.head_dim], places.rotary)
 }
 
-/// One matrix of a checkpoint in `bf16`, into `to`, whose content goes.
-pub(super) fn half(weights: &Weights, name: &str, shape: &[usize], to: &mut Vec<bf16>) -> Result<(), ModelError> {
+/// Reads one matrix of a checkpoint as `bf16` into `to`, replacing its content.
+pub(super) fn read_bf16(weights: &Weights, name: &str, shape: &[usize], to: &mut Vec<bf16>) -> Result<(), ModelError> {
     let tensor: TensorView<'_> = tensor::view(weights, name, shape)?;
     to.clear();
     if tensor.kind == GgmlKind::BF16 {
@@ -72,8 +74,8 @@ pub(super) fn half(weights: &Weights, name: &str, shape: &[usize], to: &mut Vec<
     Ok(())
 }
 
-/// Vectors of a checkpoint, one behind the other.
-pub(super) fn vectors(weights: &Weights, named: &[(String, usize)]) -> Result<Vec<f32>, ModelError> {
+/// Reads vectors of a checkpoint, end to end.
+pub(super) fn read_vectors(weights: &Weights, named: &[(String, usize)]) -> Result<Vec<f32>, ModelError> {
     let parts = named.iter().map(|(name, len)| tensor::vector(weights, name, *len)).collect::<Result<Vec<_>, _>>()?;
     Ok(parts.concat())
 }

@@ -1,45 +1,45 @@
-//! What can go wrong on a card.
+//! Errors of the CUDA backend.
 
 use super::kernel::KernelError;
 use super::learner;
-use super::plan::Shortage;
+use super::plan::MemoryShortage;
 use crate::ModelError;
 
-/// Why something on a card could not be done.
+/// Error of the CUDA backend.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
-    /// There is no card to compute on: no driver, no device of that number, or a library is missing. Nothing was changed.
+    /// No usable GPU: no driver, no device of this ordinal, or a missing library. Nothing was changed.
     #[error("no CUDA device can be used: {0}")]
     Unavailable(String),
-    /// Weights, workspace and cache do not fit together.
+    /// Weights, workspace and KV cache do not fit into device memory.
     #[error(transparent)]
-    Memory(#[from] Box<Shortage>),
-    /// Nor does what learning takes.
+    Memory(#[from] Box<MemoryShortage>),
+    /// Training does not fit into device memory.
     #[error(transparent)]
-    Learning(#[from] Box<learner::Shortage>),
-    /// The driver or a library refused.
+    Learning(#[from] Box<learner::LearningShortage>),
+    /// The driver or a library returned an error.
     #[error("{action}: {reason}")]
     Call {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// What it said.
+        /// The returned error.
         reason: String,
     },
-    /// The card does not answer any more; nothing is asked of it.
+    /// The GPU stopped responding; no further calls are made to it.
     #[error("{0}")]
     Lost(String),
-    /// The kernels could not be compiled for this card.
-    #[error("the kernels do not compile for {card}: {log}")]
+    /// The kernels do not compile for this GPU.
+    #[error("the kernels do not compile for {architecture}: {log}")]
     Compile {
-        /// The card's architecture, such as `sm_90`.
-        card: String,
-        /// What the compiler said.
+        /// Architecture of the GPU, such as `sm_90`.
+        architecture: String,
+        /// Compiler log.
         log: String,
     },
-    /// A kernel was not launched.
+    /// A kernel could not be launched.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The checkpoint or the batch is not in order.
+    /// The checkpoint or the batch is invalid.
     #[error(transparent)]
     Model(#[from] ModelError),
 }

@@ -1,97 +1,97 @@
-//! Recorded decode steps, by their size; and what is done where one cannot be recorded.
+//! Cache of CUDA graphs of decode steps, with a fallback to plain launches where capture fails.
 
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use super::reach::Grid;
+use super::lora_grid::LoraGrid;
 
-/// What a recorded step was recorded for.
+/// Identifies a captured step by its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Rows of the bucket.
+pub struct GraphKey {
+    /// Number of rows of the bucket.
     pub rows: usize,
-    /// The grid of the adapters' kernels, where adapters take part.
-    pub lora: Option<Grid>,
+    /// LoraGrid of the LoRA kernels. `None` when no row has an adapter.
+    pub lora: Option<LoraGrid>,
 }
 
-/// How a step gets onto a card: launched piece by piece, or recorded and replayed.
-pub trait Line {
-    /// A recording.
+/// A decode step that can be launched kernel by kernel, or captured into a graph and replayed.
+pub trait GraphStep {
+    /// A captured graph.
     type Graph;
-    /// Why something failed.
+    /// Error of a launch, a capture or a replay.
     type Error: Display;
 
-    /// Puts every piece in line.
+    /// Enqueues every kernel of the step.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     fn launch(&self) -> Result<(), Self::Error>;
 
-    /// Records what [`launch`](Self::launch) puts in line; runs none of it.
+    /// Captures the work of [`launch`](Self::launch) into a graph without running it.
     ///
     /// # Errors
-    /// What the driver said. The card can go on as if nothing had been tried.
+    /// The driver's error. The GPU stays usable after a failed capture.
     fn record(&self) -> Result<Self::Graph, Self::Error>;
 
-    /// Puts a recording in line.
+    /// Enqueues a captured graph.
     ///
     /// # Errors
-    /// What the driver said; nothing of it runs then.
+    /// The driver's error, in which case no kernel of the graph runs.
     fn replay(&self, graph: &Self::Graph) -> Result<(), Self::Error>;
 
-    /// Waits for all that is in line.
+    /// Waits for all enqueued work.
     ///
     /// # Errors
-    /// That the card is lost.
+    /// The GPU is lost.
     fn settle(&self) -> Result<(), Self::Error>;
 }
 
-/// What became of recording, since the start.
+/// Counters of graph capture since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GraphUse {
-    /// Steps that were recorded.
+    /// Number of captured steps.
     pub recorded: usize,
-    /// Recordings that failed: steps of that size are launched piece by piece.
+    /// Number of failed captures. Steps of these sizes are launched kernel by kernel.
     pub refused: usize,
 }
 
-/// The recordings of one decoder.
+/// GraphCache captured by one decoder.
 #[derive(Debug)]
-pub struct Graphs<G> {
+pub struct GraphCache<G> {
     enabled: bool,
-    /// `None` where recording failed: it is not tried again.
-    kept: HashMap<Key, Option<G>>,
+    /// `None` where capture failed; it is not retried.
+    kept: HashMap<GraphKey, Option<G>>,
     tally: GraphUse,
 }
 
-impl<G> Graphs<G> {
-    /// None yet.
+impl<G> GraphCache<G> {
+    /// Creates an empty cache.
     pub fn new(enabled: bool) -> Self {
         Self { enabled, kept: HashMap::new(), tally: GraphUse::default() }
     }
 
-    /// Whether steps are recorded and replayed.
+    /// Returns `true` if steps are captured and replayed.
     pub fn enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether they are from now on.
+    /// Enables or disables capture and replay from now on.
     pub fn set(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
 
-    /// What became of recording.
+    /// Returns the counters of graph capture.
     pub fn tally(&self) -> GraphUse {
         self.tally
     }
 
-    /// Puts a step in line by its recording, which is made at its first use. Where it cannot be made or replayed, the step
-    /// and all later ones of its size are launched piece by piece.
+    /// Enqueues a step by replaying its graph, which is captured at its first use. If capture or replay fails, this
+    /// step and all later ones of its size are launched kernel by kernel.
     ///
     /// # Errors
-    /// What launching piece by piece fails with.
-    pub fn run<L: Line<Graph = G>>(&mut self, key: Key, line: &L) -> Result<(), L::Error> {
+    /// The error of launching kernel by kernel.
+    pub fn run<L: GraphStep<Graph = G>>(&mut self, key: GraphKey, line: &L) -> Result<(), L::Error> {
         match self.kept.get(&key) {
             Some(Some(graph)) => match line.replay(graph) {
                 Ok(()) => Ok(()),
@@ -105,19 +105,19 @@ impl<G> Graphs<G> {
         }
     }
 
-    /// Makes the recordings that are missing of some sizes, in their order, until `limit` is over; what is left is made at
-    /// its first use. Gives how many are left.
+    /// Captures the missing graphs of `keys`, in this order, until `limit` has passed. The rest is captured at its
+    /// first use. Returns the number of graphs left.
     ///
     /// # Errors
-    /// What `line` or launching piece by piece fails with.
-    pub fn warm<L: Line<Graph = G>>(
+    /// The error of `line` or of launching kernel by kernel.
+    pub fn warm<L: GraphStep<Graph = G>>(
         &mut self,
-        keys: &[Key],
+        keys: &[GraphKey],
         limit: Duration,
-        mut line: impl FnMut(Key) -> Result<L, L::Error>,
+        mut line: impl FnMut(GraphKey) -> Result<L, L::Error>,
     ) -> Result<usize, L::Error> {
         let begun = Instant::now();
-        let missing: Vec<Key> = keys.iter().copied().filter(|key| !self.kept.contains_key(key)).collect();
+        let missing: Vec<GraphKey> = keys.iter().copied().filter(|key| !self.kept.contains_key(key)).collect();
         for (done, key) in missing.iter().enumerate() {
             if begun.elapsed() >= limit {
                 return Ok(missing.len() - done);
@@ -127,14 +127,14 @@ impl<G> Graphs<G> {
         Ok(0)
     }
 
-    /// Forgets the recordings that are not wanted any more, and that some could not be made.
-    pub fn retain(&mut self, wanted: impl Fn(Key) -> bool) {
+    /// Drops graphs, and records of failed captures, whose key is not `wanted`.
+    pub fn retain(&mut self, wanted: impl Fn(GraphKey) -> bool) {
         self.kept.retain(|key, _| wanted(*key));
     }
 
-    fn make<L: Line<Graph = G>>(&mut self, key: Key, line: &L) -> Result<(), L::Error> {
-        // Once as it is: a driver loads kernels at their first use, and not while it records. That has computed this step;
-        // recording runs nothing.
+    fn make<L: GraphStep<Graph = G>>(&mut self, key: GraphKey, line: &L) -> Result<(), L::Error> {
+        // Launch once before capturing: a driver loads kernels at their first use, which is not allowed during capture.
+        // This launch computes the step; the capture runs nothing.
         line.launch()?;
         line.settle()?;
         match line.record() {
@@ -145,20 +145,20 @@ impl<G> Graphs<G> {
             }
             Err(error) => {
                 self.refuse(key, &error);
-                // A card that is lost refuses as well.
+                // A lost GPU refuses to capture as well; report the loss rather than fall back.
                 line.settle()
             }
         }
     }
 
-    fn refuse(&mut self, key: Key, error: &dyn Display) {
-        let Key { rows, lora } = key;
+    fn refuse(&mut self, key: GraphKey, error: &dyn Display) {
+        let GraphKey { rows, lora } = key;
         let adapters = lora.is_some();
-        // The first tells why; the others follow from it.
+        // Only the first failure is a warning: later ones have the same cause.
         if self.tally.refused == 0 {
-            tracing::warn!(rows, adapters, %error, "a decode step cannot be recorded: its kernels are launched one by one");
+            tracing::warn!(rows, adapters, %error, "cannot capture a decode step as a CUDA graph: its kernels are launched one by one");
         } else {
-            tracing::debug!(rows, adapters, %error, "another decode step cannot be recorded");
+            tracing::debug!(rows, adapters, %error, "cannot capture another decode step as a CUDA graph");
         }
         self.tally.refused += 1;
         self.kept.insert(key, None);

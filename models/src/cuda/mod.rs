@@ -1,35 +1,38 @@
-//! The decoder on an NVIDIA card.
+//! Decoding and LoRA training on NVIDIA GPUs.
 //!
-//! What does not talk to a card itself is always compiled and tested: kernels' sources and what they must compute
-//! ([`kernel`]), the plan of a card's memory ([`plan`]), how a step is laid out ([`image`]) and what it puts in line, which batch
-//! sizes have a graph of their own ([`bucket`], [`reach`]) and what becomes of those that cannot ([`graphs`]), how long a card is
-//! waited for ([`patience`]), where a step's time goes ([`profile`]), how an adapter is learnt ([`learner`]). Steps and learning ask a [`Driver`](driver::Driver), behind
-//! which is a card or, in tests, an emulator of kernels. What talks to a card needs the feature `cuda`; driver, cuBLAS and NVRTC
-//! are loaded when a decoder is, so that one program serves machines with a card and without.
+//! Everything that does not call the driver is always compiled and tested: kernel sources and their reference
+//! implementations ([`kernel`]), the memory plan ([`plan`]), the layout of a step's inputs ([`step_layout`]),
+//! batch-size buckets ([`bucket`]), grid sizes of the LoRA kernels ([`lora_grid`]), CUDA graph caching ([`graphs`]),
+//! polling for completion ([`adaptive_wait`]), profiling ([`profile`]) and LoRA training ([`learner`]). Decoding and
+//! training are written against [`Driver`](driver::Driver), implemented by a GPU and, in tests, by an emulator that
+//! runs the kernels on the CPU.
+//!
+//! Code that calls the driver needs the feature `cuda`. The driver, cuBLAS and NVRTC are loaded at run time, so one
+//! binary serves machines with and without a GPU.
 
+pub mod adaptive_wait;
 pub mod bucket;
 mod checkpoint;
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "run by tests alone; what serves is a card's"))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "without a GPU only tests use it"))]
 mod decoder;
 #[cfg(feature = "cuda")]
 mod device;
 pub mod driver;
 mod error;
 pub mod graphs;
-pub mod image;
 pub mod kernel;
 pub mod learner;
-pub mod patience;
+pub mod lora_grid;
 pub mod plan;
 pub mod profile;
-pub mod reach;
 mod source;
+pub mod step_layout;
 #[cfg(test)]
 mod toy;
 
 #[cfg(feature = "cuda")]
 pub use decoder::{CudaDecoder, CudaOptions, CudaProfiler};
 #[cfg(feature = "cuda")]
-pub use device::{Card, CardInfo, Ceilings};
+pub use device::{Gpu, GpuInfo, PeakRates};
 pub use error::CudaError;
-pub use source::Source;
+pub use source::WeightSource;

@@ -1,4 +1,4 @@
-//! Decoders small enough for the emulator, one of each kind.
+//! Decoder configurations small enough for the emulator, one per model family.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use crate::decoder::{DecoderConfig, RopeScaling};
 use crate::weights::{Weights, write_random};
 
-/// Embeddings that are the head as well.
+/// Llama: tied embeddings, grouped-query attention.
 pub(super) fn llama() -> DecoderConfig {
     DecoderConfig {
         vocab: 61,
@@ -30,17 +30,17 @@ pub(super) fn llama() -> DecoderConfig {
     }
 }
 
-/// Biases, a head of its own, another width of heads, a group of three.
+/// Qwen2: biases, an untied output projection, heads of width 80, and three query heads per key/value head.
 pub(super) fn qwen2() -> DecoderConfig {
     DecoderConfig { qkv_bias: true, tied_embeddings: false, head_dim: 80, heads: 3, kv_heads: 1, layers: 3, ..llama() }
 }
 
-/// Norms per head.
+/// Qwen3: RMS norm per head.
 pub(super) fn qwen3() -> DecoderConfig {
     DecoderConfig { qk_norm: true, ..llama() }
 }
 
-/// A random checkpoint.
+/// Writes a random checkpoint and opens it.
 pub(super) fn open(config: &DecoderConfig) -> Weights {
     let dir = tempfile::tempdir().unwrap();
     write_random(dir.path(), config, 3).unwrap();
@@ -49,7 +49,8 @@ pub(super) fn open(config: &DecoderConfig) -> Weights {
     Weights::open(dir.path()).unwrap()
 }
 
-/// Gives each norm weights of its own: in a random checkpoint all are one, and one could stand for another.
+/// Gives each norm its own weights: in a random checkpoint all of them are 1, so that a mix-up of two norms would go
+/// unnoticed.
 fn vary(path: &Path) {
     let bytes = fs::read(path).unwrap();
     let mut tensors = Vec::new();
@@ -69,7 +70,7 @@ fn vary(path: &Path) {
     fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
-/// ‖found − wanted‖ / ‖wanted‖.
+/// Relative distance ‖found − wanted‖ / ‖wanted‖.
 pub(super) fn distance(found: &[f32], wanted: &[f32]) -> f64 {
     assert_eq!(found.len(), wanted.len());
     let off: f64 = found.iter().zip(wanted).map(|(a, b)| f64::from(a - b).powi(2)).sum();

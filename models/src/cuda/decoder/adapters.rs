@@ -1,4 +1,4 @@
-//! Adapters on a card.
+//! LoRA adapters in device memory.
 
 use std::path::Path;
 use std::slice;
@@ -10,13 +10,13 @@ use crate::adapter;
 use crate::batch::AdapterSlot;
 use crate::cuda::CudaError;
 use crate::cuda::driver::Driver;
-use crate::cuda::kernel::{Factors, Span};
-use crate::cuda::plan::{ADAPTERS, Carver, LARGEST_RANK, Place, SITES};
-use crate::cuda::reach::Reach;
+use crate::cuda::kernel::{DeviceSlice, LoraFactors};
+use crate::cuda::lora_grid::LoraCapacity;
+use crate::cuda::plan::{MAX_ADAPTERS, MAX_RANK, Placement, PlacementAllocator, SITES};
 use crate::decoder::DecoderConfig;
 use crate::gradient::{Lora, Module};
 
-/// The projections of each site, in the order of their outputs.
+/// Projections of each site, in the order of their outputs.
 const PARTS: [&[Module]; SITES] = [
     &[Module::QProj, Module::KProj, Module::VProj],
     &[Module::OProj],
@@ -24,66 +24,69 @@ const PARTS: [&[Module]; SITES] = [
     &[Module::DownProj],
 ];
 
-/// The loaded adapters by slot, and the table by which kernels find them.
+/// Loaded adapters by slot, and the table in which kernels find them.
 pub(super) struct Adapters<D: Driver> {
-    /// Each one's memory, kept for what the addresses in the table mean.
+    /// Memory of each adapter, which the addresses in the table point to.
     slots: Vec<Option<D::Region>>,
-    /// Of all slots: shape (layers, sites, [`ADAPTERS`]).
-    table: Span<Factors>,
-    reach: Reach,
+    /// LoraFactors of all slots: shape (layers, sites, [`MAX_ADAPTERS`]).
+    table: DeviceSlice<LoraFactors>,
+    capacity: LoraCapacity,
 }
 
-/// One site's factors, rounded and padded as the kernels want them, with their places.
-struct Packed {
+/// LoraFactors of one site, rounded and padded for the kernels, with their placements.
+struct PackedFactors {
     a: Vec<bf16>,
-    a_place: Place<bf16>,
-    b: [Option<(Vec<bf16>, Place<bf16>)>; 3],
+    a_place: Placement<bf16>,
+    b: [Option<(Vec<bf16>, Placement<bf16>)>; 3],
     rank: usize,
     stacked: usize,
 }
 
 impl<D: Driver> Adapters<D> {
-    /// None yet; `table` is cleared.
-    pub(super) fn new(driver: &D, table: Span<Factors>) -> Result<Self, CudaError> {
-        driver.upload(&vec![Factors::default(); table.len()], table)?;
-        Ok(Self { slots: Vec::new(), table, reach: Reach::default() })
+    /// Starts without adapters and clears `table`.
+    pub(super) fn new(driver: &D, table: DeviceSlice<LoraFactors>) -> Result<Self, CudaError> {
+        driver.upload(&vec![LoraFactors::default(); table.len()], table)?;
+        Ok(Self { slots: Vec::new(), table, capacity: LoraCapacity::default() })
     }
 
-    /// Whether a slot holds one.
+    /// Returns `true` if a slot holds an adapter.
     pub(super) fn holds(&self, slot: AdapterSlot) -> bool {
         self.slots.get(slot.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// How far the kernels of a step reach.
-    pub(super) fn reach(&self) -> Reach {
-        self.reach
+    /// Returns the capacity that captured graphs provide for.
+    pub(super) fn lora_capacity(&self) -> LoraCapacity {
+        self.capacity
     }
 
-    /// The factors of all slots at one site.
-    pub(super) fn at(&self, layer: usize, site: adapter::Site) -> Option<Span<Factors>> {
-        self.table.slice((layer * SITES + site as usize) * ADAPTERS, ADAPTERS)
+    /// Returns the factors of all slots at one site.
+    pub(super) fn at(&self, layer: usize, site: adapter::Site) -> Option<DeviceSlice<LoraFactors>> {
+        self.table.slice((layer * SITES + site as usize) * MAX_ADAPTERS, MAX_ADAPTERS)
     }
 
     /// Loads the adapter in `dir` into a free slot.
     pub(super) fn load(&mut self, driver: &D, dir: &Path, config: &DecoderConfig) -> Result<AdapterSlot, CudaError> {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if free >= ADAPTERS {
-            return Err(ModelError::Input(format!("{ADAPTERS} adapters are loaded already")).into());
+        if free >= MAX_ADAPTERS {
+            return Err(ModelError::Input(format!(
+                "cannot load an adapter: {MAX_ADAPTERS} are loaded, the maximum; unload one first"
+            ))
+            .into());
         }
-        let mut carver = Carver::default();
+        let mut allocator = PlacementAllocator::default();
         let read = adapter::Factors::read(dir, config, |factors| factors)?;
         let rank = read.iter().flatten().flatten().map(|factors| factors.rank).max().unwrap_or(0);
-        if rank > LARGEST_RANK {
-            let reason = format!("{}: rank {rank}, on a card {LARGEST_RANK} is the largest", dir.display());
+        if rank > MAX_RANK {
+            let reason = format!("{}: rank {rank} exceeds {MAX_RANK}, the maximum on a GPU", dir.display());
             return Err(ModelError::Input(reason).into());
         }
-        let packed: Vec<_> = read.iter().flatten().map(|site| site.as_ref().map(|f| pack(f, &mut carver))).collect();
-        let region = driver.take(carver.bytes())?;
+        let packed: Vec<_> = read.iter().flatten().map(|site| site.as_ref().map(|f| pack(f, &mut allocator))).collect();
+        let region = driver.allocate(allocator.bytes())?;
         let mut rows = Vec::with_capacity(packed.len());
         for site in &packed {
             rows.push(match site {
                 Some(site) => site.put(driver, &region)?,
-                None => Factors::default(),
+                None => LoraFactors::default(),
             });
         }
         self.enter(driver, free, &rows)?;
@@ -92,25 +95,25 @@ impl<D: Driver> Adapters<D> {
             self.slots.push(None);
         }
         self.slots[free] = Some(region);
-        self.reach.cover(self.slots.iter().flatten().count(), stacked);
+        self.capacity.cover(self.slots.iter().flatten().count(), stacked);
         Ok(AdapterSlot(free as u32))
     }
 
-    /// Forgets an adapter; its memory is given back.
+    /// Removes an adapter and frees its memory.
     pub(super) fn unload(&mut self, driver: &D, slot: AdapterSlot) -> Result<(), CudaError> {
         let index = slot.0 as usize;
         if !self.holds(slot) {
             return Ok(());
         }
         driver.bind()?;
-        self.enter(driver, index, &vec![Factors::default(); self.table.len() / ADAPTERS])?;
+        self.enter(driver, index, &vec![LoraFactors::default(); self.table.len() / MAX_ADAPTERS])?;
         self.slots[index] = None;
         Ok(())
     }
 
     /// Writes one slot's column of the table.
-    fn enter(&self, driver: &D, slot: usize, rows: &[Factors]) -> Result<(), CudaError> {
-        let place = |site: usize| self.table.slice(site * ADAPTERS + slot, 1);
+    fn enter(&self, driver: &D, slot: usize, rows: &[LoraFactors]) -> Result<(), CudaError> {
+        let place = |site: usize| self.table.slice(site * MAX_ADAPTERS + slot, 1);
         let entries = rows.iter().enumerate();
         let column: Vec<_> =
             entries.filter_map(|(site, factors)| Some((slice::from_ref(factors), place(site)?))).collect();
@@ -118,19 +121,23 @@ impl<D: Driver> Adapters<D> {
     }
 }
 
-impl Packed {
-    /// Copies the factors to the card and says where they are.
-    fn put<D: Driver>(&self, driver: &D, region: &D::Region) -> Result<Factors, CudaError> {
-        let a = driver.span(region, self.a_place);
+impl PackedFactors {
+    /// Copies the factors to the GPU and returns their addresses.
+    fn put<D: Driver>(&self, driver: &D, region: &D::Region) -> Result<LoraFactors, CudaError> {
+        let a = driver.slice(region, self.a_place);
         let mut pieces = vec![(self.a.as_slice(), a)];
-        let mut factors =
-            Factors { a: a.address(), rank: self.rank as u32, stacked: self.stacked as u32, ..Factors::default() };
+        let mut factors = LoraFactors {
+            a: a.address(),
+            rank: self.rank as u32,
+            stacked: self.stacked as u32,
+            ..LoraFactors::default()
+        };
         let mut first = 0;
         for (projection, part) in self.b.iter().enumerate() {
             let Some((b, place)) = part else { continue };
-            let span = driver.span(region, *place);
-            pieces.push((b.as_slice(), span));
-            factors.b[projection] = span.address();
+            let slice = driver.slice(region, *place);
+            pieces.push((b.as_slice(), slice));
+            factors.b[projection] = slice.address();
             factors.first[projection] = first;
             first += self.rank as u32;
         }
@@ -139,36 +146,37 @@ impl Packed {
     }
 }
 
-/// Bytes that an adapter takes.
+/// Returns the bytes of an adapter in device memory.
 pub(in crate::cuda) fn adapter_bytes(config: &DecoderConfig, lora: &Lora) -> usize {
-    let mut carver = Carver::default();
+    let mut allocator = PlacementAllocator::default();
     for modules in (0..config.layers).flat_map(|_| PARTS) {
         let out = |module: &Module| lora.targets.contains(module).then(|| module.shape(config)[0]);
         let outs = [0, 1, 2].map(|at| modules.get(at).and_then(out));
         if outs.iter().any(Option::is_some) {
-            places(&mut carver, modules[0].shape(config)[1], lora.rank, outs);
+            places(&mut allocator, modules[0].shape(config)[1], lora.rank, outs);
         }
     }
-    carver.bytes()
+    allocator.bytes()
 }
 
-/// Where a site's factors lie: B of each projection that has one, by its number of outputs, then A of all of them, the rank
-/// padded to a multiple of 16.
+/// Lays out a site's factors: B of each projection that has one, given by its number of outputs, then the stacked A
+/// matrices. The rank is padded to a multiple of 16.
 fn places(
-    carver: &mut Carver,
+    allocator: &mut PlacementAllocator,
     inn: usize,
     rank: usize,
     outs: [Option<usize>; 3],
-) -> ([Option<Place<bf16>>; 3], Place<bf16>) {
+) -> ([Option<Placement<bf16>>; 3], Placement<bf16>) {
     let padded = rank.next_multiple_of(16);
-    let b = outs.map(|out| out.map(|out| carver.place(out * padded)));
-    (b, carver.place(outs.iter().flatten().count() * padded * inn))
+    let b = outs.map(|out| out.map(|out| allocator.place(out * padded)));
+    (b, allocator.place(outs.iter().flatten().count() * padded * inn))
 }
 
-/// Rounds a site's factors to `bf16` with the scale in B, pads the rank to a multiple of 16 with zeros, and orders the
-/// stack by projection.
-fn pack(factors: &adapter::Factors, carver: &mut Carver) -> Packed {
-    let (inn, rank) = (factors.inn, factors.rank);
+/// Rounds a site's factors to `bf16`, multiplies B by the scale, pads the rank to a multiple of 16 with zeros, and
+/// orders the stack by projection.
+fn pack(factors: &adapter::Factors, allocator: &mut PlacementAllocator) -> PackedFactors {
+    let inn = factors.inn;
+    let rank = factors.rank;
     let padded = rank.next_multiple_of(16);
     let mut order: Vec<usize> = (0..factors.parts.len()).collect();
     order.sort_by_key(|&index| factors.parts[index].0);
@@ -176,7 +184,7 @@ fn pack(factors: &adapter::Factors, carver: &mut Carver) -> Packed {
     for (projection, from) in &factors.parts {
         outs[*projection] = Some(from.len() / rank);
     }
-    let (b_places, a_place) = places(carver, inn, rank, outs);
+    let (b_places, a_place) = places(allocator, inn, rank, outs);
     let mut a = vec![bf16::ZERO; order.len() * padded * inn];
     let mut b = [const { None }; 3];
     for (place, &index) in order.iter().enumerate() {
@@ -191,7 +199,7 @@ fn pack(factors: &adapter::Factors, carver: &mut Carver) -> Packed {
         }
         b[*projection] = b_places[*projection].map(|place| (values, place));
     }
-    Packed { a_place, stacked: order.len() * padded, a, b, rank: padded }
+    PackedFactors { a_place, stacked: order.len() * padded, a, b, rank: padded }
 }
 
 #[cfg(test)]
@@ -200,7 +208,7 @@ mod tests {
 
     #[test]
     fn factors_are_padded_scaled_and_ordered_by_projection() {
-        // Rank 2, two inputs; the values' part comes before the keys' in the file.
+        // Rank 2, two inputs; in the file the value projection comes before the key projection.
         let factors = adapter::Factors {
             inn: 2,
             rank: 2,
@@ -208,7 +216,7 @@ mod tests {
             a: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
             parts: vec![(2, vec![2.0, 4.0]), (1, vec![8.0, 16.0, 32.0, 64.0])],
         };
-        let packed = pack(&factors, &mut Carver::default());
+        let packed = pack(&factors, &mut PlacementAllocator::default());
         let values = |values: &[bf16]| values.iter().map(|value| value.to_f32()).collect::<Vec<_>>();
         assert_eq!((packed.rank, packed.stacked, packed.a.len()), (16, 32, 64));
         assert_eq!(values(&packed.a[..5]), [5.0, 6.0, 7.0, 8.0, 0.0], "keys first");

@@ -1,23 +1,22 @@
-//! The decoder on a card: the same steps as [`crate::decoder::Decoder`], with weights and activations in `bf16`, sums and the
+//! Decoder on a GPU: the steps of [`crate::decoder::Decoder`] with weights and activations in `bf16`, sums and the
 //! residual stream in `f32`.
 //!
-//! The step itself is always compiled, and tested on the emulator of kernels; what is a card's alone (recordings, pinned
-//! memory, events) needs the feature `cuda`. What a step's time goes to is found by a [`Profiler`](profiler::Profiler), which
-//! runs the same steps.
+//! The step is always compiled, and tested on the kernel emulator. The GPU-only parts (graphs, pinned memory, events)
+//! need the feature `cuda`. A [`Profiler`](profiler::Profiler) runs the same steps to measure where their time goes.
 
 mod adapters;
 #[cfg(feature = "cuda")]
-mod card;
+mod gpu;
 #[cfg(feature = "cuda")]
-mod line;
-mod machine;
+mod graph_step;
 mod pass;
 mod profiler;
+mod runner;
 #[cfg(test)]
 mod test;
 
 pub(in crate::cuda) use adapters::adapter_bytes;
 #[cfg(feature = "cuda")]
-pub use card::{CudaDecoder, CudaOptions};
+pub use gpu::{CudaDecoder, CudaOptions};
 #[cfg(feature = "cuda")]
 pub use profiler::CudaProfiler;

@@ -1,55 +1,65 @@
-//! One step as a line of kernels and products. Nothing in here depends on what a step holds, only on how large it is: so a
-//! line that was recorded for a size is right for every step of that size.
+//! One step as a sequence of kernels and matrix multiplications. The sequence depends only on the size of the step,
+//! never on its content, so a graph captured for a size is valid for every step of that size.
 
 use half::bf16;
 
-use super::machine::Machine;
+use super::runner::StepRunner;
 use crate::adapter::Site;
 use crate::cuda::CudaError;
-use crate::cuda::driver::{Driver, Matrix, Operands, Product, Target};
-use crate::cuda::image::{Image, Step};
+use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::kernel::{
-    AttendDecode, AttendPrefill, BatchView, Embed, LoraExpand, LoraOut, LoraShrink, Norm, Rotary, Sample, SiluMul, Span,
+    AttendDecode, AttendPrefill, BatchView, DeviceSlice, EmbedTokens, LoraExpand, LoraOut, LoraShrink, RmsNorm, Rotary,
+    SampleTokens, SiluMul,
 };
-use crate::cuda::plan::{LayerPlaces, Place, splits};
-use crate::cuda::reach::Grid;
+use crate::cuda::lora_grid::LoraGrid;
+use crate::cuda::plan::{LayerLayout, Placement, splits};
+use crate::cuda::step_layout::{StepLayout, StepShape};
 
-impl<D: Driver> Machine<D> {
-    /// Puts the whole step in line: from tokens to logits, and what is sampled from them.
-    pub(super) fn run(&self, step: &Step, lora: Option<Grid>) -> Result<(), CudaError> {
+impl<D: Driver> StepRunner<D> {
+    /// Enqueues the whole step: from tokens to logits, and sampling.
+    pub(super) fn run(&self, step: &StepShape, lora: Option<LoraGrid>) -> Result<(), CudaError> {
         let config = &self.config;
-        Embed {
+        EmbedTokens {
             batch: self.batch(),
-            table: self.weight(self.places.embedding),
-            stream: self.work(self.room.stream),
+            table: self.weight(self.weight_layout.embedding),
+            stream: self.work(self.buffers.stream),
             count: step.tokens as u32,
             width: config.hidden as u32,
             vocab: config.vocab as u32,
         }
         .launch(&self.driver)?;
-        for (index, layer) in self.places.layers.iter().enumerate() {
-            self.attend(index, layer, step, lora)?;
-            self.feed(index, layer, step, lora)?;
+        for (index, layer) in self.weight_layout.layers.iter().enumerate() {
+            self.attention_block(index, layer, step, lora)?;
+            self.feed_forward(index, layer, step, lora)?;
         }
-        self.choose(step)
+        self.project_and_sample(step)
     }
 
-    /// Attention of one layer, added to the stream.
-    fn attend(&self, index: usize, layer: &LayerPlaces, step: &Step, lora: Option<Grid>) -> Result<(), CudaError> {
-        let (config, room) = (&self.config, &self.room);
-        let (q, kv) = (config.q_width(), config.kv_width());
-        self.normalise(layer.attention_norm, None, step.tokens)?;
-        let (normed, qkv) = (self.work(room.normed), self.work(room.qkv));
-        let target = Target::Half(Matrix::new(qkv, q + 2 * kv));
-        self.product(normed, step.tokens, (layer.qkv, q + 2 * kv, config.hidden), target)?;
+    /// Attention block of one layer, added to the residual stream.
+    fn attention_block(
+        &self,
+        index: usize,
+        layer: &LayerLayout,
+        step: &StepShape,
+        lora: Option<LoraGrid>,
+    ) -> Result<(), CudaError> {
+        let config = &self.config;
+        let buffers = &self.buffers;
+        let q = config.q_width();
+        let kv = config.kv_width();
+        self.rms_norm(layer.attention_norm, None, step.tokens)?;
+        let normed = self.work(buffers.normed);
+        let qkv = self.work(buffers.qkv);
+        let target = MatMulTarget::Half(DeviceMatrix::new(qkv, q + 2 * kv));
+        self.matmul(normed, step.tokens, (layer.qkv, q + 2 * kv, config.hidden), target)?;
         let ends = [q, q + kv, q + 2 * kv];
-        self.adapt((index, Site::Qkv), lora, (normed, config.hidden), LoraOut::Activation(qkv), ends)?;
+        self.add_lora((index, Site::Qkv), lora, (normed, config.hidden), LoraOut::Activation(qkv), ends)?;
         Rotary {
             batch: self.batch(),
             qkv,
             bias: layer.bias.map(|bias| self.weight(bias)),
             head_norms: layer.head_norms.map(|norms| norms.map(|norm| self.weight(norm))),
-            table: self.weight(self.places.rotary),
+            table: self.weight(self.weight_layout.rotary),
             cache: self.blocks(index),
             count: step.tokens as u32,
             heads: config.heads as u32,
@@ -58,30 +68,36 @@ impl<D: Driver> Machine<D> {
             eps: config.rms_eps,
         }
         .launch(&self.driver)?;
-        self.look(index, step)?;
-        let (attended, stream) = (self.work(room.attended), self.work(room.stream));
-        let target = Target::Sum(Matrix::new(stream, config.hidden));
-        self.product(attended, step.tokens, (layer.o, config.hidden, q), target)?;
-        self.adapt((index, Site::O), lora, (attended, q), LoraOut::Stream(stream), [config.hidden; 3])
+        self.attention(index, step)?;
+        let attended = self.work(buffers.attended);
+        let stream = self.work(buffers.stream);
+        let target = MatMulTarget::Sum(DeviceMatrix::new(stream, config.hidden));
+        self.matmul(attended, step.tokens, (layer.o, config.hidden, q), target)?;
+        self.add_lora((index, Site::O), lora, (attended, q), LoraOut::Stream(stream), [config.hidden; 3])
     }
 
-    /// Lets the queries look at the cache: rows of one token one way, the others another.
-    fn look(&self, index: usize, step: &Step) -> Result<(), CudaError> {
-        let (config, room) = (&self.config, &self.room);
-        let (heads, kv_heads, dim) = (config.heads as u32, config.kv_heads as u32, config.head_dim as u32);
-        let (qkv, stride) = (self.work(room.qkv), (heads + 2 * kv_heads) * dim);
-        let (cache, out) = (self.blocks(index), self.work(room.attended));
+    /// Attention of the queries to the KV cache: one kernel for rows with one token, another for the rest.
+    fn attention(&self, index: usize, step: &StepShape) -> Result<(), CudaError> {
+        let config = &self.config;
+        let buffers = &self.buffers;
+        let heads = config.heads as u32;
+        let kv_heads = config.kv_heads as u32;
+        let dim = config.head_dim as u32;
+        let qkv = self.work(buffers.qkv);
+        let stride = (heads + 2 * kv_heads) * dim;
+        let cache = self.blocks(index);
+        let out = self.work(buffers.attended);
         if step.singles > 0 {
             AttendDecode {
                 batch: self.batch(),
                 qkv,
                 stride,
                 cache,
-                workspace: self.work(room.partial),
-                arrived: self.work(room.arrived),
+                workspace: self.work(buffers.partial),
+                arrived: self.work(buffers.arrived),
                 out,
                 rows: step.singles as u32,
-                splits: splits(config, &self.limits, step.singles, self.processors),
+                splits: splits(config, &self.limits, step.singles, self.multiprocessors),
                 heads,
                 kv_heads,
                 dim,
@@ -91,7 +107,7 @@ impl<D: Driver> Machine<D> {
         if step.tiles > 0 {
             AttendPrefill {
                 batch: self.batch(),
-                tiles: self.laid(self.image.tiles),
+                tiles: self.layout_slice(self.image.tiles),
                 qkv,
                 stride,
                 cache,
@@ -107,40 +123,52 @@ impl<D: Driver> Machine<D> {
         Ok(())
     }
 
-    /// The feed-forward part of one layer, added to the stream.
-    fn feed(&self, index: usize, layer: &LayerPlaces, step: &Step, lora: Option<Grid>) -> Result<(), CudaError> {
-        let (config, room, rows) = (&self.config, &self.room, step.tokens);
-        self.normalise(layer.ffn_norm, None, rows)?;
-        let (normed, gate_up) = (self.work(room.normed), self.work(room.gate_up));
-        let target = Target::Half(Matrix::new(gate_up, 2 * config.ffn));
-        self.product(normed, rows, (layer.gate_up, 2 * config.ffn, config.hidden), target)?;
+    /// Feed-forward block of one layer, added to the residual stream.
+    fn feed_forward(
+        &self,
+        index: usize,
+        layer: &LayerLayout,
+        step: &StepShape,
+        lora: Option<LoraGrid>,
+    ) -> Result<(), CudaError> {
+        let config = &self.config;
+        let buffers = &self.buffers;
+        let rows = step.tokens;
+        self.rms_norm(layer.ffn_norm, None, rows)?;
+        let normed = self.work(buffers.normed);
+        let gate_up = self.work(buffers.gate_up);
+        let target = MatMulTarget::Half(DeviceMatrix::new(gate_up, 2 * config.ffn));
+        self.matmul(normed, rows, (layer.gate_up, 2 * config.ffn, config.hidden), target)?;
         let ends = [config.ffn, 2 * config.ffn, 2 * config.ffn];
-        self.adapt((index, Site::GateUp), lora, (normed, config.hidden), LoraOut::Activation(gate_up), ends)?;
-        let out = self.work(room.activated);
+        self.add_lora((index, Site::GateUp), lora, (normed, config.hidden), LoraOut::Activation(gate_up), ends)?;
+        let out = self.work(buffers.activated);
         SiluMul { gate_up, out, rows: rows as u32, width: config.ffn as u32 }.launch(&self.driver)?;
-        let stream = self.work(room.stream);
-        let target = Target::Sum(Matrix::new(stream, config.hidden));
-        self.product(out, rows, (layer.down, config.hidden, config.ffn), target)?;
-        self.adapt((index, Site::Down), lora, (out, config.ffn), LoraOut::Stream(stream), [config.hidden; 3])
+        let stream = self.work(buffers.stream);
+        let target = MatMulTarget::Sum(DeviceMatrix::new(stream, config.hidden));
+        self.matmul(out, rows, (layer.down, config.hidden, config.ffn), target)?;
+        self.add_lora((index, Site::Down), lora, (out, config.ffn), LoraOut::Stream(stream), [config.hidden; 3])
     }
 
-    /// Logits of the wanted rows, and a token for each that is to be sampled.
-    fn choose(&self, step: &Step) -> Result<(), CudaError> {
+    /// Computes the logits of the wanted rows and samples a token for each row with settings.
+    fn project_and_sample(&self, step: &StepShape) -> Result<(), CudaError> {
         if step.logits == 0 {
             return Ok(());
         }
-        let (config, room) = (&self.config, &self.room);
-        self.normalise(self.places.norm, Some(self.laid(self.image.wanted)), step.logits)?;
-        let head = self.places.head.unwrap_or(self.places.embedding);
-        let (logits, normed, most) = (self.work(room.logits), self.work(room.normed), self.limits.rows);
-        let target = Target::Single(Matrix::new(logits, config.vocab));
-        self.product(normed, step.logits, (head, config.vocab, config.hidden), target)?;
-        Sample {
+        let config = &self.config;
+        let buffers = &self.buffers;
+        self.rms_norm(self.weight_layout.norm, Some(self.layout_slice(self.image.wanted)), step.logits)?;
+        let head = self.weight_layout.head.unwrap_or(self.weight_layout.embedding);
+        let logits = self.work(buffers.logits);
+        let normed = self.work(buffers.normed);
+        let most = self.limits.rows;
+        let target = MatMulTarget::Single(DeviceMatrix::new(logits, config.vocab));
+        self.matmul(normed, step.logits, (head, config.vocab, config.hidden), target)?;
+        SampleTokens {
             logits,
-            settings: self.laid(self.image.samples),
-            ids: self.third(0),
-            logprobs: self.work(Place::new(room.results.part(most, most).first(), most)),
-            status: self.third(2),
+            settings: self.layout_slice(self.image.samples),
+            ids: self.results_third(0),
+            logprobs: self.work(Placement::new(buffers.results.part(most, most).first(), most)),
+            status: self.results_third(2),
             rows: step.logits as u32,
             vocab: config.vocab as u32,
         }
@@ -148,13 +176,13 @@ impl<D: Driver> Machine<D> {
         Ok(())
     }
 
-    /// RMS norm of the stream's first rows, or of those at `index`.
-    fn normalise(&self, weight: Place<f32>, index: Option<Span<u32>>, rows: usize) -> Result<(), CudaError> {
-        Norm {
-            stream: self.work(self.room.stream),
+    /// RMS norm of the first rows of the residual stream, or of the rows at `index`.
+    fn rms_norm(&self, weight: Placement<f32>, index: Option<DeviceSlice<u32>>, rows: usize) -> Result<(), CudaError> {
+        RmsNorm {
+            stream: self.work(self.buffers.stream),
             index,
             weight: self.weight(weight),
-            out: self.work(self.room.normed),
+            out: self.work(self.buffers.normed),
             rows: rows as u32,
             width: self.config.hidden as u32,
             eps: self.config.rms_eps,
@@ -163,32 +191,36 @@ impl<D: Driver> Machine<D> {
         Ok(())
     }
 
-    /// `target = x · Wᵀ`, or added to it: x has shape (rows, inn), the matrix (out, inn).
-    fn product(
+    /// `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn).
+    fn matmul(
         &self,
-        x: Span<bf16>,
+        x: DeviceSlice<bf16>,
         rows: usize,
-        (matrix, out, inn): (Place<bf16>, usize, usize),
-        target: Target,
+        (matrix, out, inn): (Placement<bf16>, usize, usize),
+        target: MatMulTarget,
     ) -> Result<(), CudaError> {
-        let operands = Operands::Half(Matrix::new(x, inn), Matrix::new(self.weight(matrix), inn).transpose());
-        self.driver.multiply(&Product { operands, target, rows, inner: inn, columns: out, scale: 1.0 })
+        let operands =
+            MatMulOperands::Half(DeviceMatrix::new(x, inn), DeviceMatrix::new(self.weight(matrix), inn).transpose());
+        self.driver.multiply(&MatMul { operands, target, rows, inner: inn, columns: out, scale: 1.0 })
     }
 
-    /// Adds what adapters compute at a site.
-    fn adapt(
+    /// Adds the adapters' contribution at a site.
+    fn add_lora(
         &self,
         (layer, site): (usize, Site),
-        lora: Option<Grid>,
-        (x, inn): (Span<bf16>, usize),
+        lora: Option<LoraGrid>,
+        (x, inn): (DeviceSlice<bf16>, usize),
         y: LoraOut,
         ends: [usize; 3],
     ) -> Result<(), CudaError> {
-        let Some((Grid { tiles: count, stride }, factors)) = lora.zip(self.factors(layer, site)) else {
+        let Some((LoraGrid { tiles: count, stride }, factors)) = lora.zip(self.factors(layer, site)) else {
             return Ok(());
         };
-        let (tiles, order) = (self.laid(self.image.lora), self.laid(self.image.order));
-        let (count, stride, small) = (count as u32, stride as u32, self.work(self.room.small));
+        let tiles = self.layout_slice(self.image.lora);
+        let order = self.layout_slice(self.image.order);
+        let count = count as u32;
+        let stride = stride as u32;
+        let small = self.work(self.buffers.small);
         LoraShrink { factors, tiles, order, x, small, stride, count, inn: inn as u32 }.launch(&self.driver)?;
         let ends = ends.map(|end| end as u32);
         LoraExpand { factors, tiles, order, small, stride, y, count, ends }.launch(&self.driver)?;
@@ -196,20 +228,20 @@ impl<D: Driver> Machine<D> {
     }
 
     fn batch(&self) -> BatchView {
-        let Image { tokens, positions, rows, first, context, tables, stride, .. } = self.image;
+        let StepLayout { tokens, positions, rows, first, context, tables, stride, .. } = self.image;
         BatchView {
-            tokens: self.laid(tokens),
-            positions: self.laid(positions),
-            rows: self.laid(rows),
-            first: self.laid(first),
-            context: self.laid(context),
-            tables: self.laid(tables),
+            tokens: self.layout_slice(tokens),
+            positions: self.layout_slice(positions),
+            rows: self.layout_slice(rows),
+            first: self.layout_slice(first),
+            context: self.layout_slice(context),
+            tables: self.layout_slice(tables),
             stride: stride as u32,
         }
     }
 
-    /// One third of the results.
-    fn third(&self, third: usize) -> Span<u32> {
-        self.work(self.room.results.part(third * self.limits.rows, self.limits.rows))
+    /// Returns one third of the results.
+    fn results_third(&self, third: usize) -> DeviceSlice<u32> {
+        self.work(self.buffers.results.part(third * self.limits.rows, self.limits.rows))
     }
 }

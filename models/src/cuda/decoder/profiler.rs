@@ -1,102 +1,103 @@
-//! Steps that are timed, piece by piece.
+//! LaunchTiming of steps, kernel by kernel.
 
 #[cfg(feature = "cuda")]
-mod card;
+mod gpu;
 
 use std::ops::Range;
 use std::time::Duration;
 
-use super::machine::Machine;
+use super::runner::StepRunner;
 use crate::batch::{ForwardBatch, Want};
 use crate::cuda::CudaError;
 use crate::cuda::bucket::Buckets;
-use crate::cuda::driver::{Clock, Driver};
-use crate::cuda::image::{Filler, Step};
-use crate::cuda::plan::Limits;
-use crate::cuda::profile::{Alike, Load, Profile, Timed, Timings};
-use crate::cuda::source::Source;
+use crate::cuda::driver::{DeviceClock, Driver};
+use crate::cuda::plan::StepLimits;
+use crate::cuda::profile::{StepLoad, StepProfile, StepTimings, TimedDriver, UniformBatch};
+use crate::cuda::source::WeightSource;
+use crate::cuda::step_layout::{StepShape, StepWriter};
 use crate::sampler::Pick;
 
 #[cfg(feature = "cuda")]
-pub use card::CudaProfiler;
+pub use gpu::CudaProfiler;
 
-/// How long a step waits until all of it is in line: several times what launching it takes.
+/// Delay of a step until all of it is enqueued: several times the launch overhead.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A decoder whose steps are there to be timed.
-pub(super) struct Profiler<D: Clock> {
-    pub(super) machine: Machine<Timed<D>>,
-    filler: Filler,
+/// A decoder used to time steps.
+pub(super) struct Profiler<D: DeviceClock> {
+    pub(super) runner: StepRunner<TimedDriver<D>>,
+    filler: StepWriter,
     buckets: Buckets,
-    /// A step's layout, on the host.
+    /// Layout of a step on the host.
     upload: Vec<u64>,
 }
 
-impl<D: Clock> Profiler<D> {
-    /// Takes memory for steps within `limits` and for `blocks` KV blocks, and loads the weights. The configuration is one
-    /// that kernels were written for.
+impl<D: DeviceClock> Profiler<D> {
+    /// Allocates memory for steps within `limits` and for `blocks` KV blocks, and loads the weights. The caller has
+    /// checked that kernels support the configuration.
     pub(super) fn load(
         driver: D,
-        source: Source<'_>,
-        limits: Limits,
-        processors: u32,
+        source: WeightSource<'_>,
+        limits: StepLimits,
+        multiprocessors: u32,
         blocks: usize,
     ) -> Result<Self, CudaError> {
-        let filler = Filler::new(source.config(), limits, blocks);
-        let machine = Machine::load(Timed::new(driver), source, limits, processors, blocks)?;
-        let upload = vec![0; machine.image.bytes.div_ceil(size_of::<u64>())];
-        Ok(Self { machine, filler, buckets: Buckets::up_to(limits.rows), upload })
+        let filler = StepWriter::new(source.config(), limits, blocks);
+        let runner = StepRunner::load(TimedDriver::new(driver), source, limits, multiprocessors, blocks)?;
+        let upload = vec![0; runner.image.bytes.div_ceil(size_of::<u64>())];
+        Ok(Self { runner, filler, buckets: Buckets::up_to(limits.rows), upload })
     }
 
-    /// Times a step in which all of some sequences bring new tokens and have a token chosen: of `rounds` rounds the quickest.
-    pub(super) fn profile(&mut self, alike: Alike, rounds: usize) -> Result<Profile, CudaError> {
-        // What they have is computed first: a cache of zeros would draw less power than one of numbers, and be read faster.
-        let most = self.machine.limits.tokens;
+    /// Times a step in which every sequence processes new tokens and samples one. Returns the fastest of `rounds`
+    /// rounds.
+    pub(super) fn profile(&mut self, alike: UniformBatch, rounds: usize) -> Result<StepProfile, CudaError> {
+        // Compute the context first: a cache of zeros would draw less power than real values and be read faster.
+        let most = self.runner.limits.tokens;
         for row in 0..alike.rows {
             for start in (0..alike.before).step_by(most) {
                 let new = most.min(alike.before - start);
                 let batch = self.batch(row..row + 1, &(start..start + new), alike.table(), Want::Nothing);
                 let step = self.fill(&batch, &[])?;
-                self.machine.run(&step, None)?;
+                self.runner.run(&step, None)?;
             }
         }
-        let Alike { rows, before, new } = alike;
+        let UniformBatch { rows, before, new } = alike;
         let batch = self.batch(0..rows, &(before..before + new), alike.table(), Want::Last);
         let step = self.fill(&batch, &vec![Some(Pick::GREEDY); rows])?;
-        // Kernels are loaded at their first use.
-        self.machine.run(&step, None)?;
-        self.machine.driver.clock().settle()?;
+        // Warm up: kernels are loaded at their first use.
+        self.runner.run(&step, None)?;
+        self.runner.driver.clock().settle()?;
         let alone = quickest(rounds, || self.whole(&step))?;
         let pieces = quickest(rounds, || self.pieces(&step))?;
-        Ok(Profile::new(&alone, &pieces, &Load::of(&self.machine.config, &batch)))
+        Ok(StepProfile::new(&alone, &pieces, &StepLoad::of(&self.runner.config, &batch)))
     }
 
-    /// Runs a step with marks at its ends alone.
-    fn whole(&self, step: &Step) -> Result<Timings, CudaError> {
-        let clock = self.machine.driver.clock();
+    /// Runs a step with marks only at its start and end.
+    fn whole(&self, step: &StepShape) -> Result<StepTimings, CudaError> {
+        let clock = self.runner.driver.clock();
         clock.pause(PAUSE)?;
         let from = clock.mark()?;
-        self.machine.run(step, None)?;
+        self.runner.run(step, None)?;
         let to = clock.mark()?;
         let late = clock.reached(&from)?;
         clock.settle()?;
-        Ok(Timings { whole: clock.seconds(&from, &to)?, late, launches: Vec::new() })
+        Ok(StepTimings { whole: clock.seconds(&from, &to)?, late, launches: Vec::new() })
     }
 
-    /// Runs a step with marks on both sides of each launch.
-    fn pieces(&self, step: &Step) -> Result<Timings, CudaError> {
-        let driver = &self.machine.driver;
+    /// Runs a step with marks around each launch.
+    fn pieces(&self, step: &StepShape) -> Result<StepTimings, CudaError> {
+        let driver = &self.runner.driver;
         driver.clock().pause(PAUSE)?;
         driver.start();
-        let run = self.machine.run(step, None);
-        // In any case, or all that comes later would be timed as well.
+        let run = self.runner.run(step, None);
+        // Stop even after an error: otherwise timing would stay on.
         let timings = driver.stop();
         run.and(timings)
     }
 
-    /// Tokens of some sequences at some positions; each sequence's `table` blocks lie one behind the other.
+    /// Creates a batch with new tokens at positions `at` for sequences `rows`, each with `table` consecutive blocks.
     fn batch(&self, rows: Range<usize>, at: &Range<usize>, table: usize, want: Want) -> ForwardBatch {
-        let vocab = self.machine.config.vocab;
+        let vocab = self.runner.config.vocab;
         let mut batch = ForwardBatch::new();
         for row in rows {
             let tokens: Vec<u32> = at.clone().map(|at| ((at * at * 31 + at * 7 + row * 101) % vocab) as u32).collect();
@@ -106,19 +107,19 @@ impl<D: Clock> Profiler<D> {
         batch
     }
 
-    /// Lays a step out, and copies that to where it runs.
-    fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<Step, CudaError> {
-        let Self { machine, filler, buckets, upload } = self;
+    /// Writes a step's layout and copies it to the device.
+    fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<StepShape, CudaError> {
+        let Self { runner, filler, buckets, upload } = self;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(upload.as_mut_slice());
         let step = filler.fill(batch, picks, |_| false, |rows| buckets.fit(rows), bytes)?;
-        machine.driver.bind()?;
-        machine.lay(bytes, &step)?;
+        runner.driver.bind()?;
+        runner.upload_layout(bytes, &step)?;
         Ok(step)
     }
 }
 
-/// The shortest of some rounds, at least one.
-fn quickest(rounds: usize, once: impl Fn() -> Result<Timings, CudaError>) -> Result<Timings, CudaError> {
+/// Returns the fastest of some rounds, at least one.
+fn quickest(rounds: usize, once: impl Fn() -> Result<StepTimings, CudaError>) -> Result<StepTimings, CudaError> {
     let mut best = once()?;
     for _ in 1..rounds {
         let found = once()?;

@@ -1,4 +1,4 @@
-//! Matrix products, by cuBLAS.
+//! DeviceMatrix multiplication by cuBLAS.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -7,66 +7,66 @@ use cudarc::cublas::result::{self, CublasError};
 use cudarc::cublas::sys;
 use half::bf16;
 
-use super::hold::Hold;
-use super::{Card, Region};
+use super::context::ContextHandle;
+use super::{DeviceRegion, Gpu};
 use crate::cuda::CudaError;
-use crate::cuda::driver::{Matrix, Operands, Product, Target};
-use crate::cuda::plan::{BLAS_BYTES, Place};
+use crate::cuda::driver::{DeviceMatrix, MatMul, MatMulOperands, MatMulTarget};
+use crate::cuda::plan::{BLAS_BYTES, Placement};
 
-/// cuBLAS on one card's stream, with memory of its own: it must not take any while a graph is recorded.
+/// cuBLAS on one GPU's stream, with its own workspace: cuBLAS must not allocate while a graph is captured.
 pub(crate) struct Blas {
     handle: sys::cublasHandle_t,
-    workspace: Region,
-    hold: Arc<Hold>,
+    workspace: DeviceRegion,
+    hold: Arc<ContextHandle>,
 }
 
 // SAFETY: a handle may be used by one thread at a time, whichever it is.
 unsafe impl Send for Blas {}
 
 impl Blas {
-    /// On the stream of `card`.
-    pub(crate) fn new(card: &Card) -> Result<Self, CudaError> {
-        card.bind()?;
-        let workspace = Region::take(card, BLAS_BYTES)?;
-        let handle = blas("start cuBLAS", result::create_handle())?;
-        let blas = Self { handle, workspace, hold: card.hold() };
-        blas.settle(card)?;
+    /// Creates a handle on the stream of `gpu`.
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self, CudaError> {
+        gpu.bind()?;
+        let workspace = DeviceRegion::allocate(gpu, BLAS_BYTES)?;
+        let handle = blas("cannot initialize cuBLAS", result::create_handle())?;
+        let blas = Self { handle, workspace, hold: gpu.hold() };
+        blas.settle(gpu)?;
         Ok(blas)
     }
 
-    fn settle(&self, card: &Card) -> Result<(), CudaError> {
-        let memory = self.workspace.span::<u8>(Place::new(0, BLAS_BYTES));
+    fn settle(&self, gpu: &Gpu) -> Result<(), CudaError> {
+        let memory = self.workspace.slice::<u8>(Placement::new(0, BLAS_BYTES));
         // SAFETY: the handle lives; its stream and its memory live at least as long.
         unsafe {
-            blas("give cuBLAS its stream", result::set_stream(self.handle, card.stream().cu_stream().cast()))?;
+            blas("cannot set the stream of cuBLAS", result::set_stream(self.handle, gpu.stream().cu_stream().cast()))?;
             let taken = sys::cublasSetWorkspace_v2(self.handle, memory.address() as *mut c_void, memory.len());
-            blas("give cuBLAS its memory", taken.result())?;
-            // Sums of parts stay in f32, so that a row's result depends on its batch by f32's rounding at most.
+            blas("cannot set the workspace of cuBLAS", taken.result())?;
+            // Partial sums stay in f32, so that a row's result depends on its batch by f32 rounding at most.
             let mode = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-            blas("set cuBLAS' precision", sys::cublasSetMathMode(self.handle, mode).result())
+            blas("cannot set the math mode of cuBLAS", sys::cublasSetMathMode(self.handle, mode).result())
         }
     }
 
-    /// A product of matrices.
-    pub(crate) fn multiply(&self, product: &Product) -> Result<(), CudaError> {
-        let Product { operands, target, rows, inner, columns, scale } = *product;
-        assert!(product.fits(), "operands of a product of shape ({rows}, {inner}, {columns})");
+    /// Enqueues a matrix multiplication.
+    pub(crate) fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
+        let MatMul { operands, target, rows, inner, columns, scale } = *product;
+        assert!(product.fits(), "matrix multiplication operands are too small for shape ({rows}, {inner}, {columns})");
         if rows == 0 || columns == 0 {
             return Ok(());
         }
         let (left, right) = match operands {
-            Operands::Half(left, right) => (Side::half(left), Side::half(right)),
-            Operands::Single(left, right) => (Side::single(left), Side::single(right)),
+            MatMulOperands::Half(left, right) => (GemmOperand::half(left), GemmOperand::half(right)),
+            MatMulOperands::Single(left, right) => (GemmOperand::single(left), GemmOperand::single(right)),
         };
         let (to, beta) = match target {
-            Target::Half(to) => (Side::half(to), 0.0f32),
-            Target::Single(to) => (Side::single(to), 0.0),
-            Target::Sum(to) => (Side::single(to), 1.0),
+            MatMulTarget::Half(to) => (GemmOperand::half(to), 0.0f32),
+            MatMulTarget::Single(to) => (GemmOperand::single(to), 0.0),
+            MatMulTarget::Sum(to) => (GemmOperand::single(to), 1.0),
         };
         let size = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
-        // SAFETY: sizes were checked. cuBLAS counts by columns, where every matrix is its transpose: so its A is the right
-        // side, its B the left, and its C has `columns` rows.
-        blas("multiply", unsafe {
+        // SAFETY: sizes were checked. cuBLAS is column-major, so it sees every matrix transposed: its A is the right
+        // operand, its B the left one, and its C has `columns` rows.
+        blas("cannot multiply matrices", unsafe {
             result::gemm_ex(
                 self.handle,
                 right.operation,
@@ -92,25 +92,25 @@ impl Blas {
     }
 }
 
-/// A matrix as cuBLAS takes it.
-struct Side {
+/// A matrix in the form of cuBLAS arguments.
+struct GemmOperand {
     address: u64,
     kind: sys::cudaDataType_t,
     stride: usize,
     operation: sys::cublasOperation_t,
 }
 
-impl Side {
-    fn half(matrix: Matrix<bf16>) -> Self {
+impl GemmOperand {
+    fn half(matrix: DeviceMatrix<bf16>) -> Self {
         Self::new(&matrix, sys::cudaDataType_t::CUDA_R_16BF)
     }
 
-    fn single(matrix: Matrix<f32>) -> Self {
+    fn single(matrix: DeviceMatrix<f32>) -> Self {
         Self::new(&matrix, sys::cudaDataType_t::CUDA_R_32F)
     }
 
-    fn new<T>(matrix: &Matrix<T>, kind: sys::cudaDataType_t) -> Self {
-        let Matrix { stride, transposed, .. } = *matrix;
+    fn new<T>(matrix: &DeviceMatrix<T>, kind: sys::cudaDataType_t) -> Self {
+        let DeviceMatrix { stride, transposed, .. } = *matrix;
         let operation = match transposed {
             true => sys::cublasOperation_t::CUBLAS_OP_T,
             false => sys::cublasOperation_t::CUBLAS_OP_N,

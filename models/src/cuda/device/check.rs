@@ -1,30 +1,31 @@
-//! The kernels checked on this card.
+//! Kernel checks on this GPU.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 
-use super::{Card, Region};
-use crate::cuda::kernel::check::{self, CheckError, Finding};
-use crate::cuda::kernel::{Geometry, Kernel, KernelError, Launch, Span};
+use super::{DeviceRegion, Gpu};
+use crate::cuda::kernel::check::{self, CheckError, KernelFinding};
+use crate::cuda::kernel::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
 
-/// A card with memory that is taken piece by piece and freed at once.
-struct Bench<'a> {
-    card: &'a Card,
-    regions: RefCell<Vec<Region>>,
+/// A GPU whose memory is allocated buffer by buffer and freed all at once.
+struct GpuCheckDevice<'a> {
+    gpu: &'a Gpu,
+    regions: RefCell<Vec<DeviceRegion>>,
 }
 
-impl Card {
-    /// Compares every kernel with its reference on fresh random inputs, for heads of the width this card was opened for. What
-    /// is found goes to `findings` at once.
+impl Gpu {
+    /// Compares every kernel with its reference on random inputs, for heads of the width this GPU was opened for.
+    /// Results are appended to `findings` immediately.
     ///
     /// # Errors
-    /// The first [`CheckError`], when a launch or a copy failed; a wrong result is a [`Finding`] that does not hold.
-    pub fn check(&self, dim: usize, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
-        check::run(&Bench { card: self, regions: RefCell::default() }, dim, seed, findings)
+    /// The first [`CheckError`], when a launch or a copy failed. A wrong result is a [`KernelFinding`] that does not hold,
+    /// not an error.
+    pub fn check(&self, dim: usize, seed: u64, findings: &mut Vec<KernelFinding>) -> Result<(), CheckError> {
+        check::run(&GpuCheckDevice { gpu: self, regions: RefCell::default() }, dim, seed, findings)
     }
 }
 
-impl Launch for Bench<'_> {
+impl Launch for GpuCheckDevice<'_> {
     unsafe fn launch(
         &self,
         kernel: Kernel,
@@ -32,29 +33,29 @@ impl Launch for Bench<'_> {
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {
         // SAFETY: the caller's promise.
-        unsafe { self.card.launch(kernel, geometry, arguments) }
+        unsafe { self.gpu.launch(kernel, geometry, arguments) }
     }
 }
 
-impl check::Card for Bench<'_> {
+impl check::CheckDevice for GpuCheckDevice<'_> {
     fn upload(&self, bytes: &[u8]) -> Result<u64, String> {
-        let region = Region::take(self.card, bytes.len()).map_err(|error| error.to_string())?;
-        let span: Span<u8> = region.span(crate::cuda::plan::Place::new(0, bytes.len()));
-        self.card.upload(bytes, span).map_err(|error| error.to_string())?;
-        self.card.synchronize().map_err(|error| error.to_string())?;
+        let region = DeviceRegion::allocate(self.gpu, bytes.len()).map_err(|error| error.to_string())?;
+        let slice: DeviceSlice<u8> = region.slice(crate::cuda::plan::Placement::new(0, bytes.len()));
+        self.gpu.upload(bytes, slice).map_err(|error| error.to_string())?;
+        self.gpu.synchronize().map_err(|error| error.to_string())?;
         self.regions.borrow_mut().push(region);
-        Ok(span.address())
+        Ok(slice.address())
     }
 
     fn wait(&self) -> Result<(), String> {
-        self.card.synchronize().map_err(|error| error.to_string())
+        self.gpu.synchronize().map_err(|error| error.to_string())
     }
 
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
-        // SAFETY: the checks read what they uploaded, which is there until they release it.
-        let span = unsafe { Span::new(address, bytes.len()) };
-        self.card.download(span, bytes).map_err(|error| error.to_string())?;
-        self.card.synchronize().map_err(|error| error.to_string())
+        // SAFETY: the checks read only buffers that they uploaded, which live until they are released.
+        let slice = unsafe { DeviceSlice::new(address, bytes.len()) };
+        self.gpu.download(slice, bytes).map_err(|error| error.to_string())?;
+        self.gpu.synchronize().map_err(|error| error.to_string())
     }
 
     fn release(&self) -> Result<(), String> {

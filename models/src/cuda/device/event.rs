@@ -1,4 +1,4 @@
-//! Points in the line of work.
+//! CUDA events: points in the stream.
 
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
@@ -6,59 +6,61 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, result};
 
-use super::{Card, call};
+use super::{Gpu, call};
 use crate::cuda::CudaError;
-use crate::cuda::patience::Patience;
+use crate::cuda::adaptive_wait::AdaptiveWait;
 
-/// A point in the line of work, to be waited for; used again from step to step.
-pub(crate) struct Event(CudaEvent);
+/// A point in the stream that can be waited for, reused from step to step.
+pub(crate) struct GpuEvent(CudaEvent);
 
-impl Event {
-    /// An event nothing was recorded in.
-    pub(crate) fn new(card: &Card) -> Result<Self, CudaError> {
-        card.bind()?;
-        let event = card.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-        call("create an event", event).map(Self)
+impl GpuEvent {
+    /// Creates an event that is not yet recorded.
+    pub(crate) fn new(gpu: &Gpu) -> Result<Self, CudaError> {
+        gpu.bind()?;
+        let event = gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        call("cannot create an event", event).map(Self)
     }
 
-    /// Means the work that is in line now.
-    pub(crate) fn record(&self, card: &Card) -> Result<(), CudaError> {
-        call("record an event", self.0.record(card.stream()))
+    /// Records the event after all work enqueued so far.
+    pub(crate) fn record(&self, gpu: &Gpu) -> Result<(), CudaError> {
+        call("cannot record an event", self.0.record(gpu.stream()))
     }
 
-    /// Waits until that work is done, which began at `begun`.
+    /// Waits until the recorded work, which began at `begun`, is done.
     ///
     /// # Errors
-    /// [`CudaError::Call`] when any of it failed, [`CudaError::Lost`] when it takes too long: the card is given up then.
-    pub(crate) fn wait(&self, card: &Card, begun: Instant, patience: &mut Patience) -> Result<(), CudaError> {
-        card.await_until(begun, patience, || call("wait for a step", self.0.try_is_complete()))
+    /// [`CudaError::Call`] when any of the work failed, [`CudaError::Lost`] when the time limit has passed; the GPU is
+    /// given up then.
+    pub(crate) fn wait(&self, gpu: &Gpu, begun: Instant, patience: &mut AdaptiveWait) -> Result<(), CudaError> {
+        gpu.await_until(begun, patience, || call("cannot wait for a step", self.0.try_is_complete()))
     }
 
-    /// Whether that work is done.
+    /// Returns `true` if the recorded work is done.
     ///
     /// # Errors
-    /// [`CudaError::Call`] when any of it failed.
+    /// [`CudaError::Call`] when any of the work failed.
     pub(crate) fn reached(&self) -> Result<bool, CudaError> {
-        call("ask how far the card is", self.0.try_is_complete())
+        call("cannot query an event", self.0.try_is_complete())
     }
 
-    /// Seconds the card took from this point to a later one, both of which are waited for.
+    /// Returns the seconds on the GPU from this event to a later one, both of which are done.
     pub(crate) fn seconds_to(&self, later: &Self) -> Result<f64, CudaError> {
-        call("read the card's clock", self.0.elapsed_ms(&later.0)).map(|milliseconds| f64::from(milliseconds) * 1e-3)
+        call("cannot read the GPU's clock", self.0.elapsed_ms(&later.0))
+            .map(|milliseconds| f64::from(milliseconds) * 1e-3)
     }
 }
 
-impl Card {
-    /// Lets what is put in line from now on wait for `time`, while the card does nothing.
+impl Gpu {
+    /// Delays work enqueued from now on by `time`, during which the GPU is idle.
     pub(crate) fn pause(&self, time: Duration) -> Result<(), CudaError> {
-        // Called on a thread of the driver's; the argument is the number itself.
+        // Runs on a thread of the driver. The pointer argument is itself the number of nanoseconds.
         extern "C" fn sleep(nanoseconds: *mut c_void) {
             std::thread::sleep(Duration::from_nanos(nanoseconds.addr() as u64));
         }
         self.bind()?;
         let nanoseconds = std::ptr::without_provenance_mut(time.as_nanos() as usize);
         // SAFETY: the stream lives, and so does the function, which reads no memory and calls nothing of the driver.
-        call("let the card wait", unsafe {
+        call("cannot delay the stream", unsafe {
             result::stream::launch_host_function(self.stream().cu_stream(), sleep, nanoseconds)
         })
     }

@@ -1,37 +1,37 @@
-//! Work that was put in line once and can be put there again as one piece.
+//! CUDA graphs: work captured once and launched as a whole.
 
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::{Card, call};
+use super::{Gpu, call};
 use crate::cuda::CudaError;
 
-/// A recorded line of kernels and copies, with the addresses and sizes they were recorded with.
-pub(crate) struct Graph(CudaGraph);
+/// Captured kernels and copies, with the addresses and sizes of their capture.
+pub(crate) struct CapturedGraph(CudaGraph);
 
 // SAFETY: a graph belongs to the decoder it was recorded for, which one thread uses at a time.
-unsafe impl Send for Graph {}
+unsafe impl Send for CapturedGraph {}
 
-impl Graph {
-    /// Records what `work` puts in line, without running any of it. Everything must have run once before, since a driver
-    /// loads kernels at their first use and refuses that while it records.
-    pub(crate) fn record(card: &Card, work: impl FnOnce() -> Result<(), CudaError>) -> Result<Self, CudaError> {
-        let stream = card.stream();
+impl CapturedGraph {
+    /// Captures the work that `work` enqueues, without running it. All of it must have run once before, since a driver
+    /// loads kernels at their first use and refuses that during capture.
+    pub(crate) fn record(gpu: &Gpu, work: impl FnOnce() -> Result<(), CudaError>) -> Result<Self, CudaError> {
+        let stream = gpu.stream();
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        call("begin to record a graph", stream.begin_capture(mode))?;
+        call("cannot begin to capture a graph", stream.begin_capture(mode))?;
         let recorded = work();
-        // Ended in any case, or the stream would record for ever.
+        // End the capture even if `work` failed: otherwise the stream would stay in capture mode.
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-        let graph = call("record a graph", stream.end_capture(flags));
+        let graph = call("cannot capture a graph", stream.end_capture(flags));
         recorded?;
-        let nothing = || CudaError::Call { action: "record a graph", reason: "nothing was recorded".to_owned() };
+        let nothing = || CudaError::Call { action: "cannot capture a graph", reason: "the graph is empty".to_owned() };
         let graph = graph?.ok_or_else(nothing)?;
-        call("prepare a graph", graph.upload())?;
+        call("cannot upload a graph", graph.upload())?;
         Ok(Self(graph))
     }
 
-    /// Puts all of it in line.
+    /// Enqueues the whole graph.
     pub(crate) fn launch(&self) -> Result<(), CudaError> {
-        call("launch a graph", self.0.launch())
+        call("cannot launch a graph", self.0.launch())
     }
 }

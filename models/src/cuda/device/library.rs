@@ -1,7 +1,7 @@
-//! The driver and its libraries, looked for before they are used.
+//! Checks that the driver and its libraries can be loaded.
 //!
-//! They are loaded at run time, and the crate that binds them panics where one is missing or lacks a function. So each is
-//! tried here first, where that becomes an error that says what to install.
+//! The bindings load libraries at run time and panic where one is missing or lacks a function. Each library is
+//! therefore probed here first, which turns the panic into an error that names what to install.
 
 use std::panic::{UnwindSafe, catch_unwind};
 
@@ -11,27 +11,28 @@ use cudarc::{cublas, driver, nvrtc};
 
 use crate::cuda::CudaError;
 
-/// The CUDA version whose functions are bound; a driver must know it. As a driver says it, and as people do.
+/// Minimum CUDA version of the driver, in the driver's encoding and as text.
 const KNOWN: i32 = 13_000;
 const VERSION: &str = "13.0";
 
-/// Tries the driver, cuBLAS and NVRTC, and gives the number of cards.
+/// Probes the driver, cuBLAS and NVRTC, and returns the number of GPUs.
 ///
 /// # Errors
-/// [`CudaError::Unavailable`] says what is missing.
+/// [`CudaError::Unavailable`] names the missing library.
 pub(crate) fn load() -> Result<usize, CudaError> {
     // SAFETY: opening a library runs its initialisers; these are the vendor's own.
     if !present(|| unsafe { driver::sys::is_culib_present() })? {
-        return Err(CudaError::unavailable("there is no NVIDIA driver (libcuda) on this machine"));
+        return Err(CudaError::unavailable("no NVIDIA driver (libcuda) on this machine"));
     }
-    let cards =
-        count().map_err(|error| CudaError::unavailable(format!("the driver does not start: {}", said(error))))?;
+    let cards = count()
+        .map_err(|error| CudaError::unavailable(format!("cannot initialize the driver: {}", describe(error))))?;
     if cards == 0 {
-        return Err(CudaError::unavailable("the driver sees no card"));
+        return Err(CudaError::unavailable("the driver reports no GPU"));
     }
-    let known = version().map_err(|error| CudaError::unavailable(said(error)))?;
+    let known = version().map_err(|error| CudaError::unavailable(describe(error)))?;
     if known < KNOWN {
-        let reason = format!("the driver knows CUDA {} at most, {VERSION} is needed", spoken(known));
+        let reason =
+            format!("the driver supports CUDA {} at most: {VERSION} or newer is required", format_version(known));
         return Err(CudaError::Unavailable(reason));
     }
     // SAFETY: as above.
@@ -42,14 +43,14 @@ pub(crate) fn load() -> Result<usize, CudaError> {
     ];
     match libraries.iter().find(|(_, there)| !there) {
         Some((name, _)) => Err(CudaError::unavailable(format!(
-            "{name} is not on the loader's path: install the CUDA {VERSION} libraries, or name their folder in LD_LIBRARY_PATH \
-             (PyTorch keeps them under site-packages/nvidia, those they need beside them)"
+            "cannot find {name}: install the CUDA {VERSION} libraries, or add their folder to LD_LIBRARY_PATH (PyTorch \
+             installs them under site-packages/nvidia, with their dependencies beside them)"
         ))),
         None => Ok(cards),
     }
 }
 
-/// The newest CUDA version the driver knows, such as 13000.
+/// Returns the newest CUDA version that the driver supports, such as 13000.
 pub(super) fn version() -> Result<i32, DriverError> {
     let mut version = 0;
     // SAFETY: writes one number.
@@ -57,12 +58,12 @@ pub(super) fn version() -> Result<i32, DriverError> {
     Ok(version)
 }
 
-/// A version as people write it.
-pub(super) fn spoken(version: i32) -> String {
+/// Formats a version, such as `13.0`.
+pub(super) fn format_version(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Number of cards; zero where the driver says there is none.
+/// Returns the number of GPUs; zero when the driver reports that there is none.
 fn count() -> Result<usize, DriverError> {
     let counted = result::init().and_then(|()| result::device::get_count());
     match counted {
@@ -72,17 +73,18 @@ fn count() -> Result<usize, DriverError> {
     }
 }
 
-/// Whether a library is there; one without the functions of [`VERSION`] is an error of its own.
+/// Returns `true` if a library is installed; one without the functions of [`VERSION`] is an error.
 fn present(look: impl FnOnce() -> bool + UnwindSafe) -> Result<bool, CudaError> {
     catch_unwind(look)
         .map_err(|_| CudaError::unavailable(format!("the driver or one of its libraries is older than CUDA {VERSION}")))
 }
 
-/// What the driver calls an error.
-pub(crate) fn said(error: DriverError) -> String {
+/// Describes a driver error by its name and text.
+pub(crate) fn describe(error: DriverError) -> String {
     let text = |found: Result<&std::ffi::CStr, DriverError>| {
         found.map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
     };
-    let (name, about) = (text(error.error_name()), text(error.error_string()));
+    let name = text(error.error_name());
+    let about = text(error.error_string());
     if name.is_empty() { format!("error {}", error.0 as u32) } else { format!("{name} ({about})") }
 }

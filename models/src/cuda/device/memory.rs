@@ -1,85 +1,86 @@
-//! Memory of the card, and memory of this machine that the card reads by itself.
+//! Device memory, and pinned host memory.
 
 use std::slice;
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::hold::Hold;
-use super::{Card, call};
+use super::context::ContextHandle;
+use super::{Gpu, call};
 use crate::cuda::CudaError;
-use crate::cuda::image::Piece;
-use crate::cuda::kernel::Span;
-use crate::cuda::plan::Place;
+use crate::cuda::kernel::DeviceSlice;
+use crate::cuda::plan::Placement;
+use crate::cuda::step_layout::CopyRect;
 
-/// One piece of the card's memory, taken at once and carved into [`Span`]s.
-pub(crate) struct Region {
+/// One allocation of device memory, carved into [`DeviceSlice`]s.
+pub(crate) struct DeviceRegion {
     address: u64,
     bytes: usize,
-    hold: Arc<Hold>,
+    hold: Arc<ContextHandle>,
 }
 
-impl Region {
-    /// Takes `bytes` bytes, which hold nothing in particular.
-    pub(crate) fn take(card: &Card, bytes: usize) -> Result<Self, CudaError> {
-        card.bind()?;
-        // Never nothing: a driver refuses that.
+impl DeviceRegion {
+    /// Allocates `bytes` uninitialized bytes.
+    pub(crate) fn allocate(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
+        gpu.bind()?;
+        // The driver refuses allocations of zero bytes.
         let bytes = bytes.max(256);
         // SAFETY: the context is bound; what comes back is freed once, by `drop`.
-        let address = call("take memory of the card", unsafe { result::malloc_sync(bytes) })?;
-        Ok(Self { address, bytes, hold: card.hold() })
+        let address = call("cannot allocate device memory", unsafe { result::malloc_sync(bytes) })?;
+        Ok(Self { address, bytes, hold: gpu.hold() })
     }
 
-    /// The values at a place.
-    pub(crate) fn span<T>(&self, place: Place<T>) -> Span<T> {
-        assert!(place.end() <= self.bytes, "a place inside the region");
-        // SAFETY: inside the region and aligned, since places begin at multiples of 256 bytes and regions do. That the
-        // region outlives what uses the span is seen to by who owns both; contents are what the layout writes.
-        unsafe { Span::new(self.address + place.first() as u64, place.len()) }
+    /// Returns the slice at a placement.
+    pub(crate) fn slice<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
+        assert!(place.end() <= self.bytes, "placement ends at byte {}, the region has {}", place.end(), self.bytes);
+        // SAFETY: inside the region and aligned, since placements and regions begin at multiples of 256 bytes. The
+        // owner of both sees to it that the region outlives all users of the slice; its contents are those the layout
+        // writes.
+        unsafe { DeviceSlice::new(self.address + place.first() as u64, place.len()) }
     }
 
-    /// Fills it with one byte.
-    pub(crate) fn fill(&self, card: &Card, byte: u8) -> Result<(), CudaError> {
-        let stream = card.stream().cu_stream();
-        // SAFETY: the whole region, which is there.
-        call("clear memory of the card", unsafe { result::memset_d8_async(self.address, byte, self.bytes, stream) })
+    /// Fills the region with one byte value.
+    pub(crate) fn fill(&self, gpu: &Gpu, byte: u8) -> Result<(), CudaError> {
+        let stream = gpu.stream().cu_stream();
+        // SAFETY: exactly the allocated region.
+        call("cannot fill device memory", unsafe { result::memset_d8_async(self.address, byte, self.bytes, stream) })
     }
 }
 
-impl Drop for Region {
+impl Drop for DeviceRegion {
     fn drop(&mut self) {
-        // SAFETY: taken by `take`; the driver waits for what still uses it.
+        // SAFETY: allocated by `allocate`; the driver waits for work that still uses the memory.
         self.hold.free(|| unsafe { result::free_sync(self.address) });
     }
 }
 
-/// Memory of this machine that never moves: the card copies from and to it while the processor does something else.
-pub(crate) struct Pinned<T> {
+/// PinnedBuffer (page-locked) host memory, which the GPU can copy from and to asynchronously.
+pub(crate) struct PinnedBuffer<T> {
     values: *mut T,
     len: usize,
-    hold: Arc<Hold>,
+    hold: Arc<ContextHandle>,
 }
 
-// SAFETY: owned memory; a `T` that can be copied bytewise goes along.
-unsafe impl<T: Copy + Send> Send for Pinned<T> {}
+// SAFETY: owned memory of bytewise copyable values.
+unsafe impl<T: Copy + Send> Send for PinnedBuffer<T> {}
 
-impl<T: Copy> Pinned<T> {
-    /// Memory for `len` values, all of them `value`.
-    pub(crate) fn filled(card: &Card, len: usize, value: T) -> Result<Self, CudaError> {
-        card.bind()?;
+impl<T: Copy> PinnedBuffer<T> {
+    /// Allocates `len` values, all of them `value`.
+    pub(crate) fn filled(gpu: &Gpu, len: usize, value: T) -> Result<Self, CudaError> {
+        gpu.bind()?;
         // SAFETY: freed once, by `drop`.
         let memory = unsafe { result::malloc_host(len.max(1) * size_of::<T>(), 0) };
-        let values: *mut T = call("take pinned memory", memory)?.cast();
+        let values: *mut T = call("cannot allocate pinned host memory", memory)?.cast();
         for at in 0..len {
-            // SAFETY: inside what was taken; page-aligned.
+            // SAFETY: inside the allocation, which is page-aligned.
             unsafe { values.add(at).write(value) };
         }
-        Ok(Self { values, len, hold: card.hold() })
+        Ok(Self { values, len, hold: gpu.hold() })
     }
 
     pub(crate) fn values(&self) -> &[T] {
-        // SAFETY: filled by `filled`; nothing on the card writes to it while it is read, since who asked for a copy waits
-        // for it first.
+        // SAFETY: initialized by `filled`. No copy from the GPU writes to it while it is read, since the caller waits
+        // for such a copy first.
         unsafe { slice::from_raw_parts(self.values, self.len) }
     }
 
@@ -89,37 +90,47 @@ impl<T: Copy> Pinned<T> {
     }
 }
 
-impl<T> Drop for Pinned<T> {
+impl<T> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
         // SAFETY: taken by `filled`.
         self.hold.free(|| unsafe { result::free_host(self.values.cast()) });
     }
 }
 
-impl Card {
-    /// Puts a copy to the card in line. `from` must stay as it is until the card is through: pinned memory that is written
-    /// again only after the next wait, or anything that is followed by a wait at once.
-    pub(crate) fn upload<T: Copy>(&self, from: &[T], to: Span<T>) -> Result<(), CudaError> {
-        assert!(from.len() <= to.len(), "room for what is copied");
+impl Gpu {
+    /// Enqueues a copy to the GPU. `from` must not change until the copy is done: use pinned memory that is written
+    /// again only after the next wait, or wait immediately.
+    pub(crate) fn upload<T: Copy>(&self, from: &[T], to: DeviceSlice<T>) -> Result<(), CudaError> {
+        assert!(
+            from.len() <= to.len(),
+            "the destination of a copy is too small: {} values for {}",
+            to.len(),
+            from.len()
+        );
         // SAFETY: both sides are large enough; the caller keeps `from`.
-        call("copy to the card", unsafe { result::memcpy_htod_async(to.address(), from, self.stream().cu_stream()) })
+        call("cannot copy to the GPU", unsafe {
+            result::memcpy_htod_async(to.address(), from, self.stream().cu_stream())
+        })
     }
 
-    /// Puts copies of some pieces in line, each of which comes to the same place that it has in `from`. As for
-    /// [`upload`](Self::upload), `from` must stay as it is.
-    pub(crate) fn upload_pieces(&self, from: &[u8], pieces: &[Piece], to: Span<u8>) -> Result<(), CudaError> {
-        for &Piece { first, width, pitch, rows } in pieces.iter().filter(|piece| piece.rows > 0) {
+    /// Enqueues copies of some pieces, each to the same offset that it has in `from`. As for [`upload`](Self::upload),
+    /// `from` must not change until the copies are done.
+    pub(crate) fn upload_pieces(&self, from: &[u8], pieces: &[CopyRect], to: DeviceSlice<u8>) -> Result<(), CudaError> {
+        for &CopyRect { first, width, pitch, rows } in pieces.iter().filter(|piece| piece.rows > 0) {
             let end = first + (rows - 1) * pitch + width;
-            assert!(width <= pitch && end <= from.len() && end <= to.len(), "pieces inside what is copied");
+            assert!(
+                width <= pitch && end <= from.len() && end <= to.len(),
+                "a copied piece ends at byte {end}, beyond its buffer"
+            );
             if rows == 1 {
                 // SAFETY: inside both; the caller keeps `from`.
-                call("copy to the card", unsafe {
+                call("cannot copy to the GPU", unsafe {
                     let part = &from[first..end];
                     result::memcpy_htod_async(to.address() + first as u64, part, self.stream().cu_stream())
                 })?;
                 continue;
             }
-            // SAFETY: numbers and addresses, of which nothing is a valid value as well.
+            // SAFETY: a plain struct of numbers and pointers, for which all zeros is valid.
             let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
             copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
             copy.srcHost = from[first..].as_ptr().cast();
@@ -131,34 +142,42 @@ impl Card {
             copy.Height = rows;
             // SAFETY: as above.
             let copied = unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream().cu_stream()) };
-            call("copy rows to the card", copied.result())?;
+            call("cannot copy rows to the GPU", copied.result())?;
         }
         Ok(())
     }
 
-    /// Puts a copy from the card in line; `to` holds it after the next wait.
-    pub(crate) fn download<T: Copy>(&self, from: Span<T>, to: &mut [T]) -> Result<(), CudaError> {
-        assert!(to.len() <= from.len(), "something to copy from");
-        // SAFETY: both sides are large enough; the caller waits before it looks.
-        call("copy from the card", unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream().cu_stream()) })
+    /// Enqueues a copy from the GPU. `to` is valid after the next wait.
+    pub(crate) fn download<T: Copy>(&self, from: DeviceSlice<T>, to: &mut [T]) -> Result<(), CudaError> {
+        assert!(to.len() <= from.len(), "the source of a copy is too small: {} values for {}", from.len(), to.len());
+        // SAFETY: both sides are large enough; the caller waits before reading `to`.
+        call("cannot copy from the GPU", unsafe {
+            result::memcpy_dtoh_async(to, from.address(), self.stream().cu_stream())
+        })
     }
 
-    /// Sets values to zero, in line.
-    pub(crate) fn clear(&self, to: Span<f32>) -> Result<(), CudaError> {
-        let (bytes, stream) = (to.len() * size_of::<f32>(), self.stream().cu_stream());
+    /// Enqueues setting values to zero.
+    pub(crate) fn clear(&self, to: DeviceSlice<f32>) -> Result<(), CudaError> {
+        let bytes = to.len() * size_of::<f32>();
+        let stream = self.stream().cu_stream();
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: all of it is there.
-        call("clear memory of the card", unsafe { result::memset_d8_async(to.address(), 0, bytes, stream) })
+        // SAFETY: exactly the memory of the slice.
+        call("cannot fill device memory", unsafe { result::memset_d8_async(to.address(), 0, bytes, stream) })
     }
 
-    /// Puts a copy within the card in line.
-    pub(crate) fn copy<T: Copy>(&self, from: Span<T>, to: Span<T>) -> Result<(), CudaError> {
-        assert!(from.len() <= to.len(), "room for what is copied");
+    /// Enqueues a copy within device memory.
+    pub(crate) fn copy<T: Copy>(&self, from: DeviceSlice<T>, to: DeviceSlice<T>) -> Result<(), CudaError> {
+        assert!(
+            from.len() <= to.len(),
+            "the destination of a copy is too small: {} values for {}",
+            to.len(),
+            from.len()
+        );
         let bytes = from.len() * size_of::<T>();
         // SAFETY: both sides are large enough.
-        call("copy within the card", unsafe {
+        call("cannot copy within device memory", unsafe {
             result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream().cu_stream())
         })
     }

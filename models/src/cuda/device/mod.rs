@@ -1,16 +1,17 @@
-//! One card: its context, its stream, its memory, and what runs on it.
+//! One GPU: its context, stream, memory, and kernels.
 //!
-//! All work goes to one stream, from one thread at a time: each thing begins when what was put in line before it is done.
+//! All work goes to one stream, issued by one thread at a time: each operation starts when all operations enqueued
+//! before it are done.
 
 mod blas;
-mod ceiling;
 mod check;
+mod context;
 mod event;
 mod graph;
-mod hold;
 mod library;
 mod memory;
 mod module;
+mod peak_rates;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -20,136 +21,137 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 pub(crate) use blas::Blas;
-pub use ceiling::Ceilings;
-pub(crate) use event::Event;
-pub(crate) use graph::Graph;
-use hold::Hold;
-use library::said;
-pub(crate) use memory::{Pinned, Region};
-use module::Module;
+use context::ContextHandle;
+pub(crate) use event::GpuEvent;
+pub(crate) use graph::CapturedGraph;
+use library::describe;
+pub(crate) use memory::{DeviceRegion, PinnedBuffer};
+use module::KernelModule;
+pub use peak_rates::PeakRates;
 
 use super::CudaError;
+use super::adaptive_wait::AdaptiveWait;
 use super::kernel::{Geometry, Kernel, KernelError, Launch};
-use super::patience::Patience;
 
-/// How long a card may take for what is in line, where nothing else is said.
+/// Default time limit for the completion of enqueued work.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is known of a card.
+/// Properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CardInfo {
-    /// Its number among the driver's cards.
+pub struct GpuInfo {
+    /// Ordinal of the GPU in the driver's enumeration.
     pub ordinal: usize,
-    /// What its maker calls it.
+    /// MatMul name.
     pub name: String,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
-    /// Bytes of its memory.
+    /// Total device memory in bytes.
     pub memory: usize,
-    /// Multiprocessors.
-    pub processors: u32,
-    /// The newest CUDA version the driver knows, such as `13.0`.
+    /// Number of streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Newest CUDA version that the driver supports, such as `13.0`.
     pub driver: String,
 }
 
-/// A card with the kernels for heads of one width.
-pub struct Card {
-    info: CardInfo,
-    // In the order in which they have to go.
-    module: Module,
+/// A GPU with the kernels for heads of one width.
+pub struct Gpu {
+    info: GpuInfo,
+    // Fields drop in order: the module and the stream before the context.
+    module: KernelModule,
     stream: Arc<CudaStream>,
-    hold: Arc<Hold>,
-    /// How long it may take for what is in line.
+    hold: Arc<ContextHandle>,
+    /// Time limit for the completion of enqueued work.
     limit: Duration,
 }
 
-impl Card {
-    /// Opens card `ordinal` and compiles the kernels for heads of `dim` values.
+impl Gpu {
+    /// Opens GPU `ordinal` and compiles the kernels for heads of `dim` values.
     ///
     /// # Errors
-    /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Compile`] when the kernels do not fit it,
-    /// [`CudaError::Lost`] when this process gave it up before.
+    /// [`CudaError::Unavailable`] when there is no such GPU, [`CudaError::Compile`] when the kernels do not compile for
+    /// it, [`CudaError::Lost`] when this process has given it up.
     pub fn open(ordinal: usize, dim: usize) -> Result<Self, CudaError> {
         let (context, info) = context(ordinal)?;
         // SAFETY: there is one stream, so nothing has to be ordered by events.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(|error| closed(ordinal, error))?;
-        let hold = Hold::new(context);
-        let module = Module::load(&hold, info.capability, dim)?;
+        let hold = ContextHandle::new(context);
+        let module = KernelModule::load(&hold, info.capability, dim)?;
         Ok(Self { info, module, stream, hold, limit: LIMIT })
     }
 
-    /// What is known of card `ordinal`, and how many bytes of its memory are free, without taking any of them or compiling
-    /// anything.
+    /// Returns the properties of GPU `ordinal` and its free memory in bytes, without allocating or compiling anything.
     ///
     /// # Errors
-    /// [`CudaError::Unavailable`] when there is no such card, [`CudaError::Call`], [`CudaError::Lost`] when this process gave it
-    /// up before.
-    pub fn look(ordinal: usize) -> Result<(CardInfo, usize), CudaError> {
+    /// [`CudaError::Unavailable`] when there is no such GPU, [`CudaError::Call`], [`CudaError::Lost`] when this process
+    /// has given it up.
+    pub fn query(ordinal: usize) -> Result<(GpuInfo, usize), CudaError> {
         let (context, info) = context(ordinal)?;
-        let (free, _) = call("ask for free memory", context.mem_get_info())?;
+        let (free, _) = call("cannot query free memory", context.mem_get_info())?;
         Ok((info, free))
     }
 
-    /// With this limit on how long it may take for what is in line, until it counts as lost; a minute where nothing is said.
+    /// Sets the time limit for the completion of enqueued work, after which the GPU counts as lost. The default is a
+    /// minute.
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
 
-    /// What is known of it.
-    pub fn info(&self) -> &CardInfo {
+    /// Returns the properties of the GPU.
+    pub fn info(&self) -> &GpuInfo {
         &self.info
     }
 
-    /// Free bytes of its memory.
+    /// Returns the free device memory in bytes.
     ///
     /// # Errors
     /// [`CudaError::Call`].
     pub fn free_memory(&self) -> Result<usize, CudaError> {
-        call("ask for free memory", self.context().mem_get_info()).map(|(free, _)| free)
+        call("cannot query free memory", self.context().mem_get_info()).map(|(free, _)| free)
     }
 
-    /// Waits for everything in line.
+    /// Waits for all enqueued work.
     ///
     /// # Errors
-    /// [`CudaError::Call`]: something in line failed. [`CudaError::Lost`]: it takes longer than the limit.
+    /// [`CudaError::Call`] when enqueued work failed, [`CudaError::Lost`] when the time limit has passed.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.await_until(Instant::now(), &mut self.patience(), || {
             // SAFETY: the stream lives.
             match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) }.result() {
                 Ok(()) => Ok(true),
                 Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
-                Err(error) => call("wait for the card", Err(error)),
+                Err(error) => call("cannot wait for the GPU", Err(error)),
             }
         })
     }
 
-    /// Why it is gone for good, if it is. A failure that concerned one call leaves a card that answers; after any other,
-    /// every call gives the same error until the process ends. A card that did not finish in time is not asked again.
+    /// Returns the reason why the GPU is unusable. `None` while it works. A GPU survives an error that concerned a
+    /// single call; after any other, every call returns the same error until the process ends. A GPU that exceeded the
+    /// time limit is not called again.
     pub fn lost(&self) -> Option<String> {
         let error = self.synchronize().err()?;
-        Some(format!("card {} ({}) is lost: {error}", self.info.ordinal, self.info.name))
+        Some(format!("GPU {} ({}) is lost: {error}", self.info.ordinal, self.info.name))
     }
 
-    /// Its patience with one thing.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::new(self.limit)
+    /// Creates a wait with this GPU's time limit.
+    pub(crate) fn patience(&self) -> AdaptiveWait {
+        AdaptiveWait::new(self.limit)
     }
 
-    /// Waits until `done`, for work that began at `begun`. The card is given up when that takes too long.
+    /// Polls `done`, for work that began at `begun`. Gives the GPU up when the time limit has passed.
     fn await_until(
         &self,
         begun: Instant,
-        patience: &mut Patience,
+        patience: &mut AdaptiveWait,
         done: impl FnMut() -> Result<bool, CudaError>,
     ) -> Result<(), CudaError> {
         self.bind()?;
         if patience.wait(begun, done)? {
             return Ok(());
         }
-        let reason = format!("it did not finish within {:?}", patience.limit());
-        tracing::error!(card = self.info.name, "{reason}: nothing is asked of it any more");
+        let reason = format!("its work did not finish within {:?}", patience.limit());
+        tracing::error!(gpu = self.info.name, "the GPU is given up: {reason}");
         self.hold.give_up(reason.clone());
         Err(CudaError::Lost(reason))
     }
@@ -162,21 +164,21 @@ impl Card {
         self.hold.context()
     }
 
-    /// For what lives on it.
-    fn hold(&self) -> Arc<Hold> {
+    /// Returns a handle for objects that live in this context.
+    fn hold(&self) -> Arc<ContextHandle> {
         Arc::clone(&self.hold)
     }
 
-    /// Makes it the one that this thread's calls mean.
+    /// Makes the GPU current for the calling thread.
     ///
     /// # Errors
-    /// [`CudaError::Lost`] of a card that was given up: nothing more is to be asked of it.
+    /// [`CudaError::Lost`] when the GPU was given up; no further calls may be made to it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         self.hold.bind()
     }
 }
 
-impl Launch for Card {
+impl Launch for Gpu {
     unsafe fn launch(
         &self,
         kernel: Kernel,
@@ -189,51 +191,51 @@ impl Launch for Card {
         unsafe {
             result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared, self.stream.cu_stream(), arguments)
         }
-        .map_err(|error| KernelError::Driver { kernel, reason: said(error) })
+        .map_err(|error| KernelError::Driver { kernel, reason: describe(error) })
     }
 }
 
-impl std::fmt::Debug for Card {
+impl std::fmt::Debug for Gpu {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Card").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("Gpu").field("info", &self.info).finish_non_exhaustive()
     }
 }
 
-/// Opens a card that kernels were written for.
-fn context(ordinal: usize) -> Result<(Arc<CudaContext>, CardInfo), CudaError> {
-    // Opening it again would wait for it, and so would letting go of what was opened.
-    hold::answers(ordinal)?;
+/// Opens a GPU and checks that the kernels support it.
+fn context(ordinal: usize) -> Result<(Arc<CudaContext>, GpuInfo), CudaError> {
+    // Opening a hung GPU again, or dropping what was opened, would wait for it.
+    context::check_not_lost(ordinal)?;
     let cards = library::load()?;
     if ordinal >= cards {
-        return Err(CudaError::unavailable(format!("there is no card {ordinal}; the driver sees {cards}")));
+        return Err(CudaError::unavailable(format!("no GPU {ordinal}: the driver reports {cards}, numbered from 0")));
     }
     let context = CudaContext::new(ordinal).map_err(|error| closed(ordinal, error))?;
     let info = info(&context, ordinal).map_err(|error| closed(ordinal, error))?;
     if info.capability.0 < 8 {
-        let reason = format!("{} has no bf16 tensor cores: compute capability 8.0 is needed", info.name);
+        let reason = format!("{} has no bf16 tensor cores: compute capability 8.0 or higher is required", info.name);
         return Err(CudaError::Unavailable(reason));
     }
     Ok((context, info))
 }
 
 fn closed(ordinal: usize, error: DriverError) -> CudaError {
-    CudaError::unavailable(format!("card {ordinal} does not open: {}", said(error)))
+    CudaError::unavailable(format!("cannot open GPU {ordinal}: {}", describe(error)))
 }
 
-fn info(context: &CudaContext, ordinal: usize) -> Result<CardInfo, result::DriverError> {
+fn info(context: &CudaContext, ordinal: usize) -> Result<GpuInfo, result::DriverError> {
     let (major, minor) = context.compute_capability()?;
-    let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    Ok(CardInfo {
+    let multiprocessors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    Ok(GpuInfo {
         ordinal,
         name: context.name()?,
         capability: (major.unsigned_abs(), minor.unsigned_abs()),
         memory: context.total_mem()?,
-        processors: processors.unsigned_abs(),
-        driver: library::spoken(library::version()?),
+        multiprocessors: multiprocessors.unsigned_abs(),
+        driver: library::format_version(library::version()?),
     })
 }
 
-/// Names what a call was for.
+/// Attaches the attempted action to a driver error.
 pub(crate) fn call<T>(action: &'static str, result: Result<T, result::DriverError>) -> Result<T, CudaError> {
-    result.map_err(|error| CudaError::Call { action, reason: said(error) })
+    result.map_err(|error| CudaError::Call { action, reason: describe(error) })
 }

@@ -1,41 +1,41 @@
-//! How long work takes where it is done.
+//! Timing of work on the device.
 
 use std::time::Duration;
 
 use super::Driver;
 use crate::cuda::CudaError;
 
-/// A driver that marks points in its line of work and says how long it took from one to another.
-pub trait Clock: Driver {
-    /// A point in the line of work.
+/// A driver that marks points in its stream and measures the time between two of them.
+pub trait DeviceClock: Driver {
+    /// A marked point in the stream.
     type Mark;
 
-    /// Marks the point behind everything that is in line now.
+    /// Marks the point after all work enqueued so far.
     ///
     /// # Errors
     /// [`CudaError::Call`].
     fn mark(&self) -> Result<Self::Mark, CudaError>;
 
-    /// Lets what is put in line from now on wait for `time`, so that all of it is in line before any of it begins. What
-    /// does everything at once does not wait.
+    /// Delays work enqueued from now on by `time`, so that all of it can be enqueued before any of it starts. A driver
+    /// that runs work synchronously does not wait.
     ///
     /// # Errors
     /// [`CudaError::Call`].
     fn pause(&self, time: Duration) -> Result<(), CudaError>;
 
-    /// Whether a point has been reached.
+    /// Returns `true` if the stream has passed a mark.
     ///
     /// # Errors
-    /// [`CudaError::Call`], also when anything before it failed.
+    /// [`CudaError::Call`], also when work before the mark failed.
     fn reached(&self, mark: &Self::Mark) -> Result<bool, CudaError>;
 
-    /// Waits for everything in line.
+    /// Waits for all enqueued work.
     ///
     /// # Errors
-    /// [`CudaError::Call`] when any of it failed, [`CudaError::Lost`] when it takes too long.
+    /// [`CudaError::Call`] when any of this work failed, [`CudaError::Lost`] when the time limit has passed.
     fn settle(&self) -> Result<(), CudaError>;
 
-    /// Seconds from one point to a later one, both of which were reached.
+    /// Returns the seconds from one mark to a later one, both of which have been passed.
     ///
     /// # Errors
     /// [`CudaError::Call`].

@@ -1,172 +1,172 @@
-//! What computing asks of a card beside kernels: memory, copies, and products of matrices. Steps that serve and passes that
-//! learn are written against this, so that in tests they run whole on the emulator of kernels.
+//! Device operations besides kernels: memory, copies, and matrix multiplication. Decoding and training are written
+//! against these traits, so that tests run both on the kernel emulator.
 
-#[cfg(feature = "cuda")]
-mod card;
 mod clock;
+#[cfg(feature = "cuda")]
+mod gpu;
 
 use bytemuck::Pod;
 use half::bf16;
 
+pub use clock::DeviceClock;
 #[cfg(feature = "cuda")]
-pub(crate) use card::OnCard;
-pub use clock::Clock;
+pub(crate) use gpu::GpuDriver;
 
 use crate::cuda::CudaError;
-use crate::cuda::kernel::{Launch, Span};
-use crate::cuda::plan::Place;
+use crate::cuda::kernel::{DeviceSlice, Launch};
+use crate::cuda::plan::Placement;
 
-/// A card, or the emulator: everything is done in the order it is asked for.
+/// A GPU, or the emulator. Operations run in the order in which they are issued.
 pub trait Driver: Launch {
-    /// A piece of memory that was taken; given back when it is dropped.
+    /// Allocated device memory, freed on drop.
     type Region: Send;
 
-    /// Makes what it stands for the one that this thread's calls mean.
+    /// Makes this device current for the calling thread.
     ///
     /// # Errors
     /// [`CudaError::Call`].
     fn bind(&self) -> Result<(), CudaError>;
 
-    /// Bytes that could be taken now.
+    /// Returns the number of free bytes.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn free(&self) -> Result<usize, CudaError>;
+    fn free_memory(&self) -> Result<usize, CudaError>;
 
-    /// Takes memory, which holds nothing in particular.
+    /// Allocates uninitialized memory.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn take(&self, bytes: usize) -> Result<Self::Region, CudaError>;
+    fn allocate(&self, bytes: usize) -> Result<Self::Region, CudaError>;
 
-    /// The values at a place of it.
-    fn span<T>(&self, region: &Self::Region, place: Place<T>) -> Span<T>;
+    /// Returns the slice of a region at a placement.
+    fn slice<T>(&self, region: &Self::Region, place: Placement<T>) -> DeviceSlice<T>;
 
     /// Sets values to zero.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn clear(&self, to: Span<f32>) -> Result<(), CudaError>;
+    fn clear(&self, to: DeviceSlice<f32>) -> Result<(), CudaError>;
 
-    /// Copies to the card, each to its place, and waits once.
+    /// Copies several slices to the device and waits once.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn upload_all<T: Pod>(&self, pieces: &[(&[T], Span<T>)]) -> Result<(), CudaError>;
+    fn upload_all<T: Pod>(&self, pieces: &[(&[T], DeviceSlice<T>)]) -> Result<(), CudaError>;
 
-    /// Copies to the card, and waits.
+    /// Copies to the device and waits.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn upload<T: Pod>(&self, from: &[T], to: Span<T>) -> Result<(), CudaError> {
+    fn upload<T: Pod>(&self, from: &[T], to: DeviceSlice<T>) -> Result<(), CudaError> {
         self.upload_all(&[(from, to)])
     }
 
-    /// Waits for everything that was asked for, and copies from the card.
+    /// Waits for all enqueued work and copies from the device.
     ///
     /// # Errors
-    /// [`CudaError::Call`], also when any of that failed.
-    fn download<T: Pod>(&self, from: Span<T>, to: &mut [T]) -> Result<(), CudaError>;
+    /// [`CudaError::Call`], also when the enqueued work failed.
+    fn download<T: Pod>(&self, from: DeviceSlice<T>, to: &mut [T]) -> Result<(), CudaError>;
 
-    /// Copies within the card.
+    /// Copies within device memory.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn copy<T: Pod>(&self, from: Span<T>, to: Span<T>) -> Result<(), CudaError>;
+    fn copy<T: Pod>(&self, from: DeviceSlice<T>, to: DeviceSlice<T>) -> Result<(), CudaError>;
 
-    /// Multiplies. Sums are `f32`.
+    /// Multiplies matrices, accumulating in `f32`.
     ///
     /// # Errors
     /// [`CudaError::Call`].
-    fn multiply(&self, product: &Product) -> Result<(), CudaError>;
+    fn multiply(&self, product: &MatMul) -> Result<(), CudaError>;
 }
 
-/// A matrix in device memory, row after row.
+/// A row-major matrix in device memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Matrix<T> {
-    /// Its values.
-    pub values: Span<T>,
-    /// Values from one row to the next.
+pub struct DeviceMatrix<T> {
+    /// Values of the matrix.
+    pub values: DeviceSlice<T>,
+    /// Number of values from one row to the next.
     pub stride: usize,
-    /// Whether its transpose is meant.
+    /// If `true`, stands for the transpose.
     pub transposed: bool,
 }
 
-/// Both sides of a product.
+/// Both operands of a matrix multiplication.
 #[derive(Debug, Clone, Copy)]
-pub enum Operands {
-    /// In `bf16`.
-    Half(Matrix<bf16>, Matrix<bf16>),
-    /// In `f32`.
-    Single(Matrix<f32>, Matrix<f32>),
+pub enum MatMulOperands {
+    /// MatMulOperands in `bf16`.
+    Half(DeviceMatrix<bf16>, DeviceMatrix<bf16>),
+    /// MatMulOperands in `f32`.
+    Single(DeviceMatrix<f32>, DeviceMatrix<f32>),
 }
 
-/// Where a product goes.
+/// Destination of a matrix multiplication.
 #[derive(Debug, Clone, Copy)]
-pub enum Target {
-    /// Replaced, rounded to `bf16`; of operands in `bf16` alone.
-    Half(Matrix<bf16>),
-    /// Replaced.
-    Single(Matrix<f32>),
-    /// Added to.
-    Sum(Matrix<f32>),
+pub enum MatMulTarget {
+    /// Overwritten, rounded to `bf16`. Requires operands in `bf16`.
+    Half(DeviceMatrix<bf16>),
+    /// Overwritten.
+    Single(DeviceMatrix<f32>),
+    /// Added to (cuBLAS beta of 1).
+    Sum(DeviceMatrix<f32>),
 }
 
-/// `target = scale · left · right`, or added to it.
+/// A matrix multiplication: `target = scale · left · right`, or `+=`.
 #[derive(Debug, Clone, Copy)]
-pub struct Product {
-    /// Of shape (rows, inner) and (inner, columns), once transposed where they say so.
-    pub operands: Operands,
-    /// Of shape (rows, columns).
-    pub target: Target,
-    /// Rows of the left side.
+pub struct MatMul {
+    /// MatMulOperands of shapes (rows, inner) and (inner, columns), after transposition.
+    pub operands: MatMulOperands,
+    /// Destination of shape (rows, columns).
+    pub target: MatMulTarget,
+    /// Number of rows of the left operand.
     pub rows: usize,
-    /// What is summed over.
+    /// Number of summed terms.
     pub inner: usize,
-    /// Columns of the right side.
+    /// Number of columns of the right operand.
     pub columns: usize,
-    /// What the product is multiplied by.
+    /// Factor applied to the result.
     pub scale: f32,
 }
 
-impl<T> Matrix<T> {
-    /// A matrix of rows of `stride` values.
-    pub fn new(values: Span<T>, stride: usize) -> Self {
+impl<T> DeviceMatrix<T> {
+    /// Creates a matrix with rows of `stride` values.
+    pub fn new(values: DeviceSlice<T>, stride: usize) -> Self {
         Self { values, stride, transposed: false }
     }
 
-    /// Its transpose.
+    /// Returns the transpose.
     #[must_use]
     pub fn transpose(self) -> Self {
         Self { transposed: !self.transposed, ..self }
     }
 
-    /// Its columns from the one at `first` on.
+    /// Returns the columns from `first` on.
     #[must_use]
     pub fn from(self, first: usize) -> Self {
         let values = self.values.slice(first, self.values.len().saturating_sub(first));
         Self { values: values.unwrap_or(self.values), ..self }
     }
 
-    /// Whether it holds this shape, as it is meant.
+    /// Returns `true` if the buffer is large enough for this shape, transposition included.
     pub fn holds(&self, rows: usize, columns: usize) -> bool {
         let (rows, columns) = if self.transposed { (columns, rows) } else { (rows, columns) };
         columns <= self.stride && (rows == 0 || (rows - 1) * self.stride + columns <= self.values.len())
     }
 }
 
-impl Product {
-    /// Whether all matrices hold their shapes.
+impl MatMul {
+    /// Returns `true` if all buffers are large enough for their shapes.
     pub fn fits(&self) -> bool {
         let Self { rows, inner, columns, .. } = *self;
         let operands = match &self.operands {
-            Operands::Half(left, right) => left.holds(rows, inner) && right.holds(inner, columns),
-            Operands::Single(left, right) => left.holds(rows, inner) && right.holds(inner, columns),
+            MatMulOperands::Half(left, right) => left.holds(rows, inner) && right.holds(inner, columns),
+            MatMulOperands::Single(left, right) => left.holds(rows, inner) && right.holds(inner, columns),
         };
         operands
             && match &self.target {
-                Target::Half(to) => to.holds(rows, columns) && !to.transposed,
-                Target::Single(to) | Target::Sum(to) => to.holds(rows, columns) && !to.transposed,
+                MatMulTarget::Half(to) => to.holds(rows, columns) && !to.transposed,
+                MatMulTarget::Single(to) | MatMulTarget::Sum(to) => to.holds(rows, columns) && !to.transposed,
             }
     }
 }

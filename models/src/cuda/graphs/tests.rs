@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use super::*;
 
-/// A card that writes down what it is asked, and fails where it is told to.
+/// A step that logs calls and fails on request.
 #[derive(Default)]
 struct Fake {
     done: RefCell<Vec<&'static str>>,
@@ -23,7 +23,7 @@ impl Fake {
     }
 }
 
-impl Line for &Fake {
+impl GraphStep for &Fake {
     type Graph = u32;
     type Error = String;
 
@@ -45,86 +45,93 @@ impl Line for &Fake {
     }
 }
 
-fn key(rows: usize) -> Key {
-    Key { rows, lora: None }
+fn key(rows: usize) -> GraphKey {
+    GraphKey { rows, lora: None }
 }
 
 #[test]
 fn a_size_is_recorded_once_and_then_replayed() {
-    let (card, mut graphs) = (Fake::default(), Graphs::new(true));
+    let step = Fake::default();
+    let mut graphs = GraphCache::new(true);
     for _ in 0..3 {
-        graphs.run(key(4), &&card).unwrap();
+        graphs.run(key(4), &&step).unwrap();
     }
-    assert_eq!(card.take(), ["launch", "record", "replay", "replay"]);
-    graphs.run(key(8), &&card).unwrap();
-    assert_eq!(card.take(), ["launch", "record"]);
+    assert_eq!(step.take(), ["launch", "record", "replay", "replay"]);
+    graphs.run(key(8), &&step).unwrap();
+    assert_eq!(step.take(), ["launch", "record"]);
     assert_eq!(graphs.tally(), GraphUse { recorded: 2, refused: 0 });
 }
 
 #[test]
 fn what_cannot_be_recorded_is_launched_and_not_tried_again() {
-    let (card, mut graphs) = (Fake::default(), Graphs::new(true));
-    graphs.run(key(1), &&card).unwrap();
-    card.refuses.replace(vec!["record"]);
+    let step = Fake::default();
+    let mut graphs = GraphCache::new(true);
+    graphs.run(key(1), &&step).unwrap();
+    step.refuses.replace(vec!["record"]);
     for _ in 0..3 {
-        graphs.run(key(4), &&card).unwrap();
+        graphs.run(key(4), &&step).unwrap();
     }
-    graphs.run(key(1), &&card).unwrap();
-    assert_eq!(card.take(), ["launch", "record", "launch", "record", "launch", "launch", "replay"]);
+    graphs.run(key(1), &&step).unwrap();
+    assert_eq!(step.take(), ["launch", "record", "launch", "record", "launch", "launch", "replay"]);
     assert_eq!(graphs.tally(), GraphUse { recorded: 1, refused: 1 });
 }
 
 #[test]
 fn what_cannot_be_replayed_is_launched() {
-    let (card, mut graphs) = (Fake::default(), Graphs::new(true));
-    graphs.run(key(4), &&card).unwrap();
-    card.refuses.replace(vec!["replay"]);
-    graphs.run(key(4), &&card).unwrap();
-    graphs.run(key(4), &&card).unwrap();
-    assert_eq!(card.take(), ["launch", "record", "replay", "launch", "launch"]);
+    let step = Fake::default();
+    let mut graphs = GraphCache::new(true);
+    graphs.run(key(4), &&step).unwrap();
+    step.refuses.replace(vec!["replay"]);
+    graphs.run(key(4), &&step).unwrap();
+    graphs.run(key(4), &&step).unwrap();
+    assert_eq!(step.take(), ["launch", "record", "replay", "launch", "launch"]);
     assert_eq!(graphs.tally(), GraphUse { recorded: 1, refused: 1 });
 }
 
 #[test]
 fn a_lost_card_is_no_matter_of_recording() {
-    let (card, mut graphs) = (Fake::default(), Graphs::new(true));
-    card.lost.set(true);
-    assert!(graphs.run(key(4), &&card).is_err());
-    card.lost.set(false);
-    graphs.run(key(4), &&card).unwrap();
-    card.lost.set(true);
-    assert_eq!(graphs.run(key(4), &&card).unwrap_err(), "no launch");
+    let step = Fake::default();
+    let mut graphs = GraphCache::new(true);
+    step.lost.set(true);
+    assert!(graphs.run(key(4), &&step).is_err());
+    step.lost.set(false);
+    graphs.run(key(4), &&step).unwrap();
+    step.lost.set(true);
+    assert_eq!(graphs.run(key(4), &&step).unwrap_err(), "no launch");
 }
 
 #[test]
 fn warming_makes_what_is_missing_until_its_time_is_over() {
-    let (card, mut graphs) = (Fake::default(), Graphs::new(true));
-    graphs.run(key(2), &&card).unwrap();
-    let (keys, line) = ([1, 2, 4, 8].map(key), |_: Key| Ok(&card));
+    let step = Fake::default();
+    let mut graphs = GraphCache::new(true);
+    graphs.run(key(2), &&step).unwrap();
+    let keys = [1, 2, 4, 8].map(key);
+    let line = |_: GraphKey| Ok(&step);
     assert_eq!(graphs.warm(&keys, Duration::ZERO, line), Ok(3));
     assert_eq!(graphs.tally().recorded, 1);
     assert_eq!(graphs.warm(&keys, Duration::from_secs(3600), line), Ok(0));
     assert_eq!(graphs.tally().recorded, 4);
-    card.take();
+    step.take();
     assert_eq!(graphs.warm(&keys, Duration::from_secs(3600), line), Ok(0));
     for key in keys {
-        graphs.run(key, &&card).unwrap();
+        graphs.run(key, &&step).unwrap();
     }
-    assert_eq!(card.take(), ["replay"; 4]);
+    assert_eq!(step.take(), ["replay"; 4]);
 }
 
 #[test]
 fn other_grids_of_adapters_are_other_recordings() {
-    let (card, mut graphs) = (Fake::default(), Graphs::new(true));
-    let adapted = |stride| Key { rows: 4, lora: Some(Grid { tiles: 4, stride }) };
+    let step = Fake::default();
+    let mut graphs = GraphCache::new(true);
+    let adapted = |stride| GraphKey { rows: 4, lora: Some(LoraGrid { tiles: 4, stride }) };
     for key in [key(4), adapted(48), adapted(96), adapted(48)] {
-        graphs.run(key, &&card).unwrap();
+        graphs.run(key, &&step).unwrap();
     }
     assert_eq!(graphs.tally().recorded, 3);
     graphs.retain(|key| key.lora.is_none_or(|grid| grid.stride == 96));
-    card.take();
+    step.take();
     for key in [key(4), adapted(96), adapted(48)] {
-        graphs.run(key, &&card).unwrap();
+        graphs.run(key, &&step).unwrap();
     }
-    assert_eq!(card.take(), ["replay", "replay", "launch", "record"]);
+    assert_eq!(step.take(), ["replay", "replay", "launch", "record"]);
 }

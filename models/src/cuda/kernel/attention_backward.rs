@@ -1,64 +1,67 @@
-//! Attention backwards, for whole sequences.
+//! Backward pass of attention, for whole sequences.
 
 use half::bf16;
 
 use super::attention::{THREADS, check_heads};
-use super::launch::Arguments;
-use super::{BatchView, Geometry, Kernel, KernelError, Launch, Span};
+use super::launch::LaunchArguments;
+use super::{BatchView, DeviceSlice, Geometry, Kernel, KernelError, Launch};
 
-/// Gradients of queries, keys and values of rows whose whole context is in the batch: their first token has position 0.
-/// Probabilities are computed again from the queries, the cache, and the sums [`AttendPrefill`](super::AttendPrefill)
-/// left. Three launches: a sum per token and head, then queries, then keys and values; nothing is summed by atomics.
+/// Gradients of queries, keys and values, for rows whose whole context is in the batch: their first token has position
+/// 0. Probabilities are recomputed from the queries, the cache, and the log-sums written by
+/// [`AttendPrefill`](super::AttendPrefill). Three launches: a sum per token and head, then query gradients, then key
+/// and value gradients. No atomics are used.
 #[derive(Debug, Clone, Copy)]
 pub struct AttendBackward {
-    /// Its `first`, `context` and `tables`.
+    /// Batch, of which `first`, `context` and `tables` are read.
     pub batch: BatchView,
-    /// As in [`AttendPrefill`](super::AttendPrefill).
-    pub tiles: Span<u32>,
-    /// Pairs of a row and which of its blocks of sixteen tokens: shape (blocks, 2). A row of [`NONE`](super::NONE) is
-    /// padding.
-    pub blocks: Span<u32>,
-    /// Queries, rotated: shape (tokens, `stride`), heads first.
-    pub qkv: Span<bf16>,
-    /// Values from one token's queries to the next's: (heads + 2 · kv heads) · dim.
+    /// Query tiles as in [`AttendPrefill`](super::AttendPrefill).
+    pub tiles: DeviceSlice<u32>,
+    /// Pairs of a row and a block of sixteen tokens within the row: shape (blocks, 2). A row of [`NONE`](super::NONE)
+    /// is padding.
+    pub blocks: DeviceSlice<u32>,
+    /// Rotated queries: shape (tokens, `stride`), heads first.
+    pub qkv: DeviceSlice<bf16>,
+    /// Number of values from one token's queries to the next's: (heads + 2 · kv heads) · dim.
     pub stride: u32,
-    /// This layer's blocks with the keys and values of all tokens.
-    pub cache: Span<bf16>,
-    /// What attention gave, shape (tokens, heads · dim).
-    pub out: Span<bf16>,
-    /// Its gradient, same shape.
-    pub gradient: Span<bf16>,
-    /// What [`AttendPrefill`](super::AttendPrefill) left there, shape (tokens, heads).
-    pub lse: Span<f32>,
-    /// Workspace, shape (tokens, heads).
-    pub delta: Span<f32>,
-    /// Gradients of queries and keys, still rotated, and of values: shape (tokens, `stride`). Written at the rows' tokens.
-    pub qkv_gradient: Span<bf16>,
-    /// Tokens of all rows.
+    /// KV blocks of this layer, with the keys and values of all tokens.
+    pub cache: DeviceSlice<bf16>,
+    /// Output of attention, shape (tokens, heads · dim).
+    pub out: DeviceSlice<bf16>,
+    /// Gradient of the output, of the same shape.
+    pub gradient: DeviceSlice<bf16>,
+    /// Log-sums written by [`AttendPrefill`](super::AttendPrefill), shape (tokens, heads).
+    pub lse: DeviceSlice<f32>,
+    /// Workspace of shape (tokens, heads).
+    pub delta: DeviceSlice<f32>,
+    /// Gradients of the rotated queries and keys, and of the values: shape (tokens, `stride`). Written at the rows'
+    /// tokens.
+    pub qkv_gradient: DeviceSlice<bf16>,
+    /// Number of tokens of all rows.
     pub tokens: u32,
-    /// Tiles in the grid.
+    /// Number of tiles in the grid.
     pub tile_count: u32,
-    /// Blocks in the grid.
+    /// Number of blocks in the grid.
     pub block_count: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key and value heads; at most 16 query heads share one.
+    /// Number of key/value heads; at most 16 query heads share one.
     pub kv_heads: u32,
-    /// Width of a head: the one the module was built for.
+    /// Width of a head; must be the width that the module was compiled for.
     pub dim: u32,
 }
 
 impl AttendBackward {
-    /// Puts it in line.
+    /// Launches the three kernels.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
         let kernel = Kernel::AttendBackwardQueries;
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
-        let (pairs, width) = ((self.tokens * self.heads) as usize, (self.tokens * self.stride) as usize);
+        let pairs = (self.tokens * self.heads) as usize;
+        let width = (self.tokens * self.stride) as usize;
         let stride = (self.heads + 2 * self.kv_heads) * self.dim;
-        kernel.demand(self.stride == stride, || format!("a stride of {}, not {stride}", self.stride))?;
+        kernel.demand(self.stride == stride, || format!("a stride of {}: expected {stride}", self.stride))?;
         kernel.fits("tiles", &self.tiles, 2 * self.tile_count as usize)?;
         kernel.fits("blocks", &self.blocks, 2 * self.block_count as usize)?;
         kernel.fits("qkv", &self.qkv, width)?;
@@ -67,7 +70,7 @@ impl AttendBackward {
         kernel.fits("gradient", &self.gradient, pairs * self.dim as usize)?;
         kernel.fits("lse", &self.lse, pairs)?;
         kernel.fits("delta", &self.delta, pairs)?;
-        let sums = Arguments::new().span(&self.out).span(&self.gradient).span(&self.delta).int(pairs as u32);
+        let sums = LaunchArguments::new().slice(&self.out).slice(&self.gradient).slice(&self.delta).int(pairs as u32);
         let grid = |x: u32, y: u32| Geometry { blocks: [x, y, 1], threads: THREADS, shared: 0 };
         // SAFETY: the kernels' parameters; sizes were checked, and what indices name is promised by their spans.
         unsafe {
@@ -78,20 +81,20 @@ impl AttendBackward {
         }
     }
 
-    fn arguments(&self, work: &Span<u32>) -> Arguments {
-        Arguments::new()
-            .span(&self.batch.first)
-            .span(&self.batch.context)
-            .span(&self.batch.tables)
+    fn arguments(&self, work: &DeviceSlice<u32>) -> LaunchArguments {
+        LaunchArguments::new()
+            .slice(&self.batch.first)
+            .slice(&self.batch.context)
+            .slice(&self.batch.tables)
             .int(self.batch.stride)
-            .span(work)
-            .span(&self.qkv)
+            .slice(work)
+            .slice(&self.qkv)
             .int(self.stride)
-            .span(&self.cache)
-            .span(&self.gradient)
-            .span(&self.lse)
-            .span(&self.delta)
-            .span(&self.qkv_gradient)
+            .slice(&self.cache)
+            .slice(&self.gradient)
+            .slice(&self.lse)
+            .slice(&self.delta)
+            .slice(&self.qkv_gradient)
             .int(self.heads)
     }
 }

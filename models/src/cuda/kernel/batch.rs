@@ -1,26 +1,26 @@
-//! A step's batch as kernels read it from device memory.
+//! A step's batch in device memory.
 
-use super::Span;
+use super::DeviceSlice;
 
-/// In device memory: no row, no token, no adapter.
+/// Stands for no row, no token or no adapter in device memory.
 pub const NONE: u32 = u32::MAX;
 
-/// Where a step's layout lies. Buffers may be longer than the step: kernels read as much as their grid covers, and padding
-/// says that it is padding.
+/// Device buffers of a step's layout. They may be longer than the step: kernels read as much as their grid covers, and
+/// padding entries are marked with [`NONE`].
 #[derive(Debug, Clone, Copy)]
 pub struct BatchView {
-    /// Per token: its id, or [`NONE`].
-    pub tokens: Span<u32>,
-    /// Per token: its position in its sequence.
-    pub positions: Span<u32>,
-    /// Per token: its row, [`NONE`] for padding.
-    pub rows: Span<u32>,
-    /// Per row: index of its first new token.
-    pub first: Span<u32>,
-    /// Per row: positions in the cache, those of this step included; 0 for padding.
-    pub context: Span<u32>,
-    /// Per row: its block table, shape (rows, `stride`).
-    pub tables: Span<u32>,
-    /// Entries from one row's table to the next.
+    /// Id of each token, or [`NONE`].
+    pub tokens: DeviceSlice<u32>,
+    /// Position of each token in its sequence.
+    pub positions: DeviceSlice<u32>,
+    /// Row of each token, [`NONE`] for padding.
+    pub rows: DeviceSlice<u32>,
+    /// Index of each row's first new token.
+    pub first: DeviceSlice<u32>,
+    /// Number of each row's positions in the cache, including those of this step; 0 for padding.
+    pub context: DeviceSlice<u32>,
+    /// Block table of each row, shape (rows, `stride`).
+    pub tables: DeviceSlice<u32>,
+    /// Number of entries from one row's table to the next.
     pub stride: u32,
 }

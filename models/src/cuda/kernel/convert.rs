@@ -1,68 +1,68 @@
-//! Between `bf16` and `f32`: what adapters are learnt in is `f32`, what the base model reads is `bf16`.
+//! Conversion between `f32`, the type of trained adapters, and `bf16`, the type of the base model.
 
 use half::bf16;
 
-use super::launch::Arguments;
-use super::{Geometry, Kernel, KernelError, Launch, Span};
+use super::launch::LaunchArguments;
+use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
 
-/// Threads in a block; each takes eight values.
+/// Threads per block; each processes eight values.
 const THREADS: u32 = 256;
 
-/// `to = from`, value by value.
+/// `to = from` for each value.
 #[derive(Debug, Clone, Copy)]
-pub struct Widen {
-    /// Read.
-    pub from: Span<bf16>,
-    /// Written.
-    pub to: Span<f32>,
-    /// Values, a multiple of 8.
+pub struct WidenToF32 {
+    /// WeightSource.
+    pub from: DeviceSlice<bf16>,
+    /// Destination. Written.
+    pub to: DeviceSlice<f32>,
+    /// Number of values, a multiple of 8.
     pub count: usize,
 }
 
-/// `to = from`, rounded to the nearest, value by value.
+/// `to = from` for each value, rounded to nearest.
 #[derive(Debug, Clone, Copy)]
-pub struct Narrow {
-    /// Read.
-    pub from: Span<f32>,
-    /// Written.
-    pub to: Span<bf16>,
-    /// Values, a multiple of 8.
+pub struct NarrowToBf16 {
+    /// WeightSource.
+    pub from: DeviceSlice<f32>,
+    /// Destination. Written.
+    pub to: DeviceSlice<bf16>,
+    /// Number of values, a multiple of 8.
     pub count: usize,
 }
 
-impl Widen {
-    /// Puts it in line.
+impl WidenToF32 {
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        convert(Kernel::Widen, &self.from, &self.to, self.count, on)
+        convert(Kernel::WidenToF32, &self.from, &self.to, self.count, on)
     }
 }
 
-impl Narrow {
-    /// Puts it in line.
+impl NarrowToBf16 {
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        convert(Kernel::Narrow, &self.from, &self.to, self.count, on)
+        convert(Kernel::NarrowToBf16, &self.from, &self.to, self.count, on)
     }
 }
 
 fn convert<A, B>(
     kernel: Kernel,
-    from: &Span<A>,
-    to: &Span<B>,
+    from: &DeviceSlice<A>,
+    to: &DeviceSlice<B>,
     count: usize,
     on: &dyn Launch,
 ) -> Result<(), KernelError> {
-    kernel.demand(count.is_multiple_of(8), || format!("{count} values are no multiple of 8"))?;
+    kernel.demand(count.is_multiple_of(8), || format!("{count} values: expected a multiple of 8"))?;
     kernel.fits("from", from, count)?;
     kernel.fits("to", to, count)?;
     let eights = u32::try_from(count / 8).unwrap_or(u32::MAX);
-    kernel.demand(eights < u32::MAX, || format!("{count} values are too many"))?;
-    let arguments = Arguments::new().span(from).span(to).int(eights);
+    kernel.demand(eights < u32::MAX, || format!("{count} values exceed the grid"))?;
+    let arguments = LaunchArguments::new().slice(from).slice(to).int(eights);
     let geometry = Geometry { blocks: [eights.div_ceil(THREADS), 1, 1], threads: THREADS, shared: 0 };
     // SAFETY: the parameters of `widen` and of `narrow_all`; sizes were checked.
     unsafe { arguments.launch(on, kernel, geometry) }

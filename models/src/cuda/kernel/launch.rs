@@ -1,84 +1,84 @@
-//! How a kernel gets onto a card: typed ranges of its memory, the shape of a grid, and the seam to a driver.
+//! Kernel launches: typed device slices, grid geometry, and the [`Launch`] trait.
 
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A range of device memory that holds values of one type. Copies name the same memory; it is freed by whoever owns it.
-pub struct Span<T> {
+/// A slice of device memory with values of one type. Copies refer to the same memory, which its owner frees.
+pub struct DeviceSlice<T> {
     address: u64,
     len: usize,
     kind: PhantomData<T>,
 }
 
-impl<T> Span<T> {
-    /// `len` values from `address` on.
+impl<T> DeviceSlice<T> {
+    /// Creates a slice of `len` values at `address`.
     ///
     /// # Safety
-    /// The memory is the device's, is aligned for `T` and stays allocated as long as a kernel may use it; where it holds
-    /// indices (tables, positions, tokens), what they name exists in the buffers they are used with.
+    /// The memory belongs to the device, is aligned for `T`, and stays allocated as long as a kernel may use it.
+    /// Indices in it (tables, positions, tokens) are within the buffers they are used with.
     pub unsafe fn new(address: u64, len: usize) -> Self {
         Self { address, len, kind: PhantomData }
     }
 
-    /// Its address on the device.
+    /// Returns the device address.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Values in it.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when it holds nothing.
+    /// Returns `true` if the slice has no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `len` of its values from the one at `first` on; none where that is outside.
+    /// Returns the subslice of `len` values starting at index `first`. `None` when it is out of bounds.
     pub fn slice(&self, first: usize, len: usize) -> Option<Self> {
         let inside = first.checked_add(len).is_some_and(|end| end <= self.len);
         inside.then(|| Self { address: self.address + (first * size_of::<T>()) as u64, len, kind: PhantomData })
     }
 }
 
-impl<T> Clone for Span<T> {
+impl<T> Clone for DeviceSlice<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Span<T> {}
+impl<T> Copy for DeviceSlice<T> {}
 
-impl<T> fmt::Debug for Span<T> {
+impl<T> fmt::Debug for DeviceSlice<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}[{}]", self.address, self.len)
     }
 }
 
-/// The shape of a launch.
+/// LoraGrid and block size of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Blocks along x, y and z.
+    /// Number of blocks along x, y and z.
     pub blocks: [u32; 3],
-    /// Threads in a block, a multiple of 32.
+    /// Threads per block, a multiple of 32.
     pub threads: u32,
-    /// Bytes of dynamic shared memory. Beyond 48 KiB a driver has to be told once per kernel; see
+    /// Bytes of dynamic shared memory. More than 48 KiB must be enabled in the driver once per kernel; see
     /// [`Kernel::largest_shared`].
     pub shared: u32,
 }
 
-/// Something that can be asked to run kernels: a stream of a card, or the emulator.
+/// A launcher of kernels: the stream of a GPU, or the emulator.
 pub trait Launch {
-    /// Puts one kernel in line, after all that were launched before. Must not wait for it.
+    /// Enqueues one kernel after all kernels launched before. Must not wait for it.
     ///
     /// # Safety
-    /// `arguments` point to values of exactly the kernel's parameters, in order, as for `cuLaunchKernel`; addresses among
-    /// them name memory of this device that is large enough for the geometry.
+    /// `arguments` point to values of exactly the kernel's parameters, in order, as for `cuLaunchKernel`; addresses
+    /// among them refer to memory of this device that is large enough for the geometry.
     ///
     /// # Errors
-    /// [`KernelError::Driver`] with what the driver said.
+    /// [`KernelError::Driver`] with the driver's error.
     unsafe fn launch(
         &self,
         kernel: Kernel,
@@ -87,40 +87,40 @@ pub trait Launch {
     ) -> Result<(), KernelError>;
 }
 
-/// Why a kernel was not launched.
+/// Error of a kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// A buffer is too small, or a size is one the kernel does not have.
+    /// A buffer is too small, or the kernel does not support a size.
     #[error("{}: {what}", kernel.name())]
     Shape {
-        /// Which kernel.
+        /// Kernel.
         kernel: Kernel,
-        /// What does not fit.
+        /// Description of the mismatch.
         what: String,
     },
-    /// The driver refused.
+    /// The driver returned an error.
     #[error("{}: {reason}", kernel.name())]
     Driver {
-        /// Which kernel.
+        /// Kernel.
         kernel: Kernel,
-        /// What it said.
+        /// The driver's error.
         reason: String,
     },
 }
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $kernel:ident = $name:literal,)*) => {
-        /// Every kernel, by the name of its entry point.
+        /// All kernels by their entry points.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kernel {
             $($(#[$doc])* $kernel,)*
         }
 
         impl Kernel {
-            /// All of them; `kernel as usize` is its place here.
+            /// All kernels; `kernel as usize` is the index in this list.
             pub const ALL: &[Self] = &[$(Self::$kernel,)*];
 
-            /// Its entry point in the module.
+            /// Returns the name of the entry point in the module.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$kernel => $name,)*
@@ -131,10 +131,10 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// [`Embed`](super::Embed).
-    Embed = "embed",
-    /// [`Norm`](super::Norm).
-    Norm = "rms_norm",
+    /// [`EmbedTokens`](super::EmbedTokens).
+    EmbedTokens = "embed",
+    /// [`RmsNorm`](super::RmsNorm).
+    RmsNorm = "rms_norm",
     /// [`Rotary`](super::Rotary).
     Rotary = "rotary",
     /// [`AttendDecode`](super::AttendDecode).
@@ -149,72 +149,74 @@ kernels! {
     LoraExpand = "lora_expand",
     /// [`LoraExpand`](super::LoraExpand) into `f32`.
     LoraExpandStream = "lora_expand_stream",
-    /// [`Sample`](super::Sample).
-    Sample = "sample",
-    /// [`Score`](super::Score).
-    Score = "score",
-    /// [`ScoreBackward`](super::ScoreBackward).
-    ScoreBackward = "score_backward",
-    /// [`Widen`](super::Widen).
-    Widen = "widen",
-    /// [`Narrow`](super::Narrow).
-    Narrow = "narrow_all",
-    /// [`NormBackward`](super::NormBackward).
-    NormBackward = "rms_norm_backward",
+    /// [`SampleTokens`](super::SampleTokens).
+    SampleTokens = "sample",
+    /// [`ScoreTargets`](super::ScoreTargets).
+    ScoreTargets = "score",
+    /// [`ScoreTargetsBackward`](super::ScoreTargetsBackward).
+    ScoreTargetsBackward = "score_backward",
+    /// [`WidenToF32`](super::WidenToF32).
+    WidenToF32 = "widen",
+    /// [`NarrowToBf16`](super::NarrowToBf16).
+    NarrowToBf16 = "narrow_all",
+    /// [`RmsNormBackward`](super::RmsNormBackward).
+    RmsNormBackward = "rms_norm_backward",
     /// [`SiluMulBackward`](super::SiluMulBackward).
     SiluMulBackward = "silu_mul_backward",
     /// [`RotaryBackward`](super::RotaryBackward).
     RotaryBackward = "rotary_backward",
-    /// [`AttendBackward`](super::AttendBackward): sums per token and head.
+    /// Sums per token and head of [`AttendBackward`](super::AttendBackward).
     AttendDelta = "attend_delta",
-    /// [`AttendBackward`](super::AttendBackward): queries.
+    /// Query gradients of [`AttendBackward`](super::AttendBackward).
     AttendBackwardQueries = "attend_backward_queries",
-    /// [`AttendBackward`](super::AttendBackward): keys and values.
+    /// Key and value gradients of [`AttendBackward`](super::AttendBackward).
     AttendBackwardKeys = "attend_backward_keys",
 }
 
 impl Kernel {
-    /// The most dynamic shared memory any launch of it asks for, in bytes: what
-    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` is set to when that is more than 48 KiB.
+    /// Returns the maximum dynamic shared memory of any launch in bytes: the value for
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` when it exceeds 48 KiB.
     pub fn largest_shared(self) -> u32 {
         match self {
-            Self::Sample => super::sample::SHARED,
+            Self::SampleTokens => super::sample::SHARED,
             _ => 0,
         }
     }
 
-    /// Refuses a launch unless `holds`.
+    /// Returns an error unless `holds`.
     pub(super) fn demand(self, holds: bool, what: impl FnOnce() -> String) -> Result<(), KernelError> {
         if holds { Ok(()) } else { Err(KernelError::Shape { kernel: self, what: what() }) }
     }
 
-    /// Refuses a buffer of fewer than `needed` values.
-    pub(super) fn fits<T>(self, name: &str, span: &Span<T>, needed: usize) -> Result<(), KernelError> {
-        self.demand(span.len() >= needed, || format!("{name} holds {} values, {needed} are needed", span.len()))
+    /// Returns an error if a buffer has fewer than `needed` values.
+    pub(super) fn fits<T>(self, name: &str, slice: &DeviceSlice<T>, needed: usize) -> Result<(), KernelError> {
+        self.demand(slice.len() >= needed, || {
+            format!("buffer `{name}` has {} values: expected {needed} or more", slice.len())
+        })
     }
 }
 
-/// Arguments of a launch, kept until it is made.
+/// LaunchArguments of a launch.
 #[derive(Debug, Default)]
-pub(super) struct Arguments {
-    /// Each in eight bytes of its own; parameters are addresses, `u32` or `f32`, and a little-endian machine reads those
+pub(super) struct LaunchArguments {
+    /// LaunchArguments in eight bytes each. Parameters are addresses, `u32` or `f32`, which a little-endian machine reads
     /// from the front.
     values: Vec<u64>,
 }
 
-impl Arguments {
+impl LaunchArguments {
     pub(super) fn new() -> Self {
         Self::default()
     }
 
-    pub(super) fn span<T>(mut self, span: &Span<T>) -> Self {
-        self.values.push(span.address());
+    pub(super) fn slice<T>(mut self, slice: &DeviceSlice<T>) -> Self {
+        self.values.push(slice.address());
         self
     }
 
-    /// An address, or null.
-    pub(super) fn maybe<T>(mut self, span: Option<&Span<T>>) -> Self {
-        self.values.push(span.map_or(0, Span::address));
+    /// Appends an address, null for `None`.
+    pub(super) fn maybe<T>(mut self, slice: Option<&DeviceSlice<T>>) -> Self {
+        self.values.push(slice.map_or(0, DeviceSlice::address));
         self
     }
 

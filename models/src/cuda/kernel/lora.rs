@@ -1,52 +1,56 @@
-//! Adapters at work: `y += B · (A · x)` for groups of tokens, each group with its own adapter.
+//! LoRA for mixed batches: `y += B · (A · x)` for groups of tokens, each group with its own adapter.
 //!
-//! Tokens are ordered by adapter and cut into tiles of at most sixteen ([`lora_tiles`]), one `mma` tile; a tile reads its
-//! adapter's factors once. Factors are `bf16`, B with the scale `alpha / r` multiplied in (as in [`crate::adapter`]), sums
-//! are `f32`. A rank is padded with zeros to a multiple of 16. A matrices of a site's projections are stacked.
+//! Tokens are ordered by adapter and cut into tiles of at most sixteen ([`lora_tiles`]), one `mma` tile; a tile reads
+//! its adapter's factors once. LoraFactors are `bf16`, with the scale `alpha / r` multiplied into B (as in
+//! [`crate::adapter`]); sums are `f32`. Ranks are padded with zeros to a multiple of 16. The A matrices of a site's
+//! projections are stacked.
 
 use half::bf16;
 
-use super::launch::Arguments;
-use super::{Geometry, Kernel, KernelError, Launch, NONE, Span};
+use super::launch::LaunchArguments;
+use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch, NONE};
 
-/// Threads in a block.
+/// Threads per block.
 const THREADS: u32 = 256;
 
-/// Columns of an output that one block expands: sixteen per warp.
+/// Output columns per block of the expand kernel: sixteen per warp.
 const COLUMNS: u32 = 128;
 
-/// What one adapter has at one site of one layer, in device memory.
+/// LoraFactors of one adapter at one site of one layer, in device memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Factors {
-    /// Address of the stacked A matrices, `bf16`, shape (`stacked`, in), 16-byte aligned. 0: nothing at this site.
+pub struct LoraFactors {
+    /// Address of the stacked A matrices: `bf16`, shape (`stacked`, in), 16-byte aligned. 0 when the adapter does not
+    /// modify the site.
     pub a: u64,
-    /// Address of each projection's B, scaled, `bf16`, shape (out, `rank`), 16-byte aligned. 0: not changed.
+    /// Address of each projection's B, scaled: `bf16`, shape (out, `rank`), 16-byte aligned. 0 when the adapter does
+    /// not modify the projection.
     pub b: [u64; 3],
-    /// Which row of the stack each projection's A begins at.
+    /// First row of each projection's A in the stack.
     pub first: [u32; 3],
-    /// Columns of each B: the adapter's rank, padded to a multiple of 16.
+    /// Number of columns of each B: the adapter's rank, padded to a multiple of 16.
     pub rank: u32,
-    /// Rows of `a`.
+    /// Number of rows of `a`.
     pub stacked: u32,
-    /// Keeps the size a multiple of eight.
+    /// Padding to a multiple of eight bytes.
     pub padding: u32,
 }
 
-/// Up to sixteen tokens of one adapter, in device memory.
+/// Up to sixteen tokens with the same adapter, in device memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct LoraTile {
-    /// The adapter: index of its [`Factors`]; [`NONE`] for padding.
+    /// Index of the adapter's [`LoraFactors`]; [`NONE`] for padding.
     pub adapter: u32,
-    /// Place of its first token in the order.
+    /// Index of its first token in the order.
     pub first: u32,
-    /// Tokens, 1 to 16.
+    /// Number of tokens, 1 to 16.
     pub count: u32,
 }
 
-/// Orders tokens by adapter and cuts the order into tiles: `adapters` names each token's, or [`NONE`]. Returns tiles and
-/// the order they refer to. There are never more tiles than tokens, nor than tokens / 16 and adapters together.
+/// Orders tokens by adapter and cuts the order into tiles. `adapters` holds each token's adapter, or [`NONE`]. Returns
+/// the tiles and the order. There are at most as many tiles as tokens, and at most tokens / 16 plus the number of
+/// adapters.
 pub fn lora_tiles(adapters: &[u32]) -> (Vec<LoraTile>, Vec<u32>) {
     let mut order: Vec<u32> = (0..adapters.len() as u32).filter(|&token| adapters[token as usize] != NONE).collect();
     order.sort_by_key(|&token| adapters[token as usize]);
@@ -61,44 +65,46 @@ pub fn lora_tiles(adapters: &[u32]) -> (Vec<LoraTile>, Vec<u32>) {
     (tiles, order)
 }
 
-/// `small = A · x` for the tokens of all tiles.
+/// LoRA shrink: `small = A · x` for the tokens of all tiles.
 #[derive(Debug, Clone, Copy)]
 pub struct LoraShrink {
-    /// Per adapter, those of this layer and site.
-    pub factors: Span<Factors>,
-    /// Shape (tiles).
-    pub tiles: Span<LoraTile>,
+    /// LoraFactors of this layer and site, per adapter.
+    pub factors: DeviceSlice<LoraFactors>,
+    /// Tiles, shape (tiles).
+    pub tiles: DeviceSlice<LoraTile>,
     /// Tokens, ordered by adapter.
-    pub order: Span<u32>,
-    /// Inputs, shape (tokens, `inn`).
-    pub x: Span<bf16>,
-    /// Shape (tokens, `stride`), at the tokens' own places. Written up to each adapter's `stacked`.
-    pub small: Span<f32>,
-    /// Values from one token to the next in `small`: the largest `stacked` of all adapters, a multiple of 16.
+    pub order: DeviceSlice<u32>,
+    /// Inputs of shape (tokens, `inn`).
+    pub x: DeviceSlice<bf16>,
+    /// Output of shape (tokens, `stride`), indexed by token. Each row is written up to its adapter's `stacked`.
+    pub small: DeviceSlice<f32>,
+    /// Number of values from one token to the next in `small`: the largest `stacked` of all adapters, a multiple of 16.
     pub stride: u32,
-    /// Tiles in the grid.
+    /// Number of tiles in the grid.
     pub count: u32,
     /// Width of the inputs, a multiple of 16.
     pub inn: u32,
 }
 
 impl LoraShrink {
-    /// Puts it in line.
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
         let kernel = Kernel::LoraShrink;
-        kernel.demand(self.inn.is_multiple_of(16), || format!("inputs of width {} are no multiple of 16", self.inn))?;
         kernel
-            .demand(self.stride.is_multiple_of(16), || format!("a stride of {} is no multiple of 16", self.stride))?;
+            .demand(self.inn.is_multiple_of(16), || format!("input width {}: expected a multiple of 16", self.inn))?;
+        kernel.demand(self.stride.is_multiple_of(16), || {
+            format!("a stride of {}: expected a multiple of 16", self.stride)
+        })?;
         kernel.fits("tiles", &self.tiles, self.count as usize)?;
-        let arguments = Arguments::new()
-            .span(&self.factors)
-            .span(&self.tiles)
-            .span(&self.order)
-            .span(&self.x)
-            .span(&self.small)
+        let arguments = LaunchArguments::new()
+            .slice(&self.factors)
+            .slice(&self.tiles)
+            .slice(&self.order)
+            .slice(&self.x)
+            .slice(&self.small)
             .int(self.stride)
             .int(self.inn);
         let geometry = Geometry { blocks: [self.stride / 16, self.count, 1], threads: THREADS, shared: 0 };
@@ -107,38 +113,38 @@ impl LoraShrink {
     }
 }
 
-/// What [`LoraExpand`] adds to.
+/// Destination of [`LoraExpand`].
 #[derive(Debug, Clone, Copy)]
 pub enum LoraOut {
-    /// A projection's output.
-    Activation(Span<bf16>),
-    /// The residual stream.
-    Stream(Span<f32>),
+    /// Output of a projection.
+    Activation(DeviceSlice<bf16>),
+    /// Residual stream.
+    Stream(DeviceSlice<f32>),
 }
 
-/// `y += B · small` for the tokens of all tiles and up to three projections side by side.
+/// LoRA expand: `y += B · small` for the tokens of all tiles and up to three projections side by side.
 #[derive(Debug, Clone, Copy)]
 pub struct LoraExpand {
-    /// Per adapter, those of this layer and site.
-    pub factors: Span<Factors>,
-    /// Shape (tiles).
-    pub tiles: Span<LoraTile>,
+    /// LoraFactors of this layer and site, per adapter.
+    pub factors: DeviceSlice<LoraFactors>,
+    /// Tiles, shape (tiles).
+    pub tiles: DeviceSlice<LoraTile>,
     /// Tokens, ordered by adapter.
-    pub order: Span<u32>,
-    /// What [`LoraShrink`] wrote.
-    pub small: Span<f32>,
-    /// Values from one token to the next in `small`.
+    pub order: DeviceSlice<u32>,
+    /// Output of [`LoraShrink`].
+    pub small: DeviceSlice<f32>,
+    /// Number of values from one token to the next in `small`.
     pub stride: u32,
     /// Outputs of all projections side by side, shape (tokens, `ends[2]`). Added to.
     pub y: LoraOut,
-    /// Tiles in the grid.
+    /// Number of tiles in the grid.
     pub count: u32,
-    /// After which column each projection ends, multiples of 16; where there are fewer than three, the last repeats.
+    /// End column of each projection, multiples of 16; with fewer than three projections the last end repeats.
     pub ends: [u32; 3],
 }
 
 impl LoraExpand {
-    /// Puts it in line.
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
@@ -149,21 +155,21 @@ impl LoraExpand {
         };
         let ends = self.ends;
         let ordered = ends.iter().all(|end| end.is_multiple_of(16)) && ends.is_sorted();
-        kernel.demand(ordered, || format!("columns {ends:?} are not rising multiples of 16"))?;
+        kernel.demand(ordered, || format!("end columns {ends:?}: expected ascending multiples of 16"))?;
         kernel.fits("tiles", &self.tiles, self.count as usize)?;
         let geometry = Geometry { blocks: [ends[2].div_ceil(COLUMNS), self.count, 1], threads: THREADS, shared: 0 };
         // SAFETY: the parameters of `lora_expand`; what indices name is promised by their spans.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 
-    fn arguments<T>(&self, y: &Span<T>) -> Arguments {
-        Arguments::new()
-            .span(&self.factors)
-            .span(&self.tiles)
-            .span(&self.order)
-            .span(&self.small)
+    fn arguments<T>(&self, y: &DeviceSlice<T>) -> LaunchArguments {
+        LaunchArguments::new()
+            .slice(&self.factors)
+            .slice(&self.tiles)
+            .slice(&self.order)
+            .slice(&self.small)
             .int(self.stride)
-            .span(y)
+            .slice(y)
             .int(self.ends[0])
             .int(self.ends[1])
             .int(self.ends[2])

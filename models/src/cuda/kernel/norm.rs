@@ -2,38 +2,39 @@
 
 use half::bf16;
 
-use super::launch::Arguments;
-use super::{Geometry, Kernel, KernelError, Launch, Span};
+use super::launch::LaunchArguments;
+use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
 
-/// `out = stream / √(mean(stream²) + eps) · weight`, row by row (Zhang and Sennrich 2019, arXiv:1910.07467). What a layer
-/// adds to the stream, the product before has added already.
+/// `out = stream / √(mean(stream²) + eps) · weight`, row by row (Zhang and Sennrich 2019, arXiv:1910.07467). The
+/// preceding matrix multiplication has already added its result to the stream.
 #[derive(Debug, Clone, Copy)]
-pub struct Norm {
-    /// The residual stream, shape (rows of the stream, width).
-    pub stream: Span<f32>,
-    /// Which row of the stream each row of `out` is made of; row i of i where there is none. An index of
-    /// [`NONE`](super::NONE) gives zeros.
-    pub index: Option<Span<u32>>,
-    /// Shape (width).
-    pub weight: Span<f32>,
-    /// Shape (rows, width). Written.
-    pub out: Span<bf16>,
-    /// Rows in the grid.
+pub struct RmsNorm {
+    /// Residual stream of shape (rows of the stream, width).
+    pub stream: DeviceSlice<f32>,
+    /// Row of the stream that each row of `out` is computed from; an entry of [`NONE`](super::NONE) gives zeros. `None`
+    /// maps row i to row i.
+    pub index: Option<DeviceSlice<u32>>,
+    /// Weight of shape (width).
+    pub weight: DeviceSlice<f32>,
+    /// Output of shape (rows, width). Written.
+    pub out: DeviceSlice<bf16>,
+    /// Number of rows in the grid.
     pub rows: u32,
     /// Width of a row, a multiple of 4.
     pub width: u32,
-    /// Added to the mean square.
+    /// Epsilon, added to the mean square.
     pub eps: f32,
 }
 
-impl Norm {
-    /// Puts it in line.
+impl RmsNorm {
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::Norm;
-        let (rows, width) = (self.rows as usize, self.width as usize);
+        let kernel = Kernel::RmsNorm;
+        let rows = self.rows as usize;
+        let width = self.width as usize;
         kernel.demand(width.is_multiple_of(4), || format!("width {width} is no multiple of 4"))?;
         match &self.index {
             Some(index) => kernel.fits("index", index, rows)?,
@@ -41,11 +42,11 @@ impl Norm {
         }
         kernel.fits("weight", &self.weight, width)?;
         kernel.fits("out", &self.out, rows * width)?;
-        let arguments = Arguments::new()
-            .span(&self.stream)
+        let arguments = LaunchArguments::new()
+            .slice(&self.stream)
             .maybe(self.index.as_ref())
-            .span(&self.weight)
-            .span(&self.out)
+            .slice(&self.weight)
+            .slice(&self.out)
             .int(self.width)
             .float(self.eps);
         // SAFETY: the parameters of `rms_norm`; sizes were checked.

@@ -1,49 +1,52 @@
-//! What happens to queries, keys and values between their projection and attention.
+//! Processing of queries, keys and values between their projection and attention.
 
 use half::bf16;
 
-use super::launch::Arguments;
-use super::{BatchView, Geometry, Kernel, KernelError, Launch, Span, layout};
+use super::launch::LaunchArguments;
+use super::{BatchView, DeviceSlice, Geometry, Kernel, KernelError, Launch, layout};
 
-/// Bias, norm per head and rotation of queries and keys, in `f32`; then queries go back to where they were and keys and
-/// values into the cache's blocks. A head's halves are rotated against each other, as in
+/// Adds biases, normalizes per head, and rotates queries and keys, in `f32`. Queries are written back in place, keys
+/// and values into the KV cache. Each head's first half is rotated against its second half, as in
 /// [`Rope`](crate::kernel::rope::Rope).
 ///
 /// A token of row [`NONE`](super::NONE) writes nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotary {
-    /// Its `positions`, `rows` and `tables`.
+    /// Batch, of which `positions`, `rows` and `tables` are read.
     pub batch: BatchView,
-    /// Queries, keys and values side by side, shape (tokens, (heads + 2 · kv heads) · dim). The queries are changed.
-    pub qkv: Span<bf16>,
-    /// Added first (Qwen2), shape ((heads + 2 · kv heads) · dim).
-    pub bias: Option<Span<f32>>,
-    /// Weights of the RMS norm per head of queries and of keys (Qwen3), each of shape (dim).
-    pub head_norms: Option<[Span<f32>; 2]>,
-    /// Per position `dim / 2` cosines, then as many sines: [`Rope`](crate::kernel::rope::Rope)'s table.
-    pub table: Span<f32>,
-    /// This layer's blocks, as [`layout`] says. Written.
-    pub cache: Span<bf16>,
-    /// Tokens in the grid.
+    /// Queries, keys and values side by side, shape (tokens, (heads + 2 · kv heads) · dim). The queries are modified in
+    /// place.
+    pub qkv: DeviceSlice<bf16>,
+    /// Biases, added first (Qwen2), shape ((heads + 2 · kv heads) · dim). `None` for models without them.
+    pub bias: Option<DeviceSlice<f32>>,
+    /// Weights of the RMS norm per head of queries and of keys (Qwen3), each of shape (dim). `None` for models without
+    /// them.
+    pub head_norms: Option<[DeviceSlice<f32>; 2]>,
+    /// Rotary table of [`Rope`](crate::kernel::rope::Rope): `dim / 2` cosines and as many sines per position.
+    pub table: DeviceSlice<f32>,
+    /// KV blocks of this layer in the format of [`layout`]. Written.
+    pub cache: DeviceSlice<bf16>,
+    /// Number of tokens in the grid.
     pub count: u32,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key and value heads.
+    /// Number of key/value heads.
     pub kv_heads: u32,
-    /// Width of a head: the one the module was built for.
+    /// Width of a head; must be the width that the module was compiled for.
     pub dim: u32,
-    /// Added to the mean square in the norm per head.
+    /// Epsilon of the norm per head, added to the mean square.
     pub eps: f32,
 }
 
 impl Rotary {
-    /// Puts it in line.
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
         let kernel = Kernel::Rotary;
-        let (count, dim) = (self.count as usize, self.dim as usize);
+        let count = self.count as usize;
+        let dim = self.dim as usize;
         let width = (self.heads + 2 * self.kv_heads) as usize * dim;
         kernel.demand(layout::HEAD_DIMS.contains(&dim), || format!("no kernel for heads of width {dim}"))?;
         kernel.fits("positions", &self.batch.positions, count)?;
@@ -56,17 +59,17 @@ impl Rotary {
             kernel.fits("head norm", norm, dim)?;
         }
         let norms = self.head_norms.as_ref();
-        let arguments = Arguments::new()
-            .span(&self.batch.positions)
-            .span(&self.batch.rows)
-            .span(&self.batch.tables)
+        let arguments = LaunchArguments::new()
+            .slice(&self.batch.positions)
+            .slice(&self.batch.rows)
+            .slice(&self.batch.tables)
             .int(self.batch.stride)
-            .span(&self.qkv)
+            .slice(&self.qkv)
             .maybe(self.bias.as_ref())
             .maybe(norms.map(|norms| &norms[0]))
             .maybe(norms.map(|norms| &norms[1]))
-            .span(&self.table)
-            .span(&self.cache)
+            .slice(&self.table)
+            .slice(&self.cache)
             .int(self.heads)
             .int(self.kv_heads)
             .float(self.eps);

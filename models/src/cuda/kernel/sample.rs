@@ -1,49 +1,50 @@
-//! The next token of each row, chosen on the device, so that a step copies back ids and not logits.
+//! Sampling on the device, so that a step copies back token ids rather than logits.
 //!
-//! Semantics are those of [`crate::sampler`]: temperature, then min-p, top-k, top-p, ties by the lowest id, a walk over
-//! what is left in the order of ids, and the log-probability under raw logits at temperature 1. The draw is given per row:
-//! the same 53 bits of the same ChaCha8 sequence that [`Sampler`](crate::sampler::Sampler) would take next, so a seed gives
-//! the same tokens on a card as on a processor wherever their logits do.
+//! The semantics are those of [`crate::sampler`]: temperature, then min-p, top-k, top-p, ties broken by the lowest id,
+//! a walk over the remaining tokens in the order of ids, and the log-probability under the raw logits at temperature 1.
+//! The random draw is an input of each row: the same 53 bits of the same ChaCha8 sequence that
+//! [`Sampler`](crate::sampler::Sampler) would use, so a seed gives the same tokens on a GPU as on a CPU as long as the
+//! logits agree.
 //!
-//! What stays with the processor, which then needs that row's logits: penalties, logit bias, allow-lists (grammars) and
-//! `top_logprobs`.
+//! Penalties, logit bias, allow-lists (grammars) and `top_logprobs` are handled by the CPU sampler, which then needs
+//! that row's logits.
 
-use super::launch::Arguments;
-use super::{Geometry, Kernel, KernelError, Launch, Span};
+use super::launch::LaunchArguments;
+use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
 
-/// Threads in a block, one block per row.
+/// Threads per block; one block per row.
 const THREADS: u32 = 512;
 
-/// Candidates that are kept in shared memory, eight bytes each.
+/// Maximum number of candidates in shared memory, eight bytes each.
 const CANDIDATES: u32 = 8192;
 
-/// Shared memory of a launch.
+/// Bytes of dynamic shared memory of a launch.
 pub(super) const SHARED: u32 = CANDIDATES * 8;
 
-/// How one row is sampled, in device memory.
+/// Sampling settings of one row, in device memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct SampleRow {
-    /// In [0, 1), from the row's random sequence: `(next_u64() >> 11) / 2⁵³`. Not looked at by greedy rows.
+    /// Random draw in [0, 1) from the row's sequence: `(next_u64() >> 11) / 2⁵³`. Ignored by greedy rows.
     pub draw: f64,
-    /// Divides the logits; below 1e-5 the highest is taken.
+    /// Temperature, which divides the logits; below 1e-5 the highest logit is taken.
     pub temperature: f32,
-    /// 1 keeps all.
+    /// Top-p; 1 keeps all tokens.
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Min-p; 0 keeps all tokens.
     pub min_p: f32,
-    /// 0 keeps all.
+    /// Top-k; 0 keeps all tokens.
     pub top_k: u32,
-    /// 1 for a row to be sampled; 0 for padding, of which nothing is read or written.
+    /// 1 for a row to be sampled; 0 for padding, for which nothing is read or written.
     pub kind: u32,
-    /// Keeps the size a multiple of eight.
+    /// Padding to a multiple of eight bytes.
     pub padding: u32,
 }
 
-/// What became of a row.
+/// Outcome of sampling a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// An id was chosen.
+pub enum SampleStatus {
+    /// A token was sampled.
     Chosen,
     /// A logit is NaN or positive infinity.
     NotFinite,
@@ -51,8 +52,8 @@ pub enum Status {
     NoCandidate,
 }
 
-impl Status {
-    /// From what the kernel wrote.
+impl SampleStatus {
+    /// Decodes the status written by the kernel.
     pub fn of(value: u32) -> Self {
         match value {
             0 => Self::Chosen,
@@ -62,45 +63,45 @@ impl Status {
     }
 }
 
-/// Chooses a token per row of logits.
+/// Samples a token for each row of logits.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample {
-    /// Shape (rows, vocab).
-    pub logits: Span<f32>,
-    /// Shape (rows).
-    pub settings: Span<SampleRow>,
-    /// The chosen ids; 0 where the status is another than chosen. Written.
-    pub ids: Span<u32>,
-    /// Their log-probabilities under the full distribution. Written.
-    pub logprobs: Span<f32>,
-    /// [`Status`] as a number. Written.
-    pub status: Span<u32>,
-    /// Rows in the grid.
+pub struct SampleTokens {
+    /// Logits of shape (rows, vocab).
+    pub logits: DeviceSlice<f32>,
+    /// Settings of shape (rows).
+    pub settings: DeviceSlice<SampleRow>,
+    /// Sampled ids; 0 when the status is an error. Written.
+    pub ids: DeviceSlice<u32>,
+    /// Log-probabilities of the sampled tokens under the full distribution. Written.
+    pub logprobs: DeviceSlice<f32>,
+    /// [`SampleStatus`] as a number. Written.
+    pub status: DeviceSlice<u32>,
+    /// Number of rows in the grid.
     pub rows: u32,
-    /// Values per row.
+    /// Number of logits per row.
     pub vocab: u32,
 }
 
-impl Sample {
-    /// Puts it in line.
+impl SampleTokens {
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::Sample;
+        let kernel = Kernel::SampleTokens;
         let rows = self.rows as usize;
-        kernel.demand(self.vocab > 0, || "an empty vocabulary".to_owned())?;
+        kernel.demand(self.vocab > 0, || "the vocabulary is empty".to_owned())?;
         kernel.fits("logits", &self.logits, rows * self.vocab as usize)?;
         kernel.fits("settings", &self.settings, rows)?;
         kernel.fits("ids", &self.ids, rows)?;
         kernel.fits("logprobs", &self.logprobs, rows)?;
         kernel.fits("status", &self.status, rows)?;
-        let arguments = Arguments::new()
-            .span(&self.logits)
-            .span(&self.settings)
-            .span(&self.ids)
-            .span(&self.logprobs)
-            .span(&self.status)
+        let arguments = LaunchArguments::new()
+            .slice(&self.logits)
+            .slice(&self.settings)
+            .slice(&self.ids)
+            .slice(&self.logprobs)
+            .slice(&self.status)
             .int(self.vocab);
         let geometry = Geometry { blocks: [self.rows, 1, 1], threads: THREADS, shared: SHARED };
         // SAFETY: the parameters of `sample`; sizes were checked.

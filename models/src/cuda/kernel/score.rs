@@ -1,88 +1,91 @@
-//! What logits say of given tokens, and the gradient of a loss on that.
+//! Log-probability and entropy of target tokens, and their gradients.
 
 use half::bf16;
 
-use super::launch::Arguments;
-use super::{Geometry, Kernel, KernelError, Launch, Span};
+use super::launch::LaunchArguments;
+use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
 
-/// Threads in a block.
+/// Threads per block.
 const THREADS: u32 = 512;
 
-/// Values per row of [`Score::scores`].
+/// Number of values per row of [`ScoreTargets::scores`].
 pub const SCORES: usize = 3;
 
-/// Per row of logits: `log softmax(logits)[target]`, the entropy of that distribution, and `ln Σ exp(logits)`. A target of
-/// [`NONE`](super::NONE) gives zeros. Logits that are not finite give NaN, except for -∞.
+/// Scores each row of logits: `log softmax(logits)[target]`, the entropy of the distribution, and `ln Σ exp(logits)`. A
+/// target of [`NONE`](super::NONE) gives zeros. Logits of NaN or +∞ give NaN; -∞ is allowed.
 #[derive(Debug, Clone, Copy)]
-pub struct Score {
-    /// Shape (rows, vocab).
-    pub logits: Span<f32>,
-    /// Shape (rows).
-    pub targets: Span<u32>,
-    /// Shape (rows, [`SCORES`]). Written.
-    pub scores: Span<f32>,
-    /// Rows in the grid.
+pub struct ScoreTargets {
+    /// Logits of shape (rows, vocab).
+    pub logits: DeviceSlice<f32>,
+    /// MatMulTarget ids of shape (rows).
+    pub targets: DeviceSlice<u32>,
+    /// Scores of shape (rows, [`SCORES`]). Written.
+    pub scores: DeviceSlice<f32>,
+    /// Number of rows in the grid.
     pub rows: u32,
-    /// Values per row.
+    /// Number of logits per row.
     pub vocab: u32,
 }
 
-impl Score {
-    /// Puts it in line.
+impl ScoreTargets {
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::Score;
-        let (rows, vocab) = (self.rows as usize, self.vocab as usize);
+        let kernel = Kernel::ScoreTargets;
+        let rows = self.rows as usize;
+        let vocab = self.vocab as usize;
         kernel.fits("logits", &self.logits, rows * vocab)?;
         kernel.fits("targets", &self.targets, rows)?;
         kernel.fits("scores", &self.scores, rows * SCORES)?;
-        let arguments = Arguments::new().span(&self.logits).span(&self.targets).span(&self.scores).int(self.vocab);
+        let arguments =
+            LaunchArguments::new().slice(&self.logits).slice(&self.targets).slice(&self.scores).int(self.vocab);
         // SAFETY: the parameters of `score`; sizes were checked.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.rows, 1, 1], threads: THREADS, shared: 0 }) }
     }
 }
 
-/// The gradient of logits out of a loss's slopes along what [`Score`] wrote:
-/// `a · (onehot − p) − b · p ∘ (ln p + H)`. A target of [`NONE`](super::NONE) gives zeros.
+/// Gradient of the logits, from the derivatives a and b of a loss with respect to log-probability and entropy H: `a ·
+/// (onehot − p) − b · p ∘ (ln p + H)`. A target of [`NONE`](super::NONE) gives zeros.
 #[derive(Debug, Clone, Copy)]
-pub struct ScoreBackward {
-    /// Shape (rows, vocab).
-    pub logits: Span<f32>,
-    /// Shape (rows).
-    pub targets: Span<u32>,
-    /// What [`Score`] wrote.
-    pub scores: Span<f32>,
-    /// Slopes along the log-probability and along the entropy: shape (rows, 2).
-    pub slopes: Span<f32>,
-    /// Shape (rows, vocab). Written.
-    pub gradient: Span<bf16>,
-    /// Rows in the grid.
+pub struct ScoreTargetsBackward {
+    /// Logits of shape (rows, vocab).
+    pub logits: DeviceSlice<f32>,
+    /// MatMulTarget ids of shape (rows).
+    pub targets: DeviceSlice<u32>,
+    /// Scores written by [`ScoreTargets`].
+    pub scores: DeviceSlice<f32>,
+    /// Derivatives of the loss with respect to log-probability and entropy: shape (rows, 2).
+    pub slopes: DeviceSlice<f32>,
+    /// Gradient of shape (rows, vocab). Written.
+    pub gradient: DeviceSlice<bf16>,
+    /// Number of rows in the grid.
     pub rows: u32,
-    /// Values per row.
+    /// Number of logits per row.
     pub vocab: u32,
 }
 
-impl ScoreBackward {
-    /// Puts it in line.
+impl ScoreTargetsBackward {
+    /// Launches the kernel.
     ///
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::ScoreBackward;
-        let (rows, vocab) = (self.rows as usize, self.vocab as usize);
+        let kernel = Kernel::ScoreTargetsBackward;
+        let rows = self.rows as usize;
+        let vocab = self.vocab as usize;
         kernel.fits("logits", &self.logits, rows * vocab)?;
         kernel.fits("targets", &self.targets, rows)?;
         kernel.fits("scores", &self.scores, rows * SCORES)?;
         kernel.fits("slopes", &self.slopes, rows * 2)?;
         kernel.fits("gradient", &self.gradient, rows * vocab)?;
-        let arguments = Arguments::new()
-            .span(&self.logits)
-            .span(&self.targets)
-            .span(&self.scores)
-            .span(&self.slopes)
-            .span(&self.gradient)
+        let arguments = LaunchArguments::new()
+            .slice(&self.logits)
+            .slice(&self.targets)
+            .slice(&self.scores)
+            .slice(&self.slopes)
+            .slice(&self.gradient)
             .int(self.vocab);
         // SAFETY: the parameters of `score_backward`; sizes were checked.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.rows, 1, 1], threads: THREADS, shared: 0 }) }

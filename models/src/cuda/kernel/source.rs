@@ -1,6 +1,6 @@
-//! The kernels' text.
+//! WeightSource code of the kernels.
 
-/// The parts of the module, in order, by file name.
+/// WeightSource files of the module, in order.
 pub const PARTS: [(&str, &str); 13] = [
     ("device.cu", include_str!("cu/device.cu")),
     ("rotary.cu", include_str!("cu/rotary.cu")),
@@ -17,13 +17,14 @@ pub const PARTS: [(&str, &str); 13] = [
     ("attention_backward.cu", include_str!("cu/attention_backward.cu")),
 ];
 
-/// Parts of which there is one per width of heads.
+/// Files that are compiled once per head width.
 pub const BY_DIM: [&str; 4] = ["rotary.cu", "attention.cu", "rotary_backward.cu", "attention_backward.cu"];
 
-/// What NVRTC is told beside the architecture (`--gpu-architecture=sm_XX` of the card, at least sm_80).
+/// NVRTC options in addition to the architecture (`--gpu-architecture=sm_XX`, at least sm_80).
 pub const OPTIONS: [&str; 1] = ["--std=c++17"];
 
-/// The whole module for heads of width `dim`, one of [`HEAD_DIMS`](super::layout::HEAD_DIMS): needs no headers.
+/// Returns the source of the module for heads of width `dim`, one of [`HEAD_DIMS`](super::layout::HEAD_DIMS). It needs
+/// no headers.
 pub fn module(dim: usize) -> String {
     let mut text = format!("#define HEAD_DIM {dim}\n");
     for (name, part) in PARTS {

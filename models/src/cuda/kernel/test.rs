@@ -1,19 +1,19 @@
-//! The kernels in the emulator against their references.
+//! Kernels on the emulator compared with their references.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use super::check::{self, CheckError, Finding};
+use super::check::{self, CheckError, KernelFinding};
 use super::emulator::Emulator;
 use super::layout::HEAD_DIMS;
 use super::{Geometry, Kernel, KernelError, Launch};
 
-/// Orders of blocks and warps to try, each with inputs of its own.
+/// Seeds of the inputs, and of the order in which blocks and warps run.
 const SEEDS: [u64; 2] = [1, 0x5eed];
 
-/// Fails with all that is wrong; says how wrong the worst is that is right.
-fn judge(findings: &[Finding]) {
+/// Panics with all wrong findings, and prints the largest error of each kernel.
+fn judge(findings: &[KernelFinding]) {
     assert!(!findings.is_empty());
     let wrong: Vec<_> = findings.iter().filter(|finding| !finding.holds()).collect();
     assert!(wrong.is_empty(), "{} of {} are wrong: {wrong:#?}", wrong.len(), findings.len());
@@ -47,20 +47,20 @@ fn kernels_for_heads_compute_what_they_must() {
     }
 }
 
-/// What goes wrong on a card.
+/// Injected failure.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// A kernel, and everything after it.
+    /// A kernel fails, and everything after it.
     Kernel,
-    /// A copy, and everything after it.
+    /// A copy fails, and everything after it.
     Copy,
-    /// Once a value is written behind a buffer.
+    /// One value is written behind a buffer.
     Spill,
 }
 
-/// An emulator on which something goes wrong at the launch, or the download, with a number, counted from 1.
+/// An emulator that fails at launch or download number `at`, counted from 1.
 struct Faulty<'a> {
-    card: &'a Emulator,
+    device: &'a Emulator,
     fault: Fault,
     at: usize,
     launches: Cell<usize>,
@@ -76,23 +76,23 @@ impl Launch for Faulty<'_> {
     ) -> Result<(), KernelError> {
         self.launches.update(|count| count + 1);
         // SAFETY: the caller's promise.
-        unsafe { self.card.launch(kernel, geometry, arguments) }
+        unsafe { self.device.launch(kernel, geometry, arguments) }
     }
 }
 
-impl check::Card for Faulty<'_> {
+impl check::CheckDevice for Faulty<'_> {
     fn upload(&self, bytes: &[u8]) -> Result<u64, String> {
-        self.card.upload(bytes)
+        self.device.upload(bytes)
     }
 
     fn wait(&self) -> Result<(), String> {
         let failed = self.fault == Fault::Kernel && self.launches.get() >= self.at;
-        if failed { Err("an illegal address".to_owned()) } else { self.card.wait() }
+        if failed { Err("an illegal address".to_owned()) } else { self.device.wait() }
     }
 
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
         self.wait()?;
-        self.card.download(address, bytes)?;
+        self.device.download(address, bytes)?;
         self.downloads.update(|count| count + 1);
         match self.fault {
             Fault::Copy if self.downloads.get() >= self.at => return Err("an illegal address".to_owned()),
@@ -103,14 +103,14 @@ impl check::Card for Faulty<'_> {
     }
 
     fn release(&self) -> Result<(), String> {
-        self.card.release()
+        self.device.release()
     }
 }
 
 impl<'a> Faulty<'a> {
-    /// At the tenth: the third case of `silu_mul`, after three of `embed` and four of `rms_norm`.
-    fn new(card: &'a Emulator, fault: Fault) -> Self {
-        Self { card, fault, at: 10, launches: Cell::new(0), downloads: Cell::new(0) }
+    /// Fails at the tenth launch: the third case of `silu_mul`, after three of `embed` and four of `rms_norm`.
+    fn new(device: &'a Emulator, fault: Fault) -> Self {
+        Self { device, fault, at: 10, launches: Cell::new(0), downloads: Cell::new(0) }
     }
 }
 
@@ -124,7 +124,7 @@ fn a_kernel_that_fails_is_named_and_what_was_found_before_is_kept() {
         assert!(said.contains("silu_mul: an illegal address"), "{said}");
         assert_eq!(matches!(error, CheckError::Kernel(_)), fault == Fault::Kernel);
         assert_eq!(findings.len(), 9, "{findings:#?}");
-        assert!(findings.iter().all(Finding::holds), "{findings:#?}");
+        assert!(findings.iter().all(KernelFinding::holds), "{findings:#?}");
     }
 }
 
@@ -144,13 +144,13 @@ fn what_is_written_behind_a_buffer_is_a_finding_like_others() {
 #[cfg(feature = "cuda")]
 #[test]
 fn kernels_on_a_card_compute_what_they_must() {
-    use crate::cuda::{Card, CudaError};
+    use crate::cuda::{CudaError, Gpu};
 
     for (dim, seed) in HEAD_DIMS.into_iter().zip(SEEDS.into_iter().cycle()) {
-        match Card::open(0, dim) {
-            Ok(card) => {
+        match Gpu::open(0, dim) {
+            Ok(gpu) => {
                 let mut findings = Vec::new();
-                card.check(dim, seed, &mut findings).unwrap();
+                gpu.check(dim, seed, &mut findings).unwrap();
                 judge(&findings);
             }
             Err(CudaError::Unavailable(reason)) => return eprintln!("skipped: {reason}"),

@@ -1,78 +1,93 @@
-//! The way back, layer by layer: each is computed again from its input, then taken backwards.
+//! Backward pass: each layer is recomputed from its input, then differentiated (activation checkpointing).
 
 use half::bf16;
 
-use super::pass::Pass;
+use super::pass::LearnerPass;
 use crate::cuda::CudaError;
 use crate::cuda::driver::Driver;
-use crate::cuda::kernel::{AttendBackward, NormBackward, RotaryBackward, SiluMulBackward, Span};
-use crate::cuda::plan::{LayerPlaces, Place};
+use crate::cuda::kernel::{AttendBackward, DeviceSlice, RmsNormBackward, RotaryBackward, SiluMulBackward};
+use crate::cuda::plan::{LayerLayout, Placement};
 
-impl<D: Driver> Pass<'_, D> {
-    /// Takes the gradient of the stream down through all layers, and adds what adapters learn to their gradients. The last
-    /// layer's activations are those of the forward pass still.
+impl<D: Driver> LearnerPass<'_, D> {
+    /// Backpropagates the gradient of the residual stream through all layers and adds to the adapter's gradients. The
+    /// last layer's activations are still those of the forward pass.
     pub(super) fn backward(&self) -> Result<(), CudaError> {
         let layers = &self.weights.1.layers;
         for (index, layer) in layers.iter().enumerate().rev() {
-            let input = self.room.back.inputs[index];
+            let input = self.buffers.back.inputs[index];
             if index + 1 < layers.len() {
-                self.driver.copy(self.work(input), self.work(self.room.stream))?;
-                self.ascend(index, layer, true)?;
-                self.add(Self::down(index, layer), self.work(self.room.activated), None)?;
+                self.driver.copy(self.work(input), self.work(self.buffers.stream))?;
+                self.forward_layer(index, layer, true)?;
+                self.add_lora(Self::down(index, layer), self.work(self.buffers.activated), None)?;
             }
-            self.feed_back(index, layer)?;
-            self.attend_back(index, layer, input)?;
+            self.feed_forward_backward(index, layer)?;
+            self.attention_block_backward(index, layer, input)?;
         }
         Ok(())
     }
 
-    /// The feed-forward part.
-    fn feed_back(&self, index: usize, layer: &LayerPlaces) -> Result<(), CudaError> {
-        let (room, back) = (self.room, &self.room.back);
-        let (activated, dactivated) = (self.work(room.activated), self.work(back.activated));
+    /// Feed-forward block.
+    fn feed_forward_backward(&self, index: usize, layer: &LayerLayout) -> Result<(), CudaError> {
+        let buffers = self.buffers;
+        let back = &self.buffers.back;
+        let activated = self.work(buffers.activated);
+        let dactivated = self.work(back.activated);
         let gradient = self.rounded()?;
-        self.project_back(Self::down(index, layer), gradient, activated, Some(dactivated))?;
+        self.project_backward(Self::down(index, layer), gradient, activated, Some(dactivated))?;
         SiluMulBackward {
-            gate_up: self.work(room.gate_up),
+            gate_up: self.work(buffers.gate_up),
             gradient: dactivated,
             gate_up_gradient: self.work(back.gate_up),
             rows: self.tokens as u32,
             width: self.config.ffn as u32,
         }
         .launch(self.driver)?;
-        self.normalise(back.middle, layer.ffn_norm)?;
-        let (normed, dnormed) = (self.work(room.normed), self.work(back.normed));
-        self.project_back(Self::gate_up(index, layer), (self.work(back.gate_up), None), normed, Some(dnormed))?;
-        self.normalise_back(back.middle, layer.ffn_norm)
+        self.rms_norm(back.middle, layer.ffn_norm)?;
+        let normed = self.work(buffers.normed);
+        let dnormed = self.work(back.normed);
+        self.project_backward(Self::gate_up(index, layer), (self.work(back.gate_up), None), normed, Some(dnormed))?;
+        self.norm_backward(back.middle, layer.ffn_norm)
     }
 
-    /// The attention part. Below the first layer there is nothing that learns.
-    fn attend_back(&self, index: usize, layer: &LayerPlaces, input: Place<f32>) -> Result<(), CudaError> {
-        let (room, back) = (self.room, &self.room.back);
-        let (attended, dattended) = (self.work(room.attended), self.work(back.attended));
+    /// Attention block. Below the first layer there are no trained parameters, so its input gets no gradient.
+    fn attention_block_backward(
+        &self,
+        index: usize,
+        layer: &LayerLayout,
+        input: Placement<f32>,
+    ) -> Result<(), CudaError> {
+        let buffers = self.buffers;
+        let back = &self.buffers.back;
+        let attended = self.work(buffers.attended);
+        let dattended = self.work(back.attended);
         let gradient = self.rounded()?;
-        self.project_back(Self::o(index, layer), gradient, attended, Some(dattended))?;
-        self.look_back(layer)?;
-        self.normalise(input, layer.attention_norm)?;
-        let (normed, dnormed) = (self.work(room.normed), (index > 0).then(|| self.work(back.normed)));
-        self.project_back(Self::qkv(index, layer), (self.work(back.qkv), None), normed, dnormed)?;
-        if index > 0 { self.normalise_back(input, layer.attention_norm) } else { Ok(()) }
+        self.project_backward(Self::o(index, layer), gradient, attended, Some(dattended))?;
+        self.attention_backward(layer)?;
+        self.rms_norm(input, layer.attention_norm)?;
+        let normed = self.work(buffers.normed);
+        let dnormed = (index > 0).then(|| self.work(back.normed));
+        self.project_backward(Self::qkv(index, layer), (self.work(back.qkv), None), normed, dnormed)?;
+        if index > 0 { self.norm_backward(input, layer.attention_norm) } else { Ok(()) }
     }
 
-    /// From the gradient of what attention gave to that of the projection's outputs.
-    fn look_back(&self, layer: &LayerPlaces) -> Result<(), CudaError> {
-        let (config, room, back) = (self.config, self.room, &self.room.back);
-        let (heads, kv_heads, dim) = (config.heads as u32, config.kv_heads as u32, config.head_dim as u32);
+    /// Backpropagates from attention's output to the outputs of the query, key and value projections.
+    fn attention_backward(&self, layer: &LayerLayout) -> Result<(), CudaError> {
+        let config = self.config;
+        let buffers = self.buffers;
+        let back = &self.buffers.back;
+        let heads = config.heads as u32;
+        let kv_heads = config.kv_heads as u32;
+        let dim = config.head_dim as u32;
         AttendBackward {
             batch: self.batch(),
-            tiles: self.work(room.layout.tiles),
-            blocks: self.work(room.layout.blocks),
-            qkv: self.work(room.qkv),
+            tiles: self.work(buffers.layout.tiles),
+            blocks: self.work(buffers.layout.blocks),
+            qkv: self.work(buffers.qkv),
             stride: (heads + 2 * kv_heads) * dim,
-            cache: self.work(room.cache),
-            out: self.work(room.attended),
+            cache: self.work(buffers.cache),
+            out: self.work(buffers.attended),
             gradient: self.work(back.attended),
-            lse: self.work(room.lse),
+            lse: self.work(buffers.lse),
             delta: self.work(back.delta),
             qkv_gradient: self.work(back.qkv),
             tokens: self.tokens as u32,
@@ -85,7 +100,7 @@ impl<D: Driver> Pass<'_, D> {
         .launch(self.driver)?;
         RotaryBackward {
             batch: self.batch(),
-            raw: self.work(room.raw),
+            raw: self.work(buffers.raw),
             bias: layer.bias.map(|bias| self.weight(bias)),
             head_norms: layer.head_norms.map(|norms| norms.map(|norm| self.weight(norm))),
             table: self.weight(self.weights.1.rotary),
@@ -100,17 +115,19 @@ impl<D: Driver> Pass<'_, D> {
         Ok(())
     }
 
-    /// The gradient of the stream, rounded for the base model's products and as it is for adapters.
-    fn rounded(&self) -> Result<(Span<bf16>, Option<Span<f32>>), CudaError> {
-        let (exact, half) = (self.work(self.room.back.stream), self.work(self.room.back.half));
+    /// Returns the gradient of the residual stream rounded to `bf16`, for the base model, and in `f32`, for the
+    /// adapter.
+    fn rounded(&self) -> Result<(DeviceSlice<bf16>, Option<DeviceSlice<f32>>), CudaError> {
+        let exact = self.work(self.buffers.back.stream);
+        let half = self.work(self.buffers.back.half);
         self.narrow(exact, half, self.tokens * self.config.hidden)?;
         Ok((half, Some(exact)))
     }
 
-    /// Adds what a norm's input gets to the gradient of the stream.
-    fn normalise_back(&self, stream: Place<f32>, weight: Place<f32>) -> Result<(), CudaError> {
-        let back = &self.room.back;
-        NormBackward {
+    /// Backpropagates through an RMS norm, adding to the gradient of the residual stream.
+    fn norm_backward(&self, stream: Placement<f32>, weight: Placement<f32>) -> Result<(), CudaError> {
+        let back = &self.buffers.back;
+        RmsNormBackward {
             stream: self.work(stream),
             index: None,
             weight: self.weight(weight),

@@ -1,36 +1,37 @@
-//! The vocabulary's part of a loss, a few targets at a time: the card says what it makes of them, the objective on the host
-//! how the loss changes with that.
+//! ProjectionOutput projection and loss, one chunk of targets at a time: the device computes scores, and the objective on the
+//! host returns the derivatives of the loss with respect to them.
 
 use std::ops::Range;
 
 use half::bf16;
 
-use super::pass::Pass;
-use super::room::TARGETS;
+use super::pass::LearnerPass;
+use super::pass_layout::TARGETS;
 use super::{UNTAUGHT, refused};
 use crate::cuda::CudaError;
-use crate::cuda::driver::{Driver, Matrix, Target};
-use crate::cuda::kernel::{Norm, NormBackward, SCORES, Score as ScoreKernel, ScoreBackward, Span};
-use crate::cuda::plan::Place;
+use crate::cuda::driver::{DeviceMatrix, Driver, MatMulTarget};
+use crate::cuda::kernel::{DeviceSlice, RmsNorm, RmsNormBackward, SCORES, ScoreTargets, ScoreTargetsBackward};
+use crate::cuda::plan::Placement;
 use crate::gradient::{Objective, Score};
 
-impl<D: Driver> Pass<'_, D> {
-    /// Scores of all targets, in their order.
+impl<D: Driver> LearnerPass<'_, D> {
+    /// Returns the scores of all targets, in order.
     pub(super) fn score(&self) -> Result<Vec<Score>, CudaError> {
         let mut scores = Vec::with_capacity(self.rows.ids.len());
         for chunk in self.rows.chunks(TARGETS) {
-            scores.extend(self.look(&chunk)?);
+            scores.extend(self.score_chunk(&chunk)?);
         }
         Ok(scores)
     }
 
-    /// Asks the objective about every target, in their order, and puts the gradient of the stream's last state in its place.
-    pub(super) fn descend(&self, objective: &mut dyn Objective) -> Result<(), CudaError> {
-        let (config, back) = (self.config, &self.room.back);
+    /// Evaluates the objective at every target, in order, and writes the gradient of the final residual stream.
+    pub(super) fn loss_backward(&self, objective: &mut dyn Objective) -> Result<(), CudaError> {
+        let config = self.config;
+        let back = &self.buffers.back;
         self.driver.clear(self.work(back.stream))?;
         for chunk in self.rows.chunks(TARGETS) {
             let mut slopes = Vec::with_capacity(2 * chunk.len());
-            for (target, score) in chunk.clone().zip(self.look(&chunk)?) {
+            for (target, score) in chunk.clone().zip(self.score_chunk(&chunk)?) {
                 let slope = objective.slope(target, score);
                 slopes.extend([slope.logprob, slope.entropy]);
                 if objective.pull(target).is_some() {
@@ -39,23 +40,23 @@ impl<D: Driver> Pass<'_, D> {
             }
             self.driver.upload(&slopes, self.work(back.slopes))?;
             let gradient = self.work(back.logits);
-            ScoreBackward {
-                logits: self.work(self.room.logits),
-                targets: self.part(self.room.layout.ids, &chunk),
-                scores: self.work(self.room.scores),
+            ScoreTargetsBackward {
+                logits: self.work(self.buffers.logits),
+                targets: self.part(self.buffers.layout.ids, &chunk),
+                scores: self.work(self.buffers.scores),
                 slopes: self.work(back.slopes),
                 gradient,
                 rows: chunk.len() as u32,
                 vocab: config.vocab as u32,
             }
             .launch(self.driver)?;
-            let normed: Span<bf16> = self.work(back.normed);
-            let operands = [Matrix::new(gradient, config.vocab), Matrix::new(self.head(), config.hidden)];
-            let target = Target::Half(Matrix::new(normed, config.hidden));
-            self.half(operands, target, [chunk.len(), config.vocab, config.hidden])?;
-            NormBackward {
-                stream: self.work(self.room.stream),
-                index: Some(self.part(self.room.layout.wanted, &chunk)),
+            let normed: DeviceSlice<bf16> = self.work(back.normed);
+            let operands = [DeviceMatrix::new(gradient, config.vocab), DeviceMatrix::new(self.head(), config.hidden)];
+            let target = MatMulTarget::Half(DeviceMatrix::new(normed, config.hidden));
+            self.matmul_bf16(operands, target, [chunk.len(), config.vocab, config.hidden])?;
+            RmsNormBackward {
+                stream: self.work(self.buffers.stream),
+                index: Some(self.part(self.buffers.layout.wanted, &chunk)),
                 weight: self.weight(self.weights.1.norm),
                 gradient: normed,
                 stream_gradient: self.work(back.stream),
@@ -68,13 +69,14 @@ impl<D: Driver> Pass<'_, D> {
         Ok(())
     }
 
-    /// Logits of some targets, and what they say.
-    fn look(&self, chunk: &Range<usize>) -> Result<Vec<Score>, CudaError> {
+    /// Computes the logits and the scores of some targets.
+    fn score_chunk(&self, chunk: &Range<usize>) -> Result<Vec<Score>, CudaError> {
         let config = self.config;
-        let (normed, logits) = (self.work(self.room.normed), self.work(self.room.logits));
-        Norm {
-            stream: self.work(self.room.stream),
-            index: Some(self.part(self.room.layout.wanted, chunk)),
+        let normed = self.work(self.buffers.normed);
+        let logits = self.work(self.buffers.logits);
+        RmsNorm {
+            stream: self.work(self.buffers.stream),
+            index: Some(self.part(self.buffers.layout.wanted, chunk)),
             weight: self.weight(self.weights.1.norm),
             out: normed,
             rows: chunk.len() as u32,
@@ -82,13 +84,14 @@ impl<D: Driver> Pass<'_, D> {
             eps: config.rms_eps,
         }
         .launch(self.driver)?;
-        let operands = [Matrix::new(normed, config.hidden), Matrix::new(self.head(), config.hidden).transpose()];
-        let target = Target::Single(Matrix::new(logits, config.vocab));
-        self.half(operands, target, [chunk.len(), config.hidden, config.vocab])?;
-        let scores = self.work(self.room.scores);
-        ScoreKernel {
+        let operands =
+            [DeviceMatrix::new(normed, config.hidden), DeviceMatrix::new(self.head(), config.hidden).transpose()];
+        let target = MatMulTarget::Single(DeviceMatrix::new(logits, config.vocab));
+        self.matmul_bf16(operands, target, [chunk.len(), config.hidden, config.vocab])?;
+        let scores = self.work(self.buffers.scores);
+        ScoreTargets {
             logits,
-            targets: self.part(self.room.layout.ids, chunk),
+            targets: self.part(self.buffers.layout.ids, chunk),
             scores,
             rows: chunk.len() as u32,
             vocab: config.vocab as u32,
@@ -99,8 +102,8 @@ impl<D: Driver> Pass<'_, D> {
         Ok(values.chunks_exact(SCORES).map(|row| Score { logprob: row[0], entropy: row[1] }).collect())
     }
 
-    /// What belongs to some targets.
-    fn part(&self, place: Place<u32>, chunk: &Range<usize>) -> Span<u32> {
+    /// Returns the entries of some targets.
+    fn part(&self, place: Placement<u32>, chunk: &Range<usize>) -> DeviceSlice<u32> {
         self.work(place.part(chunk.start, chunk.len()))
     }
 }

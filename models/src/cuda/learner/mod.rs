@@ -1,66 +1,67 @@
-//! Learning an adapter on a card: the same passes as on the processor, with the base model in `bf16` and the adapter, its
-//! products, the residual stream and all gradients of weights in `f32`.
+//! LoRA training on a GPU: the same passes as on the CPU, with the base model in `bf16`, and the adapter, the residual
+//! stream and all weight gradients in `f32`.
 //!
-//! A pass keeps each layer's input; on the way back a layer is computed again from it. The base model gets no gradients.
-//! Gradients of activations are `bf16` where a product of the base model reads them. Values and gradients of the adapter
-//! are copied to the card and from it, and the optimizer stays on the host.
+//! A pass keeps the input of each layer; the backward pass recomputes the layer from it. The base model gets no
+//! gradients. Activation gradients are `bf16` where they enter a matrix multiplication with the base model. The
+//! adapter's values and gradients are copied between host and GPU, and the optimizer runs on the host.
 //!
-//! Different from the processor: a prefix that sequences share is computed once for each of them (`rows`), no layer
-//! keeps its activations, no target is drawn to what a teacher says ([`Objective::pull`]), and no states are given
-//! ([`Learner::states`]): that is refused.
+//! Differences from the CPU: a prefix shared by several sequences is computed once per sequence (`rows`), and every
+//! layer recomputes its activations. Distillation from a teacher ([`Objective::pull`]) and hidden states
+//! ([`Learner::states`]) are not supported and return an error.
 //!
-//! What all of it takes is known before any of it is taken ([`Need`]), and the memory of the longest pass is taken at the
-//! beginning where that is said.
+//! The memory requirement is known before anything is allocated ([`TrainingMemory`]). If the maximum pass size is given, its
+//! memory is allocated at the start.
 //!
-//! What is here is always compiled, and tested on the emulator of kernels; a card stands behind [`Driver`].
+//! This module is always compiled, and tested on the kernel emulator; the GPU is accessed through [`Driver`].
 
 mod adapter;
 mod backward;
 #[cfg(feature = "cuda")]
-mod card;
+mod gpu;
 mod head;
 mod need;
 mod pass;
-mod room;
-mod rows;
-mod site;
+mod pass_layout;
+mod pass_rows;
+mod projection;
 #[cfg(test)]
 mod test;
 
 use std::fmt;
 
-pub use need::{Need, Passes, Rollouts, Serving, Shortage, usable};
+pub use need::{EngineMemory, LearningShortage, PassLimits, RolloutLoad, TrainingMemory, usable};
 
 use super::CudaError;
 use super::driver::Driver;
-use super::plan::{self, Limits, WeightPlaces, gib};
-use super::source::{Loader, Source};
+use super::plan::{self, StepLimits, WeightLayout, gib};
+use super::source::{WeightLoader, WeightSource};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::gradient::{self, Compute, Learner, Likeliest, Lora, Objective, Pack, Score, Tune};
 use crate::weights::Weights;
-use adapter::Adapter;
-use pass::Pass;
-use room::{Room, Size};
-use rows::Rows;
+use adapter::LearnerAdapter;
+use pass::LearnerPass;
+use pass_layout::{PassLayout, PassSize};
+use pass_rows::PassRows;
 
-/// The most tokens of a pass: a grid's second side, which counts them, goes no further.
-const LARGEST_PASS: usize = 65_535;
+/// Maximum number of tokens of a pass: the y dimension of a grid, which counts them, is limited to this.
+const MAX_PASS_TOKENS: usize = 65_535;
 
-/// Why nothing is drawn to what a teacher says.
-const UNTAUGHT: &str = "a card has no kernel for the most probable tokens of a teacher, nor for what draws a policy to them: \
-    learn on the processor (--device cpu)";
+/// Error for distillation from a teacher.
+const UNTAUGHT: &str = "distillation from a teacher's most probable tokens is not supported on a GPU: train on the CPU \
+    (--device cpu)";
 
-/// Why it says no states.
-const STATELESS: &str = "a card does not give the states that targets are predicted from, by which a ranker tells branches: \
-    learn on the processor (--device cpu)";
+/// Error for requests of hidden states.
+const STATELESS: &str = "hidden states, from which a ranker scores branches, are not supported on a GPU: train on the CPU \
+    (--device cpu)";
 
-/// A learner whose passes run on `driver`. Where the most `tokens` of a pass are given, counted as [`Passes`] does, the
-/// memory of such a pass is taken at once; otherwise, and of longer ones, when they come.
+/// Creates a learner whose passes run on `driver`. If `tokens`, the maximum number of tokens of a pass counted as in
+/// [`PassLimits`], is given, the memory of such a pass is allocated immediately; otherwise, and for longer passes, when
+/// needed.
 ///
 /// # Errors
-/// [`CudaError::Model`] when all weights are to be learnt, a tensor is missing, a shape is one no kernel was written for,
-/// or the pass does not fit; [`CudaError::Call`] when the card has not the memory.
+/// [`CudaError::Model`] for full fine-tuning, a missing tensor, a shape that no kernel supports, or a pass that does
+/// not fit; [`CudaError::Call`] when memory is too small.
 pub fn learner<D: Driver + Send + 'static>(
     driver: D,
     weights: &Weights,
@@ -71,12 +72,12 @@ pub fn learner<D: Driver + Send + 'static>(
     let lora = check(&config, tune)?;
     let (table, pairs) = gradient::adapter(&config, lora)?;
     driver.bind()?;
-    let places = WeightPlaces::new(&config, config.context);
-    let region = driver.take(places.bytes)?;
-    Loader::new(Source::Checkpoint(weights), &driver, &region)?.load(&places, config.context)?;
-    let adapter = Adapter::new(lora, pairs, table.values.len());
-    let learnt = driver.take(adapter.bytes)?;
-    let mut card = CardLearner {
+    let places = WeightLayout::new(&config, config.context);
+    let region = driver.allocate(places.bytes)?;
+    WeightLoader::new(WeightSource::Checkpoint(weights), &driver, &region)?.load(&places, config.context)?;
+    let adapter = LearnerAdapter::new(lora, pairs, table.values.len());
+    let learnt = driver.allocate(adapter.bytes)?;
+    let mut device_learner = DeviceLearner {
         config: config.clone(),
         places,
         work: None,
@@ -87,121 +88,126 @@ pub fn learner<D: Driver + Send + 'static>(
         limit: None,
         driver,
     };
-    card.take(&table.values);
+    device_learner.take(&table.values);
     if let Some(tokens) = tokens {
-        let size = Size::most(&config, tokens, card.adapter.ranks());
-        card.hold(Room::new(&config, &size).bytes, || format!("a pass over {tokens} tokens"))?;
+        let size = PassSize::most(&config, tokens, device_learner.adapter.ranks());
+        device_learner.hold(PassLayout::new(&config, &size).bytes, || format!("a pass over {tokens} tokens"))?;
     }
-    Ok(Learner::over(Box::new(card), config, tune, table))
+    Ok(Learner::over(Box::new(device_learner), config, tune, table))
 }
 
-/// Refuses what is not learnt on a card, and shapes that no kernel was written for.
+/// Checks that this kind of training and the configuration are supported.
 fn check<'a>(config: &DecoderConfig, tune: &'a Tune) -> Result<&'a Lora, ModelError> {
-    plan::check(config, &Limits { rows: 1, tokens: 1, context: config.context })?;
+    plan::check(config, &StepLimits { rows: 1, tokens: 1, context: config.context })?;
     match tune {
         Tune::Lora(lora) => Ok(lora),
         Tune::Full => Err(ModelError::Input(
-            "on a card an adapter is learnt, not all weights: give the recipe one, or learn on the processor"
-                .to_owned(),
+            "full fine-tuning is not supported on a GPU: give the recipe an adapter, or train on the CPU".to_owned(),
         )),
     }
 }
 
-/// A decoder's weights, an adapter, and the memory of a pass, on a card.
-struct CardLearner<D: Driver> {
+/// A decoder's weights, an adapter, and the memory of a pass, on a device.
+struct DeviceLearner<D: Driver> {
     config: DecoderConfig,
-    places: WeightPlaces,
-    // Memory before what it is of.
-    /// With its size in bytes. Grows with passes that are larger than what was taken.
+    places: WeightLayout,
+    // Fields drop in order: memory before the driver.
+    /// Memory of a pass with its size in bytes; grows when a larger pass comes. `None` before the first pass.
     work: Option<(D::Region, usize)>,
     learnt: D::Region,
     weights: D::Region,
-    adapter: Adapter,
-    /// Values that have changed since the card had them.
+    adapter: LearnerAdapter,
+    /// LearnerAdapter values that are not yet on the device. `None` when the device is up to date.
     stale: Option<Vec<f32>>,
     limit: Option<usize>,
     driver: D,
 }
 
-impl<D: Driver> CardLearner<D> {
-    /// Makes everything ready for a pass over `pack`.
-    fn ready(&mut self, pack: &Pack, back: bool) -> Result<(Rows, Room), CudaError> {
+impl<D: Driver> DeviceLearner<D> {
+    /// Prepares a pass over `pack`: its rows, its memory and current adapter values.
+    fn ready(&mut self, pack: &Pack, back: bool) -> Result<(PassRows, PassLayout), CudaError> {
         self.driver.bind()?;
-        let rows = Rows::new(pack, &self.config);
-        let size = Size::new(&rows, self.adapter.ranks(), back);
-        if size.tokens > LARGEST_PASS {
+        let rows = PassRows::new(pack, &self.config);
+        let size = PassSize::new(&rows, self.adapter.ranks(), back);
+        if size.tokens > MAX_PASS_TOKENS {
             let tokens = size.tokens;
             return Err(refused(format!(
-                "a pass over {tokens} tokens, prefixes counted for each sequence: on a card at most {LARGEST_PASS}; make \
-                 packs smaller"
+                "a pass over {tokens} tokens, shared prefixes counted once per sequence: at most {MAX_PASS_TOKENS} on a GPU; \
+                 make packs smaller"
             )));
         }
-        let room = Room::new(&self.config, &size);
-        self.reserve(&room, &size)?;
+        let buffers = PassLayout::new(&self.config, &size);
+        self.reserve(&buffers, &size)?;
         if let Some(values) = &self.stale {
-            self.driver.upload(values, self.driver.span(&self.learnt, self.adapter.values))?;
+            self.driver.upload(values, self.driver.slice(&self.learnt, self.adapter.values))?;
             self.stale = None;
         }
-        Ok((rows, room))
+        Ok((rows, buffers))
     }
 
-    /// Takes memory for a pass, where what there is does not suffice.
-    fn reserve(&mut self, room: &Room, size: &Size) -> Result<(), CudaError> {
-        let need = self.resting() + room.bytes;
+    /// Ensures that there is memory for a pass.
+    fn reserve(&mut self, buffers: &PassLayout, size: &PassSize) -> Result<(), CudaError> {
+        let need = self.resting() + buffers.bytes;
         let asked = || format!("a pass over {} tokens with {} targets", size.tokens, size.targets);
         if let Some(limit) = self.limit.filter(|limit| need > *limit) {
-            let (need, limit) = (gib(need), gib(limit));
+            let need = gib(need);
+            let limit = gib(limit);
             return Err(refused(format!(
-                "{} needs {need} of the card's memory, the limit is {limit}; raise the limit or make packs \
-                 smaller",
+                "{} needs {need} of GPU memory, the limit is {limit}; raise the limit or make packs smaller",
                 asked()
             )));
         }
-        if self.work.as_ref().is_some_and(|(_, bytes)| *bytes >= room.bytes) {
+        if self.work.as_ref().is_some_and(|(_, bytes)| *bytes >= buffers.bytes) {
             return Ok(());
         }
-        self.hold(room.bytes, asked)
+        self.hold(buffers.bytes, asked)
     }
 
-    /// Takes so many bytes for passes, in place of what there was.
+    /// Allocates memory for passes, replacing the previous allocation.
     fn hold(&mut self, bytes: usize, asked: impl Fn() -> String) -> Result<(), CudaError> {
-        // What was there goes first.
+        // Free the previous allocation first, so that both need not fit at once.
         self.work = None;
-        let free = self.driver.free()?;
+        let free = self.driver.free_memory()?;
         if bytes > free {
-            let (need, free) = (gib(bytes), gib(free));
+            let need = gib(bytes);
+            let free = gib(free);
             return Err(refused(format!(
-                "{} needs {need} of the card's memory beside weights and adapter, {free} are free; make packs \
-                 smaller",
+                "{} needs {need} of GPU memory in addition to weights and adapter, {free} are free; make packs smaller",
                 asked()
             )));
         }
-        self.work = Some((self.driver.take(bytes)?, bytes));
+        self.work = Some((self.driver.allocate(bytes)?, bytes));
         Ok(())
     }
 
-    /// Bytes between passes.
+    /// Returns the bytes held between passes.
     fn resting(&self) -> usize {
         self.places.bytes + self.adapter.bytes
     }
 
-    fn pass<'a>(&'a self, rows: &'a Rows, room: &'a Room, adapted: bool) -> Result<Pass<'a, D>, CudaError> {
-        let missing = || CudaError::Call { action: "begin a pass", reason: "it has no memory".to_owned() };
+    fn pass<'a>(
+        &'a self,
+        rows: &'a PassRows,
+        buffers: &'a PassLayout,
+        adapted: bool,
+    ) -> Result<LearnerPass<'a, D>, CudaError> {
+        let missing =
+            || CudaError::Call { action: "cannot begin a pass", reason: "its memory is not allocated".to_owned() };
         let (region, _) = self.work.as_ref().ok_or_else(missing)?;
-        Ok(Pass {
+        Ok(LearnerPass {
             driver: &self.driver,
             config: &self.config,
             weights: (&self.weights, &self.places),
             adapter: adapted.then_some((&self.adapter, &self.learnt)),
             region,
-            room,
+            buffers,
             rows,
             tokens: rows.tokens.len(),
         })
     }
 }
 
-impl<D: Driver + Send> Compute for CardLearner<D> {
+impl<D: Driver + Send> Compute for DeviceLearner<D> {
     fn take(&mut self, values: &[f32]) {
         let stale = self.stale.get_or_insert_default();
         stale.clear();
@@ -209,8 +215,8 @@ impl<D: Driver + Send> Compute for CardLearner<D> {
     }
 
     fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
-        let (rows, room) = self.ready(pack, false)?;
-        let pass = self.pass(&rows, &room, !base)?;
+        let (rows, buffers) = self.ready(pack, false)?;
+        let pass = self.pass(&rows, &buffers, !base)?;
         pass.begin()?;
         pass.forward(false)?;
         Ok(pass.score()?)
@@ -225,13 +231,13 @@ impl<D: Driver + Send> Compute for CardLearner<D> {
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {
-        let (rows, room) = self.ready(pack, true)?;
-        let learnt = self.driver.span(&self.learnt, self.adapter.gradients);
+        let (rows, buffers) = self.ready(pack, true)?;
+        let learnt = self.driver.slice(&self.learnt, self.adapter.gradients);
         self.driver.clear(learnt)?;
-        let pass = self.pass(&rows, &room, true)?;
+        let pass = self.pass(&rows, &buffers, true)?;
         pass.begin()?;
         pass.forward(true)?;
-        pass.descend(objective)?;
+        pass.loss_backward(objective)?;
         pass.backward()?;
         let mut found = vec![0.0; gradients.len()];
         self.driver.download(learnt, &mut found)?;
@@ -247,21 +253,21 @@ impl<D: Driver + Send> Compute for CardLearner<D> {
         true
     }
 
-    /// Of any sequences that make so many tokens, each counted in whole blocks.
+    /// Bytes for any sequences with `tokens` tokens in total, each sequence counted in whole blocks.
     fn bytes(&self, tokens: usize) -> usize {
-        let size = Size::most(&self.config, tokens, self.adapter.ranks());
-        self.resting() + Room::new(&self.config, &size).bytes
+        let size = PassSize::most(&self.config, tokens, self.adapter.ranks());
+        self.resting() + PassLayout::new(&self.config, &size).bytes
     }
 
     fn bytes_of(&self, pack: &Pack) -> usize {
-        let size = Size::new(&Rows::new(pack, &self.config), self.adapter.ranks(), true);
-        self.resting() + Room::new(&self.config, &size).bytes
+        let size = PassSize::new(&PassRows::new(pack, &self.config), self.adapter.ranks(), true);
+        self.resting() + PassLayout::new(&self.config, &size).bytes
     }
 }
 
-impl<D: Driver> fmt::Debug for CardLearner<D> {
+impl<D: Driver> fmt::Debug for DeviceLearner<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CardLearner").field("adapter", &self.adapter.rank).finish_non_exhaustive()
+        f.debug_struct("DeviceLearner").field("adapter", &self.adapter.rank).finish_non_exhaustive()
     }
 }
 

@@ -1,35 +1,36 @@
-//! One pass over rows: what it runs on, and the way forward.
+//! Forward pass over rows of tokens, and the data shared with the backward pass.
 
 use half::bf16;
 
-use super::adapter::Adapter;
-use super::room::Room;
-use super::rows::Rows;
-use super::site::{Output, Site};
+use super::adapter::LearnerAdapter;
+use super::pass_layout::PassLayout;
+use super::pass_rows::PassRows;
+use super::projection::{ProjectionOutput, ProjectionSite};
 use crate::cuda::CudaError;
 use crate::cuda::driver::Driver;
-use crate::cuda::kernel::{AttendPrefill, BatchView, Embed, Norm, Rotary, SiluMul, Span};
-use crate::cuda::plan::{LayerPlaces, Place, WeightPlaces};
+use crate::cuda::kernel::{AttendPrefill, BatchView, DeviceSlice, EmbedTokens, RmsNorm, Rotary, SiluMul};
+use crate::cuda::plan::{LayerLayout, Placement, WeightLayout};
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
 
-/// Everything a pass reads and writes.
-pub(super) struct Pass<'a, D: Driver> {
+/// All data that a pass reads and writes.
+pub(super) struct LearnerPass<'a, D: Driver> {
     pub(super) driver: &'a D,
     pub(super) config: &'a DecoderConfig,
-    pub(super) weights: (&'a D::Region, &'a WeightPlaces),
-    /// None where the base model is asked without it.
-    pub(super) adapter: Option<(&'a Adapter, &'a D::Region)>,
+    pub(super) weights: (&'a D::Region, &'a WeightLayout),
+    /// LearnerAdapter and its memory. `None` runs the base model alone.
+    pub(super) adapter: Option<(&'a LearnerAdapter, &'a D::Region)>,
     pub(super) region: &'a D::Region,
-    pub(super) room: &'a Room,
-    pub(super) rows: &'a Rows,
+    pub(super) buffers: &'a PassLayout,
+    pub(super) rows: &'a PassRows,
     pub(super) tokens: usize,
 }
 
-impl<D: Driver> Pass<'_, D> {
-    /// Copies the rows to the card and looks up the tokens.
+impl<D: Driver> LearnerPass<'_, D> {
+    /// Copies the rows to the device and looks up the embeddings.
     pub(super) fn begin(&self) -> Result<(), CudaError> {
-        let (layout, rows) = (&self.room.layout, self.rows);
+        let layout = &self.buffers.layout;
+        let rows = self.rows;
         for (place, values) in [
             (layout.tokens, &rows.tokens),
             (layout.positions, &rows.positions),
@@ -44,10 +45,10 @@ impl<D: Driver> Pass<'_, D> {
         ] {
             self.driver.upload(values, self.work(place))?;
         }
-        Embed {
+        EmbedTokens {
             batch: self.batch(),
             table: self.weight(self.weights.1.embedding),
-            stream: self.work(self.room.stream),
+            stream: self.work(self.buffers.stream),
             count: self.tokens as u32,
             width: self.config.hidden as u32,
             vocab: self.config.vocab as u32,
@@ -56,37 +57,38 @@ impl<D: Driver> Pass<'_, D> {
         Ok(())
     }
 
-    /// Takes the stream through all layers. Where a backward pass follows, each layer's input is kept.
+    /// Runs all layers. If `back` is `true`, keeps the input of each layer for the backward pass.
     pub(super) fn forward(&self, back: bool) -> Result<(), CudaError> {
-        let stream = self.work(self.room.stream);
+        let stream = self.work(self.buffers.stream);
         for (index, layer) in self.weights.1.layers.iter().enumerate() {
             if back {
-                self.driver.copy(stream, self.work(self.room.back.inputs[index]))?;
+                self.driver.copy(stream, self.work(self.buffers.back.inputs[index]))?;
             }
-            self.ascend(index, layer, back)?;
-            let activated = self.work(self.room.activated);
-            self.project(Self::down(index, layer), activated, Output::Stream(stream))?;
+            self.forward_layer(index, layer, back)?;
+            let activated = self.work(self.buffers.activated);
+            self.project(Self::down(index, layer), activated, ProjectionOutput::Stream(stream))?;
         }
         Ok(())
     }
 
-    /// One layer up to the activated gate, from its input in the stream, which ends between attention and the feed-forward
-    /// part.
-    pub(super) fn ascend(&self, index: usize, layer: &LayerPlaces, back: bool) -> Result<(), CudaError> {
-        let room = self.room;
-        let (stream, normed) = (self.work(room.stream), self.work(room.normed));
-        self.normalise(room.stream, layer.attention_norm)?;
-        self.project(Self::qkv(index, layer), normed, Output::Activation(self.work(room.qkv)))?;
+    /// Runs one layer up to the activation of its feed-forward block, leaving the residual stream between attention and
+    /// that block.
+    pub(super) fn forward_layer(&self, index: usize, layer: &LayerLayout, back: bool) -> Result<(), CudaError> {
+        let buffers = self.buffers;
+        let stream = self.work(buffers.stream);
+        let normed = self.work(buffers.normed);
+        self.rms_norm(buffers.stream, layer.attention_norm)?;
+        self.project(Self::qkv(index, layer), normed, ProjectionOutput::Activation(self.work(buffers.qkv)))?;
         self.attend(layer, back)?;
-        self.project(Self::o(index, layer), self.work(room.attended), Output::Stream(stream))?;
+        self.project(Self::o(index, layer), self.work(buffers.attended), ProjectionOutput::Stream(stream))?;
         if back {
-            self.driver.copy(stream, self.work(room.back.middle))?;
+            self.driver.copy(stream, self.work(buffers.back.middle))?;
         }
-        self.normalise(room.stream, layer.ffn_norm)?;
-        self.project(Self::gate_up(index, layer), normed, Output::Activation(self.work(room.gate_up)))?;
+        self.rms_norm(buffers.stream, layer.ffn_norm)?;
+        self.project(Self::gate_up(index, layer), normed, ProjectionOutput::Activation(self.work(buffers.gate_up)))?;
         SiluMul {
-            gate_up: self.work(room.gate_up),
-            out: self.work(room.activated),
+            gate_up: self.work(buffers.gate_up),
+            out: self.work(buffers.activated),
             rows: self.tokens as u32,
             width: self.config.ffn as u32,
         }
@@ -94,13 +96,17 @@ impl<D: Driver> Pass<'_, D> {
         Ok(())
     }
 
-    /// From a projection's outputs to what attention gives.
-    fn attend(&self, layer: &LayerPlaces, back: bool) -> Result<(), CudaError> {
-        let (config, room) = (self.config, self.room);
-        let (qkv, cache) = (self.work(room.qkv), self.work(room.cache));
-        let (heads, kv_heads, dim) = (config.heads as u32, config.kv_heads as u32, config.head_dim as u32);
+    /// Attention, from the outputs of the projections.
+    fn attend(&self, layer: &LayerLayout, back: bool) -> Result<(), CudaError> {
+        let config = self.config;
+        let buffers = self.buffers;
+        let qkv = self.work(buffers.qkv);
+        let cache = self.work(buffers.cache);
+        let heads = config.heads as u32;
+        let kv_heads = config.kv_heads as u32;
+        let dim = config.head_dim as u32;
         if back && layer.head_norms.is_some() {
-            self.driver.copy(qkv, self.work(room.raw))?;
+            self.driver.copy(qkv, self.work(buffers.raw))?;
         }
         Rotary {
             batch: self.batch(),
@@ -118,12 +124,12 @@ impl<D: Driver> Pass<'_, D> {
         .launch(self.driver)?;
         AttendPrefill {
             batch: self.batch(),
-            tiles: self.work(room.layout.tiles),
+            tiles: self.work(buffers.layout.tiles),
             qkv,
             stride: (heads + 2 * kv_heads) * dim,
             cache,
-            out: self.work(room.attended),
-            lse: back.then(|| self.work(room.lse)),
+            out: self.work(buffers.attended),
+            lse: back.then(|| self.work(buffers.lse)),
             count: self.rows.tiles.len() as u32 / 2,
             heads,
             kv_heads,
@@ -133,13 +139,13 @@ impl<D: Driver> Pass<'_, D> {
         Ok(())
     }
 
-    /// The RMS norm of all rows of a stream.
-    pub(super) fn normalise(&self, stream: Place<f32>, weight: Place<f32>) -> Result<(), CudaError> {
-        Norm {
+    /// RMS norm of all rows of a stream.
+    pub(super) fn rms_norm(&self, stream: Placement<f32>, weight: Placement<f32>) -> Result<(), CudaError> {
+        RmsNorm {
             stream: self.work(stream),
             index: None,
             weight: self.weight(weight),
-            out: self.work(self.room.normed),
+            out: self.work(self.buffers.normed),
             rows: self.tokens as u32,
             width: self.config.hidden as u32,
             eps: self.config.rms_eps,
@@ -148,24 +154,24 @@ impl<D: Driver> Pass<'_, D> {
         Ok(())
     }
 
-    pub(super) fn qkv(layer: usize, places: &LayerPlaces) -> Site {
-        Site { layer, modules: &[Module::QProj, Module::KProj, Module::VProj], weight: places.qkv }
+    pub(super) fn qkv(layer: usize, places: &LayerLayout) -> ProjectionSite {
+        ProjectionSite { layer, modules: &[Module::QProj, Module::KProj, Module::VProj], weight: places.qkv }
     }
 
-    pub(super) fn o(layer: usize, places: &LayerPlaces) -> Site {
-        Site { layer, modules: &[Module::OProj], weight: places.o }
+    pub(super) fn o(layer: usize, places: &LayerLayout) -> ProjectionSite {
+        ProjectionSite { layer, modules: &[Module::OProj], weight: places.o }
     }
 
-    pub(super) fn gate_up(layer: usize, places: &LayerPlaces) -> Site {
-        Site { layer, modules: &[Module::GateProj, Module::UpProj], weight: places.gate_up }
+    pub(super) fn gate_up(layer: usize, places: &LayerLayout) -> ProjectionSite {
+        ProjectionSite { layer, modules: &[Module::GateProj, Module::UpProj], weight: places.gate_up }
     }
 
-    pub(super) fn down(layer: usize, places: &LayerPlaces) -> Site {
-        Site { layer, modules: &[Module::DownProj], weight: places.down }
+    pub(super) fn down(layer: usize, places: &LayerLayout) -> ProjectionSite {
+        ProjectionSite { layer, modules: &[Module::DownProj], weight: places.down }
     }
 
     pub(super) fn batch(&self) -> BatchView {
-        let layout = &self.room.layout;
+        let layout = &self.buffers.layout;
         BatchView {
             tokens: self.work(layout.tokens),
             positions: self.work(layout.positions),
@@ -177,16 +183,16 @@ impl<D: Driver> Pass<'_, D> {
         }
     }
 
-    pub(super) fn work<T>(&self, place: Place<T>) -> Span<T> {
-        self.driver.span(self.region, place)
+    pub(super) fn work<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
+        self.driver.slice(self.region, place)
     }
 
-    pub(super) fn weight<T>(&self, place: Place<T>) -> Span<T> {
-        self.driver.span(self.weights.0, place)
+    pub(super) fn weight<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
+        self.driver.slice(self.weights.0, place)
     }
 
-    /// The projection to the vocabulary.
-    pub(super) fn head(&self) -> Span<bf16> {
+    /// ProjectionOutput projection to the vocabulary.
+    pub(super) fn head(&self) -> DeviceSlice<bf16> {
         let places = self.weights.1;
         self.weight(places.head.unwrap_or(places.embedding))
     }

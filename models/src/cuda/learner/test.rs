@@ -1,4 +1,4 @@
-//! The whole of learning on the emulator of kernels, against the processor's learner.
+//! Training on the kernel emulator compared with the CPU learner.
 #![allow(clippy::unwrap_used)]
 
 use std::ops::Range;
@@ -11,11 +11,11 @@ use crate::decoder::DecoderConfig;
 use crate::gradient::{Learner, Likeliest, Lora, Module, Objective, Pack, Pull, Score, Slope, Tune};
 use crate::kernel::Team;
 
-/// What rounding activations to `bf16` may do to a gradient, ‖found − wanted‖ / ‖wanted‖.
+/// Bound on the relative gradient error ‖found − wanted‖ / ‖wanted‖ from rounding activations to `bf16`.
 const BF16: f64 = 1e-2;
 
-/// Segments: how many tokens, parent, which of them are targets. Two answers to one prompt, one of which goes on in two
-/// ways, and a sequence of its own; first tokens of several answers are targets, all predicted from one token.
+/// Segments: number of tokens, parent, targets. Two answers to one prompt, one of which branches again, and a separate
+/// sequence; the first tokens of several answers are targets predicted from the same token.
 const FOREST: [(usize, Option<usize>, Range<usize>); 6] = [
     (21, None, 15..21),
     (14, Some(0), 0..14),
@@ -41,7 +41,7 @@ fn lora(targets: &[Module]) -> Tune {
     Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: targets.to_vec(), seed: 5 })
 }
 
-/// The processor's learner and the emulator's of the same adapter, which is not zero anywhere.
+/// The CPU learner and the emulator's learner of the same adapter, with values that are nowhere zero.
 fn pair(config: &DecoderConfig, tune: &Tune, seed: u64) -> Option<[Learner; 2]> {
     let emulator = Emulator::new(config.head_dim, seed)?;
     let weights = toy::open(config);
@@ -56,7 +56,7 @@ fn pair(config: &DecoderConfig, tune: &Tune, seed: u64) -> Option<[Learner; 2]> 
     Some(pair)
 }
 
-/// What a learner makes of a pack when every target has slopes of its own.
+/// Runs a pass in which every target has its own slopes.
 fn learn(learner: &mut Learner, pack: &Pack) -> (Vec<f32>, Vec<Score>) {
     let mut scores = Vec::new();
     learner.zero();
@@ -69,7 +69,7 @@ fn learn(learner: &mut Learner, pack: &Pack) -> (Vec<f32>, Vec<Score>) {
     (learner.gradients().to_vec(), scores)
 }
 
-/// Every parameter's gradient and every score, within what rounding does.
+/// Compares every parameter's gradient and every score, up to rounding.
 fn compare(name: &str, config: &DecoderConfig, targets: &[Module], seed: u64) {
     let Some([mut processor, mut emulated]) = pair(config, &lora(targets), seed) else { return };
     let pack = forest(config.vocab);
@@ -120,10 +120,10 @@ fn projections_without_an_adapter_pass_gradients_on() {
 fn all_weights_are_not_learnt_on_a_card() {
     let Some(emulator) = Emulator::new(64, 1) else { return };
     let error = learner(emulator, &toy::open(&llama()), &Tune::Full, None).unwrap_err().to_string();
-    assert!(error.contains("on a card an adapter is learnt, not all weights"), "{error}");
+    assert!(error.contains("full fine-tuning is not supported on a GPU"), "{error}");
 }
 
-/// Draws every target to the same tokens.
+/// An objective that pulls every target towards the same tokens.
 struct Drawn(Likeliest);
 
 impl Objective for Drawn {

@@ -1,183 +1,189 @@
-//! What of a card's memory is for what, decided before any of it is taken.
+//! MemoryPlan of a GPU's memory, made before any of it is allocated.
 //!
-//! Weights and workspace have fixed sizes; what is left of the share that may be used is KV cache. Everything is taken once,
-//! when a decoder is loaded; adapters come out of what the share leaves.
+//! Weights and workspace have fixed sizes; the rest of the permitted share is KV cache. All of it is allocated once,
+//! when a decoder is loaded. Adapters are allocated later, from the memory outside the share.
 
-mod place;
+mod placement;
 mod weights;
 mod workspace;
 
 use std::fmt;
 
-pub use place::{Carver, Place};
-pub use weights::{LayerPlaces, WeightPlaces};
-pub use workspace::{ADAPTERS, LARGEST_RANK, SITES, STACKED, WorkPlaces, splits};
+pub use placement::{Placement, PlacementAllocator};
+pub use weights::{LayerLayout, WeightLayout};
+pub use workspace::{MAX_ADAPTERS, MAX_RANK, MAX_STACKED, SITES, WorkspaceLayout, splits};
 
-use super::image::Image;
 use super::kernel::layout;
+use super::step_layout::StepLayout;
 use crate::ModelError;
 use crate::batch::BLOCK;
 use crate::decoder::DecoderConfig;
 
-/// Memory that cuBLAS works in, in bytes: what its makers advise for compute capability 9.0.
+/// Bytes of cuBLAS workspace, as NVIDIA recommends for compute capability 9.0.
 pub const BLAS_BYTES: usize = 32 << 20;
 
-/// What is left whatever share may be taken, in bytes: for cuBLAS' own state and kernels, recordings, and what rounding up
-/// to the driver's pages takes.
-pub(in crate::cuda) const LEFT: usize = 1 << 30;
+/// Bytes that are never planned with, whatever the share: for cuBLAS' own state and kernels, captured graphs, and
+/// rounding up to the driver's pages.
+pub(in crate::cuda) const RESERVED_BYTES: usize = 1 << 30;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The most tokens of a step: a grid's second and third sides, which count tokens or rows, go no further.
-const LARGEST_STEP: usize = 65_535;
+/// Maximum number of tokens of a step: the y and z dimensions of a grid, which count tokens or rows, are limited to
+/// this.
+const MAX_STEP_TOKENS: usize = 65_535;
 
-/// The most a step may be.
+/// StepLimits on the size of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Sequences, and rows of logits.
+pub struct StepLimits {
+    /// Maximum number of sequences, and of rows of logits.
     pub rows: usize,
-    /// New tokens of all sequences together.
+    /// Maximum number of new tokens over all sequences.
     pub tokens: usize,
-    /// Tokens of one sequence.
+    /// Maximum number of tokens of one sequence.
     pub context: usize,
 }
 
-/// What a card has to give.
+/// MemoryBudget of a GPU and the part of it that may be used.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Memory {
-    /// Bytes that are free now.
+pub struct MemoryBudget {
+    /// Free bytes.
     pub free: usize,
-    /// Bytes it has.
+    /// Total bytes.
     pub total: usize,
-    /// The share of all of it that may be taken, above 0 to 1.
+    /// Share of the total that may be used, above 0 and up to 1.
     pub share: f64,
-    /// KV blocks wanted; as many as fit where not given.
+    /// Requested number of KV blocks. `None` takes as many as fit.
     pub blocks: Option<usize>,
 }
 
-/// What is taken, in bytes.
+/// MemoryBudget plan of a decoder, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct MemoryPlan {
     /// Weights and rotary tables.
     pub weights: usize,
-    /// Activations, logits, cuBLAS, and a step's layout.
+    /// Activations, logits, cuBLAS workspace, and a step's layout.
     pub workspace: usize,
-    /// One KV block, in all layers.
+    /// One KV block over all layers.
     pub block: usize,
-    /// KV blocks.
+    /// Number of KV blocks.
     pub blocks: usize,
 }
 
-/// Weights, workspace and a cache worth having do not fit together.
+/// Error: weights, workspace and a minimal KV cache exceed the available memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shortage {
-    plan: Plan,
-    /// Bytes that may be taken, and that are there at all.
+pub struct MemoryShortage {
+    plan: MemoryPlan,
+    /// Usable bytes, and total bytes of the GPU.
     usable: usize,
     total: usize,
-    /// KV blocks that are needed at least.
+    /// Minimum number of KV blocks.
     needed: usize,
-    limits: Limits,
-    /// A number of tokens per step with which it fits.
+    limits: StepLimits,
+    /// Number of tokens per step with which the model would fit, if any.
     tokens: Option<usize>,
 }
 
-impl Plan {
-    /// Shares out a card's memory.
+impl MemoryPlan {
+    /// Divides a GPU's memory.
     ///
     /// # Errors
-    /// [`Shortage`] when not one sequence of a thousand tokens (or of the context, where that is shorter) can be held.
+    /// [`MemoryShortage`] when there is no room for the requested KV blocks, or by default for one sequence of a thousand
+    /// tokens (of the context length, if shorter).
     pub fn new(
         config: &DecoderConfig,
-        limits: &Limits,
-        processors: u32,
-        memory: Memory,
-    ) -> Result<Self, Box<Shortage>> {
+        limits: &StepLimits,
+        multiprocessors: u32,
+        memory: MemoryBudget,
+    ) -> Result<Self, Box<MemoryShortage>> {
         let usable = usable(memory);
         let needed = memory.blocks.unwrap_or_else(|| limits.context.min(1000).div_ceil(BLOCK));
-        let mut plan = Self::sizes(config, limits, processors);
-        let room = usable.saturating_sub(plan.weights + plan.workspace) / plan.block;
-        if room >= needed {
-            plan.blocks = memory.blocks.unwrap_or(room);
+        let mut plan = Self::sizes(config, limits, multiprocessors);
+        let available = usable.saturating_sub(plan.weights + plan.workspace) / plan.block;
+        if available >= needed {
+            plan.blocks = memory.blocks.unwrap_or(available);
             return Ok(plan);
         }
         let fits = |tokens: &usize| {
-            let smaller = Self::sizes(config, &Limits { tokens: *tokens, ..*limits }, processors);
+            let smaller = Self::sizes(config, &StepLimits { tokens: *tokens, ..*limits }, multiprocessors);
             smaller.weights + smaller.workspace + needed * smaller.block <= usable
         };
         let halves = std::iter::successors(Some(limits.tokens / 2), |tokens| Some(tokens / 2));
         let tokens = halves.take_while(|tokens| *tokens >= limits.rows.max(BLOCK)).find(fits);
-        Err(Box::new(Shortage { plan, usable, total: memory.total, needed, limits: *limits, tokens }))
+        Err(Box::new(MemoryShortage { plan, usable, total: memory.total, needed, limits: *limits, tokens }))
     }
 
-    /// What everything takes, without any KV block.
-    pub(in crate::cuda) fn sizes(config: &DecoderConfig, limits: &Limits, processors: u32) -> Self {
-        let image = Image::new(config, limits).bytes;
+    /// Returns the sizes of everything, with no KV blocks.
+    pub(in crate::cuda) fn sizes(config: &DecoderConfig, limits: &StepLimits, multiprocessors: u32) -> Self {
+        let image = StepLayout::new(config, limits).bytes;
         Self {
-            weights: WeightPlaces::new(config, limits.context).bytes,
-            workspace: WorkPlaces::new(config, limits, processors).bytes + image + BLAS_BYTES,
+            weights: WeightLayout::new(config, limits.context).bytes,
+            workspace: WorkspaceLayout::new(config, limits, multiprocessors).bytes + image + BLAS_BYTES,
             block: config.layers * layout::block_len(config.kv_heads, config.head_dim) * 2,
             blocks: 0,
         }
     }
 
-    /// Bytes of KV one token takes, in all layers.
+    /// Returns the bytes of KV cache per token, over all layers.
     pub fn kv_bytes_per_token(&self) -> usize {
         self.block / BLOCK
     }
 }
 
-/// The share of the card that may be taken, as far as it is free and others need none of it.
-fn usable(memory: Memory) -> usize {
+/// Returns the usable bytes: the permitted share, as far as it is free.
+fn usable(memory: MemoryBudget) -> usize {
     let share = (memory.total as f64 * memory.share) as usize;
-    // What others hold counts against the share: it is of the whole card.
+    // MemoryBudget held by other processes counts against the share, which refers to the whole GPU.
     let held = memory.total.saturating_sub(memory.free);
-    share.saturating_sub(held).min(memory.free.saturating_sub(LEFT))
+    share.saturating_sub(held).min(memory.free.saturating_sub(RESERVED_BYTES))
 }
 
-/// Refuses what no kernel was written for.
+/// Checks that kernels exist for this configuration.
 ///
 /// # Errors
-/// [`ModelError::Input`] names the first number that does not fit.
-pub fn check(config: &DecoderConfig, limits: &Limits) -> Result<(), ModelError> {
+/// [`ModelError::Input`] names the first unsupported value.
+pub fn check(config: &DecoderConfig, limits: &StepLimits) -> Result<(), ModelError> {
     config.check()?;
-    let refuse = |reason: String| Err(ModelError::Input(format!("on a card: {reason}")));
+    let refuse = |reason: String| Err(ModelError::Input(format!("not supported on a GPU: {reason}")));
     if !layout::HEAD_DIMS.contains(&config.head_dim) {
-        return refuse(format!("no kernel for heads of width {}, only {:?}", config.head_dim, layout::HEAD_DIMS));
+        return refuse(format!("heads of width {}: expected one of {:?}", config.head_dim, layout::HEAD_DIMS));
     }
     if config.group() > layout::LARGEST_GROUP {
-        let (group, most) = (config.group(), layout::LARGEST_GROUP);
-        return refuse(format!("{group} query heads share a key and value head, at most {most} can"));
+        let group = config.group();
+        let most = layout::LARGEST_GROUP;
+        return refuse(format!("{group} query heads per key/value head: at most {most}"));
     }
     for (name, width) in [("hidden size", config.hidden), ("feed-forward size", config.ffn)] {
         if !width.is_multiple_of(16) {
-            return refuse(format!("{name} {width} is no multiple of 16"));
+            return refuse(format!("{name} {width} is not a multiple of 16"));
         }
     }
     if limits.rows == 0 || limits.tokens < limits.rows || limits.context == 0 {
-        return refuse(format!("steps of {} rows and {} tokens", limits.rows, limits.tokens));
+        return refuse(format!(
+            "steps of {} rows and {} tokens: expected 1 row or more, and at least as many tokens",
+            limits.rows, limits.tokens
+        ));
     }
-    if limits.tokens > LARGEST_STEP {
-        return refuse(format!("steps of {} tokens, at most {LARGEST_STEP} can be launched", limits.tokens));
+    if limits.tokens > MAX_STEP_TOKENS {
+        return refuse(format!("steps of {} tokens: at most {MAX_STEP_TOKENS}", limits.tokens));
     }
     Ok(())
 }
 
-/// So many bytes, for people.
+/// Formats bytes as GiB.
 pub fn gib(bytes: usize) -> String {
     format!("{:.2} GiB", bytes as f64 / GIB)
 }
 
-impl std::error::Error for Shortage {}
+impl std::error::Error for MemoryShortage {}
 
-impl fmt::Display for Shortage {
+impl fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { plan, usable, total, needed, limits, tokens } = self;
         let cache = needed * plan.block;
         write!(
             f,
-            "the card does not hold this model: weights {}, workspace {} and {} of KV cache ({} tokens) make {}, {:.2} of \
-             {} may be used; ",
+            "the model does not fit into GPU memory: weights {}, workspace {} and {} of KV cache ({} tokens) need {}, {:.2} \
+             of {} may be used; ",
             gib(plan.weights),
             gib(plan.workspace),
             gib(cache),
@@ -187,8 +193,8 @@ impl fmt::Display for Shortage {
             gib(*total),
         )?;
         match tokens {
-            Some(tokens) => write!(f, "steps of {tokens} instead of {} tokens would fit", limits.tokens),
-            None => write!(f, "take a smaller model or a larger share of the card"),
+            Some(tokens) => write!(f, "it fits with steps of {tokens} instead of {} tokens", limits.tokens),
+            None => write!(f, "use a smaller model or a larger share of the GPU"),
         }
     }
 }

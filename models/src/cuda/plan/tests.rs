@@ -3,7 +3,7 @@
 use super::*;
 use crate::decoder::RopeScaling;
 
-/// The shape of Qwen2.5-7B.
+/// Configuration of Qwen2.5-7B.
 pub(in crate::cuda) fn seven() -> DecoderConfig {
     DecoderConfig {
         vocab: 152_064,
@@ -23,16 +23,16 @@ pub(in crate::cuda) fn seven() -> DecoderConfig {
     }
 }
 
-const LIMITS: Limits = Limits { rows: 256, tokens: 8192, context: 8192 };
+const LIMITS: StepLimits = StepLimits { rows: 256, tokens: 8192, context: 8192 };
 const GIB: usize = 1 << 30;
 
-fn memory(gib: usize) -> Memory {
-    Memory { free: gib * GIB, total: gib * GIB, share: 0.9, blocks: None }
+fn memory(gib: usize) -> MemoryBudget {
+    MemoryBudget { free: gib * GIB, total: gib * GIB, share: 0.9, blocks: None }
 }
 
 #[test]
 fn places_follow_each_other_and_are_aligned() {
-    let places = WeightPlaces::new(&seven(), 8192);
+    let places = WeightLayout::new(&seven(), 8192);
     let range = |first: usize, end: usize| first..end;
     let mut all = vec![range(places.embedding.first(), places.embedding.end())];
     for layer in &places.layers {
@@ -55,41 +55,41 @@ fn places_follow_each_other_and_are_aligned() {
 
 #[test]
 fn what_weights_and_workspace_leave_is_cache() {
-    let plan = Plan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
+    let plan = MemoryPlan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
     assert_eq!(plan.kv_bytes_per_token(), 2 * 28 * 4 * 128 * 2, "keys and values of four heads in 28 layers, in bf16");
     let used = plan.weights + plan.workspace + plan.blocks * plan.block;
     let usable = (80.0 * GIB as f64 * 0.9) as usize;
     assert!(used <= usable && used + plan.block > usable, "{used} of {usable}");
-    let few = Plan::new(&seven(), &LIMITS, 132, Memory { blocks: Some(70), ..memory(80) }).unwrap();
+    let few = MemoryPlan::new(&seven(), &LIMITS, 132, MemoryBudget { blocks: Some(70), ..memory(80) }).unwrap();
     assert_eq!((few.blocks, few.weights), (70, plan.weights));
 }
 
 #[test]
 fn a_whole_card_is_not_filled_to_the_brim() {
-    let plan = Plan::new(&seven(), &LIMITS, 132, Memory { share: 1.0, ..memory(80) }).unwrap();
+    let plan = MemoryPlan::new(&seven(), &LIMITS, 132, MemoryBudget { share: 1.0, ..memory(80) }).unwrap();
     assert!(plan.weights + plan.workspace + plan.blocks * plan.block <= 79 * GIB);
 }
 
 #[test]
 fn what_others_hold_counts_against_the_share() {
-    let alone = Plan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
-    let shared = Plan::new(&seven(), &LIMITS, 132, Memory { free: 70 * GIB, ..memory(80) }).unwrap();
+    let alone = MemoryPlan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
+    let shared = MemoryPlan::new(&seven(), &LIMITS, 132, MemoryBudget { free: 70 * GIB, ..memory(80) }).unwrap();
     let fewer = (alone.blocks - shared.blocks) * alone.block;
     assert!(fewer.abs_diff(10 * GIB) <= alone.block, "{fewer}");
 }
 
 #[test]
 fn a_model_that_does_not_fit_is_refused_with_what_would() {
-    let said = |gib| Plan::new(&seven(), &LIMITS, 132, memory(gib)).unwrap_err().to_string();
+    let said = |gib| MemoryPlan::new(&seven(), &LIMITS, 132, memory(gib)).unwrap_err().to_string();
     let hopeless = said(12);
-    assert!(hopeless.contains("weights 14.19 GiB") && hopeless.ends_with("a larger share of the card"), "{hopeless}");
+    assert!(hopeless.contains("weights 14.19 GiB") && hopeless.ends_with("a larger share of the GPU"), "{hopeless}");
     let close = said(17);
-    assert!(close.contains("instead of 8192 tokens would fit"), "{close}");
+    assert!(close.contains("instead of 8192 tokens"), "{close}");
     let Some(tokens) = close.split("steps of ").nth(1).and_then(|rest| rest.split(' ').next()) else {
         panic!("{close}")
     };
-    let limits = Limits { tokens: tokens.parse().unwrap(), ..LIMITS };
-    assert!(Plan::new(&seven(), &limits, 132, memory(17)).is_ok(), "what was advised must fit");
+    let limits = StepLimits { tokens: tokens.parse().unwrap(), ..LIMITS };
+    assert!(MemoryPlan::new(&seven(), &limits, 132, memory(17)).is_ok(), "what was advised must fit");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn shapes_without_a_kernel_are_refused_by_name() {
     assert!(refused(|config| config.head_dim = 112).contains("heads of width 112"));
     assert!(refused(|config| (config.heads, config.kv_heads) = (34, 2)).contains("17 query heads"));
     assert!(refused(|config| config.ffn = 1000).contains("feed-forward size 1000"));
-    assert!(check(&seven(), &Limits { tokens: 100, ..LIMITS }).is_err(), "fewer tokens than rows");
-    let long = check(&seven(), &Limits { tokens: 65_536, ..LIMITS }).unwrap_err().to_string();
+    assert!(check(&seven(), &StepLimits { tokens: 100, ..LIMITS }).is_err(), "fewer tokens than rows");
+    let long = check(&seven(), &StepLimits { tokens: 65_536, ..LIMITS }).unwrap_err().to_string();
     assert!(long.contains("at most 65535"), "{long}");
 }

@@ -1,74 +1,76 @@
-//! Where the weights lie.
+//! Layout of a decoder's weights in device memory.
 
 use half::bf16;
 
-use super::{Carver, Place};
+use super::{Placement, PlacementAllocator};
 use crate::decoder::DecoderConfig;
 
-/// One layer's weights. Matrices are `bf16`, shape (out, in), projections of one input stacked; what a kernel reads beside
-/// them is `f32`.
+/// Weights of one layer. Matrices are `bf16` of shape (out, in), with projections of the same input stacked; all other
+/// tensors are `f32`.
 #[derive(Debug, Clone, Copy)]
-pub struct LayerPlaces {
-    /// Norm before attention.
-    pub attention_norm: Place<f32>,
-    /// Queries, keys and values.
-    pub qkv: Place<bf16>,
-    /// Their biases, end to end.
-    pub bias: Option<Place<f32>>,
-    /// Norms of each head of queries and of keys.
-    pub head_norms: Option<[Place<f32>; 2]>,
-    /// Attention's output projection.
-    pub o: Place<bf16>,
-    /// Norm before the feed-forward part.
-    pub ffn_norm: Place<f32>,
+pub struct LayerLayout {
+    /// RMS norm before attention.
+    pub attention_norm: Placement<f32>,
+    /// Query, key and value projections.
+    pub qkv: Placement<bf16>,
+    /// Biases of these projections, end to end. `None` for models without them.
+    pub bias: Option<Placement<f32>>,
+    /// RMS norms per head of queries and of keys. `None` for models without them.
+    pub head_norms: Option<[Placement<f32>; 2]>,
+    /// Output projection of attention.
+    pub o: Placement<bf16>,
+    /// RMS norm before the feed-forward block.
+    pub ffn_norm: Placement<f32>,
     /// Gate and up projections.
-    pub gate_up: Place<bf16>,
+    pub gate_up: Placement<bf16>,
     /// Down projection.
-    pub down: Place<bf16>,
+    pub down: Placement<bf16>,
 }
 
-/// All weights of a decoder, in one piece of memory.
+/// All weights of a decoder in one allocation.
 #[derive(Debug, Clone)]
-pub struct WeightPlaces {
+pub struct WeightLayout {
     /// Embeddings, shape (vocab, hidden).
-    pub embedding: Place<bf16>,
-    /// Layer by layer.
-    pub layers: Vec<LayerPlaces>,
-    /// The last norm.
-    pub norm: Place<f32>,
-    /// Output projection; the embedding where there is none.
-    pub head: Option<Place<bf16>>,
+    pub embedding: Placement<bf16>,
+    /// Weights of the layers.
+    pub layers: Vec<LayerLayout>,
+    /// Final RMS norm.
+    pub norm: Placement<f32>,
+    /// Output projection to the vocabulary. `None` when it is tied to the embedding.
+    pub head: Option<Placement<bf16>>,
     /// Rotary cosines and sines of all positions.
-    pub rotary: Place<f32>,
-    /// Bytes of all together.
+    pub rotary: Placement<f32>,
+    /// Total bytes.
     pub bytes: usize,
 }
 
-impl WeightPlaces {
-    /// For sequences of at most `context` tokens.
+impl WeightLayout {
+    /// Lays out weights and rotary tables for sequences of at most `context` tokens.
     pub fn new(config: &DecoderConfig, context: usize) -> Self {
-        let (hidden, ffn, dim) = (config.hidden, config.ffn, config.head_dim);
+        let hidden = config.hidden;
+        let ffn = config.ffn;
+        let dim = config.head_dim;
         let qkv = config.q_width() + 2 * config.kv_width();
-        let mut carver = Carver::default();
-        let embedding = carver.place(config.vocab * hidden);
-        let layer = |_| LayerPlaces {
-            attention_norm: carver.place(hidden),
-            qkv: carver.place(qkv * hidden),
-            bias: config.qkv_bias.then(|| carver.place(qkv)),
-            head_norms: config.qk_norm.then(|| [carver.place(dim), carver.place(dim)]),
-            o: carver.place(hidden * config.q_width()),
-            ffn_norm: carver.place(hidden),
-            gate_up: carver.place(2 * ffn * hidden),
-            down: carver.place(hidden * ffn),
+        let mut allocator = PlacementAllocator::default();
+        let embedding = allocator.place(config.vocab * hidden);
+        let layer = |_| LayerLayout {
+            attention_norm: allocator.place(hidden),
+            qkv: allocator.place(qkv * hidden),
+            bias: config.qkv_bias.then(|| allocator.place(qkv)),
+            head_norms: config.qk_norm.then(|| [allocator.place(dim), allocator.place(dim)]),
+            o: allocator.place(hidden * config.q_width()),
+            ffn_norm: allocator.place(hidden),
+            gate_up: allocator.place(2 * ffn * hidden),
+            down: allocator.place(hidden * ffn),
         };
         let layers = (0..config.layers).map(layer).collect();
         Self {
             embedding,
             layers,
-            norm: carver.place(hidden),
-            head: (!config.tied_embeddings).then(|| carver.place(config.vocab * hidden)),
-            rotary: carver.place(context * dim),
-            bytes: carver.bytes(),
+            norm: allocator.place(hidden),
+            head: (!config.tied_embeddings).then(|| allocator.place(config.vocab * hidden)),
+            rotary: allocator.place(context * dim),
+            bytes: allocator.bytes(),
         }
     }
 }

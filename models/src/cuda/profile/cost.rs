@@ -1,37 +1,37 @@
-//! What work asks of a card at least.
+//! Lower bounds of the memory traffic and arithmetic of a step.
 
 use std::ops::Add;
 
-use super::Work;
+use super::WorkKind;
 use crate::batch::ForwardBatch;
-use crate::cuda::driver::{Operands, Product, Target};
+use crate::cuda::driver::{MatMul, MatMulOperands, MatMulTarget};
 use crate::decoder::DecoderConfig;
 
-/// Bytes of a value in `bf16` and in `f32`.
+/// Bytes per value in `bf16` and in `f32`.
 const HALF: usize = 2;
 const SINGLE: usize = 4;
 
-/// What some work asks of a card at least.
+/// Minimum memory traffic and arithmetic of some work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cost {
-    /// Bytes read and written, each value once.
+pub struct WorkCost {
+    /// Bytes read and written, counting each value once.
     pub bytes: usize,
-    /// Operations on matrices; a multiplication and an addition are two.
+    /// DeviceMatrix operations, counting a multiply-add as two.
     pub operations: usize,
 }
 
-impl Cost {
-    /// A product's, padding of its rows included.
-    pub(super) fn of(product: &Product) -> Self {
-        let Product { operands, target, rows, inner, columns, .. } = *product;
+impl WorkCost {
+    /// WorkCost of a matrix multiplication, padding of its rows included.
+    pub(super) fn of(product: &MatMul) -> Self {
+        let MatMul { operands, target, rows, inner, columns, .. } = *product;
         let operand = match operands {
-            Operands::Half(..) => HALF,
-            Operands::Single(..) => SINGLE,
+            MatMulOperands::Half(..) => HALF,
+            MatMulOperands::Single(..) => SINGLE,
         };
         let result = match target {
-            Target::Half(_) => HALF,
-            Target::Single(_) => SINGLE,
-            Target::Sum(_) => 2 * SINGLE,
+            MatMulTarget::Half(_) => HALF,
+            MatMulTarget::Single(_) => SINGLE,
+            MatMulTarget::Sum(_) => 2 * SINGLE,
         };
         Self {
             bytes: operand * (rows * inner + inner * columns) + result * rows * columns,
@@ -40,7 +40,7 @@ impl Cost {
     }
 }
 
-impl Add for Cost {
+impl Add for WorkCost {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -48,21 +48,21 @@ impl Add for Cost {
     }
 }
 
-/// What the costs of a step's kernels depend on.
-pub(in crate::cuda) struct Load<'a> {
+/// Size of a step, which determines the costs of its kernels.
+pub(in crate::cuda) struct StepLoad<'a> {
     config: &'a DecoderConfig,
-    /// New tokens.
+    /// Number of new tokens.
     tokens: usize,
-    /// Rows of logits.
+    /// Number of rows of logits.
     logits: usize,
-    /// Positions of the cache that are looked at.
+    /// Number of cache positions that are attended to.
     seen: usize,
-    /// Pairs of a new token and a position it looks at.
+    /// Number of pairs of a new token and a position it attends to.
     pairs: usize,
 }
 
-impl<'a> Load<'a> {
-    /// Of a step, without its padding.
+impl<'a> StepLoad<'a> {
+    /// Size of a step, without its padding.
     pub(in crate::cuda) fn of(config: &'a DecoderConfig, batch: &ForwardBatch) -> Self {
         let rows = || batch.rows().iter().map(|row| (row.start, row.tokens.len()));
         Self {
@@ -70,28 +70,30 @@ impl<'a> Load<'a> {
             tokens: batch.tokens().len(),
             logits: batch.logit_rows(),
             seen: rows().map(|(start, new)| start + new).sum(),
-            // Each token looks at itself and at those before it.
+            // Each token attends to itself and to all tokens before it.
             pairs: rows().map(|(start, new)| new * start + new * (new + 1) / 2).sum(),
         }
     }
 
-    /// What all the step's work of a kind costs, where that is known from the step alone: not what depends on adapters, and
-    /// not products, which say themselves.
-    pub(super) fn cost(&self, work: Work) -> Option<Cost> {
+    /// Returns the total cost of one kind of work in the step. `None` for LoRA, whose cost depends on the adapters, and
+    /// for matrix multiplications, which are counted per launch.
+    pub(super) fn cost(&self, work: WorkKind) -> Option<WorkCost> {
         let Self { config, tokens, logits, seen, pairs } = *self;
-        let (layers, q, kv) = (config.layers, config.q_width(), config.kv_width());
-        let moved = |bytes: usize| Some(Cost { bytes, operations: 0 });
+        let layers = config.layers;
+        let q = config.q_width();
+        let kv = config.kv_width();
+        let moved = |bytes: usize| Some(WorkCost { bytes, operations: 0 });
         match work {
-            Work::Embedding => moved(tokens * config.hidden * (HALF + SINGLE)),
-            Work::Norm => moved((2 * layers * tokens + logits) * config.hidden * (SINGLE + HALF)),
-            Work::Rotary => moved(layers * tokens * (q + 2 * kv) * 2 * HALF),
-            Work::Attention => Some(Cost {
+            WorkKind::Embedding => moved(tokens * config.hidden * (HALF + SINGLE)),
+            WorkKind::Norm => moved((2 * layers * tokens + logits) * config.hidden * (SINGLE + HALF)),
+            WorkKind::Rotary => moved(layers * tokens * (q + 2 * kv) * 2 * HALF),
+            WorkKind::Attention => Some(WorkCost {
                 bytes: layers * (seen * 2 * kv + tokens * 2 * q) * HALF,
                 operations: layers * pairs * 4 * q,
             }),
-            Work::Activation => moved(layers * tokens * 3 * config.ffn * HALF),
-            Work::Sampling => moved(logits * config.vocab * SINGLE),
-            Work::Product { .. } | Work::Adapters | Work::Learning => None,
+            WorkKind::Activation => moved(layers * tokens * 3 * config.ffn * HALF),
+            WorkKind::Sampling => moved(logits * config.vocab * SINGLE),
+            WorkKind::MatMul { .. } | WorkKind::Adapters | WorkKind::Learning => None,
         }
     }
 }
@@ -106,19 +108,19 @@ mod tests {
 
     #[test]
     fn costs_count_each_value_once_and_each_pair_of_positions() {
-        // Two layers, a stream of 128, queries 256 and keys 128 wide.
+        // Two layers, a residual stream of 128, queries 256 and keys 128 wide.
         let config = llama();
         let mut batch = ForwardBatch::new();
         batch.push(&[1], 9, &[0], None, Want::Last);
         batch.push(&[1, 2, 3], 2, &[1], None, Want::Nothing);
-        let load = Load::of(&config, &batch);
+        let load = StepLoad::of(&config, &batch);
         assert_eq!((load.tokens, load.logits, load.seen, load.pairs), (4, 1, 10 + 5, 10 + 3 + 4 + 5));
         let cost = |work| load.cost(work).unwrap();
-        assert_eq!(cost(Work::Norm), Cost { bytes: (4 * 4 + 1) * 128 * 6, operations: 0 });
-        let attention = Cost { bytes: 2 * (15 * 256 + 4 * 512) * 2, operations: 2 * 22 * 4 * 256 };
-        assert_eq!(cost(Work::Attention), attention);
-        assert_eq!(cost(Work::Rotary).bytes, 2 * 4 * 512 * 4);
-        assert_eq!(cost(Work::Sampling).bytes, 61 * 4);
-        assert_eq!(load.cost(Work::Adapters), None);
+        assert_eq!(cost(WorkKind::Norm), WorkCost { bytes: (4 * 4 + 1) * 128 * 6, operations: 0 });
+        let attention = WorkCost { bytes: 2 * (15 * 256 + 4 * 512) * 2, operations: 2 * 22 * 4 * 256 };
+        assert_eq!(cost(WorkKind::Attention), attention);
+        assert_eq!(cost(WorkKind::Rotary).bytes, 2 * 4 * 512 * 4);
+        assert_eq!(cost(WorkKind::Sampling).bytes, 61 * 4);
+        assert_eq!(load.cost(WorkKind::Adapters), None);
     }
 }

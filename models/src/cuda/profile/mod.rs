@@ -1,4 +1,4 @@
-//! Where the time of a step goes, by what is done in it.
+//! Time of a step by kind of work.
 
 mod cost;
 mod timed;
@@ -6,65 +6,65 @@ mod work;
 
 use crate::batch::BLOCK;
 
-pub use cost::Cost;
-pub(in crate::cuda) use cost::Load;
-pub(in crate::cuda) use timed::{Timed, Timings};
-pub use work::Work;
+pub(in crate::cuda) use cost::StepLoad;
+pub use cost::WorkCost;
+pub(in crate::cuda) use timed::{StepTimings, TimedDriver};
+pub use work::WorkKind;
 
-/// Sequences that are alike, for a step to be timed.
+/// A batch of identical sequences, used to time a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Alike {
-    /// How many.
+pub struct UniformBatch {
+    /// Number of sequences.
     pub rows: usize,
-    /// Tokens that each has in the cache.
+    /// Number of tokens that each sequence has in the KV cache.
     pub before: usize,
-    /// New tokens that each brings: 1 when they decode.
+    /// Number of new tokens per sequence: 1 for decoding.
     pub new: usize,
 }
 
-/// All launches of one kind of work in a step.
+/// Totals of one kind of work in a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Line {
-    /// The kind.
-    pub work: Work,
-    /// How many.
+pub struct ProfileLine {
+    /// Kind of work.
+    pub work: WorkKind,
+    /// Number of launches.
     pub launches: usize,
-    /// Seconds of all of them, each from the mark before it to the one behind it.
+    /// Total seconds, each launch measured from the mark before it to the mark after it.
     pub seconds: f64,
-    /// What they ask of a card at least, where that is known.
-    pub cost: Option<Cost>,
+    /// Minimum cost of these launches. `None` when unknown.
+    pub cost: Option<WorkCost>,
 }
 
-/// What one step took that was launched piece by piece.
+/// Measured times of one step that was launched kernel by kernel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Profile {
-    /// Its work by kind, what took longest first.
-    pub lines: Vec<Line>,
-    /// Seconds from the beginning of its first launch to the end of its last, with a mark on both sides of each.
+pub struct StepProfile {
+    /// Totals by kind of work, slowest first.
+    pub lines: Vec<ProfileLine>,
+    /// Seconds from the start of the first launch to the end of the last, with marks around each launch.
     pub whole: f64,
-    /// The same without any mark between: what a mark costs is not in it.
+    /// The same without marks between launches, hence without their overhead.
     pub alone: f64,
-    /// Whether it began before all of it was in line: then the times may hold what launching took. Always so where
-    /// everything is done at once, as on the emulator.
+    /// If `true`, the step began before all of it was enqueued, so its times may include launch overhead. Always `true`
+    /// on a synchronous driver such as the emulator.
     pub late: bool,
 }
 
-impl Alike {
-    /// KV blocks that they take.
+impl UniformBatch {
+    /// Returns the number of KV blocks of all sequences.
     pub fn blocks(&self) -> usize {
         self.rows * self.table()
     }
 
-    /// KV blocks that each of them takes.
+    /// Returns the number of KV blocks of each sequence.
     pub(in crate::cuda) fn table(&self) -> usize {
         (self.before + self.new).div_ceil(BLOCK)
     }
 }
 
-impl Profile {
-    /// A step of this load, timed as a whole and in pieces.
-    pub(in crate::cuda) fn new(alone: &Timings, pieces: &Timings, load: &Load<'_>) -> Self {
-        let mut lines: Vec<Line> = Vec::new();
+impl StepProfile {
+    /// Combines the timings of a step as a whole and per launch.
+    pub(in crate::cuda) fn new(alone: &StepTimings, pieces: &StepTimings, load: &StepLoad<'_>) -> Self {
+        let mut lines: Vec<ProfileLine> = Vec::new();
         for launch in &pieces.launches {
             match lines.iter_mut().find(|line| line.work == launch.work) {
                 Some(line) => {
@@ -73,7 +73,12 @@ impl Profile {
                     line.cost = line.cost.zip(launch.cost).map(|(all, one)| all + one);
                 }
                 None => {
-                    lines.push(Line { work: launch.work, launches: 1, seconds: launch.seconds, cost: launch.cost });
+                    lines.push(ProfileLine {
+                        work: launch.work,
+                        launches: 1,
+                        seconds: launch.seconds,
+                        cost: launch.cost,
+                    });
                 }
             }
         }
@@ -84,7 +89,8 @@ impl Profile {
         Self { lines, whole: pieces.whole, alone: alone.whole, late: alone.late || pieces.late }
     }
 
-    /// Seconds of [`whole`](Self::whole) that are no launch's: between the mark behind one and the mark before the next.
+    /// Returns the seconds of [`whole`](Self::whole) between launches, from the mark after one to the mark before the
+    /// next.
     pub fn gaps(&self) -> f64 {
         self.whole - self.lines.iter().map(|line| line.seconds).sum::<f64>()
     }

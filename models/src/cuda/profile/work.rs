@@ -1,4 +1,4 @@
-//! Kinds of work.
+//! Kinds of work in a step.
 
 use std::fmt;
 
@@ -6,48 +6,48 @@ use crate::cuda::kernel::Kernel;
 
 /// A kind of work in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Work {
-    /// Products with the matrices of one shape.
-    Product {
-        /// Values of a row that goes in.
+pub enum WorkKind {
+    /// DeviceMatrix multiplications with weights of one shape.
+    MatMul {
+        /// Width of an input row.
         inn: usize,
-        /// Values of a row that comes out.
+        /// Width of an output row.
         out: usize,
     },
-    /// Looking up the tokens' embeddings.
+    /// Embedding lookup.
     Embedding,
-    /// Norms of the stream.
+    /// RMS norms of the residual stream.
     Norm,
-    /// Biases, norms per head and rotation, and writing keys and values to the cache, which one kernel does.
+    /// The fused kernel of biases, norms per head, rotation, and KV cache writes.
     Rotary,
-    /// Queries looking at the cache, of rows of one token and of longer ones.
+    /// Attention, decoding and prefill.
     Attention,
-    /// The feed-forward part's activation.
+    /// Activation of the feed-forward block.
     Activation,
-    /// What adapters add, without the products of the base model.
+    /// LoRA kernels, without the matrix multiplications of the base model.
     Adapters,
-    /// Choosing tokens.
+    /// Sampling of tokens.
     Sampling,
-    /// What only passes that learn launch.
+    /// Kernels that only training launches.
     Learning,
 }
 
-impl Work {
-    /// What a kernel is for.
+impl WorkKind {
+    /// Returns the kind of work of a kernel.
     pub fn of(kernel: Kernel) -> Self {
         match kernel {
-            Kernel::Embed => Self::Embedding,
-            Kernel::Norm => Self::Norm,
+            Kernel::EmbedTokens => Self::Embedding,
+            Kernel::RmsNorm => Self::Norm,
             Kernel::Rotary => Self::Rotary,
             Kernel::AttendDecode | Kernel::AttendPrefill => Self::Attention,
             Kernel::SiluMul => Self::Activation,
             Kernel::LoraShrink | Kernel::LoraExpand | Kernel::LoraExpandStream => Self::Adapters,
-            Kernel::Sample => Self::Sampling,
-            Kernel::Score
-            | Kernel::ScoreBackward
-            | Kernel::Widen
-            | Kernel::Narrow
-            | Kernel::NormBackward
+            Kernel::SampleTokens => Self::Sampling,
+            Kernel::ScoreTargets
+            | Kernel::ScoreTargetsBackward
+            | Kernel::WidenToF32
+            | Kernel::NarrowToBf16
+            | Kernel::RmsNormBackward
             | Kernel::SiluMulBackward
             | Kernel::RotaryBackward
             | Kernel::AttendDelta
@@ -57,10 +57,10 @@ impl Work {
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for WorkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Self::Product { inn, out } => return write!(f, "product {inn} to {out}"),
+            Self::MatMul { inn, out } => return write!(f, "matmul {inn} to {out}"),
             Self::Embedding => "embedding",
             Self::Norm => "norms",
             Self::Rotary => "rotary, KV write",

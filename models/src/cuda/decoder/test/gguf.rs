@@ -1,4 +1,4 @@
-//! A checkpoint written again as llama.cpp's tools write it.
+//! Writes a checkpoint as a GGUF file like llama.cpp's tools do.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 
 use crate::weights::Weights;
 
-/// Names outside the layers, and inside them, without `.weight`.
+/// Tensor names outside and inside the layers, without `.weight`.
 const MODEL: [(&str, &str); 2] = [("model.embed_tokens", "token_embd"), ("model.norm", "output_norm")];
 const LAYER: [(&str, &str); 9] = [
     ("input_layernorm", "attn_norm"),
@@ -23,7 +23,7 @@ const LAYER: [(&str, &str); 9] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// Writes a Llama whose head is its embedding: matrices in eight bits, vectors as they are.
+/// Writes a Llama with tied embeddings: matrices in `Q8_0`, vectors in `f32`.
 pub(super) fn write(weights: &Weights, path: &Path) {
     let config = weights.config();
     let mut names: Vec<(String, String)> =
@@ -55,7 +55,8 @@ pub(super) fn write(weights: &Weights, path: &Path) {
 }
 
 fn tensor(weights: &Weights, name: &str) -> QTensor {
-    let (config, view) = (weights.config(), weights.tensor(name).unwrap());
+    let config = weights.config();
+    let view = weights.tensor(name).unwrap();
     let mut values = view.to_f32().unwrap();
     for (part, heads) in [("q_proj", config.heads), ("k_proj", config.kv_heads)] {
         if name.contains(part) {
@@ -66,7 +67,7 @@ fn tensor(weights: &Weights, name: &str) -> QTensor {
     QTensor::quantize(&Tensor::from_vec(values, view.shape.clone(), &Device::Cpu).unwrap(), kind).unwrap()
 }
 
-/// The row order of `convert_hf_to_gguf.py` for Llama: the halves of each head taken in turns.
+/// Row order of `convert_hf_to_gguf.py` for Llama, which alternates the halves of each head.
 fn interleave(values: &[f32], heads: usize, width: usize) -> Vec<f32> {
     let size = values.len() / width / heads;
     let rows = (0..heads).flat_map(|head| (0..size).map(move |at| head * size + at % 2 * (size / 2) + at / 2));

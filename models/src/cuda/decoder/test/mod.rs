@@ -1,4 +1,4 @@
-//! The step that serves, whole, on the emulator of kernels against the processor's decoder.
+//! Decoding on the kernel emulator compared with the CPU decoder.
 #![allow(clippy::unwrap_used)]
 
 mod gguf;
@@ -15,20 +15,21 @@ use crate::gradient::{Learner, Lora, Module, Tune};
 use crate::kernel::Team;
 use crate::sampler::{Pick, Sampled};
 use crate::weights::Weights;
-use pair::{Outcome, Pair};
+use pair::{DecoderPair, StepOutcome};
 
-/// What activations and KV in `bf16` may do to a row of logits, ‖found − wanted‖ / ‖wanted‖.
+/// Bound on the relative error ‖found − wanted‖ / ‖wanted‖ of a row of logits from rounding activations and KV cache to
+/// `bf16`.
 const BF16: f64 = 2e-2;
 
-/// Every row of logits is the processor's, within what rounding does.
-fn judge(name: &str, outcome: &Outcome) {
+/// Compares every row of logits with the CPU, up to rounding.
+fn judge(name: &str, outcome: &StepOutcome) {
     assert_eq!(outcome.found.len(), outcome.wanted.len());
     let off: Vec<f64> = outcome.found.iter().zip(&outcome.wanted).map(|(a, b)| distance(a, b)).collect();
     println!("{name}: {} rows, off by up to {:.1e}", off.len(), off.iter().copied().fold(0.0, f64::max));
     assert!(off.iter().all(|off| *off < BF16), "{name}: off by {off:?}");
 }
 
-/// The highest logit's id, the lowest one on ties, with its log-probability.
+/// Returns the id of the highest logit, the lowest on ties, with its log-probability.
 fn best(logits: &[f32]) -> (u32, f32) {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let id = logits.iter().position(|logit| *logit == most).unwrap();
@@ -36,9 +37,9 @@ fn best(logits: &[f32]) -> (u32, f32) {
     (id as u32, -sum.ln() as f32)
 }
 
-/// Three chunks in one step, and the same rows decoding; of every other one the card chooses the token.
+/// Runs three chunks in one step, then decodes the same rows; for every other row the emulator samples the token.
 fn serve(name: &str, weights: &Weights, seed: u64) {
-    let Some(mut pair) = Pair::new(weights, seed) else { return };
+    let Some(mut pair) = DecoderPair::new(weights, seed) else { return };
     let rows = [1, 2, 3].map(|salt| pair.begin(salt, None));
     let batch = pair.batch(&[(rows[0], 40, Want::All), (rows[1], 1, Want::Last), (rows[2], 17, Want::Last)]);
     let outcome = pair.step(&batch, &[]);
@@ -91,23 +92,24 @@ fn a_gguf_is_unpacked_and_its_rows_put_in_order() {
 
 #[test]
 fn a_long_context_is_computed_in_chunks_and_looked_at_in_parts() {
-    let Some(mut pair) = Pair::new(&toy::open(&qwen3()), 5) else { return };
-    let (long, short) = (pair.begin(1, None), pair.begin(2, None));
+    let Some(mut pair) = DecoderPair::new(&toy::open(&qwen3()), 5) else { return };
+    let long = pair.begin(1, None);
+    let short = pair.begin(2, None);
     let batch = pair.batch(&[(long, 100, Want::Nothing)]);
     let outcome = pair.step(&batch, &[]);
     assert_eq!((outcome.step.logits, outcome.step.tiles), (0, 4));
-    // A chunk behind a chunk, and beside it a row of one token whose logits nobody wants.
+    // A second chunk of a sequence, and a row with one token that wants no logits.
     let batch = pair.batch(&[(long, 70, Want::Last), (short, 1, Want::Nothing)]);
     judge("the second chunk", &pair.step(&batch, &[]));
     for _ in 0..2 {
-        // 171 tokens are worth two parts.
+        // 171 tokens are split into two parts.
         let batch = pair.batch(&[(short, 1, Want::Last), (long, 1, Want::Last)]);
         judge("two parts", &pair.step(&batch, &[]));
     }
     pair.untouched();
 }
 
-/// Saves an adapter that is zero nowhere.
+/// Saves an adapter that is nowhere zero.
 fn save(weights: &Weights, rank: usize, targets: &[Module], dir: &Path) {
     let tune = Tune::Lora(Lora { rank, alpha: 2.0 * rank as f32, targets: targets.to_vec(), seed: 5 });
     let mut learner = Learner::load(weights, Arc::new(Team::new(2)), &tune).unwrap();
@@ -116,11 +118,13 @@ fn save(weights: &Weights, rank: usize, targets: &[Module], dir: &Path) {
     learner.save_adapter(dir, "toy").unwrap();
 }
 
-/// Rows of two adapters and of none in one step, in chunks and decoding; then another adapter in a slot that was left.
+/// Mixes rows of two adapters and of none in one step, in chunks and decoding, then loads another adapter into a freed
+/// slot.
 fn adapt(name: &str, weights: &Weights, seed: u64) {
-    let Some(mut pair) = Pair::new(weights, seed) else { return };
+    let Some(mut pair) = DecoderPair::new(weights, seed) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (all, some) = (folder.path().join("all"), folder.path().join("some"));
+    let all = folder.path().join("all");
+    let some = folder.path().join("some");
     save(weights, 3, &Module::ALL, &all);
     save(weights, 20, &[Module::QProj, Module::VProj, Module::DownProj], &some);
     let slots = [&all, &some].map(|dir| pair.load_adapter(dir));
@@ -156,7 +160,7 @@ fn adapters_and_none_share_a_step() {
 #[test]
 fn a_decoder_takes_what_was_planned_and_an_adapter_what_was_said_of_it() {
     let weights = toy::open(&qwen2());
-    let Some(mut pair) = Pair::new(&weights, 9) else { return };
+    let Some(mut pair) = DecoderPair::new(&weights, 9) else { return };
     let all = pair.held();
     assert_eq!(all, pair.planned());
     let folder = tempfile::tempdir().unwrap();

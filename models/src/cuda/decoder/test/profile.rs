@@ -1,58 +1,62 @@
-//! Timed steps: they compute the same, and all of their time is somebody's.
+//! TimedDriver steps: their results are unchanged and all of their time is accounted for.
 
-use super::pair::{Outcome, Pair};
+use super::pair::{DecoderPair, StepOutcome};
 use super::{BF16, save};
 use crate::batch::Want;
 use crate::cuda::decoder::profiler::Profiler;
 use crate::cuda::driver::Driver;
 use crate::cuda::kernel::emulator::Emulator;
-use crate::cuda::plan::Limits;
-use crate::cuda::profile::{Alike, Cost, Profile, Timed, Timings, Work};
-use crate::cuda::source::Source;
+use crate::cuda::plan::StepLimits;
+use crate::cuda::profile::{StepProfile, StepTimings, TimedDriver, UniformBatch, WorkCost, WorkKind};
+use crate::cuda::source::WeightSource;
 use crate::cuda::toy::{self, distance, llama};
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
 use crate::sampler::Pick;
 
-/// Launches of each kind but products and attention; none for adapters where no row has one.
-fn expected(config: &DecoderConfig, adapters: bool) -> [(Work, usize); 6] {
+/// Number of launches of each kind of work, except matrix multiplication and attention; none of adapters when no row
+/// has one.
+fn expected(config: &DecoderConfig, adapters: bool) -> [(WorkKind, usize); 6] {
     let layers = config.layers;
     [
-        (Work::Embedding, 1),
-        (Work::Norm, 2 * layers + 1),
-        (Work::Rotary, layers),
-        (Work::Activation, layers),
-        // Two kernels at each of four places.
-        (Work::Adapters, if adapters { 8 * layers } else { 0 }),
-        (Work::Sampling, 1),
+        (WorkKind::Embedding, 1),
+        (WorkKind::Norm, 2 * layers + 1),
+        (WorkKind::Rotary, layers),
+        (WorkKind::Activation, layers),
+        // Two kernels at each of four sites.
+        (WorkKind::Adapters, if adapters { 8 * layers } else { 0 }),
+        (WorkKind::Sampling, 1),
     ]
 }
 
-/// One step of two rows, one of them greedy.
-fn step<D: Driver>(pair: &mut Pair<D>, rows: &[(usize, usize, Want); 2]) -> Outcome {
+/// Runs one step of two rows, one of them sampled greedily.
+fn step<D: Driver>(pair: &mut DecoderPair<D>, rows: &[(usize, usize, Want); 2]) -> StepOutcome {
     let batch = pair.batch(rows);
     pair.step(&batch, &[None, Some(Pick::GREEDY)])
 }
 
-/// Each launch was timed once, each for itself.
-fn counted(timings: &Timings, config: &DecoderConfig, attention: usize) {
-    let count = |kind: fn(Work) -> bool| timings.launches.iter().filter(|launch| kind(launch.work)).count();
+/// Checks that each launch was timed once and separately.
+fn counted(timings: &StepTimings, config: &DecoderConfig, attention: usize) {
+    let count = |kind: fn(WorkKind) -> bool| timings.launches.iter().filter(|launch| kind(launch.work)).count();
     for (work, launches) in expected(config, true) {
         let found = timings.launches.iter().filter(|launch| launch.work == work).count();
         assert_eq!(found, launches, "{work}");
     }
-    assert_eq!(count(|work| matches!(work, Work::Product { .. })), 4 * config.layers + 1);
-    assert_eq!(count(|work| work == Work::Attention), attention);
-    assert_eq!(count(|work| work == Work::Learning), 0);
+    assert_eq!(count(|work| matches!(work, WorkKind::MatMul { .. })), 4 * config.layers + 1);
+    assert_eq!(count(|work| work == WorkKind::Attention), attention);
+    assert_eq!(count(|work| work == WorkKind::Learning), 0);
     let sum: f64 = timings.launches.iter().map(|launch| launch.seconds).sum();
     assert!(sum > 0.0 && sum <= timings.whole * (1.0 + 1e-9), "{sum} s of {} s", timings.whole);
 }
 
 #[test]
 fn a_timed_step_computes_the_same_and_each_launch_is_timed_once() {
-    let (config, weights) = (llama(), toy::open(&llama()));
-    let (Some(mut plain), Some(emulator)) = (Pair::new(&weights, 9), Emulator::new(config.head_dim, 9)) else { return };
-    let mut timed = Pair::on(Timed::new(emulator), &weights);
+    let config = llama();
+    let weights = toy::open(&llama());
+    let (Some(mut plain), Some(emulator)) = (DecoderPair::new(&weights, 9), Emulator::new(config.head_dim, 9)) else {
+        return;
+    };
+    let mut timed = DecoderPair::on(TimedDriver::new(emulator), &weights);
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("all");
     save(&weights, 3, &Module::ALL, &dir);
@@ -60,7 +64,7 @@ fn a_timed_step_computes_the_same_and_each_launch_is_timed_once() {
     assert_eq!(adapter, Some(timed.load_adapter(&dir)));
     let rows = [plain.begin(1, adapter), plain.begin(2, None)];
     assert_eq!(rows, [timed.begin(1, adapter), timed.begin(2, None)]);
-    // A chunk beside a row of one token takes both kinds of attention; decoding takes one.
+    // A chunk and a row with one token need both attention kernels; decoding needs one.
     for (new, attention) in [(20, 2 * config.layers), (1, config.layers)] {
         let rows = [(rows[0], new, Want::Last), (rows[1], 1, Want::Last)];
         let wanted = step(&mut plain, &rows);
@@ -72,18 +76,19 @@ fn a_timed_step_computes_the_same_and_each_launch_is_timed_once() {
         assert_eq!(found.drawn, wanted.drawn);
         counted(&timings, &config, attention);
     }
-    // What is put in line now, nobody times.
+    // LaunchTiming is off for this step.
     step(&mut timed, &[(rows[0], 1, Want::Last), (rows[1], 1, Want::Last)]);
-    assert_eq!(timed.driver().stop().unwrap(), Timings::default());
+    assert_eq!(timed.driver().stop().unwrap(), StepTimings::default());
 }
 
-/// A profile that leaves nothing out: as many launches as there are, and times that make the whole.
-fn whole(profile: &Profile, config: &DecoderConfig) {
+/// Checks that a profile is complete: the number of launches is right and their times add up.
+fn whole(profile: &StepProfile, config: &DecoderConfig) {
     for (work, launches) in expected(config, false) {
         let line = profile.lines.iter().find(|line| line.work == work);
         assert_eq!(line.map_or(0, |line| line.launches), launches, "{work}");
     }
-    // Of each layer: four norms and the like, one attention, four products; and what comes before and behind them.
+    // Each layer has two norms, rotation, activation, one attention and four matrix multiplications; the rest comes
+    // before and after the layers.
     let launches: usize = profile.lines.iter().map(|line| line.launches).sum();
     assert_eq!(launches, 9 * config.layers + 4);
     assert!(profile.lines.is_sorted_by(|a, b| a.seconds >= b.seconds));
@@ -95,32 +100,35 @@ fn whole(profile: &Profile, config: &DecoderConfig) {
 
 #[test]
 fn a_profile_of_decoding_and_of_prefill_leaves_nothing_out() {
-    let (config, weights) = (llama(), toy::open(&llama()));
+    let config = llama();
+    let weights = toy::open(&llama());
     let Some(emulator) = Emulator::new(config.head_dim, 10) else { return };
-    let (limits, rows) = (Limits { rows: 4, tokens: 64, context: 64 }, 3);
-    let decode = Alike { rows, before: 20, new: 1 };
-    let prefill = Alike { before: 0, new: 21, ..decode };
+    let limits = StepLimits { rows: 4, tokens: 64, context: 64 };
+    let rows = 3;
+    let decode = UniformBatch { rows, before: 20, new: 1 };
+    let prefill = UniformBatch { before: 0, new: 21, ..decode };
     assert_eq!((decode.blocks(), prefill.blocks()), (6, 6));
-    let source = Source::Checkpoint(&weights);
+    let source = WeightSource::Checkpoint(&weights);
     let mut profiler = Profiler::load(emulator, source, limits, 132, decode.blocks()).unwrap();
-    let mut run = |alike: Alike| {
+    let mut run = |alike: UniformBatch| {
         let profile = profiler.profile(alike, 2).unwrap();
         whole(&profile, &config);
-        let span = profiler.machine.logits(0, rows);
-        let mut logits = vec![0.0; span.len()];
-        profiler.machine.driver.download(span, &mut logits).unwrap();
+        let slice = profiler.runner.logits(0, rows);
+        let mut logits = vec![0.0; slice.len()];
+        profiler.runner.driver.download(slice, &mut logits).unwrap();
         (profile, logits)
     };
     let (profile, decoded) = run(decode);
-    // Queries of 256 and keys and values of 128 each; three rows are padded to four.
-    let line = profile.lines.iter().find(|line| line.work == Work::Product { inn: 128, out: 512 }).unwrap();
-    let (bytes, operations) = (2 * (4 * 128 + 128 * 512 + 4 * 512), 2 * 4 * 128 * 512);
-    let cost = Cost { bytes: config.layers * bytes, operations: config.layers * operations };
+    // Queries are 256 wide, keys and values 128 each; three rows are padded to four.
+    let line = profile.lines.iter().find(|line| line.work == WorkKind::MatMul { inn: 128, out: 512 }).unwrap();
+    let bytes = 2 * (4 * 128 + 128 * 512 + 4 * 512);
+    let operations = 2 * 4 * 128 * 512;
+    let cost = WorkCost { bytes: config.layers * bytes, operations: config.layers * operations };
     assert_eq!((line.launches, line.cost), (config.layers, Some(cost)));
-    // The last of 21 tokens is the same whether the others came before it or with it.
+    // The last of 21 tokens is the same whether the others came in earlier steps or in the same one.
     let (_, filled) = run(prefill);
     let off = distance(&decoded, &filled);
     assert!(off < BF16, "off by {off}");
-    let many = profiler.profile(Alike { rows: 5, before: 0, new: 1 }, 1);
+    let many = profiler.profile(UniformBatch { rows: 5, before: 0, new: 1 }, 1);
     assert!(many.is_err_and(|error| error.to_string().contains("5 rows")), "more than the limits");
 }

@@ -1,35 +1,35 @@
-//! Attention over blocks in random order, with NaN wherever nothing was stored.
+//! Attention over randomly ordered blocks, with NaN in all unused entries.
 
 use half::bf16;
 
-use super::bench::Bench;
+use super::bench::CheckBench;
 use super::random::wide;
 use super::{BF16, CheckError};
 use crate::batch::BLOCK;
-use crate::cuda::kernel::reference::{self, Sequence};
-use crate::cuda::kernel::{AttendDecode, AttendPrefill, BatchView, Kernel, NONE, Span, layout, prefill_tiles};
+use crate::cuda::kernel::reference::{self, ReferenceSequence};
+use crate::cuda::kernel::{AttendDecode, AttendPrefill, BatchView, DeviceSlice, Kernel, NONE, layout, prefill_tiles};
 
-/// Rows that have `.0` tokens in the cache and bring `.1` new ones, with their cache.
-pub(super) struct Case {
+/// Rows with `.0` tokens in the cache and `.1` new ones, and the content of the cache.
+pub(super) struct AttentionCase {
     pub(super) rows: Vec<(usize, usize)>,
     pub(super) dim: usize,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     pub(super) queries: Vec<bf16>,
-    pub(super) sequences: Vec<Vec<Sequence>>,
+    pub(super) sequences: Vec<Vec<ReferenceSequence>>,
     pub(super) batch: BatchView,
-    pub(super) cache: Span<bf16>,
-    pub(super) qkv: Span<bf16>,
+    pub(super) cache: DeviceSlice<bf16>,
+    pub(super) qkv: DeviceSlice<bf16>,
 }
 
-impl Case {
-    /// Queries lie in rows of this length.
+impl AttentionCase {
+    /// Returns the number of values per token in `qkv`.
     pub(super) fn stride(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.dim
     }
 
     pub(super) fn new(
-        bench: &mut Bench<'_>,
+        bench: &mut CheckBench<'_>,
         rows: &[(usize, usize)],
         dim: usize,
         heads: usize,
@@ -40,8 +40,12 @@ impl Case {
         let stride = rows.iter().map(needed).max().unwrap_or(1).max(1);
         let order = bench.random.order(rows.iter().map(needed).sum::<usize>() + 3);
         let mut cache = vec![bf16::from_bits(0xffff); order.len() * layout::block_len(kv_heads, dim)];
-        let (mut free, mut tables, mut sequences) = (order.iter(), Vec::new(), Vec::new());
-        let (mut first, mut positions, mut token) = (Vec::new(), Vec::new(), 0);
+        let mut free = order.iter();
+        let mut tables = Vec::new();
+        let mut sequences = Vec::new();
+        let mut first = Vec::new();
+        let mut positions = Vec::new();
+        let mut token = 0;
         for row in rows {
             let table: Vec<u32> = free.by_ref().take(needed(row)).copied().collect();
             sequences.push(store(bench, &mut cache, &table, row.0 + row.1, dim, kv_heads));
@@ -62,12 +66,14 @@ impl Case {
             tables: bench.put(&tables)?,
             stride: stride as u32,
         };
-        let (cache, qkv) = (bench.put(&cache)?, bench.put(&queries)?);
+        let cache = bench.put(&cache)?;
+        let qkv = bench.put(&queries)?;
         Ok(Self { rows: rows.to_vec(), dim, heads, kv_heads, queries, sequences, batch, cache, qkv })
     }
 
     fn wanted(&self) -> Vec<f64> {
-        let (mut out, mut token) = (Vec::new(), 0);
+        let mut out = Vec::new();
+        let mut token = 0;
         for (row, sequences) in self.rows.iter().zip(&self.sequences) {
             for position in row.0..row.0 + row.1 {
                 for head in 0..self.heads {
@@ -81,20 +87,21 @@ impl Case {
     }
 }
 
-/// Fills a row's blocks with keys and values, per head.
+/// Fills a row's blocks with random keys and values, per head.
 fn store(
-    bench: &mut Bench<'_>,
+    bench: &mut CheckBench<'_>,
     cache: &mut [bf16],
     table: &[u32],
     len: usize,
     dim: usize,
     kv_heads: usize,
-) -> Vec<Sequence> {
-    let mut sequences = vec![Sequence::default(); kv_heads];
+) -> Vec<ReferenceSequence> {
+    let mut sequences = vec![ReferenceSequence::default(); kv_heads];
     for position in 0..len {
         for (head, sequence) in sequences.iter_mut().enumerate() {
             let share = (table[position / BLOCK] as usize * kv_heads + head) * 2 * BLOCK * dim;
-            let (key, value) = (bench.random.halves(dim, 1.0), bench.random.halves(dim, 1.0));
+            let key = bench.random.halves(dim, 1.0);
+            let value = bench.random.halves(dim, 1.0);
             for (at, (&key, &value)) in key.iter().zip(&value).enumerate() {
                 cache[share + layout::key(position % BLOCK, at, dim)] = key;
                 cache[share + layout::value(position % BLOCK, at, dim)] = value;
@@ -106,7 +113,7 @@ fn store(
     sequences
 }
 
-pub(super) fn decode(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
+pub(super) fn decode(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), CheckError> {
     let short = vec![(0, 1), (14, 1), (15, 1), (16, 1), (63, 1), (64, 1), (126, 1)];
     let long = vec![(127, 1), (128, 1), (299, 1), (0, 1), (700, 1)];
     for (heads, kv_heads, rows, splits) in [
@@ -117,10 +124,12 @@ pub(super) fn decode(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError
         (16, 1, &long, 16),
         (2, 2, &long, 64),
     ] {
-        let case = Case::new(bench, rows, dim, heads, kv_heads)?;
+        let case = AttentionCase::new(bench, rows, dim, heads, kv_heads)?;
         let count = rows.len() as u32;
-        let (heads32, kv32, dim32) = (heads as u32, kv_heads as u32, dim as u32);
-        // One row of padding behind the others, with and without a place to write zeros to.
+        let heads32 = heads as u32;
+        let kv32 = kv_heads as u32;
+        let dim32 = dim as u32;
+        // Two rows of padding after the others, with and without a token to write zeros to.
         let first: Vec<u32> = (0..=count).chain([NONE]).collect();
         let context: Vec<u32> = rows.iter().map(|row| (row.0 + row.1) as u32).chain([0, 0]).collect();
         let rows32 = count + 2;
@@ -147,9 +156,9 @@ pub(super) fn decode(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError
         };
         let mut wanted = case.wanted();
         wanted.extend(vec![0.0; heads * dim]);
-        // Twice: what is counted must be as it was.
+        // Launch twice: the counters must be back at zero after the first launch.
         for turn in 0..2 {
-            launch.launch(&bench.card)?;
+            launch.launch(&bench.device)?;
             let found = wide(&bench.get(&out)?);
             let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {splits} parts, turn {turn}", rows.len());
             bench.compare(Kernel::AttendDecode, &name, &found, &wanted, BF16);
@@ -161,11 +170,11 @@ pub(super) fn decode(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError
     Ok(())
 }
 
-pub(super) fn prefill(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
+pub(super) fn prefill(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), CheckError> {
     let edges = vec![(0, 1), (0, 15), (0, 16), (0, 17), (15, 1), (15, 2), (31, 33)];
     let chunks = vec![(0, 70), (5, 40), (600, 9), (100, 29)];
     for (heads, kv_heads, rows) in [(9, 3, &edges), (7, 1, &chunks), (8, 1, &edges), (2, 2, &chunks), (16, 1, &edges)] {
-        let case = Case::new(bench, rows, dim, heads, kv_heads)?;
+        let case = AttentionCase::new(bench, rows, dim, heads, kv_heads)?;
         let mut tiles: Vec<[u32; 2]> = Vec::new();
         for (index, row) in rows.iter().enumerate() {
             let count = prefill_tiles(row.1 as u32, heads as u32, kv_heads as u32);
@@ -189,7 +198,7 @@ pub(super) fn prefill(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckErro
             kv_heads: kv_heads as u32,
             dim: dim as u32,
         }
-        .launch(&bench.card)?;
+        .launch(&bench.device)?;
         let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {tokens} tokens", rows.len());
         let found = wide(&bench.get(&out)?);
         bench.compare(Kernel::AttendPrefill, &name, &found, &case.wanted(), BF16);

@@ -1,25 +1,27 @@
-//! The step backwards.
+//! Backward kernels.
 
 use half::bf16;
 
-use super::attention::Case;
-use super::bench::Bench;
+use super::attention::AttentionCase;
+use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
 use crate::batch::BLOCK;
 use crate::cuda::kernel::{
-    AttendBackward, AttendPrefill, Kernel, NONE, NormBackward, SiluMulBackward, prefill_tiles, reference,
+    AttendBackward, AttendPrefill, Kernel, NONE, RmsNormBackward, SiluMulBackward, prefill_tiles, reference,
 };
 
-pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+pub(super) fn norm(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for (width, rows, indexed) in [(576, 3, false), (4, 1, false), (2052, 2, false), (576, 4, true)] {
-        let (x, start) = (bench.random.floats(rows * width, 3.0), bench.random.floats(rows * width, 1.0));
-        let (weight, gradient) = (bench.random.floats(width, 1.0), bench.random.halves(rows * width, 1.0));
-        // Rows of the stream in another order, one of them left alone.
+        let x = bench.random.floats(rows * width, 3.0);
+        let start = bench.random.floats(rows * width, 1.0);
+        let weight = bench.random.floats(width, 1.0);
+        let gradient = bench.random.halves(rows * width, 1.0);
+        // Permuted rows of the stream, one of them skipped.
         let places: Vec<u32> = (0..rows as u32).rev().map(|row| if row == 2 { NONE } else { row }).collect();
         let index = if indexed { Some(bench.put(&places)?) } else { None };
         let sum = bench.put(&start)?;
-        NormBackward {
+        RmsNormBackward {
             stream: bench.put(&x)?,
             index,
             weight: bench.put(&weight)?,
@@ -29,7 +31,7 @@ pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
             width: width as u32,
             eps: 1e-5,
         }
-        .launch(&bench.card)?;
+        .launch(&bench.device)?;
         let mut wanted = wide32(&start);
         for (row, d) in gradient.chunks_exact(width).enumerate() {
             let of = if indexed { places[row] } else { row as u32 };
@@ -41,21 +43,23 @@ pub(super) fn norm(bench: &mut Bench<'_>) -> Result<(), CheckError> {
             wanted[at].iter_mut().zip(more).for_each(|(wanted, more)| *wanted += more);
         }
         let found = wide32(&bench.get(&sum)?);
-        bench.compare(Kernel::NormBackward, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, F32);
+        bench.compare(Kernel::RmsNormBackward, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, F32);
         bench.clear()?;
     }
     Ok(())
 }
 
-pub(super) fn silu_mul(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+pub(super) fn silu_mul(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for (width, rows) in [(8, 1), (1536, 3), (2056, 2)] {
         let input = bench.random.halves(2 * rows * width, 6.0);
         let gradient = bench.random.halves(rows * width, 1.0);
         let out = bench.poisoned::<bf16>(2 * rows * width)?;
-        let (rows32, width32) = (rows as u32, width as u32);
-        let (gate_up, slope) = (bench.put(&input)?, bench.put(&gradient)?);
+        let rows32 = rows as u32;
+        let width32 = width as u32;
+        let gate_up = bench.put(&input)?;
+        let slope = bench.put(&gradient)?;
         SiluMulBackward { gate_up, gradient: slope, gate_up_gradient: out, rows: rows32, width: width32 }
-            .launch(&bench.card)?;
+            .launch(&bench.device)?;
         let row = |(row, d): (&[bf16], &[bf16])| {
             let (gate, up) = reference::silu_mul_backward(&wide(&row[..width]), &wide(&row[width..]), &wide(d));
             [gate, up].concat()
@@ -68,21 +72,24 @@ pub(super) fn silu_mul(bench: &mut Bench<'_>) -> Result<(), CheckError> {
     Ok(())
 }
 
-pub(super) fn attention(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
+pub(super) fn attention(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), CheckError> {
     for (heads, kv_heads, lengths) in
         [(9, 3, vec![1, 15, 16, 17, 40]), (7, 1, vec![70, 33]), (2, 2, vec![130, 5]), (16, 1, vec![21])]
     {
         let rows: Vec<(usize, usize)> = lengths.iter().map(|&length| (0, length)).collect();
-        let case = Case::new(bench, &rows, dim, heads, kv_heads)?;
+        let case = AttentionCase::new(bench, &rows, dim, heads, kv_heads)?;
         backwards(bench, &case)?;
         bench.clear()?;
     }
     Ok(())
 }
 
-/// Forwards, for the sums; then backwards, against what every query gives its keys and values.
-fn backwards(bench: &mut Bench<'_>, case: &Case) -> Result<(), CheckError> {
-    let (dim, heads, kv_heads) = (case.dim, case.heads, case.kv_heads);
+/// Runs the forward pass for its log-sums, then compares the backward pass with the sum of the gradients of all
+/// queries.
+fn backwards(bench: &mut CheckBench<'_>, case: &AttentionCase) -> Result<(), CheckError> {
+    let dim = case.dim;
+    let heads = case.heads;
+    let kv_heads = case.kv_heads;
     let [heads32, kv32, dim32, stride] = [heads, kv_heads, dim, case.stride()].map(|size| size as u32);
     let pairs = |count: &dyn Fn(usize) -> u32| {
         let rows = case.rows.iter().enumerate();
@@ -92,10 +99,15 @@ fn backwards(bench: &mut Bench<'_>, case: &Case) -> Result<(), CheckError> {
     let tiles = pairs(&|length| prefill_tiles(length as u32, heads32, kv32));
     let blocks = pairs(&|length| length.div_ceil(BLOCK) as u32);
     let tokens: usize = case.rows.iter().map(|row| row.1).sum();
-    let (tile_count, block_count) = (tiles.len() as u32 / 2, blocks.len() as u32 / 2);
-    let (tiles, blocks) = (bench.put(&tiles)?, bench.put(&blocks)?);
-    let (out, lse) = (bench.poisoned::<bf16>(tokens * heads * dim)?, bench.poisoned::<f32>(tokens * heads)?);
-    let (batch, qkv, cache) = (case.batch, case.qkv, case.cache);
+    let tile_count = tiles.len() as u32 / 2;
+    let block_count = blocks.len() as u32 / 2;
+    let tiles = bench.put(&tiles)?;
+    let blocks = bench.put(&blocks)?;
+    let out = bench.poisoned::<bf16>(tokens * heads * dim)?;
+    let lse = bench.poisoned::<f32>(tokens * heads)?;
+    let batch = case.batch;
+    let qkv = case.qkv;
+    let cache = case.cache;
     let forward = AttendPrefill {
         batch,
         tiles,
@@ -109,7 +121,7 @@ fn backwards(bench: &mut Bench<'_>, case: &Case) -> Result<(), CheckError> {
         kv_heads: kv32,
         dim: dim32,
     };
-    forward.launch(&bench.card)?;
+    forward.launch(&bench.device)?;
     let gradient = bench.random.halves(tokens * heads * dim, 1.0);
     let qkv_gradient = bench.poisoned::<bf16>(tokens * case.stride())?;
     AttendBackward {
@@ -131,7 +143,7 @@ fn backwards(bench: &mut Bench<'_>, case: &Case) -> Result<(), CheckError> {
         kv_heads: kv32,
         dim: dim32,
     }
-    .launch(&bench.card)?;
+    .launch(&bench.device)?;
     let found = wide(&bench.get(&qkv_gradient)?);
     let wanted = wanted(case, &wide(&gradient), tokens);
     let name = format!(
@@ -157,9 +169,11 @@ fn backwards(bench: &mut Bench<'_>, case: &Case) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Gradients of queries, keys and values, token by token.
-fn wanted(case: &Case, gradient: &[f64], tokens: usize) -> Vec<f64> {
-    let (dim, heads, stride) = (case.dim, case.heads, case.stride());
+/// Returns the gradients of queries, keys and values, token by token.
+fn wanted(case: &AttentionCase, gradient: &[f64], tokens: usize) -> Vec<f64> {
+    let dim = case.dim;
+    let heads = case.heads;
+    let stride = case.stride();
     let mut all = vec![0.0; tokens * stride];
     let mut add = |at: usize, values: &[f64]| {
         all[at..][..dim].iter_mut().zip(values).for_each(|(sum, value)| *sum += value);

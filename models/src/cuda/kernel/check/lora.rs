@@ -1,26 +1,27 @@
-//! Adapters of several ranks in one batch.
+//! LoRA with adapters of several ranks in one batch.
 
 use half::bf16;
 
-use super::bench::Bench;
+use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
-use crate::cuda::kernel::reference::{self, Adapter};
-use crate::cuda::kernel::{Factors, Kernel, LoraExpand, LoraOut, LoraShrink, NONE, Span, lora_tiles};
+use crate::cuda::kernel::reference::{self, ReferenceAdapter};
+use crate::cuda::kernel::{DeviceSlice, Kernel, LoraExpand, LoraFactors, LoraOut, LoraShrink, NONE, lora_tiles};
 
-/// What the adapters of one check have at one site.
-struct Site {
+/// CheckRng adapters at one site.
+struct LoraSite {
     inn: usize,
-    /// After which column each projection ends.
+    /// End column of each projection.
     ends: [usize; 3],
-    /// Per adapter and projection.
-    adapters: Vec<[Option<Adapter>; 3]>,
-    factors: Vec<Factors>,
+    /// LoraFactors per adapter and projection. `None` when the adapter does not modify the projection.
+    adapters: Vec<[Option<ReferenceAdapter>; 3]>,
+    factors: Vec<LoraFactors>,
 }
 
-impl Site {
-    /// Adapters of these ranks; of the first one the middle projection is missing, and the second has nothing here.
-    fn new(bench: &mut Bench<'_>, inn: usize, outs: [usize; 3], ranks: &[usize]) -> Result<Self, CheckError> {
+impl LoraSite {
+    /// Creates adapters of these ranks; the first one lacks the middle projection, and the second does not modify the
+    /// site.
+    fn new(bench: &mut CheckBench<'_>, inn: usize, outs: [usize; 3], ranks: &[usize]) -> Result<Self, CheckError> {
         let ends = [outs[0], outs[0] + outs[1], outs[0] + outs[1] + outs[2]];
         let mut site = Self { inn, ends, adapters: Vec::new(), factors: Vec::new() };
         for (index, &rank) in ranks.iter().enumerate() {
@@ -32,14 +33,15 @@ impl Site {
 
     fn add(
         &mut self,
-        bench: &mut Bench<'_>,
+        bench: &mut CheckBench<'_>,
         outs: [usize; 3],
         rank: usize,
         has: &dyn Fn(usize) -> bool,
     ) -> Result<(), CheckError> {
         let padded = rank.next_multiple_of(16);
-        let mut factors = Factors { rank: padded as u32, ..Factors::default() };
-        let (mut adapters, mut stack) = ([None, None, None], Vec::new());
+        let mut factors = LoraFactors { rank: padded as u32, ..LoraFactors::default() };
+        let mut adapters = [None, None, None];
+        let mut stack = Vec::new();
         for projection in (0..3).filter(|&projection| has(projection)) {
             let a = bench.random.halves(rank * self.inn, 1.0 / (self.inn as f64).sqrt());
             let b = bench.random.halves(outs[projection] * rank, 0.5);
@@ -49,7 +51,7 @@ impl Site {
             let row = |b: &[bf16]| [b.to_vec(), vec![bf16::ZERO; padded - rank]].concat();
             factors.b[projection] = bench.put(&b.chunks_exact(rank).flat_map(row).collect::<Vec<_>>())?.address();
             let rows = |values: &[bf16], len: usize| values.chunks_exact(len).map(wide).collect();
-            adapters[projection] = Some(Adapter { a: rows(&a, self.inn), b: rows(&b, rank) });
+            adapters[projection] = Some(ReferenceAdapter { a: rows(&a, self.inn), b: rows(&b, rank) });
         }
         if !stack.is_empty() {
             factors.a = bench.put(&stack)?.address();
@@ -60,7 +62,7 @@ impl Site {
         Ok(())
     }
 
-    /// `y` and what the adapters add.
+    /// Returns `y` plus the adapters' contributions.
     fn wanted(&self, named: &[u32], x: &[bf16], y: &[f64]) -> Vec<f64> {
         let mut wanted = y.to_vec();
         for (token, &adapter) in named.iter().enumerate().filter(|&(_, &adapter)| adapter != NONE) {
@@ -76,14 +78,14 @@ impl Site {
     }
 }
 
-pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for (inn, outs, tokens) in
         [(48, [16, 16, 16], 5), (576, [576, 192, 192], 70), (352, [160, 160, 0], 33), (1536, [576, 0, 0], 1)]
     {
-        let site = Site::new(bench, inn, outs, &[8, 16, 16, 40, 64])?;
+        let site = LoraSite::new(bench, inn, outs, &[8, 16, 16, 40, 64])?;
         let mut named: Vec<u32> = (0..tokens).map(|_| bench.random.below(6) as u32).collect();
         named.iter_mut().for_each(|name| *name = if *name == 5 { NONE } else { *name });
-        // The third has more than one tile where there are tokens enough, and is never absent.
+        // The third adapter always takes part, with more than one tile if there are enough tokens.
         named[..tokens.min(20)].fill(2);
         apply(bench, &site, &named)?;
         bench.clear()?;
@@ -91,48 +93,53 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
     Ok(())
 }
 
-fn apply(bench: &mut Bench<'_>, site: &Site, named: &[u32]) -> Result<(), CheckError> {
-    let (tokens, width) = (named.len(), site.ends[2]);
+fn apply(bench: &mut CheckBench<'_>, site: &LoraSite, named: &[u32]) -> Result<(), CheckError> {
+    let tokens = named.len();
+    let width = site.ends[2];
     let x = bench.random.halves(tokens * site.inn, 1.0);
     let start = bench.random.halves(tokens * width, 1.0);
     let (mut tiles, order) = lora_tiles(named);
-    // Padding of a bucket.
+    // Padding as in a bucket.
     tiles.push(crate::cuda::kernel::LoraTile { adapter: NONE, first: NONE, count: NONE });
     let count = tiles.len() as u32;
     let stride = site.factors.iter().map(|factors| factors.stacked).max().unwrap_or(16);
-    let (factors, tiles, order) = (bench.put(&site.factors)?, bench.put(&tiles)?, bench.put(&order)?);
+    let factors = bench.put(&site.factors)?;
+    let tiles = bench.put(&tiles)?;
+    let order = bench.put(&order)?;
     let small = bench.poisoned::<f32>(tokens * stride as usize)?;
     LoraShrink { factors, tiles, order, x: bench.put(&x)?, small, stride, count, inn: site.inn as u32 }
-        .launch(&bench.card)?;
+        .launch(&bench.device)?;
     let case = format!("{tokens} tokens, {} → {:?}", site.inn, site.ends);
     shrunk(bench, site, named, &x, &small, &case)?;
     let ends = site.ends.map(|end| end as u32);
     let wanted = site.wanted(named, &x, &wide(&start));
     let halves = bench.put(&start)?;
     LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Activation(halves), count, ends }
-        .launch(&bench.card)?;
+        .launch(&bench.device)?;
     let found = wide(&bench.get(&halves)?);
     bench.compare(Kernel::LoraExpand, &case, &found, &wanted, BF16);
     let floats = bench.put(&start.iter().map(|value| value.to_f32()).collect::<Vec<_>>())?;
-    LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Stream(floats), count, ends }.launch(&bench.card)?;
+    LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Stream(floats), count, ends }
+        .launch(&bench.device)?;
     let found = wide32(&bench.get(&floats)?);
-    // The stream is f32; what is added comes out of products of bf16.
+    // The stream is f32, but the added values come from bf16 factors.
     bench.compare(Kernel::LoraExpandStream, &case, &found, &wanted, BF16);
     Ok(())
 }
 
 /// Compares `A · x`.
 fn shrunk(
-    bench: &mut Bench<'_>,
-    site: &Site,
+    bench: &mut CheckBench<'_>,
+    site: &LoraSite,
     named: &[u32],
     x: &[bf16],
-    small: &Span<f32>,
+    small: &DeviceSlice<f32>,
     case: &str,
 ) -> Result<(), CheckError> {
     let values = bench.get(small)?;
     let stride = values.len() / named.len();
-    let (mut found, mut wanted) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut wanted = Vec::new();
     for (token, &name) in named.iter().enumerate().filter(|&(_, &name)| name != NONE) {
         let x = wide(&x[token * site.inn..][..site.inn]);
         for (projection, adapter) in site.adapters[name as usize].iter().enumerate() {

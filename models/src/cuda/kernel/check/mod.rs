@@ -1,7 +1,7 @@
-//! Every kernel against its reference, on whatever launches it: a card, or the emulator in this crate's tests.
+//! Comparison of every kernel with its reference, on a GPU or on the emulator.
 //!
-//! Inputs are fresh for each seed; outputs begin as NaN and are followed by a guard; lengths are ragged and block tables in
-//! random order; what lies in blocks beyond a context is NaN.
+//! Inputs are random per seed. Outputs start as NaN and are followed by a guard. Lengths are ragged, block tables are
+//! in random order, and block entries beyond a context are NaN.
 
 mod attention;
 mod bench;
@@ -13,93 +13,98 @@ mod random;
 mod rotary;
 mod sample;
 mod score;
-mod witness;
+mod synchronous;
 
-use bench::Bench;
+use bench::CheckBench;
 
 use super::{Kernel, KernelError, Launch};
 
-/// A card, or something like one, as the checks need it.
-pub trait Card: Launch {
-    /// Fresh memory that holds these bytes, aligned to at least 16; its address.
+/// A device that the checks can run on.
+pub trait CheckDevice: Launch {
+    /// Allocates memory with this content, aligned to at least 16 bytes, and returns its address.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     fn upload(&self, bytes: &[u8]) -> Result<u64, String>;
 
-    /// Waits for everything that was launched.
+    /// Waits for all launched kernels.
     ///
     /// # Errors
-    /// What went wrong in it.
+    /// The error of a launched kernel.
     fn wait(&self) -> Result<(), String>;
 
-    /// Waits for everything that was launched, and reads.
+    /// Waits for all launched kernels and copies from the device.
     ///
     /// # Errors
-    /// What the driver said; or what went wrong in the launches before.
+    /// The driver's error, or the error of a launched kernel.
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), String>;
 
-    /// Frees all that was uploaded.
+    /// Frees all uploaded memory.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     fn release(&self) -> Result<(), String>;
 }
 
-/// Why something could not be checked.
+/// Error that prevents a check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// A launch was refused, or failed.
+    /// A launch was refused or failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// Memory could not be had, written or read.
+    /// Memory could not be allocated, written or read.
     #[error("{0}")]
     Memory(String),
 }
 
-/// One comparison.
+/// Result of one comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Finding {
-    /// Which kernel.
+pub struct KernelFinding {
+    /// Kernel.
     pub kernel: Kernel,
-    /// On what.
+    /// Description of the inputs.
     pub case: String,
-    /// ‖found − wanted‖ / ‖wanted‖; for choices, the share that was wrong. NaN where something was not written, infinite
-    /// where something was that should not be.
+    /// Relative distance ‖found − wanted‖ / ‖wanted‖; for sampled tokens, the share of wrong ones. NaN when an output
+    /// was not written, infinite when a guard was overwritten.
     pub error: f64,
-    /// What it must be below.
+    /// Exclusive upper bound of the error.
     pub bound: f64,
 }
 
-impl Finding {
-    /// True when the kernel is right, as far as this goes.
+impl KernelFinding {
+    /// Returns `true` if the error is below its bound.
     pub fn holds(&self) -> bool {
         self.error < self.bound
     }
 }
 
-/// Bound for results in `bf16`.
+/// Error bound for results in `bf16`.
 const BF16: f64 = 1e-2;
 
-/// Bound for results in `f32`.
+/// Error bound for results in `f32`.
 const F32: f64 = 1e-4;
 
-/// Checks every kernel of a module built for heads of width `dim`. What is found goes to `findings` at once, and a check that
-/// fails keeps none of the others from being tried.
+/// Checks every kernel of a module built for heads of width `dim`. Findings are appended immediately, and an error in
+/// one check does not stop the others.
 ///
 /// # Errors
-/// The first [`CheckError`], when a launch or a copy failed; it names the kernel. A wrong result is no error here: see
-/// [`Finding::holds`].
-pub fn run(card: &dyn Card, dim: usize, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
-    let checked = general(card, seed, findings);
-    checked.and(heads(card, dim, seed, findings))
+/// The first [`CheckError`], when a launch or a copy failed; it names the kernel. A wrong result is not an error: see
+/// [`KernelFinding::holds`].
+pub fn run(
+    device: &dyn CheckDevice,
+    dim: usize,
+    seed: u64,
+    findings: &mut Vec<KernelFinding>,
+) -> Result<(), CheckError> {
+    let checked = general(device, seed, findings);
+    checked.and(heads(device, dim, seed, findings))
 }
 
-/// Checks the kernels that do not depend on the width of heads.
+/// Checks the kernels that do not depend on the head width.
 ///
 /// # Errors
-/// As [`run`].
-pub fn general(card: &dyn Card, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
+/// Those of [`run`].
+pub fn general(device: &dyn CheckDevice, seed: u64, findings: &mut Vec<KernelFinding>) -> Result<(), CheckError> {
     let checks = [
         elementwise::embed,
         elementwise::norm,
@@ -111,7 +116,8 @@ pub fn general(card: &dyn Card, seed: u64, findings: &mut Vec<Finding>) -> Resul
         gradient::norm,
         gradient::silu_mul,
     ];
-    let (mut bench, mut checked) = (Bench::new(card, seed, findings), Ok(()));
+    let mut bench = CheckBench::new(device, seed, findings);
+    let mut checked = Ok(());
     for check in checks {
         checked = checked.and(bench.run(check));
     }
@@ -121,10 +127,16 @@ pub fn general(card: &dyn Card, seed: u64, findings: &mut Vec<Finding>) -> Resul
 /// Checks the kernels that were built for heads of width `dim`.
 ///
 /// # Errors
-/// As [`run`].
-pub fn heads(card: &dyn Card, dim: usize, seed: u64, findings: &mut Vec<Finding>) -> Result<(), CheckError> {
+/// Those of [`run`].
+pub fn heads(
+    device: &dyn CheckDevice,
+    dim: usize,
+    seed: u64,
+    findings: &mut Vec<KernelFinding>,
+) -> Result<(), CheckError> {
     let checks = [rotary::check, attention::decode, attention::prefill, gradient::attention];
-    let (mut bench, mut checked) = (Bench::new(card, seed ^ dim as u64, findings), Ok(()));
+    let mut bench = CheckBench::new(device, seed ^ dim as u64, findings);
+    let mut checked = Ok(());
     for check in checks {
         checked = checked.and(bench.run(|bench| check(bench, dim)));
     }

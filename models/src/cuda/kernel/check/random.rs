@@ -1,12 +1,12 @@
-//! Random inputs of a seed.
+//! CheckRng inputs from a seed.
 
 use half::bf16;
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Debug)]
-pub(super) struct Random(pub(super) u64);
+pub(super) struct CheckRng(pub(super) u64);
 
-impl Random {
+impl CheckRng {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -14,17 +14,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below 1.
+    /// Returns a number in [0, 1).
     pub(super) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Below `n`.
+    /// Returns an integer below `n`.
     pub(super) fn below(&mut self, n: usize) -> usize {
         (self.unit() * n as f64) as usize
     }
 
-    /// Roughly normal: mean 0, deviation 1.
+    /// Returns a roughly normal number with mean 0 and deviation 1.
     pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
@@ -37,7 +37,7 @@ impl Random {
         (0..len).map(|_| bf16::from_f64(self.normal() * deviation)).collect()
     }
 
-    /// The numbers below `n` in any order.
+    /// Returns a random permutation of the numbers below `n`.
     pub(super) fn order(&mut self, n: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..n as u32).collect();
         (1..n).rev().for_each(|i| order.swap(i, self.below(i + 1)));
@@ -45,12 +45,12 @@ impl Random {
     }
 }
 
-/// For references.
+/// Converts to `f64` for the reference.
 pub(super) fn wide(values: &[bf16]) -> Vec<f64> {
     values.iter().map(|value| value.to_f64()).collect()
 }
 
-/// For references.
+/// Converts to `f64` for the reference.
 pub(super) fn wide32(values: &[f32]) -> Vec<f64> {
     values.iter().copied().map(f64::from).collect()
 }

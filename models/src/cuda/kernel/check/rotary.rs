@@ -1,8 +1,8 @@
-//! Rotation and the writing of keys and values.
+//! Biases, norms per head, rotation, and KV cache writes.
 
 use half::bf16;
 
-use super::bench::Bench;
+use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError};
 use crate::batch::BLOCK;
@@ -10,8 +10,8 @@ use crate::cuda::kernel::{BatchView, Kernel, NONE, Rotary, RotaryBackward, layou
 
 const EPS: f32 = 1e-6;
 
-/// One step's tokens, and what surrounds their projection.
-struct Case {
+/// Inputs of the kernel for one step.
+struct RotaryCase {
     dim: usize,
     heads: usize,
     kv_heads: usize,
@@ -23,10 +23,11 @@ struct Case {
     positions: Vec<u32>,
 }
 
-impl Case {
-    /// A head of a token as it must come out.
+impl RotaryCase {
+    /// Returns the expected output of one head of a token.
     fn head(&self, token: usize, head: usize) -> Vec<f64> {
-        let (dim, all) = (self.dim, self.heads + 2 * self.kv_heads);
+        let dim = self.dim;
+        let all = self.heads + 2 * self.kv_heads;
         let mut x = wide(&self.qkv[(token * all + head) * dim..][..dim]);
         if let Some(bias) = &self.bias {
             x.iter_mut().zip(&bias[head * dim..]).for_each(|(x, &bias)| *x += f64::from(bias));
@@ -42,9 +43,10 @@ impl Case {
         reference::rotate(&x, cos, sin)
     }
 
-    /// What a head of a token's projection gets of the gradient of what came out.
+    /// Returns the expected gradient of one head of a token's projection, from the gradient of the output.
     fn slope(&self, token: usize, head: usize, gradient: &[bf16]) -> Vec<f64> {
-        let (dim, all) = (self.dim, self.heads + 2 * self.kv_heads);
+        let dim = self.dim;
+        let all = self.heads + 2 * self.kv_heads;
         let at = (token * all + head) * dim;
         let d = wide(&gradient[at..][..dim]);
         if head >= self.heads + self.kv_heads || self.rows[token] == NONE {
@@ -63,7 +65,7 @@ impl Case {
     }
 }
 
-pub(super) fn check(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError> {
+pub(super) fn check(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), CheckError> {
     for (heads, kv_heads, biased, normed) in [(9, 3, false, false), (7, 1, true, false), (4, 2, true, true)] {
         let case = case(bench, dim, (heads, kv_heads), biased, normed);
         let name = format!("{heads} over {kv_heads} of {dim}, bias {biased}, norm {normed}");
@@ -74,8 +76,14 @@ pub(super) fn check(bench: &mut Bench<'_>, dim: usize) -> Result<(), CheckError>
     Ok(())
 }
 
-/// Two rows, one new and one going on in the middle of a block, and padding between.
-fn case(bench: &mut Bench<'_>, dim: usize, (heads, kv_heads): (usize, usize), biased: bool, normed: bool) -> Case {
+/// Creates two rows, one new and one continuing in the middle of a block, with padding in between.
+fn case(
+    bench: &mut CheckBench<'_>,
+    dim: usize,
+    (heads, kv_heads): (usize, usize),
+    biased: bool,
+    normed: bool,
+) -> RotaryCase {
     let random = &mut bench.random;
     let width = (heads + 2 * kv_heads) * dim;
     let rows: Vec<u32> = [vec![1; 17], vec![NONE; 2], vec![0; 6]].concat();
@@ -85,7 +93,7 @@ fn case(bench: &mut Bench<'_>, dim: usize, (heads, kv_heads): (usize, usize), bi
         [angles.iter().map(|a| a.cos() as f32).collect(), angles.iter().map(|a| a.sin() as f32).collect::<Vec<f32>>()]
             .concat()
     };
-    Case {
+    RotaryCase {
         dim,
         heads,
         kv_heads,
@@ -98,9 +106,14 @@ fn case(bench: &mut Bench<'_>, dim: usize, (heads, kv_heads): (usize, usize), bi
     }
 }
 
-fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckError> {
-    let (dim, heads, kv_heads) = (case.dim, case.heads, case.kv_heads);
-    let (all, count, stride, blocks) = (heads + 2 * kv_heads, case.rows.len(), 4, 9);
+fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<(), CheckError> {
+    let dim = case.dim;
+    let heads = case.heads;
+    let kv_heads = case.kv_heads;
+    let all = heads + 2 * kv_heads;
+    let count = case.rows.len();
+    let stride = 4;
+    let blocks = 9;
     let order = bench.random.order(blocks);
     let tables = &order[..2 * stride];
     let none = bench.put(&[0u32])?;
@@ -119,7 +132,9 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
     let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
     let head_norms = norms.transpose()?;
     let table = bench.put(&case.table)?;
-    let (count32, heads32, kv32) = (count as u32, heads as u32, kv_heads as u32);
+    let count32 = count as u32;
+    let heads32 = heads as u32;
+    let kv32 = kv_heads as u32;
     Rotary {
         batch,
         qkv,
@@ -133,7 +148,7 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
         dim: dim as u32,
         eps: EPS,
     }
-    .launch(&bench.card)?;
+    .launch(&bench.device)?;
 
     let mut wanted = wide(&case.qkv);
     let mut stored: Vec<Option<f64>> = vec![None; cache.len()];
@@ -144,7 +159,8 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
                 wanted[(token * all + head) * dim..][..dim].copy_from_slice(&x);
                 continue;
             }
-            let (kv, is_value) = ((head - heads) % kv_heads, head >= heads + kv_heads);
+            let kv = (head - heads) % kv_heads;
+            let is_value = head >= heads + kv_heads;
             let position = case.positions[token] as usize;
             let block = tables[case.rows[token] as usize * stride + position / BLOCK] as usize;
             let share = (block * kv_heads + kv) * 2 * BLOCK * dim;
@@ -157,7 +173,8 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
     let found = wide(&bench.get(&qkv)?);
     bench.compare(Kernel::Rotary, &format!("{name}: queries"), &found, &wanted, BF16);
     let found = bench.get(&cache)?;
-    let (mut written, mut wanted) = (Vec::new(), Vec::new());
+    let mut written = Vec::new();
+    let mut wanted = Vec::new();
     for (found, stored) in found.iter().zip(&stored) {
         if let Some(stored) = stored {
             written.push(found.to_f64());
@@ -170,10 +187,14 @@ fn compare(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckEr
     Ok(())
 }
 
-fn backwards(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), CheckError> {
-    let (dim, heads, kv_heads, count) = (case.dim, case.heads, case.kv_heads, case.rows.len());
+fn backwards(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<(), CheckError> {
+    let dim = case.dim;
+    let heads = case.heads;
+    let kv_heads = case.kv_heads;
+    let count = case.rows.len();
     let none = bench.put(&[0u32])?;
-    let (positions, rows) = (bench.put(&case.positions)?, bench.put(&case.rows)?);
+    let positions = bench.put(&case.positions)?;
+    let rows = bench.put(&case.rows)?;
     let batch = BatchView { tokens: none, positions, rows, first: none, context: none, tables: none, stride: 1 };
     let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
     let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
@@ -192,7 +213,7 @@ fn backwards(bench: &mut Bench<'_>, case: &Case, name: &str) -> Result<(), Check
         dim: dim as u32,
         eps: EPS,
     }
-    .launch(&bench.card)?;
+    .launch(&bench.device)?;
     let heads = (0..count).flat_map(|token| (0..heads + 2 * kv_heads).map(move |head| (token, head)));
     let wanted: Vec<f64> = heads.flat_map(|(token, head)| case.slope(token, head, &start)).collect();
     let found = wide(&bench.get(&gradient)?);

@@ -1,9 +1,9 @@
-//! Sampling: choices against a sorted reference, log-probabilities, and broken rows.
+//! Sampling: tokens compared with a sorted reference, log-probabilities, and invalid rows.
 
-use super::bench::Bench;
+use super::bench::CheckBench;
 use super::{CheckError, F32};
-use crate::cuda::kernel::reference::{self, Verdict};
-use crate::cuda::kernel::{Kernel, Sample, SampleRow, Status};
+use crate::cuda::kernel::reference::{self, ReferenceOutcome};
+use crate::cuda::kernel::{Kernel, SampleRow, SampleStatus, SampleTokens};
 
 /// Temperature, top-k, top-p, min-p.
 const SETTINGS: [(f32, u32, f32, f32); 14] = [
@@ -23,8 +23,9 @@ const SETTINGS: [(f32, u32, f32, f32); 14] = [
     (1.0, 1_000_000, 1.0, 0.0),
 ];
 
-pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
-    // One logit per token; few distinct ones, so that many tie; nearly flat, so that no list holds the candidates.
+pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
+    // A single token; a small vocabulary; coarse logits with many ties; nearly flat logits, whose candidates exceed the
+    // list in shared memory; a large vocabulary.
     for (vocab, deviation, step) in
         [(1, 1.0, 0.0), (77, 2.0, 0.0), (3001, 2.0, 0.5), (12_345, 0.05, 0.0), (20_011, 3.0, 0.0)]
     {
@@ -44,7 +45,7 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         if step > 0.0 {
             logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
         }
-        // Tokens that cannot occur.
+        // Tokens with probability zero.
         logits.iter_mut().step_by(7).skip(1).for_each(|logit| *logit = f32::NEG_INFINITY);
         if vocab == 1 {
             logits.fill(0.5);
@@ -62,20 +63,22 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
 }
 
 fn compare(
-    bench: &mut Bench<'_>,
+    bench: &mut CheckBench<'_>,
     case: &str,
     logits: &[f32],
     rows: &[SampleRow],
     vocab: usize,
 ) -> Result<(), CheckError> {
     let (ids, logprobs, status) = launch(bench, logits, rows, vocab)?;
-    let (mut wrong, mut found, mut wanted) = (0, Vec::new(), Vec::new());
+    let mut wrong = 0;
+    let mut found = Vec::new();
+    let mut wanted = Vec::new();
     for (index, row) in rows.iter().enumerate() {
         let logits = &logits[index * vocab..][..vocab];
         let right = match reference::sample(logits, row) {
-            Verdict::Token(choice) => status[index] == 0 && choice.near.contains(&ids[index]),
-            Verdict::NotFinite => status[index] == 1,
-            Verdict::NoCandidate => status[index] == 2,
+            ReferenceOutcome::Token(choice) => status[index] == 0 && choice.near.contains(&ids[index]),
+            ReferenceOutcome::NotFinite => status[index] == 1,
+            ReferenceOutcome::NoCandidate => status[index] == 2,
         };
         wrong += usize::from(!right);
         if status[index] == 0 && (ids[index] as usize) < vocab {
@@ -83,13 +86,13 @@ fn compare(
             wanted.push(f64::from(logits[ids[index] as usize]) - reference::log_sum(logits));
         }
     }
-    bench.note(Kernel::Sample, case, wrong as f64 / rows.len() as f64, f64::MIN_POSITIVE);
-    bench.compare(Kernel::Sample, &format!("{case}: log-probabilities"), &found, &wanted, F32);
+    bench.note(Kernel::SampleTokens, case, wrong as f64 / rows.len() as f64, f64::MIN_POSITIVE);
+    bench.compare(Kernel::SampleTokens, &format!("{case}: log-probabilities"), &found, &wanted, F32);
     Ok(())
 }
 
-/// Rows with NaN, with infinities, with nothing to choose from, and padding.
-fn broken(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+/// Checks rows with NaN, with infinities, without candidates, and padding.
+fn broken(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     let vocab = 1500;
     let row = SampleRow { draw: 0.5, temperature: 1.0, top_p: 0.9, kind: 1, ..SampleRow::default() };
     let rows = [row, row, row, SampleRow { kind: 0, ..row }, row];
@@ -98,20 +101,21 @@ fn broken(bench: &mut Bench<'_>) -> Result<(), CheckError> {
     logits[vocab + 700] = f32::INFINITY;
     logits[2 * vocab..3 * vocab].fill(f32::NEG_INFINITY);
     let (ids, _, status) = launch(bench, &logits, &rows, vocab)?;
-    let verdicts = [Status::NotFinite, Status::NotFinite, Status::NoCandidate];
-    let named = status.iter().zip(verdicts).all(|(&status, verdict)| Status::of(status) == verdict);
-    bench.demand(Kernel::Sample, "broken rows", named && ids[..3] == [0; 3]);
-    bench.demand(Kernel::Sample, "padding", ids[3] == u32::MAX && status[3] == u32::MAX);
-    bench.demand(Kernel::Sample, "a row beside broken ones", status[4] == 0);
+    let verdicts = [SampleStatus::NotFinite, SampleStatus::NotFinite, SampleStatus::NoCandidate];
+    let named = status.iter().zip(verdicts).all(|(&status, verdict)| SampleStatus::of(status) == verdict);
+    bench.demand(Kernel::SampleTokens, "broken rows", named && ids[..3] == [0; 3]);
+    bench.demand(Kernel::SampleTokens, "padding", ids[3] == u32::MAX && status[3] == u32::MAX);
+    bench.demand(Kernel::SampleTokens, "a row beside broken ones", status[4] == 0);
     bench.clear()
 }
 
 type Chosen = (Vec<u32>, Vec<f32>, Vec<u32>);
 
-fn launch(bench: &Bench<'_>, logits: &[f32], rows: &[SampleRow], vocab: usize) -> Result<Chosen, CheckError> {
-    let (ids, status) = (bench.poisoned::<u32>(rows.len())?, bench.poisoned::<u32>(rows.len())?);
+fn launch(bench: &CheckBench<'_>, logits: &[f32], rows: &[SampleRow], vocab: usize) -> Result<Chosen, CheckError> {
+    let ids = bench.poisoned::<u32>(rows.len())?;
+    let status = bench.poisoned::<u32>(rows.len())?;
     let logprobs = bench.poisoned::<f32>(rows.len())?;
-    Sample {
+    SampleTokens {
         logits: bench.put(logits)?,
         settings: bench.put(rows)?,
         ids,
@@ -120,6 +124,6 @@ fn launch(bench: &Bench<'_>, logits: &[f32], rows: &[SampleRow], vocab: usize) -
         rows: rows.len() as u32,
         vocab: vocab as u32,
     }
-    .launch(&bench.card)?;
+    .launch(&bench.device)?;
     Ok((bench.get(&ids)?, bench.get(&logprobs)?, bench.get(&status)?))
 }

@@ -1,15 +1,15 @@
-//! Log-probabilities, entropies, and their slopes.
+//! Log-probabilities, entropies, and their gradients.
 
 use half::bf16;
 
-use super::bench::Bench;
+use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
-use crate::cuda::kernel::{Kernel, NONE, Score, ScoreBackward, reference};
+use crate::cuda::kernel::{Kernel, NONE, ScoreTargets, ScoreTargetsBackward, reference};
 
 const ROWS: usize = 4;
 
-pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
+pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for vocab in [1, 511, 5003] {
         let mut logits = bench.random.floats(ROWS * vocab, 3.0);
         if vocab > 1 {
@@ -18,14 +18,18 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
         let mut targets: Vec<u32> = (0..ROWS).map(|_| bench.random.below(vocab.div_ceil(2)) as u32).collect();
         targets[2] = NONE;
         let slopes = bench.random.floats(2 * ROWS, 1.0);
-        let (scores, gradient) = (bench.poisoned::<f32>(3 * ROWS)?, bench.poisoned::<bf16>(ROWS * vocab)?);
-        let (all, ids) = (bench.put(&logits)?, bench.put(&targets)?);
-        let (rows, width) = (ROWS as u32, vocab as u32);
-        Score { logits: all, targets: ids, scores, rows, vocab: width }.launch(&bench.card)?;
+        let scores = bench.poisoned::<f32>(3 * ROWS)?;
+        let gradient = bench.poisoned::<bf16>(ROWS * vocab)?;
+        let all = bench.put(&logits)?;
+        let ids = bench.put(&targets)?;
+        let rows = ROWS as u32;
+        let width = vocab as u32;
+        ScoreTargets { logits: all, targets: ids, scores, rows, vocab: width }.launch(&bench.device)?;
         let along = bench.put(&slopes)?;
-        ScoreBackward { logits: all, targets: ids, scores, slopes: along, gradient, rows, vocab: width }
-            .launch(&bench.card)?;
-        let (mut wanted, mut wanted_slopes) = (Vec::new(), Vec::new());
+        ScoreTargetsBackward { logits: all, targets: ids, scores, slopes: along, gradient, rows, vocab: width }
+            .launch(&bench.device)?;
+        let mut wanted = Vec::new();
+        let mut wanted_slopes = Vec::new();
         for (row, &target) in targets.iter().enumerate() {
             if target == NONE {
                 wanted.extend([0.0; 3]);
@@ -33,16 +37,16 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<(), CheckError> {
                 continue;
             }
             let logits = wide32(&logits[row * vocab..][..vocab]);
-            let said = reference::said(&logits, target as usize);
-            wanted.extend([said.logprob, said.entropy, said.normaliser]);
+            let said = reference::score_target(&logits, target as usize);
+            wanted.extend([said.logprob, said.entropy, said.normalizer]);
             let slopes = [slopes[2 * row], slopes[2 * row + 1]].map(f64::from);
-            wanted_slopes.extend(reference::said_backward(&logits, target as usize, slopes));
+            wanted_slopes.extend(reference::score_target_backward(&logits, target as usize, slopes));
         }
         let case = format!("{ROWS} × {vocab}");
         let found = wide32(&bench.get(&scores)?);
-        bench.compare(Kernel::Score, &case, &found, &wanted, F32);
+        bench.compare(Kernel::ScoreTargets, &case, &found, &wanted, F32);
         let found = wide(&bench.get(&gradient)?);
-        bench.compare(Kernel::ScoreBackward, &case, &found, &wanted_slopes, BF16);
+        bench.compare(Kernel::ScoreTargetsBackward, &case, &found, &wanted_slopes, BF16);
         bench.clear()?;
     }
     Ok(())

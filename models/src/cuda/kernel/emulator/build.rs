@@ -1,4 +1,4 @@
-//! Compiles the kernels for the processor, once per change of any of their sources.
+//! Compiles the kernels for the CPU, once per change of their sources.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::cuda::kernel::layout::HEAD_DIMS;
 use crate::cuda::kernel::{Kernel, source};
 
-/// Kernels that are built for a width of heads.
+/// Kernels compiled once per head width.
 const BY_DIM: [Kernel; 7] = [
     Kernel::Rotary,
     Kernel::AttendDecode,
@@ -22,7 +22,7 @@ const BY_DIM: [Kernel; 7] = [
     Kernel::AttendBackwardKeys,
 ];
 
-/// The shared library, or nothing, having said so, where it cannot be built.
+/// Returns the shared library. `None`, with a message on standard error, when it cannot be built.
 pub(super) fn library() -> Option<PathBuf> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT.get_or_init(build).clone()
@@ -30,12 +30,12 @@ pub(super) fn library() -> Option<PathBuf> {
 
 fn build() -> Option<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        eprintln!("skipped: the emulator of kernels runs on x86-64 Linux");
+        eprintln!("skipped: the kernel emulator needs x86-64 Linux");
         return None;
     }
     let text = text();
     let digest: String = Sha256::digest(&text)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    // Beside the test program, in the target folder.
+    // Next to the test program, in the target folder.
     let folder = env::current_exe().unwrap().parent().unwrap().join("emulator");
     let library = folder.join(format!("kernels-{digest}.so"));
     if library.exists() {
@@ -50,20 +50,21 @@ fn build() -> Option<PathBuf> {
     let output = match Command::new(&compiler).args(flags).arg("-o").arg(&fresh).arg(&unit).output() {
         Ok(output) => output,
         Err(error) => {
-            eprintln!("skipped: no C++ compiler ({compiler}: {error})");
+            eprintln!("skipped: cannot run the C++ compiler {compiler}: {error}");
             return None;
         }
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     fs::remove_file(&unit).unwrap();
-    // Tests in other processes may be doing the same; whichever comes last changes nothing.
+    // Other test processes may build the same file; a rename is atomic, so the last one to finish does no harm.
     fs::rename(&fresh, &library).unwrap();
     Some(library)
 }
 
-/// One translation unit: the emulator, the kernels (those for heads once per width), and the table of entries.
+/// Generates one translation unit: the emulator, the kernels (those for heads once per width), and the table of entry
+/// points.
 fn text() -> String {
-    let mut text = String::from(include_str!("card.h"));
+    let mut text = String::from(include_str!("device.h"));
     let mut entries = String::new();
     for (name, part) in source::PARTS.iter().filter(|(name, _)| !source::BY_DIM.contains(name)) {
         writeln!(text, "#line 1 \"{name}\"\n{part}").unwrap();
@@ -84,6 +85,6 @@ fn text() -> String {
         }
     }
     writeln!(text, "namespace emu {{\nstatic const Entry ENTRIES[] = {{\n{entries}}};\n}}").unwrap();
-    text.push_str(include_str!("card.cpp"));
+    text.push_str(include_str!("device.cpp"));
     text
 }

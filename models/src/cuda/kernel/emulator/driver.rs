@@ -1,4 +1,4 @@
-//! The emulator as something that computes: its memory and its clock are the host's, and products are plain sums.
+//! [`Driver`] of the emulator: memory and clock are the host's, and matrix multiplication is a plain loop.
 
 use std::time::{Duration, Instant};
 
@@ -6,29 +6,29 @@ use bytemuck::Pod;
 use half::bf16;
 
 use super::Emulator;
-use super::store::Region;
+use super::memory::EmulatorRegion;
 use crate::cuda::CudaError;
-use crate::cuda::driver::{Clock, Driver, Matrix, Operands, Product, Target};
-use crate::cuda::kernel::Span;
-use crate::cuda::kernel::check::Card;
-use crate::cuda::plan::Place;
+use crate::cuda::driver::{DeviceClock, DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
+use crate::cuda::kernel::DeviceSlice;
+use crate::cuda::kernel::check::CheckDevice;
+use crate::cuda::plan::Placement;
 
 impl Emulator {
-    /// Values of its memory.
-    #[allow(clippy::mut_from_ref, reason = "a card's memory is shared, and one thread works on it")]
-    fn values<T>(&self, span: Span<T>) -> &mut [T] {
-        if span.is_empty() {
+    /// Returns the values of a slice.
+    #[allow(clippy::mut_from_ref, reason = "device memory is shared, and a single thread accesses it")]
+    fn values<T>(&self, slice: DeviceSlice<T>) -> &mut [T] {
+        if slice.is_empty() {
             return &mut [];
         }
-        let at = std::ptr::with_exposed_provenance_mut(span.address() as usize);
-        // SAFETY: spans of the tests are inside what was uploaded, whose provenance was exposed; nothing else looks at it
-        // while the slice lives.
-        unsafe { std::slice::from_raw_parts_mut(at, span.len()) }
+        let at = std::ptr::with_exposed_provenance_mut(slice.address() as usize);
+        // SAFETY: slices in tests lie within uploaded buffers, whose provenance was exposed; nothing else accesses them
+        // while the returned slice lives.
+        unsafe { std::slice::from_raw_parts_mut(at, slice.len()) }
     }
 
-    /// A matrix as it is meant, row after row.
-    fn rows<T: Pod + Into<f32>>(&self, matrix: Matrix<T>, rows: usize, columns: usize) -> Vec<f32> {
-        let Matrix { values, stride, transposed } = matrix;
+    /// Returns the values of a matrix in row-major order, after transposition.
+    fn rows<T: Pod + Into<f32>>(&self, matrix: DeviceMatrix<T>, rows: usize, columns: usize) -> Vec<f32> {
+        let DeviceMatrix { values, stride, transposed } = matrix;
         let values = self.values(values);
         let at = |row: usize, column: usize| match transposed {
             true => values[column * stride + row],
@@ -39,58 +39,63 @@ impl Emulator {
 }
 
 impl Driver for Emulator {
-    type Region = Region;
+    type Region = EmulatorRegion;
 
     fn bind(&self) -> Result<(), CudaError> {
         Ok(())
     }
 
-    fn free(&self) -> Result<usize, CudaError> {
+    fn free_memory(&self) -> Result<usize, CudaError> {
         Ok(self.store.free())
     }
 
-    /// Memory of which every value is NaN.
-    fn take(&self, bytes: usize) -> Result<Self::Region, CudaError> {
+    /// Allocates memory filled with NaN.
+    fn allocate(&self, bytes: usize) -> Result<Self::Region, CudaError> {
         self.store.afford(bytes)?;
-        Ok(self.store.take(Card::upload(self, &vec![0xff; bytes]).unwrap(), bytes))
+        Ok(self.store.take(CheckDevice::upload(self, &vec![0xff; bytes]).unwrap(), bytes))
     }
 
-    fn span<T>(&self, region: &Self::Region, place: Place<T>) -> Span<T> {
-        assert!(place.end() <= region.bytes, "a place inside the region");
-        // SAFETY: inside the region, which is there until the emulator goes.
-        unsafe { Span::new(region.address + place.first() as u64, place.len()) }
+    fn slice<T>(&self, region: &Self::Region, place: Placement<T>) -> DeviceSlice<T> {
+        assert!(place.end() <= region.bytes, "placement ends at byte {}, the region has {}", place.end(), region.bytes);
+        // SAFETY: inside the region, which lives as long as the emulator.
+        unsafe { DeviceSlice::new(region.address + place.first() as u64, place.len()) }
     }
 
-    fn clear(&self, to: Span<f32>) -> Result<(), CudaError> {
+    fn clear(&self, to: DeviceSlice<f32>) -> Result<(), CudaError> {
         self.values(to).fill(0.0);
         Ok(())
     }
 
-    fn upload_all<T: Pod>(&self, pieces: &[(&[T], Span<T>)]) -> Result<(), CudaError> {
+    fn upload_all<T: Pod>(&self, pieces: &[(&[T], DeviceSlice<T>)]) -> Result<(), CudaError> {
         for &(from, to) in pieces {
             self.values(to)[..from.len()].copy_from_slice(from);
         }
         Ok(())
     }
 
-    fn download<T: Pod>(&self, from: Span<T>, to: &mut [T]) -> Result<(), CudaError> {
+    fn download<T: Pod>(&self, from: DeviceSlice<T>, to: &mut [T]) -> Result<(), CudaError> {
         assert!(self.intact(), "a kernel wrote outside its memory");
         to.copy_from_slice(&self.values(from)[..to.len()]);
         Ok(())
     }
 
-    fn copy<T: Pod>(&self, from: Span<T>, to: Span<T>) -> Result<(), CudaError> {
-        assert!(from.len() <= to.len(), "room for what is copied");
+    fn copy<T: Pod>(&self, from: DeviceSlice<T>, to: DeviceSlice<T>) -> Result<(), CudaError> {
+        assert!(
+            from.len() <= to.len(),
+            "the destination of a copy is too small: {} values for {}",
+            to.len(),
+            from.len()
+        );
         self.values(to)[..from.len()].copy_from_slice(self.values(from));
         Ok(())
     }
 
-    fn multiply(&self, product: &Product) -> Result<(), CudaError> {
+    fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
         assert!(product.fits(), "{product:?}");
-        let Product { operands, target, rows, inner, columns, scale } = *product;
+        let MatMul { operands, target, rows, inner, columns, scale } = *product;
         let (left, right) = match operands {
-            Operands::Half(left, right) => (self.rows(left, rows, inner), self.rows(right, inner, columns)),
-            Operands::Single(left, right) => (self.rows(left, rows, inner), self.rows(right, inner, columns)),
+            MatMulOperands::Half(left, right) => (self.rows(left, rows, inner), self.rows(right, inner, columns)),
+            MatMulOperands::Single(left, right) => (self.rows(left, rows, inner), self.rows(right, inner, columns)),
         };
         for row in 0..rows {
             let mut sums = vec![0.0f32; columns];
@@ -99,12 +104,12 @@ impl Driver for Emulator {
             }
             sums.iter_mut().for_each(|sum| *sum *= scale);
             match target {
-                Target::Half(to) => {
+                MatMulTarget::Half(to) => {
                     let to = &mut self.values(to.values)[row * to.stride..][..columns];
                     to.iter_mut().zip(sums).for_each(|(to, sum)| *to = bf16::from_f32(sum));
                 }
-                Target::Single(to) => self.values(to.values)[row * to.stride..][..columns].copy_from_slice(&sums),
-                Target::Sum(to) => {
+                MatMulTarget::Single(to) => self.values(to.values)[row * to.stride..][..columns].copy_from_slice(&sums),
+                MatMulTarget::Sum(to) => {
                     let to = &mut self.values(to.values)[row * to.stride..][..columns];
                     to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
                 }
@@ -114,7 +119,7 @@ impl Driver for Emulator {
     }
 }
 
-impl Clock for Emulator {
+impl DeviceClock for Emulator {
     type Mark = Instant;
 
     fn mark(&self) -> Result<Instant, CudaError> {

@@ -1,12 +1,12 @@
-//! The kernels' own sources on the processor: compiled by a host compiler against `card.h`, which gives CUDA's words their
-//! meaning (see there), and launched through the same [`Launch`] as on a card. What it cannot show is speed, and what the
-//! real memory model allows beyond the orders that are tried here.
+//! Kernel emulator: the CUDA sources run on the CPU, compiled by a host compiler against `device.h`, which implements
+//! the CUDA primitives, and launched through the same [`Launch`] trait as on a GPU. The emulator cannot show speed, nor
+//! effects of the memory model beyond the schedules that are tried.
 
 #![allow(clippy::unwrap_used)]
 
 mod build;
 mod driver;
-mod store;
+mod memory;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -14,50 +14,50 @@ use std::sync::Arc;
 
 use libloading::Library;
 
-use super::check::Card;
+use super::check::CheckDevice;
 use super::{Geometry, Kernel, KernelError, Launch};
-use store::Store;
+use memory::EmulatorMemory;
 
-/// Bytes before and behind each piece of memory that nobody may write.
+/// Bytes of the guard zones before and after each buffer.
 const ZONE: usize = 256;
 
-/// Bytes of its memory where nothing else is said.
+/// Default memory size in bytes.
 const MEMORY: usize = 1 << 30;
 
-/// `emu_launch` in `card.cpp`.
+/// Signature of `emu_launch` in `device.cpp`.
 type Run = unsafe extern "C" fn(*const c_char, u32, *const u32, u32, u32, *mut *mut c_void, u64) -> *const c_char;
 
 pub(in crate::cuda) struct Emulator {
     library: Library,
-    /// Width of heads.
+    /// Head width.
     dim: u32,
-    /// In which order blocks and warps run.
+    /// Seed of the order in which blocks and warps run.
     seed: Cell<u64>,
     memory: RefCell<Vec<Vec<u128>>>,
-    store: Arc<Store>,
+    store: Arc<EmulatorMemory>,
 }
 
 impl Emulator {
-    /// `None`, having said why, where kernels cannot be built.
+    /// Creates an emulator. Returns `None`, with a message on standard error, when the kernels cannot be compiled.
     pub(in crate::cuda) fn new(dim: usize, seed: u64) -> Option<Self> {
         let path = build::library()?;
-        // SAFETY: built by this test out of this crate's sources; it has no initialisers.
+        // SAFETY: built by this test from this crate's sources, without initializers.
         let library = unsafe { Library::new(&path) }.unwrap();
-        let store = Arc::new(Store::new(MEMORY));
+        let store = Arc::new(EmulatorMemory::new(MEMORY));
         Some(Self { library, dim: dim as u32, seed: Cell::new(seed), memory: RefCell::default(), store })
     }
 
-    /// With memory of so many bytes.
+    /// Sets the memory size in bytes.
     pub(in crate::cuda) fn with_memory(self, bytes: usize) -> Self {
-        Self { store: Arc::new(Store::new(bytes)), ..self }
+        Self { store: Arc::new(EmulatorMemory::new(bytes)), ..self }
     }
 
-    /// What is held of its memory.
-    pub(in crate::cuda) fn store(&self) -> Arc<Store> {
+    /// Returns the memory counters.
+    pub(in crate::cuda) fn memory(&self) -> Arc<EmulatorMemory> {
         Arc::clone(&self.store)
     }
 
-    /// True while nobody has written beside any piece of memory.
+    /// Returns `true` if no guard zone was written to.
     fn intact(&self) -> bool {
         let zone = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0xff);
         self.memory.borrow().iter().all(|piece| {
@@ -76,14 +76,15 @@ impl Launch for Emulator {
     ) -> Result<(), KernelError> {
         let failed = |reason: String| KernelError::Driver { kernel, reason };
         if geometry.shared > 48 * 1024 && geometry.shared > kernel.largest_shared() {
-            return Err(failed(format!("{} bytes of shared memory were not asked for", geometry.shared)));
+            return Err(failed(format!("{} bytes of shared memory were not enabled for this kernel", geometry.shared)));
         }
         let name = CString::new(kernel.name()).unwrap();
         let seed = self.seed.replace(self.seed.get().wrapping_add(1));
-        // SAFETY: the symbol has this type; the arguments are the caller's promise.
+        // SAFETY: the symbol has this type; the caller promises valid arguments.
         let trouble = unsafe {
             let run = self.library.get::<Run>(b"emu_launch\0").unwrap();
-            let (blocks, arguments) = (geometry.blocks.as_ptr(), arguments.as_mut_ptr());
+            let blocks = geometry.blocks.as_ptr();
+            let arguments = arguments.as_mut_ptr();
             let message = run(name.as_ptr(), self.dim, blocks, geometry.threads, geometry.shared, arguments, seed);
             (!message.is_null()).then(|| CStr::from_ptr(message).to_string_lossy().into_owned())
         };
@@ -91,7 +92,7 @@ impl Launch for Emulator {
     }
 }
 
-impl Card for Emulator {
+impl CheckDevice for Emulator {
     fn upload(&self, bytes: &[u8]) -> Result<u64, String> {
         let mut piece = vec![u128::MAX; (2 * ZONE + bytes.len()).div_ceil(size_of::<u128>())];
         let inside: &mut [u8] = bytemuck::cast_slice_mut(&mut piece);

@@ -1,16 +1,16 @@
 //! Causal attention.
 
-/// One sequence's keys and values for one head, by position.
+/// Keys and values of one sequence and one head, by position.
 #[derive(Debug, Clone, Default)]
-pub struct Sequence {
+pub struct ReferenceSequence {
     /// Keys.
     pub keys: Vec<Vec<f64>>,
     /// Values.
     pub values: Vec<Vec<f64>>,
 }
 
-/// `softmax(q · kᵀ / √dim) · v` of one query over the positions up to and including `position`.
-pub fn attend(query: &[f64], sequence: &Sequence, position: usize) -> Vec<f64> {
+/// Computes `softmax(q · kᵀ / √dim) · v` of one query over the positions up to and including `position`.
+pub fn attend(query: &[f64], sequence: &ReferenceSequence, position: usize) -> Vec<f64> {
     let dot = |key: &Vec<f64>| query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() / (query.len() as f64).sqrt();
     let scores: Vec<f64> = sequence.keys[..=position].iter().map(dot).collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,4 +1,4 @@
-//! What the kernels must compute, in `f64` and as plainly as possible.
+//! Reference implementations of the kernels, in `f64` and as simple as possible.
 
 mod attention;
 mod gradient;
@@ -6,25 +6,25 @@ mod lora;
 mod sample;
 mod score;
 
-pub use attention::{Sequence, attend};
-pub use gradient::{Slopes, attend_backward, rms_norm_backward, rotate_back, silu_mul_backward};
-pub use lora::{Adapter, lora};
-pub use sample::{Choice, Verdict, log_sum, sample};
-pub use score::{Said, said, said_backward};
+pub use attention::{ReferenceSequence, attend};
+pub use gradient::{AttentionGradients, attend_backward, rms_norm_backward, rotate_back, silu_mul_backward};
+pub use lora::{ReferenceAdapter, lora};
+pub use sample::{ReferenceChoice, ReferenceOutcome, log_sum, sample};
+pub use score::{ReferenceScore, score_target, score_target_backward};
 
-/// `x / √(mean(x²) + eps) · weight` of one row.
+/// Computes `x / √(mean(x²) + eps) · weight` for one row.
 pub fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
     let squares: f64 = x.iter().map(|x| x * x).sum();
     let scale = 1.0 / (squares / x.len() as f64 + eps).sqrt();
     x.iter().zip(weight).map(|(x, weight)| x * scale * weight).collect()
 }
 
-/// `gate · sigmoid(gate) · up`, element by element.
+/// Computes `gate · sigmoid(gate) · up` elementwise.
 pub fn silu_mul(gate: &[f64], up: &[f64]) -> Vec<f64> {
     gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect()
 }
 
-/// One head rotated: its halves against each other by the cosines and sines of its position.
+/// Rotates one head: its first half against its second half, by the cosines and sines of its position.
 pub fn rotate(head: &[f64], cos: &[f64], sin: &[f64]) -> Vec<f64> {
     let (x, y) = head.split_at(head.len() / 2);
     let left = x.iter().zip(y).zip(cos.iter().zip(sin)).map(|((x, y), (cos, sin))| x * cos - y * sin);

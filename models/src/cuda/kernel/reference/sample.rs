@@ -1,47 +1,47 @@
-//! Sampling, by sorting the whole vocabulary.
+//! Sampling by sorting the whole vocabulary.
 
 use super::super::SampleRow;
 
-/// The token a draw falls on, and what else it might have been for all that rounding knows.
+/// A sampled token, and the tokens that are equally correct up to rounding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
-    /// Its id.
+pub struct ReferenceChoice {
+    /// Id of the token.
     pub id: u32,
-    /// Ids on which the draw falls when sums are off by one part in a hundred thousand.
+    /// Ids sampled when sums are off by one part in a hundred thousand.
     pub near: Vec<u32>,
 }
 
-/// What becomes of a row.
+/// Outcome of sampling a row.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
-    /// A token.
-    Token(Choice),
+pub enum ReferenceOutcome {
+    /// A sampled token.
+    Token(ReferenceChoice),
     /// A logit is NaN or positive infinity.
     NotFinite,
-    /// Nothing to choose from.
+    /// All logits are minus infinity.
     NoCandidate,
 }
 
-/// `ln Σ exp(logit)`.
+/// Computes `ln Σ exp(logit)`.
 pub fn log_sum(logits: &[f32]) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     f64::from(max) + logits.iter().map(|&logit| f64::from(logit - max).exp()).sum::<f64>().ln()
 }
 
-/// Temperature, min-p, top-k, top-p, then a walk by id.
-pub fn sample(logits: &[f32], row: &SampleRow) -> Verdict {
+/// Samples a token: temperature, min-p, top-k, top-p, then a walk by id.
+pub fn sample(logits: &[f32], row: &SampleRow) -> ReferenceOutcome {
     if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
-        return Verdict::NotFinite;
+        return ReferenceOutcome::NotFinite;
     }
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if max == f32::NEG_INFINITY {
-        return Verdict::NoCandidate;
+        return ReferenceOutcome::NoCandidate;
     }
     if row.temperature < 1e-5 {
         let id = logits.iter().position(|&logit| logit == max).unwrap_or(0) as u32;
-        return Verdict::Token(Choice { id, near: vec![id] });
+        return ReferenceOutcome::Token(ReferenceChoice { id, near: vec![id] });
     }
-    // The scaled logits decide about order and bounds: they are rounded as the sampler rounds them.
+    // Scaled logits determine order and cutoffs, so they are rounded like in the sampler.
     let scale = 1.0 / row.temperature;
     let scaled = (0..).zip(logits).map(|(id, &logit)| (id, (logit - max) * scale));
     let floor = if row.min_p > 0.0 { row.min_p.ln() } else { f32::NEG_INFINITY };
@@ -58,10 +58,10 @@ pub fn sample(logits: &[f32], row: &SampleRow) -> Verdict {
         }
         ids.extend([0.0, -1e-5, 1e-5].map(|shift| walk(&mut list, row.draw + shift)));
     }
-    Verdict::Token(Choice { id: ids[0], near: ids })
+    ReferenceOutcome::Token(ReferenceChoice { id: ids[0], near: ids })
 }
 
-/// How many of the best have this share of the weight.
+/// Returns the number of best tokens that together have this share of the weight.
 fn shortest(kept: &[(u32, f32)], share: f64) -> usize {
     let wanted = share * weight(kept);
     let mut sum = 0.0;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::sampler::{SampleError, Sampler, SamplingParams};
 
-    /// Logits that differ little, so that much is kept, some of them equal.
+    /// Logits with small differences, so that many tokens are kept, some of them tied.
     fn logits(vocab: usize, seed: usize) -> Vec<f32> {
         (0..vocab).map(|id| ((id * 7919 + seed * 104_729) % 613) as f32 * 0.02).collect()
     }
@@ -121,7 +121,8 @@ mod tests {
             for step in 0..200 {
                 let logits = logits(997, seed * 200 + step);
                 let pick = sampler.pick().unwrap();
-                let (temperature, top_k) = (pick.temperature, pick.top_k);
+                let temperature = pick.temperature;
+                let top_k = pick.top_k;
                 let row = SampleRow {
                     draw: pick.draw,
                     temperature,
@@ -132,7 +133,7 @@ mod tests {
                     padding: 0,
                 };
                 let chosen = sampler.sample(&logits, &[], None).unwrap();
-                let Verdict::Token(choice) = sample(&logits, &row) else { panic!("no token") };
+                let ReferenceOutcome::Token(choice) = sample(&logits, &row) else { panic!("no token") };
                 assert!(choice.near.contains(&chosen.id), "{row:?}: {} instead of {choice:?}", chosen.id);
                 let wanted = f64::from(logits[chosen.id as usize]) - log_sum(&logits);
                 assert!((f64::from(chosen.logprob) - wanted).abs() < 1e-5);
@@ -145,9 +146,9 @@ mod tests {
         let row = SampleRow { temperature: 1.0, top_p: 1.0, kind: 1, ..SampleRow::default() };
         let mut sampler = Sampler::new(SamplingParams::default());
         for (logits, verdict, error) in [
-            ([0.0, f32::NAN], Verdict::NotFinite, SampleError::NotFinite),
-            ([f32::INFINITY, 0.0], Verdict::NotFinite, SampleError::NotFinite),
-            ([f32::NEG_INFINITY; 2], Verdict::NoCandidate, SampleError::NoCandidate),
+            ([0.0, f32::NAN], ReferenceOutcome::NotFinite, SampleError::NotFinite),
+            ([f32::INFINITY, 0.0], ReferenceOutcome::NotFinite, SampleError::NotFinite),
+            ([f32::NEG_INFINITY; 2], ReferenceOutcome::NoCandidate, SampleError::NoCandidate),
         ] {
             assert_eq!(sample(&logits, &row), verdict);
             assert_eq!(sampler.sample(&logits, &[], None), Err(error));

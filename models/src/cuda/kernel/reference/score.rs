@@ -1,38 +1,39 @@
-//! What logits say of a token.
+//! Scores of target tokens.
 
-/// What a row of logits says, in nats.
+/// Scores of a row of logits, in nats.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Said {
+pub struct ReferenceScore {
     /// Log-probability of the target.
     pub logprob: f64,
     /// Entropy of the distribution.
     pub entropy: f64,
-    /// Logarithm of the softmax's denominator.
-    pub normaliser: f64,
+    /// Logarithm of the softmax denominator.
+    pub normalizer: f64,
 }
 
-/// What `logits` say of `target`.
-pub fn said(logits: &[f64], target: usize) -> Said {
+/// Scores `target` under `logits`.
+pub fn score_target(logits: &[f64], target: usize) -> ReferenceScore {
     let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let normaliser = max + logits.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
-    Said { logprob: logits[target] - normaliser, entropy: -weighted(logits, normaliser), normaliser }
+    let normalizer = max + logits.iter().map(|logit| (logit - max).exp()).sum::<f64>().ln();
+    ReferenceScore { logprob: logits[target] - normalizer, entropy: -weighted(logits, normalizer), normalizer }
 }
 
-/// What each logit gets of a loss with these slopes along the log-probability and along the entropy.
-pub fn said_backward(logits: &[f64], target: usize, [along, across]: [f64; 2]) -> Vec<f64> {
-    let Said { entropy, normaliser, .. } = said(logits, target);
+/// Returns the gradient of the logits for a loss with these derivatives with respect to log-probability and entropy.
+pub fn score_target_backward(logits: &[f64], target: usize, [along, across]: [f64; 2]) -> Vec<f64> {
+    let ReferenceScore { entropy, normalizer, .. } = score_target(logits, target);
     let slope = |(id, logit): (usize, &f64)| {
-        let (log, onehot) = (logit - normaliser, f64::from(u8::from(id == target)));
+        let log = logit - normalizer;
+        let onehot = f64::from(u8::from(id == target));
         let p = log.exp();
-        // What cannot be drawn has no slope: 0 · ∞ is NaN.
+        // A token of probability zero has no gradient through the entropy; 0 · ∞ would be NaN.
         if p == 0.0 { along * onehot } else { along * (onehot - p) - across * p * (log + entropy) }
     };
     logits.iter().enumerate().map(slope).collect()
 }
 
-/// `Σ p · ln p`.
-fn weighted(logits: &[f64], normaliser: f64) -> f64 {
-    let terms = logits.iter().map(|logit| logit - normaliser).filter(|log| *log > f64::NEG_INFINITY);
+/// Computes `Σ p · ln p`.
+fn weighted(logits: &[f64], normalizer: f64) -> f64 {
+    let terms = logits.iter().map(|logit| logit - normalizer).filter(|log| *log > f64::NEG_INFINITY);
     terms.map(|log| log.exp() * log).sum()
 }
 
@@ -43,12 +44,13 @@ mod tests {
     #[test]
     fn slopes_are_those_of_differences() {
         let logits: Vec<f64> = (0..9).map(|i| (f64::from(i) * 1.7).sin() * 3.0).collect();
-        let (slopes, target) = ([-0.7, 0.4], 4);
+        let slopes = [-0.7, 0.4];
+        let target = 4;
         let loss = |logits: &[f64]| {
-            let said = said(logits, target);
+            let said = score_target(logits, target);
             slopes[0] * said.logprob + slopes[1] * said.entropy
         };
-        for (id, found) in said_backward(&logits, target, slopes).into_iter().enumerate() {
+        for (id, found) in score_target_backward(&logits, target, slopes).into_iter().enumerate() {
             let nudged = |by: f64| {
                 let mut logits = logits.clone();
                 logits[id] += by;
@@ -61,9 +63,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_drawn_adds_nothing() {
-        let said = said(&[0.0, f64::NEG_INFINITY, 0.0], 0);
+        let said = score_target(&[0.0, f64::NEG_INFINITY, 0.0], 0);
         assert!((said.entropy - 2.0f64.ln()).abs() < 1e-12 && (said.logprob + 2.0f64.ln()).abs() < 1e-12);
-        let found = said_backward(&[0.0, f64::NEG_INFINITY, 0.0], 0, [1.0, 0.5]);
+        let found = score_target_backward(&[0.0, f64::NEG_INFINITY, 0.0], 0, [1.0, 0.5]);
         assert!(found.iter().zip([0.5, 0.0, -0.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
     }
 }

@@ -1,111 +1,112 @@
-//! What learning takes of a card's memory, known before any of it is taken.
+//! Memory requirement of training on a GPU, computed before anything is allocated.
 //!
-//! Frozen weights, the adapter with its gradients, and a pass of the most tokens; and where the same card makes the
-//! rollouts, an engine, which has weights of its own. The optimizer's moments are on the host.
+//! The total comprises the frozen weights, the adapter with its gradients, and the largest pass. If the same GPU also
+//! generates rollouts, the engine adds its own weights. The optimizer's moments stay on the host.
 
 mod shortage;
 
 use std::ops::Range;
 
-pub use shortage::Shortage;
+pub use shortage::LearningShortage;
 
-use super::adapter::Adapter;
-use super::room::{Room, Size};
-use super::{LARGEST_PASS, check, refused};
+use super::adapter::LearnerAdapter;
+use super::pass_layout::{PassLayout, PassSize};
+use super::{MAX_PASS_TOKENS, check, refused};
 use crate::ModelError;
 use crate::batch::BLOCK;
 use crate::cuda::CudaError;
 use crate::cuda::decoder::adapter_bytes;
-use crate::cuda::plan::{self, BLAS_BYTES, LARGEST_RANK, LEFT, Limits, Plan, WeightPlaces};
+use crate::cuda::plan::{self, BLAS_BYTES, MAX_RANK, MemoryPlan, RESERVED_BYTES, StepLimits, WeightLayout};
 use crate::decoder::DecoderConfig;
 use crate::gradient::{Lora, Module, Tune};
 
-/// Adapters that an engine holds while one takes the place of another.
+/// Number of adapters that an engine holds while one replaces another.
 const HELD: usize = 2;
 
-/// The most a pass may be.
+/// StepLimits on the size of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passes {
-    /// Tokens of its sequences, each of which counts whole, and in whole blocks of [`BLOCK`].
+pub struct PassLimits {
+    /// Maximum number of tokens over its sequences, each counted as a whole and in whole blocks of [`BLOCK`].
     pub tokens: usize,
-    /// Tokens of the longest sequence, which has a pass of its own where it is longer than that.
+    /// Number of tokens of the longest sequence. A sequence longer than `tokens` gets a pass of its own.
     pub longest: usize,
 }
 
-/// What makes rollouts on the card that learns.
+/// Rollout engine on the training GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rollouts {
-    /// The most a step may be.
-    pub limits: Limits,
-    /// Multiprocessors of the card.
-    pub processors: u32,
-    /// Tokens of the longest sequence.
+pub struct RolloutLoad {
+    /// StepLimits on the size of a step.
+    pub limits: StepLimits,
+    /// Number of multiprocessors of the GPU.
+    pub multiprocessors: u32,
+    /// Number of tokens of the longest sequence.
     pub longest: usize,
-    /// Bytes of KV; as many as all rows of a step take at their longest where not given.
+    /// Bytes of KV cache. `None` provides for all rows of a step at their maximum length.
     pub kv: Option<usize>,
 }
 
-/// What learning takes of a card, in bytes.
+/// Memory requirement of training, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Need {
-    /// The frozen weights in `bf16`, and rotary tables.
+pub struct TrainingMemory {
+    /// Frozen weights in `bf16`, and rotary tables.
     pub weights: usize,
     /// The adapter's values and their gradients, in `f32`.
     pub adapter: usize,
-    /// How many values that are.
+    /// Number of values of the adapter.
     pub values: usize,
-    /// Whatever a pass writes.
+    /// Buffers of a pass.
     pub pass: usize,
-    /// The tokens of that pass, counted as [`Passes`] does.
+    /// Number of tokens of this pass, counted as in [`PassLimits`].
     pub tokens: usize,
-    /// What cuBLAS works in.
+    /// Workspace of cuBLAS.
     pub products: usize,
-    /// The engine that makes rollouts on the same card.
-    pub engine: Option<Serving>,
+    /// Rollout engine on the same GPU. `None` when rollouts run elsewhere.
+    pub engine: Option<EngineMemory>,
 }
 
-/// What an engine takes of the same card.
+/// Memory requirement of an engine on the training GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Serving {
-    /// Weights, workspace and KV.
-    pub plan: Plan,
-    /// Bytes of the adapters it holds at a time.
+pub struct EngineMemory {
+    /// Weights, workspace and KV cache.
+    pub plan: MemoryPlan,
+    /// Bytes of all adapters loaded at a time.
     pub adapters: usize,
 }
 
-/// Of `free` bytes those that may be planned with. The rest is for what a driver takes beside, twice where the card is
-/// `shared` with an engine.
+/// Returns the part of `free` bytes that may be planned with. The rest is reserved for the driver, twice when the GPU
+/// is `shared` with an engine.
 pub fn usable(free: usize, shared: bool) -> usize {
-    free.saturating_sub(LEFT * (1 + usize::from(shared)))
+    free.saturating_sub(RESERVED_BYTES * (1 + usize::from(shared)))
 }
 
-impl Need {
-    /// What passes take beside rollouts on the same card, if there are any, when `usable` bytes of it may be taken.
+impl TrainingMemory {
+    /// Computes the memory requirement of passes and, on the same GPU, of rollouts, when `usable` bytes may be used.
     ///
     /// # Errors
-    /// [`CudaError::Learning`] says what would fit; [`CudaError::Model`] names what a card does not learn or serve: all
-    /// weights, shapes that no kernel was written for, passes that cannot be launched, an adapter whose rank is too large.
+    /// [`CudaError::Learning`] with a size that would fit; [`CudaError::Model`] for unsupported requests: full
+    /// fine-tuning, shapes that no kernel supports, passes that cannot be launched, or an adapter whose rank is too
+    /// large.
     pub fn plan(
         config: &DecoderConfig,
         tune: &Tune,
-        passes: Passes,
-        rollouts: Option<&Rollouts>,
+        passes: PassLimits,
+        rollouts: Option<&RolloutLoad>,
         usable: usize,
     ) -> Result<Self, CudaError> {
         let lora = check(config, tune)?;
         lora.check(config)?;
         let tokens = passes.tokens.max(passes.longest);
-        if tokens > LARGEST_PASS {
-            let way = if passes.longest > LARGEST_PASS { "sequences shorter" } else { "packs smaller" };
-            return Err(refused(format!("passes of {tokens} tokens: on a card at most {LARGEST_PASS}; make {way}")));
+        if tokens > MAX_PASS_TOKENS {
+            let way = if passes.longest > MAX_PASS_TOKENS { "sequences shorter" } else { "packs smaller" };
+            return Err(refused(format!("passes of {tokens} tokens: at most {MAX_PASS_TOKENS} on a GPU; make {way}")));
         }
-        let engine = rollouts.map(|rollouts| Serving::new(config, lora, rollouts)).transpose()?;
-        let need = |tokens: usize, engine: Option<Serving>| Self::new(config, lora, tokens, engine);
+        let engine = rollouts.map(|rollouts| EngineMemory::new(config, lora, rollouts)).transpose()?;
+        let need = |tokens: usize, engine: Option<EngineMemory>| Self::new(config, lora, tokens, engine);
         let found = need(tokens, engine);
         if found.bytes() <= usable {
             return Ok(found);
         }
-        let fits = |tokens: usize, engine: Option<Serving>| need(tokens, engine).bytes() <= usable;
+        let fits = |tokens: usize, engine: Option<EngineMemory>| need(tokens, engine).bytes() <= usable;
         let least = engine.map(|engine| engine.with(rollouts.map_or(1, |rollouts| blocks(rollouts.longest))));
         let shortest = passes.longest.max(1);
         let cache = |tokens: usize| {
@@ -116,10 +117,10 @@ impl Need {
         let shorter = largest(shortest..tokens, |tokens| fits(tokens, engine));
         let smaller = cache(tokens);
         let both = if shorter.or(smaller).is_none() { cache(shortest) } else { None };
-        // Not even a pass of the longest sequence alone, beside the smallest cache.
+        // Not even a pass over the longest sequence fits beside the smallest cache.
         let hopeless = shorter.or(smaller).or(both).is_none();
         let longest = if hopeless { largest(1..shortest, |tokens| fits(tokens, least)) } else { None };
-        Err(Box::new(Shortage {
+        Err(Box::new(LearningShortage {
             usable,
             tokens: shorter,
             blocks: smaller,
@@ -131,74 +132,76 @@ impl Need {
         .into())
     }
 
-    /// With passes of so many tokens.
-    fn new(config: &DecoderConfig, lora: &Lora, tokens: usize, engine: Option<Serving>) -> Self {
+    /// Requirement of passes with this number of tokens.
+    fn new(config: &DecoderConfig, lora: &Lora, tokens: usize, engine: Option<EngineMemory>) -> Self {
         let ranks = Module::ALL.map(|module| if lora.targets.contains(&module) { lora.rank } else { 0 });
         let values = lora.values(config);
         Self {
-            weights: WeightPlaces::new(config, config.context).bytes,
-            adapter: Adapter::places(values).1,
+            weights: WeightLayout::new(config, config.context).bytes,
+            adapter: LearnerAdapter::places(values).1,
             values,
-            pass: Room::new(config, &Size::most(config, tokens, ranks)).bytes,
+            pass: PassLayout::new(config, &PassSize::most(config, tokens, ranks)).bytes,
             tokens,
             products: BLAS_BYTES,
             engine,
         }
     }
 
-    /// Bytes that the learner holds: weights, adapter and the memory of passes.
+    /// Returns the bytes held by the learner: weights, adapter and the buffers of a pass.
     pub fn learner(&self) -> usize {
         self.weights + self.adapter + self.pass
     }
 
-    /// Bytes of everything.
+    /// Returns the total bytes.
     pub fn bytes(&self) -> usize {
         self.learner() + self.products + self.engine.map_or(0, |engine| engine.bytes())
     }
 }
 
-impl Serving {
-    fn new(config: &DecoderConfig, lora: &Lora, rollouts: &Rollouts) -> Result<Self, ModelError> {
+impl EngineMemory {
+    fn new(config: &DecoderConfig, lora: &Lora, rollouts: &RolloutLoad) -> Result<Self, ModelError> {
         plan::check(config, &rollouts.limits)?;
-        if lora.rank > LARGEST_RANK {
+        if lora.rank > MAX_RANK {
             let rank = lora.rank;
             return Err(ModelError::Input(format!(
-                "an adapter of rank {rank}: rollouts on a card take {LARGEST_RANK} at most"
+                "an adapter of rank {rank}: at most {MAX_RANK} for rollouts on a GPU"
             )));
         }
-        let plan = Plan::sizes(config, &rollouts.limits, rollouts.processors);
+        let plan = MemoryPlan::sizes(config, &rollouts.limits, rollouts.multiprocessors);
         let all = rollouts.limits.rows * blocks(rollouts.longest);
         let engine = Self { plan, adapters: HELD * adapter_bytes(config, lora) };
         Ok(engine.with(rollouts.kv.map_or(all, |bytes| (bytes / plan.block).max(1))))
     }
 
-    /// The same with so many KV blocks.
+    /// Returns the same engine with this number of KV blocks.
     fn with(self, blocks: usize) -> Self {
-        Self { plan: Plan { blocks, ..self.plan }, ..self }
+        Self { plan: MemoryPlan { blocks, ..self.plan }, ..self }
     }
 
-    /// Bytes of its KV.
+    /// Returns the bytes of the KV cache.
     pub fn kv(&self) -> usize {
         self.plan.blocks * self.plan.block
     }
 
-    /// Bytes of everything.
+    /// Returns the total bytes.
     pub fn bytes(&self) -> usize {
         self.plan.weights + self.plan.workspace + self.kv() + self.adapters
     }
 }
 
-/// KV blocks of a sequence.
+/// Returns the number of KV blocks of a sequence.
 fn blocks(tokens: usize) -> usize {
     tokens.div_ceil(BLOCK).max(1)
 }
 
-/// The largest number of a range that fits, whose end does not, where all below one that fits do so as well.
+/// Returns the largest number in `range` that fits, by bisection. The end of the range must not fit, and every number
+/// below one that fits must fit as well.
 fn largest(range: Range<usize>, fits: impl Fn(usize) -> bool) -> Option<usize> {
     if range.is_empty() || !fits(range.start) {
         return None;
     }
-    let (mut good, mut bad) = (range.start, range.end);
+    let mut good = range.start;
+    let mut bad = range.end;
     while bad - good > 1 {
         let middle = good + (bad - good) / 2;
         if fits(middle) {

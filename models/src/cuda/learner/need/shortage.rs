@@ -1,35 +1,36 @@
-//! What is said where learning does not fit on a card.
+//! Error for training that does not fit into GPU memory, with advice.
 
 use std::fmt;
 
-use super::{Need, Serving};
+use super::{EngineMemory, TrainingMemory};
 use crate::batch::BLOCK;
 use crate::cuda::plan::gib;
 
-/// Learning does not fit on a card.
+/// Error: training does not fit into GPU memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shortage {
-    pub(super) need: Need,
-    /// Bytes that may be taken.
+pub struct LearningShortage {
+    pub(super) need: TrainingMemory,
+    /// Usable bytes.
     pub(super) usable: usize,
-    /// Tokens of a pass with which it fits, or KV blocks; both where neither does alone.
+    /// Tokens per pass, or KV blocks, with which training would fit; both when neither change alone suffices.
     pub(super) tokens: Option<usize>,
     pub(super) blocks: Option<usize>,
     pub(super) both: Option<(usize, usize)>,
-    /// Tokens of a sequence that would fit, where a pass of the longest does not beside the smallest cache.
+    /// Number of tokens of a sequence that would fit, if a pass over the longest one does not fit beside the smallest
+    /// cache.
     pub(super) longest: Option<usize>,
-    /// Whether it fits without an engine beside it.
+    /// If `true`, training fits without an engine on the same GPU.
     pub(super) alone: bool,
 }
 
-impl std::error::Error for Shortage {}
+impl std::error::Error for LearningShortage {}
 
-impl fmt::Display for Shortage {
+impl fmt::Display for LearningShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Need { weights, adapter, pass, tokens, products, engine, .. } = self.need;
+        let TrainingMemory { weights, adapter, pass, tokens, products, engine, .. } = self.need;
         write!(
             f,
-            "the card does not hold what learning takes: frozen weights {}, the adapter and its gradients {}, passes of \
+            "training does not fit into GPU memory: frozen weights {}, the adapter and its gradients {}, passes of \
              {tokens} tokens {}, cuBLAS {}",
             gib(weights),
             gib(adapter),
@@ -37,11 +38,11 @@ impl fmt::Display for Shortage {
             gib(products)
         )?;
         if let Some(engine) = &engine {
-            let Serving { plan, adapters } = engine;
+            let EngineMemory { plan, adapters } = engine;
             write!(
                 f,
-                ", and for the rollouts beside it weights of their own {}, workspace {}, adapters {} and a KV cache of {} \
-                 tokens {}",
+                ", and for rollouts on the same GPU a second copy of the weights {}, workspace {}, adapters {} and a KV \
+                 cache of {} tokens {}",
                 gib(plan.weights),
                 gib(plan.workspace),
                 gib(*adapters),
@@ -49,13 +50,13 @@ impl fmt::Display for Shortage {
                 gib(engine.kv())
             )?;
         }
-        write!(f, "; together {}, of which {} may be taken; ", gib(self.need.bytes()), gib(self.usable))?;
+        write!(f, "; {} in total, {} are usable; ", gib(self.need.bytes()), gib(self.usable))?;
         f.write_str(&self.advice())
     }
 }
 
-impl Shortage {
-    /// What would fit.
+impl LearningShortage {
+    /// Describes the changes with which training would fit.
     fn advice(&self) -> String {
         let cache = |blocks: usize| {
             let block = self.need.engine.map_or(0, |engine| engine.plan.block);
@@ -65,10 +66,10 @@ impl Shortage {
             self.tokens.map(|tokens| format!("passes of {tokens} tokens would fit")),
             self.blocks.map(|blocks| format!("{} would fit", cache(blocks))),
             self.both.map(|(tokens, blocks)| format!("passes of {tokens} tokens with {} would fit", cache(blocks))),
-            self.alone.then(|| "without the rollouts on this card it would fit".to_owned()),
+            self.alone.then(|| "without the rollouts on this GPU it would fit".to_owned()),
             self.longest.map(|tokens| format!("sequences of at most {tokens} tokens would fit")),
         ];
         let ways: Vec<String> = ways.into_iter().flatten().collect();
-        if ways.is_empty() { "take a smaller model or a larger card".to_owned() } else { ways.join(", or ") }
+        if ways.is_empty() { "use a smaller model or a GPU with more memory".to_owned() } else { ways.join(", or ") }
     }
 }

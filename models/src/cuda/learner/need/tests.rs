@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::learner::learner;
-use crate::cuda::learner::rows::Rows;
+use crate::cuda::learner::pass_rows::PassRows;
 use crate::cuda::toy::{self, llama, qwen2, qwen3};
 use crate::gradient::{Learner, Pack, Score, Slope};
 use crate::weights::Weights;
@@ -19,12 +19,12 @@ fn tune(targets: &[Module]) -> Tune {
     Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: targets.to_vec(), seed: 5 })
 }
 
-/// What is needed where nothing bounds it.
-fn need(config: &DecoderConfig, tune: &Tune, tokens: usize) -> Need {
-    Need::plan(config, tune, Passes { tokens, longest: 1 }, None, usize::MAX).unwrap()
+/// Requirement without a memory limit.
+fn need(config: &DecoderConfig, tune: &Tune, tokens: usize) -> TrainingMemory {
+    TrainingMemory::plan(config, tune, PassLimits { tokens, longest: 1 }, None, usize::MAX).unwrap()
 }
 
-/// Sequences of these lengths, all tokens but the first of each being targets.
+/// Sequences of these lengths, with all tokens but the first of each as targets.
 fn pack(lengths: &[usize]) -> Pack {
     let mut pack = Pack::new();
     for &length in lengths {
@@ -39,7 +39,7 @@ fn learn(learner: &mut Learner, pack: &Pack) -> Result<(), ModelError> {
     learner.learn(pack, &mut |_, _: Score| Slope { logprob: -1.0, entropy: 0.1 })
 }
 
-fn shortage(error: CudaError) -> Box<Shortage> {
+fn shortage(error: CudaError) -> Box<LearningShortage> {
     match error {
         CudaError::Learning(shortage) => shortage,
         other => panic!("{other}"),
@@ -52,12 +52,13 @@ fn what_is_planned_is_what_is_taken_and_passes_take_no_more() {
     let all = &Module::ALL[..];
     for (config, targets, tokens) in [(llama(), all, 96), (qwen2(), &some[..], 112), (qwen3(), all, 50)] {
         let Some(emulator) = Emulator::new(config.head_dim, 1) else { return };
-        let (store, tune) = (emulator.store(), tune(targets));
+        let store = emulator.memory();
+        let tune = tune(targets);
         let planned = need(&config, &tune, tokens);
         let mut learner = learner(emulator, &toy::open(&config), &tune, Some(tokens)).unwrap();
         assert_eq!((store.held(), learner.values().len()), (planned.learner(), planned.values));
         assert_eq!(learner.bytes(tokens), planned.learner());
-        // One sequence, as many as there can be, one long one beside short ones.
+        // A single sequence, the maximum number of sequences, and a long one beside short ones.
         let blocks = tokens / BLOCK;
         let long: Vec<usize> = [vec![blocks / 2 * BLOCK], vec![2; blocks - blocks / 2]].concat();
         for lengths in [vec![blocks * BLOCK], vec![2; blocks], vec![BLOCK - 1; blocks], long] {
@@ -72,7 +73,7 @@ fn what_is_planned_is_what_is_taken_and_passes_take_no_more() {
 #[test]
 fn a_pass_that_was_not_planned_takes_what_is_said_of_it() {
     let Some(emulator) = Emulator::new(64, 2) else { return };
-    let store = emulator.store();
+    let store = emulator.memory();
     let mut learner = learner(emulator, &toy::open(&llama()), &tune(&Module::ALL), None).unwrap();
     let resting = need(&llama(), &tune(&Module::ALL), 1);
     assert_eq!(store.held(), resting.weights + resting.adapter);
@@ -85,55 +86,56 @@ fn a_pass_that_was_not_planned_takes_what_is_said_of_it() {
 
 #[test]
 fn the_largest_pass_that_fits_is_found_and_is_the_largest() {
-    let (config, tune) = (llama(), tune(&Module::ALL));
+    let config = llama();
+    let tune = tune(&Module::ALL);
     let weights: Weights = toy::open(&config);
-    let passes = Passes { tokens: 240, longest: 20 };
+    let passes = PassLimits { tokens: 240, longest: 20 };
     let [least, most] = [passes.longest, passes.tokens].map(|tokens| need(&config, &tune, tokens).bytes());
     for usable in [least, (2 * least + most) / 3, (least + most) / 2, most - 1] {
-        let shortage = shortage(Need::plan(&config, &tune, passes, None, usable).unwrap_err());
+        let shortage = shortage(TrainingMemory::plan(&config, &tune, passes, None, usable).unwrap_err());
         let found = shortage.tokens.unwrap();
         assert!((passes.longest..passes.tokens).contains(&found), "{found}");
         assert!(shortage.to_string().contains(&format!("passes of {found} tokens would fit")), "{shortage}");
-        let smaller = Passes { tokens: found, ..passes };
-        assert_eq!(Need::plan(&config, &tune, smaller, None, usable).unwrap(), need(&config, &tune, found));
-        let larger = Passes { tokens: found + 1, ..passes };
+        let smaller = PassLimits { tokens: found, ..passes };
+        assert_eq!(TrainingMemory::plan(&config, &tune, smaller, None, usable).unwrap(), need(&config, &tune, found));
+        let larger = PassLimits { tokens: found + 1, ..passes };
         assert_eq!(shortage_of(&config, &tune, larger, usable).tokens, Some(found));
 
-        // The same of a card that has as much.
-        let card = || Some(Emulator::new(config.head_dim, 3)?.with_memory(usable - BLAS_BYTES));
-        let (Some(fits), Some(does_not)) = (card(), card()) else { return };
+        // The same on an emulated GPU with exactly this much memory.
+        let emulator = || Some(Emulator::new(config.head_dim, 3)?.with_memory(usable - BLAS_BYTES));
+        let (Some(fits), Some(does_not)) = (emulator(), emulator()) else { return };
         let mut fits = learner(fits, &weights, &tune, Some(found)).unwrap();
         learn(&mut fits, &pack(&[found / BLOCK * BLOCK])).unwrap();
         let error = learner(does_not, &weights, &tune, Some(found + 1)).unwrap_err().to_string();
         assert!(error.contains("are free; make packs smaller"), "{error}");
     }
-    assert!(Need::plan(&config, &tune, passes, None, most).is_ok());
+    assert!(TrainingMemory::plan(&config, &tune, passes, None, most).is_ok());
     let hopeless = shortage_of(&config, &tune, passes, least - 1);
     assert_eq!(hopeless.tokens, None);
     let shorter = hopeless.longest.unwrap();
     assert!(shorter < passes.longest);
-    let passes = Passes { tokens: shorter, longest: shorter };
-    assert!(Need::plan(&config, &tune, passes, None, least - 1).is_ok());
+    let passes = PassLimits { tokens: shorter, longest: shorter };
+    assert!(TrainingMemory::plan(&config, &tune, passes, None, least - 1).is_ok());
     let nothing = shortage_of(&config, &tune, passes, 1000).to_string();
-    assert!(nothing.ends_with("take a smaller model or a larger card"), "{nothing}");
+    assert!(nothing.ends_with("use a smaller model or a GPU with more memory"), "{nothing}");
 }
 
-fn shortage_of(config: &DecoderConfig, tune: &Tune, passes: Passes, usable: usize) -> Box<Shortage> {
-    shortage(Need::plan(config, tune, passes, None, usable).unwrap_err())
+fn shortage_of(config: &DecoderConfig, tune: &Tune, passes: PassLimits, usable: usize) -> Box<LearningShortage> {
+    shortage(TrainingMemory::plan(config, tune, passes, None, usable).unwrap_err())
 }
 
-/// The shape of Qwen2.5-7B, an adapter of rank 64, packs of four trajectories, and 64 rollouts at a time.
-fn seven() -> (DecoderConfig, Tune, Passes, Rollouts) {
+/// Configuration of Qwen2.5-7B, an adapter of rank 64, packs of four trajectories, and 64 concurrent rollouts.
+fn seven() -> (DecoderConfig, Tune, PassLimits, RolloutLoad) {
     let tune = Tune::Lora(Lora { rank: 64, alpha: 128.0, targets: Module::ALL.to_vec(), seed: 1 });
-    let limits = Limits { rows: 64, tokens: 512, context: 32_768 };
-    let rollouts = Rollouts { limits, processors: 132, longest: 4096, kv: None };
-    (plan::tests::seven(), tune, Passes { tokens: 16_384, longest: 4096 }, rollouts)
+    let limits = StepLimits { rows: 64, tokens: 512, context: 32_768 };
+    let rollouts = RolloutLoad { limits, multiprocessors: 132, longest: 4096, kv: None };
+    (plan::tests::seven(), tune, PassLimits { tokens: 16_384, longest: 4096 }, rollouts)
 }
 
 #[test]
 fn an_engine_on_the_same_card_has_weights_and_kv_of_its_own() {
     let (config, tune, passes, rollouts) = seven();
-    let plan = |rollouts: Option<&Rollouts>, usable| Need::plan(&config, &tune, passes, rollouts, usable);
+    let plan = |rollouts: Option<&RolloutLoad>, usable| TrainingMemory::plan(&config, &tune, passes, rollouts, usable);
     let alone = plan(None, usize::MAX).unwrap();
     let both = plan(Some(&rollouts), usize::MAX).unwrap();
     let engine = both.engine.unwrap();
@@ -141,28 +143,32 @@ fn an_engine_on_the_same_card_has_weights_and_kv_of_its_own() {
     assert_eq!(both.bytes(), alone.bytes() + engine.bytes());
     // 64 sequences of 4,096 tokens, keys and values of four heads in 28 layers, in bf16.
     assert_eq!(engine.kv(), 64 * 4096 * 2 * 28 * 4 * 128 * 2);
-    let given = Rollouts { kv: Some(2 * GIB), ..rollouts };
+    let given = RolloutLoad { kv: Some(2 * GIB), ..rollouts };
     let given = plan(Some(&given), usize::MAX).unwrap().engine.unwrap();
     assert!(given.kv() <= 2 * GIB && given.kv() + given.plan.block > 2 * GIB);
 
-    // What is advised must fit, and no more does.
+    // The advised sizes must fit, and larger ones must not.
     let usable = both.bytes() - GIB;
     let short = shortage(plan(Some(&rollouts), usable).unwrap_err());
     let said = short.to_string();
-    let parts =
-        ["frozen weights 14.", "passes of 16384 tokens", "weights of their own 14.", "KV cache of 262144 tokens"];
-    for part in parts.into_iter().chain(["without the rollouts on this card"]) {
+    let parts = [
+        "frozen weights 14.",
+        "passes of 16384 tokens",
+        "a second copy of the weights 14.",
+        "KV cache of 262144 tokens",
+    ];
+    for part in parts.into_iter().chain(["without the rollouts on this GPU"]) {
         assert!(said.contains(part), "{part} is missing in {said}");
     }
-    let smaller = Passes { tokens: short.tokens.unwrap(), ..passes };
-    assert!(Need::plan(&config, &tune, smaller, Some(&rollouts), usable).is_ok());
-    let with = |blocks: usize| Rollouts { kv: Some(blocks * engine.plan.block), ..rollouts };
+    let smaller = PassLimits { tokens: short.tokens.unwrap(), ..passes };
+    assert!(TrainingMemory::plan(&config, &tune, smaller, Some(&rollouts), usable).is_ok());
+    let with = |blocks: usize| RolloutLoad { kv: Some(blocks * engine.plan.block), ..rollouts };
     let blocks = short.blocks.unwrap();
     assert!(plan(Some(&with(blocks)), usable).is_ok() && plan(Some(&with(blocks + 1)), usable).is_err());
 
-    // Neither alone.
-    let least = Passes { tokens: 4096, ..passes };
-    let least = Need::plan(&config, &tune, least, Some(&with(4096 / BLOCK)), usize::MAX).unwrap();
+    // Neither change alone suffices.
+    let least = PassLimits { tokens: 4096, ..passes };
+    let least = TrainingMemory::plan(&config, &tune, least, Some(&with(4096 / BLOCK)), usize::MAX).unwrap();
     let short = shortage(plan(Some(&rollouts), least.bytes()).unwrap_err());
     assert_eq!((short.tokens, short.blocks, short.both), (None, None, Some((4096, 4096 / BLOCK))));
     let short = shortage(plan(Some(&rollouts), least.bytes() - 1).unwrap_err());
@@ -173,23 +179,23 @@ fn an_engine_on_the_same_card_has_weights_and_kv_of_its_own() {
 fn what_a_card_does_not_learn_or_serve_is_refused_by_name() {
     let (config, tune, passes, rollouts) = seven();
     let refused = |tune: &Tune, passes, rollouts| {
-        Need::plan(&config, tune, passes, rollouts, usize::MAX).unwrap_err().to_string()
+        TrainingMemory::plan(&config, tune, passes, rollouts, usize::MAX).unwrap_err().to_string()
     };
-    assert!(refused(&Tune::Full, passes, None).contains("not all weights"));
-    let long = Passes { tokens: 65_536, ..passes };
-    assert!(refused(&tune, long, None).contains("at most 65535; make packs smaller"));
-    let long = Passes { longest: 65_536, ..passes };
-    assert!(refused(&tune, long, None).contains("at most 65535; make sequences shorter"));
+    assert!(refused(&Tune::Full, passes, None).contains("full fine-tuning is not supported"));
+    let long = PassLimits { tokens: 65_536, ..passes };
+    assert!(refused(&tune, long, None).contains("at most 65535 on a GPU; make packs smaller"));
+    let long = PassLimits { longest: 65_536, ..passes };
+    assert!(refused(&tune, long, None).contains("at most 65535 on a GPU; make sequences shorter"));
     let wide = Tune::Lora(Lora { rank: 129, alpha: 1.0, targets: Module::ALL.to_vec(), seed: 1 });
-    assert!(refused(&wide, passes, Some(&rollouts)).contains("take 128 at most"));
+    assert!(refused(&wide, passes, Some(&rollouts)).contains("at most 128 for rollouts"));
     assert_eq!((usable(3 * GIB, false), usable(3 * GIB, true), usable(GIB, true)), (2 * GIB, GIB, 0));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However many tokens are cut into sequences, and whatever these share, no pass takes more than one that was planned for
-    /// as many, each sequence counted in whole blocks.
+    /// No pass needs more memory than one planned for as many tokens, each sequence counted in whole blocks, however
+    /// the tokens are split into sequences and whatever prefixes they share.
     #[test]
     fn no_pass_takes_more_than_was_planned(
         lengths in prop::collection::vec(1usize..120, 1..60),
@@ -203,9 +209,9 @@ proptest! {
         }
         let tokens: usize = lengths.iter().map(|length| (shared + length).next_multiple_of(BLOCK)).sum();
         for config in [llama(), qwen2(), qwen3()] {
-            let size = Size::new(&Rows::new(&pack, &config), RANKS, true);
-            let most = Size::most(&config, tokens, RANKS);
-            prop_assert!(Room::new(&config, &size).bytes <= Room::new(&config, &most).bytes, "{size:?}, {most:?}");
+            let size = PassSize::new(&PassRows::new(&pack, &config), RANKS, true);
+            let most = PassSize::most(&config, tokens, RANKS);
+            prop_assert!(PassLayout::new(&config, &size).bytes <= PassLayout::new(&config, &most).bytes, "{size:?}, {most:?}");
         }
     }
 }

@@ -1,7 +1,8 @@
-// A card on the processor: enough of CUDA C++ for this crate's kernels to compile with a host compiler and to run as the
-// language defines them. Every thread of a block is a fiber; fibers change at barriers and at whatever a warp does
-// together. Shared memory begins as NaN, warps and blocks run in an order that the seed says, and what cannot happen on a
-// card (part of a warp at a shuffle, a load off its alignment, too much shared memory) stops the launch with a message.
+// A GPU emulated on the CPU: enough of CUDA C++ for this crate's kernels to compile with a host compiler and run as the
+// language defines them. Every thread of a block is a fiber; fibers switch at barriers and at warp-wide operations.
+// Shared memory starts as NaN, and warps and blocks run in an order derived from the seed. Errors that a GPU would not
+// detect or survive (part of a warp at a shuffle, a misaligned load, too much shared memory) stop the launch with a
+// message.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -34,7 +35,7 @@ namespace emu {
 
 constexpr size_t SHARED = 227 * 1024, STATIC = 48 * 1024, STACK = 64 * 1024;
 
-// What lanes show each other. There are two per warp: a lane that is quick may be at the next one already.
+// Values exchanged between lanes. Two per warp: a fast lane may already be at the next exchange.
 struct Exchange {
     uint64_t word[32];
     uint32_t a[32][4], b[32][2];
@@ -50,7 +51,7 @@ struct Fiber {
     void* saved = nullptr;
     dim3 thread{};
     uint32_t warp = 0, lane = 0;
-    // Waits until this is no longer that.
+    // Blocked while `*waits == until`.
     const uint32_t* waits = nullptr;
     uint32_t until = 0;
     bool done = false;
@@ -85,7 +86,7 @@ inline void fail(const char* what) {
         snprintf(machine.trouble, sizeof machine.trouble, "%s (block %u %u %u, thread %u)", what, machine.index.x,
                  machine.index.y, machine.index.z, f.thread.x);
     }
-    // This thread goes no further; the launch ends.
+    // Never resume this thread; the launch ends.
     for (;;) emu_switch(&machine.self->saved, machine.scheduler);
 }
 
@@ -97,7 +98,8 @@ inline void wait(const uint32_t& generation) {
     self->waits = nullptr;
 }
 
-// All live lanes come together, for the same reason. Returns where they show each other things: call with `show` before.
+// Synchronizes all lanes of a warp at the same kind of operation, and returns the exchanged values; `show` stores the
+// caller's value.
 template <typename Show>
 inline const Exchange& together(uint32_t kind, Show show) {
     Warp& warp = machine.warps[machine.self->warp];
@@ -124,7 +126,7 @@ inline T exchange(T x, uint32_t kind, uint32_t from) {
 }
 
 inline void barrier() {
-    if (machine.live != machine.block.x) fail("a barrier that some threads do not reach");
+    if (machine.live != machine.block.x) fail("a barrier that some threads do not capacity");
     if (++machine.arrived == machine.live) {
         machine.arrived = 0;
         machine.generation++;
@@ -202,7 +204,7 @@ static inline uint32_t votes(bool holds) {
     return bits;
 }
 
-// To the nearest, to even on ties; NaN stays NaN.
+// Round to nearest, ties to even; NaN stays NaN.
 static inline uint32_t round_bf16(float x) {
     const uint32_t b = bits(x);
     return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
@@ -211,7 +213,7 @@ static inline uint32_t pack(float low, float high) { return round_bf16(low) | ro
 
 static inline float half_of(uint32_t both, int i) { return from_bits(i ? both & 0xffff0000u : both << 16); }
 
-// By the definition of mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"), sums in double.
+// Implements mma.sync.m16n8k16 (PTX ISA, "DeviceMatrix Fragments for mma.m16n8k16") with sums in double.
 static inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
     const emu::Exchange& all = emu::together(5, [&](emu::Exchange& to, uint32_t lane) {
         to.a[lane][0] = a0, to.a[lane][1] = a1, to.a[lane][2] = a2, to.a[lane][3] = a3;
@@ -222,7 +224,7 @@ static inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uin
         const uint32_t row = g + i / 2 * 8, column = 2 * t + i % 2;
         double sum = c[i];
         for (uint32_t k = 0; k < 16; k++) {
-            // Column k of `a` is with the lane of k % 8 / 2; registers 0, 1 have k < 8, odd ones the lower rows.
+            // Column k of `a` belongs to lane k % 8 / 2; registers 0, 1 have k < 8, odd registers the lower rows.
             const uint32_t a = all.a[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8];
             const uint32_t b = all.b[column * 4 + k % 8 / 2][k / 8];
             sum += (double)half_of(a, k % 2) * half_of(b, k % 2);
@@ -231,7 +233,7 @@ static inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uin
     }
 }
 
-// By the definition of movmatrix.m8n8.trans: element i of row r is with lane 4 r + i / 2.
+// Implements movmatrix.m8n8.trans: element i of row r belongs to lane 4 r + i / 2.
 static inline uint32_t transpose(uint32_t x) {
     const emu::Exchange& all = emu::together(6, [&](emu::Exchange& to, uint32_t lane) { to.word[lane] = x; });
     const uint32_t lane = emu::machine.self->lane, column = lane / 4, row = lane % 4 * 2;

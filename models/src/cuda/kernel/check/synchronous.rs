@@ -1,36 +1,36 @@
-//! Which kernel it was.
+//! Attribution of errors to kernels.
 
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use super::{Card, CheckError};
+use super::{CheckDevice, CheckError};
 use crate::cuda::kernel::{Geometry, Kernel, KernelError, Launch};
 
-/// A card whose every launch is waited for. Launches are only put in line: without it, what goes wrong in one is told by
-/// whatever is asked of the card next, and names nobody.
-pub(super) struct Witness<'a> {
-    card: &'a dyn Card,
+/// A device that waits after every launch. Launches are asynchronous: otherwise an error would surface at a later call,
+/// without the name of the kernel.
+pub(super) struct SynchronousDevice<'a> {
+    device: &'a dyn CheckDevice,
     last: Cell<Option<Kernel>>,
 }
 
-impl<'a> Witness<'a> {
-    pub(super) fn new(card: &'a dyn Card) -> Self {
-        Self { card, last: Cell::new(None) }
+impl<'a> SynchronousDevice<'a> {
+    pub(super) fn new(device: &'a dyn CheckDevice) -> Self {
+        Self { device, last: Cell::new(None) }
     }
 
     pub(super) fn upload(&self, bytes: &[u8]) -> Result<u64, CheckError> {
-        self.card.upload(bytes).map_err(|reason| self.memory(reason))
+        self.device.upload(bytes).map_err(|reason| self.memory(reason))
     }
 
     pub(super) fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), CheckError> {
-        self.card.download(address, bytes).map_err(|reason| self.memory(reason))
+        self.device.download(address, bytes).map_err(|reason| self.memory(reason))
     }
 
     pub(super) fn release(&self) -> Result<(), CheckError> {
-        self.card.release().map_err(|reason| self.memory(reason))
+        self.device.release().map_err(|reason| self.memory(reason))
     }
 
-    /// What went wrong with memory, and after which kernel.
+    /// Converts a memory error, naming the last launched kernel.
     fn memory(&self, reason: String) -> CheckError {
         CheckError::Memory(match self.last.get() {
             Some(kernel) => format!("after {}: {reason}", kernel.name()),
@@ -39,7 +39,7 @@ impl<'a> Witness<'a> {
     }
 }
 
-impl Launch for Witness<'_> {
+impl Launch for SynchronousDevice<'_> {
     unsafe fn launch(
         &self,
         kernel: Kernel,
@@ -48,12 +48,12 @@ impl Launch for Witness<'_> {
     ) -> Result<(), KernelError> {
         self.last.set(Some(kernel));
         // SAFETY: the caller's promise.
-        unsafe { self.card.launch(kernel, geometry, arguments)? };
+        unsafe { self.device.launch(kernel, geometry, arguments)? };
         let failed = |reason: String| {
             let Geometry { blocks, threads, shared } = geometry;
             let reason = format!("{reason}, in {blocks:?} blocks of {threads} threads, {shared} bytes shared");
             KernelError::Driver { kernel, reason }
         };
-        self.card.wait().map_err(failed)
+        self.device.wait().map_err(failed)
     }
 }

@@ -1,11 +1,11 @@
-// The emulator's scheduler. `card.h` and the kernels stand before this, and a table of entries `emu::ENTRIES`.
+// Scheduler of the emulator. It follows `device.h`, the kernels, and a table of entry points `emu::ENTRIES`.
 
 namespace emu {
 
 thread_local Machine machine;
 
 #if defined(__x86_64__)
-// Saves what a call must keep on the one stack and takes it from the other.
+// Saves the callee-saved registers on one stack and restores them from the other.
 __asm__(
     ".text\n.globl emu_switch\n.hidden emu_switch\nemu_switch:\n"
     "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
@@ -15,7 +15,7 @@ __asm__(
 static void fiber_main();
 
 static void* prepare(unsigned char* stack) {
-    // As if `fiber_main` had been called: a return address, then six registers.
+    // Prepare the stack as if `fiber_main` had been called: a return address, then six registers.
     void** top = (void**)((uintptr_t)(stack + STACK) / 16 * 16);
     *--top = nullptr;
     *--top = (void*)fiber_main;
@@ -72,7 +72,7 @@ static bool run_block(std::vector<uint32_t>& order, uint64_t& seed) {
     while (m.live) {
         bool moved = false;
         for (uint32_t warp : order) {
-            // One warp as far as it comes by itself, like a card's scheduler in a bad mood.
+            // Run one warp as far as it can go before any other: a legal but adversarial schedule.
             for (bool again = true; again;) {
                 again = false;
                 for (uint32_t i = warp * 32; i < warp * 32 + 32; i++) {
@@ -95,7 +95,7 @@ static bool run_block(std::vector<uint32_t>& order, uint64_t& seed) {
 
 }  // namespace emu
 
-// Runs a kernel to its end. Returns null, or what went wrong.
+// Runs a kernel to completion. Returns null, or an error message.
 extern "C" const char* emu_launch(
     const char* name, uint32_t dim, const uint32_t* grid, uint32_t threads, uint32_t shared, void** arguments, uint64_t seed) {
     using namespace emu;

@@ -1,62 +1,62 @@
-//! A batch, written into the image.
+//! Writing a batch into the step layout.
 
 use bytemuck::Pod;
 
-use super::Image;
+use super::StepLayout;
 use crate::ModelError;
 use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, Row, Want};
 use crate::cuda::kernel::{LoraTile, NONE, SampleRow, lora_tiles, prefill_tiles};
-use crate::cuda::plan::{Limits, Place};
+use crate::cuda::plan::{Placement, StepLimits};
 use crate::decoder::DecoderConfig;
 use crate::sampler::Pick;
 
-/// How much of the image a step fills; what a grid is sized by.
+/// Size of a step, which determines its grids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Step {
-    /// Tokens, padding included.
+pub struct StepShape {
+    /// Number of tokens, padding included.
     pub tokens: usize,
-    /// Rows of one token, which come first, padding included.
+    /// Number of rows with one token, which come first, padding included.
     pub singles: usize,
-    /// Tiles that the other rows are cut into.
+    /// Number of attention tiles of the other rows.
     pub tiles: usize,
-    /// Rows of logits, padding included.
+    /// Number of rows of logits, padding included.
     pub logits: usize,
-    /// Tiles of tokens that have an adapter, without padding; 0 where no row has one.
+    /// Number of LoRA tiles, without padding; 0 when no row has an adapter.
     pub lora: usize,
-    /// True when every row brings one token and wants logits, so that a recorded graph can run it.
+    /// If `true`, every row has one token and wants logits, so a captured graph can run the step.
     pub decode: bool,
-    /// Rows with a block table, padding not included.
+    /// Number of rows with a block table, without padding.
     pub rows: usize,
-    /// Entries of the tables that are used: those of the longest.
+    /// Number of used entries of the longest block table.
     pub width: usize,
 }
 
-/// A tile of no adapter.
+/// LoRA tile without an adapter.
 const PADDING: LoraTile = LoraTile { adapter: NONE, first: 0, count: 1 };
 
-/// Writes batches into images. Keeps its memory from step to step.
+/// Writes batches into the step layout, reusing its buffers from step to step.
 #[derive(Debug)]
-pub struct Filler {
-    image: Image,
-    limits: Limits,
+pub struct StepWriter {
+    image: StepLayout,
+    limits: StepLimits,
     vocab: usize,
     blocks: usize,
     heads: (u32, u32),
-    /// Rows of the batch in the image's order.
+    /// Rows of the batch in the order of the layout.
     order: Vec<usize>,
-    /// Where each row of the batch has its first token in the image.
+    /// Index of each row's first token in the layout.
     starts: Vec<u32>,
-    /// Each token's adapter, in the image's order.
+    /// Adapter of each token, in the order of the layout.
     adapters: Vec<u32>,
-    /// Tiles with what they cost.
+    /// Attention tiles with their cost.
     tiles: Vec<(u64, [u32; 2])>,
 }
 
-impl Filler {
-    /// For a decoder with `blocks` KV blocks.
-    pub fn new(config: &DecoderConfig, limits: Limits, blocks: usize) -> Self {
+impl StepWriter {
+    /// Creates a writer for a decoder with `blocks` KV blocks.
+    pub fn new(config: &DecoderConfig, limits: StepLimits, blocks: usize) -> Self {
         Self {
-            image: Image::new(config, &limits),
+            image: StepLayout::new(config, &limits),
             limits,
             vocab: config.vocab,
             blocks,
@@ -68,17 +68,17 @@ impl Filler {
         }
     }
 
-    /// Where things lie.
-    pub fn image(&self) -> &Image {
+    /// Returns the layout.
+    pub fn image(&self) -> &StepLayout {
         &self.image
     }
 
-    /// Checks a batch and writes it into `bytes`, which hold an image. Where every row brings one token and `bucket` names
-    /// a size for that many, the rest up to it is padding.
+    /// Validates a batch and writes it into `bytes`, the memory of a layout. When every row has one token and wants
+    /// logits, the step is padded to the size that `bucket` returns.
     ///
     /// # Errors
-    /// [`ModelError::Input`], before anything is written, when a token, block, adapter or position does not exist or the
-    /// step is larger than its limits.
+    /// [`ModelError::Input`], before anything is written, when a token, block, adapter or position does not exist, or
+    /// when the step exceeds its limits.
     pub fn fill(
         &mut self,
         batch: &ForwardBatch,
@@ -86,7 +86,7 @@ impl Filler {
         loaded: impl Fn(AdapterSlot) -> bool,
         bucket: impl Fn(usize) -> Option<usize>,
         bytes: &mut [u8],
-    ) -> Result<Step, ModelError> {
+    ) -> Result<StepShape, ModelError> {
         self.check(batch, loaded)?;
         let decode = batch.rows().iter().all(|row| row.tokens.len() == 1 && row.want != Want::Nothing);
         let rows = batch.rows().len();
@@ -99,26 +99,28 @@ impl Filler {
         let width = batch.rows().iter().map(|row| (row.start + row.tokens.len()).div_ceil(BLOCK)).max().unwrap_or(0);
         let singles = if decode { padded } else { singles };
         let tokens = if decode { padded } else { tokens };
-        Ok(Step { tokens, singles, tiles, logits, lora, decode, rows, width })
+        Ok(StepShape { tokens, singles, tiles, logits, lora, decode, rows, width })
     }
 
-    /// Writes a decode step of nothing but padding, `rows` rows of it: it computes something and changes no block.
-    pub fn blank(&mut self, rows: usize, bytes: &mut [u8]) -> Step {
+    /// Writes a decode step of `rows` padding rows, which computes but changes no KV block.
+    pub fn blank(&mut self, rows: usize, bytes: &mut [u8]) -> StepShape {
         self.arrange(&ForwardBatch::new());
         self.rows(&ForwardBatch::new(), rows, bytes);
         self.wanted(&ForwardBatch::new(), &[], rows, bytes);
         part(bytes, self.image.lora.part(0, rows)).fill(PADDING);
-        Step { tokens: rows, singles: rows, logits: rows, decode: true, ..Step::default() }
+        StepShape { tokens: rows, singles: rows, logits: rows, decode: true, ..StepShape::default() }
     }
 
     fn check(&self, batch: &ForwardBatch, loaded: impl Fn(AdapterSlot) -> bool) -> Result<(), ModelError> {
         let refuse = |reason: String| Err(ModelError::Input(reason));
-        let (rows, tokens, logits) = (batch.rows().len(), batch.tokens().len(), batch.logit_rows());
-        let Limits { rows: most_rows, tokens: most_tokens, .. } = self.limits;
+        let rows = batch.rows().len();
+        let tokens = batch.tokens().len();
+        let logits = batch.logit_rows();
+        let StepLimits { rows: most_rows, tokens: most_tokens, .. } = self.limits;
         if rows > most_rows || tokens > most_tokens || logits > most_rows {
             return refuse(format!(
-                "a step of {rows} rows, {tokens} tokens and {logits} rows of logits; {most_rows}, {most_tokens} and \
-                 {most_rows} can be computed"
+                "a step of {rows} rows, {tokens} tokens and {logits} rows of logits exceeds the limits of {most_rows}, \
+                 {most_tokens} and {most_rows}"
             ));
         }
         if let Some(token) = batch.tokens().iter().find(|token| **token as usize >= self.vocab) {
@@ -139,19 +141,19 @@ impl Filler {
     fn flaw(&self, row: &Row, table: &[u32]) -> Option<String> {
         let end = row.start + row.tokens.len();
         if row.tokens.is_empty() {
-            return Some("no tokens".to_owned());
+            return Some("has no tokens".to_owned());
         }
         if end > self.limits.context {
-            return Some(format!("{end} tokens, the context is {}", self.limits.context));
+            return Some(format!("{end} tokens exceed the context of {}", self.limits.context));
         }
         let Some(table) = table.get(..end.div_ceil(BLOCK)) else {
-            return Some(format!("{} blocks for {end} tokens", table.len()));
+            return Some(format!("{} blocks are too few for {end} tokens", table.len()));
         };
         let outside = table.iter().find(|block| **block as usize >= self.blocks)?;
         Some(format!("block {outside} is outside the pool of {}", self.blocks))
     }
 
-    /// Puts rows of one token first.
+    /// Orders rows with one token first.
     fn arrange(&mut self, batch: &ForwardBatch) {
         self.order.clear();
         self.order.extend(0..batch.rows().len());
@@ -160,10 +162,11 @@ impl Filler {
         self.starts.resize(batch.rows().len(), 0);
     }
 
-    /// Tokens and rows; returns how many tokens there are, and how many rows of one.
+    /// Writes tokens and rows. Returns the number of tokens and the number of rows with one token.
     fn rows(&mut self, batch: &ForwardBatch, padded: usize, bytes: &mut [u8]) -> (usize, usize) {
         let Self { image, order, starts, adapters, .. } = self;
-        let (mut token, mut singles) = (0, 0);
+        let mut token = 0;
+        let mut singles = 0;
         adapters.clear();
         for (place, &index) in order.iter().enumerate() {
             let row = &batch.rows()[index];
@@ -183,7 +186,7 @@ impl Filler {
         }
         let rows = order.len();
         if padded > rows {
-            // A padded row has one token of its own, at its own place.
+            // Each padding row has one padding token of its own.
             part(bytes, image.tokens.part(rows, padded - rows)).fill(NONE);
             part(bytes, image.positions.part(rows, padded - rows)).fill(0);
             part(bytes, image.rows.part(rows, padded - rows)).fill(NONE);
@@ -193,7 +196,7 @@ impl Filler {
         (token, singles)
     }
 
-    /// Which tokens give logits and how the next ones are chosen, in the batch's order.
+    /// Writes the tokens that give logits and their sampling settings, in the order of the batch.
     fn wanted(&self, batch: &ForwardBatch, picks: &[Option<Pick>], padded: usize, bytes: &mut [u8]) -> usize {
         let image = &self.image;
         let mut next = 0;
@@ -217,7 +220,7 @@ impl Filler {
         next + rest
     }
 
-    /// Tiles of the rows with several tokens, the longest work first.
+    /// Writes the attention tiles of the rows with several tokens, the most expensive first.
     fn tiles(&mut self, batch: &ForwardBatch, bytes: &mut [u8]) -> usize {
         let (heads, kv_heads) = self.heads;
         self.tiles.clear();
@@ -225,7 +228,7 @@ impl Filler {
             let row = &batch.rows()[index];
             if row.tokens.len() > 1 {
                 let count = prefill_tiles(row.tokens.len() as u32, heads, kv_heads);
-                // A tile sees what came before the row, and its share of the row.
+                // A tile attends to the context before the row, and to the tokens of the row up to its own.
                 let cost =
                     |tile: u32| row.start as u64 + row.tokens.len() as u64 * u64::from(tile + 1) / u64::from(count);
                 self.tiles.extend((0..count).map(|tile| (cost(tile), [place as u32, tile])));
@@ -238,7 +241,7 @@ impl Filler {
         self.tiles.len()
     }
 
-    /// Tokens with an adapter, by adapter.
+    /// Writes the tiles of tokens with an adapter, grouped by adapter.
     fn lora(&self, padded: usize, decode: bool, bytes: &mut [u8]) -> usize {
         if self.adapters.iter().all(|adapter| *adapter == NONE) {
             return 0;
@@ -253,12 +256,12 @@ impl Filler {
     }
 }
 
-/// The values at a place of the image.
-fn part<T: Pod>(bytes: &mut [u8], place: Place<T>) -> &mut [T] {
+/// Returns the values at a placement of the layout.
+fn part<T: Pod>(bytes: &mut [u8], place: Placement<T>) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut bytes[place.first()..place.end()])
 }
 
-/// A row that is sampled.
+/// Converts sampling settings to the kernel's format.
 fn settings(pick: Pick) -> SampleRow {
     let Pick { temperature, top_k, top_p, min_p, draw } = pick;
     SampleRow { draw, temperature, top_p, min_p, top_k, kind: 1, padding: 0 }

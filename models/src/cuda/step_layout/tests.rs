@@ -9,7 +9,7 @@ use crate::cuda::kernel::NONE;
 use crate::decoder::RopeScaling;
 use crate::sampler::Pick;
 
-const LIMITS: Limits = Limits { rows: 20, tokens: 200, context: 100 };
+const LIMITS: StepLimits = StepLimits { rows: 20, tokens: 200, context: 100 };
 const BLOCKS: usize = 140;
 
 fn config() -> DecoderConfig {
@@ -31,9 +31,9 @@ fn config() -> DecoderConfig {
     }
 }
 
-/// An image's memory, aligned as the card's is.
+/// Memory of a layout, aligned as on the GPU.
 struct Memory {
-    filler: Filler,
+    filler: StepWriter,
     words: Vec<u64>,
 }
 
@@ -42,41 +42,42 @@ impl Memory {
         Self::within(LIMITS)
     }
 
-    fn within(limits: Limits) -> Self {
-        let filler = Filler::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS);
-        // What an earlier step left.
+    fn within(limits: StepLimits) -> Self {
+        let filler = StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS);
+        // Leftovers of an earlier step.
         let words = vec![0xabab_abab_abab_abab; filler.image().bytes / 8];
         Self { filler, words }
     }
 
-    fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<Step, crate::ModelError> {
+    fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<StepShape, crate::ModelError> {
         let buckets = Buckets::up_to(LIMITS.rows);
         let bytes = bytemuck::cast_slice_mut(&mut self.words);
         self.filler.fill(batch, picks, |slot| slot.0 < 3, |rows| buckets.fit(rows), bytes)
     }
 
-    /// What a card holds after a step's pieces were copied over what an earlier step left.
-    fn copied(&self, step: &Step) -> Self {
-        let (image, from) = (*self.filler.image(), bytemuck::cast_slice::<u64, u8>(&self.words));
+    /// Device memory after copying a step's pieces over the leftovers of an earlier step.
+    fn copied(&self, step: &StepShape) -> Self {
+        let image = *self.filler.image();
+        let from = bytemuck::cast_slice::<u64, u8>(&self.words);
         let mut words = vec![0xcdcd_cdcd_cdcd_cdcd_u64; self.words.len()];
         let to = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
-        for Piece { first, width, pitch, rows } in image.pieces(step) {
+        for CopyRect { first, width, pitch, rows } in image.pieces(step) {
             for row in 0..rows {
                 let part = first + row * pitch..first + row * pitch + width;
                 to[part.clone()].copy_from_slice(&from[part]);
             }
         }
-        let limits = Limits { context: image.stride * BLOCK, ..LIMITS };
-        Self { filler: Filler::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS), words }
+        let limits = StepLimits { context: image.stride * BLOCK, ..LIMITS };
+        Self { filler: StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS), words }
     }
 
-    fn get<T: bytemuck::Pod>(&self, place: Place<T>, len: usize) -> Vec<T> {
+    fn get<T: bytemuck::Pod>(&self, place: Placement<T>, len: usize) -> Vec<T> {
         let part = place.part(0, len);
         bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(&self.words)[part.first()..part.end()]).to_vec()
     }
 }
 
-/// Rows of (tokens in the cache, new tokens, adapter, what is wanted), each with blocks of its own.
+/// Batch of rows (tokens in the cache, new tokens, adapter, wanted logits), each with its own blocks.
 fn batch(rows: &[(usize, usize, Option<u32>, Want)]) -> ForwardBatch {
     let mut batch = ForwardBatch::new();
     let mut block = 0;
@@ -92,7 +93,8 @@ fn batch(rows: &[(usize, usize, Option<u32>, Want)]) -> ForwardBatch {
 fn rows_of_one_token_come_first_and_logits_keep_their_order() {
     let rows =
         [(3, 2, None, Want::Last), (20, 1, None, Want::Last), (0, 3, None, Want::All), (7, 1, None, Want::Nothing)];
-    let (batch, mut memory) = (batch(&rows), Memory::new());
+    let batch = batch(&rows);
+    let mut memory = Memory::new();
     let step = memory.fill(&batch, &[]).unwrap();
     let image = *memory.filler.image();
     assert_eq!((step.tokens, step.singles, step.logits, step.decode), (7, 2, 5, false));
@@ -103,7 +105,7 @@ fn rows_of_one_token_come_first_and_logits_keep_their_order() {
     assert_eq!(memory.get(image.context, 4), [21, 8, 5, 3]);
     assert_eq!(memory.get(image.wanted, 5), [3, 0, 4, 5, 6]);
     assert_eq!(memory.get(image.tables, 2), [1, 2], "the second row's table is the first of the image");
-    // One tile each; the row with the longer context first.
+    // One tile per row, the row with the longer context first.
     assert_eq!(step.tiles, 2);
     assert_eq!(memory.get(image.tiles, 4), [2, 0, 3, 0]);
 }
@@ -111,7 +113,8 @@ fn rows_of_one_token_come_first_and_logits_keep_their_order() {
 #[test]
 fn a_decode_step_is_padded_to_its_bucket() {
     let rows: Vec<_> = (0..9).map(|row| (row, 1, (row == 4).then_some(2), Want::Last)).collect();
-    let (batch, mut memory) = (batch(&rows), Memory::new());
+    let batch = batch(&rows);
+    let mut memory = Memory::new();
     let pick = Pick { temperature: 0.5, top_k: 3, top_p: 0.9, min_p: 0.1, draw: 0.25 };
     let step = memory.fill(&batch, &[None, Some(pick)]).unwrap();
     let image = *memory.filler.image();
@@ -134,33 +137,34 @@ fn a_decode_step_is_padded_to_its_bucket() {
 #[test]
 fn a_blank_step_is_all_padding() {
     let mut memory = Memory::new();
-    let (image, bytes) = (*memory.filler.image(), bytemuck::cast_slice_mut(&mut memory.words));
+    let image = *memory.filler.image();
+    let bytes = bytemuck::cast_slice_mut(&mut memory.words);
     let step = memory.filler.blank(8, bytes);
     assert_eq!((step.tokens, step.singles, step.logits, step.tiles, step.decode), (8, 8, 8, 0, true));
-    let card = memory.copied(&step);
+    let copied = memory.copied(&step);
     for place in [image.tokens, image.rows, image.first, image.wanted] {
-        assert_eq!(card.get(place, 8), [NONE; 8]);
+        assert_eq!(copied.get(place, 8), [NONE; 8]);
     }
-    assert_eq!(card.get(image.context, 8), [0; 8]);
-    assert!(card.get(image.samples, 8).iter().all(|row| row.kind == 0));
-    assert!(card.get(image.lora, 8).iter().all(|tile| tile.adapter == NONE), "whatever grid a recording has");
+    assert_eq!(copied.get(image.context, 8), [0; 8]);
+    assert!(copied.get(image.samples, 8).iter().all(|row| row.kind == 0));
+    assert!(copied.get(image.lora, 8).iter().all(|tile| tile.adapter == NONE), "whatever grid a recording has");
 }
 
 #[test]
 fn of_long_tables_only_what_is_used_is_copied() {
-    let long = Limits { context: 32_768, ..LIMITS };
+    let long = StepLimits { context: 32_768, ..LIMITS };
     let mut memory = Memory::within(long);
     let rows: Vec<_> = (0..18).map(|row| (row * 10, 1, None, Want::Last)).collect();
     let step = memory.fill(&batch(&rows), &[]).unwrap();
     let image = *memory.filler.image();
-    let copied = |step: &Step| image.pieces(step).iter().map(|piece| piece.rows * piece.width).sum::<usize>();
+    let copied = |step: &StepShape| image.pieces(step).iter().map(|piece| piece.rows * piece.width).sum::<usize>();
     assert_eq!(step.width, 11);
     assert_eq!(copied(&step), image.tables.first() + 18 * 16 * 4, "sixteen entries of 2,048");
-    // One row is little either way; a full table is copied as it lies.
-    assert_eq!(image.pieces(&Step { rows: 1, ..step })[1].rows, 0);
-    let full = Step { width: image.stride, ..step };
+    // A single row is copied whole, and so is a full table.
+    assert_eq!(image.pieces(&StepShape { rows: 1, ..step })[1].rows, 0);
+    let full = StepShape { width: image.stride, ..step };
     assert_eq!((image.pieces(&full)[1].rows, copied(&full)), (0, image.tables.first() + 18 * image.stride * 4));
-    assert_eq!(copied(&Step { rows: 0, width: 0, ..step }), image.tables.first());
+    assert_eq!(copied(&StepShape { rows: 0, width: 0, ..step }), image.tables.first());
 }
 
 #[test]
@@ -175,7 +179,7 @@ fn what_does_not_exist_is_refused_before_anything_is_written() {
     };
     assert!(refused(&with(500, 0, &[0], None)).contains("token 500"));
     assert!(refused(&with(1, 0, &[140], None)).contains("block 140"));
-    assert!(refused(&with(1, 100, &[0; 7], None)).contains("the context is 100"));
+    assert!(refused(&with(1, 100, &[0; 7], None)).contains("the context of 100"));
     assert!(refused(&with(1, 0, &[0], Some(AdapterSlot(3)))).contains("slot 3"));
     let many: Vec<_> = (0..21).map(|_| (0, 1, None, Want::Last)).collect();
     assert!(refused(&batch(&many)).contains("21 rows"));
@@ -185,22 +189,26 @@ fn what_does_not_exist_is_refused_before_anything_is_written() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every token of a batch is found again by its row, with its id, position and block, whatever the batch.
+    /// Every token of any batch is found again by its row, with its id, position and block.
     #[test]
     fn a_batch_is_read_back_from_its_image(
         rows in prop::collection::vec((0usize..50, 1usize..10, prop::option::of(0u32..3)), 1..20),
         context in prop::sample::select(vec![100usize, 1024, 32_768]),
     ) {
         let rows: Vec<_> = rows.into_iter().map(|(start, count, adapter)| (start, count, adapter, Want::Last)).collect();
-        let (batch, mut memory) = (batch(&rows), Memory::within(Limits { context, ..LIMITS }));
+        let batch = batch(&rows);
+        let mut memory = Memory::within(StepLimits { context, ..LIMITS });
         let step = memory.fill(&batch, &[]).unwrap();
         let memory = memory.copied(&step);
         let image = *memory.filler.image();
         let wanted = memory.get(image.wanted, step.logits);
-        let (tokens, positions) = (memory.get(image.tokens, step.tokens), memory.get(image.positions, step.tokens));
-        let (owners, tables) = (memory.get(image.rows, step.tokens), memory.get(image.tables, LIMITS.rows * image.stride));
+        let tokens = memory.get(image.tokens, step.tokens);
+        let positions = memory.get(image.positions, step.tokens);
+        let owners = memory.get(image.rows, step.tokens);
+        let tables = memory.get(image.tables, LIMITS.rows * image.stride);
         for (row, last) in batch.rows().iter().zip(wanted) {
-            let (last, count) = (last as usize, row.tokens.len());
+            let last = last as usize;
+            let count = row.tokens.len();
             let first = last + 1 - count;
             prop_assert_eq!(&tokens[first..=last], batch.row_tokens(row));
             prop_assert_eq!(positions[first] as usize, row.start);

@@ -1,0 +1,149 @@
+//! Polling for completion of GPU work: with low latency, without keeping a CPU core busy, and with a time limit.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A wait polls without sleeping up to this time, since the work may already be done.
+const SOON: Duration = Duration::from_micros(20);
+/// Shortest and longest sleep between two polls.
+const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+/// Denominator of the share of the elapsed time that one sleep may add.
+const SHARE: u32 = 32;
+/// Half-width of the window around the duration of the previous wait in which polls do not sleep: an absolute limit,
+/// and the denominator of the share of that duration.
+const AROUND: (Duration, u32) = (Duration::from_micros(50), 8);
+
+/// Waits for a series of similar steps, one after the other.
+///
+/// Consecutive steps mostly take equally long. A wait therefore sleeps while the step should still be running and polls
+/// often around the duration of the previous one. A step that finishes early or late is noticed late by at most a
+/// thirty-second of its duration, or by the shortest sleep.
+#[derive(Debug, Clone)]
+pub struct AdaptiveWait {
+    limit: Duration,
+    /// Duration of the previous wait.
+    last: Duration,
+}
+
+/// Action until the next poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WaitAction {
+    /// Yield the CPU to other threads.
+    Yield,
+    Sleep(Duration),
+    /// Give up: the limit has passed.
+    TimedOut,
+}
+
+impl AdaptiveWait {
+    /// Creates waits of at most `limit` each.
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, last: Duration::ZERO }
+    }
+
+    /// Returns the time limit of a wait.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Polls `ready` until it returns `true`. Returns `false` when work that began at `begun` is not done within the
+    /// limit. Work that is ready at the first poll counts as done, however late that poll is.
+    ///
+    /// # Errors
+    /// The errors of `ready`.
+    pub fn wait<E>(&mut self, begun: Instant, mut ready: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
+        while !ready()? {
+            match self.pause(begun.elapsed()) {
+                WaitAction::Yield => thread::yield_now(),
+                WaitAction::Sleep(time) => thread::sleep(time),
+                WaitAction::TimedOut => return Ok(false),
+            }
+        }
+        self.last = begun.elapsed();
+        Ok(true)
+    }
+
+    fn pause(&self, gone: Duration) -> WaitAction {
+        if gone >= self.limit {
+            return WaitAction::TimedOut;
+        }
+        let around = AROUND.0.min(self.last / AROUND.1);
+        if gone < SOON || gone.abs_diff(self.last) < around {
+            return WaitAction::Yield;
+        }
+        let nap = (gone / SHARE).clamp(NAPS[0], NAPS[1]).min(self.limit - gone);
+        // Never sleep past the expected end.
+        let until = self.last.saturating_sub(around).saturating_sub(gone);
+        WaitAction::Sleep(if until.is_zero() { nap } else { nap.min(until) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    fn micros(count: u64) -> Duration {
+        Duration::from_micros(count)
+    }
+
+    fn after(last: u64) -> AdaptiveWait {
+        AdaptiveWait { limit: LIMIT, last: micros(last) }
+    }
+
+    #[test]
+    fn what_never_ends_is_given_up_at_the_limit() {
+        let limit = Duration::from_millis(20);
+        let begun = Instant::now();
+        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Ok::<_, Infallible>(false)), Ok(false));
+        assert!(begun.elapsed() >= limit);
+        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Ok::<_, Infallible>(true)), Ok(true), "done, if asked late");
+        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Err::<bool, _>("gone")), Err("gone"));
+    }
+
+    #[test]
+    fn it_asks_often_only_where_an_end_is_likely() {
+        let steps = after(4000);
+        assert_eq!(steps.pause(micros(5)), WaitAction::Yield);
+        assert_eq!(steps.pause(micros(320)), WaitAction::Sleep(micros(20)));
+        assert_eq!(steps.pause(micros(3200)), WaitAction::Sleep(micros(100)));
+        assert_eq!(steps.pause(micros(3900)), WaitAction::Sleep(micros(50)), "up to where it is likely, no further");
+        assert_eq!(steps.pause(micros(3960)), WaitAction::Yield);
+        assert_eq!(steps.pause(micros(4040)), WaitAction::Yield);
+        assert_eq!(steps.pause(micros(6400)), WaitAction::Sleep(micros(200)));
+        assert_eq!(steps.pause(micros(400_000)), WaitAction::Sleep(micros(1000)));
+        assert_eq!(steps.pause(LIMIT), WaitAction::TimedOut);
+        assert_eq!(steps.pause(LIMIT - micros(10)), WaitAction::Sleep(micros(10)), "the limit is kept");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// After any history, a wait ends soon after the work does and sleeps for most of it.
+        #[test]
+        fn waits_sleep_and_end_soon(last in 0u64..1_000_000, takes in 0u64..1_000_000) {
+            let patience = after(last);
+            let takes = micros(takes);
+            // Model: a poll takes a microsecond, and a sleep exactly its duration.
+            let mut gone = Duration::ZERO;
+            let mut awake = Duration::ZERO;
+            while gone < takes {
+                match patience.pause(gone) {
+                    WaitAction::Yield => (gone, awake) = (gone + micros(1), awake + micros(1)),
+                    WaitAction::Sleep(time) => {
+                        prop_assert!(!time.is_zero());
+                        (gone, awake) = (gone + time, awake + micros(1));
+                    }
+                    WaitAction::TimedOut => prop_assert!(false, "given up after {:?}", gone),
+                }
+            }
+            prop_assert!(gone - takes <= (takes / SHARE).max(micros(20)), "{:?} late", gone - takes);
+            prop_assert!(awake <= micros(25) + takes / 3, "{awake:?} awake of {takes:?}");
+        }
+    }
+}

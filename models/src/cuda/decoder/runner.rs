@@ -1,0 +1,179 @@
+//! Memory and adapters of a decoder, on a GPU or on the emulator.
+
+use std::path::Path;
+
+use half::bf16;
+
+use super::adapters::Adapters;
+use crate::adapter::Site;
+use crate::batch::AdapterSlot;
+use crate::cuda::CudaError;
+use crate::cuda::driver::Driver;
+use crate::cuda::kernel::{DeviceSlice, LoraFactors, SampleStatus, layout};
+use crate::cuda::lora_grid::{LoraCapacity, LoraGrid};
+use crate::cuda::plan::{Placement, StepLimits, WeightLayout, WorkspaceLayout};
+use crate::cuda::source::{WeightLoader, WeightSource};
+use crate::cuda::step_layout::{CopyRect, StepLayout, StepShape};
+use crate::decoder::DecoderConfig;
+use crate::sampler::{SampleError, Sampled};
+
+/// All memory that a step reads and writes, allocated when a decoder is loaded.
+pub(super) struct StepRunner<D: Driver> {
+    // Fields drop in order, the driver last.
+    adapters: Adapters<D>,
+    pub(super) config: DecoderConfig,
+    pub(super) limits: StepLimits,
+    /// Number of multiprocessors of the GPU.
+    pub(super) multiprocessors: u32,
+    pub(super) weight_layout: WeightLayout,
+    pub(super) buffers: WorkspaceLayout,
+    pub(super) image: StepLayout,
+    /// Number of KV blocks.
+    blocks: usize,
+    weights: D::Region,
+    work: D::Region,
+    cache: D::Region,
+    layout: D::Region,
+    pub(super) driver: D,
+}
+
+impl<D: Driver> StepRunner<D> {
+    /// Allocates memory for steps within `limits` and for `blocks` KV blocks, and loads the weights. The caller has
+    /// checked that kernels support the configuration.
+    pub(super) fn load(
+        driver: D,
+        source: WeightSource<'_>,
+        limits: StepLimits,
+        multiprocessors: u32,
+        blocks: usize,
+    ) -> Result<Self, CudaError> {
+        let config = source.config().clone();
+        let weight_layout = WeightLayout::new(&config, limits.context);
+        let buffers = WorkspaceLayout::new(&config, &limits, multiprocessors);
+        let image = StepLayout::new(&config, &limits);
+        let cached = config.layers * blocks * layout::block_len(config.kv_heads, config.head_dim) * size_of::<bf16>();
+        let weights = driver.allocate(weight_layout.bytes)?;
+        let work = driver.allocate(buffers.bytes)?;
+        let cache = driver.allocate(cached)?;
+        let layout = driver.allocate(image.bytes)?;
+        // Counters start at zero, and memory that is never written must not read as NaN.
+        for (region, bytes) in [(&work, buffers.bytes), (&cache, cached), (&layout, image.bytes)] {
+            driver.clear(driver.slice(region, Placement::new(0, bytes / size_of::<f32>())))?;
+        }
+        WeightLoader::new(source, &driver, &weights)?.load(&weight_layout, limits.context)?;
+        let adapters = Adapters::new(&driver, driver.slice(&work, buffers.factors))?;
+        Ok(Self {
+            adapters,
+            config,
+            limits,
+            multiprocessors,
+            weight_layout,
+            buffers,
+            image,
+            blocks,
+            weights,
+            work,
+            cache,
+            layout,
+            driver,
+        })
+    }
+
+    /// Loads the adapter in `dir` into a free slot.
+    pub(super) fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, CudaError> {
+        self.adapters.load(&self.driver, dir, &self.config)
+    }
+
+    /// Removes an adapter and frees its memory.
+    pub(super) fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<(), CudaError> {
+        self.adapters.unload(&self.driver, slot)
+    }
+
+    /// Returns `true` if a slot holds an adapter.
+    pub(super) fn holds(&self, slot: AdapterSlot) -> bool {
+        self.adapters.holds(slot)
+    }
+
+    /// Returns the adapter capacity that captured graphs provide for.
+    pub(super) fn lora_capacity(&self) -> LoraCapacity {
+        self.adapters.lora_capacity()
+    }
+
+    /// Returns the grid of the LoRA kernels in a step. `None` when no row has an adapter.
+    pub(super) fn grid(&self, step: &StepShape) -> Option<LoraGrid> {
+        let capacity = self.lora_capacity();
+        let grid = || if step.decode { capacity.decode(step.singles) } else { capacity.tiles(step.lora) };
+        (step.lora > 0).then(grid)
+    }
+
+    /// Returns the factors of all slots at one site.
+    pub(super) fn factors(&self, layer: usize, site: Site) -> Option<DeviceSlice<LoraFactors>> {
+        self.adapters.at(layer, site)
+    }
+
+    /// Decodes the sampling results copied from [`results`](Self::results) into one entry for each row of logits,
+    /// `None` for rows that the GPU did not sample.
+    pub(super) fn drawn(
+        &self,
+        results: &[u32],
+        chosen: &[bool],
+        drawn: &mut Vec<Option<Result<Sampled, SampleError>>>,
+    ) {
+        let (ids, rest) = results.split_at(self.limits.rows);
+        let (logprobs, status) = rest.split_at(self.limits.rows);
+        drawn.clear();
+        for (row, chosen) in chosen.iter().enumerate() {
+            drawn.push(chosen.then(|| match SampleStatus::of(status[row]) {
+                SampleStatus::Chosen => {
+                    Ok(Sampled { id: ids[row], logprob: f32::from_bits(logprobs[row]), top: Vec::new() })
+                }
+                SampleStatus::NotFinite => Err(SampleError::NotFinite),
+                SampleStatus::NoCandidate => Err(SampleError::NoCandidate),
+            }));
+        }
+    }
+
+    /// Returns ids, log-probabilities and status of all rows of logits, a third each.
+    pub(super) fn results(&self) -> DeviceSlice<u32> {
+        self.work(self.buffers.results)
+    }
+
+    /// Returns the logits of some rows.
+    pub(super) fn logits(&self, first: usize, rows: usize) -> DeviceSlice<f32> {
+        let vocab = self.config.vocab;
+        self.work(self.buffers.logits.part(first * vocab, rows * vocab))
+    }
+
+    /// Returns the device memory of the step's layout.
+    pub(super) fn layout(&self) -> DeviceSlice<u8> {
+        self.layout_slice(Placement::new(0, self.image.bytes))
+    }
+
+    /// Copies a step's layout from the host and waits.
+    pub(super) fn upload_layout(&self, from: &[u8], step: &StepShape) -> Result<(), CudaError> {
+        let rows = |CopyRect { first, width, pitch, rows }| (0..rows).map(move |row| (first + row * pitch, width));
+        let lines = self.image.pieces(step).into_iter().flat_map(rows);
+        let parts =
+            lines.map(|(first, width)| (&from[first..first + width], self.layout_slice(Placement::new(first, width))));
+        self.driver.upload_all(&parts.collect::<Vec<_>>())
+    }
+
+    /// Returns one layer's KV blocks.
+    pub(super) fn blocks(&self, layer: usize) -> DeviceSlice<bf16> {
+        let len = self.blocks * layout::block_len(self.config.kv_heads, self.config.head_dim);
+        self.driver.slice(&self.cache, Placement::new(layer * len * size_of::<bf16>(), len))
+    }
+
+    pub(super) fn weight<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
+        self.driver.slice(&self.weights, place)
+    }
+
+    pub(super) fn work<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
+        self.driver.slice(&self.work, place)
+    }
+
+    /// Returns a part of the step's layout.
+    pub(super) fn layout_slice<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
+        self.driver.slice(&self.layout, place)
+    }
+}

@@ -1,0 +1,112 @@
+//! Layout of a step's inputs in one buffer, which is copied to the GPU.
+//!
+//! Each part has a fixed offset, so that captured graphs stay valid. Block tables come last, each with room for the
+//! longest sequence; only their used entries are copied ([`StepLayout::pieces`]). Rows with one new token come before the
+//! others, as decoding attention requires; logits keep the order of the batch.
+
+mod writer;
+
+use crate::batch::BLOCK;
+use crate::cuda::kernel::{LoraTile, SampleRow, prefill_tiles};
+use crate::cuda::plan::{Placement, PlacementAllocator, StepLimits};
+use crate::decoder::DecoderConfig;
+
+pub use writer::{StepShape, StepWriter};
+
+/// Placements of the parts of a step's inputs. Their meaning is documented at [`BatchView`](super::kernel::BatchView)
+/// and at the kernels that read them.
+#[derive(Debug, Clone, Copy)]
+pub struct StepLayout {
+    /// Token ids, per token.
+    pub tokens: Placement<u32>,
+    /// Positions, per token.
+    pub positions: Placement<u32>,
+    /// Row indices, per token.
+    pub rows: Placement<u32>,
+    /// Index of the first token, per row.
+    pub first: Placement<u32>,
+    /// Context length, per row.
+    pub context: Placement<u32>,
+    /// Index of the token that a row of logits is computed from.
+    pub wanted: Placement<u32>,
+    /// Sampling settings, per row of logits.
+    pub samples: Placement<SampleRow>,
+    /// Attention tiles: pairs of a row and a tile index within the row.
+    pub tiles: Placement<u32>,
+    /// LoRA tiles.
+    pub lora: Placement<LoraTile>,
+    /// Order of tokens that the LoRA tiles refer to.
+    pub order: Placement<u32>,
+    /// Block tables, `stride` entries per row.
+    pub tables: Placement<u32>,
+    /// Number of entries from one row's table to the next.
+    pub stride: usize,
+    /// Total bytes.
+    pub bytes: usize,
+}
+
+/// A rectangle of the layout copied at once: `rows` rows of `width` bytes, `pitch` bytes apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyRect {
+    /// Offset of the first byte.
+    pub first: usize,
+    /// Bytes per row.
+    pub width: usize,
+    /// Bytes from one row to the next.
+    pub pitch: usize,
+    /// Number of rows; 0 when there is nothing to copy.
+    pub rows: usize,
+}
+
+/// Size of block tables in bytes up to which they are copied together with the parts before them, used or not: copying
+/// them takes less time than issuing a second copy.
+const TOGETHER: usize = 32 << 10;
+
+impl StepLayout {
+    /// Returns the pieces to copy for a step: everything before the tables, and as many entries of each table as the
+    /// longest row uses.
+    pub fn pieces(&self, step: &StepShape) -> [CopyRect; 2] {
+        let whole = |end: usize| CopyRect { first: 0, width: end, pitch: end, rows: 1 };
+        let first = self.tables.first();
+        let pitch = self.stride * size_of::<u32>();
+        // Sixteen entries are copied as quickly as one.
+        let width = (step.width.next_multiple_of(16) * size_of::<u32>()).min(pitch);
+        let tables = CopyRect { first, width, pitch, rows: step.rows };
+        if step.rows * pitch <= TOGETHER || width == pitch {
+            return [whole(first + step.rows * pitch), CopyRect { rows: 0, ..tables }];
+        }
+        [whole(first), tables]
+    }
+
+    /// Creates the layout for steps within `limits`.
+    pub fn new(config: &DecoderConfig, limits: &StepLimits) -> Self {
+        let tokens = limits.tokens;
+        let rows = limits.rows;
+        let stride = limits.context.div_ceil(BLOCK);
+        let mut allocator = PlacementAllocator::default();
+        Self {
+            tokens: allocator.place(tokens),
+            positions: allocator.place(tokens),
+            rows: allocator.place(tokens),
+            first: allocator.place(rows),
+            context: allocator.place(rows),
+            wanted: allocator.place(rows),
+            samples: allocator.place(rows),
+            tiles: allocator.place(2 * most_tiles(config, limits)),
+            lora: allocator.place(tokens),
+            order: allocator.place(tokens),
+            tables: allocator.place(rows * stride),
+            stride,
+            bytes: allocator.bytes(),
+        }
+    }
+}
+
+/// Returns the maximum number of prefill attention tiles: the last tile of each row may be nearly empty.
+fn most_tiles(config: &DecoderConfig, limits: &StepLimits) -> usize {
+    let whole = prefill_tiles(limits.tokens as u32, config.heads as u32, config.kv_heads as u32);
+    whole as usize + limits.rows
+}
+
+#[cfg(test)]
+mod tests;
