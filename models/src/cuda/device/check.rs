@@ -1,11 +1,11 @@
-//! Kernel checks on this GPU.
+//! CudaKernel checks on this GPU.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
 
 use super::{DeviceRegion, Gpu};
 use crate::cuda::kernel::check::{self, CheckError, KernelFinding};
-use crate::cuda::kernel::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use crate::cuda::kernel::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// A GPU whose memory is allocated buffer by buffer and freed all at once.
 struct GpuCheckDevice<'a> {
@@ -28,7 +28,7 @@ impl Gpu {
 impl Launch for GpuCheckDevice<'_> {
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {

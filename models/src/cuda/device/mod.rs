@@ -31,7 +31,7 @@ pub use peak_rates::PeakRates;
 
 use super::CudaError;
 use super::adaptive_wait::AdaptiveWait;
-use super::kernel::{Geometry, Kernel, KernelError, Launch};
+use super::kernel::{CudaKernel, Geometry, KernelError, Launch};
 
 /// Default time limit for the completion of enqueued work.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -181,7 +181,7 @@ impl Gpu {
 impl Launch for Gpu {
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {

@@ -12,7 +12,7 @@ use cudarc::nvrtc::sys as nvrtc;
 use super::call;
 use super::context::ContextHandle;
 use crate::cuda::CudaError;
-use crate::cuda::kernel::{Kernel, source};
+use crate::cuda::kernel::{CudaKernel, source};
 
 /// Dynamic shared memory available to every launch, in bytes; more must be enabled per kernel.
 const PLAIN_SHARED: u32 = 48 << 10;
@@ -36,13 +36,13 @@ impl KernelModule {
         // SAFETY: the image is a whole cubin, as the compiler gave it.
         let module = call("cannot load the kernels", unsafe { driver::load_data(image.as_ptr().cast()) })?;
         let mut loaded = Self { hold: Arc::clone(hold), module, functions: Vec::new() };
-        for kernel in Kernel::ALL {
+        for kernel in CudaKernel::ALL {
             loaded.functions.push(loaded.find(*kernel)?);
         }
         Ok(loaded)
     }
 
-    fn find(&self, kernel: Kernel) -> Result<CUfunction, CudaError> {
+    fn find(&self, kernel: CudaKernel) -> Result<CUfunction, CudaError> {
         let name = CString::new(kernel.name()).unwrap_or_default();
         // SAFETY: the module is loaded.
         let function = call("cannot find a kernel", unsafe { driver::get_function(self.module, name) })?;
@@ -58,7 +58,7 @@ impl KernelModule {
     }
 
     /// Returns the entry point of a kernel.
-    pub(super) fn function(&self, kernel: Kernel) -> CUfunction {
+    pub(super) fn function(&self, kernel: CudaKernel) -> CUfunction {
         self.functions[kernel as usize]
     }
 }

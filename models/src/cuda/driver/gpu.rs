@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use super::{DeviceClock, Driver, MatMul};
 use crate::cuda::CudaError;
 use crate::cuda::device::{Blas, DeviceRegion, Gpu, GpuEvent};
-use crate::cuda::kernel::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use crate::cuda::kernel::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 use crate::cuda::plan::Placement;
 
 /// A GPU with its cuBLAS handle.
@@ -31,7 +31,7 @@ impl GpuDriver {
 impl Launch for GpuDriver {
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut std::ffi::c_void],
     ) -> Result<(), KernelError> {

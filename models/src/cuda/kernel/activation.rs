@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// Threads per block; each processes eight values.
 const THREADS: u32 = 256;
@@ -27,7 +27,7 @@ impl SiluMul {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::SiluMul;
+        let kernel = CudaKernel::SiluMul;
         let rows = self.rows as usize;
         let width = self.width as usize;
         kernel.demand(width.is_multiple_of(8), || format!("width {width} is no multiple of 8"))?;

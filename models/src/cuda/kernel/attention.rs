@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{BatchView, DeviceSlice, Geometry, Kernel, KernelError, Launch, layout};
+use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, layout};
 
 /// Threads per block.
 pub(super) const THREADS: u32 = 128;
@@ -62,7 +62,7 @@ impl AttendDecode {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::AttendDecode;
+        let kernel = CudaKernel::AttendDecode;
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
         kernel.demand((1..=64).contains(&self.splits), || format!("{} splits: expected 1 to 64", self.splits))?;
         let rows = self.rows as usize;
@@ -129,7 +129,7 @@ impl AttendPrefill {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::AttendPrefill;
+        let kernel = CudaKernel::AttendPrefill;
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
         kernel.fits("tiles", &self.tiles, 2 * self.count as usize)?;
         let arguments = LaunchArguments::new()
@@ -151,7 +151,7 @@ impl AttendPrefill {
     }
 }
 
-pub(super) fn check_heads(kernel: Kernel, heads: u32, kv_heads: u32, dim: u32) -> Result<(), KernelError> {
+pub(super) fn check_heads(kernel: CudaKernel, heads: u32, kv_heads: u32, dim: u32) -> Result<(), KernelError> {
     let known = layout::HEAD_DIMS.contains(&(dim as usize));
     kernel.demand(known, || format!("no kernel for heads of width {dim}"))?;
     let grouped = kv_heads > 0 && heads.is_multiple_of(kv_heads) && heads / kv_heads <= layout::LARGEST_GROUP as u32;

@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::attention::{THREADS, check_heads};
 use super::launch::LaunchArguments;
-use super::{BatchView, DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// Gradients of queries, keys and values, for rows whose whole context is in the batch: their first token has position
 /// 0. Probabilities are recomputed from the queries, the cache, and the log-sums written by
@@ -56,7 +56,7 @@ impl AttendBackward {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::AttendBackwardQueries;
+        let kernel = CudaKernel::AttendBackwardQueries;
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
         let pairs = (self.tokens * self.heads) as usize;
         let width = (self.tokens * self.stride) as usize;
@@ -74,9 +74,9 @@ impl AttendBackward {
         let grid = |x: u32, y: u32| Geometry { blocks: [x, y, 1], threads: THREADS, shared: 0 };
         // SAFETY: the kernels' parameters; sizes were checked, and what indices name is promised by their spans.
         unsafe {
-            sums.launch(on, Kernel::AttendDelta, grid((pairs as u32).div_ceil(4), 1))?;
+            sums.launch(on, CudaKernel::AttendDelta, grid((pairs as u32).div_ceil(4), 1))?;
             self.arguments(&self.tiles).launch(on, kernel, grid(self.tile_count, self.kv_heads))?;
-            let keys = Kernel::AttendBackwardKeys;
+            let keys = CudaKernel::AttendBackwardKeys;
             self.arguments(&self.blocks).launch(on, keys, grid(self.block_count, self.kv_heads))
         }
     }

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// Threads per block; each processes eight values.
 const THREADS: u32 = 256;
@@ -36,7 +36,7 @@ impl WidenToF32 {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        convert(Kernel::WidenToF32, &self.from, &self.to, self.count, on)
+        convert(CudaKernel::WidenToF32, &self.from, &self.to, self.count, on)
     }
 }
 
@@ -46,12 +46,12 @@ impl NarrowToBf16 {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        convert(Kernel::NarrowToBf16, &self.from, &self.to, self.count, on)
+        convert(CudaKernel::NarrowToBf16, &self.from, &self.to, self.count, on)
     }
 }
 
 fn convert<A, B>(
-    kernel: Kernel,
+    kernel: CudaKernel,
     from: &DeviceSlice<A>,
     to: &DeviceSlice<B>,
     count: usize,

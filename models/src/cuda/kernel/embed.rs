@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{BatchView, DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// Embedding lookup: `stream[token] = table[id of token]`, and zeros for padding.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ impl EmbedTokens {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::EmbedTokens;
+        let kernel = CudaKernel::EmbedTokens;
         kernel.demand(self.width.is_multiple_of(8), || format!("width {} is no multiple of 8", self.width))?;
         let count = self.count as usize;
         let width = self.width as usize;

@@ -6,7 +6,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{BatchView, DeviceSlice, Geometry, Kernel, KernelError, Launch, layout};
+use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, layout};
 
 /// Threads per block of the activation; each processes eight values.
 const THREADS: u32 = 256;
@@ -39,7 +39,7 @@ impl RmsNormBackward {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::RmsNormBackward;
+        let kernel = CudaKernel::RmsNormBackward;
         let rows = self.rows as usize;
         let width = self.width as usize;
         kernel.demand(width.is_multiple_of(4), || format!("width {width} is no multiple of 4"))?;
@@ -86,7 +86,7 @@ impl SiluMulBackward {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::SiluMulBackward;
+        let kernel = CudaKernel::SiluMulBackward;
         let rows = self.rows as usize;
         let width = self.width as usize;
         kernel.demand(width.is_multiple_of(8), || format!("width {width} is no multiple of 8"))?;
@@ -139,7 +139,7 @@ impl RotaryBackward {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::RotaryBackward;
+        let kernel = CudaKernel::RotaryBackward;
         let count = self.count as usize;
         let dim = self.dim as usize;
         let width = (self.heads + 2 * self.kv_heads) as usize * dim;

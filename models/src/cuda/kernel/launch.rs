@@ -1,4 +1,4 @@
-//! Kernel launches: typed device slices, grid geometry, and the [`Launch`] trait.
+//! CudaKernel launches: typed device slices, grid geometry, and the [`Launch`] trait.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -65,7 +65,7 @@ pub struct Geometry {
     /// Threads per block, a multiple of 32.
     pub threads: u32,
     /// Bytes of dynamic shared memory. More than 48 KiB must be enabled in the driver once per kernel; see
-    /// [`Kernel::largest_shared`].
+    /// [`CudaKernel::largest_shared`].
     pub shared: u32,
 }
 
@@ -81,7 +81,7 @@ pub trait Launch {
     /// [`KernelError::Driver`] with the driver's error.
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError>;
@@ -93,16 +93,16 @@ pub enum KernelError {
     /// A buffer is too small, or the kernel does not support a size.
     #[error("{}: {what}", kernel.name())]
     Shape {
-        /// Kernel.
-        kernel: Kernel,
+        /// CudaKernel.
+        kernel: CudaKernel,
         /// Description of the mismatch.
         what: String,
     },
     /// The driver returned an error.
     #[error("{}: {reason}", kernel.name())]
     Driver {
-        /// Kernel.
-        kernel: Kernel,
+        /// CudaKernel.
+        kernel: CudaKernel,
         /// The driver's error.
         reason: String,
     },
@@ -112,11 +112,11 @@ macro_rules! kernels {
     ($($(#[$doc:meta])* $kernel:ident = $name:literal,)*) => {
         /// All kernels by their entry points.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Kernel {
+        pub enum CudaKernel {
             $($(#[$doc])* $kernel,)*
         }
 
-        impl Kernel {
+        impl CudaKernel {
             /// All kernels; `kernel as usize` is the index in this list.
             pub const ALL: &[Self] = &[$(Self::$kernel,)*];
 
@@ -173,7 +173,7 @@ kernels! {
     AttendBackwardKeys = "attend_backward_keys",
 }
 
-impl Kernel {
+impl CudaKernel {
     /// Returns the maximum dynamic shared memory of any launch in bytes: the value for
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` when it exceeds 48 KiB.
     pub fn largest_shared(self) -> u32 {
@@ -235,7 +235,7 @@ impl LaunchArguments {
     pub(super) unsafe fn launch(
         mut self,
         on: &dyn Launch,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
     ) -> Result<(), KernelError> {
         if geometry.blocks.contains(&0) {

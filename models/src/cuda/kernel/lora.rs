@@ -8,7 +8,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch, NONE};
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch, NONE};
 
 /// Threads per block.
 const THREADS: u32 = 256;
@@ -92,7 +92,7 @@ impl LoraShrink {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::LoraShrink;
+        let kernel = CudaKernel::LoraShrink;
         kernel
             .demand(self.inn.is_multiple_of(16), || format!("input width {}: expected a multiple of 16", self.inn))?;
         kernel.demand(self.stride.is_multiple_of(16), || {
@@ -150,8 +150,8 @@ impl LoraExpand {
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
         let (kernel, arguments) = match &self.y {
-            LoraOut::Activation(y) => (Kernel::LoraExpand, self.arguments(y)),
-            LoraOut::Stream(y) => (Kernel::LoraExpandStream, self.arguments(y)),
+            LoraOut::Activation(y) => (CudaKernel::LoraExpand, self.arguments(y)),
+            LoraOut::Stream(y) => (CudaKernel::LoraExpandStream, self.arguments(y)),
         };
         let ends = self.ends;
         let ordered = ends.iter().all(|end| end.is_multiple_of(16)) && ends.is_sorted();

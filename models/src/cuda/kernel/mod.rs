@@ -53,7 +53,7 @@ pub use batch::{BatchView, NONE};
 pub use convert::{NarrowToBf16, WidenToF32};
 pub use embed::EmbedTokens;
 pub use gradient::{RmsNormBackward, RotaryBackward, SiluMulBackward};
-pub use launch::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+pub use launch::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 pub use lora::{LoraExpand, LoraFactors, LoraOut, LoraShrink, LoraTile, lora_tiles};
 pub use norm::RmsNorm;
 pub use rotary::Rotary;

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// `out = stream / √(mean(stream²) + eps) · weight`, row by row (Zhang and Sennrich 2019, arXiv:1910.07467). The
 /// preceding matrix multiplication has already added its result to the stream.
@@ -32,7 +32,7 @@ impl RmsNorm {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::RmsNorm;
+        let kernel = CudaKernel::RmsNorm;
         let rows = self.rows as usize;
         let width = self.width as usize;
         kernel.demand(width.is_multiple_of(4), || format!("width {width} is no multiple of 4"))?;

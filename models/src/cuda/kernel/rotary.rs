@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{BatchView, DeviceSlice, Geometry, Kernel, KernelError, Launch, layout};
+use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, layout};
 
 /// Adds biases, normalizes per head, and rotates queries and keys, in `f32`. Queries are written back in place, keys
 /// and values into the KV cache. Each head's first half is rotated against its second half, as in
@@ -44,7 +44,7 @@ impl Rotary {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::Rotary;
+        let kernel = CudaKernel::Rotary;
         let count = self.count as usize;
         let dim = self.dim as usize;
         let width = (self.heads + 2 * self.kv_heads) as usize * dim;

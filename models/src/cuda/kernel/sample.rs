@@ -10,7 +10,7 @@
 //! that row's logits.
 
 use super::launch::LaunchArguments;
-use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// Threads per block; one block per row.
 const THREADS: u32 = 512;
@@ -88,7 +88,7 @@ impl SampleTokens {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::SampleTokens;
+        let kernel = CudaKernel::SampleTokens;
         let rows = self.rows as usize;
         kernel.demand(self.vocab > 0, || "the vocabulary is empty".to_owned())?;
         kernel.fits("logits", &self.logits, rows * self.vocab as usize)?;

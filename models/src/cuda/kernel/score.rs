@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// Threads per block.
 const THREADS: u32 = 512;
@@ -33,7 +33,7 @@ impl ScoreTargets {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::ScoreTargets;
+        let kernel = CudaKernel::ScoreTargets;
         let rows = self.rows as usize;
         let vocab = self.vocab as usize;
         kernel.fits("logits", &self.logits, rows * vocab)?;
@@ -72,7 +72,7 @@ impl ScoreTargetsBackward {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let kernel = Kernel::ScoreTargetsBackward;
+        let kernel = CudaKernel::ScoreTargetsBackward;
         let rows = self.rows as usize;
         let vocab = self.vocab as usize;
         kernel.fits("logits", &self.logits, rows * vocab)?;

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use super::check::{self, CheckError, KernelFinding};
 use super::emulator::Emulator;
 use super::layout::HEAD_DIMS;
-use super::{Geometry, Kernel, KernelError, Launch};
+use super::{CudaKernel, Geometry, KernelError, Launch};
 
 /// Seeds of the inputs, and of the order in which blocks and warps run.
 const SEEDS: [u64; 2] = [1, 0x5eed];
@@ -17,7 +17,7 @@ fn judge(findings: &[KernelFinding]) {
     assert!(!findings.is_empty());
     let wrong: Vec<_> = findings.iter().filter(|finding| !finding.holds()).collect();
     assert!(wrong.is_empty(), "{} of {} are wrong: {wrong:#?}", wrong.len(), findings.len());
-    for &kernel in Kernel::ALL {
+    for &kernel in CudaKernel::ALL {
         let of = findings.iter().filter(|finding| finding.kernel == kernel);
         if of.clone().next().is_none() {
             continue;
@@ -70,7 +70,7 @@ struct Faulty<'a> {
 impl Launch for Faulty<'_> {
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {
@@ -135,10 +135,10 @@ fn what_is_written_behind_a_buffer_is_a_finding_like_others() {
     check::general(&Faulty::new(&emulator, Fault::Spill), SEEDS[0], &mut findings).unwrap();
     let wrong: Vec<_> = findings.iter().filter(|finding| !finding.holds()).collect();
     assert!(
-        matches!(wrong[..], [spill] if spill.kernel == Kernel::SiluMul && spill.case.contains("behind")),
+        matches!(wrong[..], [spill] if spill.kernel == CudaKernel::SiluMul && spill.case.contains("behind")),
         "{wrong:?}"
     );
-    assert_eq!(findings.last().unwrap().kernel, Kernel::SiluMulBackward, "all the others were checked");
+    assert_eq!(findings.last().unwrap().kernel, CudaKernel::SiluMulBackward, "all the others were checked");
 }
 
 #[cfg(feature = "cuda")]

@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use super::{WorkCost, WorkKind};
 use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceClock, Driver, MatMul};
-use crate::cuda::kernel::{DeviceSlice, Geometry, Kernel, KernelError, Launch};
+use crate::cuda::kernel::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 use crate::cuda::plan::Placement;
 
 /// Wraps a driver and marks the start and end of each launch and matrix multiplication while timing is on. Serving uses
@@ -96,7 +96,7 @@ impl<D: DeviceClock> TimedDriver<D> {
 impl<D: DeviceClock> Launch for TimedDriver<D> {
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::cuda::kernel::Kernel;
+use crate::cuda::kernel::CudaKernel;
 
 /// A kind of work in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,25 +34,25 @@ pub enum WorkKind {
 
 impl WorkKind {
     /// Returns the kind of work of a kernel.
-    pub fn of(kernel: Kernel) -> Self {
+    pub fn of(kernel: CudaKernel) -> Self {
         match kernel {
-            Kernel::EmbedTokens => Self::Embedding,
-            Kernel::RmsNorm => Self::Norm,
-            Kernel::Rotary => Self::Rotary,
-            Kernel::AttendDecode | Kernel::AttendPrefill => Self::Attention,
-            Kernel::SiluMul => Self::Activation,
-            Kernel::LoraShrink | Kernel::LoraExpand | Kernel::LoraExpandStream => Self::Adapters,
-            Kernel::SampleTokens => Self::Sampling,
-            Kernel::ScoreTargets
-            | Kernel::ScoreTargetsBackward
-            | Kernel::WidenToF32
-            | Kernel::NarrowToBf16
-            | Kernel::RmsNormBackward
-            | Kernel::SiluMulBackward
-            | Kernel::RotaryBackward
-            | Kernel::AttendDelta
-            | Kernel::AttendBackwardQueries
-            | Kernel::AttendBackwardKeys => Self::Learning,
+            CudaKernel::EmbedTokens => Self::Embedding,
+            CudaKernel::RmsNorm => Self::Norm,
+            CudaKernel::Rotary => Self::Rotary,
+            CudaKernel::AttendDecode | CudaKernel::AttendPrefill => Self::Attention,
+            CudaKernel::SiluMul => Self::Activation,
+            CudaKernel::LoraShrink | CudaKernel::LoraExpand | CudaKernel::LoraExpandStream => Self::Adapters,
+            CudaKernel::SampleTokens => Self::Sampling,
+            CudaKernel::ScoreTargets
+            | CudaKernel::ScoreTargetsBackward
+            | CudaKernel::WidenToF32
+            | CudaKernel::NarrowToBf16
+            | CudaKernel::RmsNormBackward
+            | CudaKernel::SiluMulBackward
+            | CudaKernel::RotaryBackward
+            | CudaKernel::AttendDelta
+            | CudaKernel::AttendBackwardQueries
+            | CudaKernel::AttendBackwardKeys => Self::Learning,
         }
     }
 }

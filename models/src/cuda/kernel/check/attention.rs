@@ -7,7 +7,9 @@ use super::random::wide;
 use super::{BF16, CheckError};
 use crate::batch::BLOCK;
 use crate::cuda::kernel::reference::{self, ReferenceSequence};
-use crate::cuda::kernel::{AttendDecode, AttendPrefill, BatchView, DeviceSlice, Kernel, NONE, layout, prefill_tiles};
+use crate::cuda::kernel::{
+    AttendDecode, AttendPrefill, BatchView, CudaKernel, DeviceSlice, NONE, layout, prefill_tiles,
+};
 
 /// Rows with `.0` tokens in the cache and `.1` new ones, and the content of the cache.
 pub(super) struct AttentionCase {
@@ -161,9 +163,9 @@ pub(super) fn decode(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Check
             launch.launch(&bench.device)?;
             let found = wide(&bench.get(&out)?);
             let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {splits} parts, turn {turn}", rows.len());
-            bench.compare(Kernel::AttendDecode, &name, &found, &wanted, BF16);
+            bench.compare(CudaKernel::AttendDecode, &name, &found, &wanted, BF16);
             let zero = bench.get(&arrived)?.iter().all(|&count| count == 0);
-            bench.demand(Kernel::AttendDecode, &format!("{name}: counters"), zero);
+            bench.demand(CudaKernel::AttendDecode, &format!("{name}: counters"), zero);
         }
         bench.clear()?;
     }
@@ -201,7 +203,7 @@ pub(super) fn prefill(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Chec
         .launch(&bench.device)?;
         let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {tokens} tokens", rows.len());
         let found = wide(&bench.get(&out)?);
-        bench.compare(Kernel::AttendPrefill, &name, &found, &case.wanted(), BF16);
+        bench.compare(CudaKernel::AttendPrefill, &name, &found, &case.wanted(), BF16);
         bench.clear()?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use super::random::CheckRng;
 use super::synchronous::SynchronousDevice;
 use super::{CheckDevice, CheckError, KernelFinding};
-use crate::cuda::kernel::{DeviceSlice, Kernel};
+use crate::cuda::kernel::{CudaKernel, DeviceSlice};
 
 /// Number of guard values after each output.
 const GUARD: usize = 64;
@@ -56,17 +56,17 @@ impl<'a> CheckBench<'a> {
     }
 
     /// Records the relative distance of `found` from `wanted`.
-    pub(super) fn compare(&mut self, kernel: Kernel, case: &str, found: &[f64], wanted: &[f64], bound: f64) {
+    pub(super) fn compare(&mut self, kernel: CudaKernel, case: &str, found: &[f64], wanted: &[f64], bound: f64) {
         let error = if found.len() == wanted.len() { distance(found, wanted) } else { f64::INFINITY };
         self.note(kernel, case, error, bound);
     }
 
     /// Records a condition that either holds or fails.
-    pub(super) fn demand(&mut self, kernel: Kernel, case: &str, holds: bool) {
+    pub(super) fn demand(&mut self, kernel: CudaKernel, case: &str, holds: bool) {
         self.note(kernel, case, if holds { 0.0 } else { f64::INFINITY }, f64::MIN_POSITIVE);
     }
 
-    pub(super) fn note(&mut self, kernel: Kernel, case: &str, error: f64, bound: f64) {
+    pub(super) fn note(&mut self, kernel: CudaKernel, case: &str, error: f64, bound: f64) {
         if self.spilled.take() {
             let case = format!("{case}: behind the buffer");
             self.findings.push(KernelFinding { kernel, case, error: f64::INFINITY, bound });

@@ -5,7 +5,7 @@ use half::bf16;
 use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
-use crate::cuda::kernel::{BatchView, EmbedTokens, Kernel, NONE, RmsNorm, SiluMul, reference};
+use crate::cuda::kernel::{BatchView, CudaKernel, EmbedTokens, NONE, RmsNorm, SiluMul, reference};
 
 pub(super) fn embed(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for width in [8, 576, 1032] {
@@ -36,7 +36,7 @@ pub(super) fn embed(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
         let row = |id: Option<usize>| id.map_or(vec![0.0; width], |id| wide(&table[id * width..][..width]));
         let wanted: Vec<f64> = ids.into_iter().flat_map(row).collect();
         let found = wide32(&bench.get(&stream)?);
-        bench.compare(Kernel::EmbedTokens, &format!("width {width}"), &found, &wanted, F32);
+        bench.compare(CudaKernel::EmbedTokens, &format!("width {width}"), &found, &wanted, F32);
         bench.clear()?;
     }
     Ok(())
@@ -64,7 +64,7 @@ pub(super) fn norm(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
             false => (0..rows32).flat_map(row).collect(),
         };
         let found = wide(&bench.get(&out)?);
-        bench.compare(Kernel::RmsNorm, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, BF16);
+        bench.compare(CudaKernel::RmsNorm, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, BF16);
         bench.clear()?;
     }
     Ok(())
@@ -78,7 +78,7 @@ pub(super) fn silu_mul(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
         let row = |row: &[bf16]| reference::silu_mul(&wide(&row[..width]), &wide(&row[width..]));
         let wanted: Vec<f64> = input.chunks_exact(2 * width).flat_map(row).collect();
         let found = wide(&bench.get(&out)?);
-        bench.compare(Kernel::SiluMul, &format!("{rows} × {width}"), &found, &wanted, BF16);
+        bench.compare(CudaKernel::SiluMul, &format!("{rows} × {width}"), &found, &wanted, BF16);
         bench.clear()?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
 use crate::batch::BLOCK;
 use crate::cuda::kernel::{
-    AttendBackward, AttendPrefill, Kernel, NONE, RmsNormBackward, SiluMulBackward, prefill_tiles, reference,
+    AttendBackward, AttendPrefill, CudaKernel, NONE, RmsNormBackward, SiluMulBackward, prefill_tiles, reference,
 };
 
 pub(super) fn norm(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
@@ -43,7 +43,7 @@ pub(super) fn norm(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
             wanted[at].iter_mut().zip(more).for_each(|(wanted, more)| *wanted += more);
         }
         let found = wide32(&bench.get(&sum)?);
-        bench.compare(Kernel::RmsNormBackward, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, F32);
+        bench.compare(CudaKernel::RmsNormBackward, &format!("{rows} × {width}, index {indexed}"), &found, &wanted, F32);
         bench.clear()?;
     }
     Ok(())
@@ -66,7 +66,7 @@ pub(super) fn silu_mul(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
         };
         let wanted: Vec<f64> = input.chunks_exact(2 * width).zip(gradient.chunks_exact(width)).flat_map(row).collect();
         let found = wide(&bench.get(&out)?);
-        bench.compare(Kernel::SiluMulBackward, &format!("{rows} × {width}"), &found, &wanted, BF16);
+        bench.compare(CudaKernel::SiluMulBackward, &format!("{rows} × {width}"), &found, &wanted, BF16);
         bench.clear()?;
     }
     Ok(())
@@ -154,9 +154,9 @@ fn backwards(bench: &mut CheckBench<'_>, case: &AttentionCase) -> Result<(), Che
         values.chunks_exact(case.stride()).flat_map(|token| token[from * dim..until * dim].to_vec()).collect()
     };
     for (what, kernel, from, until) in [
-        ("queries", Kernel::AttendBackwardQueries, 0, heads),
-        ("keys", Kernel::AttendBackwardKeys, heads, heads + kv_heads),
-        ("values", Kernel::AttendBackwardKeys, heads + kv_heads, heads + 2 * kv_heads),
+        ("queries", CudaKernel::AttendBackwardQueries, 0, heads),
+        ("keys", CudaKernel::AttendBackwardKeys, heads, heads + kv_heads),
+        ("values", CudaKernel::AttendBackwardKeys, heads + kv_heads, heads + 2 * kv_heads),
     ] {
         bench.compare(
             kernel,

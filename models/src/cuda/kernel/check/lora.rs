@@ -6,7 +6,7 @@ use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
 use crate::cuda::kernel::reference::{self, ReferenceAdapter};
-use crate::cuda::kernel::{DeviceSlice, Kernel, LoraExpand, LoraFactors, LoraOut, LoraShrink, NONE, lora_tiles};
+use crate::cuda::kernel::{CudaKernel, DeviceSlice, LoraExpand, LoraFactors, LoraOut, LoraShrink, NONE, lora_tiles};
 
 /// CheckRng adapters at one site.
 struct LoraSite {
@@ -117,13 +117,13 @@ fn apply(bench: &mut CheckBench<'_>, site: &LoraSite, named: &[u32]) -> Result<(
     LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Activation(halves), count, ends }
         .launch(&bench.device)?;
     let found = wide(&bench.get(&halves)?);
-    bench.compare(Kernel::LoraExpand, &case, &found, &wanted, BF16);
+    bench.compare(CudaKernel::LoraExpand, &case, &found, &wanted, BF16);
     let floats = bench.put(&start.iter().map(|value| value.to_f32()).collect::<Vec<_>>())?;
     LoraExpand { factors, tiles, order, small, stride, y: LoraOut::Stream(floats), count, ends }
         .launch(&bench.device)?;
     let found = wide32(&bench.get(&floats)?);
     // The stream is f32, but the added values come from bf16 factors.
-    bench.compare(Kernel::LoraExpandStream, &case, &found, &wanted, BF16);
+    bench.compare(CudaKernel::LoraExpandStream, &case, &found, &wanted, BF16);
     Ok(())
 }
 
@@ -149,6 +149,6 @@ fn shrunk(
             wanted.extend(adapter.a.iter().map(|row| row.iter().zip(&x).map(|(a, x)| a * x).sum::<f64>()));
         }
     }
-    bench.compare(Kernel::LoraShrink, case, &found, &wanted, F32);
+    bench.compare(CudaKernel::LoraShrink, case, &found, &wanted, F32);
     Ok(())
 }

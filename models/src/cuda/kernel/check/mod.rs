@@ -17,7 +17,7 @@ mod synchronous;
 
 use bench::CheckBench;
 
-use super::{Kernel, KernelError, Launch};
+use super::{CudaKernel, KernelError, Launch};
 
 /// A device that the checks can run on.
 pub trait CheckDevice: Launch {
@@ -60,8 +60,8 @@ pub enum CheckError {
 /// Result of one comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelFinding {
-    /// Kernel.
-    pub kernel: Kernel,
+    /// CudaKernel.
+    pub kernel: CudaKernel,
     /// Description of the inputs.
     pub case: String,
     /// Relative distance ‖found − wanted‖ / ‖wanted‖; for sampled tokens, the share of wrong ones. NaN when an output

@@ -6,7 +6,7 @@ use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError};
 use crate::batch::BLOCK;
-use crate::cuda::kernel::{BatchView, Kernel, NONE, Rotary, RotaryBackward, layout, reference};
+use crate::cuda::kernel::{BatchView, CudaKernel, NONE, Rotary, RotaryBackward, layout, reference};
 
 const EPS: f32 = 1e-6;
 
@@ -171,7 +171,7 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<
         }
     }
     let found = wide(&bench.get(&qkv)?);
-    bench.compare(Kernel::Rotary, &format!("{name}: queries"), &found, &wanted, BF16);
+    bench.compare(CudaKernel::Rotary, &format!("{name}: queries"), &found, &wanted, BF16);
     let found = bench.get(&cache)?;
     let mut written = Vec::new();
     let mut wanted = Vec::new();
@@ -181,9 +181,9 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<
             wanted.push(*stored);
         }
     }
-    bench.compare(Kernel::Rotary, &format!("{name}: cache"), &written, &wanted, BF16);
+    bench.compare(CudaKernel::Rotary, &format!("{name}: cache"), &written, &wanted, BF16);
     let untouched = found.iter().zip(&stored).all(|(found, stored)| stored.is_some() || found.to_bits() == 0xffff);
-    bench.demand(Kernel::Rotary, &format!("{name}: the rest of the cache"), untouched);
+    bench.demand(CudaKernel::Rotary, &format!("{name}: the rest of the cache"), untouched);
     Ok(())
 }
 
@@ -217,6 +217,6 @@ fn backwards(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Resul
     let heads = (0..count).flat_map(|token| (0..heads + 2 * kv_heads).map(move |head| (token, head)));
     let wanted: Vec<f64> = heads.flat_map(|(token, head)| case.slope(token, head, &start)).collect();
     let found = wide(&bench.get(&gradient)?);
-    bench.compare(Kernel::RotaryBackward, name, &found, &wanted, BF16);
+    bench.compare(CudaKernel::RotaryBackward, name, &found, &wanted, BF16);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::bench::CheckBench;
 use super::{CheckError, F32};
 use crate::cuda::kernel::reference::{self, ReferenceOutcome};
-use crate::cuda::kernel::{Kernel, SampleRow, SampleStatus, SampleTokens};
+use crate::cuda::kernel::{CudaKernel, SampleRow, SampleStatus, SampleTokens};
 
 /// Temperature, top-k, top-p, min-p.
 const SETTINGS: [(f32, u32, f32, f32); 14] = [
@@ -86,8 +86,8 @@ fn compare(
             wanted.push(f64::from(logits[ids[index] as usize]) - reference::log_sum(logits));
         }
     }
-    bench.note(Kernel::SampleTokens, case, wrong as f64 / rows.len() as f64, f64::MIN_POSITIVE);
-    bench.compare(Kernel::SampleTokens, &format!("{case}: log-probabilities"), &found, &wanted, F32);
+    bench.note(CudaKernel::SampleTokens, case, wrong as f64 / rows.len() as f64, f64::MIN_POSITIVE);
+    bench.compare(CudaKernel::SampleTokens, &format!("{case}: log-probabilities"), &found, &wanted, F32);
     Ok(())
 }
 
@@ -103,9 +103,9 @@ fn broken(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     let (ids, _, status) = launch(bench, &logits, &rows, vocab)?;
     let verdicts = [SampleStatus::NotFinite, SampleStatus::NotFinite, SampleStatus::NoCandidate];
     let named = status.iter().zip(verdicts).all(|(&status, verdict)| SampleStatus::of(status) == verdict);
-    bench.demand(Kernel::SampleTokens, "broken rows", named && ids[..3] == [0; 3]);
-    bench.demand(Kernel::SampleTokens, "padding", ids[3] == u32::MAX && status[3] == u32::MAX);
-    bench.demand(Kernel::SampleTokens, "a row beside broken ones", status[4] == 0);
+    bench.demand(CudaKernel::SampleTokens, "broken rows", named && ids[..3] == [0; 3]);
+    bench.demand(CudaKernel::SampleTokens, "padding", ids[3] == u32::MAX && status[3] == u32::MAX);
+    bench.demand(CudaKernel::SampleTokens, "a row beside broken ones", status[4] == 0);
     bench.clear()
 }
 

@@ -5,7 +5,7 @@ use half::bf16;
 use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
-use crate::cuda::kernel::{Kernel, NONE, ScoreTargets, ScoreTargetsBackward, reference};
+use crate::cuda::kernel::{CudaKernel, NONE, ScoreTargets, ScoreTargetsBackward, reference};
 
 const ROWS: usize = 4;
 
@@ -44,9 +44,9 @@ pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
         }
         let case = format!("{ROWS} × {vocab}");
         let found = wide32(&bench.get(&scores)?);
-        bench.compare(Kernel::ScoreTargets, &case, &found, &wanted, F32);
+        bench.compare(CudaKernel::ScoreTargets, &case, &found, &wanted, F32);
         let found = wide(&bench.get(&gradient)?);
-        bench.compare(Kernel::ScoreTargetsBackward, &case, &found, &wanted_slopes, BF16);
+        bench.compare(CudaKernel::ScoreTargetsBackward, &case, &found, &wanted_slopes, BF16);
         bench.clear()?;
     }
     Ok(())

@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 use super::{CheckDevice, CheckError};
-use crate::cuda::kernel::{Geometry, Kernel, KernelError, Launch};
+use crate::cuda::kernel::{CudaKernel, Geometry, KernelError, Launch};
 
 /// A device that waits after every launch. Launches are asynchronous: otherwise an error would surface at a later call,
 /// without the name of the kernel.
 pub(super) struct SynchronousDevice<'a> {
     device: &'a dyn CheckDevice,
-    last: Cell<Option<Kernel>>,
+    last: Cell<Option<CudaKernel>>,
 }
 
 impl<'a> SynchronousDevice<'a> {
@@ -42,7 +42,7 @@ impl<'a> SynchronousDevice<'a> {
 impl Launch for SynchronousDevice<'_> {
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {

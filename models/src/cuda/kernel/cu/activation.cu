@@ -1,4 +1,4 @@
-// SiLU(gate) · up: eight values per thread, one row per block of y.
+// SiLU(gate) · up: eight values per thread, one row per block in y.
 
 DEVICE float silu_times(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 

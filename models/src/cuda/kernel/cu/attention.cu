@@ -1,22 +1,22 @@
 // Causal attention over the paged cache on the tensor cores, with a running softmax (Milakov and Gimelshein 2018,
 // arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135).
 //
-// A warp has sixteen packed query rows: the heads of a group at consecutive positions, head fastest. So one read of keys
-// and values serves the whole group, in decoding as in prefill, and one code does both: when decoding, the warps share the
-// sixteen rows and split the context; in prefill each warp has rows of its own.
+// A warp processes sixteen packed query rows: the heads of a group at consecutive positions, head fastest. One read of
+// keys and values thus serves the whole group, in decoding and in prefill, with the same code. In decoding, the warps
+// share the sixteen rows and split the context; in prefill each warp has its own rows.
 //
-// Keys and values go from memory into registers, sixteen bytes per lane, in the form the products want them in:
-//  * Scores sum over dims, and a sum does not care for order: the lane that would hold dims 2t, 2t + 1, 2t + 8, 2t + 9 of two
+// Keys and values are loaded from memory directly into registers, sixteen bytes per lane, as operands of the mma instructions:
+//  * Scores sum over dims, in any order: the lane that would hold dims 2t, 2t + 1, 2t + 8, 2t + 9 of two
 //    steps takes dims 8t .. 8t + 7 instead, of queries and keys alike. (Eight bytes where the width leaves sixteen dims.)
-//  * Values lie in the cache in the order of the lanes already (`value_place` in rotary.cu).
-//  * The scores' registers are those of the probabilities in the second product as they are.
-// Keys of the next block of sixteen tokens are asked for before the softmax of this one, values before its scores.
+//  * Values are stored in the cache in the order of the lanes (`value_place` in rotary.cu).
+//  * The registers of the scores have the layout that the probabilities need in the second multiplication.
+// Keys of the next block of sixteen tokens are loaded before the softmax of the current one, values before its scores.
 
 #define DIM HEAD_DIM
 #define STEPS (DIM / 16)
 #define WIDE (DIM / 32)
 
-// Sixteen rows of one operand that is summed over dims: registers 2 s and 2 s + 1 belong to step s.
+// Sixteen rows of an operand that is summed over dims: registers 2 s and 2 s + 1 belong to step s.
 DEVICE void load_dims(const bf16* row, u32 (&to)[2 * STEPS]) {
     const u32 t = lane() % 4;
 #pragma unroll
@@ -35,10 +35,10 @@ struct Keys {
 };
 
 struct Values {
-    uint4 x[STEPS];  // per sixteen dims: two products' worth
+    uint4 x[STEPS];  // per sixteen dims: operands of two mma instructions
 };
 
-// What a warp has seen so far of rows g and g + 8.
+// Running softmax state of a warp for rows g and g + 8.
 struct Seen {
     float o[2 * STEPS][4];
     float most[2];
@@ -56,7 +56,7 @@ DEVICE void load_values(const bf16* share, Values& values) {
     for (int s = 0; s < STEPS; s++) values.x[s] = load16(share + BLOCK * DIM + (s * 32 + lane()) * 8);
 }
 
-// Zeros for tokens from `end` on: what a block holds there may be anything, and 0 · NaN is NaN.
+// Zeroes tokens from `end` on: a block may hold anything there, and 0 · NaN is NaN.
 DEVICE void clear_values(Values& values, u32 end) {
     const u32 t = 2 * (lane() % 4);
     const u32 early = (t < end ? 0xffffu : 0u) | (t + 1 < end ? 0xffff0000u : 0u);
@@ -68,8 +68,8 @@ DEVICE void clear_values(Values& values, u32 end) {
     }
 }
 
-// Lets the rows look at one block of sixteen tokens. `limits` count the tokens of the block, from its first, that rows g
-// and g + 8 may see (any number beyond 16 is all); `scale` is log2(e) / √dim.
+// Adds one block of sixteen tokens to the running softmax. `limits` is the number of tokens of the block that rows g
+// and g + 8 may see (anything above 16 means all); `scale` is log2(e) / √dim.
 DEVICE void look(Seen& seen, const u32 (&q)[2][2 * STEPS], const Keys& keys, const Values& values, const int (&limits)[2], float scale) {
     float s[2][4] = {};
 #pragma unroll
@@ -95,7 +95,7 @@ DEVICE void look(Seen& seen, const u32 (&q)[2][2 * STEPS], const Keys& keys, con
         }
         most = fmaxf(most, shuffle_xor(most, 1));
         most = fmaxf(most, shuffle_xor(most, 2));
-        // A row that has seen nothing yet: any number will do in place of -∞.
+        // A row without any visible token: any finite number will do in place of -∞.
         const float base = most == -infinity() ? 0.0f : most;
         const float shrink = exp2f(seen.most[r] - base);
         float sum = 0.0f;
@@ -120,8 +120,8 @@ DEVICE void look(Seen& seen, const u32 (&q)[2][2 * STEPS], const Keys& keys, con
     }
 }
 
-// Walks over the blocks `from, from + step, …` below `until` of a row's table. `limits` count from position 0; no row sees
-// beyond `end`.
+// Processes the blocks `from, from + step, …` below `until` of a row's table. `limits` count from position 0; no row
+// sees beyond `end`.
 DEVICE void walk(
     Seen& seen, const u32 (&q)[2][2 * STEPS], const bf16* cache, const u32* table, u32 kv_heads, u32 from, u32 until,
     u32 step, const int (&limits)[2], u32 end) {
@@ -132,7 +132,7 @@ DEVICE void walk(
     if (from >= until) return;
     const float scale = LOG2E * rsqrtf((float)DIM);
     const u64 share = 2 * BLOCK * DIM, size = share * kv_heads;
-    // Each lane knows one of the next 32 blocks.
+    // Each lane holds the index of one of the next 32 blocks.
     const u32 count = (until - from + step - 1) / step;
     u32 known = table[from + smaller(lane(), count - 1) * step];
     const bf16* head = cache + blockIdx.y * share;
@@ -156,13 +156,13 @@ DEVICE void walk(
     }
 }
 
-// The lanes' shares of a row's total together, in each of its four lanes.
+// Sums the lanes' shares of a row's total, in each of its four lanes.
 DEVICE float whole(float share) {
     share += shuffle_xor(share, 1);
     return share + shuffle_xor(share, 2);
 }
 
-// One row of the batch, one key and value head, one part of the context.
+// Decode attention: one row of the batch, one key/value head, one part of the context.
 KERNEL(128, 2) attend_decode(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const bf16* qkv, u32 stride,
     const bf16* cache, float* workspace, u32* arrived, bf16* out, u32 heads) {
@@ -178,7 +178,7 @@ KERNEL(128, 2) attend_decode(
         }
         return;
     }
-    // No part of less than 128 tokens, and none empty: the number of parts follows from the row's length.
+    // Parts have at least 128 tokens: the number of parts depends on the row's length alone.
     const u32 blocks = (length + BLOCK - 1) / BLOCK;
     const u32 most = smaller(splits, (blocks + 7) / 8);
     const u32 each = (blocks + most - 1) / most;
@@ -189,7 +189,7 @@ KERNEL(128, 2) attend_decode(
     u32 q[2][2 * STEPS];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        // Rows beyond the group repeat its last one; nobody reads what becomes of them.
+        // Rows beyond the group repeat its last row; their results are not used.
         load_dims(qkv + (u64)token * stride + (head + smaller(g + 8 * r, group - 1)) * DIM, q[r]);
     }
     const int limits[2] = {(int)length, (int)length};
@@ -213,7 +213,7 @@ KERNEL(128, 2) attend_decode(
         for (u32 w = 0; w < 4; w++) high = fmaxf(high, sums[2 * (w * 16 + r)]);
         float sum = 0.0f, total = 0.0f;
         for (u32 w = 0; w < 4; w++) {
-            // A warp that had no block has seen nothing, which weighs exp2(-∞).
+            // A warp without a block has a maximum of -∞, so its weight exp2(-∞) is 0.
             const float weight = exp2f(sums[2 * (w * 16 + r)] - high);
             sum += parts[(w * 16 + r) * PITCH + at] * weight;
             total += sums[2 * (w * 16 + r) + 1] * weight;
@@ -228,7 +228,7 @@ KERNEL(128, 2) attend_decode(
     }
     if (count == 1) return;
 
-    // The last part to arrive puts all of them together, always in the same order.
+    // The last part to arrive combines all parts, always in the same order.
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -255,7 +255,7 @@ KERNEL(128, 2) attend_decode(
     }
 }
 
-// One tile of a row's chunk and one key and value head: four warps of sixteen packed query rows.
+// Prefill attention: one tile of a row's chunk and one key/value head, four warps of sixteen packed query rows.
 KERNEL(128, 2) attend_prefill(
     const u32* positions, const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles,
     const bf16* qkv, u32 stride, const bf16* cache, bf16* out, float* lse, u32 heads) {
@@ -271,7 +271,7 @@ KERNEL(128, 2) attend_prefill(
     int limits[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        // Rows beyond the chunk repeat its last one and are not written.
+        // Rows beyond the chunk repeat its last row and are not written.
         const u32 at = smaller(base + g + 8 * r, packed - 1);
         load_dims(qkv + (u64)(token + at / group) * stride + (head + at % group) * DIM, q[r]);
         limits[r] = (int)(start + at / group) + 1;

@@ -1,11 +1,12 @@
-// Attention backwards, with probabilities computed again from the forward's sums (Dao et al. 2022, arXiv:2205.14135, §B.2).
-// With P the probabilities, dP = dO · Vᵀ and δ = Σ dO ∘ O per row: dS = P ∘ (dP − δ) / √dim, dQ = dS · K, dK = dSᵀ · Q,
-// dV = Pᵀ · dO. Two kernels, one with rows of queries and one with blocks of keys, so that nothing is summed by atomics.
+// Backward pass of attention, with probabilities recomputed from the forward pass's log-sums (Dao et al. 2022,
+// arXiv:2205.14135, §B.2). With P the probabilities, dP = dO · Vᵀ and δ = Σ dO ∘ O per row: dS = P ∘ (dP − δ) / √dim,
+// dQ = dS · K, dK = dSᵀ · Q, dV = Pᵀ · dO. Two kernels, one over query rows and one over key blocks, so that no atomics
+// are needed.
 //
-// It goes on where attention.cu ends. What one product has as its left side another needs as its right one, the other way
-// round: registers of a warp are transposed eight by eight (`movmatrix`).
+// Continues attention.cu in the same translation unit. The left operand of one multiplication is the right operand of
+// another, and vice versa: registers of a warp are transposed as 8 × 8 matrices (`movmatrix`).
 
-// δ of a token and head: one warp each.
+// Computes δ: one warp per token and head.
 KERNEL(128, 1) attend_delta(const bf16* out, const bf16* gradient, float* delta, u32 count) {
     const u32 at = blockIdx.x * 4 + warp();
     if (at >= count) return;
@@ -18,20 +19,21 @@ KERNEL(128, 1) attend_delta(const bf16* out, const bf16* gradient, float* delta,
     if (lane() == 0) delta[at] = sum;
 }
 
-// Dims 16 s + 2t, 16 s + 2t + 1 in register 2 s, those eight further on in 2 s + 1: the plain order.
+// Dims 16 s + 2t, 16 s + 2t + 1 in register 2 s, and those eight further on in 2 s + 1: the order of the mma fragments,
+// unlike in the forward pass.
 DEVICE void load_plain(const bf16* row, u32 (&to)[2 * STEPS]) {
     const u32 t = lane() % 4;
 #pragma unroll
     for (int s = 0; s < 2 * STEPS; s++) to[s] = *(const u32*)(row + 8 * s + 2 * t);
 }
 
-// Where the pair of columns of product j lies that was made with operands of `load_dims`, transposed.
+// Position of the column pair of product j, computed with operands of `load_dims`, after transposition.
 DEVICE u32 dims_of(int j) {
     const u32 t = lane() % 4;
     return j < 4 * WIDE ? 32 * (j / 4) + 8 * t + 2 * (j % 4) : 32 * WIDE + 4 * t + 2 * (j - 4 * WIDE);
 }
 
-// One tile of queries, as in `attend_prefill`.
+// Query gradients of one tile, as in `attend_prefill`.
 KERNEL(128, 2) attend_backward_queries(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles, const bf16* qkv, u32 stride,
     const bf16* cache, const bf16* gradient, const float* lse, const float* delta, bf16* qkv_gradient, u32 heads) {
@@ -98,7 +100,7 @@ KERNEL(128, 2) attend_backward_queries(
                 slopes[n][r] = pack(slope[0], slope[1]);
             }
         }
-        // Zeros for keys that are none: 0 · NaN is NaN.
+        // Zeroes keys beyond the context: 0 · NaN is NaN.
         const u32 early = from + g < end ? NONE : 0, late = from + g + 8 < end ? NONE : 0;
 #pragma unroll
         for (int j = 0; j < 2 * STEPS; j++) {
@@ -115,8 +117,9 @@ KERNEL(128, 2) attend_backward_queries(
     }
 }
 
-// What one warp adds to the gradients of a block of sixteen keys (KEYS), or of their values: from every `step`-th tile of
-// sixteen packed query rows. One of the two at a time: the sums of both do not fit into registers.
+// Accumulates one warp's share of the gradients of a block of sixteen keys (KEYS), or of their values, over every
+// `step`-th tile of sixteen packed query rows. Keys and values are separate, since the sums of both do not fit into
+// registers.
 template <bool KEYS>
 DEVICE void pull(
     float (&sum)[2 * STEPS][4], u32 base, u32 step, u32 token, u32 length, u32 from, const bf16* share, const bf16* qkv,
@@ -149,7 +152,7 @@ DEVICE void pull(
                 for (int n = 0; n < 2; n++) mma(p[n], a, b, c, e, d[n][2 * k], d[n][2 * k + 1]);
             }
         }
-        // Rows are tokens g and g + 8 here, columns query rows.
+        // Here rows are tokens g and g + 8, and columns are query rows.
         u32 weights[2][2];
 #pragma unroll
         for (int n = 0; n < 2; n++) {
@@ -178,7 +181,7 @@ DEVICE void pull(
     }
 }
 
-// One block of sixteen keys and values of a row: two warps for the keys, two for the values.
+// Key and value gradients of one block of sixteen tokens of a row: two warps for the keys, two for the values.
 KERNEL(128, 2) attend_backward_keys(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* blocks, const bf16* qkv, u32 stride,
     const bf16* cache, const bf16* gradient, const float* lse, const float* delta, bf16* qkv_gradient, u32 heads) {
@@ -192,7 +195,7 @@ KERNEL(128, 2) attend_backward_keys(
     const bf16* share =
         cache + ((u64)tables[(u64)row * table_stride + from / BLOCK] * kv_heads + blockIdx.y) * (2 * BLOCK * DIM);
     const u32 g = lane() / 4, t = lane() % 4;
-    // Nobody before the block's first token sees any of it.
+    // No query before the block's first token attends to it.
     const u32 base = (from * group / 16 + warp() % 2) * 16;
     float sum[2 * STEPS][4];
     const bool values = warp() >= 2;
@@ -201,7 +204,7 @@ KERNEL(128, 2) attend_backward_keys(
     } else {
         pull<true>(sum, base, 32, token, length, from, share, qkv, stride, gradient, lse, delta, heads, head, group);
     }
-    // Added up over the warps in their order.
+    // Sums over the warps in a fixed order.
     for (u32 turn = 0; turn < 2; turn++) {
         if (warp() % 2 == turn) {
 #pragma unroll

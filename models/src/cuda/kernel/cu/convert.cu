@@ -1,4 +1,4 @@
-// Between bf16 and f32: eight values per thread.
+// Conversion between bf16 and f32: eight values per thread.
 
 KERNEL(256, 1) widen(const bf16* from, float* to, u32 eights) {
     const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;

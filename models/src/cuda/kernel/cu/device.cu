@@ -1,14 +1,14 @@
-// What all kernels share: types, conversions, sums over a warp and a block, and the tensor cores' product.
+// Shared by all kernels: types, conversions, sums over a warp and a block, and tensor core instructions.
 //
-// Compiled by NVRTC for a card (sm_80 and later) without any header, and by a host compiler with EMULATED set, where the
-// emulator has defined the few primitives below that are not C++.
+// Compiled by NVRTC for a GPU (sm_80 and later) without any header, and by a host compiler with EMULATED set, where the
+// emulator defines the few primitives below that are not C++.
 
 typedef unsigned short bf16;  // its bits
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define NONE 0xffffffffu
-// Tokens per block of the cache.
+// Number of tokens per block of the KV cache.
 #define BLOCK 16
 #define LOG2E 1.4426950408889634f
 
@@ -50,18 +50,18 @@ DEVICE void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The transposed of an 8 × 8 matrix of bf16 whose row g, columns 2t and 2t + 1 a lane holds.
+// Transpose of an 8 × 8 matrix of bf16, of which each lane holds row g, columns 2t and 2t + 1.
 DEVICE u32 transpose(u32 x) {
     u32 y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
-// Sixteen and eight bytes at once.
+// Vectorized loads and stores of sixteen and eight bytes.
 DEVICE uint4 load16(const void* from) { return *(const uint4*)from; }
 DEVICE uint2 load8(const void* from) { return *(const uint2*)from; }
 DEVICE void store16(void* to, uint4 value) { *(uint4*)to = value; }
-// Past the first-level cache: what other blocks of the same launch wrote.
+// Bypasses the L1 cache, to read values written by other blocks of the same launch.
 DEVICE float load_shared_by_blocks(const float* from) { return __ldcg(from); }
 #endif
 
@@ -87,7 +87,7 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
-// The sum over a block, in every thread. `room` holds a value per warp; it may be used again at once.
+// Returns the sum over a block in every thread. `room` holds one value per warp and may be reused immediately.
 template <typename T>
 DEVICE T block_sum(T x, T* room) {
     x = warp_sum(x);

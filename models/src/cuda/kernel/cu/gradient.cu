@@ -1,7 +1,8 @@
-// The step backwards, where no product of cuBLAS does it. Weights of norms and biases are not learned.
+// Backward kernels of operations other than matrix multiplication. Weights of norms and biases are not trained.
 
-// What an RMS norm's input gets: stream_gradient += r · (w ∘ dy) − x · r³ · mean(w ∘ dy ∘ x), with r = 1 / √(mean(x²) + eps).
-// With an index, row i of the gradient is of row index[i] of the stream; no two of a launch are of the same one.
+// Input gradient of an RMS norm: stream_gradient += r · (w ∘ dy) − x · r³ · mean(w ∘ dy ∘ x), with r = 1 / √(mean(x²) +
+// eps). With an index, row i of the gradient belongs to row index[i] of the stream; no index may repeat within a
+// launch.
 KERNEL(256, 1) rms_norm_backward(
     const float* stream, const u32* index, const float* weight, const bf16* gradient, float* stream_gradient, u32 width,
     float eps) {
@@ -30,7 +31,7 @@ KERNEL(256, 1) rms_norm_backward(
     }
 }
 
-// Derivatives of gate · σ(gate) · up, for gate and up.
+// Derivatives of gate · σ(gate) · up with respect to gate and up.
 DEVICE float2 silu_slopes(float gate, float up, float d) {
     const float sigma = 1.0f / (1.0f + expf(-gate));
     return make_float2(d * up * sigma * (1.0f + gate * (1.0f - sigma)), d * gate * sigma);

@@ -1,5 +1,5 @@
-// Adapters: products with their factors for tiles of at most sixteen tokens of one adapter. As in attention.cu, both sides
-// of a sum are read sixteen bytes at a time in the same changed order.
+// LoRA: multiplication by an adapter's factors, for tiles of at most sixteen tokens with the same adapter. As in
+// attention.cu, both operands are read sixteen bytes at a time in the same permuted order of summation.
 
 struct Factors {
     u64 a;
@@ -16,7 +16,7 @@ struct LoraTile {
     u32 count;
 };
 
-// Sixteen columns of `small` for one tile: eight warps split the inputs.
+// Shrink: sixteen columns of `small` for one tile, with the inputs split among eight warps.
 KERNEL(256, 1) lora_shrink(
     const Factors* all, const LoraTile* tiles, const u32* order, const bf16* x, float* small, u32 stride, u32 inn) {
     SHARED_ARRAY(float, parts, 8 * 256);
@@ -26,7 +26,7 @@ KERNEL(256, 1) lora_shrink(
     const u32 column = blockIdx.x * 16;
     if (factors.a == 0 || column >= factors.stacked) return;
     const u32 g = lane() / 4, t = lane() % 4;
-    // Rows beyond the tile repeat its last one and are not written.
+    // Rows beyond the tile repeat its last row and are not written.
     const bf16* upper = x + (u64)order[tile.first + smaller(g, tile.count - 1)] * inn;
     const bf16* lower = x + (u64)order[tile.first + smaller(g + 8, tile.count - 1)] * inn;
     const bf16* left = (const bf16*)factors.a + (u64)(column + g) * inn;
@@ -70,13 +70,13 @@ DEVICE void add_pair(float* to, float a, float b) {
     *(float2*)to = make_float2(old.x + a, old.y + b);
 }
 
-// Four values of `small` that are neighbours, as two registers of a product's left side.
+// Four neighboring values of `small` as two registers of a left operand.
 DEVICE uint2 small_four(const float* from) {
     const float4 x = *(const float4*)from;
     return make_uint2(pack(x.x, x.y), pack(x.z, x.w));
 }
 
-// Sixteen columns of the outputs per warp.
+// Expand: sixteen output columns per warp.
 template <typename T>
 DEVICE void expand(
     const Factors* all, const LoraTile* tiles, const u32* order, const float* small, u32 stride, T* y, u32 end0,

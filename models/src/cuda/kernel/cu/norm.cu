@@ -1,4 +1,4 @@
-// RMS norm: one block per row, two passes, of which the second finds the row in the cache.
+// RMS norm: one block per row, two passes, the second of which hits the L1 cache.
 
 KERNEL(256, 1) rms_norm(const float* stream, const u32* index, const float* weight, bf16* out, u32 width, float eps) {
     SHARED_ARRAY(float, room, 8);

@@ -1,7 +1,7 @@
-// Bias, norm per head and rotation; queries in place, keys and values into the cache. One block per token, a head per
-// warp. A lane has two neighbouring values of each half of its head.
+// Bias, norm per head and rotation; queries in place, keys and values into the KV cache. One block per token and one
+// warp per head. A lane holds two neighboring values of each half of its head.
 
-// Where values lie in their head's share of a block: the order in which `attention.cu` reads them.
+// Offset of a value within its head's share of a block: the order in which `attention.cu` reads values.
 DEVICE u32 value_place(u32 token, u32 at) {
     const u32 lane = at % 8 * 4 + token % 8 / 2;
     const u32 slot = token / 8 * 2 + token % 2;

@@ -1,5 +1,6 @@
-// Gradients of queries and keys turned back, in place, through rotation and norm per head to the projection's outputs. The
-// layout of lanes is rotary.cu's. `raw` are those outputs before anything; they are read only where there is a norm.
+// Backpropagates gradients of queries and keys, in place, through rotation and norm per head to the projection's
+// outputs. The lane layout is that of rotary.cu. `raw` holds the unmodified projection outputs, read only if there is a
+// norm.
 KERNEL(128, 1) rotary_backward(
     const u32* positions, const u32* rows, const bf16* raw, const float* bias, const float* q_norm, const float* k_norm,
     const float* table, bf16* gradient, u32 heads, u32 kv_heads, float eps) {

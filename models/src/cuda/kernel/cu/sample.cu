@@ -1,9 +1,11 @@
-// The next token of a row, one block per row. The order of filters, ties and the walk are those of the crate's sampler.
+// Samples the next token of a row, one block per row. The order of filters, ties and the walk are those of the CPU
+// sampler.
 //
-// The vocabulary is cut into 16 runs of neighbours, one per warp, so that whatever is gathered or summed stays in the order
-// of ids. What top-k, top-p and min-p can keep lies within some nats of the best token: those candidates are gathered into
-// shared memory, in order; if they are too many, they are looked up where they lie every time, which is slow and gives the
-// same. Where the cut falls among them is found bit by bit in the scaled logit's order-preserving number: 32 counts.
+// The vocabulary is split into 16 contiguous runs, one per warp, so that gathered tokens and sums stay in the order of
+// ids. Tokens that top-k, top-p and min-p can keep are within some nats of the best one: these candidates are gathered
+// into shared memory, in order. If there are too many, they are read from global memory every time, which is slower but
+// gives the same result. The cutoff among the candidates is found by bisection over the bits of the scaled logit's
+// order-preserving integer: 32 counts.
 
 #define SAMPLE_THREADS 512
 #define RUNS 16
@@ -16,13 +18,13 @@ struct SampleRow {
     u32 top_k, kind, padding;
 };
 
-// A number that is ordered as the float is, minus zero below zero.
+// Maps a float to an integer with the same order, -0 below +0.
 DEVICE u32 rank_of(float x) {
     const u32 b = bits(x);
     return b & 0x80000000u ? ~b : b | 0x80000000u;
 }
 
-// Tokens that may be drawn: all of the vocabulary at or above a bound, or a list of them. Items are in the order of ids.
+// Candidate tokens: the whole vocabulary at or above a bound, or a list. Items are in the order of ids.
 struct Whole {
     const float* logits;
     float max, scale, bound;
@@ -45,7 +47,7 @@ struct Listed {
     }
 };
 
-// What is kept: ranks above `rank`, and of that rank ids up to `id`.
+// Cutoff: keeps ranks above `rank`, and tokens of exactly this rank up to `id`.
 struct Cut {
     u32 rank, id;
     DEVICE_METHOD bool keeps(float x, u32 i) const {
@@ -82,7 +84,7 @@ DEVICE double weight_from(const Source& source, Cut cut, u32 rank, const Room& r
     return block_sum((double)sum, room.sums);
 }
 
-// Of what `cut` keeps, only the `needed` lowest ids of exactly this rank stay, and all above it.
+// Lowers `cut.id` so that only the `needed` lowest ids of exactly this rank remain, and all higher ranks.
 template <typename Source>
 DEVICE Cut among_equals(const Source& source, Cut cut, u32 rank, u32 needed, const Room& room) {
     u32 below = 0;
@@ -98,7 +100,7 @@ DEVICE Cut among_equals(const Source& source, Cut cut, u32 rank, u32 needed, con
     return Cut{rank, below};
 }
 
-// The `k` best of what `cut` keeps, which are more.
+// Cutoff of the `k` best tokens that `cut` keeps; there must be more than `k`.
 template <typename Source>
 DEVICE Cut best_by_count(const Source& source, Cut cut, u32 k, const Room& room) {
     u32 rank = 0;
@@ -109,14 +111,14 @@ DEVICE Cut best_by_count(const Source& source, Cut cut, u32 k, const Room& room)
     return among_equals(source, cut, rank, k - above, room);
 }
 
-// The fewest best of what `cut` keeps that together weigh `wanted`.
+// Cutoff of the fewest best tokens that `cut` keeps with a total weight of `wanted`.
 template <typename Source>
 DEVICE Cut best_by_weight(const Source& source, Cut cut, double wanted, const Room& room) {
     u32 rank = 0;
     for (u32 bit = 0x80000000u; bit > 0; bit /= 2) {
         if (weight_from(source, cut, rank | bit, room) >= wanted) rank |= bit;
     }
-    // Rounding may leave all of them a crumb short.
+    // Rounding may leave the total slightly below `wanted`.
     if (rank == 0) return cut;
     const double above = weight_from(source, cut, rank + 1, room);
     const u32 equals = count_from(source, cut, rank, room) - count_from(source, cut, rank + 1, room);
@@ -128,7 +130,8 @@ DEVICE Cut best_by_weight(const Source& source, Cut cut, double wanted, const Ro
     return among_equals(source, cut, rank, needed, room);
 }
 
-// The token that `draw` of the kept weight falls on, walking by id. `best` is taken where rounding leaves a crumb at the end.
+// Returns the token at `draw` of the kept weight, walking by id. Falls back to `best` when rounding leaves a remainder
+// at the end.
 template <typename Source>
 DEVICE u32 pick(const Source& source, Cut cut, double draw, u32 best, const Room& room) {
     const u32 run = (source.size + RUNS * 32 - 1) / (RUNS * 32) * 32;
@@ -164,7 +167,8 @@ DEVICE u32 pick(const Source& source, Cut cut, double draw, u32 best, const Room
             }
             const u32 hit = votes(weight > 0.0 && left < before);
             const u32 possible = votes(weight > 0.0);
-            // The first that the draw reaches; the last possible one is kept for when rounding says that it reaches none.
+            // The first token that the draw reaches; the last possible one is the fallback when rounding says that none
+            // is reached.
             if (possible) last = shuffle(id, hit ? __ffs(hit) - 1 : 31 - __clz(possible));
             left -= shuffle(before, 31);
             done = hit != 0;
@@ -187,8 +191,8 @@ DEVICE u32 choose(const Source& source, const SampleRow& row, u32 size, double w
     return pick(source, cut, row.draw, best, room);
 }
 
-// Gives `each` the place and value of each of a thread's logits, in order. Several are loaded at once: a block alone walks a
-// row, and would wait for one after the other.
+// Calls `each` with the index and value of each of a thread's logits, in order. Several are loaded at once to hide
+// latency: a single block processes a row.
 template <typename Each>
 DEVICE void walk(const float* logits, u32 vocab, Each each) {
     constexpr u32 AT_ONCE = 8;
@@ -203,7 +207,7 @@ DEVICE void walk(const float* logits, u32 vocab, Each each) {
     for (; i < vocab; i += SAMPLE_THREADS) each(i, logits[i]);
 }
 
-// The highest logit and the lowest id that has it. False, in all threads, when a logit is not a number below infinity.
+// Finds the highest logit and the lowest id that has it. Returns false in all threads when a logit is NaN or +∞.
 DEVICE bool highest(const float* logits, u32 vocab, float& max, u32& best, const Room& room) {
     float x = -infinity();
     u32 id = NONE;
@@ -227,11 +231,11 @@ DEVICE bool highest(const float* logits, u32 vocab, float& max, u32& best, const
     return block_sum((u32)broken, room.counts) == 0;
 }
 
-// What can be kept of the vocabulary, by how far below the best it lies.
+// Candidate sets by distance from the best logit.
 struct Spread {
-    double mass;  // weight of all at or above the floor
-    float bound;  // what is looked at
-    u32 size;     // how many those are
+    double mass;  // total weight of tokens at or above the floor
+    float bound;  // lower bound of the candidates
+    u32 size;     // number of candidates
 };
 
 DEVICE float window(u32 i) { return i == 0 ? -5.0f : i == 1 ? -10.0f : i == 2 ? -20.0f : -40.0f; }
@@ -263,12 +267,12 @@ DEVICE Spread spread(const float* logits, u32 vocab, float max, float scale, flo
     return found;
 }
 
-// Writes what `source` has into a list, in order. Returns nothing: the caller knows how many there are.
+// Writes the items of `source` into a list, in order. The caller knows their number.
 DEVICE void gather(const Whole& source, float* scaled, u32* ids, const Room& room) {
     const u32 run = (source.size + RUNS * 32 - 1) / (RUNS * 32) * 32;
     const u32 begin = smaller(warp() * run, source.size), end = smaller(begin + run, source.size);
     u32 at = 0;
-    // Once to count, once to write.
+    // Two passes: count, then write.
     for (int pass = 0; pass < 2; pass++) {
         u32 n = 0;
         for (u32 i = begin; i < end; i += 32) {

@@ -1,6 +1,7 @@
-// What rows of logits say of given tokens, and the way back from what a loss makes of that: one block per row.
+// Scores of target tokens, and the gradient of logits from the derivatives of a loss with respect to them: one block
+// per row.
 
-// Per row: the target's log-probability, the entropy, and the logarithm of the softmax's denominator, in nats.
+// Per row: log-probability of the target, entropy, and logarithm of the softmax denominator, in nats.
 KERNEL(512, 1) score(const float* all, const u32* targets, float* scores, u32 vocab) {
     SHARED_ARRAY(float, maxima, 16);
     SHARED_ARRAY(double, sums, 16);
@@ -18,7 +19,7 @@ KERNEL(512, 1) score(const float* all, const u32* targets, float* scores, u32 vo
     for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
         const float x = logits[i] - max, weight = expf(x);
         sum += weight;
-        // What cannot be drawn adds nothing: 0 · ∞ is NaN.
+        // A token of probability zero adds nothing: 0 · ∞ is NaN.
         if (weight != 0.0f) weighted += weight * x;
     }
     const double total = block_sum((double)sum, sums), mean = block_sum((double)weighted, sums) / total;

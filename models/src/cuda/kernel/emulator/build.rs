@@ -9,17 +9,17 @@ use std::{env, fs, process};
 use sha2::{Digest, Sha256};
 
 use crate::cuda::kernel::layout::HEAD_DIMS;
-use crate::cuda::kernel::{Kernel, source};
+use crate::cuda::kernel::{CudaKernel, source};
 
 /// Kernels compiled once per head width.
-const BY_DIM: [Kernel; 7] = [
-    Kernel::Rotary,
-    Kernel::AttendDecode,
-    Kernel::AttendPrefill,
-    Kernel::RotaryBackward,
-    Kernel::AttendDelta,
-    Kernel::AttendBackwardQueries,
-    Kernel::AttendBackwardKeys,
+const BY_DIM: [CudaKernel; 7] = [
+    CudaKernel::Rotary,
+    CudaKernel::AttendDecode,
+    CudaKernel::AttendPrefill,
+    CudaKernel::RotaryBackward,
+    CudaKernel::AttendDelta,
+    CudaKernel::AttendBackwardQueries,
+    CudaKernel::AttendBackwardKeys,
 ];
 
 /// Returns the shared library. `None`, with a message on standard error, when it cannot be built.
@@ -69,7 +69,7 @@ fn text() -> String {
     for (name, part) in source::PARTS.iter().filter(|(name, _)| !source::BY_DIM.contains(name)) {
         writeln!(text, "#line 1 \"{name}\"\n{part}").unwrap();
     }
-    for kernel in Kernel::ALL.iter().filter(|kernel| !BY_DIM.contains(kernel)) {
+    for kernel in CudaKernel::ALL.iter().filter(|kernel| !BY_DIM.contains(kernel)) {
         let name = kernel.name();
         writeln!(entries, "{{\"{name}\", 0, [](void** a) {{ call(&::{name}, a); }}}},").unwrap();
     }

@@ -1,4 +1,4 @@
-//! Kernel emulator: the CUDA sources run on the CPU, compiled by a host compiler against `device.h`, which implements
+//! CudaKernel emulator: the CUDA sources run on the CPU, compiled by a host compiler against `device.h`, which implements
 //! the CUDA primitives, and launched through the same [`Launch`] trait as on a GPU. The emulator cannot show speed, nor
 //! effects of the memory model beyond the schedules that are tried.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use libloading::Library;
 
 use super::check::CheckDevice;
-use super::{Geometry, Kernel, KernelError, Launch};
+use super::{CudaKernel, Geometry, KernelError, Launch};
 use memory::EmulatorMemory;
 
 /// Bytes of the guard zones before and after each buffer.
@@ -70,7 +70,7 @@ impl Emulator {
 impl Launch for Emulator {
     unsafe fn launch(
         &self,
-        kernel: Kernel,
+        kernel: CudaKernel,
         geometry: Geometry,
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {
