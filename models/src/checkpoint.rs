@@ -1,4 +1,4 @@
-//! Everything a base model brings: weights, tokenizer, chat template, and which tokens end a turn.
+//! Base models: weights, tokenizer, chat template and end-of-turn tokens.
 
 use std::path::Path;
 
@@ -10,22 +10,23 @@ use crate::chat::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Gguf, Weights};
 
-/// A base model, opened and checked.
+/// An opened and validated base model.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// Its tensors and configuration.
+    /// Tensors and configuration.
     pub weights: Weights,
-    /// Its vocabulary.
+    /// Vocabulary and text encoding.
     pub tokenizer: Tokenizer,
-    /// Its way of writing a conversation; none when it has no template.
+    /// Chat template. `None` if the checkpoint has none.
     pub template: Option<ChatTemplate>,
-    /// The tokens that end what it says; empty when the checkpoint names none.
+    /// Tokens that end a turn. Empty if the checkpoint names none.
     pub eos: Vec<u32>,
-    /// What it is called: the name of its file without the ending, or of its directory.
+    /// Name of the model: its file name without the extension, or its directory name.
     pub name: String,
 }
 
-/// Tokens that end a turn in one model family or another. Checkpoints name one or two; the others end it just as well.
+/// End-of-turn tokens of all known model families. A checkpoint names one or two of them, but its model may emit
+/// any.
 const ENDS: [&str; 6] = ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"];
 
 impl Checkpoint {
@@ -41,7 +42,8 @@ impl Checkpoint {
         };
         let (tokenizer, template, eos) = part;
         if tokenizer.vocab() > weights.config().vocab {
-            let (tokens, rows) = (tokenizer.vocab(), weights.config().vocab);
+            let tokens = tokenizer.vocab();
+            let rows = weights.config().vocab;
             let reason = format!("the tokenizer has {tokens} tokens, the embedding matrix {rows} rows");
             return Err(ModelError::Corrupt { path: path.into(), reason });
         }
@@ -70,7 +72,8 @@ fn from_gguf(gguf: &Gguf) -> Result<Part, ModelError> {
 fn from_folder(folder: &Path) -> Result<Part, ModelError> {
     let tokenizer = Tokenizer::from_file(&folder.join("tokenizer.json"))?;
     let settings: Settings = read(folder, "tokenizer_config.json")?.unwrap_or_default();
-    let (bos, eos_name) = (token_name(settings.bos_token.as_ref()), token_name(settings.eos_token.as_ref()));
+    let bos = token_name(settings.bos_token.as_ref());
+    let eos_name = token_name(settings.eos_token.as_ref());
     let source = match read_text(folder, "chat_template.jinja")? {
         Some(source) => Some(source),
         None => settings.chat_template.as_ref().and_then(default_template),
@@ -89,7 +92,7 @@ fn from_folder(folder: &Path) -> Result<Part, ModelError> {
     Ok((tokenizer, template, eos))
 }
 
-/// The tokens that a checkpoint names as ends, with the control tokens among [`ENDS`]; in order, each once.
+/// End-of-turn tokens named by the checkpoint, followed by the control tokens among [`ENDS`], without duplicates.
 fn ends(tokenizer: &Tokenizer, named: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let known = ENDS.iter().filter_map(|name| tokenizer.id(name)).filter(|&id| tokenizer.is_control(id));
     let mut ends: Vec<u32> = named.into_iter().chain(known).collect();
@@ -126,13 +129,13 @@ impl Ids {
     }
 }
 
-/// A token is written as its name, or as an object with the name as `content`.
+/// Name of a token, which is stored as a string or as an object with the name under `content`.
 fn token_name(token: Option<&Value>) -> String {
     let name = token.and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
     name.unwrap_or_default().to_owned()
 }
 
-/// A template is a text, or a list of named ones of which `default` counts.
+/// Chat template, stored as a string or as a list of named templates, of which `default` is used.
 fn default_template(value: &Value) -> Option<String> {
     let named = |value: &&Value| value.get("name").and_then(Value::as_str) == Some("default");
     let text = value.as_str().or_else(|| value.as_array()?.iter().find(named)?.get("template")?.as_str());

@@ -1,61 +1,61 @@
-//! The one error type of this crate.
+//! Error type shared by the modules of this crate.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What can go wrong between a file of weights and a row of logits.
+/// Error in loading or running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The system refused something.
+    /// An operation of the operating system failed.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried, as a verb.
+        /// Attempted operation, as a verb.
         action: &'static str,
-        /// The file or folder in question.
+        /// Affected file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error reported by the operating system.
         source: io::Error,
     },
-    /// A file is not what it claims to be: truncated, damaged or inconsistent.
+    /// A file is truncated, damaged or inconsistent.
     #[error("{path}: {reason}")]
     Corrupt {
-        /// The file in question.
+        /// Affected file.
         path: PathBuf,
-        /// What is wrong, and what would mend it.
+        /// Description of the defect and, where known, its remedy.
         reason: String,
     },
-    /// A file is sound but asks for something this crate does not do.
+    /// A valid file needs a feature that this crate does not implement.
     #[error("{path}: unsupported {what}")]
     Unsupported {
-        /// The file in question.
+        /// Affected file.
         path: PathBuf,
-        /// The feature, with the value found.
+        /// Missing feature, with the value found.
         what: String,
     },
     /// A tensor is missing or has the wrong shape.
     #[error("tensor {name}: {reason}")]
     Tensor {
-        /// The tensor's canonical name.
+        /// Canonical name of the tensor.
         name: String,
-        /// What is wrong with it.
+        /// Description of the defect.
         reason: String,
     },
-    /// The tokenizer could not be built or refused a text.
+    /// The tokenizer could not be built, or rejected a text.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
     /// The chat template could not be compiled or rendered.
     #[error("chat template: {0}")]
     Template(String),
-    /// A caller's argument does not fit the loaded model.
+    /// An argument of the caller does not fit the loaded model.
     #[error("{0}")]
     Input(String),
-    /// A card that a pass runs on refused, or is lost.
+    /// A GPU refused an operation or was lost.
     #[error("{0}")]
     Card(String),
 }
 
 impl ModelError {
-    /// For `map_err`: names what was tried, and on what.
+    /// Adapter for `map_err` that records the attempted operation and its path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }

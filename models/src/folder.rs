@@ -1,4 +1,4 @@
-//! Folders that are there whole or not at all, whatever ends the process or the machine.
+//! Atomic replacement of folders: after a crash, the old or the new content is there, never a mixture.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use crate::ModelError;
 
-/// A folder in the making: its files are written into [`part`](Self::part), and [`finish`](Self::finish) gives it its name.
+/// A folder under construction: its files are written into [`part`](Self::part), and [`finish`](Self::finish)
+/// publishes them under the final name.
 ///
-/// The part is `.<name>.part` beside the target. A folder that has the name already is moved aside to `.<name>.old` for
-/// the moment between two renames, and removed in the end. A process that is killed in that moment leaves the old folder
-/// as `.<name>.old`, and the next [`begin`](Self::begin) gives it its name back.
+/// The part is `.<name>.part` next to the target. A folder that already has the name is moved to `.<name>.old`
+/// between two renames and then removed. If the process is killed between these renames, the old folder remains as
+/// `.<name>.old`, and the next [`begin`](Self::begin) restores it.
 #[derive(Debug)]
 #[must_use = "nothing has the name before `finish`"]
 pub struct Draft {
@@ -21,33 +22,35 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// An empty part for the folder `path`. What a killed process left of an earlier part is removed; the old folder, if
-    /// such a process left it without its name, gets that back.
+    /// Creates an empty part for the folder `path`. Removes the unfinished part of a killed process, and restores
+    /// the old folder if such a process left it moved aside.
     ///
     /// # Errors
-    /// [`ModelError::Io`] when the system refuses.
+    /// [`ModelError::Io`] when a file operation fails.
     pub fn begin(path: &Path) -> Result<Self, ModelError> {
         restore(path)?;
-        let (part, old) = (beside(path, ".part"), beside(path, ".old"));
+        let part = beside(path, ".part");
+        let old = beside(path, ".old");
         remove(&part)?;
         fs::create_dir_all(&part).map_err(ModelError::io("create", &part))?;
         Ok(Self { path: path.to_owned(), part, old })
     }
 
-    /// Where the files are written.
+    /// Directory that receives the files.
     pub fn part(&self) -> &Path {
         &self.part
     }
 
-    /// Makes the part reach the disk and puts it in the place of whatever has the name.
+    /// Syncs the part to disk and renames it to the final name, replacing an existing folder.
     ///
     /// # Errors
-    /// [`ModelError::Io`] when the system refuses. The old folder, if there was one, then still has the name, or the new
-    /// one has it already.
+    /// [`ModelError::Io`] when a file operation fails. The name then belongs either to the old folder, if there was
+    /// one, or already to the new one.
     pub fn finish(self) -> Result<(), ModelError> {
         let Self { path, part, old } = &self;
         sync_tree(part)?;
-        // Only now: until the new files are safe, what an earlier process left moved aside may be all there is.
+        // Removed only now: until the new files are on disk, the folder an earlier process moved aside may be the
+        // only copy.
         remove(old)?;
         swap(part, path, old)?;
         sync(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
@@ -56,16 +59,16 @@ impl Draft {
 }
 
 impl Drop for Draft {
-    /// A part that did not get its name is of no use.
+    /// Removes the part if it was not published.
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.part));
     }
 }
 
-/// Gives a folder its name back that a process killed between the renames of [`Draft::finish`] left moved aside.
+/// Restores a folder that a process killed between the renames of [`FolderDraft::finish`] left moved aside.
 ///
 /// # Errors
-/// [`ModelError::Io`] when the system refuses.
+/// [`ModelError::Io`] when a file operation fails.
 fn restore(path: &Path) -> Result<(), ModelError> {
     let old = beside(path, ".old");
     if old.is_dir() && !path.exists() {
@@ -74,7 +77,7 @@ fn restore(path: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Gives the part its name, and what had that the name `old`; if that fails, the latter has its name again.
+/// Renames `path` to `old` and `part` to `path`. If the second rename fails, undoes the first.
 fn swap(part: &Path, path: &Path, old: &Path) -> Result<(), ModelError> {
     let there = path.exists();
     if there {
@@ -88,7 +91,7 @@ fn swap(part: &Path, path: &Path, old: &Path) -> Result<(), ModelError> {
     })
 }
 
-/// Removes a folder with everything in it. That it is not there is fine.
+/// Removes a folder with its contents. A missing folder is not an error.
 fn remove(path: &Path) -> Result<(), ModelError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(ModelError::io("remove", path)(error)),
@@ -104,7 +107,7 @@ fn sync_tree(dir: &Path) -> Result<(), ModelError> {
     sync(dir)
 }
 
-/// Makes a file, or a folder's entries, reach the disk, where a handle that only reads can do so.
+/// Syncs a file, or a directory's entries, to disk on systems where a read-only handle allows this.
 fn sync(path: &Path) -> Result<(), ModelError> {
     if cfg!(not(unix)) {
         return Ok(());
@@ -112,7 +115,7 @@ fn sync(path: &Path) -> Result<(), ModelError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(ModelError::io("sync", path))
 }
 
-/// A hidden name next to a folder.
+/// Hidden sibling of a folder: `.<name><end>`.
 fn beside(dir: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(dir.file_name().unwrap_or_default());

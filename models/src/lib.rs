@@ -1,8 +1,8 @@
-//! Weights in, logits out: what Waymark needs of a language model and of an embedder.
+//! Weights in, logits out: decoder, embedder, tokenizer and training passes of Waymark.
 //!
-//! On the CPU everything is computed in `f32`, unless products of the layers are asked for in `bf16` ([`Arithmetic`]);
-//! weights stay in memory in the form the checkpoint has them in and are unpacked panel by panel inside the matrix
-//! product, so that serving, training and parity tests share one numerics.
+//! On the CPU everything is computed in `f32`, unless the layers' matrix multiplications are set to `bf16`
+//! ([`Arithmetic`]). Weights stay in memory in the checkpoint's format and are unpacked panel by panel inside the
+//! matrix multiplication, so that serving, training and parity tests share the same numerics.
 
 pub mod adapter;
 pub mod batch;

@@ -108,7 +108,7 @@ fn what_has_no_end_is_refused() {
     let endless = ChatTemplate::new(&source, "", "").unwrap();
     let said = |text: &str| [Message::new("user", text)];
     let refused = endless.render(&said("hi"), true).unwrap_err().to_string();
-    assert!(refused.contains("writes more than 1048"), "{refused}");
+    assert!(refused.contains("exceeds 1048"), "{refused}");
     // Long messages make long prompts.
     let long = "y".repeat(1 << 20);
     assert!(endless.render(&said(&long), true).is_ok());

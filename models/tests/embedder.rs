@@ -217,7 +217,7 @@ fn another_pooling_or_module_is_refused() {
     open(mean, "Normalize").unwrap();
     for (pooling, module, named) in [
         (mean.replace("false", "true"), "Normalize", "pooling_mode_cls_token"),
-        (mean.replace("true", "false"), "Normalize", "only pooling_mode_mean_tokens"),
+        (mean.replace("true", "false"), "Normalize", "expected pooling_mode_mean_tokens"),
         (mean.to_owned(), "Dense", "models.Dense"),
     ] {
         let error = open(&pooling, module).unwrap_err();

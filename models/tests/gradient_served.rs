@@ -159,7 +159,7 @@ fn all_weights_are_taken_from_a_checkpoint() {
     assert!(again.load_weights(&Weights::open(&path("llama")).unwrap()).is_err());
     assert_eq!(again.values(), first.values());
     let mut adapter = learner(&from, &[Module::QProj], 8.0);
-    assert!(adapter.weights().unwrap_err().to_string().contains("an adapter is learnt"));
+    assert!(adapter.weights().unwrap_err().to_string().contains("an adapter is trained"));
     assert!(adapter.load_weights(&Weights::open(&from).unwrap()).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! Dates for templates that tell the model what day it is.
+//! Date formatting for templates that tell the model the current date.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,17 +18,21 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// Seconds since 1970, in UTC.
+/// Current time, in seconds since 1970 (UTC).
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What Python's `strftime` makes of a moment in UTC. Directives that templates do not use stay as they are.
+/// Formats a UTC time like Python's `strftime`. Directives that chat templates do not use are left unchanged.
 pub(super) fn strftime(format: &str, seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let days = seconds / 86_400;
+    let rest = seconds % 86_400;
     let (year, month, day) = civil(days);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    let (month_name, day_name) = (MONTHS[month as usize - 1], DAYS[(days % 7) as usize]);
+    let hour = rest / 3600;
+    let minute = rest / 60 % 60;
+    let second = rest % 60;
+    let month_name = MONTHS[month as usize - 1];
+    let day_name = DAYS[(days % 7) as usize];
     let mut text = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
@@ -56,11 +60,11 @@ pub(super) fn strftime(format: &str, seconds: u64) -> String {
     text
 }
 
-/// Year, month and day of a day counted from 1970-01-01: Howard Hinnant's `civil_from_days`, for days that are not
-/// negative.
+/// Year, month and day for a non-negative number of days since 1970-01-01 (Howard Hinnant's `civil_from_days`).
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
     let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
     let month = (5 * day_of_year + 2) / 153;

@@ -1,4 +1,4 @@
-//! The Jinja dialect that chat templates are written in, after `transformers/utils/chat_template_utils.py`.
+//! Jinja environment for chat templates, after `transformers/utils/chat_template_utils.py`.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
@@ -7,7 +7,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use super::template_error;
 use crate::ModelError;
 
-/// Steps a rendering may take: enough for thousands of messages, too few for a template to hang.
+/// Maximum number of steps per rendering: enough for thousands of messages, and few enough to stop an endless loop.
 const FUEL: u64 = 10_000_000;
 
 pub(super) fn environment() -> Result<Environment<'static>, ModelError> {
@@ -26,9 +26,9 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=indent)`. minijinja's own filter is the same but writes `<`, `>`, `&` and
-/// `'` as escapes, to be safe inside HTML; a model would see them.
-// By value: the shape in which filters are called.
+/// `json.dumps(value, ensure_ascii=False, indent=indent)`. The built-in filter of minijinja escapes `<`, `>`, `&`
+/// and `'` for use inside HTML, and the model would see those escapes.
+// minijinja calls filters with owned values.
 #[allow(clippy::needless_pass_by_value)]
 fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let indent = match indent {
@@ -50,7 +50,7 @@ fn without_html_escapes(json: &str) -> String {
             text.push(*plain);
             rest = &after[name.len()..];
         } else {
-            // Another escape: kept with the character it escapes, which may be a backslash itself.
+            // Any other escape stays, together with the escaped character, which may be a backslash itself.
             let len = after.chars().next().map_or(0, char::len_utf8);
             text.push('\\');
             text.push_str(&after[..len]);
@@ -61,8 +61,8 @@ fn without_html_escapes(json: &str) -> String {
     text
 }
 
-/// Takes `{% generation %}` … `{% endgeneration %}` out: training scripts mark with it what the assistant says, and it
-/// writes nothing.
+/// Neutralizes `{% generation %}` … `{% endgeneration %}`, which marks the assistant's text for training scripts
+/// and renders nothing.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;

@@ -1,4 +1,4 @@
-//! Marks that travel through a template with what comes from outside.
+//! Marks that delimit untrusted text while it passes through a template.
 
 use std::cell::RefCell;
 
@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use super::Segment;
 use super::tool::Said;
 
-/// Two strings that occur in nothing that is said: derived from all of that itself, so rendering stays a function of its
-/// input, and from enough digits that no message can hold its own marks but by breaking SHA-256.
+/// Two marker strings that occur nowhere in the conversation. Both are derived from a SHA-256 of the whole
+/// conversation, so that rendering stays deterministic and no message can contain its own marks.
 #[derive(Debug)]
 pub(super) struct Marks {
     open: String,
@@ -24,12 +24,12 @@ impl Marks {
             hash.update(text);
             String::new()
         });
-        // Digits between private-use characters: case filters and trimming leave them alone.
+        // Digits between private-use characters survive case filters and trimming.
         let digits: String = hash.into_inner().finalize().iter().map(|byte| format!("{byte:03}")).collect();
         Self { open: format!("\u{f8f0}{digits}\u{f8f1}"), close: format!("\u{f8f2}{digits}\u{f8f3}") }
     }
 
-    /// A text between marks. White space at its ends stays outside, so that a template can still trim it.
+    /// Wraps a text in marks. White space at its ends stays outside, so that a template can still trim it.
     pub(super) fn around(&self, text: &str) -> String {
         let core = text.trim();
         if core.is_empty() {
@@ -40,7 +40,8 @@ impl Marks {
         [lead, &self.open, core, &self.close, tail].concat()
     }
 
-    /// Finds the contents again. None when the marks do not come in pairs any more.
+    /// Splits a rendered text into template text and marked contents. Returns `None` when the marks no longer come
+    /// in pairs.
     pub(super) fn split(&self, text: &str) -> Option<Vec<Segment>> {
         let mut segments = Vec::new();
         let mut rest = text;
@@ -61,7 +62,7 @@ impl Marks {
         Some(segments)
     }
 
-    /// A text with a mark inside every control token that it spells, after its first character.
+    /// Inserts a mark into every control token spelled in `text`, after the token's first character.
     pub(super) fn inside(&self, text: &str, control: &[String]) -> String {
         let mut fenced = String::with_capacity(text.len());
         for (at, c) in text.char_indices() {
@@ -74,7 +75,7 @@ impl Marks {
         fenced
     }
 
-    /// Cuts a text at the marks inside control tokens.
+    /// Cuts a text at the marks inserted by [`inside`](Self::inside).
     pub(super) fn cut(&self, text: &str) -> Vec<Segment> {
         text.split(&self.open).map(|part| Segment { text: part.to_owned(), trusted: true }).collect()
     }

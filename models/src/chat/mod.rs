@@ -1,4 +1,5 @@
-//! Chat templates: messages to the text a model was trained on, keeping track of what was written by whom.
+//! Chat templates: render messages to the text format that a model was trained on, and keep template text apart
+//! from message contents.
 
 mod clock;
 mod environment;
@@ -19,32 +20,33 @@ pub use tool::{Tool, ToolCall};
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    /// Role of the author: `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
-    /// The functions that it calls.
+    /// Function calls made in the message.
     pub tool_calls: Vec<ToolCall>,
 }
 
 impl Message {
-    /// A message.
+    /// Creates a message without function calls.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), tool_calls: Vec::new() }
     }
 }
 
-/// Part of a rendered conversation.
+/// A span of a rendered conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// The text.
+    /// Text of the span.
     pub text: String,
-    /// True when the template wrote it, so that control tokens in it are meant; false for what messages say.
+    /// If `true`, the template wrote the text and its control tokens are real. If `false`, the text is message
+    /// content.
     pub trusted: bool,
 }
 
-/// A compiled chat template in the dialect of `transformers` (Jinja with `raise_exception`, `strftime_now`, `tojson`,
-/// loop controls and Python's string methods).
+/// A compiled chat template in the dialect of `transformers`: Jinja with `raise_exception`, `strftime_now`,
+/// `tojson`, loop controls and Python's string methods.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -56,10 +58,10 @@ pub struct ChatTemplate {
 const NAME: &str = "chat";
 
 impl ChatTemplate {
-    /// Compiles a template. `bos` and `eos` are the names of these tokens, as the template may want to write them.
+    /// Compiles a template. `bos` and `eos` are the token names that the template may refer to.
     ///
     /// # Errors
-    /// [`ModelError::Template`] with the line that is wrong.
+    /// [`ModelError::Template`] naming the invalid line.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, ModelError> {
         let mut environment = environment::environment()?;
         let source = environment::without_generation_tags(source);
@@ -67,26 +69,26 @@ impl ChatTemplate {
         Ok(Self { environment, bos: bos.to_owned(), eos: eos.to_owned(), control: Vec::new() })
     }
 
-    /// Names the control tokens of the vocabulary, so that they stay apart from content even where a template rewrites
-    /// content (see [`render_segments`](Self::render_segments)).
+    /// Sets the names of the vocabulary's control tokens, so that they cannot arise from content even where a
+    /// template rewrites it (see [`render_segments`](Self::render_segments)).
     #[must_use]
     pub fn with_control_tokens(mut self, names: Vec<String>) -> Self {
         self.control = names;
         self
     }
 
-    /// Whether it shows tools, and calls of them as Hermes and Qwen write them: a JSON object with `name` and `arguments`
-    /// between `<tool_call>` and `</tool_call>`.
+    /// Returns `true` if the template renders tools, and calls in the format of Hermes and Qwen: a JSON object with
+    /// `name` and `arguments` between `<tool_call>` and `</tool_call>`.
     pub fn takes_tools(&self) -> bool {
         self.environment.get_template(NAME).is_ok_and(|template| {
             let source = template.source();
-            // Some write a call's arguments between tags of their own within the same pair.
+            // Some templates write a call's arguments between `<function=...>` tags inside `<tool_call>`.
             let hermes = source.contains("<tool_call>") && !source.contains("<function=");
             hermes && template.undeclared_variables(false).contains("tools")
         })
     }
 
-    /// The whole conversation as one text. Templates that write the date write today's, in UTC.
+    /// Renders the whole conversation as one text. Templates that write the date get the current UTC date.
     ///
     /// # Errors
     /// [`ModelError::Template`] when the template refuses the messages.
@@ -102,8 +104,11 @@ impl ChatTemplate {
         mark: Mark<'_>,
     ) -> Result<String, ModelError> {
         if let Some(message) = said.messages.iter().find(|message| !is_name(&message.role)) {
-            // A role is written by templates as it is, so it must not be able to spell anything.
-            return Err(ModelError::Template(format!("{:?} is not a role", message.role)));
+            // Templates write the role verbatim, so it must not be able to spell a control token.
+            return Err(ModelError::Template(format!(
+                "{:?} is not a role: expected letters, digits, `_` or `-`",
+                message.role
+            )));
         }
         let template = self.environment.get_template(NAME).map_err(|error| template_error(&error))?;
         let bytes = Cell::new(0_usize);
@@ -120,28 +125,29 @@ impl ChatTemplate {
             eos_token => self.eos.as_str(),
             strftime_now => Value::from_function(move |format: String| clock::strftime(&format, now)),
         };
-        // Templates are somebody else's, and minijinja 3.0.5 panics on some (`''[::-1]`): a
-        // panic is one more way to refuse. What it leaves behind is the rendering's own and goes with it.
+        // Templates are untrusted, and minijinja 3.0.5 panics on some (`''[::-1]`). A panic counts as a refusal;
+        // all state it could leave inconsistent belongs to this rendering and is dropped with it.
         let mut sheet = Sheet::for_bytes(bytes.get());
         let rendered = catch_unwind(AssertUnwindSafe(|| template.render_captured_to(values, &mut sheet).map(drop)));
-        let rendered = rendered.map_err(|_| ModelError::Template("it breaks the template engine".to_owned()))?;
+        let rendered = rendered.map_err(|_| ModelError::Template("the template engine panicked".to_owned()))?;
         if sheet.is_full() {
-            return Err(ModelError::Template(format!("it writes more than {} bytes", sheet.most())));
+            return Err(ModelError::Template(format!("the output exceeds {} bytes", sheet.most())));
         }
         rendered.map_err(|error| template_error(&error))?;
         String::from_utf8(sheet.into_bytes()).map_err(|error| ModelError::Template(error.to_string()))
     }
 
-    /// The whole conversation, with what messages say kept apart from what the template says. The texts of the
-    /// segments, put together, are what [`render`](Self::render) gives.
+    /// Renders the whole conversation, with message contents separated from template text. The concatenated
+    /// segments equal the output of [`render`](Self::render).
     ///
-    /// Contents are rendered between marks that no message holds, and found again by them. Where a template looks into
-    /// a content so that the marks change the outcome (Qwen3 takes `<think>` apart), the segments are all trusted, but
-    /// the text is cut inside every control token that a content spells: encoded by
-    /// [`Tokenizer::encode_segments`](crate::tokenizer::Tokenizer::encode_segments), such a token stays text either way.
+    /// Each content is rendered between marks that no message contains, and located again by these marks. Where a
+    /// template inspects a content so that the marks change the result (Qwen3 strips `<think>`), all segments are
+    /// trusted, but the text is cut inside every control token that a content spells.
+    /// [`Tokenizer::encode_segments`](crate::tokenizer::Tokenizer::encode_segments) therefore encodes such a token
+    /// as plain text in both cases.
     ///
     /// # Errors
-    /// As [`render`](Self::render).
+    /// The same as for [`render`](Self::render).
     pub fn render_segments(
         &self,
         messages: &[Message],
@@ -150,18 +156,18 @@ impl ChatTemplate {
         self.render_segments_with_tools(messages, &[], add_generation_prompt)
     }
 
-    /// The same with tools that may be called. What they are, and what they are called with in `messages`, is kept apart
-    /// from what the template says as contents are.
+    /// Renders the conversation together with callable tools. Tool definitions and call arguments are separated
+    /// from template text like message contents.
     ///
     /// # Errors
-    /// As [`render`](Self::render).
+    /// The same as for [`render`](Self::render).
     pub fn render_segments_with_tools(
         &self,
         messages: &[Message],
         tools: &[Tool],
         add_generation_prompt: bool,
     ) -> Result<Vec<Segment>, ModelError> {
-        // One moment for all renderings: they are compared.
+        // All renderings share one time because their outputs are compared.
         let now = clock::now();
         let said = Said { messages, tools };
         let render = |mark: Mark<'_>| self.render_at(now, said, add_generation_prompt, mark);
@@ -176,7 +182,9 @@ impl ChatTemplate {
         if joined(&segments) == plain {
             return Ok(segments);
         }
-        Err(ModelError::Template("it takes control tokens in a message apart, which cannot be done safely".to_owned()))
+        Err(ModelError::Template(
+            "the template splits control tokens inside a message, which cannot be rendered safely".to_owned(),
+        ))
     }
 }
 

@@ -1,14 +1,14 @@
-//! What a template writes on: it has an end.
+//! Output buffer of a template, with a size limit.
 
 use std::io;
 
-/// How often a template may write everything that is said.
+/// Number of times that a template may repeat its whole input.
 const TIMES: usize = 16;
 
-/// What it may write besides, in bytes.
+/// Bytes that a template may write in addition.
 const BESIDES: usize = 1 << 20;
 
-/// Text that grows up to a bound.
+/// A text buffer with a maximum size.
 #[derive(Debug)]
 pub(super) struct Sheet {
     written: Vec<u8>,
@@ -17,23 +17,23 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// Enough for any template that is given so many bytes and means them.
+    /// Creates a buffer whose limit suffices for any well-meaning template with `said` bytes of input.
     pub(super) fn for_bytes(said: usize) -> Self {
         let most = said.saturating_mul(TIMES).saturating_add(BESIDES);
         Self { written: Vec::new(), most, full: false }
     }
 
-    /// Whether more was to be written than there is room for.
+    /// Returns `true` if a write was refused for lack of room.
     pub(super) fn is_full(&self) -> bool {
         self.full
     }
 
-    /// The most that can be written, in bytes.
+    /// Maximum number of bytes.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// What was written.
+    /// Written bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.written
     }

@@ -1,4 +1,4 @@
-//! Functions that a model may call, and its calls, as templates are shown them.
+//! Callable functions and function calls, in the form that templates expect.
 
 use minijinja::Value;
 use serde::{Deserialize, Serialize};
@@ -9,27 +9,27 @@ use super::Message;
 /// A function that a model may call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// What it is for.
+    /// Description of its purpose.
     pub description: Option<String>,
-    /// A JSON schema of its arguments.
+    /// JSON schema of the arguments.
     pub parameters: Option<Json>,
 }
 
 /// A call of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// The function's name.
+    /// Name of the called function.
     pub name: String,
-    /// What it is called with, by name.
+    /// Arguments by name.
     pub arguments: Map<String, Json>,
 }
 
-/// What is done to each text from outside on its way into a template.
+/// Transformation applied to every untrusted text before a template sees it.
 pub(super) type Mark<'a> = &'a dyn Fn(&str) -> String;
 
-/// Everything from outside that a template is given.
+/// All untrusted input of a template.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Said<'a> {
     pub(super) messages: &'a [Message],
@@ -37,11 +37,11 @@ pub(super) struct Said<'a> {
 }
 
 impl Said<'_> {
-    /// Messages and tools in the shape that templates know, each text in them as `mark` leaves it: names and the keys of
-    /// schemas too, for they are written like everything else.
+    /// Messages and tools as template values, with `mark` applied to every text: also to names and schema keys,
+    /// because templates write them verbatim.
     pub(super) fn values(&self, mark: Mark<'_>) -> (Value, Value) {
         let messages = self.messages.iter().map(|message| spoken(message, mark)).collect();
-        // Templates ask whether there are any by whether this is there.
+        // Templates test for tools by whether the variable is defined.
         let none = self.tools.is_empty();
         let tools = || self.tools.iter().map(|tool| offered(tool, mark)).collect();
         (messages, if none { Value::UNDEFINED } else { tools() })
@@ -51,7 +51,7 @@ impl Said<'_> {
 fn spoken(message: &Message, mark: Mark<'_>) -> Value {
     let content = Value::from(mark(&message.content));
     let mut fields = vec![("role", Value::from(message.role.as_str())), ("content", content)];
-    // Left out as `tools` are.
+    // Left undefined when empty, like `tools`.
     if !message.tool_calls.is_empty() {
         let calls: Value = message.tool_calls.iter().map(|call| called(call, mark)).collect();
         fields.push(("tool_calls", calls));

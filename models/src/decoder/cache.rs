@@ -1,4 +1,4 @@
-//! The paged cache of keys and values.
+//! Paged cache of keys and values.
 
 use std::fmt;
 use std::hint::black_box;
@@ -9,19 +9,19 @@ use crate::batch::BLOCK;
 use crate::kernel::attention::Heads;
 use crate::kernel::lanes::Stored;
 
-/// How keys and values are kept; computation is in `f32` either way.
+/// Storage precision of keys and values. Computation is in `f32` in both cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvKind {
-    /// As computed: logits are those of the whole model in `f32`.
+    /// Single precision: logits equal those of a computation without a cache.
     #[default]
     F32,
-    /// In half precision, for half the memory and half the reading, at a relative error of 2⁻¹¹ per value. Values beyond
+    /// Half precision: half the memory and memory traffic, at a relative error of 2⁻¹¹ per value. Values beyond
     /// ±65,504 become infinite.
     F16,
 }
 
 impl KvKind {
-    /// Bytes per value.
+    /// Number of bytes per value.
     pub fn size(self) -> usize {
         match self {
             Self::F32 => size_of::<f32>(),
@@ -30,47 +30,47 @@ impl KvKind {
     }
 }
 
-/// Keys and values of all layers, in blocks of [`BLOCK`] tokens that block tables name.
+/// Keys and values of all layers, in blocks of [`BLOCK`] tokens referenced by block tables.
 ///
-/// Every layer has its own pool; inside it a block holds, head by head, keys transposed and then values
-/// (see [`Heads::block_len`]), as the attention kernel wants to read them.
+/// Every layer has its own pool. A block stores, head by head, transposed keys followed by values (see
+/// [`HeadLayout::block_len`]), in the order that the attention kernel reads them.
 pub struct KvCache {
     heads: Heads,
     kind: KvKind,
     layers: Vec<Pool>,
     blocks: usize,
-    /// Per block, the last step that wrote to it and the table entry it was named by.
+    /// Last step that wrote to each block, with the index of the table entry that named the block.
     writers: Vec<(u64, usize)>,
     step: u64,
-    /// Blocks that have been written to at least once.
+    /// Number of blocks that have been written to at least once.
     touched: usize,
 }
 
-/// One layer's blocks.
+/// Mutable blocks of one layer.
 pub(crate) enum LayerMut<'a> {
-    /// Of a [`KvKind::F32`] cache.
+    /// Blocks of a [`KvKind::F32`] cache.
     F32(&'a mut [f32]),
-    /// Of a [`KvKind::F16`] cache.
+    /// Blocks of a [`KvKind::F16`] cache.
     F16(&'a mut [f16]),
 }
 
-/// Memory that begins at a cache line. Untouched parts cost nothing: the system hands out zeroed pages when they are
-/// first written.
+/// Memory aligned to a cache line. Untouched pages take no physical memory: the operating system provides zeroed
+/// pages on the first write.
 struct Pool {
-    /// Words of `f32`, whatever is kept in them.
+    /// Storage in words of `f32`, whatever the element type.
     data: Vec<f32>,
     first: usize,
 }
 
-/// Values of `f32` in a cache line.
+/// Number of `f32` values in a cache line.
 const LINE: usize = 16;
 
-/// Where the keys and values of one token go.
+/// Destination of one token's keys and values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// Position in its sequence.
+    /// Position in the sequence.
     pub(crate) position: usize,
-    /// Block in the pool.
+    /// Index of the block in the pool.
     pub(crate) block: usize,
 }
 
@@ -93,29 +93,29 @@ impl KvCache {
         Self { heads, kind, layers, blocks, writers: vec![(0, 0); blocks], step: 0, touched: 0 }
     }
 
-    /// Bytes that the blocks have taken from the system: one has no memory before it is first written.
+    /// Physical memory of the blocks, in bytes. A block has none before its first write.
     pub fn bytes(&self) -> usize {
         self.touched * self.layers.len() * self.heads.block_len() * self.kind.size()
     }
 
-    /// Takes the memory of every block now.
+    /// Allocates the physical memory of every block now.
     pub fn reserve(&mut self) {
         for pool in &mut self.layers {
-            // What is known to be zero would not have to be written.
+            // Without `black_box`, the compiler could skip writing zeros to memory that is already zero.
             black_box(&mut pool.data).fill(0.0);
         }
-        // As if a step had written to all of them.
+        // Pretends that a step wrote to every block, so that later steps remain distinguishable.
         self.step += 1;
         self.writers.fill((self.step, 0));
         self.touched = self.blocks;
     }
 
-    /// Blocks in the pool.
+    /// Number of blocks in the pool.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// How keys and values are kept.
+    /// Storage precision of keys and values.
     pub fn kind(&self) -> KvKind {
         self.kind
     }
@@ -139,7 +139,8 @@ impl KvCache {
         self.step += 1;
     }
 
-    /// Notes that the table entry `entry` of the step's batch names `block` for writing; false when another one does too.
+    /// Records that the table entry `entry` of the step's batch names `block` for writing. Returns `false` if
+    /// another entry of the same step does too.
     pub(crate) fn claim(&mut self, block: usize, entry: usize) -> bool {
         let writer = &mut self.writers[block];
         self.touched += usize::from(writer.0 == 0);
@@ -153,13 +154,15 @@ impl Place {
     /// Writes one token's keys and values, all heads end to end, into its block, which begins at `to`.
     ///
     /// # Safety
-    /// `to` is the start of a block of `keys.len() / dim` heads of width `dim`, and no other thread touches this place.
+    /// `to` must be the start of a block of `keys.len() / dim` heads of width `dim`, and no other thread may access
+    /// this token's slot.
     pub(crate) unsafe fn store<S: Stored>(self, keys: &[f32], values: &[f32], dim: usize, to: *mut S) {
         let slot = self.position % BLOCK;
         let head_len = 2 * BLOCK * dim;
         for (head, (key, value)) in keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate() {
-            // SAFETY: inside the head's share, (dim, BLOCK) keys and then (BLOCK, dim) values, by the caller's promise.
-            // Single values are written, since other threads may write to other slots of the same block.
+            // SAFETY: inside the head's share of (dim, BLOCK) keys followed by (BLOCK, dim) values, as the caller
+            // guarantees. Values are written one by one, because other threads may write to other slots of the same
+            // block.
             unsafe {
                 let to = to.add(head * head_len);
                 for (d, &key) in key.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Where the time of a step goes.
+//! Time measurement per phase of a step.
 
 use std::time::{Duration, Instant};
 
-/// A part of a step.
+/// A phase of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Checks, layout and embedding lookup.
@@ -19,18 +19,18 @@ pub enum Part {
     Output,
     /// Gate and up projections.
     GateUp,
-    /// The activation between the feed-forward projections.
+    /// Activation function between the feed-forward projections.
     Activation,
     /// Down projection.
     Down,
-    /// Adapters, at all sites.
+    /// Adapters at all sites.
     Adapters,
     /// Vocabulary projection.
     Head,
 }
 
 impl Part {
-    /// All parts, in the order of a step.
+    /// All phases, in the order of a step.
     pub const ALL: [Self; 11] = [
         Self::Begin,
         Self::Norm,
@@ -46,8 +46,8 @@ impl Part {
     ];
 }
 
-/// Time spent per part since the decoder was loaded; two clock readings per part and layer cost about a thousandth of
-/// the shortest step.
+/// Time spent per phase since the decoder was loaded. Two clock readings per phase and layer cost about a
+/// thousandth of the shortest step.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     spent: [Duration; Part::ALL.len()],
@@ -59,19 +59,19 @@ impl Clock {
         Self { spent: Default::default(), last: Instant::now() }
     }
 
-    /// Begins a step: what passed before it counts for no part.
+    /// Begins a step. Time before this call counts for no phase.
     pub(crate) fn start(&mut self) {
         self.last = Instant::now();
     }
 
-    /// Counts the time since the last call for `part`.
+    /// Adds the time since the last call to `part`.
     pub(crate) fn lap(&mut self, part: Part) {
         let now = Instant::now();
         self.spent[part as usize] += now - self.last;
         self.last = now;
     }
 
-    /// Time spent on `part` so far.
+    /// Total time spent on `part`.
     pub fn spent(&self, part: Part) -> Duration {
         self.spent[part as usize]
     }

@@ -1,46 +1,47 @@
-//! What one decoder is configured by: the numbers of `config.json` or of GGUF metadata.
+//! Decoder configuration: the numbers of `config.json` or of GGUF metadata.
 
 use std::fmt;
 
 use crate::ModelError;
 
-/// The shape of a decoder and the few choices in which Llama, Qwen2 and Qwen3 differ.
+/// Shape of a decoder and the options in which Llama, Qwen2 and Qwen3 differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderConfig {
-    /// Rows of the embedding matrix, and values per row of logits.
+    /// Number of rows of the embedding matrix, and of values per row of logits.
     pub vocab: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Number of blocks of attention and feed-forward.
+    /// Number of attention and feed-forward blocks.
     pub layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; each serves `heads / kv_heads` query heads.
+    /// Number of key and value heads; each serves `heads / kv_heads` query heads.
     pub kv_heads: usize,
-    /// Width of one head; `hidden / heads` unless the checkpoint says otherwise (Qwen3).
+    /// Width of one head: `hidden / heads` unless the checkpoint states another one (Qwen3).
     pub head_dim: usize,
-    /// Inner width of the feed-forward part.
+    /// Inner width of the feed-forward block.
     pub ffn: usize,
-    /// Most positions a sequence may have.
+    /// Maximum number of positions in a sequence.
     pub context: usize,
     /// Base of the rotary frequencies, theta.
     pub rope_base: f32,
-    /// How the rotary frequencies were stretched for a longer context.
+    /// Scaling of the rotary frequencies for a longer context.
     pub rope_scaling: RopeScaling,
-    /// Added to the mean square in every RMS norm.
+    /// Constant added to the mean square in every RMS norm.
     pub rms_eps: f32,
-    /// True when the output projection is the embedding matrix.
+    /// If `true`, the output projection is the embedding matrix.
     pub tied_embeddings: bool,
-    /// True when the query, key and value projections have a bias (Qwen2).
+    /// If `true`, the query, key and value projections have a bias (Qwen2).
     pub qkv_bias: bool,
-    /// True when queries and keys are normalised per head before the rotation (Qwen3).
+    /// If `true`, queries and keys are normalized per head before the rotation (Qwen3).
     pub qk_norm: bool,
 }
 
-/// How rotary frequencies are changed from `base^(-2i/d)`; the formulas are those of `modeling_rope_utils.py` in `transformers`.
+/// Change of the rotary frequencies `base^(-2i/d)`, with the formulas of `modeling_rope_utils.py` in
+/// `transformers`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No change.
     #[default]
     None,
     /// Every frequency divided by `factor`.
@@ -48,49 +49,50 @@ pub enum RopeScaling {
         /// Ratio of the new to the original context.
         factor: f32,
     },
-    /// Llama 3: low frequencies divided, high ones kept, a smooth passage between.
+    /// Llama 3: low frequencies divided, high ones kept, with a smooth transition.
     Llama3 {
-        /// Ratio by which the low frequencies are divided.
+        /// Divisor of the low frequencies.
         factor: f32,
         /// Wavelengths above `original_context / low_freq_factor` are divided.
         low_freq_factor: f32,
         /// Wavelengths below `original_context / high_freq_factor` are kept.
         high_freq_factor: f32,
-        /// Context of the first training.
+        /// Context length of the original training.
         original_context: usize,
     },
-    /// YaRN: interpolation and extrapolation mixed by how often a frequency turns within the original context.
+    /// YaRN: interpolation and extrapolation, mixed by the number of turns of a frequency within the original
+    /// context.
     Yarn {
         /// Ratio of the new to the original context.
         factor: f32,
-        /// Context of the first training.
+        /// Context length of the original training.
         original_context: usize,
         /// Frequencies that turn more often than this are kept (usually 32).
         beta_fast: f32,
         /// Frequencies that turn less often than this are divided (usually 1).
         beta_slow: f32,
-        /// Factor on cosine and sine; `0.1 · ln(factor) + 1` when the checkpoint has none.
+        /// Factor on cosine and sine. `None` means `0.1 · ln(factor) + 1`.
         attention_factor: Option<f32>,
     },
     /// Each frequency divided by its own factor, `head_dim / 2` of them (the tensor `rope_freqs.weight` of a GGUF).
     Factors(Vec<f32>),
 }
 
-/// No size of a real model comes near these; a damaged one must not lead to huge allocations, nor to products of sizes that
-/// overflow: of tokens, of values in a row, of layers and heads.
+/// Upper limit of every size, far beyond real models: a damaged checkpoint must not cause huge allocations or
+/// overflow products of sizes, such as tokens times row width or layers times heads.
 const LARGEST: usize = 1 << 26;
 const WIDEST: usize = 1 << 20;
 const MOST: usize = 1 << 12;
 
 impl DecoderConfig {
-    /// Checks that the numbers fit together, so that no later code has to.
+    /// Checks that the numbers are consistent, so that later code can rely on them.
     ///
     /// # Errors
-    /// [`ModelError::Input`] names the first number that does not fit.
+    /// [`ModelError::Input`] naming the first number that is invalid.
     pub fn check(&self) -> Result<(), ModelError> {
         self.check_sizes()?;
         if !(self.rms_eps.is_finite() && self.rms_eps >= 0.0) {
-            return refuse(format_args!("rms epsilon {} is not a finite number from 0 on", self.rms_eps));
+            return refuse(format_args!("rms epsilon {} is not a finite number of at least 0", self.rms_eps));
         }
         if !(self.rope_base.is_finite() && self.rope_base > 1.0) {
             return refuse(format_args!("rope base {} is not a finite number above 1", self.rope_base));
@@ -113,25 +115,25 @@ impl DecoderConfig {
             return refuse(format_args!("{name} is {size}, not from 1 to {most}"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            return refuse(format_args!("{} heads are no multiple of {} key-value heads", self.heads, self.kv_heads));
+            return refuse(format_args!("{} heads: not a multiple of {} key-value heads", self.heads, self.kv_heads));
         }
         if !self.head_dim.is_multiple_of(16) {
-            return refuse(format_args!("head size {} is no multiple of 16", self.head_dim));
+            return refuse(format_args!("head size {}: not a multiple of 16", self.head_dim));
         }
         Ok(())
     }
 
-    /// Query heads that share one key and value head.
+    /// Number of query heads that share one key and value head.
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Width of all query heads together.
+    /// Total width of all query heads.
     pub fn q_width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Width of all key heads together, and of all value heads.
+    /// Total width of all key heads, and of all value heads.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }

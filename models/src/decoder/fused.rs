@@ -1,4 +1,4 @@
-//! Projections of the same input, computed by one matrix product where their storage allows it.
+//! Projections of the same input, fused into one matrix multiplication where their storage allows it.
 
 use std::ops::Range;
 
@@ -8,35 +8,35 @@ use crate::kernel::{Packed, Team};
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
-/// Several projections whose outputs lie side by side.
+/// Several projections with adjacent outputs.
 ///
-/// Matrices stored in the same kind are stacked into one. Where a checkpoint mixes kinds (Q4_K_M files give the values
-/// another one than the keys), each is multiplied on its own and the outputs lie one after the other instead. They
-/// stay apart in `bf16` as well, where each is rounded by itself.
+/// Matrices of the same storage kind are stacked into one. Where a checkpoint mixes kinds (Q4_K_M files store
+/// values and keys differently), each matrix is multiplied separately and the outputs follow one another. Matrices
+/// also stay separate in `bf16`, where each is rounded by itself.
 #[derive(Debug)]
 pub(crate) struct Fused {
     parts: Vec<Matrix>,
     widths: Vec<usize>,
 }
 
-/// One projection's columns inside a fused output.
+/// Location of one projection's columns inside a fused output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Columns {
-    /// Where its first row begins.
+    /// Index of the first value of the first row.
     pub(crate) start: usize,
-    /// Values from one row to the next.
+    /// Distance from one row to the next, in values.
     pub(crate) stride: usize,
-    /// Values in a row.
+    /// Number of values in a row.
     pub(crate) width: usize,
 }
 
 impl Columns {
-    /// All of a matrix with rows of `width`.
+    /// All columns of a matrix with rows of `width` values.
     pub(crate) fn all(width: usize) -> Self {
         Self { start: 0, stride: width, width }
     }
 
-    /// Where one row lies.
+    /// Range of row `index` in the output.
     pub(crate) fn row(self, index: usize) -> Range<usize> {
         let start = self.start + index * self.stride;
         start..start + self.width
@@ -44,7 +44,7 @@ impl Columns {
 }
 
 impl Fused {
-    /// Loads the named matrices, each of shape (its width, `inn`).
+    /// Loads the named matrices, each of shape (width, `inn`).
     pub(crate) fn load(
         weights: &Weights,
         arithmetic: Arithmetic,
@@ -63,17 +63,17 @@ impl Fused {
         Ok(Self { parts: parts.into_iter().map(|part| arithmetic.matrix(part)).collect(), widths })
     }
 
-    /// Width of all projections together.
+    /// Total width of all projections.
     pub(crate) fn width(&self) -> usize {
         self.widths.iter().sum()
     }
 
-    /// Bytes the matrices take.
+    /// Size of the matrices, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.parts.iter().map(Matrix::bytes).sum()
     }
 
-    /// Multiplies `m` rows; [`columns`](Self::columns) says where the outputs are.
+    /// Multiplies `m` rows; [`columns`](Self::columns) returns the locations of the outputs.
     pub(crate) fn product(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
         let mut rest = y;
         for part in &self.parts {
@@ -83,7 +83,7 @@ impl Fused {
         }
     }
 
-    /// Where projection `index` lies in the output of `m` rows.
+    /// Location of projection `index` in the output of `m` rows.
     pub(crate) fn columns(&self, index: usize, m: usize) -> Columns {
         let before: usize = self.widths[..index].iter().sum();
         let width = self.widths[index];

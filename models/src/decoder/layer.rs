@@ -1,4 +1,4 @@
-//! One layer's weights.
+//! Weights of one decoder layer.
 
 use super::DecoderConfig;
 use super::fused::Fused;
@@ -12,15 +12,15 @@ use crate::{Arithmetic, ModelError};
 pub(crate) struct Layer {
     /// Norm before attention.
     pub(crate) attention_norm: Vec<f32>,
-    /// Queries, keys and values.
+    /// Query, key and value projections.
     pub(crate) qkv: Fused,
-    /// Biases of queries, keys and values, end to end (Qwen2).
+    /// Biases of queries, keys and values, end to end (Qwen2). `None` if there are none.
     pub(crate) bias: Option<Vec<f32>>,
-    /// Norms of each head of queries and of keys (Qwen3).
+    /// Per-head norms of queries and keys (Qwen3). `None` if there are none.
     pub(crate) head_norms: Option<[Vec<f32>; 2]>,
     /// Output projection of attention.
     pub(crate) o: Matrix,
-    /// Norm before the feed-forward part.
+    /// Norm before the feed-forward block.
     pub(crate) ffn_norm: Vec<f32>,
     /// Gate and up projections.
     pub(crate) gate_up: Fused,
@@ -29,7 +29,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Loads layer `index` by the names of the model hub's checkpoints.
+    /// Loads layer `index` by the tensor names of Hugging Face checkpoints.
     pub(crate) fn load(
         weights: &Weights,
         config: &DecoderConfig,
@@ -38,8 +38,10 @@ impl Layer {
     ) -> Result<Self, ModelError> {
         let fused = |named: &[(String, usize)]| Fused::load(weights, arithmetic, named, config.hidden);
         let name = |rest: &str| format!("model.layers.{index}.{rest}.weight");
-        let (hidden, ffn) = (config.hidden, config.ffn);
-        let (q, kv) = (config.q_width(), config.kv_width());
+        let hidden = config.hidden;
+        let ffn = config.ffn;
+        let q = config.q_width();
+        let kv = config.kv_width();
         let qkv = [("q", q), ("k", kv), ("v", kv)];
         let bias = |(part, width): &(&str, usize)| {
             vector(weights, &format!("model.layers.{index}.self_attn.{part}_proj.bias"), *width)
@@ -63,7 +65,7 @@ impl Layer {
         })
     }
 
-    /// Bytes the matrices take.
+    /// Size of the matrices, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.qkv.bytes() + self.o.bytes() + self.gate_up.bytes() + self.down.bytes()
     }

@@ -1,4 +1,4 @@
-//! Adapters at work: in a mixed batch every group of tokens gets its own.
+//! Application of LoRA adapters in a mixed batch: each group of tokens gets its own adapter.
 
 use crate::adapter::{Adapter, Delta, Part, Site};
 use crate::batch::{AdapterSlot, ForwardBatch};
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::fused::Columns;
 
-/// The loaded adapters, by slot; a freed slot is given to the next one.
+/// Loaded adapters by slot. A freed slot is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     slots: Vec<Option<Adapter>>,
@@ -31,7 +31,7 @@ impl Slots {
         }
     }
 
-    /// Bytes that the loaded adapters take.
+    /// Size of the loaded adapters, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.iter().flatten().map(Adapter::bytes).sum()
     }
@@ -41,20 +41,20 @@ impl Slots {
     }
 }
 
-/// A step's tokens grouped by adapter, and memory for what is computed on a group.
+/// Tokens of a step grouped by adapter, with working memory for one group.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// Rows with an adapter, by slot.
+    /// Rows with an adapter, sorted by slot.
     rows: Vec<(AdapterSlot, usize)>,
-    /// Their tokens, group after group.
+    /// Tokens of these rows, group by group.
     tokens: Vec<usize>,
     spans: Vec<(AdapterSlot, Range<usize>)>,
-    /// What A matrices give.
+    /// Outputs of the A matrices.
     small: Vec<f32>,
 }
 
 impl Groups {
-    /// Groups a batch's tokens; those without adapter belong to no group.
+    /// Groups the tokens of a batch by adapter. Tokens without an adapter belong to no group.
     pub(crate) fn plan(&mut self, batch: &ForwardBatch) {
         self.rows.clear();
         self.tokens.clear();
@@ -71,8 +71,8 @@ impl Groups {
         }
     }
 
-    /// Adds to `y`, at every token with an adapter, what the adapter computes at a site from `x`; `columns` says where in
-    /// `y` each of the site's projections lies.
+    /// Adds the output of each token's adapter at a site to `y`, computed from `x`. `columns` locates the site's
+    /// projections in `y`.
     pub(crate) fn add(
         &mut self,
         team: &Team,
@@ -93,7 +93,7 @@ impl Groups {
     }
 }
 
-/// Adds the B side of a site for some tokens, of which `small` holds the A side.
+/// Applies the B matrices of a site to some tokens; `small` holds the outputs of the A matrices.
 fn expand(
     team: &Team,
     delta: &Delta,
@@ -103,11 +103,12 @@ fn expand(
     columns: &(dyn Fn(usize) -> Columns + Sync),
 ) {
     let stride = delta.shrink.padded();
-    let (base, len) = (Base(y.as_mut_ptr()), y.len());
+    let base = Base(y.as_mut_ptr());
+    let len = y.len();
     let units = |part: &Part| part.expand.units(tokens.len());
     team.each(delta.parts.iter().map(units).sum(), &|item| {
         let mut unit = item;
-        // An item below the sum of all units belongs to one of the parts.
+        // An item below the total number of units belongs to exactly one projection.
         for part in &delta.parts {
             if unit < units(part) {
                 let place = columns(part.projection);

@@ -1,7 +1,7 @@
-//! One configured decoder for Llama, Qwen2 and Qwen3: tokens and a paged cache in, logits out.
+//! Decoder for Llama, Qwen2 and Qwen3: tokens and a paged KV cache in, logits out.
 //!
-//! A step runs all rows of a batch together through every layer. Its parallel regions are the matrix products, attention,
-//! and two passes over tokens per layer; memory for activations is kept from step to step.
+//! A step runs all rows of a batch through every layer together. It runs in parallel in the matrix multiplications,
+//! in attention, and in two passes over tokens per layer. Activation memory is reused from step to step.
 
 mod cache;
 mod clock;
@@ -32,7 +32,7 @@ use lora::Slots;
 use step::Scratch;
 use tensor::{matrix, vector};
 
-/// A loaded decoder: weights, adapters, and the memory a step works in.
+/// A loaded decoder: weights, adapters, and the working memory of a step.
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
@@ -41,7 +41,7 @@ pub struct Decoder {
     embedding: Packed,
     layers: Vec<Layer>,
     norm: Vec<f32>,
-    /// Output projection; `None` when it is the embedding.
+    /// Output projection. `None` if the embedding matrix serves as output projection.
     head: Option<Packed>,
     slots: Slots,
     rope: Rope,
@@ -51,23 +51,25 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Loads the weights of a checkpoint, repacking them for the matrix product; runs on `team` from then on.
+    /// Loads the weights of a checkpoint and repacks them for the matrix multiplication. All steps run on `team`.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when the configuration's numbers do not fit together, [`ModelError::Tensor`] when a tensor is
-    /// missing or has the wrong shape, and what [`Weights::tensor`] returns.
+    /// [`ModelError::Input`] when the configuration is inconsistent, [`ModelError::Tensor`] when a tensor is
+    /// missing or has the wrong shape, and the errors of [`Weights::tensor`].
     pub fn load(weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
         Self::load_with(weights, team, Arithmetic::F32)
     }
 
-    /// As [`load`](Self::load), with an arithmetic for the products of the layers.
+    /// Loads a checkpoint like [`load`](Self::load), with the given arithmetic for the matrix multiplications of
+    /// the layers.
     ///
     /// # Errors
-    /// As for [`load`](Self::load).
+    /// The same as for [`load`](Self::load).
     pub fn load_with(weights: &Weights, team: Arc<Team>, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let config = weights.config().clone();
         config.check()?;
-        let (vocab, hidden) = (config.vocab, config.hidden);
+        let vocab = config.vocab;
+        let hidden = config.hidden;
         let heads = Heads { query: config.heads, kv: config.kv_heads, dim: config.head_dim };
         let layer = |index| Layer::load(weights, &config, arithmetic, index);
         let layers = (0..config.layers).map(layer).collect::<Result<_, _>>()?;
@@ -90,80 +92,81 @@ impl Decoder {
         })
     }
 
-    /// Computes with other weights of the same shape from now on; adapters stay. Old and new ones are there at the same time
-    /// until it is done. Cached keys and values computed with the old ones are the caller's to forget.
+    /// Replaces the base weights with others of the same shape and keeps the adapters. Old and new weights are in
+    /// memory together until the call returns. The caller must discard keys and values cached with the old weights.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when they are of another shape, and what [`load`](Self::load) returns; the old ones stand then.
+    /// [`ModelError::Input`] when the shapes differ, and the errors of [`load`](Self::load). On error the old
+    /// weights remain.
     pub fn replace_weights(&mut self, weights: &Weights) -> Result<(), ModelError> {
         if *weights.config() != self.config {
-            return Err(ModelError::Input("the weights are of a decoder of another shape".to_owned()));
+            return Err(ModelError::Input("the new weights have another shape than the loaded decoder".to_owned()));
         }
         let new = Self::load_with(weights, Arc::clone(&self.team), self.arithmetic)?;
         (self.embedding, self.layers, self.norm, self.head) = (new.embedding, new.layers, new.norm, new.head);
         Ok(())
     }
 
-    /// What it is configured by.
+    /// Configuration of the decoder.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }
 
-    /// The threads it runs on.
+    /// Threads that run the steps.
     pub fn team(&self) -> &Team {
         &self.team
     }
 
-    /// A cache of `blocks` blocks for sequences of this decoder, in `f32`. Its memory is taken as it is first written.
+    /// Creates an `f32` cache of `blocks` blocks. Its memory is allocated on first write.
     pub fn kv_cache(&self, blocks: usize) -> KvCache {
         self.kv_cache_of(KvKind::F32, blocks)
     }
 
-    /// A cache of `blocks` blocks that keeps keys and values as `kind`.
+    /// Creates a cache of `blocks` blocks with storage precision `kind`.
     pub fn kv_cache_of(&self, kind: KvKind, blocks: usize) -> KvCache {
         KvCache::new(kind, self.heads(), self.config.layers, blocks)
     }
 
-    /// Bytes of an `f32` cache one token takes, in all layers; with [`KvKind::F16`] it is half of that.
+    /// Size of one token in an `f32` cache, over all layers, in bytes. [`KvKind::F16`] needs half of it.
     pub fn kv_bytes_per_token(&self) -> usize {
         2 * self.config.kv_width() * self.config.layers * KvKind::F32.size()
     }
 
-    /// Bytes the base model's matrices take.
+    /// Size of the base model's matrices, in bytes.
     pub fn weight_bytes(&self) -> usize {
         let layers: usize = self.layers.iter().map(Layer::bytes).sum();
         layers + self.embedding.bytes() + self.head.as_ref().map_or(0, Packed::bytes)
     }
 
-    /// Bytes the matrices of the loaded adapters take.
+    /// Size of all loaded adapters, in bytes.
     pub fn adapter_bytes(&self) -> usize {
         self.slots.bytes()
     }
 
-    /// Loads a PEFT LoRA directory beside those that are loaded; rows name it by the slot returned.
+    /// Loads a PEFT LoRA directory as a further adapter and returns the slot by which rows name it.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] names a setting this decoder does not follow (DoRA, trained biases, whole modules saved
-    /// with it, …); [`ModelError::Corrupt`] and [`ModelError::Io`] say which file is damaged or missing.
+    /// [`ModelError::Unsupported`] for a setting that is not implemented (DoRA, trained biases, saved modules, …);
+    /// [`ModelError::Corrupt`] and [`ModelError::Io`] for a damaged or missing file.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, ModelError> {
         Ok(self.slots.insert(Adapter::load(dir, &self.config)?))
     }
 
-    /// Frees an adapter's slot; a slot that holds none is left alone. Cached keys and values computed with the adapter
-    /// are the caller's to forget.
+    /// Frees an adapter's slot; an empty slot is ignored. The caller must discard keys and values cached with the
+    /// adapter.
     pub fn unload_adapter(&mut self, slot: AdapterSlot) {
         self.slots.remove(slot);
     }
 
-    /// Runs one step: writes the keys and values of all new tokens into `kv` and the wanted logits into `logits`, one row
-    /// each, in the batch's order.
+    /// Runs one step: writes the keys and values of all new tokens to `kv` and the requested logits to `logits`, in
+    /// the order of the batch.
     ///
-    /// A row's logits do not depend, to the last bit, on what else is in the batch, on how its tokens were split into
-    /// chunks, or on which blocks it got.
+    /// The logits of a row are bit-for-bit independent of the other rows in the batch, of the split of its tokens
+    /// into chunks, and of its blocks.
     ///
     /// # Errors
-    /// [`ModelError::Input`], before anything is written, when a token, block, adapter or position does not exist, or when
-    /// two rows would write to the same block.
+    /// [`ModelError::Input`], before anything is written, when a token, block, adapter or position does not exist,
+    /// or when two rows would write to the same block.
     pub fn forward(&mut self, batch: &ForwardBatch, kv: &mut KvCache, logits: &mut Logits) -> Result<(), ModelError> {
         self.clock.start();
         self.check(batch, kv)?;
@@ -180,7 +183,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Where the time of all steps so far went.
+    /// Time per phase over all steps so far.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }

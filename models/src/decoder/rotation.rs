@@ -1,4 +1,4 @@
-//! Between the projections and attention.
+//! Work between the projections and attention: bias, norms, rotation and the write to the cache.
 
 use std::ops::Range;
 
@@ -11,40 +11,41 @@ use crate::kernel::rope::Rope;
 use crate::kernel::team::{Base, share};
 use crate::kernel::{Team, add};
 
-/// Tokens per thread below which a parallel region is not worth it.
+/// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 4;
 
-/// What happens to queries, keys and values between their projection and attention: bias, norm per head, rotation; keys
-/// and values then go into the cache.
+/// Parameters of the work between projection and attention: bias, norm per head and rotation, after which keys and
+/// values enter the cache.
 pub(super) struct Rotation<'a> {
     pub(super) layer: &'a Layer,
     pub(super) rope: &'a Rope,
-    /// Where queries, keys and values lie.
+    /// Locations of queries, keys and values in the projection output.
     pub(super) columns: [Columns; 3],
     pub(super) heads: Heads,
     pub(super) eps: f32,
 }
 
 impl Rotation<'_> {
-    /// Prepares all tokens; afterwards the queries stand in `qkv` and the rest in `cache`.
+    /// Prepares all tokens. Afterwards the queries are in `qkv`, and the keys and values in `cache`.
     pub(super) fn run<S: Stored>(&self, team: &Team, places: &[Place], qkv: &mut [f32], cache: &mut [S]) {
         let shares = (places.len() / GRAIN).clamp(1, team.threads());
         let len = (qkv.len(), cache.len());
-        let (qkv, cache) = (Base(qkv.as_mut_ptr()), Base(cache.as_mut_ptr()));
+        let qkv = Base(qkv.as_mut_ptr());
+        let cache = Base(cache.as_mut_ptr());
         let body = |range: Range<usize>| {
             for token in range {
                 let [q, k, v] = self.columns.map(|columns| {
                     let row = columns.row(token);
                     assert!(row.end <= len.0, "projection outputs of every token");
-                    // SAFETY: in bounds; tokens and the three column ranges are disjoint.
+                    // SAFETY: in bounds by the assertion; tokens and the three column ranges are disjoint.
                     unsafe { std::slice::from_raw_parts_mut(qkv.at(row.start), row.len()) }
                 });
                 let place = places[token];
                 self.prepare(q, k, v, place.position);
                 let start = place.block * self.heads.block_len();
                 assert!(start + self.heads.block_len() <= len.1, "blocks inside the cache");
-                // SAFETY: in bounds; no two tokens share a place, because no two table entries name the same block for
-                // writing, which was checked before the step.
+                // SAFETY: in bounds by the assertion; no two tokens share a slot, because the check before the step
+                // rejects two table entries that name the same block for writing.
                 unsafe { place.store(k, v, self.heads.dim, cache.at(start)) };
             }
         };
@@ -54,7 +55,7 @@ impl Rotation<'_> {
         }
     }
 
-    /// Bias, norm and rotation of one token.
+    /// Applies bias, norm and rotation to one token.
     fn prepare(&self, q: &mut [f32], k: &mut [f32], v: &mut [f32], position: usize) {
         if let Some(bias) = &self.layer.bias {
             add(q, &bias[..q.len()]);
@@ -72,7 +73,7 @@ impl Rotation<'_> {
     }
 }
 
-/// RMS norm of one head in place.
+/// Applies the RMS norm to one head in place.
 fn normalise_head(head: &mut [f32], weight: &[f32], eps: f32) {
     let squares: f32 = head.iter().map(|x| x * x).sum();
     let scale = 1.0 / (squares / head.len() as f32 + eps).sqrt();

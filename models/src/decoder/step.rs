@@ -1,4 +1,4 @@
-//! The parts of one step.
+//! Phases of one decoder step.
 
 use super::Decoder;
 use super::cache::{KvCache, LayerMut, Place};
@@ -13,17 +13,18 @@ use crate::kernel::attention::Queries;
 use crate::kernel::lanes::Stored;
 use crate::kernel::{Team, matmul, rms_norm, silu_mul};
 
-/// Tokens per thread below which a pass over tokens is not worth a parallel region.
+/// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 4;
 
-/// Activations of a step, kept so that a step like the one before allocates nothing. Matrices are (tokens, width).
+/// Activations of a step, kept so that the next step of the same size allocates nothing. Matrices have shape
+/// (tokens, width).
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     places: Vec<Place>,
     groups: Groups,
-    /// The residual stream.
+    /// Residual stream.
     stream: Vec<f32>,
-    /// The stream, normalised.
+    /// Normalized residual stream.
     normed: Vec<f32>,
     qkv: Vec<f32>,
     attended: Vec<f32>,
@@ -32,10 +33,11 @@ pub(super) struct Scratch {
 }
 
 impl Decoder {
-    /// Checks all that a batch names, so that the step itself cannot fail or write where another row reads.
+    /// Validates everything that a batch refers to, so that the step itself cannot fail or overwrite another row's
+    /// cache.
     pub(super) fn check(&self, batch: &ForwardBatch, kv: &mut KvCache) -> Result<(), ModelError> {
         if kv.heads() != self.heads() || kv.layers() != self.config.layers {
-            return Err(ModelError::Input("the cache was made for another decoder".to_owned()));
+            return Err(ModelError::Input("the KV cache belongs to another decoder".to_owned()));
         }
         if let Some(token) = batch.tokens().iter().find(|&&token| token as usize >= self.config.vocab) {
             return Err(ModelError::Input(format!("token {token} is outside the vocabulary of {}", self.config.vocab)));
@@ -74,7 +76,8 @@ impl Decoder {
 
     /// Lays out the step and looks up the embeddings.
     pub(super) fn begin(&mut self, batch: &ForwardBatch) {
-        let (config, scratch) = (&self.config, &mut self.scratch);
+        let config = &self.config;
+        let scratch = &mut self.scratch;
         scratch.places.clear();
         for row in batch.rows() {
             let table = batch.table(row);
@@ -98,10 +101,11 @@ impl Decoder {
         self.clock.lap(Part::Begin);
     }
 
-    /// Attention of one layer, added to the stream.
+    /// Computes the attention of one layer and adds it to the residual stream.
     pub(super) fn attend(&mut self, index: usize, batch: &ForwardBatch, kv: &mut KvCache) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
-        let (layer, tokens) = (&layers[index], scratch.places.len());
+        let layer = &layers[index];
+        let tokens = scratch.places.len();
         normalise(team, &scratch.stream, &layer.attention_norm, config.rms_eps, &mut scratch.normed);
         clock.lap(Part::Norm);
         layer.qkv.product(team, &scratch.normed, tokens, &mut scratch.qkv);
@@ -122,7 +126,7 @@ impl Decoder {
         clock.lap(Part::Adapters);
     }
 
-    /// Stores the new keys and values in the layer's cache and lets the queries look at all of it.
+    /// Stores the new keys and values in the layer's cache and computes attention over the whole cache.
     fn look<S: Stored>(&mut self, index: usize, batch: &ForwardBatch, cache: &mut [S]) {
         let heads = self.heads();
         let Self { config, team, layers, rope, attention, scratch, clock, .. } = self;
@@ -136,10 +140,12 @@ impl Decoder {
         clock.lap(Part::Attention);
     }
 
-    /// The feed-forward part of one layer, added to the stream: `down(silu(gate(x)) · up(x))`.
+    /// Computes the feed-forward block of one layer, `down(silu(gate(x)) · up(x))`, and adds it to the residual
+    /// stream.
     pub(super) fn feed(&mut self, index: usize) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
-        let (layer, tokens) = (&layers[index], scratch.places.len());
+        let layer = &layers[index];
+        let tokens = scratch.places.len();
         normalise(team, &scratch.stream, &layer.ffn_norm, config.rms_eps, &mut scratch.normed);
         clock.lap(Part::Norm);
         layer.gate_up.product(team, &scratch.normed, tokens, &mut scratch.gate_up);
@@ -164,7 +170,7 @@ impl Decoder {
         clock.lap(Part::Adapters);
     }
 
-    /// Final norm and vocabulary projection, for the wanted positions only.
+    /// Computes final norm and vocabulary projection for the requested positions.
     pub(super) fn project(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
         let Self { config, team, scratch, clock, .. } = self;
         let rows = logits.rows();
@@ -182,7 +188,7 @@ impl Decoder {
     }
 }
 
-/// RMS norm of every row.
+/// Applies the RMS norm to every row.
 fn normalise(team: &Team, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();
     team.rows(out, width, GRAIN, &|first, share| rms_norm(&x[first * width..][..share.len()], weight, eps, share));

@@ -5,11 +5,13 @@ use crate::kernel::panel::{PANEL, panel_product};
 use crate::kernel::softmax;
 use crate::kernel::team::Base;
 
-/// Queries that go through scores, softmax and values together: a tile of the product, whose scores stay in cache.
+/// Number of queries whose scores, softmax and values are computed together: one tile of the matrix multiplication,
+/// whose scores stay in cache.
 const QUERIES: usize = 24;
 
-/// `out = softmax(Q Kᵀ / √head) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head) with queries, keys
-/// and values side by side, `out` shape (pieces, heads · head); `head` is a multiple of [`PANEL`].
+/// Computes `out = softmax(Q Kᵀ / √head) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head), with
+/// queries, keys and values side by side, and `out` has shape (pieces, heads · head); `head` is a multiple of
+/// [`PANEL`].
 pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u32>], qkv: &[f32], out: &mut [f32]) {
     let width = heads * head;
     assert!(head.is_multiple_of(PANEL) && qkv.len() == 3 * out.len(), "attention shapes");
@@ -24,24 +26,25 @@ pub(super) fn attend(team: &Team, heads: usize, head: usize, sequences: &[Vec<u3
     let base = Base(out.as_mut_ptr());
     let len = out.len();
     team.each(sequences.len() * heads, &|item| {
-        let (sequence, at) = (item / heads, item % heads * head);
+        let sequence = item / heads;
+        let at = item % heads * head;
         let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
         assert!(rows.end * width <= len, "attention rows");
         let one = Head { qkv: &qkv[rows.start * 3 * width..rows.end * 3 * width], width, at, head };
         one.attend(|row, values| {
-            // SAFETY: inside `out`, as asserted; no other item has this row of this head.
+            // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
             let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
             to.copy_from_slice(values);
         });
     });
 }
 
-/// One head of one sequence.
+/// One attention head of one sequence.
 struct Head<'a> {
-    /// The sequence's rows.
+    /// Rows of the sequence.
     qkv: &'a [f32],
     width: usize,
-    /// Where the head's columns begin in each of the three parts of a row.
+    /// Column where the head begins in each of the three parts of a row.
     at: usize,
     head: usize,
 }
@@ -84,7 +87,7 @@ impl Head<'_> {
         self.qkv.chunks_exact(3 * self.width).map(move |row| &row[at..at + self.head])
     }
 
-    /// Keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head; places beyond the last key are zero.
+    /// Keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head and zero beyond the last key.
     fn transposed_keys(&self, panels: usize) -> Vec<f32> {
         let scale = 1.0 / (self.head as f32).sqrt();
         let mut keys = vec![0.0; panels * self.head * PANEL];
@@ -107,7 +110,7 @@ impl Head<'_> {
     }
 }
 
-/// Copies rows of [`PANEL`] sums to column `at` of rows of `width`.
+/// Copies rows of [`PANEL`] sums to column `at` of rows of length `width`.
 fn spread(sums: &[f32], to: &mut [f32], width: usize, at: usize) {
     for (sums, to) in sums.chunks_exact(PANEL).zip(to.chunks_exact_mut(width)) {
         to[at..at + PANEL].copy_from_slice(sums);

@@ -1,4 +1,4 @@
-//! The BERT encoder (Devlin et al. 2018) over a ragged batch: sequences follow each other without padding.
+//! BERT encoder (Devlin et al. 2018) over a ragged batch: sequences follow one another without padding.
 
 use safetensors::SafeTensors;
 
@@ -8,14 +8,14 @@ use crate::ModelError;
 use crate::kernel::{Packed, Team, add, add_bias, gelu, layer_norm, matmul_add, matmul_map};
 use crate::weights::{Map, decode};
 
-/// Rows a thread should at least have before another one helps with a row-wise function.
+/// Minimum number of rows per thread for row-wise functions.
 const ROW_GRAIN: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Bert {
     config: Config,
     words: Vec<f32>,
-    /// Position embeddings with the embedding of token type 0 added: every piece is of that type.
+    /// Position embeddings plus the embedding of token type 0, which all pieces share.
     positions: Vec<f32>,
     norm: Norm,
     layers: Vec<Layer>,
@@ -23,7 +23,7 @@ pub(super) struct Bert {
 
 #[derive(Debug)]
 struct Layer {
-    /// Query, key and value projections, one under the other.
+    /// Query, key and value projections, stacked.
     qkv: Linear,
     attended: Linear,
     attended_norm: Norm,
@@ -45,7 +45,7 @@ struct Norm {
     eps: f32,
 }
 
-/// Activations of one pass, kept for the next.
+/// Activations of one pass, reused by the next.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     /// Shape (pieces, hidden).
@@ -59,7 +59,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// The last layer of the last pass, shape (pieces, hidden).
+    /// Output of the last layer in the last pass, shape (pieces, hidden).
     pub(super) fn hidden(&self) -> &[f32] {
         &self.hidden
     }
@@ -69,7 +69,8 @@ impl Bert {
     pub(super) fn load(config: &Config, file: &Map) -> Result<Self, ModelError> {
         let tensors = SafeTensors::deserialize(file.bytes()).map_err(|error| file.corrupt(error.to_string()))?;
         let source = Tensors { tensors, eps: config.norm_eps };
-        let (hidden, embeddings) = (config.hidden, "embeddings");
+        let hidden = config.hidden;
+        let embeddings = "embeddings";
         let words = source.floats(&format!("{embeddings}.word_embeddings.weight"), &[config.vocab, hidden])?;
         let types = source.floats(&format!("{embeddings}.token_type_embeddings.weight"), &[config.types, hidden])?;
         let mut positions =
@@ -84,10 +85,11 @@ impl Bert {
         })
     }
 
-    /// Runs the encoder; the result is in [`Buffers::hidden`], row after row. Ids lie within the vocabulary and no
-    /// sequence is longer than the positions.
+    /// Runs the encoder and leaves the result in [`EncoderBuffers::hidden`], row by row. All IDs must lie within
+    /// the vocabulary, and no sequence may be longer than the position table.
     pub(super) fn forward(&self, team: &Team, sequences: &[Vec<u32>], buffers: &mut Buffers) {
-        let (pieces, width) = (sequences.iter().map(Vec::len).sum::<usize>(), self.config.hidden);
+        let pieces = sequences.iter().map(Vec::len).sum::<usize>();
+        let width = self.config.hidden;
         buffers.hidden.resize(pieces * width, 0.0);
         buffers.qkv.resize(pieces * width * 3, 0.0);
         buffers.attended.resize(pieces * width, 0.0);
@@ -128,7 +130,7 @@ impl Layer {
 }
 
 impl Norm {
-    /// Adds `bias`, the late one of the product before, and normalises.
+    /// Adds `bias`, which the preceding matrix multiplication left out, and normalizes.
     fn apply(&self, team: &Team, bias: Option<&[f32]>, x: &mut [f32]) {
         team.rows(x, self.weight.len(), ROW_GRAIN, &|_, share| {
             for row in share.chunks_exact_mut(self.weight.len()) {
@@ -141,7 +143,7 @@ impl Norm {
     }
 }
 
-/// The tensors of a file, by name and checked shape.
+/// Tensors of a file, read by name and expected shape.
 struct Tensors<'a> {
     tensors: SafeTensors<'a>,
     eps: f32,
@@ -150,7 +152,8 @@ struct Tensors<'a> {
 impl Tensors<'_> {
     fn layer(&self, index: usize, config: &Config) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("encoder.layer.{index}.{part}");
-        let (hidden, ffn) = (config.hidden, config.ffn);
+        let hidden = config.hidden;
+        let ffn = config.ffn;
         let projections = ["query", "key", "value"].map(|part| name(&format!("attention.self.{part}")));
         Ok(Layer {
             qkv: self.linear(&projections, hidden, hidden)?,
@@ -162,9 +165,10 @@ impl Tensors<'_> {
         })
     }
 
-    /// Linear maps of shape (out, in) each, put one under the other.
+    /// Loads linear maps of shape (out, in) each and stacks them.
     fn linear(&self, names: &[String], out: usize, inn: usize) -> Result<Linear, ModelError> {
-        let (mut weight, mut bias) = (Vec::new(), Vec::new());
+        let mut weight = Vec::new();
+        let mut bias = Vec::new();
         for name in names {
             weight.extend(self.floats(&format!("{name}.weight"), &[out, inn])?);
             bias.extend(self.floats(&format!("{name}.bias"), &[out])?);
@@ -179,7 +183,7 @@ impl Tensors<'_> {
 
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let fail = |reason: String| ModelError::Tensor { name: name.to_owned(), reason };
-        // Checkpoints saved with a task head put the encoder under `bert.`.
+        // Checkpoints saved with a task head store the encoder under `bert.`.
         let tensor = self.tensors.tensor(name).or_else(|_| self.tensors.tensor(&format!("bert.{name}")));
         let tensor = tensor.map_err(|error| fail(error.to_string()))?;
         if tensor.shape() != shape {

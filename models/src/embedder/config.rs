@@ -1,4 +1,4 @@
-//! What `config.json` and the pooling configuration of a sentence-transformers directory say.
+//! Settings from `config.json` and the pooling configuration of a sentence-transformers directory.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use super::read;
 use crate::ModelError;
 use crate::kernel::panel::PANEL;
 
-/// No size in `config.json` is larger: so no product of two or three of them overflows.
+/// Maximum of every size in `config.json`, so that no product of two or three sizes overflows.
 const LARGEST: usize = 1 << 26;
 
-/// Two pieces mark the ends of a text, and one at least is to stand between them.
+/// Two special pieces mark the ends of a text, and at least one piece must fit between them.
 const FEWEST_PIECES: usize = 3;
 
-/// sentence-transformers cuts texts for all-MiniLM-L6-v2 here, and for models without a setting of their own so do we.
+/// Default length limit: the one that sentence-transformers uses for all-MiniLM-L6-v2.
 const DEFAULT_PIECES: usize = 256;
 
-/// Where sentence-transformers says how texts are cut.
+/// Name of the file in which sentence-transformers stores the length limit.
 pub(super) const LENGTH: &str = "sentence_bert_config.json";
 
-/// The shape of the encoder.
+/// Shape of the encoder.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     pub(super) hidden: usize,
@@ -34,7 +34,7 @@ pub(super) struct Config {
     pub(super) types: usize,
     pub(super) norm_eps: f32,
     pub(super) max_pieces: usize,
-    /// Texts are to be cut as if they had no capitals.
+    /// If `true`, texts are lower-cased before they are split.
     pub(super) lower_case: bool,
 }
 
@@ -54,7 +54,7 @@ struct BertFile {
 }
 
 impl BertFile {
-    /// Every size lies between the least that makes sense and [`LARGEST`].
+    /// Checks that every size lies between its minimum and [`LARGEST`].
     fn check_sizes(&self, path: &Path) -> Result<(), ModelError> {
         for (field, least, size) in [
             ("hidden_size", 1, self.hidden_size),
@@ -83,7 +83,7 @@ struct PoolingFile {
 
 #[derive(Deserialize)]
 struct Module {
-    /// A path of Python, such as `sentence_transformers.models.Pooling`.
+    /// Python class path, such as `sentence_transformers.models.Pooling`.
     #[serde(rename = "type")]
     class: String,
 }
@@ -100,7 +100,7 @@ impl Config {
         let file: BertFile = parse(&path)?;
         let unsupported = |what: String| ModelError::Unsupported { path: path.clone(), what };
         if file.model_type != "bert" {
-            return Err(unsupported(format!("model_type {:?}, only bert can embed", file.model_type)));
+            return Err(unsupported(format!("model_type {:?}: expected bert", file.model_type)));
         }
         if file.hidden_act != "gelu" {
             return Err(unsupported(format!("hidden_act {:?}", file.hidden_act)));
@@ -141,7 +141,7 @@ impl Config {
     }
 }
 
-/// What follows the encoder must be what we do: pool and normalise.
+/// Checks that the modules after the encoder are the supported ones: pooling and normalization.
 fn check_modules(dir: &Path) -> Result<(), ModelError> {
     let path = dir.join("modules.json");
     if !path.exists() {
@@ -151,7 +151,7 @@ fn check_modules(dir: &Path) -> Result<(), ModelError> {
     let known = |class: &str| matches!(class.rsplit('.').next(), Some("Transformer" | "Pooling" | "Normalize"));
     match modules.into_iter().find(|module| !known(&module.class)) {
         Some(module) => {
-            let what = format!("module {:?}: only Transformer, Pooling and Normalize", module.class);
+            let what = format!("module {:?}: expected Transformer, Pooling or Normalize", module.class);
             Err(ModelError::Unsupported { path, what })
         }
         None => Ok(()),
@@ -167,8 +167,8 @@ fn check_pooling(dir: &Path) -> Result<(), ModelError> {
     let other =
         file.others.iter().find(|(key, value)| key.starts_with("pooling_mode_") && **value != Value::Bool(false));
     let what = match other {
-        Some((key, _)) => format!("pooling {key}: only pooling_mode_mean_tokens, and that alone"),
-        None if !file.pooling_mode_mean_tokens => "pooling: only pooling_mode_mean_tokens".to_owned(),
+        Some((key, _)) => format!("pooling {key}: expected pooling_mode_mean_tokens alone"),
+        None if !file.pooling_mode_mean_tokens => "pooling: expected pooling_mode_mean_tokens".to_owned(),
         None => return Ok(()),
     };
     Err(ModelError::Unsupported { path, what })

@@ -19,22 +19,22 @@ use crate::weights::Map;
 use bert::{Bert, Buffers};
 use config::Config;
 
-/// Word pieces of one forward pass: enough to share each weight among many, few enough for the activations to stay in
-/// the last-level cache.
+/// Maximum number of word pieces per pass: enough to amortize reading the weights, and few enough to keep the
+/// activations in the last-level cache.
 const PASS_PIECES: usize = 1024;
 
-/// Turns texts into unit vectors whose dot product is their similarity.
+/// Maps texts to unit vectors whose dot product is their similarity.
 ///
-/// May be shared between threads: concurrent calls take turns, pass by pass. An embedding does not depend on the other texts of the
-/// call.
+/// Shareable between threads: concurrent calls alternate pass by pass. The embedding of a text does not depend on
+/// the other texts of the call.
 pub struct Embedder {
     id: String,
     config: Config,
     pipeline: Pipeline,
     bert: Bert,
     team: Arc<Team>,
-    /// Held by whoever has the next pass. The buffers are waited for under it, so that a long batch, which asks for
-    /// them again at once, does not overtake those who wait.
+    /// Held by the caller whose pass is next. Waiting for the buffers happens under this lock, so that a long
+    /// batch, which asks for them again at once, cannot overtake waiting callers.
     next: Mutex<()>,
     buffers: Mutex<Buffers>,
 }
@@ -44,9 +44,9 @@ impl Embedder {
     /// `1_Pooling/config.json` and `sentence_bert_config.json`.
     ///
     /// # Errors
-    /// When a file is missing or damaged, or asks for another architecture, activation or pooling than BERT, exact GELU
-    /// and the mean, for other positions than absolute ones, for small letters that the tokenizer does not make, or for a
-    /// module after these other than normalising.
+    /// When a file is missing or damaged, when the model is not a BERT with exact GELU, mean pooling and absolute
+    /// positions, when the model expects lower-cased text from a tokenizer that keeps capitals, or when a module
+    /// other than normalization follows the pooling.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         let config = Config::open(dir)?;
         let pipeline = open_pipeline(&dir.join("tokenizer.json"))?;
@@ -61,26 +61,26 @@ impl Embedder {
             hash.update(read(&dir.join(name))?);
         }
         hash.update(weights.bytes());
-        // Where texts are cut stands in another file, or in none.
+        // The length limit lives in another file, or in none, but changes the vectors.
         hash.update((config.max_pieces as u64).to_le_bytes());
         let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let id = format!("bert-{}x{}-{hash}", config.layers, config.hidden);
         Ok(Self { id, config, pipeline, bert, team, next: Mutex::default(), buffers: Mutex::default() })
     }
 
-    /// Names the model by its shape and 64 bits of a hash of its files and of where it cuts texts: equal ids give equal
-    /// vectors.
+    /// Identifies the model by its shape and 64 bits of a hash over its files and length limit. Equal IDs imply
+    /// equal vectors.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Values per embedding.
+    /// Number of values per embedding.
     pub fn dims(&self) -> usize {
         self.config.hidden
     }
 
-    /// One unit vector per text: the mean of the last layer over the text's word pieces, the first
-    /// [`max_pieces`](Self::max_pieces) of them.
+    /// Embeds each text as a unit vector: the mean of the last layer over the text's first
+    /// [`max_pieces`](Self::max_pieces) word pieces.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] when a text cannot be split into word pieces.
@@ -90,7 +90,7 @@ impl Embedder {
         let mut rest = &sequences[..];
         while !rest.is_empty() {
             let (pass, later) = rest.split_at(pass_len(rest));
-            // Taken anew for each pass: a query then waits for one pass of a long batch, not for all of it.
+            // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it.
             let mut buffers = self.turn();
             self.bert.forward(&self.team, pass, &mut buffers);
             pool(buffers.hidden(), self.config.hidden, pass, &mut embeddings);
@@ -99,17 +99,18 @@ impl Embedder {
         Ok(embeddings)
     }
 
-    /// Word pieces of `text`, without the two that mark its ends and without a limit; 0 for a text that cannot be split.
+    /// Number of word pieces in `text`, without the two end markers and without the length limit. 0 if the text
+    /// cannot be split.
     pub fn count_tokens(&self, text: &str) -> usize {
         self.pipeline.encode_fast(text, false).map_or(0, |encoding| encoding.len())
     }
 
-    /// How many word pieces of a text count, the two that mark its ends included.
+    /// Maximum number of word pieces per text, including the two end markers.
     pub fn max_pieces(&self) -> usize {
         self.config.max_pieces
     }
 
-    /// The buffers, once those who asked before have had their pass.
+    /// Locks the buffers, after earlier callers have had their pass.
     fn turn(&self) -> MutexGuard<'_, Buffers> {
         let _next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,7 +134,7 @@ impl Embedder {
         if let Some(&last) = ids.last()
             && ids.len() > self.config.max_pieces
         {
-            // The separator at the end stays, as when the tokenizer itself truncates.
+            // The final separator stays, as when the tokenizer itself truncates.
             ids.truncate(self.config.max_pieces - 1);
             ids.push(last);
         }
@@ -150,7 +151,7 @@ impl fmt::Debug for Embedder {
     }
 }
 
-/// How many of the first sequences fit into one pass; at least one.
+/// Number of leading sequences that fit into one pass; at least one.
 fn pass_len(sequences: &[Vec<u32>]) -> usize {
     let mut pieces = 0;
     let fits = sequences.iter().take_while(|sequence| {
@@ -160,13 +161,13 @@ fn pass_len(sequences: &[Vec<u32>]) -> usize {
     fits.count().max(1)
 }
 
-/// Appends the normalised mean of each sequence's rows.
+/// Appends the normalized mean of each sequence's rows.
 fn pool(hidden: &[f32], width: usize, sequences: &[Vec<u32>], embeddings: &mut Vec<Vec<f32>>) {
     let mut rows = hidden.chunks_exact(width);
     for sequence in sequences {
         let mut mean = vec![0.0; width];
         rows.by_ref().take(sequence.len()).for_each(|row| crate::kernel::add(&mut mean, row));
-        // The norm takes the division of a mean with it. The bound is that of torch's `normalize`.
+        // Normalizing cancels the division of the mean. The lower bound is that of torch's `normalize`.
         let norm = dot(&mean, &mean).sqrt().max(1e-12);
         scale(&mut mean, 1.0 / norm);
         embeddings.push(mean);
@@ -175,18 +176,18 @@ fn pool(hidden: &[f32], width: usize, sequences: &[Vec<u32>], embeddings: &mut V
 
 fn open_pipeline(path: &Path) -> Result<Pipeline, ModelError> {
     let mut pipeline = tokenizer::pipeline(path)?;
-    // Files carry the padding and truncation of the training script.
+    // `tokenizer.json` carries the padding and truncation of the training script.
     pipeline.with_padding(None);
     pipeline.with_truncation(None).map_err(|error| ModelError::Tokenizer(error.to_string()))?;
     Ok(pipeline)
 }
 
-/// True when the tokenizer itself makes capitals small.
+/// Returns `true` if the tokenizer itself lower-cases texts.
 fn lowers(pipeline: &Pipeline) -> Result<bool, ModelError> {
     let Some(normalizer) = pipeline.get_normalizer() else { return Ok(false) };
     let mut text = NormalizedString::from("A");
     normalizer.normalize(&mut text).map_err(|error| ModelError::Tokenizer(error.to_string()))?;
-    // Some put a mark before a text.
+    // Some tokenizers put a prefix before the text.
     Ok(text.get().ends_with('a'))
 }
 

@@ -1,4 +1,4 @@
-//! What an adapter begins with.
+//! Initial values of adapters.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{Lora, Module};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
-/// The pairs of a new adapter, layer by layer and module by module: always the same of the same seed.
+/// Initial parameter pairs of a new adapter, layer by layer and module by module, determined by the seed.
 #[derive(Debug)]
 pub(super) struct Beginning {
     random: ChaCha8Rng,
@@ -21,7 +21,8 @@ impl Beginning {
         Self { random: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Adds a pair as PEFT begins it, and says where A and B lie: A uniform in ±1/√in (Kaiming with a = √5), B zero.
+    /// Adds a pair initialized like PEFT's and returns the ranges of A and B: A uniform in ±1/√in (Kaiming with a =
+    /// √5), B zero.
     pub(super) fn pair(
         &mut self,
         table: &mut Table,
@@ -40,20 +41,21 @@ impl Beginning {
     }
 }
 
-/// Where one pair lies among the values: A, of shape (rank, in), and B, of shape (out, rank).
+/// Ranges of one pair among the trained values: A of shape (rank, in) and B of shape (out, rank).
 pub(crate) type Pair = [Range<usize>; 2];
 
-/// A layer's pairs, by module; none where a module has no adapter.
+/// Pairs of a layer, by module. `None` where a module has no adapter.
 pub(crate) type Pairs = [Option<Pair>; Module::COUNT];
 
-/// A new adapter without the decoder it belongs to: its parameters as a learner has them, and where each layer's pairs lie,
-/// by module.
+/// Creates a new adapter without its decoder: its parameters in a learner's order, and the ranges of each layer's
+/// pairs by module.
 ///
 /// # Errors
-/// [`ModelError::Input`] for an adapter that the decoder cannot have.
+/// [`ModelError::Input`] for an adapter that does not fit the decoder.
 pub(crate) fn adapter(config: &DecoderConfig, lora: &Lora) -> Result<(Table, Vec<Pairs>), ModelError> {
     lora.check(config)?;
-    let (mut table, mut beginning) = (Table::default(), Beginning::new(lora.seed));
+    let mut table = Table::default();
+    let mut beginning = Beginning::new(lora.seed);
     let layer = |layer| {
         Module::ALL.map(|module| {
             let wanted = lora.targets.contains(&module);

@@ -1,37 +1,37 @@
-//! The seam between a learner and what its passes run on.
+//! Interface between a learner and the hardware that runs its passes.
 
 use std::fmt;
 
 use super::{Likeliest, Objective, Pack, Score};
 use crate::ModelError;
 
-/// What a learner's passes run on: the processor, or a card. The learner has looked at the packs: their tokens are in the
-/// vocabulary, their sequences within the context, and there is a target.
+/// Hardware that runs a learner's passes: the CPU or a GPU. The learner has already validated the packs: tokens lie
+/// in the vocabulary, sequences fit the context, and there is a target.
 pub(crate) trait Compute: fmt::Debug + Send {
-    /// Takes over changed values.
+    /// Updates the weights with changed values.
     fn take(&mut self, values: &[f32]);
 
-    /// As [`Learner::score`](super::Learner::score).
+    /// Implements [`Learner::score`](super::Learner::score).
     fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError>;
 
-    /// As [`Learner::likeliest`](super::Learner::likeliest).
+    /// Implements [`Learner::likeliest`](super::Learner::likeliest).
     fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError>;
 
-    /// As [`Learner::states`](super::Learner::states).
+    /// Implements [`Learner::states`](super::Learner::states).
     fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError>;
 
-    /// As [`Learner::learn`](super::Learner::learn); adds to `gradients`.
+    /// Implements [`Learner::learn`](super::Learner::learn); adds to `gradients`.
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError>;
 
-    /// As [`Learner::set_limit`](super::Learner::set_limit).
+    /// Implements [`Learner::set_limit`](super::Learner::set_limit).
     fn set_limit(&mut self, limit: Option<usize>);
 
-    /// Whether it is a card.
+    /// Returns `true` if the passes run on a GPU.
     fn on_card(&self) -> bool;
 
-    /// As [`Learner::bytes`](super::Learner::bytes).
+    /// Implements [`Learner::bytes`](super::Learner::bytes).
     fn bytes(&self, tokens: usize) -> usize;
 
-    /// As [`Learner::bytes_of`](super::Learner::bytes_of).
+    /// Implements [`Learner::bytes_of`](super::Learner::bytes_of).
     fn bytes_of(&self, pack: &Pack) -> usize;
 }

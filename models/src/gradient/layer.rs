@@ -1,4 +1,4 @@
-//! One layer, forward and backward.
+//! One decoder layer, forward and backward.
 
 use super::Module;
 use super::attention::Plan;
@@ -12,34 +12,34 @@ use crate::kernel::rope::Rope;
 use crate::kernel::silu_mul;
 use crate::kernel::team::Base;
 
-/// Tokens per thread below which a pass over tokens is not worth a parallel region.
+/// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 8;
 
-/// A layer's weights, and what of them is learnt.
+/// Weights of a layer, with their trained parts.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) attention_norm: Vector,
-    /// By [`Module`].
+    /// Projections, indexed by [`Module`].
     pub(super) projections: [Projection; Module::COUNT],
-    /// Of queries, keys and values (Qwen2).
+    /// Biases of queries, keys and values (Qwen2). `None` if there are none.
     pub(super) biases: Option<[Vector; 3]>,
-    /// Of each head of queries and of keys (Qwen3).
+    /// Norms of each head of queries and of keys (Qwen3). `None` if there are none.
     pub(super) head_norms: Option<[Vector; 2]>,
     pub(super) ffn_norm: Vector,
 }
 
-/// What all layers of one pass share.
+/// Parameters shared by all layers of one pass.
 pub(super) struct Pass<'a> {
     pub(super) config: &'a DecoderConfig,
     pub(super) rope: &'a Rope,
     pub(super) plan: &'a Plan,
-    /// The position of each token in its sequence.
+    /// Position of each token in its sequence.
     pub(super) positions: &'a [usize],
     pub(super) rows: Rows<'a>,
 }
 
 impl Layer {
-    /// Takes over changed values.
+    /// Updates the weights with changed values.
     pub(super) fn repack(&mut self, values: &[f32]) {
         let mut scratch = Vec::new();
         self.projections.iter_mut().for_each(|projection| projection.repack(values, &mut scratch));
@@ -48,12 +48,12 @@ impl Layer {
         vectors.for_each(|vector| vector.repack(values));
     }
 
-    /// The rank of each module's adapter; 0 without one.
+    /// Adapter rank of each module; 0 without an adapter.
     pub(super) fn ranks(&self) -> [usize; Module::COUNT] {
         self.projections.each_ref().map(Projection::rank)
     }
 
-    /// Bytes the packed forms take.
+    /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.projections.iter().map(Projection::bytes).sum()
     }
@@ -70,7 +70,7 @@ impl Layer {
         }
     }
 
-    /// Takes `scratch.stream` through the layer, in place. `kept` has its size.
+    /// Passes `scratch.stream` through the layer, in place. `kept` must have the layer's size.
     pub(super) fn forward(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
         self.ascend(pass, kept, scratch);
         let Scratch { stream, activated, .. } = scratch;
@@ -79,8 +79,8 @@ impl Layer {
         self.at(Module::DownProj).forward(pass.rows, activated, small, Output::Add(stream));
     }
 
-    /// Computes again what the forward pass kept, from the layer's input in `scratch.stream`, which it leaves somewhere
-    /// inside the layer.
+    /// Recomputes the activations of the forward pass from the layer's input in `scratch.stream`. Leaves an
+    /// intermediate value in `scratch.stream`.
     pub(super) fn forward_again(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
         self.ascend(pass, kept, scratch);
         let down = self.at(Module::DownProj);
@@ -90,9 +90,10 @@ impl Layer {
         }
     }
 
-    /// The forward pass up to the gate and what it multiplies.
+    /// Runs the forward pass up to the gate and up projections.
     fn ascend(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch) {
-        let (config, rows) = (pass.config, pass.rows);
+        let config = pass.config;
+        let rows = pass.rows;
         let Scratch { stream, normed, .. } = scratch;
         self.attention_norm.normalise(rows.team, stream, config.rms_eps, normed);
         for (module, y) in [(Module::QProj, &mut kept.q), (Module::KProj, &mut kept.k), (Module::VProj, &mut kept.v)] {
@@ -116,8 +117,9 @@ impl Layer {
         }
     }
 
-    /// Takes the gradient of the layer's output in `scratch.stream` to that of its input, in place, and adds what it
-    /// learns to `gradients`. Without `further` the input's gradient is not needed and left unfinished.
+    /// Replaces the gradient of the layer's output in `scratch.stream` by that of its input, and adds the trained
+    /// weights' gradients to `gradients`. Without `further`, the input's gradient is not needed and stays
+    /// unfinished.
     pub(super) fn backward(
         &self,
         pass: &Pass<'_>,
@@ -131,9 +133,10 @@ impl Layer {
         self.attend_back(pass, input, kept, scratch, gradients, further);
     }
 
-    /// The feed-forward part of the backward pass.
+    /// Computes the feed-forward part of the backward pass.
     fn feed_back(&self, pass: &Pass<'_>, kept: &mut Kept, scratch: &mut Scratch, gradients: &mut [f32]) {
-        let (config, rows) = (pass.config, pass.rows);
+        let config = pass.config;
+        let rows = pass.rows;
         let Scratch { stream, normed, dnormed, activated, dactivated, dsmall, .. } = scratch;
         let mut learning = Learning { gradients, small: dsmall };
         let down = self.at(Module::DownProj);
@@ -153,7 +156,7 @@ impl Layer {
         self.ffn_norm.back(rows.team, &kept.middle, config.rms_eps, dnormed, stream, learning.gradients);
     }
 
-    /// The attention part of the backward pass.
+    /// Computes the attention part of the backward pass.
     fn attend_back(
         &self,
         pass: &Pass<'_>,
@@ -163,7 +166,8 @@ impl Layer {
         gradients: &mut [f32],
         further: bool,
     ) {
-        let (config, rows) = (pass.config, pass.rows);
+        let config = pass.config;
+        let rows = pass.rows;
         let Scratch { stream, normed, dnormed, dattended, dq, dk, dv, draw, dsmall, .. } = scratch;
         let mut learning = Learning { gradients, small: dsmall };
         let small = |module: Module| &kept.small[module as usize];
@@ -193,7 +197,7 @@ impl Layer {
     }
 }
 
-/// `silu(gate) · up` of every token.
+/// Computes `silu(gate) · up` of every token.
 fn activate(pass: &Pass<'_>, kept: &Kept, activated: &mut [f32]) {
     pass.rows.team.rows(activated, pass.config.ffn, GRAIN, &|first, share| {
         let range = first * pass.config.ffn..first * pass.config.ffn + share.len();
@@ -202,14 +206,15 @@ fn activate(pass: &Pass<'_>, kept: &Kept, activated: &mut [f32]) {
     });
 }
 
-/// Puts the gradients of the gate and of what it multiplies in their own places.
+/// Replaces the gate and up activations by their gradients.
 fn gate_back(pass: &Pass<'_>, kept: &mut Kept, dactivated: &[f32]) {
     assert_eq!(kept.up.len(), dactivated.len(), "a gradient for each value");
     assert_eq!(kept.gate.len(), kept.up.len(), "a gate for each value");
     let up = Base(kept.up.as_mut_ptr());
     pass.rows.team.rows(&mut kept.gate, pass.config.ffn, GRAIN, &|first, gate| {
         let first = first * pass.config.ffn;
-        // SAFETY: `up` has the length of the gate, as asserted; the shares of that are disjoint and inside it.
+        // SAFETY: `up` has the length of the gate, as asserted; the shares of that length are disjoint and inside
+        // it.
         let up = unsafe { std::slice::from_raw_parts_mut(up.at(first), gate.len()) };
         silu_mul_back(gate, up, &dactivated[first..][..gate.len()]);
     });

@@ -1,6 +1,6 @@
-//! The most probable tokens at a target, and how far another distribution is from them.
+//! Most probable tokens at a target, and the divergence of another distribution from them.
 
-/// The most probable tokens of a distribution, as a distribution over these alone.
+/// The most probable tokens of a distribution, with probabilities renormalized over these tokens.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Likeliest {
     ids: Vec<u32>,
@@ -8,8 +8,8 @@ pub struct Likeliest {
 }
 
 impl Likeliest {
-    /// The `count` tokens with the largest of `logits`, which are finite; all of them, where there are fewer. Of equals the
-    /// one with the smaller id comes first.
+    /// Selects the `count` tokens with the largest logits, or all tokens if there are fewer. Logits must be finite.
+    /// The lower ID wins ties.
     pub fn of(logits: &[f32], count: usize) -> Likeliest {
         let count = count.min(logits.len());
         let ahead = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
@@ -17,25 +17,26 @@ impl Likeliest {
         if count < order.len() {
             order.select_nth_unstable_by(count, ahead);
         }
-        // A list of its own: the other one is as long as the vocabulary.
+        // Copied into a new list, because the other one is as long as the vocabulary.
         let mut ids = order[..count].to_vec();
         ids.sort_unstable_by(ahead);
         let probabilities = logs(&ids, logits).into_iter().map(|log| log.exp() as f32).collect();
         Likeliest { ids, probabilities }
     }
 
-    /// The tokens, the most probable first.
+    /// Token IDs, the most probable first.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Their probabilities, which sum up to 1 but for rounding.
+    /// Probabilities of the tokens; they sum to 1 up to rounding.
     pub fn probabilities(&self) -> &[f32] {
         &self.probabilities
     }
 
-    /// KL(p ‖ q) in nats, p being these tokens and q what `logits`, one for each token of the vocabulary, say of the same
-    /// tokens alone; and its slope in the logit of each of them, `q − p`. It has none in the others.
+    /// Computes KL(p ‖ q) in nats, where p is the distribution of these tokens and q the softmax of `logits`
+    /// restricted to them, together with its derivative `q − p` with respect to each of their logits. The
+    /// derivative is zero for all other logits.
     ///
     /// # Panics
     /// If there is no logit for one of the tokens.
@@ -44,12 +45,12 @@ impl Likeliest {
         let pairs = || self.probabilities.iter().map(|&p| f64::from(p)).zip(&own);
         let term = |(p, log): (f64, &f64)| if p > 0.0 { p * (p.ln() - log) } else { 0.0 };
         let nats: f64 = pairs().map(term).sum();
-        // Rounding may leave it just below zero.
+        // Rounding may leave it slightly below zero.
         (nats.max(0.0), pairs().map(|(p, log)| (log.exp() - p) as f32).collect())
     }
 }
 
-/// The logarithms of the softmax over the logits of `ids` alone.
+/// Log-softmax over the logits of `ids` alone.
 fn logs(ids: &[u32], logits: &[f32]) -> Vec<f64> {
     let own: Vec<f64> = ids.iter().map(|&id| f64::from(logits[id as usize])).collect();
     let largest = own.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,4 +1,4 @@
-//! From a checkpoint to a network that learns.
+//! Loading of checkpoints for training.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::decoder::tensor::{pack, view};
 use crate::weights::{TensorView, Weights};
 use crate::{Arithmetic, ModelError};
 
-/// What is needed to load every part.
+/// Shared state for loading all parts of a network.
 pub(super) struct Loader<'a> {
     weights: &'a Weights,
     config: &'a DecoderConfig,
@@ -26,28 +26,32 @@ pub(super) struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
+    /// Creates a loader.
+    ///
     /// # Errors
-    /// [`ModelError::Input`] for an adapter that does not fit the decoder, see [`Lora::check`], and for an arithmetic that
-    /// rounds weights which are learnt.
+    /// [`ModelError::Input`] for an adapter that does not fit the decoder, see [`Lora::check`], and for an
+    /// arithmetic that would round trained weights.
     pub(super) fn new(weights: &'a Weights, tune: &'a Tune, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let mut seed = 0;
         if *tune == Tune::Full && arithmetic != Arithmetic::F32 {
             return Err(ModelError::Input(
-                "all weights are learnt, in f32: arithmetic in bf16 is for frozen weights beside an adapter".to_owned(),
+                "all weights are trained in f32: arithmetic in bf16 needs frozen weights with an adapter".to_owned(),
             ));
         }
         if let Tune::Lora(lora) = tune {
             lora.check(weights.config())?;
             seed = lora.seed;
         }
-        let (beginning, table) = (Beginning::new(seed), Table::default());
+        let beginning = Beginning::new(seed);
+        let table = Table::default();
         Ok(Self { weights, config: weights.config(), tune, arithmetic, beginning, table })
     }
 
-    /// Loads everything; parameters come in the order of the checkpoint's layers.
+    /// Loads the network. Parameters follow the order of the checkpoint's layers.
     pub(super) fn load(mut self) -> Result<(Network, Table), ModelError> {
         let config = self.config;
-        let (vocab, hidden) = (config.vocab, config.hidden);
+        let vocab = config.vocab;
+        let hidden = config.hidden;
         const EMBEDDING: &str = "model.embed_tokens.weight";
         let tied = config.tied_embeddings;
         let embedding = (!tied).then(|| self.embedding(EMBEDDING, vocab, hidden)).transpose()?;
@@ -101,14 +105,14 @@ impl<'a> Loader<'a> {
         Ok(Projection::new(pack(&view)?, learnt, self.arithmetic))
     }
 
-    /// The projection to the vocabulary.
+    /// Loads the vocabulary projection.
     fn unembedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Unembedding, ModelError> {
         let view = view(self.weights, name, &[out, inn])?;
         let learnt = self.learn_whole(name, &view)?;
         Ok(Unembedding::new(pack(&view)?, learnt))
     }
 
-    /// A matrix whose rows are looked up.
+    /// Loads an embedding matrix.
     fn embedding(&mut self, name: &str, out: usize, inn: usize) -> Result<Embedding, ModelError> {
         let view = view(self.weights, name, &[out, inn])?;
         Ok(Embedding { learnt: self.learn_whole(name, &view)?, rows: pack(&view)? })
@@ -119,7 +123,7 @@ impl<'a> Loader<'a> {
         Ok(Vector { learnt: self.learn_whole(name, &view)?, values: view.to_f32()? })
     }
 
-    /// The place of a tensor among what is learnt, if everything is.
+    /// Registers a tensor as trained if all weights are trained, and returns its range among the values.
     fn learn_whole(&mut self, name: &str, view: &TensorView<'_>) -> Result<Option<Range<usize>>, ModelError> {
         Ok(match self.tune {
             Tune::Full => Some(self.table.push(name.to_owned(), &view.shape, view.to_f32()?)),

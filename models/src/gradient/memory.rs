@@ -1,4 +1,4 @@
-//! How much memory a pass takes, and how it keeps to a limit.
+//! Memory accounting of passes, and the memory limit.
 
 use super::attention::Plan;
 use super::processor::Processor;
@@ -9,22 +9,24 @@ use crate::ModelError;
 const MIB: f64 = (1 << 20) as f64;
 
 impl Processor {
-    /// Bytes of passes over up to `tokens` tokens: see [`Learner::bytes`](super::Learner::bytes).
+    /// Memory of passes over up to `tokens` tokens; see [`Learner::bytes`](super::Learner::bytes).
     pub(super) fn most(&self, tokens: usize) -> usize {
-        let (size, room) = (self.size(tokens, tokens), Plan::most_room(tokens, self.heads()));
+        let size = self.size(tokens, tokens);
+        let room = Plan::most_room(tokens, self.heads());
         self.learning(&self.fitted(size, room), room)
     }
 
-    /// Bytes of a pass: see [`Learner::bytes_of`](super::Learner::bytes_of).
+    /// Memory of a pass; see [`Learner::bytes_of`](super::Learner::bytes_of).
     pub(super) fn needed(&self, pack: &Pack) -> usize {
-        let (size, room) = (self.size(pack.tokens().len(), pack.targets().len()), Plan::new(pack, self.heads()).room());
+        let size = self.size(pack.tokens().len(), pack.targets().len());
+        let room = Plan::new(pack, self.heads()).room();
         self.learning(&self.fitted(size, room), room)
     }
 
-    /// Gives all memory its size for learning from `pack`, and says how many layers keep their activations.
+    /// Resizes all buffers for learning from `pack`, and returns the number of layers that keep their activations.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when it cannot keep to the limit.
+    /// [`ModelError::Input`] when the pass exceeds the limit.
     pub(super) fn ready(&mut self, pack: &Pack, plan: &Plan) -> Result<usize, ModelError> {
         let size = self.fitted(self.size(pack.tokens().len(), pack.targets().len()), plan.room());
         self.afford(self.learning(&size, plan.room()), &size)?;
@@ -38,10 +40,10 @@ impl Processor {
         Ok(whole)
     }
 
-    /// Gives the memory its size that scoring `pack` takes.
+    /// Resizes all buffers for scoring `pack`.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when it cannot keep to the limit.
+    /// [`ModelError::Input`] when the pass exceeds the limit.
     pub(super) fn ready_to_score(&mut self, pack: &Pack) -> Result<(), ModelError> {
         let size = self.size(pack.tokens().len(), pack.targets().len());
         let need = self.scoring(&size);
@@ -49,7 +51,7 @@ impl Processor {
         let Size { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, limit, .. } = self;
         let size = Size { config, ranks, tokens, targets, whole, exact };
-        // What learning left has no use here.
+        // Buffers left by learning are of no use for scoring.
         let left = size_of::<f32>() * (tape.held() + scratch.held());
         if limit.is_some_and(|limit| need + left > limit) {
             (*tape, *scratch) = (Tape::default(), Scratch::default());
@@ -64,13 +66,14 @@ impl Processor {
         Ok(())
     }
 
-    /// The size of a pass in which all layers keep their activations.
+    /// Size of a pass in which all layers keep their activations.
     fn size(&self, tokens: usize, targets: usize) -> Size<'_> {
-        let (ranks, whole) = (self.network.ranks(), self.config.layers - 1);
+        let ranks = self.network.ranks();
+        let whole = self.config.layers - 1;
         Size { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
     }
 
-    /// The same with as many whole layers as the limit allows; without any if it allows none.
+    /// Size of a pass in which as many layers keep their activations as the limit allows, possibly none.
     fn fitted<'a>(&self, mut size: Size<'a>, room: usize) -> Size<'a> {
         while size.whole > 0 && self.limit.is_some_and(|limit| self.learning(&size, room) > limit) {
             size.whole -= 1;
@@ -78,22 +81,22 @@ impl Processor {
         size
     }
 
-    /// Bytes while learning; attention works in `room` values.
+    /// Number of bytes while learning; attention works in `room` values.
     fn learning(&self, size: &Size<'_>, room: usize) -> usize {
         self.resting() + size_of::<f32>() * (Tape::len(size) + Scratch::len(size, true) + room + self.ending(size))
     }
 
-    /// Bytes while scoring.
+    /// Number of bytes while scoring.
     fn scoring(&self, size: &Size<'_>) -> usize {
         self.resting() + size_of::<f32>() * (Kept::len(size) + Scratch::len(size, false) + self.ending(size))
     }
 
-    /// Bytes between passes.
+    /// Number of bytes between passes.
     fn resting(&self) -> usize {
         self.network.bytes() + 2 * size_of::<f32>() * self.values
     }
 
-    /// Values that the vocabulary's part works in.
+    /// Number of values in the working memory of the vocabulary projection.
     fn ending(&self, size: &Size<'_>) -> usize {
         vocabulary::room(self.config.vocab, self.config.hidden, size.targets)
     }

@@ -1,14 +1,14 @@
-//! Learning: the decoder's forward pass with everything its backward pass needs, and the backward pass.
+//! Training: forward passes that keep their activations, and backward passes.
 //!
-//! Frozen weights get no gradient. They stay in the form the checkpoint has them in, where the product knows that,
-//! beside their transposes in `f32`; those of the layers may be brain floats instead, with their transposes
-//! ([`Arithmetic`](crate::Arithmetic)). What is tuned ([`Tune`]) is a LoRA adapter or all weights, in `f32`. Sequences
-//! are packed without padding, a shared prefix is computed once ([`Pack`]), and the vocabulary's part of the loss runs
-//! in chunks over the targets alone ([`Objective`]). What a model finds the most probable ([`Likeliest`]) another one can be
-//! drawn to ([`Pull`]).
+//! Frozen weights get no gradient. They stay in the checkpoint's format where the matrix multiplication supports
+//! it, together with their transposes in `f32`; those of the layers may use `bf16` instead, including their
+//! transposes ([`Arithmetic`](crate::Arithmetic)). Trained parameters ([`Tune`]) are a LoRA adapter or all weights,
+//! in `f32`. Sequences are packed without padding, a shared prefix is computed once ([`Pack`]), and the vocabulary
+//! part of the loss runs in chunks over the targets alone ([`Objective`]). The most probable tokens of one model
+//! ([`Likeliest`]) can serve as a distillation target for another ([`DistillationTerm`]).
 //!
-//! What is here computes on the processor. A card's learner ([`cuda::learner`](crate::cuda::learner)) stands behind the same
-//! [`Learner`], with weights in `bf16` and an adapter in `f32`.
+//! The passes in this module run on the CPU. The GPU learner ([`cuda::learner`](crate::cuda::learner)) implements
+//! the same [`Learner`] with weights in `bf16` and an adapter in `f32`.
 
 pub mod attention;
 mod begin;

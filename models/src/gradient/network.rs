@@ -10,26 +10,26 @@ use super::vocabulary;
 use super::{Likeliest, Module, Objective, Pack, Score};
 use crate::kernel::{Packed, Team, add};
 
-/// A decoder's weights for learning.
+/// Trainable weights of a decoder.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// Where tokens are looked up; none when that is the head.
+    /// Embedding matrix. `None` if it is the vocabulary projection.
     pub(super) embedding: Option<Embedding>,
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Vector,
     pub(super) head: Unembedding,
 }
 
-/// An embedding matrix of its own.
+/// An embedding matrix separate from the vocabulary projection.
 #[derive(Debug)]
 pub(super) struct Embedding {
-    /// Shape (vocab, hidden).
+    /// Packed rows, shape (vocab, hidden).
     pub(super) rows: Packed,
     pub(super) learnt: Option<Range<usize>>,
 }
 
 impl Network {
-    /// Takes over changed values.
+    /// Updates the weights with changed values.
     pub(super) fn repack(&mut self, team: &Team, values: &[f32]) {
         team.rows(&mut self.layers, 1, 1, &|_, layers| layers.iter_mut().for_each(|layer| layer.repack(values)));
         self.norm.repack(values);
@@ -39,24 +39,24 @@ impl Network {
         }
     }
 
-    /// Bytes the packed forms take.
+    /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let layers: usize = self.layers.iter().map(Layer::bytes).sum();
         layers + self.head.bytes() + self.embedding.as_ref().map_or(0, |embedding| embedding.rows.bytes())
     }
 
-    /// The rank of each module's adapter; 0 without one.
+    /// Adapter rank of each module; 0 without an adapter.
     pub(super) fn ranks(&self) -> [usize; Module::COUNT] {
         self.layers.first().map_or([0; Module::COUNT], Layer::ranks)
     }
 
-    /// Scores of all targets. `kept` and `scratch` have their size.
+    /// Scores of all targets. `kept` and `scratch` must have their size.
     pub(super) fn score(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Score> {
         let tokens = self.forward(pass, pack, kept, scratch);
         vocabulary::score(pass.rows.team, self.head.weight(), &scratch.hidden, &tokens)
     }
 
-    /// The `count` most probable tokens at all targets. `kept` and `scratch` have their size.
+    /// The `count` most probable tokens at all targets. `kept` and `scratch` must have their size.
     pub(super) fn likeliest(
         &self,
         pass: &Pass<'_>,
@@ -69,21 +69,22 @@ impl Network {
         vocabulary::likeliest(pass.rows.team, self.head.weight(), &scratch.hidden, count)
     }
 
-    /// The rows that predict a target, of all targets. `kept` and `scratch` have their size.
+    /// Hidden states that predict the targets. `kept` and `scratch` must have their size.
     pub(super) fn states(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<Vec<f32>> {
         self.forward(pass, pack, kept, scratch);
         scratch.hidden.chunks_exact(pass.config.hidden).map(<[f32]>::to_vec).collect()
     }
 
-    /// Leaves the rows that predict a target in `scratch`, and says the targets' tokens.
+    /// Runs the forward pass, leaves the hidden states that predict a target in `scratch`, and returns the targets'
+    /// tokens.
     fn forward(&self, pass: &Pass<'_>, pack: &Pack, kept: &mut Kept, scratch: &mut Scratch) -> Vec<u32> {
         self.begin(pass, pack, scratch);
         self.layers.iter().for_each(|layer| layer.forward(pass, kept, scratch));
         self.finish(pass, pack, scratch)
     }
 
-    /// Forward and backward; `whole` layers keep their activations, the others compute them again. `tape` and `scratch`
-    /// have their size.
+    /// Runs the forward and backward passes. The first `whole` layers keep their activations, the others recompute
+    /// them. `tape` and `scratch` must have their size.
     pub(super) fn learn(
         &self,
         pass: &Pass<'_>,
@@ -102,8 +103,9 @@ impl Network {
         self.end_back(pass, pack, &tokens, scratch, objective, gradients);
         let embedded = self.embedded();
         for (index, layer) in self.layers.iter().enumerate().rev() {
-            let (input, kept) = (&tape.inputs[index], &mut tape.kept[index.min(whole)]);
-            // The last layer's activations are there still.
+            let input = &tape.inputs[index];
+            let kept = &mut tape.kept[index.min(whole)];
+            // The last layer's activations are still in memory.
             if index >= whole && index + 1 < self.layers.len() {
                 std::mem::swap(&mut scratch.stream, &mut scratch.dstream);
                 scratch.stream.copy_from_slice(input);
@@ -120,7 +122,7 @@ impl Network {
         }
     }
 
-    /// The place of the embedding's gradient, if it is learnt.
+    /// Range of the embedding's gradient. `None` if it is frozen.
     fn embedded(&self) -> Option<Range<usize>> {
         match &self.embedding {
             Some(embedding) => embedding.learnt.clone(),
@@ -128,7 +130,7 @@ impl Network {
         }
     }
 
-    /// Looks up the tokens.
+    /// Looks up the embeddings of the tokens.
     fn begin(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) {
         let rows = self.embedding.as_ref().map_or(self.head.weight(), |embedding| &embedding.rows);
         for (row, &token) in scratch.stream.chunks_exact_mut(pass.config.hidden).zip(pack.tokens()) {
@@ -136,7 +138,7 @@ impl Network {
         }
     }
 
-    /// The final norm of the rows that predict a target, and the targets' tokens.
+    /// Applies the final norm to the rows that predict a target, and returns the targets' tokens.
     fn finish(&self, pass: &Pass<'_>, pack: &Pack, scratch: &mut Scratch) -> Vec<u32> {
         let hidden = pass.config.hidden;
         for (target, last) in pack.targets().iter().zip(scratch.last.chunks_exact_mut(hidden)) {
@@ -146,7 +148,7 @@ impl Network {
         pack.targets().iter().map(|target| target.token).collect()
     }
 
-    /// The loss and its gradient down to the stream, which replaces the stream.
+    /// Computes the loss and its gradient with respect to the residual stream, which replaces the stream.
     fn end_back(
         &self,
         pass: &Pass<'_>,
@@ -156,7 +158,8 @@ impl Network {
         objective: &mut dyn Objective,
         gradients: &mut [f32],
     ) {
-        let (config, team) = (pass.config, pass.rows.team);
+        let config = pass.config;
+        let team = pass.rows.team;
         let Scratch { stream, hidden, dhidden, last, dlast, .. } = scratch;
         let learnt = self.head.range().map(|range| &mut gradients[range]);
         vocabulary::learn(team, self.head.head(), hidden, tokens, objective, dhidden, learnt);

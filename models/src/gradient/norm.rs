@@ -1,30 +1,30 @@
-//! RMS norms over rows, forward and backward, with a weight that may be learnt.
+//! RMS norms over rows, forward and backward, with an optionally trained weight.
 
 use std::ops::Range;
 
 use crate::kernel::derivative::{rms_norm_back, rms_weight_back};
 use crate::kernel::{Team, rms_norm};
 
-/// Rows per thread below which a pass over rows is not worth a parallel region.
+/// Minimum number of rows per thread that justifies a parallel region.
 const GRAIN: usize = 8;
 
-/// The weight of a norm, or a bias.
+/// Weight of a norm, or a bias.
 #[derive(Debug)]
 pub(super) struct Vector {
     pub(super) values: Vec<f32>,
-    /// Its place among the learnt values.
+    /// Range among the trained values. `None` if the vector is frozen.
     pub(super) learnt: Option<Range<usize>>,
 }
 
 impl Vector {
-    /// Takes over changed values.
+    /// Updates the weight with changed values.
     pub(super) fn repack(&mut self, values: &[f32]) {
         if let Some(range) = &self.learnt {
             self.values.copy_from_slice(&values[range.clone()]);
         }
     }
 
-    /// Adds the sum of the rows of `d` to the gradient, in the order of the rows: the backward pass of a bias.
+    /// Adds the sum over the rows of `d` to the gradient, in the order of the rows: the backward pass of a bias.
     pub(super) fn learn_sum(&self, d: &[f32], gradients: &mut [f32]) {
         let Some(range) = &self.learnt else { return };
         let gradient = &mut gradients[range.clone()];
@@ -33,7 +33,7 @@ impl Vector {
         }
     }
 
-    /// The RMS norm of every row of `x`.
+    /// Applies the RMS norm to every row of `x`.
     pub(super) fn normalise(&self, team: &Team, x: &[f32], eps: f32, out: &mut [f32]) {
         let width = self.values.len();
         team.rows(out, width, GRAIN, &|first, share| {
@@ -41,7 +41,7 @@ impl Vector {
         });
     }
 
-    /// Adds to `dx` the gradient of the norm's input, and that of the weight to the flat gradients.
+    /// Adds the gradient of the norm's input to `dx`, and that of the weight to the flat gradients.
     pub(super) fn back(&self, team: &Team, x: &[f32], eps: f32, dy: &[f32], dx: &mut [f32], gradients: &mut [f32]) {
         let width = self.values.len();
         team.rows(dx, width, GRAIN, &|first, share| {

@@ -1,17 +1,17 @@
-//! The seam between a loss and the decoder: what a target scored, and how the loss changes with it.
+//! Interface between a loss and the decoder: scores of targets, and derivatives of the loss.
 
 use super::Likeliest;
 
-/// What the model says of a target, under its full distribution at temperature 1.
+/// Score of a target under the model's full distribution at temperature 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Score {
     /// Log-probability of the target token, in nats.
     pub logprob: f32,
-    /// Entropy of the distribution it was drawn from, in nats.
+    /// Entropy of the distribution at the target's position, in nats.
     pub entropy: f32,
 }
 
-/// How a loss changes with a target's score.
+/// Derivative of a loss with respect to a target's score.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slope {
     /// ∂loss/∂logprob.
@@ -20,27 +20,31 @@ pub struct Slope {
     pub entropy: f32,
 }
 
-/// A distribution that a target is drawn to: the loss has `weight · KL(towards ‖ q)` besides, where q is the model's own
-/// distribution over the tokens of `towards` alone.
+/// Distillation term of a target: adds `weight · KL(towards ‖ q)` to the loss, where q is the model's distribution
+/// restricted to the tokens of `towards`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pull<'a> {
-    /// Its tokens are in the vocabulary.
+    /// Target distribution, whose tokens must lie in the vocabulary.
     pub towards: &'a Likeliest,
-    /// How much being apart from it counts.
+    /// Weight of the term in the loss.
     pub weight: f32,
 }
 
-/// A loss that is a sum over targets. It is asked once for each, in the order of the pack, while the logits are there.
+/// A loss that is a sum over targets. Called once per target, in the order of the pack, while the target's logits
+/// are in memory.
 pub trait Objective {
-    /// The slope of the loss at target `target`, which scored `score`. Sums for reports are the objective's own.
+    /// Derivative of the loss at target `target`, which has score `score`. Implementations keep their own sums for
+    /// reports.
     fn slope(&mut self, target: usize, score: Score) -> Slope;
 
-    /// What target `target` is drawn to besides, if anything: asked after its slope. A card refuses it.
+    /// Distillation term of target `target`, requested after its slope. `None` adds nothing. Not supported on a
+    /// GPU.
     fn pull(&self, _target: usize) -> Option<Pull<'_>> {
         None
     }
 
-    /// Told how far target `target` is from what it is drawn to, in nats and without the weight: for reports.
+    /// Receives the divergence of target `target` from its distillation target, in nats and without the weight, for
+    /// reports.
     fn apart(&mut self, _target: usize, _nats: f64) {}
 }
 

@@ -1,21 +1,22 @@
 //! Sums of outer products: the gradient of a matrix from those of its outputs and its inputs.
 //!
-//! A unit of work is a block of the matrix. It is summed up over all rows on its own and then added: the result depends
-//! on the shapes alone, not on the number of threads.
+//! A unit of work is a block of the matrix. Each block is summed over all rows on its own and then added, so the
+//! result depends on the shapes alone, not on the number of threads.
 
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply};
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 use crate::kernel::team::{Base, Team};
 
-/// Outputs in a block.
+/// Number of outputs in a block.
 const OUTPUTS: usize = 96;
-/// Inputs in a block.
+/// Number of inputs in a block.
 const INPUTS: usize = 192;
-/// Rows whose products are added before the sums go back to memory.
+/// Number of rows summed in registers before the sums return to memory.
 const ROWS: usize = 128;
 
-/// `grad += scale · dyᵀ · x`, with dy of shape (rows, out), x of shape (rows, in) and grad of shape (out, in).
+/// Computes `grad += scale · dyᵀ · x`, with dy of shape (rows, out), x of shape (rows, in) and grad of shape (out,
+/// in).
 ///
 /// # Panics
 /// If a slice does not have its shape.
@@ -27,19 +28,22 @@ fn add_with(isa: Isa, team: &Team, rows: usize, dy: &[f32], x: &[f32], scale: f3
     if rows == 0 || grad.is_empty() {
         return;
     }
-    let (out, inn) = (dy.len() / rows, x.len() / rows);
+    let out = dy.len() / rows;
+    let inn = x.len() / rows;
     assert!(dy.len() == rows * out, "dy: {} values, not a multiple of {rows} rows", dy.len());
     assert!(x.len() == rows * inn, "x: {} values, not a multiple of {rows} rows", x.len());
     assert!(grad.len() == out * inn, "grad: {} values, its shape is ({out}, {inn})", grad.len());
-    // Narrow matrices, as adapters have them, would not make enough units for all threads.
+    // Narrow adapter matrices would otherwise not make enough units for all threads.
     let inputs = if out <= OUTPUTS { INPUTS / 3 } else { INPUTS };
     let across = inn.div_ceil(inputs);
     let grad = Base(grad.as_mut_ptr());
     team.sweep(out.div_ceil(OUTPUTS) * across, &|claims| {
         let mut block = Block::new();
         for unit in claims {
-            let (output, input) = (unit / across * OUTPUTS, unit % across * inputs);
-            let (outputs, width) = (OUTPUTS.min(out - output), inputs.min(inn - input));
+            let output = unit / across * OUTPUTS;
+            let input = unit % across * inputs;
+            let outputs = OUTPUTS.min(out - output);
+            let width = inputs.min(inn - input);
             block.sum(isa, Columns::new(dy, out, output, outputs), Columns::new(x, inn, input, width));
             for (row, sums) in block.sums.chunks_exact(block.stride).take(outputs).enumerate() {
                 // SAFETY: inside `grad`, as asserted; units are disjoint blocks of it.
@@ -50,7 +54,7 @@ fn add_with(isa: Isa, team: &Team, rows: usize, dy: &[f32], x: &[f32], scale: f3
     });
 }
 
-/// Some columns of a matrix.
+/// A range of columns of a matrix.
 #[derive(Clone, Copy)]
 struct Columns<'a> {
     data: &'a [f32],
@@ -64,7 +68,7 @@ impl<'a> Columns<'a> {
         Self { data, stride, first, count }
     }
 
-    /// Copies rows `from..from + rows` to rows of `width`; what lies beyond the columns stays as it is.
+    /// Copies rows `from..from + rows` into rows of length `width`. Values beyond the columns stay unchanged.
     fn copy(&self, from: usize, rows: usize, to: &mut [f32], width: usize) {
         for (to, row) in to.chunks_exact_mut(width).zip(self.data[from * self.stride..].chunks(self.stride)).take(rows)
         {
@@ -73,12 +77,12 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A block of the gradient.
+/// Buffers for one block of the gradient.
 struct Block {
-    /// Some rows of x, where they do not make whole vectors.
+    /// Copy of some rows of x, for rows that are not whole vectors.
     x: Vec<f32>,
     sums: Vec<f32>,
-    /// Values in a row of `sums` and `x`.
+    /// Distance between rows of `sums` and `x`, in values.
     stride: usize,
 }
 
@@ -87,7 +91,7 @@ impl Block {
         Self { x: vec![0.0; ROWS * INPUTS], sums: vec![0.0; OUTPUTS * INPUTS], stride: 0 }
     }
 
-    /// `sums = dyᵀ · x`.
+    /// Computes `sums = dyᵀ · x`.
     fn sum(&mut self, isa: Isa, dy: Columns<'_>, x: Columns<'_>) {
         self.stride = x.count.next_multiple_of(LANES);
         let rows = x.data.len() / x.stride;

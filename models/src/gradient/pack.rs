@@ -1,11 +1,11 @@
-//! What one pass computes: token sequences side by side, some of which continue others.
+//! Input of one pass: packed token sequences, some of which share prefixes.
 
 use std::ops::Range;
 
-/// Sequences packed without padding, as a forest: a segment continues its parent or begins a sequence. A token sees its
-/// own segment up to itself and all of its ancestors, and nothing else; its position counts from the root's beginning.
+/// Sequences packed without padding, as a forest: a segment continues its parent or begins a sequence. A token
+/// attends to its own segment up to itself and to all ancestors; its position counts from the start of the root.
 ///
-/// A prompt that several answers share is one segment with a child per answer, and is computed once.
+/// A prompt shared by several answers is one segment with a child per answer, and is computed once.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pack {
     tokens: Vec<u32>,
@@ -16,25 +16,26 @@ pub struct Pack {
 /// Consecutive tokens of one sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Its tokens, as a range of [`Pack::tokens`].
+    /// Tokens of the segment, as a range of [`Pack::tokens`].
     pub tokens: Range<usize>,
-    /// The segment it continues: an earlier one.
+    /// Index of the earlier segment that this one continues. `None` begins a sequence.
     pub parent: Option<usize>,
-    /// The position of its first token: 0, or where the parent ends.
+    /// Position of the first token: 0, or the end of the parent.
     pub start: usize,
 }
 
-/// A token whose probability counts.
+/// A token whose probability enters the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
-    /// The token it is predicted from, as an index of [`Pack::tokens`]: the one before it in its sequence.
+    /// Index in [`Pack::tokens`] of the token before the target in its sequence, from which the target is
+    /// predicted.
     pub at: usize,
-    /// Its id.
+    /// ID of the target token.
     pub token: u32,
 }
 
 impl Pack {
-    /// An empty pack.
+    /// Creates an empty pack.
     pub fn new() -> Self {
         Self::default()
     }
@@ -46,10 +47,10 @@ impl Pack {
         self.targets.clear();
     }
 
-    /// Adds a segment, after the end of `parent` if there is one, and returns its number.
+    /// Adds a segment, after the end of `parent` if given, and returns its index.
     ///
     /// # Panics
-    /// If `parent` is not the number of an earlier segment, or either of the two has no token.
+    /// If `parent` is not the index of an earlier segment, or either of the two has no token.
     pub fn push(&mut self, tokens: &[u32], parent: Option<usize>) -> usize {
         assert!(!tokens.is_empty(), "a segment without tokens");
         let start = parent.map_or(0, |parent| {
@@ -62,10 +63,11 @@ impl Pack {
         self.segments.len() - 1
     }
 
-    /// Makes token `index` of `segment` a target: predicted from the token before it, which may be its parent's last.
+    /// Makes token `index` of `segment` a target, predicted from the token before it, which may be the last token
+    /// of the parent.
     ///
     /// # Panics
-    /// If there is no such token, or none before it.
+    /// If there is no such token, or no token before it.
     pub fn target(&mut self, segment: usize, index: usize) {
         assert!(segment < self.segments.len(), "segment {segment} of a pack of {}", self.segments.len());
         let Segment { tokens, parent, .. } = &self.segments[segment];
@@ -78,24 +80,24 @@ impl Pack {
         self.targets.push(Target { at, token: self.tokens[tokens.start + index] });
     }
 
-    /// All tokens, segment after segment.
+    /// All tokens, segment by segment.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The segments, in the order they were added.
+    /// Segments, in the order they were added.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The targets, in the order they were added.
+    /// Targets, in the order they were added.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }
 }
 
 impl Segment {
-    /// The position after its last token.
+    /// Position after the segment's last token.
     pub fn end(&self) -> usize {
         self.start + self.tokens.len()
     }

@@ -1,19 +1,19 @@
-//! What is learnt, as one flat vector.
+//! Trained parameters as one flat vector.
 
 use std::ops::Range;
 
-/// A tensor among the learnt values.
+/// A trained tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name in the file it is saved to: PEFT's for an adapter, the model hub's for a whole model.
+    /// Name in the saved file: PEFT's for an adapter, that of Hugging Face checkpoints for a whole model.
     pub name: String,
-    /// Its shape, row-major.
+    /// Shape, row-major.
     pub shape: Vec<usize>,
-    /// Where it lies in the flat vector.
+    /// Range in the flat vector.
     pub range: Range<usize>,
 }
 
-/// Parameters and their values, while a learner is loaded.
+/// Parameters and their values, collected while a learner is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) parameters: Vec<Parameter>,
@@ -21,7 +21,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a parameter after the others.
+    /// Appends a parameter.
     pub(super) fn push(
         &mut self,
         name: String,

@@ -1,4 +1,4 @@
-//! Adapters on disk, in the layout PEFT saves and [`crate::adapter`] serves.
+//! Adapters on disk, in the layout that PEFT saves and [`crate::adapter`] serves.
 
 use std::borrow::Cow;
 use std::fs;
@@ -15,17 +15,17 @@ use crate::ModelError;
 use crate::adapter::Source;
 use crate::folder::Draft;
 
-/// The files of an adapter.
+/// Settings file of an adapter.
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// What may lie beside them, and stays.
+/// Additional file that may exist in the directory and is preserved.
 const README: &str = "README.md";
 
-/// The form that an adapter's values are saved in.
+/// Precision in which an adapter's values are saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// As they are learnt.
+    /// The precision of training.
     #[default]
     F32,
     /// IEEE 754 half precision: 11 significant bits, up to 65504.
@@ -35,26 +35,26 @@ pub enum Precision {
 }
 
 impl Learner {
-    /// Saves the adapter as [`save_adapter_as`](Self::save_adapter_as) does, in `f32`.
+    /// Saves the adapter like [`save_adapter_as`](Self::save_adapter_as), in `f32`.
     ///
     /// # Errors
-    /// As [`save_adapter_as`](Self::save_adapter_as).
+    /// The same as for [`save_adapter_as`](Self::save_adapter_as).
     pub fn save_adapter(&self, dir: &Path, base: &str) -> Result<(), ModelError> {
         self.save_adapter_as(dir, base, Precision::F32)
     }
 
     /// Saves the adapter as a PEFT directory: `adapter_config.json`, naming `base` as its base model, and
-    /// `adapter_model.safetensors`. The directory is built beside `dir`, reaches the disk, and then takes its place: see
-    /// [`Draft`]. A `README.md` stays.
+    /// `adapter_model.safetensors`. The directory is built next to `dir`, synced to disk, and then replaces `dir`;
+    /// see [`FolderDraft`]. A `README.md` is preserved.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when all weights are learnt, when `dir` holds files of other names, or when a value is no
-    /// number in this precision; [`ModelError::Io`] naming the file that cannot be written.
+    /// [`ModelError::Input`] when all weights are trained, when `dir` holds files of other names, or when a value
+    /// is not finite in this precision; [`ModelError::Io`] naming the file that cannot be written.
     pub fn save_adapter_as(&self, dir: &Path, base: &str, precision: Precision) -> Result<(), ModelError> {
         let config = format!("{:#}\n", config(self.lora()?, base));
         let tensors = self.tensors(precision)?;
         let draft = Draft::begin(dir)?;
-        // After `begin`, which may have given the directory its name back.
+        // Checked after `begin`, which may have restored the directory from a crash.
         let readme = own(dir)?;
         for (name, bytes) in [(CONFIG, config.as_bytes()), (TENSORS, tensors.as_slice())] {
             let path = draft.part().join(name);
@@ -67,14 +67,14 @@ impl Learner {
         draft.finish()
     }
 
-    /// The content of the tensors' file.
+    /// Content of the tensor file.
     fn tensors(&self, precision: Precision) -> Result<Vec<u8>, ModelError> {
         let mut rounded = Vec::with_capacity(self.parameters.len());
         for Parameter { name, shape, range } in &self.parameters {
             let values = &self.values()[range.clone()];
             let (kind, bytes) = round(values, precision).map_err(|value| {
-                let remedy = if value.is_finite() { "save it in f32" } else { "train it anew" };
-                ModelError::Input(format!("{name}: {value} is no finite number in {precision:?}; {remedy}"))
+                let remedy = if value.is_finite() { "save it in f32" } else { "train the adapter again" };
+                ModelError::Input(format!("{name}: {value} is not a finite number in {precision:?}; {remedy}"))
             })?;
             rounded.push((name.as_str(), kind, shape.clone(), bytes));
         }
@@ -87,18 +87,20 @@ impl Learner {
         tensors.map_err(|error| ModelError::Input(format!("adapter: {error}")))
     }
 
-    /// Takes over the values of a saved adapter of the same rank, scale and modules.
+    /// Loads the values of a saved adapter of the same rank, scale and modules.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when it is of another kind, and what loading an adapter for serving returns.
+    /// [`ModelError::Input`] when the adapters differ in these, and the errors of loading an adapter for serving.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<(), ModelError> {
         let lora = self.lora()?;
         let (file, bytes) = Source::open(dir)?;
-        let (rank, scale) = (file.settings.rank, file.settings.scale);
+        let rank = file.settings.rank;
+        let scale = file.settings.scale;
         if rank != lora.rank || (scale - lora.scale()).abs() > 1e-6 * scale.abs() {
-            let (own_rank, own_scale) = (lora.rank, lora.scale());
+            let own_rank = lora.rank;
+            let own_scale = lora.scale();
             return Err(ModelError::Input(format!(
-                "{}: an adapter of rank {rank} and scale {scale}, not {own_rank} and {own_scale}",
+                "{}: an adapter of rank {rank} and scale {scale}: expected {own_rank} and {own_scale}",
                 file.path.display()
             )));
         }
@@ -107,7 +109,7 @@ impl Learner {
             tensors.names().into_iter().find(|name| self.parameters.iter().all(|own| own.name != **name))
         {
             return Err(ModelError::Input(format!(
-                "{}: tensor {name} is not among what is learnt",
+                "{}: tensor {name} is not a trained parameter",
                 file.path.display()
             )));
         }
@@ -122,7 +124,7 @@ impl Learner {
     fn lora(&self) -> Result<&Lora, ModelError> {
         match &self.tune {
             Tune::Lora(lora) => Ok(lora),
-            Tune::Full => Err(ModelError::Input("all weights are learnt, not an adapter".to_owned())),
+            Tune::Full => Err(ModelError::Input("all weights are trained: there is no adapter".to_owned())),
         }
     }
 }
@@ -147,7 +149,7 @@ fn config(lora: &Lora, base: &str) -> Value {
     })
 }
 
-/// Values in the bytes of a precision; the first that is no finite number in it, if there is one.
+/// Converts values to the bytes of a precision. The error is the first value that is not finite in it.
 fn round(values: &[f32], precision: Precision) -> Result<(Dtype, Cow<'_, [u8]>), f32> {
     fn narrow<const N: usize>(values: &[f32], one: impl Fn(f32) -> [u8; N]) -> Cow<'_, [u8]> {
         Cow::Owned(values.iter().flat_map(|&value| one(value)).collect())
@@ -167,10 +169,11 @@ fn round(values: &[f32], precision: Precision) -> Result<(Dtype, Cow<'_, [u8]>),
     })
 }
 
-/// Whether `dir` has a [`README`] that stays.
+/// Returns `true` if `dir` has a [`README`] to preserve.
 ///
 /// # Errors
-/// [`ModelError::Input`] when there is anything else that is no adapter's, which would be lost.
+/// [`ModelError::Input`] when the directory holds any other file that does not belong to an adapter, because it
+/// would be lost.
 fn own(dir: &Path) -> Result<bool, ModelError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -181,9 +184,10 @@ fn own(dir: &Path) -> Result<bool, ModelError> {
         let name = entry.map_err(ModelError::io("read", dir))?.file_name();
         readme |= name == README;
         if ![CONFIG, TENSORS, README].iter().any(|own| name == *own) {
-            let (dir, name) = (dir.display(), name.display());
+            let dir = dir.display();
+            let name = name.display();
             return Err(ModelError::Input(format!(
-                "{dir} holds {name}, which is no part of an adapter and would be lost: give another directory"
+                "{dir} holds {name}, which does not belong to an adapter and would be lost: choose another directory"
             )));
         }
     }

@@ -1,4 +1,4 @@
-//! Passes on the processor.
+//! Training passes on the CPU.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::kernel::rope::Rope;
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
-/// A decoder's weights and the memory of its passes, on the processor.
+/// Weights of a decoder and working memory of its passes, on the CPU.
 pub(super) struct Processor {
     pub(super) config: DecoderConfig,
     team: Arc<Team>,
     pub(super) network: Network,
     rope: Rope,
-    /// How many values are learnt.
+    /// Number of trained values.
     pub(super) values: usize,
     pub(super) tape: Tape,
     pub(super) scratch: Scratch,
@@ -33,7 +33,7 @@ pub(super) struct Processor {
 }
 
 impl Processor {
-    /// Loads a checkpoint; what is learnt of it begins as the table says.
+    /// Loads a checkpoint and returns it with the initial values of its trained parameters.
     pub(super) fn load(
         weights: &Weights,
         team: Arc<Team>,

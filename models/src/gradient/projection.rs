@@ -1,4 +1,4 @@
-//! One linear map of the decoder, forward and backward, with what of it is learnt.
+//! A linear map of the decoder, forward and backward, with its trained part.
 
 use std::ops::Range;
 
@@ -7,50 +7,50 @@ use crate::Arithmetic;
 use crate::kernel::arithmetic::Matrix;
 use crate::kernel::{Packed, Team, matmul, matmul_add};
 
-/// `y = W x`, plus an adapter's `scale · B A x` where there is one.
+/// Linear map `y = W x`, plus an adapter's `scale · B A x` if there is one.
 #[derive(Debug)]
 pub(super) struct Projection {
-    /// Shape (out, in).
+    /// Weight, shape (out, in).
     weight: Matrix,
-    /// Its transpose: the product that takes gradients back to the input.
+    /// Transposed weight, which propagates gradients back to the input.
     transposed: Matrix,
     learnt: Learnt,
 }
 
-/// What of a projection is learnt.
+/// Trained part of a projection.
 #[derive(Debug)]
 pub(super) enum Learnt {
     Nothing,
     Adapter(Box<Delta>),
-    /// The weight itself, where it lies among the values.
+    /// The weight itself, with its range among the values.
     Weight(Range<usize>),
 }
 
-/// A LoRA adapter of one projection.
+/// LoRA adapter of one projection.
 #[derive(Debug)]
 pub(super) struct Delta {
     rank: usize,
     scale: f32,
-    /// A (rank, in) and B (out, rank) among the values.
+    /// Range of A, shape (rank, in), among the values; `b` is the range of B, shape (out, rank).
     a: Range<usize>,
     b: Range<usize>,
-    /// A, and its transpose.
+    /// Packed A and its transpose.
     shrink: [Packed; 2],
-    /// B times the scale, and its transpose.
+    /// Packed B times the scale, and its transpose.
     expand: [Packed; 2],
 }
 
-/// What a product runs on.
+/// Parameters shared by the matrix multiplications of a pass.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) team: &'a Team,
-    /// Rows of all activations: tokens.
+    /// Number of rows of all activations: one per token.
     pub(super) count: usize,
-    /// Whether adapters take part.
+    /// If `true`, adapters take part.
     pub(super) adapted: bool,
 }
 
-/// Where a product goes.
+/// Destination of a matrix multiplication.
 #[derive(Debug)]
 pub(super) enum Output<'a> {
     Set(&'a mut [f32]),
@@ -58,17 +58,17 @@ pub(super) enum Output<'a> {
     Nowhere,
 }
 
-/// Where a backward pass puts what it learns.
+/// Buffers for the gradients of a backward pass.
 #[derive(Debug)]
 pub(super) struct Learning<'a> {
-    /// The flat gradients.
+    /// Flat gradients of all trained values.
     pub(super) gradients: &'a mut [f32],
-    /// Gradients inside adapters: room for (rows, rank).
+    /// Gradients inside adapters, with room for (rows, rank).
     pub(super) small: &'a mut [f32],
 }
 
 impl<'a> Output<'a> {
-    /// The product with `rows` rows of `x`. Gives back where it went.
+    /// Multiplies `rows` rows of `x` and returns the destination slice, if any.
     fn product(self, team: &Team, matrix: &Matrix, x: &[f32], rows: usize) -> Option<&'a mut [f32]> {
         match self {
             Self::Set(y) => {
@@ -91,8 +91,11 @@ impl Delta {
     }
 
     fn repack(&mut self, values: &[f32], scaled: &mut Vec<f32>) {
-        let (rank, a, b) = (self.rank, &values[self.a.clone()], &values[self.b.clone()]);
-        let (inn, out) = (a.len() / rank, b.len() / rank);
+        let rank = self.rank;
+        let a = &values[self.a.clone()];
+        let b = &values[self.b.clone()];
+        let inn = a.len() / rank;
+        let out = b.len() / rank;
         self.shrink = [Packed::from_f32(a, rank, inn), Packed::from_f32_transposed(a, inn, rank)];
         scaled.clear();
         scaled.extend(b.iter().map(|value| value * self.scale));
@@ -101,15 +104,16 @@ impl Delta {
 }
 
 impl Projection {
-    /// The arithmetic of a weight that is learnt itself is `f32`: the loader refuses others.
+    /// Creates a projection. A trained weight must use `f32` arithmetic, which the loader ensures.
     pub(super) fn new(weight: Packed, learnt: Learnt, arithmetic: Arithmetic) -> Self {
         let [weight, transposed] = arithmetic.pair(weight);
         Self { weight, transposed, learnt }
     }
 
-    /// Takes over changed values.
+    /// Updates the weights with changed values.
     pub(super) fn repack(&mut self, values: &[f32], scratch: &mut Vec<f32>) {
-        let (out, inn) = (self.weight.out(), self.weight.inn());
+        let out = self.weight.out();
+        let inn = self.weight.inn();
         match &mut self.learnt {
             Learnt::Nothing => {}
             Learnt::Adapter(delta) => delta.repack(values, scratch),
@@ -121,12 +125,12 @@ impl Projection {
         }
     }
 
-    /// Whether the backward pass needs the input.
+    /// Returns `true` if the backward pass needs the input.
     pub(super) fn learns(&self) -> bool {
         !matches!(self.learnt, Learnt::Nothing)
     }
 
-    /// The rank of the adapter; 0 without one.
+    /// Rank of the adapter; 0 without one.
     pub(super) fn rank(&self) -> usize {
         match &self.learnt {
             Learnt::Adapter(delta) => delta.rank,
@@ -134,7 +138,7 @@ impl Projection {
         }
     }
 
-    /// Bytes the packed forms take.
+    /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let delta = match &self.learnt {
             Learnt::Adapter(delta) => delta.shrink.iter().chain(&delta.expand).map(Packed::bytes).sum(),
@@ -143,7 +147,8 @@ impl Projection {
         self.weight.bytes() + self.transposed.bytes() + delta
     }
 
-    /// The product with `x` (rows, in). `small`, of shape (rows, rank), keeps `A x` for [`backward`](Self::backward).
+    /// Applies the projection to `x` (rows, in). `small`, of shape (rows, rank), stores `A x` for
+    /// [`backward`](Self::backward).
     pub(super) fn forward(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
         let Rows { team, count, adapted } = rows;
         let Some(y) = into.product(team, &self.weight, x, count) else { return };
@@ -153,15 +158,15 @@ impl Projection {
         }
     }
 
-    /// `A x` alone, where there is an adapter that takes part.
+    /// Computes `A x` alone, if an adapter takes part.
     pub(super) fn shrink(&self, rows: Rows<'_>, x: &[f32], small: &mut [f32]) {
         if let (Learnt::Adapter(delta), true) = (&self.learnt, rows.adapted) {
             matmul(rows.team, x, rows.count, &delta.shrink[0], small);
         }
     }
 
-    /// From the gradient `dy` (rows, out) of the output: that of the input goes into `into`, those of what is learnt are
-    /// added to the flat gradients. `x` may be empty where nothing is learnt.
+    /// Given the gradient `dy` (rows, out) of the output, writes that of the input to `into` and adds those of the
+    /// trained values to the flat gradients. `x` may be empty if nothing is trained.
     ///
     /// With y = W x + s B A x: dx = Wᵀ dy + Aᵀ dh with dh = s Bᵀ dy, dA = Σ dh xᵀ, dB = s Σ dy (A x)ᵀ.
     pub(super) fn backward(

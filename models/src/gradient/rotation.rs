@@ -1,23 +1,23 @@
-//! Between a projection and attention: bias, norm per head, rotation; and the way back.
+//! Work between a projection and attention: bias, norm per head and rotation, forward and backward.
 
 use super::layer::Pass;
 use super::norm::Vector;
 use crate::kernel::add_bias;
 use crate::kernel::derivative::{rms_norm_back, rms_weight_back};
 
-/// Tokens per thread below which a pass over tokens is not worth a parallel region.
+/// Minimum number of tokens per thread that justifies a parallel region.
 const GRAIN: usize = 8;
 
-/// What queries, or keys, go through.
+/// Transformation of queries or keys between projection and attention.
 pub(super) struct Turn<'a> {
     pub(super) bias: Option<&'a Vector>,
     pub(super) norm: Option<&'a Vector>,
-    /// Width of all heads.
+    /// Total width of all heads.
     pub(super) width: usize,
 }
 
 impl Turn<'_> {
-    /// From the projection to what attention sees, in place; `raw` gets what the norm started from.
+    /// Transforms the projection's output to attention's input, in place. `raw` receives the input of the norm.
     pub(super) fn forward(&self, pass: &Pass<'_>, x: &mut [f32], raw: &mut [f32]) {
         let dim = pass.config.head_dim;
         bias(pass, self.bias, self.width, x);
@@ -33,7 +33,7 @@ impl Turn<'_> {
         });
     }
 
-    /// From the gradient of what attention saw to that of the projection, in place.
+    /// Transforms the gradient of attention's input to that of the projection's output, in place.
     pub(super) fn backward(
         &self,
         pass: &Pass<'_>,
@@ -42,7 +42,9 @@ impl Turn<'_> {
         draw: &mut [f32],
         gradients: &mut [f32],
     ) {
-        let (team, dim, eps) = (pass.rows.team, pass.config.head_dim, pass.config.rms_eps);
+        let team = pass.rows.team;
+        let dim = pass.config.head_dim;
+        let eps = pass.config.rms_eps;
         team.rows(dx, self.width, GRAIN, &|first, share| {
             for (token, heads) in share.chunks_exact_mut(self.width).enumerate() {
                 let position = pass.positions[first + token];

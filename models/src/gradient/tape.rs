@@ -1,60 +1,61 @@
-//! What a forward pass keeps for the backward pass, and the memory both work in. Matrices are (tokens, width) or (targets,
-//! width). The next pass uses it again.
+//! Activations kept for the backward pass, and working memory. Matrices are (tokens, width) or (targets, width).
+//! The next pass reuses all memory.
 
 use super::Module;
 use crate::decoder::DecoderConfig;
 
-/// What the memory of a pass depends on.
+/// Quantities that determine the memory of a pass.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size<'a> {
     pub(super) config: &'a DecoderConfig,
-    /// The rank of each module's adapter; 0 without one.
+    /// Adapter rank of each module; 0 without an adapter.
     pub(super) ranks: [usize; Module::COUNT],
     pub(super) tokens: usize,
     pub(super) targets: usize,
-    /// Layers that keep their activations for the backward pass; the others compute them again.
+    /// Number of layers that keep their activations for the backward pass; the others recompute them.
     pub(super) whole: usize,
-    /// Whether buffers that an earlier pass made larger give back what this one does not need.
+    /// If `true`, buffers that an earlier pass enlarged free the memory that this pass does not need.
     pub(super) exact: bool,
 }
 
-/// Activations of one pass.
+/// Kept activations of one pass.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
-    /// Each layer's input.
+    /// Input of each layer.
     pub(super) inputs: Vec<Vec<f32>>,
-    /// The first layers' activations, and in the last place those of the layer at hand.
+    /// Activations of the first layers, followed by those of the current layer.
     pub(super) kept: Vec<Kept>,
 }
 
-/// What is cheap to keep of a layer and costly to compute again; norms and the activated gate are computed again.
+/// Activations of a layer that are cheap to keep and costly to recompute. Norms and the activated gate are
+/// recomputed.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Queries and keys after rotation, values.
+    /// Queries and keys after rotation, and values.
     pub(super) q: Vec<f32>,
     pub(super) k: Vec<f32>,
     pub(super) v: Vec<f32>,
-    /// Queries and keys before their norms, where a model has these.
+    /// Queries and keys before their norms, if the model has these norms.
     pub(super) raw: [Vec<f32>; 2],
-    /// Attention's output and the log-sum-exp of its scores.
+    /// Output of attention, and the log-sum-exp of its scores.
     pub(super) attended: Vec<f32>,
     pub(super) lse: Vec<f32>,
-    /// The residual stream between attention and the feed-forward part.
+    /// Residual stream between attention and the feed-forward block.
     pub(super) middle: Vec<f32>,
-    /// The gate before its activation, and what it multiplies; the backward pass puts their gradients here.
+    /// Gate before its activation, and the up projection; the backward pass replaces both by their gradients.
     pub(super) gate: Vec<f32>,
     pub(super) up: Vec<f32>,
     /// `A x` of each module's adapter.
     pub(super) small: [Vec<f32>; Module::COUNT],
 }
 
-/// Memory that every layer uses anew.
+/// Working memory that every layer reuses.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// A normalised stream, and the gradient of one.
+    /// Normalized stream, or its gradient.
     pub(super) normed: Vec<f32>,
     pub(super) dnormed: Vec<f32>,
-    /// The gate's output, and its gradient.
+    /// Output of the gated activation, and its gradient.
     pub(super) activated: Vec<f32>,
     pub(super) dactivated: Vec<f32>,
     pub(super) dattended: Vec<f32>,
@@ -64,24 +65,25 @@ pub(super) struct Scratch {
     /// Gradients of queries or keys before their norm.
     pub(super) draw: Vec<f32>,
     pub(super) dsmall: Vec<f32>,
-    /// The stream, then its gradient; and the latter while the stream is computed again.
+    /// Residual stream, then its gradient; a second buffer holds the gradient while the stream is recomputed.
     pub(super) stream: Vec<f32>,
     pub(super) dstream: Vec<f32>,
-    /// Hidden rows of the targets, normalised, and their gradients.
+    /// Normalized hidden rows of the targets, and their gradients.
     pub(super) hidden: Vec<f32>,
     pub(super) dhidden: Vec<f32>,
-    /// The stream at the targets, and its gradient.
+    /// Residual stream at the targets, and its gradient.
     pub(super) last: Vec<f32>,
     pub(super) dlast: Vec<f32>,
 }
 
 impl Size<'_> {
-    /// Whether any layer computes its activations again: all do but the whole ones and the last, whose are there still.
+    /// Returns `true` if any layer recomputes its activations. The kept layers do not, nor does the last layer,
+    /// whose activations are still in memory.
     pub(super) fn again(&self) -> bool {
         self.whole + 1 < self.config.layers
     }
 
-    /// Shortens a buffer to `len`; if exact, gives back what it has beyond.
+    /// Shortens a buffer to `len` and, if `exact`, frees the excess.
     fn trim(&self, buffer: &mut Vec<f32>, len: usize) {
         buffer.truncate(len);
         if self.exact {
@@ -89,7 +91,7 @@ impl Size<'_> {
         }
     }
 
-    /// Lengthens a buffer to `len`, with no more memory than that takes.
+    /// Lengthens a buffer to `len` without over-allocating.
     fn grow(&self, buffer: &mut Vec<f32>, len: usize) {
         buffer.reserve_exact(len - buffer.len());
         buffer.resize(len, 0.0);
@@ -100,31 +102,32 @@ impl Size<'_> {
     }
 }
 
-/// A step towards giving a buffer its length.
+/// A step in resizing a buffer.
 pub(super) type Fit = fn(&Size<'_>, &mut Vec<f32>, usize);
 
-/// The steps that give buffers their lengths. All shrink before any grows, or both together would pass a limit that each
-/// of two passes keeps to.
+/// Steps that resize the buffers. All buffers shrink before any grows: otherwise two passes that each keep to a
+/// limit could exceed it together.
 pub(super) const STEPS: [Fit; 2] =
     [|size, buffer, len| size.trim(buffer, len), |size, buffer, len| size.grow(buffer, len)];
 
 impl Tape {
-    /// One of [`STEPS`] for a forward pass that a backward pass follows.
+    /// Applies one of [`STEPS`] for a forward pass that is followed by a backward pass.
     pub(super) fn fit(&mut self, size: &Size<'_>, step: Fit) {
-        let (layers, stream) = (size.config.layers, size.tokens * size.config.hidden);
+        let layers = size.config.layers;
+        let stream = size.tokens * size.config.hidden;
         self.inputs.resize_with(layers, Vec::new);
         self.inputs.iter_mut().for_each(|input| step(size, input, stream));
         self.kept.resize_with(layers.min(size.whole + 1), Kept::default);
         self.kept.iter_mut().for_each(|kept| kept.fit(size, step));
     }
 
-    /// Values it then has.
+    /// Number of values after resizing.
     pub(super) fn len(size: &Size<'_>) -> usize {
         let layers = size.config.layers;
         layers * size.tokens * size.config.hidden + layers.min(size.whole + 1) * Kept::len(size)
     }
 
-    /// Values there is room for.
+    /// Capacity in values.
     pub(super) fn held(&mut self) -> usize {
         let inputs: usize = self.inputs.iter().map(Vec::capacity).sum();
         inputs + self.kept.iter_mut().map(|kept| held(&kept.buffers())).sum::<usize>()
@@ -134,12 +137,12 @@ impl Tape {
 impl Kept {
     const BUFFERS: usize = 10 + Module::COUNT;
 
-    /// One of [`STEPS`].
+    /// Applies one of [`STEPS`].
     pub(super) fn fit(&mut self, size: &Size<'_>, step: Fit) {
         size.apply(step, self.buffers(), Self::lens(size));
     }
 
-    /// Values of all of it.
+    /// Total number of values.
     pub(super) fn len(size: &Size<'_>) -> usize {
         Self::lens(size).into_iter().sum()
     }
@@ -150,10 +153,12 @@ impl Kept {
         [q, k, v, raw_q, raw_k, attended, lse, middle, gate, up, a, b, c, d, e, f, g]
     }
 
-    /// The length of each, in the same order.
+    /// Length of each buffer, in the order of [`buffers`](Self::buffers).
     fn lens(size: &Size<'_>) -> [usize; Self::BUFFERS] {
         let config = size.config;
-        let (q, kv, raw) = (config.q_width(), config.kv_width(), usize::from(config.qk_norm));
+        let q = config.q_width();
+        let kv = config.kv_width();
+        let raw = usize::from(config.qk_norm);
         let [a, b, c, d, e, f, g] = size.ranks;
         [q, kv, kv, raw * q, raw * kv, q, config.heads, config.hidden, config.ffn, config.ffn, a, b, c, d, e, f, g]
             .map(|width| width * size.tokens)
@@ -161,7 +166,7 @@ impl Kept {
 }
 
 impl Scratch {
-    /// One of [`STEPS`] for a forward pass, and if `back` for a backward pass.
+    /// Applies one of [`STEPS`] for a forward pass and, if `back`, for a backward pass.
     pub(super) fn fit(&mut self, size: &Size<'_>, back: bool, step: Fit) {
         size.apply(step, self.forward(), Self::forward_lens(size));
         if back {
@@ -169,14 +174,14 @@ impl Scratch {
         }
     }
 
-    /// Values of a forward pass, and if `back` of a backward pass.
+    /// Number of values for a forward pass and, if `back`, for a backward pass.
     pub(super) fn len(size: &Size<'_>, back: bool) -> usize {
         let forward: usize = Self::forward_lens(size).into_iter().sum();
         let backward: usize = Self::backward_lens(size).into_iter().sum();
         if back { forward + backward } else { forward }
     }
 
-    /// Values there is room for.
+    /// Capacity in values.
     pub(super) fn held(&mut self) -> usize {
         held(&self.forward()) + held(&self.backward())
     }
@@ -186,7 +191,8 @@ impl Scratch {
     }
 
     fn forward_lens(size: &Size<'_>) -> [usize; 5] {
-        let (stream, last) = (size.tokens * size.config.hidden, size.targets * size.config.hidden);
+        let stream = size.tokens * size.config.hidden;
+        let last = size.targets * size.config.hidden;
         [stream, stream, size.tokens * size.config.ffn, last, last]
     }
 
@@ -197,7 +203,9 @@ impl Scratch {
 
     fn backward_lens(size: &Size<'_>) -> [usize; 11] {
         let Size { config, tokens, targets, .. } = *size;
-        let (hidden, q, kv) = (config.hidden, tokens * config.q_width(), tokens * config.kv_width());
+        let hidden = config.hidden;
+        let q = tokens * config.q_width();
+        let kv = tokens * config.kv_width();
         let draw = if config.qk_norm { q } else { 0 };
         let small = tokens * size.ranks.into_iter().max().unwrap_or(0);
         let dstream = if size.again() { tokens * hidden } else { 0 };

@@ -1,14 +1,14 @@
-//! What of a decoder is learnt.
+//! Choice of trained parameters.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
-/// What of a decoder is learnt.
+/// Trained parameters of a decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tune {
-    /// A low-rank adapter beside frozen weights.
+    /// A low-rank adapter on top of frozen weights.
     Lora(Lora),
     /// Every weight.
     Full,
@@ -18,13 +18,13 @@ pub enum Tune {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lora {
-    /// Rows of A and columns of B.
+    /// Rank: number of rows of A and of columns of B.
     pub rank: usize,
-    /// Numerator of the scale.
+    /// Numerator of the scale `alpha / rank`.
     pub alpha: f32,
-    /// The projections that get one.
+    /// Projections that get an adapter.
     pub targets: Vec<Module>,
-    /// Where the random values of A start; B starts at zero.
+    /// Seed for the random values of A; B starts at zero.
     pub seed: u64,
 }
 
@@ -38,42 +38,45 @@ pub enum Module {
     KProj,
     /// Values.
     VProj,
-    /// Attention's output.
+    /// Output projection of attention.
     OProj,
-    /// The gate of the feed-forward part.
+    /// Gate of the feed-forward block.
     GateProj,
-    /// What the gate multiplies.
+    /// Up projection of the feed-forward block, multiplied by the gate.
     UpProj,
-    /// Back to the residual stream.
+    /// Down projection to the residual stream.
     DownProj,
 }
 
 impl Lora {
-    /// What `B A x` is multiplied by.
+    /// Factor applied to `B A x`.
     pub(crate) fn scale(&self) -> f32 {
         self.alpha / self.rank as f32
     }
 
-    /// How many values it has in a decoder of this configuration.
+    /// Number of values of the adapter in a decoder with this configuration.
     pub(crate) fn values(&self, config: &DecoderConfig) -> usize {
         let sides = self.targets.iter().flat_map(|module| module.shape(config));
         config.layers * self.rank * sides.sum::<usize>()
     }
 
+    /// Checks that the adapter fits a decoder with this configuration.
+    ///
     /// # Errors
-    /// [`ModelError::Input`] for an adapter that a decoder of this configuration cannot have: no rank, or one above a
-    /// module's smaller side; no modules, or one twice; a scale that is no positive number.
+    /// [`ModelError::Input`] for a rank of 0 or above a module's smaller side, for missing or duplicate modules,
+    /// and for a scale that is not a positive number.
     pub(crate) fn check(&self, config: &DecoderConfig) -> Result<(), ModelError> {
         let refused = |reason: String| Err(ModelError::Input(reason));
         if self.rank == 0 {
-            return refused("an adapter's rank is 0, it must be at least 1".to_owned());
+            return refused("the adapter's rank is 0: it must be at least 1".to_owned());
         }
         if self.targets.is_empty() {
             let names = Module::ALL.map(Module::name).join(", ");
             return refused(format!("an adapter's targets are empty: name at least one of {names}"));
         }
         for (index, module) in self.targets.iter().enumerate() {
-            let (name, most) = (module.name(), module.shape(config).into_iter().min().unwrap_or(0));
+            let name = module.name();
+            let most = module.shape(config).into_iter().min().unwrap_or(0);
             if self.targets[..index].contains(module) {
                 return refused(format!("an adapter's targets name {name} twice: name it once"));
             }
@@ -90,19 +93,19 @@ impl Lora {
 }
 
 impl Module {
-    /// How many there are.
+    /// Number of modules.
     pub(crate) const COUNT: usize = 7;
 
-    /// All of them, in the order of the computation.
+    /// All modules, in the order of the computation.
     pub const ALL: [Self; Self::COUNT] =
         [Self::QProj, Self::KProj, Self::VProj, Self::OProj, Self::GateProj, Self::UpProj, Self::DownProj];
 
-    /// Its name in PEFT's `target_modules`.
+    /// Name in PEFT's `target_modules`.
     pub fn name(self) -> &'static str {
         self.path().rsplit('.').next().unwrap_or_default()
     }
 
-    /// Its name inside a layer of the model hub's checkpoints.
+    /// Name inside a layer of Hugging Face checkpoints.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::QProj => "self_attn.q_proj",
@@ -115,9 +118,12 @@ impl Module {
         }
     }
 
-    /// Shape (out, in) of its weight.
+    /// Shape (out, in) of the weight.
     pub(crate) fn shape(self, config: &DecoderConfig) -> [usize; 2] {
-        let (hidden, ffn, q, kv) = (config.hidden, config.ffn, config.q_width(), config.kv_width());
+        let hidden = config.hidden;
+        let ffn = config.ffn;
+        let q = config.q_width();
+        let kv = config.kv_width();
         match self {
             Self::QProj => [q, hidden],
             Self::KProj | Self::VProj => [kv, hidden],

@@ -1,18 +1,18 @@
-//! The projection to the vocabulary, where tokens are looked up too if it is tied.
+//! Projection to the vocabulary, which also serves as embedding if the two are tied.
 
 use std::ops::Range;
 
 use super::vocabulary::Head;
 use crate::kernel::Packed;
 
-/// The projection to the vocabulary, in `f32` whatever the arithmetic of the layers: log-probabilities are made here.
+/// Projection to the vocabulary, always in `f32` because log-probabilities are computed here.
 #[derive(Debug)]
 pub(super) struct Unembedding {
-    /// Shape (vocabulary, hidden), in the checkpoint's form while it is frozen.
+    /// Weight, shape (vocabulary, hidden), in the checkpoint's format while frozen.
     weight: Packed,
-    /// Its transpose, in `f32`.
+    /// Transposed weight, in `f32`.
     transposed: Packed,
-    /// Where it lies among the values, if it is learnt.
+    /// Range among the trained values. `None` if the weight is frozen.
     learnt: Option<Range<usize>>,
 }
 
@@ -22,16 +22,18 @@ impl Unembedding {
         Self { weight, transposed, learnt }
     }
 
-    /// Takes over changed values.
+    /// Updates the weight with changed values.
     pub(super) fn repack(&mut self, values: &[f32]) {
         if let Some(range) = &self.learnt {
-            let (values, out, inn) = (&values[range.clone()], self.weight.out(), self.weight.inn());
+            let values = &values[range.clone()];
+            let out = self.weight.out();
+            let inn = self.weight.inn();
             self.weight = Packed::from_f32(values, out, inn);
             self.transposed = Packed::from_f32_transposed(values, inn, out);
         }
     }
 
-    /// What the vocabulary's part of a loss takes.
+    /// View for the vocabulary part of a loss.
     pub(super) fn head(&self) -> Head<'_> {
         Head { weights: &self.weight, transposed: &self.transposed }
     }
@@ -40,12 +42,12 @@ impl Unembedding {
         &self.weight
     }
 
-    /// Its place among the values, if it is learnt.
+    /// Range among the trained values. `None` if the weight is frozen.
     pub(super) fn range(&self) -> Option<Range<usize>> {
         self.learnt.clone()
     }
 
-    /// Bytes the packed forms take.
+    /// Size of the packed weights, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.weight.bytes() + self.transposed.bytes()
     }

@@ -1,33 +1,34 @@
-//! The shapes of JSON that can be asked for, within bounds.
+//! JSON schemas that output can be constrained to, with size limits.
 
 use serde_json::{Map, Value, json};
 
 use super::GrammarError;
 
-/// Which JSON is wanted.
+/// Shape of the requested JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Json {
     /// Any object.
     Object,
-    /// What this JSON schema (draft 2020-12) describes.
+    /// JSON described by this JSON schema (draft 2020-12).
     Schema(Value),
 }
 
-/// Bytes of a schema, written compactly.
+/// Maximum size of a schema in compact form, in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Values within values.
+/// Maximum nesting depth of a schema.
 const MAX_DEPTH: usize = 32;
 
-/// The library's own settings in a schema: they would switch its checks off.
+/// Schema key for settings of llguidance, refused because it can disable the library's checks.
 const SETTINGS: &str = "x-guidance";
 
 impl Json {
-    /// The schema as the library takes it: with bounded white space, so that no text goes on for ever without saying
-    /// anything, and with escapes of any character, for texts in which one must not stand as it is.
+    /// The schema in the form that llguidance expects. White space is bounded, so that no output can grow without
+    /// adding content, and escapes of any character are allowed, for outputs in which a character must not appear
+    /// verbatim.
     ///
     /// # Errors
-    /// [`GrammarError::Schema`] when the schema is no object, too large or too deep.
+    /// [`GrammarError::Schema`] when the schema is not an object, too large or too deep.
     pub(super) fn schema(&self) -> Result<Value, GrammarError> {
         let mut fields = match self {
             Json::Object => Map::from_iter([("type".to_owned(), json!("object"))]),
@@ -45,7 +46,7 @@ impl Json {
         }
         let bytes = schema.to_string().len();
         if bytes > MAX_BYTES {
-            return refuse(&format!("the schema has {bytes} bytes, {MAX_BYTES} at most"));
+            return refuse(&format!("the schema has {bytes} bytes: at most {MAX_BYTES} are allowed"));
         }
         Ok(schema)
     }
@@ -55,7 +56,7 @@ fn refuse<T>(reason: &str) -> Result<T, GrammarError> {
     Err(GrammarError::Schema(reason.to_owned()))
 }
 
-/// How much of `left` levels a value leaves; nothing when it needs more.
+/// Levels that remain of `left` below a value. `None` if the value needs more.
 fn depth(value: &Value, left: usize) -> Option<usize> {
     let below = |value: &Value| depth(value, left.checked_sub(1)?);
     match value {

@@ -1,8 +1,8 @@
-//! What a text may be, token by token: JSON, or the JSON that a schema describes.
+//! Constrained decoding: token masks that hold output to JSON or to a JSON schema.
 //!
-//! A [`Vocabulary`] knows the tokens and is made once. It compiles a [`Json`] into a [`Grammar`], which any number of texts
-//! may be written after; each has a [`Writer`] of its own, which says before every token which ones may follow. The work
-//! is llguidance's; what is bounded here is how much of it one schema can ask for.
+//! A [`Vocabulary`] holds the tokens and is built once per model. It compiles a [`JsonShape`] into a [`Grammar`],
+//! which can constrain any number of outputs. Each output has a [`GrammarWriter`], which returns the allowed next
+//! tokens. Parsing is done by llguidance; this module limits how much work a schema may cause.
 
 mod json;
 mod vocabulary;
@@ -12,21 +12,21 @@ pub use json::Json;
 pub use vocabulary::Vocabulary;
 pub use writer::{Grammar, Writer};
 
-/// Why a text cannot be held to a grammar.
+/// Error in constraining output to a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    /// The schema is too large, too deep, wrong, or uses what cannot be enforced.
+    /// The schema is too large, too deep, invalid, or uses a keyword that cannot be enforced.
     #[error("{0}")]
     Schema(String),
-    /// The vocabulary allows no such thing.
+    /// The vocabulary cannot be used for constrained decoding.
     #[error("the vocabulary cannot be constrained: {0}")]
     Vocabulary(String),
-    /// A text left its grammar, or following it took more work than one token may.
+    /// The output violated its grammar, or computing a mask exceeded the work limit per token.
     #[error("the text cannot be held to its schema: {0}")]
     Text(String),
 }
 
-/// The first line of what the library says: more of it tells of its insides.
+/// First line of a library error; the remaining lines describe internals.
 fn said(error: &impl std::fmt::Display) -> String {
     const LONGEST: usize = 300;
     let text = error.to_string();

@@ -1,4 +1,4 @@
-//! All tokens as a tree of bytes, and grammars compiled over it.
+//! Token trie of a model, and the grammars compiled over it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use super::{Grammar, GrammarError, Json, said};
 use crate::tokenizer::TokenBytes;
 
-/// The tokens of a model, prepared for grammars. Takes tens of milliseconds to make for 50,000 tokens.
+/// Tokens of a model, prepared for grammars. Construction takes tens of milliseconds for 50,000 tokens.
 pub struct Vocabulary(ParserFactory);
 
 impl fmt::Debug for Vocabulary {
@@ -21,10 +21,11 @@ impl fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
-    /// Tokens by their bytes; any of `eos` ends a text. Control tokens have no bytes and are part of no text.
+    /// Creates a vocabulary from the bytes of each token. Any token of `eos` ends an output. Control tokens have no
+    /// bytes and never occur in an output.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] when nothing could end a text.
+    /// [`GrammarError::Vocabulary`] when no token can end an output.
     pub fn new(tokens: &TokenBytes, eos: &[u32]) -> Result<Vocabulary, GrammarError> {
         let size = u32::try_from(tokens.len()).map_err(|_| GrammarError::Vocabulary("it is too large".into()))?;
         let eos: Vec<u32> = eos.iter().copied().filter(|&id| id < size).collect();
@@ -42,10 +43,10 @@ impl Vocabulary {
         Ok(Vocabulary(factory))
     }
 
-    /// A grammar of texts that are `json`.
+    /// Compiles a grammar for the given JSON shape.
     ///
     /// # Errors
-    /// [`GrammarError::Schema`] with what is wrong, too much, or cannot be enforced.
+    /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable.
     pub fn compile(&self, json: &Json) -> Result<Grammar, GrammarError> {
         let top = TopLevelGrammar::from_json_schema(json.schema()?);
         let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(said(&error)))?;
@@ -53,8 +54,8 @@ impl Vocabulary {
     }
 }
 
-/// How much work a schema, and each token after it, may take: a quarter of the library's own bounds, which is some
-/// milliseconds for a token and tens of them for a schema.
+/// Work limits for compiling a schema and for each token: a quarter of the library's defaults, which is a few
+/// milliseconds per token and tens of milliseconds per schema.
 fn limits() -> ParserLimits {
     let own = ParserLimits::default();
     ParserLimits {

@@ -1,4 +1,4 @@
-//! A compiled grammar, and one text that is written after it.
+//! Compiled grammars, and the state of one output that follows a grammar.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use llguidance::{Matcher, TokenParser};
 use super::{GrammarError, said};
 use crate::sampler::TokenMask;
 
-/// A compiled grammar. Cheap to begin texts with.
+/// A compiled grammar. Starting an output is cheap.
 pub struct Grammar(Mutex<Matcher>);
 
 impl fmt::Debug for Grammar {
@@ -20,7 +20,7 @@ impl fmt::Debug for Grammar {
 impl Grammar {
     pub(super) fn new(parser: TokenParser) -> Result<Grammar, GrammarError> {
         let mut matcher = Matcher::new(Ok(parser));
-        // The first mask is where a schema that nothing fulfils, or that is too much, is found out.
+        // Computing the first mask reveals schemas that are unsatisfiable or exceed the work limits.
         let mask = matcher.compute_mask().map_err(|error| GrammarError::Schema(said(&error)))?;
         if mask.num_set() == 0 {
             return Err(GrammarError::Schema("no text fulfils the schema".into()));
@@ -28,14 +28,15 @@ impl Grammar {
         Ok(Grammar(Mutex::new(matcher)))
     }
 
-    /// Begins a text.
+    /// Starts an output.
     pub fn begin(&self) -> Writer {
-        // What panics in the library is caught there; the prototype itself is never written after.
+        // llguidance catches its own panics, and the prototype is only cloned, so a poisoned lock holds a valid
+        // value.
         Writer(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
 }
 
-/// One text on its way.
+/// State of one output that follows a grammar.
 pub struct Writer(Matcher);
 
 impl fmt::Debug for Writer {
@@ -45,28 +46,28 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// The tokens that may come next; those that end the text, once it is complete.
+    /// Tokens that may come next. Includes the end tokens once the output is complete.
     ///
     /// # Errors
-    /// [`GrammarError::Text`] when finding out takes more work than one token may.
+    /// [`GrammarError::Text`] when computing the mask exceeds the work limit per token.
     pub fn allowed(&mut self) -> Result<TokenMask, GrammarError> {
         let mask = self.0.compute_mask_or_eos().map_err(|error| GrammarError::Text(said(&error)))?;
         let len = mask.len();
         Ok(TokenMask::from_words(mask.into(), len))
     }
 
-    /// Takes the next token.
+    /// Accepts the next token.
     ///
     /// # Errors
-    /// [`GrammarError::Text`] for a token that was not allowed.
+    /// [`GrammarError::Text`] for a token that is not allowed.
     pub fn accept(&mut self, id: u32) -> Result<(), GrammarError> {
         self.0.consume_token(id).map_err(|error| GrammarError::Text(said(&error)))
     }
 
-    /// Whether the text is whole as it stands.
+    /// Returns `true` if the output is complete as it stands.
     ///
     /// # Errors
-    /// As [`allowed`](Self::allowed).
+    /// The same as for [`allowed`](Self::allowed).
     pub fn complete(&mut self) -> Result<bool, GrammarError> {
         self.0.is_accepting().map_err(|error| GrammarError::Text(said(&error)))
     }

@@ -1,4 +1,4 @@
-//! The arithmetic of products with weights that stay as they are.
+//! Arithmetic of matrix multiplications with frozen weights.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,26 +8,27 @@ use serde::{Deserialize, Serialize};
 use super::matmul::{matmul, matmul_add};
 use super::{Brain, Packed, Team};
 
-/// The arithmetic of products with weights that stay as they are: those of the layers of a decoder that serves, and those
-/// beside an adapter that is learnt, forward and backward. Everything else is `f32` in any case: embedding and projection
-/// to the vocabulary, adapters, what is learnt and its gradients, norms, attention, the loss.
+/// Arithmetic of matrix multiplications with frozen weights: those of a serving decoder's layers, and those
+/// underneath a trained adapter, forward and backward. Everything else always uses `f32`: embedding and vocabulary
+/// projection, adapters, trained weights and their gradients, norms, attention and loss.
 ///
-/// It is not the form that a learnt adapter is saved in: that is a [`Precision`](crate::gradient::Precision).
+/// Independent of the format in which a trained adapter is saved, which is a
+/// [`Precision`](crate::gradient::Precision).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arithmetic {
-    /// Weights as the checkpoint has them, products and sums in `f32`.
+    /// Weights as stored in the checkpoint, products and sums in `f32`.
     #[default]
     F32,
-    /// Weights and what they are multiplied by rounded to brain floats (8 significant bits), sums in `f32`. On
-    /// processors that multiply pairs of these (AVX512-BF16) it halves the products of prefill and learning, whose rows
-    /// are many. The weights take 16 bits each whatever the checkpoint's form, so that decoding few sequences of a
-    /// quantised model, which reading weights bounds, may be slower. Log-probabilities differ by that rounding: where
-    /// an engine's are to be a learner's, both take the same arithmetic.
+    /// Weights and activations rounded to brain floats (8 significant bits), sums in `f32`. On CPUs that multiply
+    /// pairs of brain floats (AVX512-BF16), this halves the time of matrix multiplications with many rows, as in
+    /// prefill and training. Weights take 16 bits each whatever the checkpoint's format, so decoding few sequences
+    /// of a quantized model, which is bound by reading weights, may be slower. Log-probabilities differ by the
+    /// rounding: an engine and a learner that must agree need the same arithmetic.
     Bf16,
 }
 
-/// A matrix as products take it.
+/// A matrix in the form that its arithmetic multiplies.
 #[derive(Debug)]
 pub(crate) enum Matrix {
     Exact(Packed),
@@ -35,7 +36,7 @@ pub(crate) enum Matrix {
 }
 
 impl Arithmetic {
-    /// A weight.
+    /// Prepares a weight matrix.
     pub(crate) fn matrix(self, weight: Packed) -> Matrix {
         match self {
             Self::F32 => Matrix::Exact(weight),
@@ -43,7 +44,7 @@ impl Arithmetic {
         }
     }
 
-    /// A weight and its transpose.
+    /// Prepares a weight matrix and its transpose.
     pub(crate) fn pair(self, weight: Packed) -> [Matrix; 2] {
         let transposed = match self {
             Self::F32 => Matrix::Exact(weight.transposed()),
@@ -75,7 +76,7 @@ impl FromStr for Arithmetic {
 }
 
 impl Matrix {
-    /// Rows.
+    /// Number of rows.
     pub(crate) fn out(&self) -> usize {
         match self {
             Self::Exact(packed) => packed.out(),
@@ -83,7 +84,7 @@ impl Matrix {
         }
     }
 
-    /// Columns.
+    /// Number of columns.
     pub(crate) fn inn(&self) -> usize {
         match self {
             Self::Exact(packed) => packed.inn(),
@@ -91,7 +92,7 @@ impl Matrix {
         }
     }
 
-    /// Bytes it takes.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Exact(packed) => packed.bytes(),
@@ -99,7 +100,7 @@ impl Matrix {
         }
     }
 
-    /// `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out).
+    /// Computes `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out).
     pub(crate) fn matmul(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
         match self {
             Self::Exact(packed) => matmul(team, x, m, packed, y),
@@ -107,7 +108,7 @@ impl Matrix {
         }
     }
 
-    /// `y += x · Wᵀ`; the product is summed up on its own before it is added.
+    /// Computes `y += x · Wᵀ`. Each product is summed completely before it is added.
     pub(crate) fn matmul_add(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
         match self {
             Self::Exact(packed) => matmul_add(team, x, m, packed, y),

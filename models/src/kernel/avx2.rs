@@ -7,22 +7,24 @@ use super::matmul::{Kernel, Source};
 
 pub(super) struct Avx2;
 
-/// Outputs per vector.
+/// Number of outputs per vector.
 const LANES: usize = 8;
 
 impl Kernel for Avx2 {
-    /// 12 accumulators, 2 weights, 2 activations: all 16 registers.
+    /// Twelve accumulators, 2 weights and 2 activations use all 16 registers.
     const TILE: usize = 6;
 
     const FUSED: bool = false;
 
     unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
-        // SAFETY: the caller's promises are handed on; a half of a panel starts two vectors into each of its rows.
+        // SAFETY: the caller's guarantees are passed on; a half of a panel starts two vectors into each of its
+        // rows.
         unsafe {
             let k = source.k;
             let weights = if source.form == Form::F32 { source.from.cast() } else { unpack(source) };
             for offset in [0, 2 * LANES] {
-                let (w, acc) = (weights.add(offset), acc.add(offset));
+                let w = weights.add(offset);
+                let acc = acc.add(offset);
                 match rows {
                     1 => tile::<1>(x, stride, w, k, acc),
                     2 => tile::<2>(x, stride, w, k, acc),
@@ -36,10 +38,10 @@ impl Kernel for Avx2 {
     }
 }
 
-/// Writes the weights to the scratch and returns it.
+/// Unpacks the weights into the scratch and returns the scratch.
 unsafe fn unpack(source: Source) -> *const f32 {
     let Source { form, from, k, scratch, .. } = source;
-    // SAFETY: the source is what its fields say.
+    // SAFETY: the source matches the contract of its fields.
     unsafe {
         match form {
             Form::F32 | Form::F16 => halves::<false>(from, k, scratch),
@@ -97,7 +99,7 @@ unsafe fn halves<const BRAIN: bool>(from: *const u8, k: usize, into: *mut f32) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn unpack_block(block: BlockForm, from: *const u8, into: *mut f32) {
     for part in 0..PANEL / LANES {
-        // SAFETY: the parts of a block lie where `layout` says; `into` has BLOCK rows of a panel.
+        // SAFETY: the parts of a block have the offsets of `layout`; `into` has BLOCK rows of a panel.
         unsafe {
             let scale = _mm256_cvtph_ps(_mm_load_si128(from.add(part * 16).cast()));
             let into = into.add(part * LANES);
@@ -121,7 +123,7 @@ unsafe fn unpack_block(block: BlockForm, from: *const u8, into: *mut f32) {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn bytes(quants: *const u8, scale: __m256, into: *mut f32) {
     for k in 0..BLOCK {
-        // SAFETY: 8 of the 32 quants of index k, of which the caller pointed at the first.
+        // SAFETY: the caller points at the first of 8 quants among the 32 of index k.
         unsafe {
             let quant = _mm256_cvtepi8_epi32(_mm_loadl_epi64(quants.add(k * PANEL).cast()));
             _mm256_store_ps(into.add(k * PANEL), _mm256_mul_ps(_mm256_cvtepi32_ps(quant), scale));
@@ -129,7 +131,7 @@ unsafe fn bytes(quants: *const u8, scale: __m256, into: *mut f32) {
     }
 }
 
-/// `highs` is null when quants have no fifth bit.
+/// Unpacks 4-bit quants, or 5-bit quants if `highs` is not null.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn nibbles<const MIN: bool>(
     quants: *const u8,

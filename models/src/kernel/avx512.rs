@@ -1,7 +1,7 @@
 //! Kernels for AVX-512: a panel is two vectors wide.
 //!
-//! Every form is one way to walk through a panel, giving two vectors of weights per input index. The tile multiplies
-//! them where they are, in registers; it stores them only when other tiles will need them.
+//! Every storage form is a way to walk through a panel that yields two vectors of weights per input index. The tile
+//! multiplies them directly in registers and stores them only if other tiles need them.
 
 use std::arch::x86_64::*;
 
@@ -11,25 +11,25 @@ use super::prefetch::prefetch_line;
 
 pub(super) struct Avx512;
 
-/// Outputs per vector.
+/// Number of outputs per vector.
 const LANES: usize = 16;
-/// How far ahead of a walk its weights are asked for, in bytes: the processor itself stops at pages.
+/// Prefetch distance in bytes; the hardware prefetcher stops at page boundaries.
 const AHEAD: usize = 4096;
 
-/// Asks for the cache line `AHEAD` of `at`.
+/// Prefetches the cache line [`AHEAD`] bytes after `at`.
 #[inline(always)]
 fn ahead(at: *const u8) {
     prefetch_line(at.wrapping_add(AHEAD));
 }
 
 impl Kernel for Avx512 {
-    /// 24 accumulators leave 8 registers for weights and activations on their way.
+    /// Uses 24 accumulators, which leave 8 registers for weights and activations in flight.
     const TILE: usize = 12;
     const FUSED: bool = true;
 
     unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
         use Bits::{Eight, Five, Four};
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe {
             match source.form {
                 Form::F32 => tile_rows::<Floats>(source, rows, x, stride, acc),
@@ -47,10 +47,12 @@ impl Kernel for Avx512 {
     }
 }
 
+/// Computes all tiles of a panel.
+///
 /// # Safety
-/// As [`Kernel::tile`].
+/// The same as for [`Kernel::tile`].
 unsafe fn tile_rows<W: Walk>(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
-    // SAFETY: the caller's promises are handed on.
+    // SAFETY: the caller's guarantees are passed on.
     unsafe {
         match rows {
             1 => tile::<W, 1>(source, x, stride, acc),
@@ -95,11 +97,13 @@ unsafe fn tile<W: Walk, const R: usize>(source: Source, x: *const f32, stride: u
     }
 }
 
-/// A form of weights: gives `take(k, outputs 0 to 15, outputs 16 to 31)` for every input index in order.
+/// A storage form of weights: calls `take(k, outputs 0 to 15, outputs 16 to 31)` for every input index in order.
 trait Walk {
+    /// Walks through a panel.
+    ///
     /// # Safety
-    /// To be called where AVX-512 F is enabled; `from` holds `k` input indices of a panel, aligned to 64 but
-    /// for [`Floats`].
+    /// AVX-512 F must be enabled; `from` must hold `k` input indices of a panel, aligned to 64 bytes unless the
+    /// form is [`Floats`].
     unsafe fn walk(from: *const u8, k: usize, take: impl FnMut(usize, __m512, __m512));
 }
 
@@ -165,7 +169,7 @@ impl Walk for Bytes {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         for block in 0..k / BLOCK {
-            // SAFETY: the parts of a block lie where `layout` says.
+            // SAFETY: the parts of a block have the offsets of `layout`.
             unsafe {
                 let from = from.add(block * Self::FORM.bytes());
                 let scales = [Halves::<false>::load(from), Halves::<false>::load(from.add(32))];
@@ -181,8 +185,8 @@ impl Walk for Bytes {
     }
 }
 
-/// Four bits, and a fifth with `HIGH`. Nibbles become floats by a look-up in a register, which reads only the low four
-/// bits of each lane.
+/// Quants of four bits, or five with `HIGH`. Nibbles become floats by a table look-up in a register, which reads
+/// only the low four bits of each lane.
 struct Nibbles<const MIN: bool, const HIGH: bool>;
 
 impl<const MIN: bool, const HIGH: bool> Nibbles<MIN, HIGH> {
@@ -220,13 +224,13 @@ impl<const MIN: bool, const HIGH: bool> Nibbles<MIN, HIGH> {
 impl<const MIN: bool, const HIGH: bool> Walk for Nibbles<MIN, HIGH> {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
-        // SAFETY: the parts of a block lie where `layout` says.
+        // SAFETY: the parts of a block have the offsets of `layout`.
         unsafe {
             let table = Self::table();
             for block in 0..k / BLOCK {
                 let from = from.add(block * Self::FORM.bytes());
                 let scales = [Halves::<false>::load(from), Halves::<false>::load(from.add(32))];
-                // Without minima this reads quants instead, and the values are not used.
+                // Without minima this loads quants instead, and the values stay unused.
                 let mins = [Halves::<false>::load(from.add(64)), Halves::<false>::load(from.add(96))];
                 let quants = from.add(Self::FORM.quants());
                 let highs = from.add(Self::FORM.high()).cast::<u32>();

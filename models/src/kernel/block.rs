@@ -1,52 +1,52 @@
-//! Products of small dense blocks that lie anywhere in memory: what gradients and attention are made of.
+//! Multiplication of small dense blocks anywhere in memory, which gradients and attention consist of.
 //!
-//! A block's result stays in registers while its operands go by, and is a chain of fused multiply-adds in the order of
-//! the inner index.
+//! The result of a block stays in registers while its operands are read, and is a chain of fused multiply-adds in
+//! the order of the inner index.
 
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
 
-/// Extents of a product.
+/// Dimensions of a multiplication.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
-    /// Rows of the left operand and of the result.
+    /// Number of rows of the left operand and of the result.
     pub(crate) rows: usize,
     /// Length of the sums.
     pub(crate) inner: usize,
-    /// Columns of the right operand and of the result, a multiple of 16.
+    /// Number of columns of the right operand and of the result, a multiple of 16.
     pub(crate) columns: usize,
 }
 
-/// A left operand: element (row, k) lies at `from[row · self.row + k · self.step]`.
+/// Left operand: element (row, k) is `from[row · self.row + k · self.step]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Left<'a> {
     pub(crate) from: &'a [f32],
-    /// From one row to the next.
+    /// Distance between rows.
     pub(crate) row: usize,
-    /// From one inner index to the next.
+    /// Distance between inner indices.
     pub(crate) step: usize,
 }
 
-/// A right operand: row k begins at `from[k · stride]`.
+/// Right operand: row k begins at `from[k · stride]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Right<'a> {
     pub(crate) from: &'a [f32],
     pub(crate) stride: usize,
 }
 
-/// What happens with the sums.
+/// Treatment of the result's previous content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
-    /// They replace what is there.
+    /// The sums replace the previous content.
     Set,
-    /// What is there is what they start from.
+    /// The sums start from the previous content.
     Add,
 }
 
-/// `to[row · stride + column] (+)= Σ_k left(row, k) · right(k, column)`.
+/// Computes `to[row · stride + column] (+)= Σ_k left(row, k) · right(k, column)`.
 ///
 /// # Panics
-/// If a slice is too short, or `columns` no multiple of 16.
+/// If a slice is too short, or `columns` is not a multiple of 16.
 pub(crate) fn multiply(
     isa: Isa,
     extent: Extent,
@@ -65,7 +65,8 @@ pub(crate) fn multiply(
         assert!(right.from.len() >= (inner - 1) * right.stride + columns, "right block");
     }
     let task = Task { extent, left, right, to: to.as_mut_ptr(), stride, add: sum == Sum::Add };
-    // SAFETY: `isa` says what the processor has; the operands cover what the formula touches, as asserted.
+    // SAFETY: `isa` names instructions that the CPU has; the operands cover the elements of the formula, as
+    // asserted.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -98,8 +99,10 @@ macro_rules! tile {
 }
 
 impl Task<'_> {
+    /// Computes all tiles.
+    ///
     /// # Safety
-    /// The instruction set of `L` is there; the operands and the result cover their extents.
+    /// The CPU must support the instruction set of `L`; the operands and the result must cover their extents.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         let mut column = 0;
@@ -114,7 +117,7 @@ impl Task<'_> {
             for index in 0..tiles {
                 let row = self.extent.rows * index / tiles;
                 let count = self.extent.rows * (index + 1) / tiles - row;
-                // SAFETY: the caller's promise; the tile lies inside the extent.
+                // SAFETY: guaranteed by the caller; the tile lies inside the extent.
                 unsafe {
                     match vectors {
                         4 => tile!(self, L, 4, row, column, count: 1 2 3 4 5 6),
@@ -127,11 +130,11 @@ impl Task<'_> {
         }
     }
 
-    /// `R` rows and `C` vectors of columns from (row, column) on.
+    /// Computes `R` rows and `C` vectors of columns from (row, column) on.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize, const C: usize>(self, row: usize, column: usize) {
-        // SAFETY: the promises to `run`.
+        // SAFETY: the requirements of `run`.
         unsafe {
             let to = self.to.add(row * self.stride + column);
             let mut sums = [[L::splat(0.0); C]; R];
@@ -155,7 +158,7 @@ impl Task<'_> {
                         sums[r][c] = vectors[c].fma(value, sums[r][c]);
                     }
                 }
-                // The last turn steps beyond the operands, where nothing is read.
+                // The last iteration steps beyond the operands, where nothing is read.
                 left = left.wrapping_add(self.left.step);
                 right = right.wrapping_add(self.right.stride);
             }
@@ -176,13 +179,13 @@ mod x86 {
 
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512(task: Task<'_>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { task.run::<__m512>() }
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn avx2(task: Task<'_>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { task.run::<[__m256; 2]>() }
     }
 }

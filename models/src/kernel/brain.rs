@@ -1,12 +1,13 @@
-//! Weights in brain floats (bf16: the upper half of an `f32`) and their product with activations rounded to the same.
+//! Weight matrices in brain floats (bf16: the upper half of an `f32`), multiplied with activations rounded to bf16.
 //!
-//! For layers that serve and for frozen ones beside what is learnt, where it is asked for ([`super::arithmetic`]). With
-//! the many rows of prefill and learning it takes half the time of [`super::matmul()`] where the processor multiplies
-//! pairs of brain floats by itself. With few rows the weights' size counts, 16 bits each whatever the checkpoint has.
+//! Used for serving layers and for frozen layers underneath trained parameters, when requested
+//! ([`super::arithmetic`]). With the many rows of prefill and training, it takes half the time of
+//! [`super::matmul()`] on CPUs that multiply pairs of brain floats. With few rows, the weights' size of 16 bits
+//! dominates, whatever the checkpoint's format.
 //!
-//! Values are rounded to the nearest brain float, 8 significant bits; sums are `f32`, pair by pair of input indices, in
-//! order, so that a row's result depends neither on its batch nor on the number of threads. Instruction sets differ in
-//! how they add a pair, in how they round inside a sum, and in numbers below 2⁻¹²⁶.
+//! Values are rounded to the nearest brain float, 8 significant bits. Sums are `f32`, pair by pair of input
+//! indices, in order, so that a row's result depends neither on its batch nor on the number of threads. Instruction
+//! sets differ in how they add a pair, in how they round inside a sum, and in numbers below 2⁻¹²⁶.
 
 use std::fmt;
 
@@ -18,13 +19,13 @@ use super::layout::PANEL;
 use super::packed::{Line, Packed};
 use super::team::{Base, Team, share};
 
-/// Rows of activations per unit of work: they stay in the second-level cache, rounded, from panel to panel.
+/// Number of activation rows per unit of work: rounded, they stay in the second-level cache from panel to panel.
 const ROWS: usize = 96;
 
 /// A weight matrix W of shape (out, in) in brain floats, for `y = x · Wᵀ`.
 ///
-/// Outputs are grouped in panels as in `layout`. A panel has, per pair of input indices, one `u32` for each of its
-/// outputs: the even index in the lower half, the odd one in the upper. An odd `in` is filled up with a zero.
+/// Outputs are grouped in panels as in `layout`. Per pair of input indices, a panel has one `u32` for each of its
+/// outputs: the even index in the lower half, the odd one in the upper. An odd `in` is padded with a zero.
 pub struct Brain {
     out: usize,
     inn: usize,
@@ -32,10 +33,11 @@ pub struct Brain {
 }
 
 impl Brain {
-    /// W, each weight rounded to the nearest brain float.
+    /// Converts W, rounding each weight to the nearest brain float.
     pub fn of(w: &Packed) -> Self {
         let mut brain = Self::empty(w.out(), w.inn());
-        let (len, mut row) = (brain.panel_len(), vec![0.0; w.inn()]);
+        let len = brain.panel_len();
+        let mut row = vec![0.0; w.inn()];
         let words = bytemuck::cast_slice_mut::<Line, u32>(&mut brain.lines);
         for out in 0..w.out() {
             w.row_f32(out, &mut row);
@@ -47,10 +49,11 @@ impl Brain {
         brain
     }
 
-    /// Wᵀ, each weight rounded to the nearest brain float: for gradients, `dx = dy · W`.
+    /// Converts Wᵀ, rounding each weight to the nearest brain float, for gradients `dx = dy · W`.
     pub fn transposed(w: &Packed) -> Self {
         let mut brain = Self::empty(w.inn(), w.out());
-        let (len, mut rows) = (brain.panel_len(), [vec![0.0; w.inn()], vec![0.0; w.inn()]]);
+        let len = brain.panel_len();
+        let mut rows = [vec![0.0; w.inn()], vec![0.0; w.inn()]];
         let words = bytemuck::cast_slice_mut::<Line, u32>(&mut brain.lines);
         for (index, even) in (0..w.out()).step_by(2).enumerate() {
             w.row_f32(even, &mut rows[0]);
@@ -70,22 +73,22 @@ impl Brain {
         Self { out, inn, lines: vec![Line([0; 64]); words / 16].into() }
     }
 
-    /// Outputs: rows of W.
+    /// Number of outputs: rows of W.
     pub fn out(&self) -> usize {
         self.out
     }
 
-    /// Inputs: columns of W.
+    /// Number of inputs: columns of W.
     pub fn inn(&self) -> usize {
         self.inn
     }
 
-    /// Bytes the weights take.
+    /// Size of the weights, in bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.lines)
     }
 
-    /// `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major; overwrites y.
+    /// Computes `y = x · Wᵀ`, with x of shape (m, in) and y of shape (m, out), both row-major. Overwrites y.
     ///
     /// # Panics
     /// If a slice does not have its shape.
@@ -93,7 +96,7 @@ impl Brain {
         product(Way::best(), team, x, m, self, y, Finish::Set);
     }
 
-    /// `y += x · Wᵀ`; the product is summed up on its own before it is added.
+    /// Computes `y += x · Wᵀ`. Each product is summed completely before it is added.
     ///
     /// # Panics
     /// If a slice does not have its shape.
@@ -101,19 +104,19 @@ impl Brain {
         product(Way::best(), team, x, m, self, y, Finish::Add);
     }
 
-    /// `u32`s of a panel.
+    /// Number of `u32` values of a panel.
     fn panel_len(&self) -> usize {
         self.inn.div_ceil(2) * PANEL
     }
 
-    /// A panel, from a cache line's beginning.
+    /// Values of a panel, which begins at a cache line.
     fn panel(&self, panel: usize) -> &[u32] {
         let len = self.panel_len();
         &bytemuck::cast_slice(&self.lines)[panel * len..][..len]
     }
 }
 
-/// Two values as they lie together.
+/// Two values packed into one `u32`.
 fn pair(even: f32, odd: f32) -> u32 {
     let [even, odd] = [even, odd].map(|value| u32::from(bf16::from_f32(value).to_bits()));
     even | odd << 16
@@ -137,12 +140,13 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Work is cut into units of one panel of outputs times up to [`ROWS`] rows. A thread's units run through the panels
-    /// before they go on to other rows, which it rounds once then.
+    /// Computes the whole result in units of one panel of outputs times up to [`ROWS`] rows. A thread visits all
+    /// panels before it moves on to other rows, so it rounds those rows once.
     fn run<D: Dot>(&self, team: &Team, dot: &(dyn Fn() -> D + Sync)) {
-        let (panels, groups) = (self.w.out.div_ceil(PANEL), self.m.div_ceil(ROWS));
+        let panels = self.w.out.div_ceil(PANEL);
+        let groups = self.m.div_ceil(ROWS);
         let pairs = self.w.inn.div_ceil(2);
-        // For the rounded rows of a whole group.
+        // Room for the rounded rows of a whole group.
         let lines = (self.m.div_ceil(groups.max(1)) * pairs * size_of::<D::Pair>()).div_ceil(size_of::<Line>());
         team.sweep(groups * panels, &|claims| {
             let mut dot = dot();
@@ -151,7 +155,8 @@ impl Task<'_> {
             let mut sums = [0.0; ROWS * PANEL];
             let mut current = None;
             for unit in claims {
-                let (group, panel) = (unit / panels, unit % panels);
+                let group = unit / panels;
+                let panel = unit % panels;
                 let rows = share(self.m, group, groups);
                 if current != Some(group) {
                     let x = &self.x[rows.start * self.w.inn..rows.end * self.w.inn];
@@ -167,7 +172,7 @@ impl Task<'_> {
                     let weights = &self.w.panel(panel)[chunk.start * PANEL..chunk.end * PANEL];
                     dot.multiply(&rounded[chunk.start..], pairs, weights, sums);
                 }
-                // SAFETY: the result has the rows and the panels of the product, and each unit its own.
+                // SAFETY: the result has the rows and panels of the multiplication, and each unit its own.
                 unsafe { self.target.take(rows.start, panel, sums) };
             }
         });

@@ -1,19 +1,19 @@
-//! How the items of a region are shared out while it runs.
+//! Dynamic distribution of a region's items among threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::team::{Line, share};
 
-/// Counts, per thread, how many items of its share have been claimed.
+/// Number of claimed items in each thread's share.
 pub(super) type Cursors = [Line<AtomicUsize>];
 
-/// One thread's view of the items of a region; see [`Team::sweep`](super::Team::sweep).
+/// One thread's iterator over the items of a region; see [`Team::sweep`](super::Team::sweep).
 #[derive(Debug)]
 pub(crate) struct Claims<'a> {
     cursors: &'a Cursors,
     count: usize,
     worker: usize,
-    /// How many shares, the own one first, are known to be used up.
+    /// Number of shares, starting with the thread's own, that are known to be used up.
     passed: usize,
 }
 
@@ -22,7 +22,7 @@ impl<'a> Claims<'a> {
         Self { cursors, count, worker, passed: 0 }
     }
 
-    /// The thread's index in the team.
+    /// Index of the thread in the team.
     pub(crate) fn worker(&self) -> usize {
         self.worker
     }

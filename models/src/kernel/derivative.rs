@@ -4,21 +4,22 @@ use super::elementwise::{exp_one, fma, reduce, versions};
 use super::isa::Isa;
 
 versions! {
-    /// Adds to `dx` what the gradient `dy` of an RMS norm's output gives for its input, row by row; rows have the length of
-    /// `weight`. With `r = 1 / √(mean(x²) + eps)`, `dx += r · weight · dy - x · r³ · mean(weight · dy · x)`.
+    /// Adds the gradient of an RMS norm's input to `dx`, given the gradient `dy` of its output, row by row; rows
+    /// have the length of `weight`. With `r = 1 / √(mean(x²) + eps)`, `dx += r · weight · dy - x · r³ · mean(weight
+    /// · dy · x)`.
     ///
     /// # Panics
     /// If `x`, `dy` and `dx` have different lengths.
     pub(crate) fn rms_norm_back(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) = rms_norm_back_body;
 
-    /// Adds to `dweight` the gradient of an RMS norm's weight: `Σ dy · x · r` over the rows, in their order.
+    /// Adds the gradient of an RMS norm's weight to `dweight`: `Σ dy · x · r` over the rows, in order.
     ///
     /// # Panics
     /// If `x` and `dy` have different lengths.
     pub(crate) fn rms_weight_back(x: &[f32], eps: f32, dy: &[f32], dweight: &mut [f32]) = rms_weight_back_body;
 
-    /// From the gradient `d` of `silu(gate) · up`: `gate` becomes its own gradient, and so does `up`.
-    /// silu' (g) = σ(g) · (1 + g · (1 - σ(g))).
+    /// Replaces `gate` and `up` by their gradients, given the gradient `d` of `silu(gate) · up`: silu' (g) = σ(g) ·
+    /// (1 + g · (1 - σ(g))).
     ///
     /// # Panics
     /// If the lengths differ.

@@ -1,6 +1,6 @@
-//! Sums of products of brain floats, a panel at a time, pair by pair of input indices: by the instruction for pairs of
-//! them (AVX512-BF16), defined to add the product of the odd index before that of the even one, or by the kernels for
-//! plain floats, where the even one comes first.
+//! Dot products of brain floats, a panel at a time, pair by pair of input indices. Uses the CPU's instruction for
+//! pairs (AVX512-BF16), which is defined to add the product of the odd index before that of the even one, or the
+//! kernels for plain floats, where the even index comes first.
 
 use bytemuck::Pod;
 use half::bf16;
@@ -8,26 +8,26 @@ use half::bf16;
 use super::layout::PANEL;
 use super::panel::panel_product;
 
-/// Pairs of input indices that are multiplied at once, at most: 24 KiB of a panel, for the first-level cache.
+/// Maximum number of input index pairs multiplied at once: 24 KiB of a panel, which fits the first-level cache.
 pub(super) const CHUNK: usize = 192;
 
-/// How products of brain floats are computed.
+/// Method for products of brain floats.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Way {
-    /// By the processor's instruction for them.
+    /// Uses the CPU's instruction for pairs.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
     Pairs(Present),
-    /// In plain floats.
+    /// Uses plain floats.
     Plain,
 }
 
-/// That the processor has AVX-512 F and AVX512-BF16; only [`Way::best`] makes one.
+/// Proof that the CPU has AVX-512 F and AVX512-BF16; only [`DotMethod::best`] creates one.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
 pub(super) struct Present(());
 
 impl Way {
-    /// The faster one of those this processor has. Cheap: the answers are cached by the standard library.
+    /// The faster method that this CPU supports. Cheap: the standard library caches the feature detection.
     pub(super) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -39,7 +39,7 @@ impl Way {
         Self::Plain
     }
 
-    /// All that this processor has, for tests that force each.
+    /// All methods that this CPU supports, for tests that force each.
     #[cfg(test)]
     pub(super) fn available() -> Vec<Self> {
         match Self::best() {
@@ -49,30 +49,32 @@ impl Way {
     }
 }
 
-/// One way, with what it needs to work in.
+/// A method with its working memory.
 pub(super) trait Dot {
     /// Two rounded activations.
     type Pair: Pod;
 
-    /// Rounds a row of activations; an odd one gets a zero beside it.
+    /// Rounds a row of activations. An odd last value is paired with zero.
     fn round(&mut self, row: &[f32], to: &mut [Self::Pair]);
 
-    /// `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, k over the panel's pairs, whose products both count.
+    /// Computes `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, with k over the panel's pairs, both products
+    /// of which are added.
     ///
     /// # Panics
-    /// If `x` is too short, another length not a multiple of [`PANEL`], or the panel longer than [`CHUNK`] pairs.
+    /// If `x` is too short, another length is not a multiple of [`PANEL`], or the panel is longer than [`CHUNK`]
+    /// pairs.
     fn multiply(&mut self, x: &[Self::Pair], stride: usize, panel: &[u32], sums: &mut [f32]);
 }
 
-/// The even and the odd value of a pair.
+/// Even and odd value of a pair.
 fn parts(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
 }
 
-/// Plain floats that hold brain floats.
+/// Method that computes in plain floats.
 #[repr(align(64))]
 pub(super) struct Plain {
-    /// A piece of a panel as [`panel_product`] has it.
+    /// Part of a panel in the layout of [`panel_product`].
     weights: [f32; 2 * CHUNK * PANEL],
 }
 
@@ -104,7 +106,7 @@ impl Dot for Plain {
     }
 }
 
-/// Pairs as the instruction takes them.
+/// Method that uses the CPU's instruction for pairs.
 pub(super) struct Pairs(Present);
 
 impl Pairs {
@@ -119,7 +121,7 @@ impl Dot for Pairs {
     fn round(&mut self, row: &[f32], to: &mut [u32]) {
         assert!(row.len().div_ceil(2) == to.len(), "a pair for each two values");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Present` says that the instructions are there; the places are as many as there are pairs.
+        // SAFETY: `Present` proves that the CPU has the instructions; there are as many places as pairs.
         unsafe {
             x86::round(row, to);
         }
@@ -128,12 +130,14 @@ impl Dot for Pairs {
     }
 
     fn multiply(&mut self, x: &[u32], stride: usize, panel: &[u32], sums: &mut [f32]) {
-        let (pairs, rows) = (panel.len() / PANEL, sums.len() / PANEL);
+        let pairs = panel.len() / PANEL;
+        let rows = sums.len() / PANEL;
         assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
         assert!(pairs <= CHUNK, "one chunk");
         assert!(rows == 0 || x.len() >= (rows - 1) * stride + pairs, "rows of activations");
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Present` says that the instructions are there; x, the panel and the sums cover the rows, as asserted.
+        // SAFETY: `Present` proves that the CPU has the instructions; x, the panel and the sums cover the rows, as
+        // asserted.
         unsafe {
             x86::multiply(x, stride, panel, sums);
         }
@@ -149,13 +153,15 @@ mod x86 {
 
     use super::PANEL;
 
-    /// Outputs per vector: a panel is two vectors wide.
+    /// Number of outputs per vector: a panel is two vectors wide.
     const LANES: usize = 16;
-    /// Rows of a tile: 24 accumulators leave 8 registers for weights and activations on their way.
+    /// Number of rows of a tile: 24 accumulators leave 8 registers for weights and activations in flight.
     const TILE: usize = 12;
 
+    /// Rounds a row of activations to pairs.
+    ///
     /// # Safety
-    /// The instructions are there, and `to` has a place for each two values.
+    /// The CPU must support the instructions, and `to` must have a place for each two values.
     #[target_feature(enable = "avx512f,avx512bf16")]
     pub(super) unsafe fn round(row: &[f32], to: &mut [u32]) {
         // SAFETY: the pointers are those of arrays with 32 values and 16 places.
@@ -169,22 +175,28 @@ mod x86 {
             block(from.as_ptr(), to.as_mut_ptr());
         }
         if !rest.is_empty() {
-            let (mut from, mut to) = ([0.0; 2 * LANES], [0; LANES]);
+            let mut from = [0.0; 2 * LANES];
+            let mut to = [0; LANES];
             from[..rest.len()].copy_from_slice(rest);
             block(from.as_ptr(), to.as_mut_ptr());
             last.copy_from_slice(&to[..last.len()]);
         }
     }
 
+    /// Multiplies all rows with a panel.
+    ///
     /// # Safety
-    /// The instructions are there; `x` has as many rows as the sums, `stride` apart, of as many pairs as the panel.
+    /// The CPU must support the instructions; `x` must have as many rows as the sums, `stride` apart, each with as
+    /// many pairs as the panel.
     #[target_feature(enable = "avx512f,avx512bf16")]
     pub(super) unsafe fn multiply(x: &[u32], stride: usize, panel: &[u32], sums: &mut [f32]) {
-        let (pairs, rows) = (panel.len() / PANEL, sums.len() / PANEL);
+        let pairs = panel.len() / PANEL;
+        let rows = sums.len() / PANEL;
         let tiles = rows.div_ceil(TILE);
         for tile in 0..tiles {
-            let (from, to) = (rows * tile / tiles, rows * (tile + 1) / tiles);
-            // SAFETY: rows `from` to `to` lie inside x and the sums, as promised.
+            let from = rows * tile / tiles;
+            let to = rows * (tile + 1) / tiles;
+            // SAFETY: rows `from` to `to` lie inside x and the sums, as the caller guarantees.
             unsafe {
                 let source = (panel.as_ptr(), pairs, x.as_ptr().add(from * stride), stride);
                 let sums = sums.as_mut_ptr().add(from * PANEL);
@@ -206,7 +218,8 @@ mod x86 {
         }
     }
 
-    /// One tile: the panel, its pairs, the first row of activations and the way to the next, and the sums.
+    /// Computes one tile from the panel, its number of pairs, the first row of activations with the distance to the
+    /// next row, and the sums.
     #[target_feature(enable = "avx512f,avx512bf16")]
     unsafe fn rows_of<const R: usize>((panel, pairs, x, stride): (*const u32, usize, *const u32, usize), to: *mut f32) {
         // SAFETY: the sums have R rows of a panel, x R rows of pairs `stride` apart, the panel `pairs` rows.

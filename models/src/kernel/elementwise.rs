@@ -1,15 +1,15 @@
-//! Functions of rows and single values, fast enough that the matrix products dominate.
+//! Functions of rows and single values, fast enough that matrix multiplications dominate.
 //!
-//! Each is written once as plain loops over independent lanes and compiled for every instruction set of
-//! `Isa`; sums run in 16 partial sums in all of them.
+//! Each function is written once as plain loops over independent lanes and compiled for every instruction set of
+//! `Isa`. Sums use 16 partial sums in all versions.
 
 use super::isa::Isa;
 
-/// Partial sums per reduction: what keeps the widest vectors busy.
+/// Number of partial sums per reduction, enough to keep the widest vectors busy.
 const LANES: usize = 16;
 
-/// Defines a public function that runs `$body`, a generic inline function over "has fused multiply-add", compiled for
-/// the best instruction set at hand.
+/// Defines a public function that runs `$body`, a generic inline function over "has fused multiply-add", compiled
+/// for the best available instruction set.
 macro_rules! versions {
     ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:ident;)*) => {$(
         $(#[$doc])*
@@ -26,7 +26,7 @@ macro_rules! versions {
                     $body::<true>($($arg),*)
                 }
                 match Isa::best() {
-                    // SAFETY: `best` names only what the processor has.
+                    // SAFETY: `best` names only what the CPU has.
                     Isa::Avx512 => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     Isa::Avx2 => return unsafe { avx2($($arg),*) },
@@ -40,44 +40,46 @@ macro_rules! versions {
 pub(super) use versions;
 
 versions! {
-    /// `out = x / √(mean(x²) + eps) · weight`, row by row; rows have the length of `weight`.
-    /// (Zhang and Sennrich 2019, "Root Mean Square Layer Normalization".)
+    /// Computes `out = x / √(mean(x²) + eps) · weight`, row by row; rows have the length of `weight`. (Zhang and
+    /// Sennrich 2019, "Root Mean Square Layer Normalization".)
     ///
     /// # Panics
-    /// If `out` has not the length of `x`.
+    /// If `out` does not have the length of `x`.
     pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rms_norm_body;
 
-    /// `x = (x - mean) / √(variance + eps) · weight + bias` in place, row by row; rows have the length of `weight`.
-    /// (Ba, Kiros and Hinton 2016, "Layer Normalization".)
+    /// Computes `x = (x - mean) / √(variance + eps) · weight + bias` in place, row by row; rows have the length of
+    /// `weight`. (Ba, Kiros and Hinton 2016, "Layer Normalization".)
     pub fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) = layer_norm_body;
 
-    /// `x = exp(x - max) / Σ exp(x - max)` over the whole slice, in place. Values of -∞ get 0; nothing happens to an
-    /// empty slice.
+    /// Computes `x = exp(x - max) / Σ exp(x - max)` over the whole slice, in place. Values of -∞ become 0; an empty
+    /// slice stays empty.
     pub fn softmax(x: &mut [f32]) = softmax_body;
 
-    /// `x = eˣ` in place, with a relative error below 1e-6; below -87.3 the result is 0, above 88.7 it is ∞.
+    /// Computes `x = eˣ` in place, with a relative error below 1e-6. Below -87.3 the result is 0, above 88.7 it is
+    /// ∞.
     pub fn exp(x: &mut [f32]) = exp_body;
 
-    /// `gate = gate · sigmoid(gate) · up`, element by element: the activation of a SwiGLU layer (Shazeer 2020).
+    /// Computes `gate = gate · sigmoid(gate) · up`, element by element: the activation of a SwiGLU layer (Shazeer
+    /// 2020).
     pub fn silu_mul(gate: &mut [f32], up: &[f32]) = silu_mul_body;
 
-    /// `x = x · Φ(x)` in place, with Φ the normal distribution function: the exact (erf) GELU of Hendrycks and Gimpel
-    /// 2016, with an absolute error below 1e-6 (relative above 1).
+    /// Computes `x = x · Φ(x)` in place, with Φ the normal distribution function: the exact (erf) GELU of Hendrycks
+    /// and Gimpel 2016, with an absolute error below 1e-6 (relative above 1).
     pub fn gelu(x: &mut [f32]) = gelu_body;
 
-    /// `y += x`, element by element.
+    /// Computes `y += x`, element by element.
     pub fn add(y: &mut [f32], x: &[f32]) = add_body;
 
     /// Adds `bias` to every row of `y`; rows have its length.
     pub fn add_bias(y: &mut [f32], bias: &[f32]) = add_bias_body;
 
-    /// `y += a · x`, element by element.
+    /// Computes `y += a · x`, element by element.
     pub fn axpy(y: &mut [f32], a: f32, x: &[f32]) = axpy_body;
 
-    /// `x = a · x`, element by element.
+    /// Computes `x = a · x`, element by element.
     pub fn scale(x: &mut [f32], a: f32) = scale_body;
 
-    /// `Σ a · b`.
+    /// Computes `Σ a · b`.
     pub fn dot(a: &[f32], b: &[f32]) -> f32 = dot_body;
 }
 
@@ -86,7 +88,7 @@ pub(super) fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Folds `x` into [`LANES`] partial results, then those pairwise into one.
+/// Folds `x` into [`LANES`] partial results, then combines them pairwise into one.
 #[inline(always)]
 pub(super) fn reduce(x: &[f32], start: f32, step: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; LANES];
@@ -166,8 +168,8 @@ fn silu_mul_body<const FUSED: bool>(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `x·Φ(x) = max(x, 0) - |x|/2 · erfc(|x|/√2)`, which cancels nowhere. erfc is formula 7.1.26 of Abramowitz and Stegun,
-/// "Handbook of Mathematical Functions", with an absolute error of 1.5e-7.
+/// Computes GELU as `x·Φ(x) = max(x, 0) - |x|/2 · erfc(|x|/√2)`, which avoids cancellation. erfc is formula 7.1.26
+/// of Abramowitz and Stegun, "Handbook of Mathematical Functions", with an absolute error of 1.5e-7.
 #[inline(always)]
 #[allow(clippy::excessive_precision, reason = "the digits of the source")]
 fn gelu_body<const FUSED: bool>(x: &mut [f32]) {
@@ -212,7 +214,8 @@ fn scale_body<const FUSED: bool>(x: &mut [f32], a: f32) {
 fn dot_body<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "dot: both sides");
     let mut lanes = [0.0; LANES];
-    let (left, right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let left = a.chunks_exact(LANES);
+    let right = b.chunks_exact(LANES);
     let rest = left.remainder().iter().zip(right.remainder());
     for (a, b) in left.zip(right) {
         for ((lane, &a), &b) in lanes.iter_mut().zip(a).zip(b) {
@@ -225,8 +228,8 @@ fn dot_body<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
-/// `eˣ = 2ⁿ · eʳ` with n the nearest integer to x / ln 2 and |r| ≤ ln 2 / 2; eʳ by its Taylor polynomial of degree 7,
-/// whose remainder is below 1e-8 there. Without branches, so that loops over it become vector code.
+/// Computes `eˣ = 2ⁿ · eʳ` with n the nearest integer to x / ln 2 and |r| ≤ ln 2 / 2; eʳ is its Taylor polynomial
+/// of degree 7, whose remainder is below 1e-8 there. Branch-free, so that loops over it vectorize.
 #[inline(always)]
 pub(super) fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
@@ -242,7 +245,7 @@ pub(super) fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         poly = fma::<FUSED>(poly, r, coefficient);
     }
-    // n goes up to 128, one more than an exponent holds: two factors.
+    // n goes up to 128, one more than an exponent can hold, so 2ⁿ is split into two factors.
     let exponent = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = exponent >> 1;
     let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);

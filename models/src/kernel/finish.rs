@@ -1,10 +1,10 @@
-//! Where the sums of a product go.
+//! Output of a matrix multiplication: how finished sums reach the result.
 
 use super::layout::PANEL;
 use super::prefetch::prefetch;
 use super::team::Base;
 
-/// What happens with finished sums.
+/// Operation applied to finished sums.
 #[derive(Clone, Copy)]
 pub(super) enum Finish<'a> {
     Set,
@@ -12,7 +12,7 @@ pub(super) enum Finish<'a> {
     Map(&'a (dyn Fn(usize, &mut [f32]) + Sync)),
 }
 
-/// The result of a product, of shape (rows, `out`); units of work write disjoint parts of it.
+/// Result of a matrix multiplication, of shape (rows, `out`); units of work write disjoint parts of it.
 pub(super) struct Target<'a> {
     pub(super) y: Base<f32>,
     pub(super) out: usize,
@@ -20,20 +20,21 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Asks for the places of a panel's outputs in a row: those of different rows lie far apart, where the processor would
-    /// not look ahead by itself.
+    /// Prefetches the outputs of a panel in a row: those of different rows lie far apart, beyond the reach of the
+    /// hardware prefetcher.
     pub(super) fn prefetch(&self, row: usize, panel: usize) {
         prefetch(self.y.0.wrapping_add(row * self.out + panel * PANEL).cast(), PANEL * 4);
     }
 
-    /// Takes a panel's sums, of shape (rows, [`PANEL`]), for the rows from `first` on.
+    /// Stores the sums of a panel, of shape (rows, [`PANEL`]), for the rows from `first` on.
     ///
     /// # Safety
-    /// The result has these rows and this panel, and no other unit of work has them.
+    /// The result must have these rows and this panel, and no other unit of work may write them.
     pub(super) unsafe fn take(&self, first: usize, panel: usize, sums: &[f32]) {
         let width = PANEL.min(self.out - panel * PANEL);
         for (row, sums) in sums.chunks_exact(PANEL).enumerate() {
-            // SAFETY: row `first + row` and its outputs from `panel · PANEL` on lie inside `y`, as promised.
+            // SAFETY: row `first + row` and its outputs from `panel · PANEL` on lie inside `y`, as the caller
+            // guarantees.
             let y =
                 unsafe { std::slice::from_raw_parts_mut(self.y.at((first + row) * self.out + panel * PANEL), width) };
             match self.finish {

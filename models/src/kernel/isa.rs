@@ -1,6 +1,6 @@
-//! Which instruction set the kernels use, chosen at run time.
+//! Instruction set of the kernels, selected at run time.
 
-/// Instruction sets with kernels of their own, best first.
+/// Instruction sets with dedicated kernels, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
     /// AVX-512 F, BW, DQ and VL, with FMA and F16C.
@@ -9,12 +9,12 @@ pub(crate) enum Isa {
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Plain loops, vectorised by the compiler for the baseline of the target.
+    /// Plain loops, vectorized by the compiler for the target's baseline.
     Portable,
 }
 
 impl Isa {
-    /// The best one this processor has. Cheap: the answers are cached by the standard library.
+    /// Best instruction set that this CPU supports. Cheap: the standard library caches the feature detection.
     pub(crate) fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -29,7 +29,7 @@ impl Isa {
         Self::Portable
     }
 
-    /// All that this processor has, for tests that force each path.
+    /// All instruction sets that this CPU supports, for tests that force each path.
     #[cfg(test)]
     pub(crate) fn available() -> Vec<Self> {
         match Self::best() {

@@ -1,11 +1,12 @@
 //! Sixteen `f32` lanes: one AVX-512 register, two AVX2 registers, or an array where neither exists.
 //!
 //! A kernel is written once over [`Lanes`] and compiled three times, each time inside a function that enables the
-//! instruction set. Everything here and in such a kernel is `inline(always)`, so that it ends up in that function.
+//! instruction set. Everything here and in such a kernel is `inline(always)`, so that it is inlined into that
+//! function.
 
 use half::f16;
 
-/// Lanes in one value.
+/// Number of lanes in one value.
 pub(crate) const LANES: usize = 16;
 
 /// Sixteen `f32` values.
@@ -14,42 +15,42 @@ pub(crate) const LANES: usize = 16;
 /// Every method may only be called where the implementation's instruction set is available; pointers must be valid for
 /// sixteen values.
 pub(crate) trait Lanes: Copy {
-    /// True when one value is one register and there are 32 of them: a kernel may keep about 24 values in flight.
+    /// If `true`, one value is one of 32 registers: a kernel may keep about 24 values in flight.
     const WIDE: bool;
 
-    /// The same value in each lane.
+    /// Broadcasts a value to all lanes.
     unsafe fn splat(value: f32) -> Self;
-    /// Sixteen values from memory, of any alignment.
+    /// Loads sixteen values from memory, of any alignment.
     unsafe fn load(from: *const f32) -> Self;
-    /// Sixteen half-precision values from memory, of any alignment.
+    /// Loads sixteen half-precision values from memory, of any alignment.
     unsafe fn load_half(from: *const f16) -> Self;
-    /// Sixteen values to memory, of any alignment.
+    /// Stores sixteen values to memory, of any alignment.
     unsafe fn store(self, to: *mut f32);
-    /// `self · b + c`, rounded once where the machine can.
+    /// Computes `self · b + c`, rounded once where the hardware can.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
-    /// Lane by lane sum.
+    /// Lane-wise sum.
     unsafe fn add(self, b: Self) -> Self;
-    /// Lane by lane product.
+    /// Lane-wise product.
     unsafe fn mul(self, b: Self) -> Self;
-    /// Lane by lane maximum.
+    /// Lane-wise maximum.
     unsafe fn max(self, b: Self) -> Self;
-    /// The nearest whole number.
+    /// Nearest integer of each lane.
     unsafe fn round(self) -> Self;
-    /// `self · 2^n` for a whole `n` in -126..=127.
+    /// Computes `self · 2^n` for an integer `n` in -126..=127.
     unsafe fn scale(self, n: Self) -> Self;
-    /// `self` where `x >= bound`, else 0.
+    /// Keeps `self` where `x >= bound`, and 0 elsewhere.
     unsafe fn keep_from(self, x: Self, bound: f32) -> Self;
 
-    /// The largest lane.
+    /// Largest lane.
     #[inline(always)]
     unsafe fn largest(self) -> f32 {
         let mut lanes = [0.0; LANES];
-        // SAFETY: sixteen values fit; the instruction set is the caller's promise.
+        // SAFETY: sixteen values fit; the caller guarantees the instruction set.
         unsafe { self.store(lanes.as_mut_ptr()) };
         lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 
-    /// The sum of all lanes.
+    /// Sum of all lanes.
     #[inline(always)]
     unsafe fn total(self) -> f32 {
         let mut lanes = [0.0; LANES];
@@ -58,13 +59,14 @@ pub(crate) trait Lanes: Copy {
         lanes.into_iter().sum()
     }
 
-    /// `e^self` for arguments of at most 0, with a relative error of about 1e-7; 0 below -87.3, and so for minus infinity.
+    /// Computes `e^self` for arguments of at most 0, with a relative error of about 1e-7. Below -87.3, including
+    /// minus infinity, the result is 0.
     ///
     /// The argument is split as `n · ln 2 + r`; `e^r` is the polynomial of Cephes' `expf`.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         const LOWEST: f32 = -87.3;
-        // SAFETY: only register operations; the instruction set is the caller's promise.
+        // SAFETY: only register operations; the caller guarantees the instruction set.
         unsafe {
             let x = self.max(Self::splat(LOWEST));
             let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
@@ -80,15 +82,15 @@ pub(crate) trait Lanes: Copy {
     }
 }
 
-/// A number as memory keeps it, where computation is in `f32`.
+/// Storage type of a number that is computed in `f32`.
 pub(crate) trait Stored: Copy + Default + Send + Sync {
-    /// The nearest number that can be kept.
+    /// Nearest representable number.
     fn keep(value: f32) -> Self;
 
-    /// Sixteen of them.
+    /// Loads sixteen numbers.
     ///
     /// # Safety
-    /// As for [`Lanes::load`].
+    /// The same as for [`Lanes::load`].
     unsafe fn load<L: Lanes>(from: *const Self) -> L;
 }
 
@@ -99,7 +101,7 @@ impl Stored for f32 {
 
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const Self) -> L {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { L::load(from) }
     }
 }
@@ -111,12 +113,12 @@ impl Stored for f16 {
 
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const Self) -> L {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { L::load_half(from) }
     }
 }
 
-/// The portable implementation; the compiler makes of it what the target's baseline offers.
+/// Portable implementation, vectorized by the compiler for the target's baseline.
 impl Lanes for [f32; LANES] {
     const WIDE: bool = false;
 
@@ -126,22 +128,22 @@ impl Lanes for [f32; LANES] {
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { from.cast::<Self>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_half(from: *const f16) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(f16::to_f32)
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<Self>().write_unaligned(self) }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
-        // Not `mul_add`: without the instruction that is a library call.
+        // `mul_add` would be a library call without the instruction.
         std::array::from_fn(|i| self[i] * b[i] + c[i])
     }
     #[inline(always)]
@@ -158,7 +160,7 @@ impl Lanes for [f32; LANES] {
     }
     #[inline(always)]
     unsafe fn round(self) -> Self {
-        // Adding and taking away 1.5 · 2^23 rounds to nearest without a library call.
+        // Adding and subtracting 1.5 · 2^23 rounds to nearest without a library call.
         const MAGIC: f32 = 12_582_912.0;
         std::array::from_fn(|i| (self[i] + MAGIC) - MAGIC)
     }
@@ -180,13 +182,13 @@ mod x86 {
 
     use super::Lanes;
 
-    /// AVX-512: needs `avx512f`.
+    /// AVX-512 implementation; needs `avx512f`.
     impl Lanes for __m512 {
         const WIDE: bool = true;
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: for all of this implementation, what the trait asks of its caller.
+            // SAFETY: in all methods of this implementation, the trait's requirements on the caller.
             unsafe { _mm512_set1_ps(value) }
         }
         #[inline(always)]
@@ -251,13 +253,13 @@ mod x86 {
         }
     }
 
-    /// AVX2: needs `avx2`, `fma` and `f16c`.
+    /// AVX2 implementation; needs `avx2`, `fma` and `f16c`.
     impl Lanes for [__m256; 2] {
         const WIDE: bool = false;
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: for all of this implementation, what the trait asks of its caller.
+            // SAFETY: in all methods of this implementation, the trait's requirements on the caller.
             unsafe { [_mm256_set1_ps(value); 2] }
         }
         #[inline(always)]
@@ -324,13 +326,13 @@ mod x86 {
         }
     }
 
-    /// `x · 2^n`, the power built from its exponent bits.
+    /// Computes `x · 2^n`, building the power from its exponent bits.
     ///
     /// # Safety
-    /// Needs `avx2`.
+    /// The CPU must support `avx2`.
     #[inline(always)]
     unsafe fn half_scale(x: __m256, n: __m256) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
             _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))

@@ -1,8 +1,8 @@
-//! How a packed weight matrix lies in memory.
+//! Memory layout of packed weight matrices.
 //!
-//! Outputs are grouped in panels of [`PANEL`]; a panel is contiguous and runs along the input dimension, so that a
-//! product reads memory strictly forward. In the float forms each input index has [`PANEL`] values, one per output.
-//! In the block forms each [`BLOCK`] input indices have, one after the other:
+//! Outputs are grouped in panels of [`PANEL`]. A panel is contiguous and runs along the input dimension, so that a
+//! matrix multiplication reads memory strictly forward. In the float forms, each input index has [`PANEL`] values,
+//! one per output. In the block forms, each [`BLOCK`] input indices have these parts in sequence:
 //!
 //! | part | bytes | content |
 //! |---|---|---|
@@ -12,16 +12,16 @@
 //! | 8-bit quants | 1024 | per input index one `i8` per output |
 //! | 4-bit quants | 512 | per 8 input indices and output a `u32`, its nibble `j` for index `j` |
 //!
-//! The nibble order lets one 64-byte load feed 16 outputs at 8 input indices with a shift each.
+//! The nibble order lets one 64-byte load feed 16 outputs at 8 input indices with one shift each.
 
 use half::{bf16, f16};
 
-/// Outputs per panel.
+/// Number of outputs per panel.
 pub(crate) const PANEL: usize = 32;
-/// Input indices that share a scale, in the block forms.
+/// Number of input indices that share a scale, in the block forms.
 pub(crate) const BLOCK: usize = 32;
 
-/// The form in which values are kept.
+/// Storage form of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     F32,
@@ -34,7 +34,8 @@ pub(crate) enum Form {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockForm {
     pub(crate) bits: Bits,
-    /// With a minimum per block; the offset is 0 then, and half the range of an unsigned quant otherwise.
+    /// If `true`, each block has a minimum and the offset is 0. Otherwise the offset of an unsigned quant is half
+    /// its range.
     pub(crate) min: bool,
 }
 
@@ -47,7 +48,8 @@ pub(crate) enum Bits {
 }
 
 impl Form {
-    /// Bytes of one panel with `inn` input indices; `inn` is a multiple of [`BLOCK`] in the block forms.
+    /// Size of one panel with `inn` input indices in bytes; `inn` must be a multiple of [`BLOCK`] in the block
+    /// forms.
     pub(crate) fn panel_bytes(self, inn: usize) -> usize {
         match self {
             Self::F32 => inn * PANEL * 4,
@@ -58,22 +60,22 @@ impl Form {
 }
 
 impl BlockForm {
-    /// Where the high bits begin, after scales and minima.
+    /// Offset of the high bits, after scales and minima.
     pub(crate) fn high(self) -> usize {
         if self.min { 128 } else { 64 }
     }
 
-    /// Where the quants begin.
+    /// Offset of the quants.
     pub(crate) fn quants(self) -> usize {
         self.high() + if self.bits == Bits::Five { 128 } else { 0 }
     }
 
-    /// Bytes of one block of a panel.
+    /// Size of one block of a panel, in bytes.
     pub(crate) fn bytes(self) -> usize {
         self.quants() + if self.bits == Bits::Eight { 1024 } else { 512 }
     }
 
-    /// What is subtracted from a stored quant.
+    /// Offset subtracted from a stored quant.
     pub(crate) fn offset(self) -> i32 {
         match self.bits {
             Bits::Four if !self.min => 8,
@@ -82,7 +84,7 @@ impl BlockForm {
         }
     }
 
-    /// Bytes of one block of one output in GGML's own layout.
+    /// Size of one block of one output in GGML's layout, in bytes.
     pub(crate) fn ggml_bytes(self) -> usize {
         let scales = if self.min { 4 } else { 2 };
         scales
@@ -93,7 +95,8 @@ impl BlockForm {
             }
     }
 
-    /// Moves one GGML block of output `lane` into the panel block `to`, which is zero where nothing was written yet.
+    /// Moves one GGML block of output `lane` into the panel block `to`, which must be zero where nothing has been
+    /// written yet.
     pub(crate) fn pack(self, ggml: &[u8], to: &mut [u8], lane: usize) {
         to[2 * lane..2 * lane + 2].copy_from_slice(&ggml[..2]);
         if self.min {
@@ -107,7 +110,7 @@ impl BlockForm {
             }
             return;
         }
-        // GGML keeps index j in the low nibble of byte j and index j + 16 in its high nibble.
+        // GGML stores index j in the low nibble of byte j and index j + 16 in its high nibble.
         let bytes = &rest[rest.len() - 16..];
         for k in 0..BLOCK {
             let nibble = (bytes[k % 16] >> (k / 16 * 4)) & 15;
@@ -121,7 +124,7 @@ impl BlockForm {
         }
     }
 
-    /// The value of output `lane` at index `k` of the panel block `from`.
+    /// Value of output `lane` at index `k` of the panel block `from`.
     pub(crate) fn value(self, from: &[u8], k: usize, lane: usize) -> f32 {
         let scale = half_at(from, lane);
         let quants = &from[self.quants()..];
@@ -137,17 +140,17 @@ impl BlockForm {
     }
 }
 
-/// The byte with the nibble of index `k` and output `lane`; odd indices are in its high half.
+/// Index of the byte with the nibble of index `k` and output `lane`; odd indices use its high half.
 fn nibble_at(k: usize, lane: usize) -> usize {
     (k / 8 * PANEL + lane) * 4 + k % 8 / 2
 }
 
-/// The `lane`-th `f16` of `bytes`.
+/// Value number `lane` of the `f16` values in `bytes`.
 pub(crate) fn half_at(bytes: &[u8], lane: usize) -> f32 {
     f16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]]).to_f32()
 }
 
-/// The `lane`-th `bf16` of `bytes`.
+/// Value number `lane` of the `bf16` values in `bytes`.
 pub(crate) fn bhalf_at(bytes: &[u8], lane: usize) -> f32 {
     bf16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]]).to_f32()
 }

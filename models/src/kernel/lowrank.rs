@@ -1,8 +1,8 @@
-//! Products with matrices that are narrow on one side, as adapters have them: `y += B · (A · x)`.
+//! Multiplication with matrices that are narrow on one side, as in adapters: `y += B · (A · x)`.
 //!
-//! [`matmul`](super::matmul()) cuts its work by outputs, of which A has a handful; and B's inputs are too few to pay for
-//! unpacking. Here both are plain `f32`, with the long side in memory order. As there, each output is one chain of fused
-//! multiply-adds, whatever the number of rows: a row's result does not depend on its batch.
+//! [`matmul`](super::matmul()) splits its work by outputs, of which A has too few, and B has too few inputs to pay
+//! for unpacking. Here both are plain `f32`, with the long side contiguous in memory. As in `matmul`, each output
+//! is one chain of fused multiply-adds for any number of rows, so a row's result does not depend on its batch.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,38 +11,39 @@ use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
 use super::team::{Base, Team};
 
-/// Rows per unit of work.
+/// Number of rows per unit of work.
 const ROWS: usize = 8;
-/// Columns per unit of work.
+/// Number of columns per unit of work.
 const COLUMNS: usize = 16 * LANES;
 
-/// A matrix of shape (out, in) with few outputs: lanes are outputs, so there is one run of memory per sixteen of them.
+/// A matrix of shape (out, in) with few outputs. Lanes are outputs, so each sixteen outputs read one contiguous
+/// range.
 pub(crate) struct Narrow {
     inn: usize,
     out: usize,
-    /// Shape (out / 16, in, 16), zeros after the last output.
+    /// Values, shape (out / 16, in, 16), with zeros after the last output.
     data: Vec<f32>,
 }
 
-/// A matrix of shape (out, in) with few inputs, kept transposed.
+/// A matrix of shape (out, in) with few inputs, stored transposed.
 pub(crate) struct Wide {
     inn: usize,
     out: usize,
-    /// Shape (in, out rounded up to 16).
+    /// Values, shape (in, out rounded up to 16).
     data: Vec<f32>,
 }
 
-/// Some rows of a matrix of activations, by index.
+/// A selection of rows of an activation matrix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows<'a> {
     /// All rows, end to end.
     pub(crate) data: &'a [f32],
-    /// Which of them.
+    /// Indices of the selected rows.
     pub(crate) indices: &'a [usize],
 }
 
 impl Narrow {
-    /// From rows of `inn` values each.
+    /// Creates a matrix from rows of `inn` values each.
     pub(crate) fn new(rows: &[f32], inn: usize) -> Self {
         let out = rows.len() / inn;
         let mut data = vec![0.0; out.next_multiple_of(LANES) * inn];
@@ -54,17 +55,17 @@ impl Narrow {
         Self { inn, out, data }
     }
 
-    /// Outputs, rounded up to whole vectors.
+    /// Number of outputs, rounded up to whole vectors.
     pub(crate) fn padded(&self) -> usize {
         self.out.next_multiple_of(LANES)
     }
 
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(self.data.as_slice())
     }
 
-    /// `y[i] = A · x[indices[i]]`; y has shape (indices, [`padded`](Self::padded)).
+    /// Computes `y[i] = A · x[indices[i]]`; y has shape (indices, [`padded`](Self::padded)).
     pub(crate) fn product(&self, team: &Team, x: Rows<'_>, y: &mut [f32]) {
         self.product_with(Isa::best(), team, x, y);
     }
@@ -76,10 +77,11 @@ impl Narrow {
         let vectors = self.padded() / LANES;
         let y = Base(y.as_mut_ptr());
         team.each(x.indices.len().div_ceil(ROWS) * vectors, &|item| {
-            let (rows, vector) = (item / vectors * ROWS, item % vectors);
+            let rows = item / vectors * ROWS;
+            let vector = item % vectors;
             let rows = rows..(rows + ROWS).min(x.indices.len());
-            // SAFETY: `isa` says what the processor has; rows and vector lie inside what was asserted; items are
-            // disjoint.
+            // SAFETY: `isa` names instructions that the CPU has; rows and vector lie inside the asserted lengths;
+            // items are disjoint.
             unsafe {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
@@ -92,13 +94,16 @@ impl Narrow {
         });
     }
 
+    /// Computes one unit of work.
+    ///
     /// # Safety
-    /// The instruction set of `L` is there; rows and vector exist; nothing else writes to their place in `y`.
+    /// The CPU must support the instruction set of `L`; rows and vector must exist; nothing else may write to their
+    /// place in `y`.
     #[inline(always)]
     unsafe fn unit<L: Lanes>(&self, x: Rows<'_>, rows: Range<usize>, vector: usize, y: &Base<f32>) {
         let mut row = rows.start;
         while row < rows.end {
-            // SAFETY: the caller's promise, and `row + R <= rows.end`.
+            // SAFETY: guaranteed by the caller, and `row + R <= rows.end`.
             unsafe {
                 row += match rows.end - row {
                     8.. if L::WIDE => self.rows::<L, 8>(x, row, vector, y),
@@ -111,7 +116,7 @@ impl Narrow {
 
     #[inline(always)]
     unsafe fn rows<L: Lanes, const R: usize>(&self, x: Rows<'_>, row: usize, vector: usize, y: &Base<f32>) -> usize {
-        // SAFETY: the promises to `unit`.
+        // SAFETY: the requirements of `unit`.
         unsafe {
             let from: [*const f32; R] = std::array::from_fn(|r| x.data.as_ptr().add(x.indices[row + r] * self.inn));
             let weights = self.data.as_ptr().add(vector * self.inn * LANES);
@@ -131,7 +136,7 @@ impl Narrow {
 }
 
 impl Wide {
-    /// From `out` rows of `inn` values each, times `scale`.
+    /// Creates a matrix from `out` rows of `inn` values each, multiplied by `scale`.
     pub(crate) fn new(rows: &[f32], inn: usize, scale: f32) -> Self {
         let out = rows.len() / inn;
         let padded = out.next_multiple_of(LANES);
@@ -144,25 +149,26 @@ impl Wide {
         Self { inn, out, data }
     }
 
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(self.data.as_slice())
     }
 
-    /// Outputs.
+    /// Number of outputs.
     pub(crate) fn out(&self) -> usize {
         self.out
     }
 
-    /// Units of work in [`add`](Self::add) for `rows` rows.
+    /// Number of units of work in [`add`](Self::add) for `rows` rows.
     pub(crate) fn units(&self, rows: usize) -> usize {
         rows.div_ceil(ROWS) * self.out.div_ceil(COLUMNS)
     }
 
-    /// One unit of `y[place(i)..] += B · x[i]` for `rows` rows; row `i` of x begins at `x[i · stride]`.
+    /// Computes one unit of `y[place(i)..] += B · x[i]` for `rows` rows; row `i` of x begins at `x[i · stride]`.
     ///
     /// # Safety
-    /// `place(i)` is the start of [`out`](Self::out) values inside `y`, and nobody else touches those while units run.
+    /// `place(i)` must be the start of [`out`](Self::out) values inside `y`, which nothing else accesses while
+    /// units run.
     pub(crate) unsafe fn add(
         &self,
         unit: usize,
@@ -171,7 +177,7 @@ impl Wide {
         y: &Base<f32>,
         place: &dyn Fn(usize) -> usize,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.add_with(Isa::best(), unit, (x, stride), rows, y, place) }
     }
 
@@ -185,14 +191,15 @@ impl Wide {
         place: &dyn Fn(usize) -> usize,
     ) {
         let chunks = self.out.div_ceil(COLUMNS);
-        let (first, column) = (unit / chunks * ROWS, unit % chunks * COLUMNS);
+        let first = unit / chunks * ROWS;
+        let column = unit % chunks * COLUMNS;
         let count = ROWS.min(rows - first);
         assert!(x.len() >= (rows - 1) * stride + self.inn, "inputs of every row");
         let columns = column..(column + COLUMNS).min(self.out);
-        // Rows beyond the last repeat it and are not used.
+        // Rows beyond the last repeat it; their results are not used.
         let places = std::array::from_fn(|r| place(first + r.min(count - 1)));
         let part = Part { x: &x[first * stride..], stride, count, places, columns };
-        // SAFETY: the caller's promise; `isa` says what the processor has.
+        // SAFETY: guaranteed by the caller; `isa` names instructions that the CPU has.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -204,13 +211,15 @@ impl Wide {
         }
     }
 
+    /// Computes all rows of a unit.
+    ///
     /// # Safety
-    /// The instruction set of `L` is there; the part's places lie inside `y`.
+    /// The CPU must support the instruction set of `L`; the unit's places must lie inside `y`.
     #[inline(always)]
     unsafe fn unit<L: Lanes>(&self, part: &Part<'_>, y: &Base<f32>) {
         let mut row = 0;
         while row < part.count {
-            // SAFETY: the caller's promise, and `row + R <= count`.
+            // SAFETY: guaranteed by the caller, and `row + R <= count`.
             unsafe {
                 row += match part.count - row {
                     4.. => self.rows::<L, 4>(part, row, y),
@@ -225,7 +234,7 @@ impl Wide {
         let mut column = part.columns.start;
         while column < part.columns.end {
             let left = part.columns.end - column;
-            // SAFETY: the promises to `unit`; the vectors from `column` on lie inside the padded rows.
+            // SAFETY: the requirements of `unit`; the vectors from `column` on lie inside the padded rows.
             unsafe {
                 column += match left {
                     64.. if L::WIDE => self.tile::<L, R, 4>(part, row, column, y),
@@ -246,7 +255,7 @@ impl Wide {
         y: &Base<f32>,
     ) -> usize {
         let padded = self.out.next_multiple_of(LANES);
-        // SAFETY: the promises to `rows`; a vector that runs over the last column is added value by value.
+        // SAFETY: the requirements of `rows`; a vector that runs over the last column is added value by value.
         unsafe {
             let mut sums = [[L::splat(0.0); C]; R];
             for k in 0..self.inn {
@@ -276,7 +285,7 @@ impl Wide {
     }
 }
 
-/// What one unit of a wide product works on.
+/// Operands of one unit of a multiplication with a [`WideMatrix`].
 struct Part<'a> {
     x: &'a [f32],
     stride: usize,

@@ -1,13 +1,14 @@
-//! The numeric heart: a thread team, packed weight matrices, their product with activations, and element-wise functions.
+//! Numeric kernels: a thread team, packed weight matrices, matrix multiplication and element-wise functions.
 //!
-//! One numerics for serving, parity, and training as it is by default: activations and sums are `f32`, weights keep the
-//! compact form of the checkpoint and are turned into exactly the `f32` values its dequantisation defines, a piece at a
-//! time, inside the product. An integer product with quantised activations would be faster on some machines, but it gives
-//! each program that uses it (this server, a trainer, the reference) different logits; it was left out on purpose.
+//! Serving, parity tests and training share one numerics by default: activations and sums are `f32`; weights keep
+//! the compact form of the checkpoint and are unpacked inside the multiplication, piece by piece, into exactly the
+//! `f32` values that their dequantization defines. Integer multiplication with quantized activations would be
+//! faster on some machines, but gives each program that uses it (this server, a trainer, the reference) different
+//! logits, and was left out on purpose.
 //!
-//! One exception is asked for by name ([`Arithmetic`](arithmetic::Arithmetic)): the layers' weights in brain floats
-//! ([`brain`], bf16 with sums in `f32`), which halves the time of a product of many rows where the processor has the
-//! instruction.
+//! The one exception must be requested ([`Arithmetic`](arithmetic::Arithmetic)): the layers' weights in brain
+//! floats ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs
+//! with the instruction.
 
 pub mod arithmetic;
 pub mod attention;

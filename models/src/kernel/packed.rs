@@ -1,4 +1,4 @@
-//! Weight matrices repacked at load for the matrix product, in the compact form they came in.
+//! Weight matrices repacked at load time for the matrix multiplication, in their compact checkpoint format.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::ModelError;
 
 /// A weight matrix W of shape (out, in), for `y = x · Wᵀ`.
 ///
-/// Kept in the form of the checkpoint (32, 16, 8, 5 or 4 bits a weight), only reordered: see [`super::matmul()`].
+/// Stored in the checkpoint's format (32, 16, 8, 5 or 4 bits per weight), only reordered; see [`super::matmul()`].
 pub struct Packed {
     out: usize,
     inn: usize,
@@ -18,7 +18,7 @@ pub struct Packed {
     lines: Box<[Line]>,
 }
 
-/// Memory in units of a cache line, so that every panel and every block part is aligned to one.
+/// A cache line as unit of memory, so that every panel and every block part is aligned to one.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct Line(pub(super) [u8; 64]);
@@ -27,7 +27,7 @@ impl Packed {
     /// Packs `f32` weights, row-major (out, in), without loss.
     ///
     /// # Panics
-    /// If `w` has not `out · inn` values.
+    /// If `w` does not have `out · inn` values.
     pub fn from_f32(w: &[f32], out: usize, inn: usize) -> Self {
         assert_eq!(w.len(), out * inn, "weights of shape ({out}, {inn})");
         Self::from_values(bytemuck::cast_slice(w), out, inn, Form::F32)
@@ -36,7 +36,7 @@ impl Packed {
     /// Packs the transpose of `f32` weights: `w` is row-major (inn, out), and the result has shape (out, inn).
     ///
     /// # Panics
-    /// If `w` has not `inn · out` values.
+    /// If `w` does not have `inn · out` values.
     pub fn from_f32_transposed(w: &[f32], out: usize, inn: usize) -> Self {
         assert_eq!(w.len(), out * inn, "transposed weights of shape ({inn}, {out})");
         let mut packed = Self::empty(out, inn, Form::F32);
@@ -58,11 +58,11 @@ impl Packed {
     /// `kind`, little-endian. F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 keep their size.
     ///
     /// # Errors
-    /// [`ModelError::Input`] for other kinds (dequantise them and use [`from_f32`](Self::from_f32)), when `inn` is not a
-    /// multiple of the kind's block, and when `bytes` has the wrong length.
+    /// [`ModelError::Input`] for other kinds (dequantize them and use [`from_f32`](Self::from_f32)), when `inn` is
+    /// not a multiple of the kind's block, and when `bytes` has the wrong length.
     pub fn from_ggml(kind: GgmlKind, bytes: &[u8], out: usize, inn: usize) -> Result<Self, ModelError> {
         let Some(form) = Self::form_of(kind) else {
-            return Err(ModelError::Input(format!("{kind:?} weights must be dequantised before packing")));
+            return Err(ModelError::Input(format!("{kind:?} weights must be dequantized before packing")));
         };
         if !inn.is_multiple_of(kind.block_size()) {
             return Err(ModelError::Input(format!("{kind:?} weights need rows of whole blocks, not {inn} values")));
@@ -80,7 +80,7 @@ impl Packed {
         })
     }
 
-    /// Whether [`from_ggml`](Self::from_ggml) keeps weights of `kind` compact.
+    /// Returns `true` if [`from_ggml`](Self::from_ggml) keeps weights of `kind` compact.
     pub fn keeps(kind: GgmlKind) -> bool {
         Self::form_of(kind).is_some()
     }
@@ -138,28 +138,29 @@ impl Packed {
         packed
     }
 
-    /// Outputs: rows of W.
+    /// Number of outputs: rows of W.
     pub fn out(&self) -> usize {
         self.out
     }
 
-    /// Inputs: columns of W.
+    /// Number of inputs: columns of W.
     pub fn inn(&self) -> usize {
         self.inn
     }
 
-    /// Bytes the packed weights take.
+    /// Size of the packed weights, in bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.lines)
     }
 
-    /// Row `row` of W as `f32`: what an embedding lookup in a tied matrix needs.
+    /// Writes row `row` of W to `into` as `f32`, for embedding lookups in a tied matrix.
     ///
     /// # Panics
-    /// If there is no such row, or `into` has not `inn` values.
+    /// If there is no such row, or `into` does not have `inn` values.
     pub fn row_f32(&self, row: usize, into: &mut [f32]) {
         assert!(row < self.out && into.len() == self.inn, "row {row} of shape ({}, {})", self.out, self.inn);
-        let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+        let panel = self.panel(row / PANEL);
+        let lane = row % PANEL;
         match self.form {
             Form::F32 => {
                 let values = panel.chunks_exact(PANEL * 4).map(|at| &at[lane * 4..lane * 4 + 4]);
@@ -177,7 +178,8 @@ impl Packed {
         }
     }
 
-    /// Wᵀ, with the very values the compact form stands for, in `f32`: for gradients, `dx = dy · W`.
+    /// Returns Wᵀ in `f32`, with exactly the values that the compact format represents, for gradients `dx = dy ·
+    /// W`.
     pub fn transposed(&self) -> Self {
         let mut packed = Self::empty(self.inn, self.out, Form::F32);
         let panel_len = self.out * PANEL;
@@ -196,12 +198,12 @@ impl Packed {
         self.form
     }
 
-    /// Panels, the last one filled up with zeros.
+    /// Number of panels; the last one is padded with zeros.
     pub(crate) fn panels(&self) -> usize {
         self.out.div_ceil(PANEL)
     }
 
-    /// The bytes of one panel, aligned to 64 in all forms (to 128 bytes times `inn` in F32).
+    /// Bytes of one panel, aligned to 64 in all forms (to 128 bytes times `inn` in F32).
     pub(crate) fn panel(&self, panel: usize) -> &[u8] {
         let size = self.form.panel_bytes(self.inn);
         &bytemuck::cast_slice(&self.lines)[panel * size..][..size]

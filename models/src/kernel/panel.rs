@@ -1,4 +1,4 @@
-//! The product with one panel of plain floats, for callers that lay out their own small matrices.
+//! Multiplication with one panel of plain floats, for callers that lay out their own small matrices.
 
 use std::ptr;
 
@@ -10,11 +10,11 @@ use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 
-/// `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, with [`PANEL`] outputs; the panel's length gives k, that of the
-/// sums the number of rows.
+/// Computes `sums[r][o] += Σ_k x[r · stride + k] · panel[k][o]`, with [`PANEL`] outputs. The panel's length
+/// determines k, that of the sums the number of rows.
 ///
 /// # Panics
-/// If `x` is too short, or another length not a multiple of [`PANEL`].
+/// If `x` is too short, or another length is not a multiple of [`PANEL`].
 pub(crate) fn panel_product(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
     match Isa::best() {
         #[cfg(target_arch = "x86_64")]
@@ -26,13 +26,14 @@ pub(crate) fn panel_product(x: &[f32], stride: usize, panel: &[f32], sums: &mut 
 }
 
 fn run<K: Kernel>(x: &[f32], stride: usize, panel: &[f32], sums: &mut [f32]) {
-    let (k, rows) = (panel.len() / PANEL, sums.len() / PANEL);
+    let k = panel.len() / PANEL;
+    let rows = sums.len() / PANEL;
     assert!(panel.len().is_multiple_of(PANEL) && sums.len().is_multiple_of(PANEL), "whole panels");
     assert!(rows == 0 || x.len() >= (rows - 1) * stride + k, "rows of activations");
     let source = Source { form: Form::F32, from: panel.as_ptr().cast(), k, scratch: ptr::null_mut(), keep: false };
     for (tile, sums) in sums.chunks_mut(K::TILE * PANEL).enumerate() {
         let x = &x[tile * K::TILE * stride..];
-        // SAFETY: K is what the processor has; the panel is plain floats; x and the sums cover the rows, as asserted.
+        // SAFETY: the CPU supports K; the panel is plain floats; x and the sums cover the rows, as asserted.
         unsafe { K::tile(source, sums.len() / PANEL, x.as_ptr(), stride, sums.as_mut_ptr()) };
     }
 }

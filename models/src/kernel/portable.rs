@@ -1,4 +1,4 @@
-//! Kernels in plain loops, for processors without one of the instruction sets written out.
+//! Kernels in plain loops, for CPUs without one of the explicitly supported instruction sets.
 
 use super::layout::{BLOCK, BlockForm, Form, PANEL, bhalf_at, half_at};
 use super::matmul::{Kernel, Source};
@@ -12,7 +12,7 @@ impl Kernel for Portable {
 
     unsafe fn tile(source: Source, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
         let k = source.k;
-        // SAFETY: the source is what its fields say, and the caller's promise about the other pointers.
+        // SAFETY: the source matches the contract of its fields, and the caller guarantees the other pointers.
         let (x, w, acc) = unsafe {
             let w = if source.form == Form::F32 { source.from.cast() } else { unpack(source) };
             (
@@ -34,10 +34,10 @@ impl Kernel for Portable {
     }
 }
 
-/// Writes the weights to the scratch and returns it.
+/// Unpacks the weights into the scratch and returns the scratch.
 unsafe fn unpack(source: Source) -> *const f32 {
     let bytes = source.form.panel_bytes(source.k);
-    // SAFETY: the source is what its fields say.
+    // SAFETY: the source matches the contract of its fields.
     let (from, into) = unsafe {
         (
             std::slice::from_raw_parts(source.from, bytes),
@@ -56,7 +56,7 @@ unsafe fn unpack(source: Source) -> *const f32 {
     source.scratch
 }
 
-/// Fused only where the target's baseline can: elsewhere it would be a call into the maths library.
+/// Fused only where the target's baseline supports it: elsewhere it would be a call into the math library.
 #[inline(always)]
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }

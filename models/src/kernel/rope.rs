@@ -1,25 +1,25 @@
 //! Rotary position embedding, with the frequency scalings of [`RopeScaling`].
 //!
-//! Halves are rotated against each other (`x[i]` with `x[i + dim / 2]`), as in the checkpoints of the model hub. The
-//! formulas and the order of roundings follow `modeling_rope_utils.py` of `transformers`.
+//! Each head's halves are rotated against each other (`x[i]` with `x[i + dim / 2]`), as in Hugging Face
+//! checkpoints. The formulas and the order of roundings follow `modeling_rope_utils.py` of `transformers`.
 
 use std::f32::consts::PI;
 
 use crate::decoder::RopeScaling;
 
-/// Cosines and sines per position, extended as positions are first used.
+/// Table of cosines and sines per position, extended as positions are first used.
 #[derive(Debug)]
 pub struct Rope {
     /// Radians per position, `dim / 2` of them.
     frequencies: Vec<f32>,
     /// Factor on cosine and sine (YaRN's attention factor).
     magnitude: f32,
-    /// Per position `dim / 2` cosines, then as many sines.
+    /// For each position, `dim / 2` cosines followed by as many sines.
     table: Vec<f32>,
 }
 
 impl Rope {
-    /// Frequencies for heads of width `dim`.
+    /// Computes the frequencies for heads of width `dim`.
     pub fn new(dim: usize, base: f32, scaling: &RopeScaling) -> Self {
         let plain = (0..dim / 2).map(|i| 1.0 / base.powf((2 * i) as f32 / dim as f32));
         let mut magnitude = 1.0;
@@ -53,13 +53,13 @@ impl Rope {
         Self { frequencies, magnitude, table: Vec::new() }
     }
 
-    /// Makes sure that positions below `positions` can be rotated.
+    /// Extends the table so that positions below `positions` can be rotated.
     pub fn reserve(&mut self, positions: usize) {
         let have = self.table.len() / (2 * self.frequencies.len());
         if positions <= have {
             return;
         }
-        // Doubling keeps the cost per position constant and a long context unpaid for until it is used.
+        // Doubling keeps the cost per position constant, and a long context costs nothing until it is used.
         let until = positions.next_power_of_two().max(256);
         for position in have..until {
             let angle = |frequency: &f32| position as f32 * frequency;
@@ -68,17 +68,17 @@ impl Rope {
         }
     }
 
-    /// Per position `dim / 2` cosines, then as many sines, of at least the positions that were reserved.
+    /// For each reserved position, `dim / 2` cosines followed by as many sines.
     pub(crate) fn table(&self) -> &[f32] {
         &self.table
     }
 
-    /// Rotates one head to its position, which was [`reserve`](Self::reserve)d.
+    /// Rotates one head to its position, which must have been [`reserve`](Self::reserve)d.
     pub fn rotate(&self, head: &mut [f32], position: usize) {
         self.turn::<false>(head, position);
     }
 
-    /// Turns a head's gradient back: the transposed of [`rotate`](Self::rotate), by the negative angle.
+    /// Rotates a head's gradient back by the negative angle: the transpose of [`rotate`](Self::rotate).
     pub fn rotate_back(&self, head: &mut [f32], position: usize) {
         self.turn::<true>(head, position);
     }
@@ -88,14 +88,16 @@ impl Rope {
         let (cos, sin) = self.table[position * 2 * half..(position + 1) * 2 * half].split_at(half);
         let (left, right) = head.split_at_mut(half);
         for (((left, right), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
-            let (x, y, sin) = (*left, *right, if BACK { -*sin } else { *sin });
+            let x = *left;
+            let y = *right;
+            let sin = if BACK { -*sin } else { *sin };
             *left = x * cos - y * sin;
             *right = y * cos + x * sin;
         }
     }
 }
 
-/// Llama 3's rule for one frequency.
+/// Scales one frequency by Llama 3's rule.
 fn llama3(frequency: f32, factor: f32, low: f32, high: f32, context: f32) -> f32 {
     let wavelength = 2.0 * PI / frequency;
     if wavelength < context / high {

@@ -1,8 +1,8 @@
 //! A fork-join team of threads for kernels that run for microseconds.
 //!
-//! A decode step makes a few hundred short parallel regions, so starting one must cost about a microsecond and no
-//! allocation: workers live as long as the team, stay awake for some tens of microseconds after their last region, and
-//! only then park. The caller takes part as worker 0.
+//! A decode step has a few hundred short parallel regions, so starting one must cost about a microsecond and no
+//! allocation: workers live as long as the team, stay awake for some tens of microseconds after their last region,
+//! and only then park. The caller takes part as worker 0.
 
 use std::any::Any;
 use std::fmt;
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
-/// Polls before a waiter starts to yield its core: a few microseconds. Not more, because when other programs leave the
-/// team fewer cores than threads, whom it waits for may be waiting for this very core.
+/// Number of polls before a waiter starts to yield its core: a few microseconds. Not more, because when other
+/// programs leave the team fewer cores than threads, the awaited thread may need this very core.
 const SPINS: u32 = 60;
-/// Yields before a waiter parks: some tens of microseconds on an idle machine.
+/// Number of yields before a waiter parks: some tens of microseconds on an idle machine.
 const YIELDS: u32 = 200;
 
 use super::claims::Claims;
@@ -24,19 +24,19 @@ use super::packed;
 
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// A fixed number of threads that run one body together and wait for each other.
+/// A fixed number of threads that run one body together and wait for one another.
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held for the length of one region: concurrent callers take turns.
+    /// Held for the length of one region, so that concurrent callers take turns.
     turn: Mutex<()>,
-    /// Items claimed so far in the current [`sweep`](Self::sweep), per thread.
+    /// Number of items claimed in the current [`sweep`](Self::sweep), per thread.
     cursors: Box<[Line<AtomicUsize>]>,
-    /// Per thread, see [`memory`](Self::memory).
+    /// Working memory per thread; see [`memory`](Self::memory).
     memories: Box<[Line<Mutex<Vec<packed::Line>>>]>,
 }
 
-/// One cache line per group of fields that different threads write.
+/// A cache line of its own for fields that different threads write.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Line<T>(pub(super) T);
@@ -44,14 +44,14 @@ pub(super) struct Line<T>(pub(super) T);
 struct Shared {
     /// Number of the current region; workers wait for it to change.
     region: Line<AtomicUsize>,
-    /// Workers that have not finished the current region.
+    /// Number of workers that have not finished the current region.
     running: Line<AtomicUsize>,
-    /// The current region's body and caller; written only while no worker runs.
+    /// Body and caller of the current region; written only while no worker runs.
     job: Mutex<Option<Job>>,
-    /// The first panic of a worker in the current region.
+    /// First panic of a worker in the current region.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
-    /// Per worker: true while it is parked or about to park.
+    /// Set per worker while the worker is parked or about to park.
     parked: Box<[Line<AtomicBool>]>,
 }
 
@@ -59,11 +59,11 @@ struct Shared {
 struct Job {
     body: BodyPointer,
     caller: Thread,
-    /// Threads that run the body, the caller included.
+    /// Number of threads that run the body, the caller included.
     threads: usize,
 }
 
-/// The body with its lifetime erased; [`Team::run`] keeps it alive until every worker is done with it.
+/// Pointer to the body with its lifetime erased; [`Team::run`] keeps the body alive until every worker is done.
 #[derive(Clone, Copy)]
 struct BodyPointer(*const Body<'static>);
 
@@ -71,8 +71,8 @@ struct BodyPointer(*const Body<'static>);
 unsafe impl Send for BodyPointer {}
 
 impl Team {
-    /// A team of `threads` threads, the caller of [`run`](Self::run) included; 0 counts as 1. Where the system refuses
-    /// a thread, the team goes on with those it got: [`threads`](Self::threads) says how many.
+    /// Starts a team of `threads` threads, including the caller of [`run`](Self::run); 0 counts as 1. If the system
+    /// refuses a thread, the team continues with those started, as reported by [`threads`](Self::threads).
     pub fn new(threads: usize) -> Self {
         Self::assemble(threads, |worker, shared| {
             thread::Builder::new().name(format!("kernel-{worker}")).spawn(move || shared.work(worker))
@@ -104,15 +104,15 @@ impl Team {
         Self { shared, workers, turn: Mutex::new(()), cursors, memories }
     }
 
-    /// How many threads run a body.
+    /// Number of threads that run a body.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
     /// Runs `body(worker, workers)` once on every thread and returns when all are done.
     ///
-    /// May be called from any thread; concurrent callers take turns. Calling it from inside a body of the same team
-    /// would wait for itself for ever.
+    /// Callable from any thread; concurrent callers take turns. A call from inside a body of the same team
+    /// deadlocks.
     ///
     /// # Panics
     /// With the panic of the body, if any thread's call panicked, after all threads are done.
@@ -123,9 +123,9 @@ impl Team {
         self.region(&|| (), body);
     }
 
-    /// Hands out the items below `count`: `body` runs once on every thread and takes items from its claims. A thread goes
-    /// through its own contiguous share in order, which the processor's look-ahead rewards, and then takes over what
-    /// others have not got to.
+    /// Distributes the items below `count`: `body` runs once on every thread and takes items from its claims. A
+    /// thread processes its own contiguous share in order, which favors the hardware prefetcher, and then takes
+    /// over items of other threads.
     pub(crate) fn sweep(&self, count: usize, body: &(dyn Fn(Claims<'_>) + Sync)) {
         if self.workers.is_empty() {
             return body(Claims::new(&[Line(AtomicUsize::new(0))], count, 0));
@@ -134,9 +134,9 @@ impl Team {
         self.region(&reset, &|worker, _| body(Claims::new(&self.cursors, count, worker)));
     }
 
-    /// At least `lines` cache lines, with whatever was left in them, that thread `worker` may use in its body of a
-    /// [`sweep`](Self::sweep). They are kept, so that a region like one before takes no memory from the system. Nobody
-    /// waits for them but concurrent callers of a team of one thread, who do not take turns otherwise.
+    /// At least `lines` cache lines with arbitrary content for thread `worker` in its body of a
+    /// [`sweep`](Self::sweep). The memory is kept, so that a similar region allocates nothing. Only concurrent
+    /// callers of a team of one thread, which otherwise do not take turns, ever wait for it.
     pub(super) fn memory(&self, worker: usize, lines: usize) -> MutexGuard<'_, Vec<packed::Line>> {
         let mut memory = lock(&self.memories[worker].0);
         if memory.len() < lines {
@@ -145,7 +145,7 @@ impl Team {
         memory
     }
 
-    /// One parallel region; `prepare` runs first, when no other region does.
+    /// Runs one parallel region. `prepare` runs first, while no other region is active.
     fn region(&self, prepare: &dyn Fn(), body: &Body<'_>) {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         prepare();
@@ -159,7 +159,7 @@ impl Team {
         }
     }
 
-    /// Runs `body(item)` for every item below `count`, in no particular order.
+    /// Runs `body(item)` for every item below `count`, in unspecified order.
     pub fn each(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
         if count <= 1 || self.workers.is_empty() {
             return (0..count).for_each(body);
@@ -194,26 +194,28 @@ impl Team {
     }
 }
 
-/// The part of `0..count` that share `index` of `shares` gets: contiguous, sizes differing by at most one, empty for an
-/// `index` beyond `shares`.
+/// Part of `0..count` for share `index` of `shares`: contiguous, with sizes differing by at most one, and empty for
+/// an `index` beyond `shares`.
 pub fn share(count: usize, index: usize, shares: usize) -> Range<usize> {
     let at = |index: usize| count * index.min(shares) / shares;
     at(index)..at(index + 1)
 }
 
-/// A base address that may be sent to workers which write disjoint parts behind it.
+/// A base address that may be sent to workers, which write disjoint parts behind it.
 pub(crate) struct Base<T>(pub(crate) *mut T);
 
-// SAFETY: only an address; whoever dereferences it answers for disjointness.
+// SAFETY: only an address; code that dereferences it is responsible for disjointness.
 unsafe impl<T: Send> Send for Base<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Base<T> {}
 
 impl<T> Base<T> {
+    /// Address of the element at `offset`.
+    ///
     /// # Safety
-    /// `offset` lies inside the allocation.
+    /// `offset` must lie inside the allocation.
     pub(crate) unsafe fn at(&self, offset: usize) -> *mut T {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.0.add(offset) }
     }
 }
@@ -239,8 +241,8 @@ impl Shared {
     fn join(&self) {
         let done = || self.running.0.load(Ordering::SeqCst) == 0;
         if !poll(done) {
-            // The last worker unparks unconditionally. It may do so late, when this thread is elsewhere: that costs one
-            // needless turn of some later loop like this one.
+            // The last worker unparks the caller unconditionally, possibly late, when this thread is elsewhere:
+            // that costs one spurious wake-up of a later loop like this one.
             while !done() {
                 thread::park();
             }
@@ -257,14 +259,14 @@ impl Shared {
                 return;
             }
             let Some(Job { body, caller, threads }) = lock(&self.job).clone() else { continue };
-            // SAFETY: the caller waits in `join` until this worker has counted itself out below, and the body is not
-            // touched after that.
+            // SAFETY: the caller waits in `join` until this worker has decremented the count below, and the body is
+            // not used after that.
             let body = unsafe { &*body.0 };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| body(worker, threads))) {
                 lock(&self.panic).get_or_insert(panic);
             }
-            // Once the count is 0 the region is over, and another caller may have begun the next one: from here on only
-            // this thread's own handle of the caller is used, and no state of the region.
+            // Once the count is 0 the region is over, and another caller may have begun the next one: from here on
+            // only this thread's own handle of the caller may be used, and no state of the region.
             if self.running.0.fetch_sub(1, Ordering::SeqCst) == 1 {
                 caller.unpark();
             }
@@ -272,7 +274,7 @@ impl Shared {
     }
 }
 
-/// Polls for a while, first spinning, then yielding; true as soon as `ready`.
+/// Polls for a while, first spinning, then yielding. Returns `true` as soon as `ready` does.
 fn poll(ready: impl Fn() -> bool) -> bool {
     for turn in 0..SPINS + YIELDS {
         if ready() {
@@ -283,14 +285,14 @@ fn poll(ready: impl Fn() -> bool) -> bool {
     false
 }
 
-/// Waits until `ready`, first polling, then parked with `parked` set so that the other side knows whom to unpark.
+/// Waits until `ready`, first polling, then parked with `parked` set so that the other side knows to unpark.
 fn wait(parked: &AtomicBool, ready: impl Fn() -> bool) {
     if poll(&ready) {
         return;
     }
     loop {
-        // Either we see the condition after having set the flag, or the other side sees the flag after having made
-        // the condition true: both sides use sequentially consistent order.
+        // Either this thread sees the condition after setting the flag, or the other side sees the flag after
+        // making the condition true: both sides use sequentially consistent order.
         parked.store(true, Ordering::SeqCst);
         if ready() {
             parked.store(false, Ordering::SeqCst);
@@ -300,7 +302,7 @@ fn wait(parked: &AtomicBool, ready: impl Fn() -> bool) {
     }
 }
 
-/// A panic elsewhere leaves these mutexes' plain data intact.
+/// Locks a mutex, ignoring poison: a panic elsewhere leaves these mutexes' plain data intact.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -311,7 +313,7 @@ impl Drop for Team {
         self.shared.region.0.fetch_add(1, Ordering::SeqCst);
         self.shared.wake(&self.workers);
         for worker in self.workers.drain(..) {
-            // A worker's panics are caught inside it, so the join cannot fail.
+            // A worker catches its own panics, so the join cannot fail.
             let _ = worker.join();
         }
     }

@@ -1,63 +1,63 @@
-//! Why weights could not be had.
+//! Errors of downloading weights.
 
 use std::path::{Path, PathBuf};
 
-/// What can go wrong between a name and files that are checked and in place.
+/// Error in fetching, checking or storing weights.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// The name means nothing.
+    /// The name could not be resolved.
     #[error("{spec:?} is neither a path, nor a hub id such as org/name, nor in the catalog ({known})")]
     Unknown {
-        /// What was asked for.
+        /// Requested name.
         spec: String,
-        /// The names in the catalog.
+        /// Names in the catalog.
         known: String,
     },
     /// A file of the cache could not be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// The file in question.
+        /// Affected file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error reported by the operating system.
         source: std::io::Error,
     },
-    /// A file is not the one that was promised. It has been removed.
+    /// A file does not have the expected content. It has been removed.
     #[error("{file} from {origin}: wrong sha256, expected {expected}, found {found}; the file was removed")]
     Checksum {
-        /// The file's path below its folder.
+        /// Path of the file below its folder.
         file: String,
-        /// Where it came from.
+        /// Source of the file.
         origin: String,
-        /// The promised hash.
+        /// Expected hash.
         expected: String,
-        /// The hash of what came.
+        /// Hash of the received file.
         found: String,
     },
-    /// A file is in the cache no more, or is another one than at the last check.
+    /// A file is missing from the cache, or has changed since the last check.
     #[error("{0} is missing or has changed; pull it again")]
     Changed(PathBuf),
-    /// A package of the Python registry could not be had.
+    /// A package of the Python package index could not be fetched.
     #[error("package {package}: {reason}")]
     Package {
-        /// Name and version.
+        /// Name and version of the package.
         package: String,
-        /// What went wrong, in pip's words where it has any.
+        /// Reason, in pip's words where available.
         reason: String,
     },
-    /// A repository of the model hub could not be had.
+    /// A repository of the model hub could not be fetched.
     #[error("hub {id}: {reason}")]
     Hub {
-        /// The repository.
+        /// Repository ID.
         id: String,
-        /// What went wrong.
+        /// Reason of the failure.
         reason: String,
     },
-    /// Every source failed.
+    /// All sources failed.
     #[error("{name} could not be had from any source: {}", list(.attempts))]
     Sources {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// One error per source, in the order they were tried.
+        /// One error per source, in the order of the attempts.
         attempts: Vec<PullError>,
     },
 }

@@ -1,4 +1,4 @@
-//! Weights from the model hub, by the `hf-hub` crate, which resumes broken downloads.
+//! Downloads from the model hub through the `hf-hub` crate, which resumes interrupted downloads.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,10 +12,10 @@ use super::store::{Store, digest};
 use super::{Progress, PullError, PullOptions};
 use crate::catalog::{self, is_plain};
 
-/// How long the hub may take to be reached at all: a machine without access should go on to the next source soon.
+/// Timeout for connecting to the hub: a machine without access should try the next source soon.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// A repository, and perhaps one file of it.
+/// A repository, with an optional file in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Id {
     repo: String,
@@ -23,7 +23,7 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// Reads `org/name` or `org/name:file`.
+    /// Parses `org/name` or `org/name:file`.
     pub(super) fn parse(spec: &str) -> Option<Self> {
         let (repo, file) = match spec.split_once(':') {
             Some((repo, file)) => (repo, Some(file)),
@@ -40,7 +40,8 @@ impl Id {
     }
 }
 
-/// Fetches a repository that no catalog knows. Its large files are checked against the SHA-256 that the hub states.
+/// Fetches a repository that is not in the catalog. Large files are checked against the SHA-256 that the hub
+/// reports.
 pub(super) fn pull(
     id: &Id,
     cache: &Path,
@@ -58,7 +59,7 @@ pub(super) fn pull(
     }
     let hub = Hub::open(&id.repo, "main", &store, options)?;
     let (hub, names) = match &id.file {
-        // One file is of one commit whatever the branch does.
+        // A single file belongs to one commit, wherever the branch moves.
         Some(file) => (hub, vec![file.clone()]),
         None => {
             let (hub, all) = hub.pinned()?;
@@ -96,7 +97,7 @@ pub(super) fn fetch(
     Ok(())
 }
 
-/// Small files that belong to weights, where a repository has them.
+/// Small files that accompany weights, where a repository has them.
 const SMALL: [&str; 11] = [
     "config.json",
     "generation_config.json",
@@ -110,13 +111,13 @@ const SMALL: [&str; 11] = [
     "adapter_model.safetensors",
     "policy.toml",
 ];
-/// The weights in one piece.
+/// Name of unsharded weights.
 const WHOLE: &str = "model.safetensors";
-/// What says in which piece each tensor is.
+/// Name of the index that maps each tensor to its shard.
 const PIECES: &str = "model.safetensors.index.json";
 
-/// Removes what an attempt that broke off has left of another commit and this one does not have: it would be read with the
-/// rest. Pieces that no index names are not.
+/// Removes files of another commit that an interrupted attempt left and that the current commit does not have:
+/// loading would read them. Shards stay, because only those named by the index are loaded.
 fn clear(store: &Store, names: &[String]) -> Result<(), PullError> {
     for name in SMALL.iter().chain(&[WHOLE, PIECES]).filter(|name| !names.iter().any(|kept| kept == *name)) {
         let path = store.path(name);
@@ -128,7 +129,7 @@ fn clear(store: &Store, names: &[String]) -> Result<(), PullError> {
     Ok(())
 }
 
-/// The files that weights consist of, out of all that a repository has.
+/// Selects the files to download from all files of a repository.
 fn choose(all: &[String]) -> Result<Vec<String>, String> {
     let has = |name: &str| all.iter().any(|file| file == name);
     let mut files: Vec<String> = SMALL.iter().filter(|name| has(name)).map(|name| (*name).to_owned()).collect();
@@ -142,27 +143,31 @@ fn choose(all: &[String]) -> Result<Vec<String>, String> {
     } else if !has("adapter_model.safetensors") {
         let gguf: Vec<String> = all.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
         return match gguf.as_slice() {
-            [] => Err("it has no safetensors and no gguf file".to_owned()),
+            [] => Err("the repository has no safetensors and no gguf file".to_owned()),
             [file] => Ok(vec![file.clone()]),
-            _ => Err(format!("it has several gguf files; name one as org/name:file, of {}", gguf.join(", "))),
+            _ => Err(format!(
+                "the repository has several gguf files: choose one as org/name:file from {}",
+                gguf.join(", ")
+            )),
         };
     }
     Ok(files)
 }
 
-/// A repository that was reached.
+/// A repository on a reachable hub.
 struct Hub {
     id: String,
     api: Api,
     repo: ApiRepo,
-    /// Where `hf-hub` keeps this repository's downloads, finished and not.
+    /// Directory in which `hf-hub` keeps finished and unfinished downloads of the repository.
     blobs: PathBuf,
 }
 
 impl Hub {
     fn open(id: &str, revision: &str, store: &Store, options: &PullOptions) -> Result<Self, PullError> {
         let failed = |reason: String| PullError::Hub { id: id.to_owned(), reason };
-        // Blobs arrive on the same disk as the cache, so that taking them in is a rename.
+        // The hub cache lies on the same disk as the weight cache, so that a finished download is moved by a
+        // rename.
         let cache = store.partial().join("hub");
         let mut builder = ApiBuilder::from_cache(Cache::new(cache.clone()))
             .with_progress(false)
@@ -179,8 +184,9 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Finds out soon whether the hub can be reached: `hf-hub` itself waits for as long as the system does. Any answer
-    /// will do, also a refusal, which the download then reports in its own words.
+    /// Checks with a short timeout that the hub is reachable, because `hf-hub` itself waits as long as the
+    /// operating system does. Any HTTP status counts, even a refusal, which the download then reports with its own
+    /// message.
     fn reach(&self) -> Result<(), PullError> {
         let agent = ureq::Agent::config_builder()
             .timeout_connect(Some(PATIENCE))
@@ -197,19 +203,19 @@ impl Hub {
         PullError::Hub { id: self.id.clone(), reason: reason.into() }
     }
 
-    /// The same repository at the commit that it is at now, with the files it has there: a branch may move between one
-    /// file and the next.
+    /// Pins the repository to its current commit and lists the files there: a branch may move between two
+    /// downloads.
     fn pinned(self) -> Result<(Self, Vec<String>), PullError> {
         let info = self.repo.info().map_err(|error| self.failed(error.to_string()))?;
-        // It becomes a part of addresses and of paths.
+        // The commit becomes part of URLs and paths.
         if info.sha.is_empty() || !info.sha.chars().all(|c| c.is_ascii_hexdigit()) {
-            return Err(self.failed(format!("{:?} is no commit", info.sha)));
+            return Err(self.failed(format!("{:?} is not a commit hash", info.sha)));
         }
         let repo = self.api.repo(model(&self.id, &info.sha));
         Ok((Self { repo, ..self }, info.siblings.into_iter().map(|file| file.rfilename).collect()))
     }
 
-    /// Downloads a file, or the rest of it, and returns where it lies.
+    /// Downloads a file, or the rest of it, and returns its path.
     fn download(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, PullError> {
         let attempt = || {
             let listener = Listener { progress, message: format!("downloading {name}"), done: 0, total: None };
@@ -225,13 +231,13 @@ impl Hub {
         let link = link.map_err(|error| self.failed(error.to_string()))?;
         let blob = fs::canonicalize(&link).map_err(PullError::io(&link))?;
         if blob != link {
-            // The link would be in the way of the next attempt once the blob is moved.
+            // The link would block the next attempt once its blob has been moved.
             fs::remove_file(&link).map_err(PullError::io(&link))?;
         }
         Ok(blob)
     }
 
-    /// The unfinished files. They come one by one, so that is the one under way, if any.
+    /// Unfinished downloads. Files are fetched one at a time, so at most one exists.
     fn parts(&self) -> Vec<PathBuf> {
         let paths = fs::read_dir(&self.blobs).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         paths.filter(|path| path.extension().is_some_and(|end| end == "part")).collect()
@@ -241,8 +247,8 @@ impl Hub {
         self.parts().iter().try_for_each(|path| fs::remove_file(path).map_err(PullError::io(path)))
     }
 
-    /// Downloads a file and takes it into the store, unless it is there from a pull that broke off. One that was resumed
-    /// and is wrong may have been wrong before, so it is downloaded once more from its beginning.
+    /// Downloads a file into the store, unless an interrupted pull already stored it. A resumed file with a wrong
+    /// hash may have been wrong before the interruption, so it is downloaded once more from the beginning.
     fn take(&self, name: &str, file: &catalog::File, store: &Store, progress: &dyn Progress) -> Result<(), PullError> {
         if store.has(file, progress) {
             return Ok(());
@@ -258,16 +264,17 @@ impl Hub {
         }
     }
 
-    /// Downloads a file whose content nobody has promised, except that the hub names large ones by their SHA-256.
+    /// Downloads a file without a known hash. The hub reports the SHA-256 of large files only.
     fn download_unknown(&self, name: &str, store: &Store, progress: &dyn Progress) -> Result<catalog::File, PullError> {
         let metadata = self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error.to_string()))?;
-        let (path, size) = (name.to_owned(), metadata.size() as u64);
+        let path = name.to_owned();
+        let size = metadata.size() as u64;
         if metadata.etag().len() == 64 {
             let file = catalog::File { path, size, sha256: metadata.etag().to_owned() };
             self.take(name, &file, store, progress)?;
             return Ok(file);
         }
-        // Nothing would tell a damaged beginning, and a small file has soon come again.
+        // A damaged partial file could not be detected, and a small file downloads quickly.
         self.forget_parts()?;
         let blob = self.download(name, progress)?;
         let file = catalog::File { path, size, sha256: digest(&blob)? };
@@ -280,8 +287,8 @@ fn model(id: &str, revision: &str) -> Repo {
     Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned())
 }
 
-/// True when the partial file itself is in the way: it is longer than the file, or just as long, so that the hub has no
-/// rest to give. After any other error it can be resumed.
+/// Returns `true` if the partial file itself prevents resuming: it is at least as long as the file, so that the hub
+/// has no remainder to send. All other errors can be resumed.
 fn cannot_resume(error: &ApiError) -> bool {
     match error {
         ApiError::InvalidResume => true,

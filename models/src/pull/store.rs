@@ -1,4 +1,4 @@
-//! One folder of the cache: what is in it, how files get in, and who may put them there.
+//! One folder of the cache: its contents, how files enter it, and its lock.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,20 +11,20 @@ use sha2::{Digest, Sha256};
 use super::{Progress, PullError};
 use crate::catalog;
 
-/// A folder of checked files. A note beside them says what was checked and when the files were last written, so that a
-/// start need not read hundreds of megabytes again.
+/// A folder of verified files. A record next to them holds the hashes and modification times, so that starting does
+/// not have to read hundreds of megabytes again.
 #[derive(Debug)]
 pub(super) struct Store {
     folder: PathBuf,
 }
 
-/// What is known of a checked file.
+/// Record of a verified file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     path: String,
     size: u64,
     sha256: String,
-    /// Nanoseconds since 1970.
+    /// Modification time, in nanoseconds since 1970.
     modified: u128,
 }
 
@@ -43,7 +43,7 @@ impl Store {
         self.folder.join(file)
     }
 
-    /// Where unfinished downloads are.
+    /// Folder of unfinished downloads.
     pub(super) fn partial(&self) -> PathBuf {
         self.beside("partial")
     }
@@ -55,7 +55,8 @@ impl Store {
         PathBuf::from(name)
     }
 
-    /// Waits until no one else fills this folder. The lock ends with the returned file, or with the process.
+    /// Waits for exclusive access to the folder. Dropping the returned file, or the end of the process, releases
+    /// the lock.
     pub(super) fn lock(&self, progress: &dyn Progress) -> Result<File, PullError> {
         let path = self.beside("lock");
         if let Some(parent) = path.parent() {
@@ -74,7 +75,7 @@ impl Store {
         Ok(file)
     }
 
-    /// True when these very files were checked, and not written to since.
+    /// Returns `true` if exactly these files were verified and have not been written since.
     pub(super) fn holds(&self, files: &[catalog::File]) -> bool {
         let Some(records) = self.records() else { return false };
         let known = |file: &catalog::File| {
@@ -83,7 +84,7 @@ impl Store {
         files.iter().all(known) && self.unchanged(&records)
     }
 
-    /// True when everything that was once checked is still there, whatever it is.
+    /// Returns `true` if every file that was once verified is still unchanged.
     pub(super) fn is_complete(&self) -> bool {
         self.records().is_some_and(|records| !records.is_empty() && self.unchanged(&records))
     }
@@ -102,13 +103,14 @@ impl Store {
         Ok(Record { path: path.to_owned(), size: metadata.len(), sha256: sha256.to_owned(), modified })
     }
 
-    /// True when this very file is in place, noted or not: a pull that broke off leaves those it had finished.
+    /// Returns `true` if the file is in place with the right content, recorded or not. An interrupted pull leaves
+    /// its finished files unrecorded.
     pub(super) fn has(&self, file: &catalog::File, progress: &dyn Progress) -> bool {
         let found = File::open(self.path(&file.path)).and_then(|mut reader| check(&mut reader, file, progress));
         found.is_ok_and(|found| found == file.sha256)
     }
 
-    /// Checks files that are in place already, and notes them. A wrong one is removed.
+    /// Verifies and records files that are already in place. Removes a wrong file.
     pub(super) fn adopt(&self, files: &[catalog::File], progress: &dyn Progress) -> Result<(), PullError> {
         for file in files {
             let path = self.path(&file.path);
@@ -122,7 +124,7 @@ impl Store {
         self.finish(files)
     }
 
-    /// Takes a file in: checks what `reader` gives against `file`, and puts it in place only if it is right.
+    /// Stores the output of `reader` as `file` if its content matches.
     pub(super) fn take(
         &self,
         file: &catalog::File,
@@ -134,7 +136,7 @@ impl Store {
         fs::create_dir_all(self.partial()).map_err(PullError::io(&partial))?;
         let mut writer = File::create(&partial).map_err(PullError::io(&partial))?;
         let heard = |done| progress.update(&format!("unpacking {}", file.path), done, Some(file.size));
-        // One byte more than it should have is enough to know that it is wrong.
+        // One byte beyond the expected size suffices to detect a file that is too long.
         let found = copy(&mut reader.take(file.size + 1), &mut writer, heard).map_err(PullError::io(&partial))?;
         if found != file.sha256 {
             fs::remove_file(&partial).map_err(PullError::io(&partial))?;
@@ -144,7 +146,7 @@ impl Store {
         self.place(&partial, &file.path)
     }
 
-    /// Takes in a whole file that lies on the same disk: checks it against `file`, then moves it.
+    /// Moves a complete file on the same disk into the store if its content matches `file`.
     pub(super) fn take_file(
         &self,
         file: &catalog::File,
@@ -167,16 +169,17 @@ impl Store {
         let parent = path.parent().unwrap_or(&self.folder);
         fs::create_dir_all(parent).map_err(PullError::io(parent))?;
         fs::rename(from, &path).map_err(PullError::io(&path))?;
-        // The new name must be on disk before anything says that the file is there.
+        // The new name must be on disk before the record says that the file is there.
         File::open(parent).and_then(|folder| folder.sync_all()).map_err(PullError::io(parent))
     }
 
-    /// Notes that all these files are checked, and forgets the unfinished downloads.
+    /// Records all files as verified and removes the unfinished downloads.
     pub(super) fn finish(&self, files: &[catalog::File]) -> Result<(), PullError> {
         let record =
             |file: &catalog::File| self.record(&file.path, &file.sha256).map_err(PullError::io(&self.path(&file.path)));
         let records = files.iter().map(record).collect::<Result<Vec<_>, _>>()?;
-        let (note, fresh) = (self.path(NOTE), self.path(".checked.new"));
+        let note = self.path(NOTE);
+        let fresh = self.path(".checked.new");
         let text = serde_json::to_vec_pretty(&records).map_err(io::Error::from).map_err(PullError::io(&note))?;
         let write = || {
             let mut file = File::create(&fresh)?;
@@ -198,19 +201,19 @@ fn wrong(file: &catalog::File, origin: &str, found: String) -> PullError {
     PullError::Checksum { file: file.path.clone(), origin: origin.to_owned(), expected: file.sha256.clone(), found }
 }
 
-/// The SHA-256 of a file, in hexadecimal.
+/// SHA-256 of a file, in hexadecimal.
 pub(super) fn digest(path: &Path) -> Result<String, PullError> {
     let mut reader = File::open(path).map_err(PullError::io(path))?;
     copy(&mut reader, &mut io::sink(), |_| ()).map_err(PullError::io(path))
 }
 
-/// The SHA-256 of what is to be `file`, in hexadecimal.
+/// Reads `file` from `reader` and returns its SHA-256 in hexadecimal.
 fn check(reader: &mut dyn Read, file: &catalog::File, progress: &dyn Progress) -> io::Result<String> {
     let heard = |done| progress.update(&format!("checking {}", file.path), done, Some(file.size));
     copy(reader, &mut io::sink(), heard)
 }
 
-/// Copies everything and returns its SHA-256 in hexadecimal.
+/// Copies `reader` to `writer` and returns the SHA-256 in hexadecimal.
 fn copy(reader: &mut dyn Read, writer: &mut dyn Write, heard: impl Fn(u64)) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];

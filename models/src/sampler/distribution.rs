@@ -1,24 +1,25 @@
-//! Sums and maxima over a whole vocabulary, written so that the compiler vectorises them.
+//! Sums and maxima over a whole vocabulary, written so that the compiler vectorizes them.
 
 use super::SampleError;
 
-/// Values handled side by side.
+/// Number of values processed side by side.
 const LANES: usize = 16;
 
-/// Tokens whose weights are summed together.
+/// Number of tokens whose weights are summed together.
 pub(super) const BLOCK: usize = 256;
 
-/// What is needed of all logits together.
+/// Statistics over all logits of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Summary {
-    /// The highest logit.
+    /// Highest logit.
     pub(super) max: f32,
     /// `ln Σ exp(logit)`.
     pub(super) log_sum: f32,
 }
 
 impl Summary {
-    /// Reads all logits, stably. Minus infinity is allowed for single ones: such a token cannot occur.
+    /// Summarizes all logits in a numerically stable way. Single logits may be minus infinity: such tokens cannot
+    /// occur.
     pub(super) fn of(logits: &[f32]) -> Result<Self, SampleError> {
         let max = highest(logits);
         if max == f32::INFINITY {
@@ -29,14 +30,14 @@ impl Summary {
             return Err(if broken { SampleError::NotFinite } else { SampleError::NoCandidate });
         }
         let sum = sum_exp(logits, max, 1.0);
-        // A NaN is passed over by the comparisons above, but not by the sum.
+        // The comparisons above skip a NaN, but the sum does not.
         if sum.is_nan() { Err(SampleError::NotFinite) } else { Ok(Self { max, log_sum: max + sum.ln() as f32 }) }
     }
 }
 
-/// The highest value; NaN is passed over, and nothing at all gives minus infinity.
+/// Highest value. Skips NaN; an empty slice gives minus infinity.
 pub(super) fn highest(logits: &[f32]) -> f32 {
-    // Not `f32::max`: this is one instruction where that is several.
+    // Unlike `f32::max`, this compiles to a single instruction.
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut max = [f32::NEG_INFINITY; LANES];
     let mut chunks = logits.chunks_exact(LANES);
@@ -48,12 +49,13 @@ pub(super) fn highest(logits: &[f32]) -> f32 {
     max.iter().chain(chunks.remainder()).copied().fold(f32::NEG_INFINITY, larger)
 }
 
-/// `Σ exp((logit − max) · scale)`, in single precision over blocks, in double over the sums of blocks.
+/// Computes `Σ exp((logit − max) · scale)`: single precision inside blocks, double precision over the sums of
+/// blocks.
 pub(super) fn sum_exp(logits: &[f32], max: f32, scale: f32) -> f64 {
     logits.chunks(BLOCK).map(|block| f64::from(block_sum(block, max, scale))).sum()
 }
 
-/// `Σ exp((logit − max) · scale)` of a short block.
+/// Computes `Σ exp((logit − max) · scale)` of a short block.
 pub(super) fn block_sum(block: &[f32], max: f32, scale: f32) -> f32 {
     let mut sums = [0.0f32; LANES];
     let mut chunks = block.chunks_exact(LANES);
@@ -66,11 +68,12 @@ pub(super) fn block_sum(block: &[f32], max: f32, scale: f32) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// `exp(x)` for x ≤ 0, relative error below 3e-7, zero below −87; NaN stays NaN. Branch-free: a polynomial for the
-/// fraction of `x / ln 2` and the exponent bits for its integer part (Cephes `expf`).
+/// Computes `exp(x)` for x ≤ 0 with a relative error below 3e-7; zero below −87, and NaN stays NaN. Branch-free: a
+/// polynomial for the fraction of `x / ln 2`, and the exponent bits for its integer part (Cephes `expf`).
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits, and subtracting it again gives it as a number.
+    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits; subtracting it again yields that integer as a
+    // float.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x < -87.0 { -87.0 } else { x };
     let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
@@ -89,12 +92,12 @@ pub(super) fn exp(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { value }
 }
 
-/// The id of the highest logit, the lowest id on ties.
+/// ID of the highest logit; the lowest ID wins ties.
 pub(super) fn argmax(logits: &[f32], max: f32) -> Option<u32> {
     logits.iter().position(|&logit| logit == max).map(|id| id as u32)
 }
 
-/// The `n` highest logits with their ids, best first, lowest id first on ties.
+/// The `n` highest logits with their IDs, best first; the lowest ID wins ties.
 pub(super) fn top(logits: &[f32], n: usize) -> Vec<(u32, f32)> {
     let n = n.min(logits.len());
     let mut best: Vec<(u32, f32)> = Vec::with_capacity(n + 1);

@@ -1,6 +1,6 @@
-//! A set of token ids as bits.
+//! Bit set over token IDs.
 
-/// Which tokens may be chosen. Ids beyond its length may not.
+/// Set of allowed tokens. IDs beyond its length are forbidden.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {
     /// Bit `id % 32` of word `id / 32`.
@@ -9,44 +9,44 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    /// Allows all of `len` tokens.
+    /// Creates a mask that allows all of `len` tokens.
     pub fn all(len: usize) -> Self {
         Self::from_words(vec![u32::MAX; len.div_ceil(32)], len)
     }
 
-    /// Takes bits as they are: bit `id % 32` of word `id / 32`, for ids below `len`.
+    /// Creates a mask from raw bits: bit `id % 32` of word `id / 32`, for IDs below `len`.
     pub fn from_words(words: Vec<u32>, len: usize) -> Self {
         let len = len.min(words.len() * 32);
         Self { words, len }
     }
 
-    /// Whether a token may be chosen.
+    /// Returns `true` if the token is allowed.
     pub fn allows(&self, id: u32) -> bool {
         (id as usize) < self.len && self.words[id as usize / 32] >> (id % 32) & 1 == 1
     }
 
-    /// Forbids a token; one beyond the length is forbidden already.
+    /// Forbids a token. Tokens beyond the length are forbidden already.
     pub fn forbid(&mut self, id: u32) {
         if (id as usize) < self.len {
             self.words[id as usize / 32] &= !(1 << (id % 32));
         }
     }
 
-    /// Forbids what `other` does not allow.
+    /// Forbids all tokens that `other` does not allow.
     pub fn keep(&mut self, other: &TokenMask) {
         for (at, word) in self.words.iter_mut().enumerate() {
             *word &= other.word(at);
         }
     }
 
-    /// Allows what `other` does, as far as it speaks of the same ids.
+    /// Allows all tokens that `other` allows, up to this mask's length.
     pub fn add(&mut self, other: &TokenMask) {
         for (at, word) in self.words.iter_mut().enumerate() {
             *word |= other.word(at);
         }
     }
 
-    /// The bits of one word, without those beyond the length.
+    /// Bits of one word, without those beyond the length.
     fn word(&self, at: usize) -> u32 {
         let word = self.words.get(at).copied().unwrap_or(0);
         match self.len.saturating_sub(at * 32) {
@@ -56,17 +56,17 @@ impl TokenMask {
         }
     }
 
-    /// Number of ids it speaks of.
+    /// Number of IDs covered.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when it allows nothing.
+    /// Returns `true` if no token is allowed.
     pub fn is_empty(&self) -> bool {
         (0..self.len as u32).all(|id| !self.allows(id))
     }
 
-    /// Makes the tokens that it does not allow impossible.
+    /// Sets the logits of forbidden tokens to minus infinity.
     pub(super) fn apply(&self, logits: &mut [f32]) {
         let (known, beyond) = logits.split_at_mut(self.len.min(logits.len()));
         for (chunk, &word) in known.chunks_mut(32).zip(&self.words) {

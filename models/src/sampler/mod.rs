@@ -1,7 +1,7 @@
-//! Logits to the next token: one [`Sampler`] per sequence, reproducible from its seed.
+//! Sampling of the next token from logits: one [`Sampler`] per sequence, reproducible from its seed.
 //!
-//! The order of things: penalties and bias, then the allow-list or the mask, then temperature, min-p, top-k, top-p. Reported
-//! log-probabilities are always those of the model itself: raw logits, temperature 1, nothing filtered.
+//! The steps are, in order: penalties and bias, allow-list or mask, temperature, min-p, top-k, top-p. Reported
+//! log-probabilities are always those of the model itself: raw logits at temperature 1, unfiltered.
 
 mod distribution;
 mod mask;
@@ -21,45 +21,45 @@ use distribution::{Summary, argmax, highest, top};
 use penalty::Penalty;
 use shortlist::Shortlist;
 
-/// A chosen token.
+/// A sampled token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// Its id.
+    /// ID of the token.
     pub id: u32,
-    /// Its log-probability under the full distribution: raw logits, temperature 1.
+    /// Log-probability under the full distribution: raw logits at temperature 1.
     pub logprob: f32,
-    /// The most probable tokens under the same distribution with their log-probabilities, best first; as many as
-    /// [`SamplingParams::top_logprobs`] asks for.
+    /// Most probable tokens of the full distribution with their log-probabilities, best first; their number is
+    /// [`SamplingParams::top_logprobs`].
     pub top: Vec<(u32, f32)>,
 }
 
-/// Why no token could be chosen. Concerns the one sequence only.
+/// Reason why no token could be sampled. Concerns one sequence only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
-    /// A logit is NaN or positive infinity, or penalties and bias made the highest one infinite.
+    /// A logit is NaN or positive infinity, or penalties and bias made the highest logit infinite.
     #[error("the model, or a penalty, produced a logit that is not a finite number")]
     NotFinite,
-    /// Nothing is left to choose from: all logits are minus infinity, or the allow-list or mask has no id of the
+    /// No candidate is left: all logits are minus infinity, or the allow-list or mask contains no ID of the
     /// vocabulary.
     #[error("no token is left to choose from")]
     NoCandidate,
 }
 
-/// Chooses tokens for one sequence. Keeps its random state and its buffers from token to token.
+/// Samples the tokens of one sequence. Keeps its random state and its buffers from token to token.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplingParams,
     rng: ChaCha8Rng,
-    /// Drawn already, for a token that has not been chosen yet.
+    /// Random number that was drawn for [`pick`](Self::pick) but not consumed yet.
     next: Option<f64>,
     penalty: Penalty,
     shortlist: Shortlist,
-    /// Logits after penalties, bias and mask, where there are any.
+    /// Logits after penalties, bias and mask, if any.
     adjusted: Vec<f32>,
 }
 
 impl Sampler {
-    /// A sampler at the beginning of its random sequence.
+    /// Creates a sampler at the start of its random sequence.
     pub fn new(params: SamplingParams) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(params.seed);
         Self {
@@ -72,25 +72,25 @@ impl Sampler {
         }
     }
 
-    /// What it samples with.
+    /// Parameters of the sampler.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
 
-    /// Chooses the next token from the logits of one position, shape (vocab). `history` is what the penalties look at,
-    /// usually the tokens generated so far. With `allow`, only those ids can be chosen; ids outside the vocabulary are
-    /// passed over.
+    /// Samples the next token from the logits of one position, shape (vocab). `history` holds the tokens that
+    /// penalties apply to, usually those generated so far. `allow` restricts the choice to the listed IDs; IDs
+    /// outside the vocabulary are ignored.
     ///
     /// # Errors
-    /// [`SampleError`] when the logits do not allow a choice; the sampler stays usable.
+    /// [`SampleError`] when the logits do not allow a choice. The sampler stays usable.
     pub fn sample(&mut self, logits: &[f32], history: &[u32], allow: Option<&[u32]>) -> Result<Sampled, SampleError> {
         self.draw(logits, history, allow, None)
     }
 
-    /// The same among the tokens that `mask` allows: for sets too large to be listed.
+    /// Samples like [`sample`](Self::sample) among the tokens allowed by `mask`, for sets too large to list.
     ///
     /// # Errors
-    /// As [`sample`](Self::sample).
+    /// The same as for [`sample`](Self::sample).
     pub fn sample_within(&mut self, logits: &[f32], history: &[u32], mask: &TokenMask) -> Result<Sampled, SampleError> {
         self.draw(logits, history, None, Some(mask))
     }
@@ -156,14 +156,14 @@ impl Sampler {
         }
     }
 
-    /// The next random number, from 0 to below 1.
+    /// Next random number in [0, 1).
     fn uniform(&mut self) -> f64 {
         // 53 random bits: every value is exact in f64 and below 1.
         self.next.take().unwrap_or_else(|| (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64)
     }
 }
 
-/// The id with the highest logit out of a list, the lowest such id on ties.
+/// ID with the highest logit in a list; the lowest ID wins ties.
 fn best_of(logits: &[f32], ids: &[u32]) -> Option<u32> {
     let better = |best: Option<(u32, f32)>, (id, logit): (u32, f32)| match best {
         Some((id_best, logit_best)) if logit < logit_best || (logit == logit_best && id > id_best) => best,

@@ -1,30 +1,30 @@
-//! What a request may say about sampling.
+//! Sampling parameters of a request.
 
 use crate::ModelError;
 
-/// How tokens are chosen. The default leaves the model's own distribution as it is.
+/// Sampling parameters. The default samples from the model's own distribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits; below 1e-5 the most probable token is always taken. Default 1.
+    /// Divisor of the logits. Below 1e-5 the most probable token is always chosen. Default 1.
     pub temperature: f32,
-    /// Keeps the fewest most probable tokens that together have at least this probability. 1 keeps all.
+    /// Keeps the smallest set of most probable tokens with at least this total probability. 1 keeps all.
     pub top_p: f32,
-    /// Keeps this many most probable tokens. 0 keeps all.
+    /// Maximum number of most probable tokens to keep. 0 keeps all.
     pub top_k: usize,
-    /// Keeps tokens that are at least this fraction as probable as the most probable one. 0 keeps all.
+    /// Minimum probability of a token, as a fraction of the most probable token's. 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens that have occurred (CTRL, arXiv:1909.05858, §4.1).
-    /// From 0.01 to 10; 1 does nothing.
+    /// Factor on the logits of tokens that have occurred: divides positive and multiplies negative logits (CTRL,
+    /// arXiv:1909.05858, §4.1). From 0.01 to 10; 1 has no effect.
     pub repetition_penalty: f32,
-    /// Subtracted from a token's logit once per occurrence, as in the OpenAI API. 0 does nothing.
+    /// Amount subtracted from a token's logit for each occurrence, as in the OpenAI API. 0 has no effect.
     pub frequency_penalty: f32,
-    /// Subtracted from a token's logit once if it has occurred. 0 does nothing.
+    /// Amount subtracted once from the logit of a token that has occurred. 0 has no effect.
     pub presence_penalty: f32,
-    /// Added to the logits of these ids.
+    /// Amounts added to the logits of the listed token IDs.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Where the random sequence starts.
+    /// Seed of the random sequence.
     pub seed: u64,
-    /// How many of the most probable tokens are reported beside the chosen one.
+    /// Number of most probable tokens reported in addition to the sampled one.
     pub top_logprobs: usize,
 }
 
@@ -46,17 +46,17 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Always the most probable token.
+    /// Creates parameters that always choose the most probable token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// True when nothing is left to chance. The bound keeps `1 / temperature` and the scaled logits finite.
+    /// Returns `true` if sampling is deterministic. The bound keeps `1 / temperature` and the scaled logits finite.
     pub fn is_greedy(&self) -> bool {
         self.temperature < 1e-5
     }
 
-    /// True when logits are changed before a token is chosen.
+    /// Returns `true` if logits are changed before a token is chosen.
     pub(super) fn adjusts(&self) -> bool {
         self.penalises() || !self.logit_bias.is_empty()
     }
@@ -65,7 +65,7 @@ impl SamplingParams {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
-    /// Refuses values that mean nothing.
+    /// Rejects values outside their ranges.
     ///
     /// # Errors
     /// [`ModelError::Input`] naming the first field that is out of range.

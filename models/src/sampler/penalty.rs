@@ -1,16 +1,16 @@
-//! Logits changed by what has been said already.
+//! Penalties on logits for tokens that have occurred.
 
 use super::SamplingParams;
 
-/// Counts occurrences without allocating per token.
+/// Counter of occurrences that does not allocate per token.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Penalty {
-    /// Occurrences by id; all zero between calls.
+    /// Occurrences by ID; all zero between calls.
     counts: Vec<u32>,
 }
 
 impl Penalty {
-    /// Applies the penalties for `history`, then the bias, in place. Ids outside the vocabulary are passed over.
+    /// Applies the penalties for `history` and then the bias, in place. Ignores IDs outside the vocabulary.
     pub(super) fn apply(&mut self, params: &SamplingParams, history: &[u32], logits: &mut [f32]) {
         if params.penalises() {
             self.counts.resize(logits.len(), 0);
@@ -21,7 +21,7 @@ impl Penalty {
             }
             for &id in history {
                 let Some(count) = self.counts.get_mut(id as usize) else { continue };
-                // The first visit clears the count, so that each token is penalised once.
+                // The first visit clears the count, so that each token is penalized once.
                 let occurrences = std::mem::take(count);
                 if occurrences > 0 {
                     penalise(params, occurrences, &mut logits[id as usize]);

@@ -1,34 +1,34 @@
-//! How one token is to be chosen, for a device that holds the logits and chooses itself.
+//! Sampling instructions for a device that holds the logits and samples there.
 
 use super::{Sampler, SamplingParams};
 
-/// Everything that is needed to choose the next token from a row of logits: temperature, then min-p, top-k and top-p, then
-/// the token that `draw` falls on when tokens are walked over by id.
+/// Complete instructions for sampling one token from a row of logits: temperature, then min-p, top-k and top-p,
+/// then the token that `draw` falls on when tokens are visited by ID.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pick {
-    /// Divides the logits; 0 takes the most probable token, the lowest id on ties.
+    /// Divisor of the logits. 0 chooses the most probable token; the lowest ID wins ties.
     pub temperature: f32,
-    /// Keeps this many most probable tokens; 0 keeps all.
+    /// Maximum number of most probable tokens to keep. 0 keeps all.
     pub top_k: u32,
-    /// Keeps the fewest most probable tokens that together have at least this probability.
+    /// Keeps the smallest set of most probable tokens with at least this total probability.
     pub top_p: f32,
-    /// Keeps tokens that are at least this fraction as probable as the most probable one.
+    /// Minimum probability of a token, as a fraction of the most probable token's.
     pub min_p: f32,
-    /// From 0 to below 1; 0 where nothing is left to chance.
+    /// Random number in [0, 1). 0 if sampling is deterministic.
     pub draw: f64,
 }
 
 impl Pick {
-    /// The most probable token.
+    /// Chooses the most probable token.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0.0 };
 }
 
 impl Sampler {
-    /// How the next token is to be chosen by somebody else; `None` where that needs more than one row of logits: what has
-    /// been said, a bias, or the most probable tokens beside the chosen one.
+    /// Instructions for the next token. `None` if sampling needs more than one row of logits: penalties, a bias, or
+    /// the most probable alternatives.
     ///
-    /// Asked again before [`picked`](Self::picked), the answer is the same; and so is the token that
-    /// [`sample`](Self::sample) chooses instead.
+    /// Until [`picked`](Self::picked) is called, repeated calls return the same instructions, and
+    /// [`sample`](Self::sample) chooses the same token.
     pub fn pick(&mut self) -> Option<Pick> {
         if self.params.adjusts() || self.params.top_logprobs > 0 {
             return None;
@@ -37,12 +37,12 @@ impl Sampler {
         self.next = (!self.params.is_greedy()).then_some(draw);
         let SamplingParams { temperature, top_p, min_p, .. } = self.params;
         let temperature = if self.params.is_greedy() { 0.0 } else { temperature };
-        // More than any vocabulary holds is all of it.
+        // A limit beyond every vocabulary keeps all tokens.
         let top_k = u32::try_from(self.params.top_k).unwrap_or(0);
         Some(Pick { temperature, top_k, top_p, min_p, draw })
     }
 
-    /// Notes that the token was chosen as [`pick`](Self::pick) said.
+    /// Records that a token was chosen by the instructions of [`pick`](Self::pick).
     pub fn picked(&mut self) {
         self.next = None;
     }

@@ -1,9 +1,9 @@
-//! Drawing from a filtered distribution without sorting a vocabulary.
+//! Sampling from a filtered distribution without sorting the vocabulary.
 //!
-//! When top-k, top-p or min-p cut the distribution off, only tokens near the top are gathered. If those within a few nats
-//! of the best do not reach k tokens or probability p, the window widens. Where the cut falls among them is found by
-//! selection, which takes time in proportion to their number. The result is exact for every setting, and tokens are
-//! always walked over by id, so a seed gives the same tokens whatever the order of selection.
+//! When top-k, top-p or min-p truncate the distribution, only tokens near the top are gathered. If the tokens
+//! within a few nats of the best one do not reach k tokens or probability p, the window widens. The cutoff among
+//! them is found by selection in linear time. The result is exact for every setting, and tokens are always visited
+//! by ID, so a seed gives the same tokens whatever the order of selection.
 
 use std::cmp::Ordering;
 
@@ -11,25 +11,26 @@ use super::SampleError;
 use super::SamplingParams;
 use super::distribution::{BLOCK, block_sum, exp, highest, sum_exp};
 
-/// How far below the best token to look at first, in nats of the scaled distribution, and further if not enough is there.
+/// Widths of the window below the best token, in nats of the scaled distribution, tried in order until enough
+/// tokens are found.
 const WINDOWS: [f32; 5] = [5.0, 10.0, 20.0, 40.0, f32::INFINITY];
 
-/// A token with its logit, scaled and relative to the best.
+/// A token with its scaled logit relative to the best token.
 type Candidate = (u32, f32);
 
-/// Reusable buffers.
+/// Reusable buffers for truncated sampling.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shortlist {
-    /// By id.
+    /// Candidates sorted by ID.
     candidates: Vec<Candidate>,
-    /// The same in the disorder that selection leaves.
+    /// Copy of the candidates in the order that selection leaves.
     selection: Vec<Candidate>,
-    /// Sums of weights of each block of the vocabulary.
+    /// Sum of weights of each block of the vocabulary.
     blocks: Vec<f32>,
 }
 
 impl Shortlist {
-    /// The token that `draw` ∈ [0, 1) falls on. `max` is the highest logit.
+    /// Token that `draw` ∈ [0, 1) falls on. `max` is the highest logit.
     pub(super) fn draw(&mut self, params: &SamplingParams, logits: &[f32], max: f32, draw: f64) -> u32 {
         let scale = 1.0 / params.temperature;
         let ordered = params.top_k > 0 || params.top_p < 1.0;
@@ -41,7 +42,7 @@ impl Shortlist {
         self.pick(draw)
     }
 
-    /// The same among the tokens of an allow-list.
+    /// Token that `draw` falls on among the tokens of an allow-list.
     pub(super) fn draw_among(
         &mut self,
         params: &SamplingParams,
@@ -57,14 +58,15 @@ impl Shortlist {
         if max == f32::NEG_INFINITY {
             return Err(SampleError::NoCandidate);
         }
-        let (scale, floor) = (1.0 / params.temperature, floor(params));
+        let scale = 1.0 / params.temperature;
+        let floor = floor(params);
         self.candidates.iter_mut().for_each(|(_, logit)| *logit = (*logit - max) * scale);
         self.candidates.retain(|&(_, logit)| logit >= floor && logit > f32::NEG_INFINITY);
         self.truncate(params, None);
         Ok(self.pick(draw))
     }
 
-    /// Draws from the whole distribution: one pass for the sums of blocks, then a walk inside one block.
+    /// Samples from the whole distribution: one pass for the sums of blocks, then a walk inside one block.
     fn draw_all(&mut self, logits: &[f32], max: f32, scale: f32, draw: f64) -> u32 {
         self.blocks.clear();
         self.blocks.extend(logits.chunks(BLOCK).map(|block| block_sum(block, max, scale)));
@@ -87,20 +89,21 @@ impl Shortlist {
                     left -= weight;
                 }
             }
-            // Rounding left a crumb: the block's last possible token takes it.
+            // Rounding left a remainder of the draw: the block's last possible token takes it.
             if let Some(id) = last {
                 return id;
             }
         }
-        // Rounding again, at the very end of the vocabulary: the best token is always possible.
+        // A remainder at the very end of the vocabulary: the best token is always possible.
         logits.iter().position(|&logit| logit == max).unwrap_or_default() as u32
     }
 
-    /// Gathers every token that top-k and top-p can keep, and perhaps some more. Returns the weight that top-p keeps
-    /// where it is a share of more than the candidates.
+    /// Gathers every token that top-k and top-p can keep, and perhaps more. Returns the weight that top-p must keep
+    /// if it is a share of more than the candidates.
     fn gather(&mut self, params: &SamplingParams, logits: &[f32], max: f32, scale: f32) -> Option<f64> {
         let floor = floor(params);
-        // Top-p is a share of what min-p and top-k leave. With top-k it can only shorten the k best, so k decides.
+        // Top-p is a share of the tokens left by min-p and top-k. With top-k it can only shorten the k best, so k
+        // decides.
         let by_mass = params.top_k == 0 && params.top_p < 1.0;
         let wanted = by_mass.then(|| f64::from(params.top_p) * mass(logits, max, scale, floor));
         for window in WINDOWS {
@@ -120,10 +123,10 @@ impl Shortlist {
     fn gather_above(&mut self, logits: &[f32], max: f32, scale: f32, bound: f32) {
         const CHUNK: usize = 32;
         self.candidates.clear();
-        // A little lower than the bound in the scale of the logits: rounding must not lose a token here.
+        // Slightly below the bound on the logit scale: rounding must not drop a token here.
         let rough = max + bound / scale * 1.001 - 1e-3 - 1e-6 * max.abs();
         for (chunk, first) in logits.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-            // Most chunks have nothing to offer, and to see that takes an instruction or two per eight tokens.
+            // Most chunks hold no candidate, which one or two instructions per eight tokens reveal.
             if highest(chunk) < rough {
                 continue;
             }
@@ -132,8 +135,8 @@ impl Shortlist {
         }
     }
 
-    /// Cuts the candidates off by top-k, then top-p. `wanted` is the weight for top-p to keep; without it, top-p's share
-    /// of the candidates.
+    /// Truncates the candidates by top-k, then by top-p. `wanted` is the weight for top-p to keep. `None` takes
+    /// top-p's share of the candidates.
     fn truncate(&mut self, params: &SamplingParams, wanted: Option<f64>) {
         let by_count = params.top_k > 0 && params.top_k < self.candidates.len();
         if !by_count && params.top_p >= 1.0 {
@@ -155,7 +158,7 @@ impl Shortlist {
         }
     }
 
-    /// Draws from the candidates, which are not empty.
+    /// Chooses among the candidates, which are not empty.
     fn pick(&self, draw: f64) -> u32 {
         let mut left = draw * weight(&self.candidates);
         for &(id, logit) in &self.candidates {
@@ -165,23 +168,23 @@ impl Shortlist {
             }
             left -= weight;
         }
-        // Rounding left a crumb: the best takes it.
+        // Rounding left a remainder of the draw: the best token takes it.
         self.candidates.iter().min_by(|a, b| order(a, b)).map_or(0, |&(id, _)| id)
     }
 }
 
-/// Best first, lowest id first on ties.
+/// Order by logit, best first; the lowest ID wins ties.
 fn order(a: &Candidate, b: &Candidate) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// p ≥ min_p · p_max, in logarithms.
+/// Logarithm of `min_p`, for the condition p ≥ min_p · p_max.
 fn floor(params: &SamplingParams) -> f32 {
     if params.min_p > 0.0 { params.min_p.ln() } else { f32::NEG_INFINITY }
 }
 
-/// The last of the best candidates that together have the weight `wanted`: halves of the list are ordered against each
-/// other until one candidate is left, which takes as long as ordering the list twice against one pivot.
+/// Last of the best candidates that together reach the weight `wanted`. Repeatedly partitions the list around a
+/// pivot until one candidate is left, in expected linear time.
 fn last_within(mut list: &mut [Candidate], mut wanted: f64) -> Option<Candidate> {
     while list.len() > 1 {
         let half = list.len() / 2;
@@ -198,12 +201,12 @@ fn last_within(mut list: &mut [Candidate], mut wanted: f64) -> Option<Candidate>
     list.first().copied()
 }
 
-/// The weight of some candidates, relative to the best token.
+/// Total weight of some candidates, relative to the best token.
 fn weight(candidates: &[Candidate]) -> f64 {
     candidates.iter().map(|&(_, logit)| f64::from(exp(logit))).sum()
 }
 
-/// The weight of all tokens whose scaled logit is at least `floor`, relative to the best token.
+/// Total weight of all tokens whose scaled logit is at least `floor`, relative to the best token.
 fn mass(logits: &[f32], max: f32, scale: f32, floor: f32) -> f64 {
     if floor == f32::NEG_INFINITY {
         return sum_exp(logits, max, scale);

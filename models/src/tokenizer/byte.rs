@@ -1,10 +1,10 @@
-//! The smallest tokenizer there is: a token per byte and three control tokens.
+//! Byte tokenizer: one token per byte and three control tokens.
 
 use super::{Piece, Specials, TokenBytes};
 
 const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
 
-/// Ids 0 to 255 are bytes, then the control tokens in order.
+/// Tokenizer whose IDs 0 to 255 are bytes, followed by the control tokens in order.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ByteTokenizer;
 

@@ -1,27 +1,27 @@
-//! Token ids to text, one at a time, never splitting a character.
+//! Incremental conversion of token IDs to text that never splits a character.
 
 use std::sync::Arc;
 
 use super::TokenBytes;
 
-/// Turns a growing sequence of ids into text. What it returns, put together, is what
-/// [`Tokenizer::decode`](super::Tokenizer::decode) gives for the whole sequence.
+/// Converts a growing sequence of IDs into text. The concatenated outputs equal the result of
+/// [`Tokenizer::decode`](super::Tokenizer::decode) for the whole sequence.
 #[derive(Debug, Clone)]
 pub struct Detokenizer {
     table: Arc<TokenBytes>,
-    /// Bytes of a character that is not complete yet: never more than three.
+    /// Bytes of an incomplete character; at most three.
     held: Vec<u8>,
     ready: String,
 }
 
 impl Detokenizer {
-    /// Starts at the beginning of a text.
+    /// Creates a detokenizer at the beginning of a text.
     pub fn new(table: Arc<TokenBytes>) -> Self {
         Self { table, held: Vec::new(), ready: String::new() }
     }
 
-    /// Takes the next token and returns the text that it completes: possibly none, never half a character. Bytes that
-    /// can no longer become a character give U+FFFD.
+    /// Takes the next token and returns the text that it completes: possibly none, never half a character. Bytes
+    /// that can no longer become a character yield U+FFFD.
     pub fn push(&mut self, id: u32) -> &str {
         self.ready.clear();
         self.held.extend_from_slice(self.table.get(id));
@@ -34,7 +34,7 @@ impl Detokenizer {
                 }
                 Err(error) => {
                     let valid = taken + error.valid_up_to();
-                    // `valid_up_to` promises UTF-8, so this borrows and changes nothing.
+                    // `valid_up_to` guarantees UTF-8, so this borrows and changes nothing.
                     self.ready.push_str(&String::from_utf8_lossy(&self.held[taken..valid]));
                     taken = valid;
                     let Some(broken) = error.error_len() else { break };
@@ -47,12 +47,13 @@ impl Detokenizer {
         &self.ready
     }
 
-    /// How many bytes wait for the rest of their character.
+    /// Number of bytes held back until their character is complete.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Ends the text: a character that was never completed gives one U+FFFD. Ready for a new text afterwards.
+    /// Ends the text: an incomplete character yields one U+FFFD. Afterwards the detokenizer is ready for a new
+    /// text.
     pub fn finish(&mut self) -> String {
         let rest = String::from_utf8_lossy(&self.held).into_owned();
         self.held.clear();

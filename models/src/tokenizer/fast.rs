@@ -1,21 +1,21 @@
-//! A `tokenizers` pipeline, twice: with its added tokens, and without.
+//! Wrapper of a `tokenizers` pipeline that exists in two versions: with its added tokens and without.
 
 use tokenizers::{AddedVocabulary, DecoderWrapper, Model as _, OffsetReferential, OffsetType, Tokenizer as Pipeline};
 
 use super::{Piece, Specials, TokenBytes};
 use crate::ModelError;
 
-/// Ids from here on are refused: a single huge one would fill the memory with a table of nothing. The largest published
-/// vocabularies have some 2¹⁸ tokens.
+/// Limit of token IDs: a single huge ID would fill the memory with an empty table. The largest published
+/// vocabularies have about 2¹⁸ tokens.
 const IDS: u32 = 1 << 24;
 
-/// Words whose ids each thread that encodes remembers for each pipeline: the first it meets, for ever. A usual one takes
-/// some 400 bytes, one of 255 bytes 8 KiB. With the library's own 10,000 every thread of a server grows for as long as it
-/// meets new words: by 4 MB, or by 80 MB where they are long on purpose. And prompts are encoded on the runtime's blocking
-/// threads, of which a crowd makes 512: those keep 26 MB with so few words, or 512 MB.
+/// Number of words that each encoding thread caches per pipeline; the first words stay forever. A word takes about
+/// 400 bytes, one of 255 bytes takes 8 KiB. With the library's default of 10,000, every server thread would grow by
+/// 4 MB, or by 80 MB for deliberately long words. Prompts are encoded on the runtime's blocking threads, of which
+/// load can create 512: with this limit they hold 26 MB in total, or 512 MB for long words.
 const REMEMBERED: usize = 128;
 
-/// `parse` is the tokenizer as published; `literal` is the same one without any added token, so that no text can spell
+/// A tokenizer pipeline. `parse` is the published one; `literal` lacks all added tokens, so that no text can spell
 /// one.
 #[derive(Debug)]
 pub(super) struct FastTokenizer {
@@ -25,9 +25,9 @@ pub(super) struct FastTokenizer {
 
 impl FastTokenizer {
     pub(super) fn new(mut parse: Pipeline) -> Self {
-        // A tokenizer.json may ask for padding or truncation: those belong to the training script that saved it.
+        // A tokenizer.json may ask for padding or truncation, which belong to the training script that saved it.
         parse.with_padding(None);
-        // Removing a truncation cannot fail; only setting an impossible one can.
+        // Removing a truncation cannot fail; only an invalid one can be refused.
         let _ = parse.with_truncation(None);
         let mut model = parse.get_model().clone();
         model.resize_cache(REMEMBERED);
@@ -48,7 +48,8 @@ impl FastTokenizer {
         self.encode_by_char(text, table)
     }
 
-    /// The way round a vocabulary whose merges can build a control token out of ordinary text: character by character.
+    /// Fallback for a vocabulary whose merges can build a control token out of ordinary text: encodes character by
+    /// character.
     fn encode_by_char(&self, text: &str, table: &TokenBytes) -> Result<Vec<u32>, ModelError> {
         let mut ids = Vec::with_capacity(text.len());
         let mut buffer = [0; 4];
@@ -80,15 +81,16 @@ impl FastTokenizer {
         self.parse.id_to_token(id)
     }
 
-    /// The raw bytes of each token, read from its name the way the tokenizer's decoder does.
+    /// Raw bytes of each token, derived from its name in the way of the tokenizer's decoder.
     ///
-    /// The error names an id that is too high.
+    /// # Errors
+    /// A message naming an ID that is too high.
     pub(super) fn table(&self) -> Result<TokenBytes, String> {
         let added = self.parse.get_added_vocabulary().get_added_tokens_decoder();
         let model = self.parse.get_model();
         let highest = added.keys().copied().chain(model.get_vocab().into_values()).max();
         if let Some(id) = highest.filter(|&id| id >= IDS) {
-            return Err(format!("token id {id} is too high; ids below {IDS} are read"));
+            return Err(format!("token id {id} is too high: expected an id below {IDS}"));
         }
         let byte_level = is_byte_level(self.parse.get_decoder());
         let mut table = TokenBytes::new();
@@ -108,7 +110,7 @@ fn encode(pipeline: &Pipeline, text: &str) -> Result<Vec<u32>, ModelError> {
     Ok(pipeline.encode_fast(text, false).map_err(refused)?.get_ids().to_vec())
 }
 
-// By value: the shape that `map_err` wants.
+// `map_err` passes the error by value.
 #[allow(clippy::needless_pass_by_value)]
 fn refused(reason: tokenizers::Error) -> ModelError {
     ModelError::Tokenizer(reason.to_string())
@@ -124,8 +126,8 @@ fn is_byte_level(decoder: Option<&DecoderWrapper>) -> bool {
     }
 }
 
-/// Undoes GPT-2's printable spelling of bytes (`bytes_to_unicode` in its `encoder.py`): printable Latin-1 stands for
-/// itself, the other 68 byte values are the characters from U+0100 on, in order.
+/// Decodes GPT-2's printable spelling of bytes (`bytes_to_unicode` in its `encoder.py`): printable Latin-1
+/// characters stand for themselves, the other 68 byte values are the characters from U+0100 on, in order.
 fn byte_level_bytes(name: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(name.len());
     for c in name.chars() {
@@ -134,14 +136,14 @@ fn byte_level_bytes(name: &str) -> Vec<u8> {
             code @ 0x100..=0x120 => bytes.push((code - 0x100) as u8),
             code @ 0x121..=0x142 => bytes.push((code - 0x121 + 0x7f) as u8),
             0x143 => bytes.push(0xad),
-            // Not the spelling of any byte: the name is the text itself.
+            // Not the spelling of a byte: the character stands for itself.
             _ => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
     bytes
 }
 
-/// SentencePiece names: `▁` is a space and `<0x0A>` is a byte.
+/// Decodes SentencePiece names: `▁` is a space and `<0x0A>` is a byte.
 fn sentencepiece_bytes(name: &str) -> Vec<u8> {
     let byte = name.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>')).filter(|hex| hex.len() == 2);
     match byte.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {

@@ -1,7 +1,7 @@
 //! A byte-level BPE tokenizer rebuilt from GGUF metadata.
 //!
-//! The file has tokens, their types and the merges; how text is cut before the merges apply it only names
-//! (`tokenizer.ggml.pre`). The recipes here are those of the published `tokenizer.json` files.
+//! The file holds tokens, token types and merges, but only the name of the pre-tokenization (`tokenizer.ggml.pre`).
+//! The splitting rules here are those of the published `tokenizer.json` files.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use super::merge;
 use crate::ModelError;
 use crate::weights::Gguf;
 
-/// Llama 3's and Qwen 2's ways of cutting text differ in how many digits stay together, and in case.
+/// Splitting patterns. Llama 3 and Qwen 2 differ in how many digits stay together.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -26,7 +26,7 @@ const QWEN2: &str =
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
-/// How text is cut before merging.
+/// Rule that splits text before merging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Smollm,
@@ -39,18 +39,19 @@ pub(super) fn pipeline(gguf: &Gguf) -> Result<Pipeline, ModelError> {
     match gguf.text("tokenizer.ggml.model") {
         Some("gpt2") => {}
         Some(other) => {
-            let what = format!("tokenizer model {other}; use a directory with the tokenizer.json of this model");
+            let what = format!("tokenizer model {other}: use a directory with the tokenizer.json of this model");
             return Err(gguf.unsupported(what));
         }
         None => return Err(gguf.corrupt("tokenizer.ggml.model is missing")),
     }
     let texts = |key: &str| gguf.texts(key).ok_or_else(|| gguf.corrupt(format!("{key} is missing")));
-    let (tokens, merges) = (texts("tokenizer.ggml.tokens")?, texts("tokenizer.ggml.merges")?);
+    let tokens = texts("tokenizer.ggml.tokens")?;
+    let merges = texts("tokenizer.ggml.merges")?;
     let cut = Cut::of(gguf)?;
     let refused = |error: tokenizers::Error| gguf.corrupt(format!("tokenizer: {error}"));
     let mut vocab = Vocab::with_capacity(tokens.len());
     for (id, token) in (0..).zip(&tokens) {
-        // Should two tokens be spelled alike, the first keeps its name.
+        // If two tokens have the same spelling, the first keeps the name.
         vocab.entry(token.clone().into_owned()).or_insert(id);
     }
     let merges = pairs(gguf, &merges)?;
@@ -68,7 +69,7 @@ pub(super) fn pipeline(gguf: &Gguf) -> Result<Pipeline, ModelError> {
     Ok(pipeline)
 }
 
-/// Each merge is two tokens with a space between; byte-level spelling has no spaces of its own.
+/// Splits each merge into its two tokens. The separator is a space, which byte-level spelling never contains.
 fn pairs(gguf: &Gguf, merges: &[Cow<'_, str>]) -> Result<Vec<(String, String)>, ModelError> {
     let pair = |merge: &Cow<'_, str>| {
         let (left, right) = merge.split_once(' ')?;
@@ -78,7 +79,7 @@ fn pairs(gguf: &Gguf, merges: &[Cow<'_, str>]) -> Result<Vec<(String, String)>, 
     pairs.ok_or_else(|| gguf.corrupt("tokenizer.ggml.merges has an entry that is not two tokens"))
 }
 
-/// Control tokens, and tokens a user added: both are found in a text before it is cut.
+/// Control tokens and user-defined tokens, both of which are matched before a text is split.
 fn added(gguf: &Gguf, tokens: &[Cow<'_, str>]) -> Result<Vec<AddedToken>, ModelError> {
     let Some(types) = gguf.numbers("tokenizer.ggml.token_type") else { return Ok(Vec::new()) };
     if ![0, tokens.len()].contains(&types.len()) {
@@ -98,11 +99,11 @@ impl Cut {
             Some("qwen2" | "deepseek-r1-qwen") => Ok(Self::Qwen2),
             Some("llama-bpe" | "llama3" | "llama-v3") => Ok(Self::Llama3),
             Some("gpt-2" | "gpt2") => Ok(Self::Gpt2),
-            // Files from before the key existed.
+            // Files written before this key existed.
             None | Some("default") if gguf.architecture()?.starts_with("qwen") => Ok(Self::Qwen2),
             None | Some("default") => Ok(Self::Llama3),
             Some(other) => {
-                let what = format!("tokenizer.ggml.pre {other}; use a directory with the tokenizer.json of this model");
+                let what = format!("tokenizer.ggml.pre {other}: use a directory with the tokenizer.json of this model");
                 Err(gguf.unsupported(what))
             }
         }

@@ -1,11 +1,12 @@
-//! Merges checked before `tokenizers` sees them: its builder panics on some that do not fit the vocabulary.
+//! Validation of merges before `tokenizers` sees them: its builder panics on some that do not fit the vocabulary.
 
 use serde_json::Value;
 
-/// Checks that both parts of every merge, and what they become, are tokens. `prefix` is what a right part loses in
-/// front when it is joined (`continuing_subword_prefix`; empty for byte-level vocabularies).
+/// Checks that both parts of every merge, and its result, are tokens. `prefix` is removed from the right part when
+/// the two are joined (`continuing_subword_prefix`; empty for byte-level vocabularies).
 ///
-/// The error names the first merge that does not fit.
+/// # Errors
+/// A message naming the first merge that does not fit.
 pub(super) fn check<'m>(
     merges: impl IntoIterator<Item = (&'m str, &'m str)>,
     prefix: &str,
@@ -24,12 +25,12 @@ pub(super) fn check<'m>(
     Ok(())
 }
 
-/// Checks the merges of a parsed `tokenizer.json`, where it has any; both spellings are read, `"a b"` and `["a", "b"]`.
+/// Checks the merges of a parsed `tokenizer.json`, if it has any, in both notations: `"a b"` and `["a", "b"]`.
 pub(super) fn check_json(tokenizer: &Value) -> Result<(), String> {
     let model = &tokenizer["model"];
     let (Some(vocab), Some(merges)) = (model["vocab"].as_object(), model["merges"].as_array()) else { return Ok(()) };
     let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
-    // The library passes over the first line of a `merges.txt` that was copied along.
+    // The library skips the header line of a `merges.txt` that was copied along.
     let merges = merges.iter().filter(|merge| !merge.as_str().is_some_and(|line| line.starts_with("#version")));
     let pairs: Option<Vec<_>> = merges.map(pair).collect();
     let pairs = pairs.ok_or("model.merges has an entry that is not two tokens")?;

@@ -1,4 +1,4 @@
-//! Text to token ids and back, with control tokens that untrusted text can never spell.
+//! Conversion between text and token IDs, with control tokens that untrusted text can never produce.
 
 mod byte;
 mod detokenizer;
@@ -22,13 +22,13 @@ use crate::weights::Gguf;
 use byte::ByteTokenizer;
 use fast::FastTokenizer;
 
-/// What becomes of control tokens that are spelled out in a text.
+/// Treatment of control tokens that are spelled out in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Specials {
-    /// They become the control token: for text written by us, such as a rendered chat template.
+    /// Converts spellings to control tokens: for trusted text, such as the template part of a rendered chat.
     Parse,
-    /// They stay plain text: for everything else. No added token of the vocabulary is looked for, and no control token
-    /// is ever produced, whatever the text holds.
+    /// Keeps spellings as plain text: for everything else. No added token of the vocabulary is matched, and no
+    /// control token is ever produced, whatever the text contains.
     Literal,
 }
 
@@ -50,11 +50,13 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer,
-    /// [`ModelError::Unsupported`] when it cuts the beginning of a text in another way than what follows a control token.
+    /// [`ModelError::Unsupported`] when it treats the beginning of a text differently from the text after a control
+    /// token.
     pub fn from_file(path: &Path) -> Result<Self, ModelError> {
         let inner = pipeline(path)?;
         if inner.get_pre_tokenizer().is_some_and(marks_the_beginning) {
-            // A conversation is encoded in parts, and each would get the space that only the first one has.
+            // A conversation is encoded in parts, each of which would get the space that belongs to the first one
+            // only.
             let what = "pre-tokenizer Metaspace with prepend_scheme \"first\"".to_owned();
             return Err(ModelError::Unsupported { path: path.into(), what });
         }
@@ -64,26 +66,26 @@ impl Tokenizer {
     /// Rebuilds the tokenizer that a GGUF file describes.
     ///
     /// # Errors
-    /// [`ModelError::Corrupt`] when the metadata do not fit together, [`ModelError::Unsupported`] for tokenizers other
-    /// than byte-level BPE and for unknown ways of cutting text.
+    /// [`ModelError::Corrupt`] when the metadata are inconsistent, [`ModelError::Unsupported`] for tokenizers other
+    /// than byte-level BPE and for unknown pre-tokenization rules.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
         Self::from_fast(gguf::pipeline(gguf)?).map_err(|reason| gguf.corrupt(reason))
     }
 
-    /// One token per byte value (id = byte), then `<|im_start|>` (256), `<|im_end|>` (257) and `<|endoftext|>` (258):
-    /// what the mock backend speaks.
+    /// Creates the byte tokenizer of the mock backend: one token per byte value (id = byte), then `<|im_start|>`
+    /// (256), `<|im_end|>` (257) and `<|endoftext|>` (258).
     pub fn bytes() -> Self {
         Self { kind: Kind::Bytes(ByteTokenizer), table: Arc::new(ByteTokenizer::table()) }
     }
 
-    /// The error says what is wrong with the vocabulary.
+    /// Wraps a library tokenizer. The error describes the defect of the vocabulary.
     fn from_fast(inner: tokenizers::Tokenizer) -> Result<Self, String> {
         let fast = FastTokenizer::new(inner);
         let table = Arc::new(fast.table()?);
         Ok(Self { kind: Kind::Fast(Arc::new(fast)), table })
     }
 
-    /// The ids of a text. Nothing is added: a leading BOS, where a model wants one, is the chat template's business.
+    /// Encodes a text. Adds no tokens: a leading BOS, where a model needs one, is written by the chat template.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] when the vocabulary cannot express the text.
@@ -94,12 +96,12 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a rendered conversation: control tokens are honoured inside trusted segments only. Everything
-    /// between two of them is encoded as one text, so that harmless content gets the very ids that the whole rendered
-    /// text would get, and a control token's name spread over two segments stays text.
+    /// Encodes a rendered conversation. Control tokens are recognized inside trusted segments only. The text
+    /// between two control tokens is encoded in one piece, so that harmless content gets the same IDs as in the
+    /// whole rendered text, and a control token's name spread over two segments stays text.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// The same as for [`encode`](Self::encode).
     pub fn encode_segments(&self, segments: &[Segment]) -> Result<Vec<u32>, ModelError> {
         let mut ids = Vec::new();
         let mut text = String::new();
@@ -130,23 +132,23 @@ impl Tokenizer {
         }
     }
 
-    /// The text of a sequence of ids; control tokens give nothing, broken UTF-8 gives U+FFFD.
+    /// Decodes a sequence of IDs. Control tokens yield no text, broken UTF-8 yields U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.bytes_of(id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The raw bytes of one token; empty for control tokens and for ids outside the vocabulary.
+    /// Raw bytes of one token; empty for control tokens and for IDs outside the vocabulary.
     pub fn bytes_of(&self, id: u32) -> &[u8] {
         self.table.get(id)
     }
 
-    /// The bytes of every token, to be shared with the engine.
+    /// Bytes of every token, for sharing with the engine.
     pub fn table(&self) -> Arc<TokenBytes> {
         Arc::clone(&self.table)
     }
 
-    /// The id of a token by its name in the vocabulary, such as `<|im_end|>`.
+    /// ID of a token by its name in the vocabulary, such as `<|im_end|>`.
     pub fn id(&self, token: &str) -> Option<u32> {
         match &self.kind {
             Kind::Bytes(bytes) => bytes.id(token),
@@ -154,7 +156,7 @@ impl Tokenizer {
         }
     }
 
-    /// The name of a token in the vocabulary; for ordinary tokens of a byte-level vocabulary that is not their text.
+    /// Name of a token in the vocabulary. For ordinary tokens of a byte-level vocabulary, the name is not the text.
     pub fn name(&self, id: u32) -> Option<String> {
         match &self.kind {
             Kind::Bytes(bytes) => bytes.name(id),
@@ -162,23 +164,23 @@ impl Tokenizer {
         }
     }
 
-    /// True for tokens that steer the model and have no text of their own.
+    /// Returns `true` for tokens that control the model and have no text of their own.
     pub fn is_control(&self, id: u32) -> bool {
         self.table.is_control(id)
     }
 
-    /// The names of all control tokens.
+    /// Names of all control tokens.
     pub fn control_names(&self) -> Vec<String> {
         (0..self.vocab() as u32).filter(|&id| self.is_control(id)).filter_map(|id| self.name(id)).collect()
     }
 
-    /// One more than the highest id.
+    /// Highest ID plus one.
     pub fn vocab(&self) -> usize {
         self.table.len()
     }
 }
 
-/// Reads a `tokenizer.json`. Its merges are checked before `tokenizers` sees them.
+/// Reads a `tokenizer.json` and checks its merges before `tokenizers` sees them.
 ///
 /// # Errors
 /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer.
@@ -187,11 +189,11 @@ pub(crate) fn pipeline(path: &Path) -> Result<tokenizers::Tokenizer, ModelError>
     let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
     let json = serde_json::from_slice(&bytes).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))?;
     merge::check_json(&json).map_err(corrupt)?;
-    // From the value that was checked, not from the bytes: these might have a key twice.
+    // Parsed from the checked value, not from the bytes, which might contain a key twice.
     serde_json::from_value(json).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))
 }
 
-/// True when a mark for a space is put before the first word of a text, and before no other beginning.
+/// Returns `true` if the pre-tokenizer marks a space before the first word of a text only.
 fn marks_the_beginning(pre: &PreTokenizerWrapper) -> bool {
     match pre {
         PreTokenizerWrapper::Metaspace(space) => space.prepend_scheme == PrependScheme::First,

@@ -1,17 +1,17 @@
-//! The raw bytes of every token.
+//! Raw bytes of every token.
 
-/// For each id its raw bytes and whether it is a control token. Cheap to read from any thread.
+/// Raw bytes of each token, with a flag for control tokens. Cheap to read from any thread.
 #[derive(Debug, Clone, Default)]
 pub struct TokenBytes {
-    /// All bytes, token after token.
+    /// Bytes of all tokens, one after another.
     bytes: Vec<u8>,
-    /// Where each token's bytes end.
+    /// End of each token's bytes.
     ends: Vec<u32>,
     control: Vec<bool>,
 }
 
 impl TokenBytes {
-    /// No tokens yet.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
@@ -25,7 +25,7 @@ impl TokenBytes {
         self.control.push(control);
     }
 
-    /// The bytes of a token; empty for control tokens and for ids outside the vocabulary.
+    /// Bytes of a token; empty for control tokens and for IDs outside the vocabulary.
     pub fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };
@@ -33,17 +33,17 @@ impl TokenBytes {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// True for control tokens; false for ids outside the vocabulary.
+    /// Returns `true` for control tokens, and `false` for IDs outside the vocabulary.
     pub fn is_control(&self, id: u32) -> bool {
         self.control.get(id as usize).copied().unwrap_or(false)
     }
 
-    /// Number of ids.
+    /// Number of IDs.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// True when there is no token.
+    /// Returns `true` if there is no token.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

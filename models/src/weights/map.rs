@@ -1,4 +1,4 @@
-//! Files seen as memory, and what identifies them.
+//! Memory-mapped files and their fingerprints.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::ModelError;
 
-/// A read-only file in memory. The file must not be shortened while it is open: weights are replaced by renaming a new
-/// file over the old one, which leaves this view as it is.
+/// A read-only memory-mapped file. The file must not be shortened while it is open: weights are replaced by
+/// renaming a new file over the old one, which leaves this mapping unchanged.
 #[derive(Debug)]
 pub(crate) struct Map {
     path: PathBuf,
@@ -26,7 +26,8 @@ impl Map {
         if metadata.len() == 0 {
             return Err(ModelError::Corrupt { path: path.into(), reason: "the file is empty".to_owned() });
         }
-        // SAFETY: the mapping is private and read-only, and the contract above rules out files that shrink under it.
+        // SAFETY: the mapping is private and read-only, and the contract above rules out files that shrink while
+        // mapped.
         let memory = unsafe { Mmap::map(&file) }.map_err(ModelError::io("read", path))?;
         Ok(Self { path: path.into(), memory })
     }
@@ -47,9 +48,9 @@ impl Map {
         ModelError::Unsupported { path: self.path.clone(), what: what.into() }
     }
 
-    /// Adds what identifies the file to a hash: its size, its header, and 64 windows of 4 KiB spread over the rest, so
-    /// that two fine-tunings of one model, whose headers are equal, differ. Reading everything would cost seconds at
-    /// every start.
+    /// Adds a fingerprint of the file to a hash: its size, its header, and 64 windows of 4 KiB spread over the
+    /// rest, so that two fine-tuned versions of one model with equal headers differ. Reading everything would cost
+    /// seconds at every start.
     pub(super) fn identify(&self, header: usize, hash: &mut Sha256) {
         let bytes = self.bytes();
         hash.update((bytes.len() as u64).to_le_bytes());

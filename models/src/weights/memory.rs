@@ -1,4 +1,4 @@
-//! Tensors that are in memory already: what a learner has made of a checkpoint.
+//! Tensors in memory, such as weights that a learner has updated.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::{Source, Weights};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
-/// Tensors in `f32`, one after the other.
+/// Tensors in `f32`, one after another.
 pub(super) struct Memory {
     values: Vec<f32>,
     places: HashMap<String, Place>,
@@ -45,25 +45,27 @@ impl fmt::Debug for Memory {
 }
 
 impl Weights {
-    /// Weights of a decoder that lie in `values`: the named tensors with their shapes, one after the other, row-major.
+    /// Creates decoder weights from `values`: the named tensors with their shapes, one after another, row-major.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when there are more or fewer values than the shapes hold.
+    /// [`ModelError::Input`] when the number of values does not match the shapes.
     pub fn in_memory(
         config: DecoderConfig,
         tensors: impl IntoIterator<Item = (String, Vec<usize>)>,
         values: Vec<f32>,
     ) -> Result<Self, ModelError> {
-        let (mut places, mut end) = (HashMap::new(), 0);
+        let mut places = HashMap::new();
+        let mut end = 0;
         for (name, shape) in tensors {
             let range = end..end + shape.iter().product::<usize>();
             end = range.end;
             places.insert(name, Place { shape, range });
         }
         if end != values.len() {
-            return Err(ModelError::Input(format!("{} values, the tensors hold {end}", values.len())));
+            return Err(ModelError::Input(format!("{} values: the tensors need {end}", values.len())));
         }
-        let (mut hash, mut id) = (Sha256::new(), [0; 16]);
+        let mut hash = Sha256::new();
+        let mut id = [0; 16];
         sample(bytemuck::cast_slice(&values), &mut hash);
         id.copy_from_slice(&hash.finalize()[..16]);
         Ok(Self { source: Source::Memory(Memory { values, places }), config, id })

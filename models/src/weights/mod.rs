@@ -1,5 +1,5 @@
-//! Checkpoints on disk, seen as named tensors: GGUF and safetensors under the same names, by memory map. What a learner has
-//! made of one is seen in the same way.
+//! Checkpoints as named tensors: memory-mapped GGUF and safetensors files under the same names, and the weights of
+//! a learner.
 
 mod gguf;
 mod hf;
@@ -22,7 +22,7 @@ pub(crate) use view::{GgmlKind, decode};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
-/// The weights and the configuration of a decoder.
+/// Weights and configuration of a decoder.
 #[derive(Debug)]
 pub struct Weights {
     source: Source,
@@ -38,10 +38,10 @@ enum Source {
 }
 
 impl Weights {
-    /// Opens a GGUF file, a `.safetensors` file with its `config.json` beside it, or a directory of either kind.
+    /// Opens a GGUF file, a `.safetensors` file next to its `config.json`, or a directory of either kind.
     ///
     /// # Errors
-    /// [`ModelError`] naming the file and what is wrong with it.
+    /// [`ModelError`] naming the file and its defect.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let mut hash = Sha256::new();
         let (source, config) = match gguf_at(path) {
@@ -67,25 +67,25 @@ impl Weights {
         Ok(Self { source, config, id })
     }
 
-    /// The decoder they are for.
+    /// Configuration of the decoder.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }
 
-    /// A name for this content: half of a SHA-256 over each file's size, header and 64 samples of its data, and over
-    /// `config.json` where there is one. It tells apart models and trainings of one model, which change nearly every
-    /// weight; files that differ between the samples only have the same name, so it is no checksum.
+    /// Identifier of the content: half of a SHA-256 over each file's size, header and 64 samples of its data, and
+    /// over `config.json` if there is one. Distinguishes models and fine-tuned versions, which change nearly every
+    /// weight. Files that differ only between the samples share an ID, so it is not a checksum.
     pub fn id(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The first 64 bits of [`id`](Self::id), for cache keys.
+    /// First 64 bits of [`id`](Self::id), for cache keys.
     pub fn generation(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.id;
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// A tensor by its name in the Hugging Face checkpoint, such as `model.layers.0.self_attn.q_proj.weight`.
+    /// Tensor by its name in the Hugging Face checkpoint, such as `model.layers.0.self_attn.q_proj.weight`.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] when there is none.
@@ -97,7 +97,7 @@ impl Weights {
         }
     }
 
-    /// True when there is a tensor of this name.
+    /// Returns `true` if there is a tensor with this name.
     pub fn has(&self, name: &str) -> bool {
         match &self.source {
             Source::Gguf(gguf) => gguf.has(name),
@@ -106,7 +106,7 @@ impl Weights {
         }
     }
 
-    /// The GGUF file they come from, with its metadata; none for others.
+    /// GGUF file behind the weights, with its metadata. `None` for other sources.
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {
             Source::Gguf(gguf) => Some(gguf),
@@ -115,8 +115,8 @@ impl Weights {
     }
 }
 
-/// The GGUF file that a path means: itself unless it ends in `.safetensors`, or the only one in a directory that has no
-/// `config.json`.
+/// GGUF file that a path denotes: the path itself unless it ends in `.safetensors`, or the only GGUF file in a
+/// directory without `config.json`.
 fn gguf_at(path: &Path) -> Option<PathBuf> {
     let has_end = |path: &Path, end: &str| path.extension().is_some_and(|extension| extension == end);
     if !path.is_dir() {

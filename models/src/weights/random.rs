@@ -1,4 +1,4 @@
-//! Checkpoints of random numbers, where only the arithmetic matters: comparisons and benches.
+//! Checkpoints of random numbers for comparisons and benchmarks, where only the arithmetic matters.
 
 use std::fs;
 use std::path::Path;
@@ -11,23 +11,23 @@ use safetensors::tensor::{Dtype, TensorView};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 
-/// Writes `config.json` and `model.safetensors` in `bf16` into the folder `dir`: matrices uniform with a standard deviation
-/// of `1 / √columns`, embeddings of 1, biases of a tenth, norms of one. Shapes without rotary scaling only, and without biases
-/// beside norms per head.
+/// Writes `config.json` and `model.safetensors` in `bf16` into the folder `dir`: uniform matrices with standard
+/// deviation `1 / √columns`, embeddings with 1, biases with 0.1, and norms equal to one. Supports only shapes
+/// without rotary scaling, and with either biases or norms per head, not both.
 ///
 /// # Errors
-/// [`ModelError::Io`] when a file cannot be written, [`ModelError::Input`] for a shape it does not write.
+/// [`ModelError::Io`] when a file cannot be written, [`ModelError::Input`] for an unsupported shape.
 pub fn write_random(dir: &Path, config: &DecoderConfig, seed: u64) -> Result<(), ModelError> {
     config.check()?;
     if config.rope_scaling != crate::decoder::RopeScaling::None {
-        return Err(ModelError::Input("random checkpoints have no rotary scaling".to_owned()));
+        return Err(ModelError::Input("random checkpoints do not support rotary scaling".to_owned()));
     }
     let kind = match (config.qkv_bias, config.qk_norm) {
         (false, false) => "llama",
         (true, false) => "qwen2",
         (false, true) => "qwen3",
         (true, true) => {
-            return Err(ModelError::Input("random checkpoints have biases or norms per head, not both".to_owned()));
+            return Err(ModelError::Input("random checkpoints support biases or norms per head, not both".to_owned()));
         }
     };
     let settings = serde_json::json!({
@@ -61,8 +61,11 @@ pub fn write_random(dir: &Path, config: &DecoderConfig, seed: u64) -> Result<(),
 
 /// Names and shapes of all tensors.
 fn tensors(config: &DecoderConfig) -> Vec<(String, Vec<usize>)> {
-    let (vocab, hidden, ffn) = (config.vocab, config.hidden, config.ffn);
-    let (q, kv) = (config.q_width(), config.kv_width());
+    let vocab = config.vocab;
+    let hidden = config.hidden;
+    let ffn = config.ffn;
+    let q = config.q_width();
+    let kv = config.kv_width();
     let mut tensors = vec![
         ("model.embed_tokens.weight".to_owned(), vec![vocab, hidden]),
         ("model.norm.weight".to_owned(), vec![hidden]),

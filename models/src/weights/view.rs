@@ -1,4 +1,4 @@
-//! One tensor, as the file has it.
+//! A tensor as stored in its file.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use crate::ModelError;
 
 pub(crate) use candle_core::quantized::GgmlDType as GgmlKind;
 
-/// A tensor's raw bytes, little-endian, row after row.
+/// Raw bytes of a tensor, little-endian, row by row.
 #[derive(Debug, Clone)]
 pub struct TensorView<'a> {
-    /// Element type or quantisation.
+    /// Element type or quantization.
     pub kind: GgmlKind,
-    /// Outermost dimension first: (out, in) for a matrix.
+    /// Dimensions, outermost first: (out, in) for a matrix.
     pub shape: Vec<usize>,
-    /// Borrowed from the file where it can be.
+    /// Bytes, borrowed from the file where possible.
     pub bytes: Cow<'a, [u8]>,
 }
 
@@ -28,16 +28,16 @@ impl TensorView<'_> {
         self.shape.iter().product()
     }
 
-    /// True when it holds no value.
+    /// Returns `true` if the tensor has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All values in `f32`, in row-major order. Exact for every kind: quantised values are products and sums of a few
-    /// bits with a half-precision scale.
+    /// All values in `f32`, in row-major order. Exact for every kind: quantized values are products and sums of a
+    /// few bits with a half-precision scale.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] when the bytes do not fit kind and shape.
+    /// [`ModelError::Tensor`] when the bytes do not match kind and shape.
     pub fn to_f32(&self) -> Result<Vec<f32>, ModelError> {
         let bytes = &self.bytes;
         let values = match floats(self.kind, bytes) {
@@ -56,7 +56,7 @@ impl TensorView<'_> {
     }
 }
 
-/// The kind of a safetensors file's tensors of a type; none for types that are not read.
+/// Tensor kind of a safetensors type. `None` for unsupported types.
 pub(super) fn kind_of(dtype: Dtype) -> Option<GgmlKind> {
     match dtype {
         Dtype::F32 => Some(GgmlKind::F32),
@@ -66,12 +66,12 @@ pub(super) fn kind_of(dtype: Dtype) -> Option<GgmlKind> {
     }
 }
 
-/// The values of a safetensors file's tensor in `f32`; none for types that are not read.
+/// Values of a safetensors tensor in `f32`. `None` for unsupported types.
 pub(crate) fn decode(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     floats(kind_of(dtype)?, bytes)
 }
 
-/// Little-endian values of a kind that is not quantised, in `f32`; none for the others.
+/// Little-endian values of an unquantized kind in `f32`. `None` for quantized kinds.
 fn floats(kind: GgmlKind, bytes: &[u8]) -> Option<Vec<f32>> {
     let pairs = || bytes.chunks_exact(2).map(|at| [at[0], at[1]]);
     match kind {
@@ -84,7 +84,7 @@ fn floats(kind: GgmlKind, bytes: &[u8]) -> Option<Vec<f32>> {
     }
 }
 
-/// Bytes that `len` values of a kind take, if they make whole blocks.
+/// Size of `len` values of a kind in bytes. `None` if they do not form whole blocks.
 pub(super) fn size_of(kind: GgmlKind, len: usize) -> Option<usize> {
     let block = kind.block_size();
     if len.is_multiple_of(block) { (len / block).checked_mul(kind.type_size()) } else { None }
@@ -94,7 +94,7 @@ fn dequantise(kind: GgmlKind, shape: &[usize], bytes: &[u8]) -> candle_core::Res
     if size_of(kind, shape.iter().product()) != Some(bytes.len()) {
         candle_core::bail!("{} bytes do not fill it", bytes.len());
     }
-    // candle reads whole blocks in place and panics where they are not aligned; a block needs 4 at most.
+    // candle reads whole blocks in place and panics on misaligned ones; a block needs an alignment of at most 4.
     let copy: Vec<u32>;
     let mut aligned = bytes;
     if !(bytes.as_ptr() as usize).is_multiple_of(align_of::<u32>()) {

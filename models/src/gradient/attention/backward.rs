@@ -1,7 +1,8 @@
-//! Tiles of keys against all queries that see them.
+//! Backward pass of attention: tiles of keys against all queries that attend to them.
 //!
-//! A unit of work is a run of tiles of keys and one key and value head: it owns their gradients. Gradients of queries
-//! come from several runs, so each run has its own sums of them, and a second sweep adds these up in order.
+//! A unit of work is a run of key tiles for one key and value head, and owns the gradients of those keys and
+//! values. Query gradients receive contributions from several runs, so each run has its own partial sums, which a
+//! second sweep adds in a fixed order.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -15,20 +16,21 @@ use crate::kernel::lanes::{LANES, Lanes};
 use crate::kernel::team::{Base, Team};
 use crate::kernel::{add, dot, scale};
 
-/// Units of work to aim at: enough for the threads of a usual machine, few enough to keep the partial sums small.
+/// Target number of work units: enough for the threads of a typical machine, few enough to keep the partial sums
+/// small.
 const UNITS: usize = 16;
 
-/// Consecutive tiles of keys.
+/// A run of consecutive key tiles.
 #[derive(Debug)]
 pub(super) struct Run {
     parts: Vec<Part>,
-    /// From the first to the last query that sees any of them.
+    /// Queries from the first to the last that attends to any key of the run.
     queries: Range<usize>,
-    /// Where its sums begin in the memory for partial sums, in tokens of all heads.
+    /// Start of the run's sums in the memory for partial sums, in tokens of all heads.
     start: usize,
 }
 
-/// Cuts the tiles of keys, in the order of the pack, into runs of about the same work.
+/// Splits the key tiles, in the order of the pack, into runs of about equal work.
 pub(super) fn runs(forest: &Forest, parts: Vec<Part>, heads: Heads) -> Vec<Run> {
     let work =
         |part: &Part| -> usize { forest.queries(part).iter().map(|range| range.len() * part.tokens.len()).sum() };
@@ -55,13 +57,13 @@ pub(super) fn runs(forest: &Forest, parts: Vec<Part>, heads: Heads) -> Vec<Run> 
     runs
 }
 
-/// Tokens of all heads in the memory for partial sums.
+/// Size of the memory for partial sums, in tokens of all heads.
 pub(super) fn partial(runs: &[Run]) -> usize {
     runs.last().map_or(0, |run| run.start + run.queries.len())
 }
 
-/// The most runs that a pack of `tokens` tokens is cut into: rounding the share of work down makes one more than aimed at.
-/// Packs of a few tokens, where the share is a few products, may have more.
+/// Maximum number of runs for a pack of `tokens` tokens: rounding the share of work down adds one to the target.
+/// Packs of a few tokens, whose share is a few multiplications, may have more.
 pub(super) fn most_runs(tokens: usize, kv: usize) -> usize {
     (UNITS.div_ceil(kv) + 1).min(tokens)
 }
@@ -80,14 +82,16 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
     partial.resize(self::partial(&plan.runs) * query * dim, 0.0);
     debug_assert_eq!(partial.len() + offsets.len(), plan.room(), "room");
     let sums = Base(partial.as_mut_ptr());
-    let (to_dk, to_dv) = (Base(dk.as_mut_ptr()), Base(dv.as_mut_ptr()));
+    let to_dk = Base(dk.as_mut_ptr());
+    let to_dv = Base(dv.as_mut_ptr());
     team.sweep(plan.runs.len() * kv, &|claims| {
         let mut tile = Tile::new(plan, pass, dout, &offsets);
         for item in claims {
-            let (run, head) = (&plan.runs[item / kv], item % kv);
+            let run = &plan.runs[item / kv];
+            let head = item % kv;
             let (start, len) =
                 ((run.start * kv + head * run.queries.len()) * tile.width(), run.queries.len() * tile.width());
-            // SAFETY: each run has the place of its queries in the partial sums, and each head a part of it.
+            // SAFETY: each run has its own range of the partial sums, and each head its own part of the range.
             let sums = unsafe { std::slice::from_raw_parts_mut(sums.at(start), len) };
             sums.fill(0.0);
             for part in &run.parts {
@@ -95,7 +99,8 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
                 for (row, token) in part.tokens.clone().enumerate() {
                     let at = (token * kv + head) * dim;
                     for (to, from) in [(&to_dk, &tile.dk), (&to_dv, &tile.dv)] {
-                        // SAFETY: inside dk and dv, whose shapes `Plan::backward` has checked; parts are disjoint.
+                        // SAFETY: inside dk and dv, whose shapes `AttentionPlan::backward` has checked; the tiles
+                        // are disjoint.
                         unsafe { std::slice::from_raw_parts_mut(to.at(at), dim) }
                             .copy_from_slice(&from[row * dim..][..dim]);
                     }
@@ -103,7 +108,8 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
             }
         }
     });
-    let (width, partial) = (plan.heads.group() * dim, &*partial);
+    let width = plan.heads.group() * dim;
+    let partial = &*partial;
     team.rows(dq, query * dim, 16, &|first, rows| {
         for (row, dq) in rows.chunks_exact_mut(query * dim).enumerate() {
             dq.fill(0.0);
@@ -117,18 +123,18 @@ pub(super) fn run(plan: &Plan, team: &Team, pass: Pass<'_>, dout: &[f32], gradie
     });
 }
 
-/// Up to `TILE` keys of one head, and everything that is written while the queries that see them go by.
+/// Up to `TILE` keys of one head, with the buffers for the queries that attend to them.
 struct Tile<'a> {
     plan: &'a Plan,
     pass: Pass<'a>,
     dout: &'a [f32],
     /// `dout · out`, shape (tokens, heads).
     offsets: &'a [f32],
-    /// Keys, scaled, shape (keys, dim).
+    /// Scaled keys, shape (keys, dim).
     keys: Vec<f32>,
-    /// The same transposed, shape (dim, `TILE`), with zeros beyond the last.
+    /// Scaled keys transposed, shape (dim, `TILE`), zero beyond the last key.
     keys_across: Vec<f32>,
-    /// Values, likewise.
+    /// Values transposed, shape (dim, `TILE`), zero beyond the last key.
     values_across: Vec<f32>,
     /// Softmax weights and their gradients, shape (queries, `TILE`).
     weights: Vec<f32>,
@@ -145,12 +151,13 @@ impl<'a> Tile<'a> {
         Self { plan, pass, dout, offsets, keys, keys_across, values_across, weights, slopes, dk, dv }
     }
 
-    /// Values per token in the sums of one key and value head.
+    /// Number of values per token in the sums of one key and value head.
     fn width(&self) -> usize {
         self.plan.heads.group() * self.plan.heads.dim
     }
 
-    /// Computes dk and dv of the keys of `part`, and adds their share to the sums for dq, which begin with token `first`.
+    /// Computes dk and dv of the keys of `part`, and adds their contribution to the sums for dq, which begin at
+    /// token `first`.
     fn learn(&mut self, part: &Part, head: usize, first: usize, sums: &mut [f32]) {
         let Heads { kv, dim, .. } = self.plan.heads;
         let factor = 1.0 / (dim as f32).sqrt();
@@ -180,12 +187,16 @@ impl<'a> Tile<'a> {
         scale(&mut self.dk, factor);
     }
 
-    /// The softmax weights of some queries of one query head and their gradients, and what they add to dk and dv.
+    /// Computes the softmax weights of some queries of one query head and their gradients, and adds their
+    /// contribution to dk and dv.
     fn look(&mut self, part: &Part, queries: &Range<usize>, head: usize) {
         let (isa, Heads { query, dim, .. }) = (self.plan.isa, self.plan.heads);
-        let (width, first) = (query * dim, (queries.start * query + head) * dim);
-        let (own, outs) = (&self.pass.q[first..], &self.dout[first..]);
-        let (rows, keys) = (queries.len(), part.tokens.len());
+        let width = query * dim;
+        let first = (queries.start * query + head) * dim;
+        let own = &self.pass.q[first..];
+        let outs = &self.dout[first..];
+        let rows = queries.len();
+        let keys = part.tokens.len();
         let columns = keys.next_multiple_of(LANES);
         let extent = Extent { rows, inner: dim, columns };
         for (from, right, to) in
@@ -198,10 +209,11 @@ impl<'a> Tile<'a> {
             let weights = &mut self.weights[row * TILE..][..columns];
             let slopes = &mut self.slopes[row * TILE..][..columns];
             let at = token * query + head;
-            let (lse, offset) = (self.pass.lse[at], self.offsets[at]);
-            // Keys behind a query of their own segment are not its past.
+            let lse = self.pass.lse[at];
+            let offset = self.offsets[at];
+            // Causal mask: a query attends to no later key of its own segment.
             let seen = (token + 1 - part.tokens.start).min(keys);
-            // SAFETY: `isa` says what the processor has; both rows are whole vectors of the same number.
+            // SAFETY: `isa` names instructions that the CPU has; both rows are whole vectors of equal number.
             unsafe {
                 on_lanes!(isa, differentiate(
                     weights: &mut [f32] = weights, slopes: &mut [f32] = slopes, lse: f32 = lse, offset: f32 = offset
@@ -218,14 +230,14 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// Turns a query's scores into weights, and the gradients of these into those of the scores.
+/// Converts a query's scores into softmax weights, and the gradients of the weights into gradients of the scores.
 ///
 /// # Safety
-/// The instruction set of `L` is there.
+/// The CPU must support the instruction set of `L`.
 #[inline(always)]
 unsafe fn differentiate<L: Lanes>(weights: &mut [f32], slopes: &mut [f32], lse: f32, offset: f32) {
     for (weights, slopes) in weights.chunks_exact_mut(LANES).zip(slopes.chunks_exact_mut(LANES)) {
-        // SAFETY: whole vectors; L as promised.
+        // SAFETY: whole vectors, and the instruction set of `L` is available.
         unsafe {
             let weight = L::load(weights.as_ptr()).add(L::splat(-lse)).exp();
             let slope = L::load(slopes.as_ptr()).add(L::splat(-offset)).mul(weight);

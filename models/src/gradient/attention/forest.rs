@@ -1,11 +1,11 @@
-//! Who sees whom: a pack's segments with what lies before and behind them.
+//! Attention structure of a pack: the ancestors and descendants of each segment.
 
 use std::ops::Range;
 
 use super::{Part, TILE};
 use crate::gradient::Pack;
 
-/// The segments of a pack, as ranges of tokens.
+/// Segments of a pack as ranges of tokens.
 #[derive(Debug)]
 pub(super) struct Forest {
     nodes: Vec<Node>,
@@ -14,9 +14,9 @@ pub(super) struct Forest {
 #[derive(Debug)]
 struct Node {
     tokens: Range<usize>,
-    /// The ancestors' tokens, neighbours joined, in ascending order.
+    /// Tokens of the ancestors in ascending order, adjacent ranges joined.
     before: Vec<Range<usize>>,
-    /// The descendants' tokens, likewise.
+    /// Tokens of the descendants in ascending order, adjacent ranges joined.
     behind: Vec<Range<usize>>,
 }
 
@@ -39,13 +39,14 @@ impl Forest {
         Self { nodes }
     }
 
-    /// A segment's tokens, `TILE` at a time.
+    /// Tokens of a segment in tiles of at most `TILE`.
     pub(super) fn parts(&self, segment: usize) -> impl Iterator<Item = Part> {
         let all = self.nodes[segment].tokens.clone();
         all.clone().step_by(TILE).map(move |first| Part { segment, tokens: first..(first + TILE).min(all.end) })
     }
 
-    /// The keys that the last query of `part` sees, in ascending order; the others see those up to themselves.
+    /// Keys visible to the last query of `part`, in ascending order. The other queries see only those up to
+    /// themselves.
     pub(super) fn keys(&self, part: &Part) -> Vec<Range<usize>> {
         let node = &self.nodes[part.segment];
         let mut keys = node.before.clone();
@@ -53,8 +54,8 @@ impl Forest {
         keys
     }
 
-    /// The queries that see the first key of `part`, in ascending order; they see the others too if these are not behind
-    /// themselves.
+    /// Queries that see the first key of `part`, in ascending order. They see each further key unless it follows
+    /// them.
     pub(super) fn queries(&self, part: &Part) -> Vec<Range<usize>> {
         let node = &self.nodes[part.segment];
         let mut queries: Vec<_> = std::iter::once(part.tokens.start..node.tokens.end).collect();
@@ -62,13 +63,13 @@ impl Forest {
         queries
     }
 
-    /// How many keys the last query of `part` sees.
+    /// Number of keys visible to the last query of `part`.
     pub(super) fn seen(&self, part: &Part) -> usize {
         self.keys(part).iter().map(Range::len).sum()
     }
 }
 
-/// Appends a range, to the last one if it goes on there.
+/// Appends a range, joining it with the last one if the two are adjacent.
 fn join(ranges: &mut Vec<Range<usize>>, next: Range<usize>) {
     match ranges.last_mut() {
         Some(last) if last.end == next.start => last.end = next.end,
@@ -76,7 +77,7 @@ fn join(ranges: &mut Vec<Range<usize>>, next: Range<usize>) {
     }
 }
 
-/// Cuts ranges into pieces of at most `TILE`.
+/// Splits ranges into pieces of at most `TILE`.
 pub(super) fn tiles(ranges: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> {
     ranges.iter().flat_map(|range| {
         let end = range.end;

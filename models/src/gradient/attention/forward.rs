@@ -1,6 +1,8 @@
-//! A tile of queries against all keys they see, with the softmax computed online (Milakov and Gimelshein 2018).
+//! Forward pass of attention: tiles of queries against all visible keys, with an online softmax (Milakov and
+//! Gimelshein 2018).
 //!
-//! Scores are kept transposed, shape (keys, queries): a query is a lane, so maxima and sums need no work across lanes.
+//! Scores are stored transposed, shape (keys, queries): each query is a vector lane, so maxima and sums need no
+//! reduction across lanes.
 
 use std::ops::Range;
 
@@ -13,19 +15,22 @@ use crate::kernel::lanes::{LANES, Lanes};
 use crate::kernel::team::{Base, Team};
 
 pub(super) fn run(plan: &Plan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: &mut [f32], lse: &mut [f32]) {
-    let (heads, width) = (plan.heads, plan.heads.query * plan.heads.dim);
-    let (out, lse) = (Base(out.as_mut_ptr()), Base(lse.as_mut_ptr()));
+    let heads = plan.heads;
+    let width = plan.heads.query * plan.heads.dim;
+    let out = Base(out.as_mut_ptr());
+    let lse = Base(lse.as_mut_ptr());
     team.sweep(plan.queries.len() * heads.kv, &|claims| {
         let mut tile = Tile::new(plan);
         for item in claims {
-            let (part, head) = (&plan.queries[item / heads.kv], item % heads.kv);
+            let part = &plan.queries[item / heads.kv];
+            let head = item % heads.kv;
             tile.attend(part, head, qkv);
             for (query, token) in part.tokens.clone().enumerate() {
                 for (member, state) in tile.members.iter().enumerate() {
                     let index = head * heads.group() + member;
                     let values = &state.sums[query * heads.dim..][..heads.dim];
-                    // SAFETY: inside the slices, whose shapes `Plan::forward` has checked; items have disjoint tokens
-                    // and heads.
+                    // SAFETY: inside the slices, whose shapes `AttentionPlan::forward` has checked; items have
+                    // disjoint tokens and heads.
                     let (out, lse) = unsafe {
                         let out = out.at(token * width + index * heads.dim);
                         (std::slice::from_raw_parts_mut(out, heads.dim), &mut *lse.at(token * heads.query + index))
@@ -39,19 +44,19 @@ pub(super) fn run(plan: &Plan, team: &Team, qkv: (&[f32], &[f32], &[f32]), out: 
     });
 }
 
-/// Up to `TILE` queries of every head in a group, and everything that is written while their keys go by.
+/// Up to `TILE` queries of every head in a group, with the buffers for their keys.
 struct Tile<'a> {
     plan: &'a Plan,
     members: Vec<Member>,
-    /// Shape (keys, `TILE`).
+    /// Scores, shape (keys, `TILE`).
     scores: Vec<f32>,
     /// Values of one tile of keys, shape (keys, dim).
     values: Vec<f32>,
 }
 
-/// One query head.
+/// State of one query head.
 struct Member {
-    /// Queries, scaled and transposed, shape (dim, `TILE`); zero beyond the last.
+    /// Scaled and transposed queries, shape (dim, `TILE`), zero beyond the last.
     queries: Vec<f32>,
     /// Weighted sums of values, shape (`TILE`, dim).
     sums: Vec<f32>,
@@ -101,7 +106,7 @@ impl Member {
         self.totals.fill(0.0);
     }
 
-    /// Lets one tile of keys and values go by.
+    /// Processes one tile of keys and values.
     fn look(
         &mut self,
         isa: Isa,
@@ -116,10 +121,10 @@ impl Member {
         let extent = Extent { rows: seen.len(), inner: dim, columns };
         multiply(isa, extent, keys, Right { from: &self.queries, stride: TILE }, (scores, TILE), Sum::Set);
         for (row, token) in seen.clone().enumerate() {
-            // Queries before a key do not see it.
+            // Causal mask: queries before a key do not see it.
             scores[row * TILE..][..token.saturating_sub(queries.start)].fill(f32::NEG_INFINITY);
         }
-        // SAFETY: `isa` says what the processor has; the scores have a row per key.
+        // SAFETY: `isa` names instructions that the CPU has; the scores have a row per key.
         unsafe {
             let rows = &mut scores[..seen.len() * TILE];
             on_lanes!(isa, weigh(scores: &mut [f32] = rows, columns: usize = columns, member: &mut Member = self));
@@ -130,16 +135,17 @@ impl Member {
     }
 }
 
-/// Turns scores, shape (keys, `TILE`), into softmax weights relative to the largest score so far, and rescales what
-/// was summed up before.
+/// Converts scores, shape (keys, `TILE`), into softmax weights relative to the largest score so far, and rescales
+/// the earlier sums.
 ///
 /// # Safety
-/// The instruction set of `L` is there.
+/// The CPU must support the instruction set of `L`.
 #[inline(always)]
 unsafe fn weigh<L: Lanes>(scores: &mut [f32], columns: usize, member: &mut Member) {
     let mut keep = [0.0; TILE];
     for column in (0..columns).step_by(LANES) {
-        // SAFETY: whole vectors of the rows and of the arrays, which have TILE values; L as promised.
+        // SAFETY: whole vectors of the rows and of the arrays, which have TILE values; the instruction set of `L`
+        // is available.
         unsafe {
             let before = L::load(member.largest[column..].as_ptr());
             let mut largest = [before; 4];
@@ -167,7 +173,7 @@ unsafe fn weigh<L: Lanes>(scores: &mut [f32], columns: usize, member: &mut Membe
     let dim = member.sums.len() / TILE;
     for (sums, keep) in member.sums.chunks_exact_mut(dim).zip(keep).take(columns) {
         for vector in sums.chunks_exact_mut(LANES) {
-            // SAFETY: a whole vector; L as promised.
+            // SAFETY: a whole vector, and the instruction set of `L` is available.
             unsafe { L::load(vector.as_ptr()).mul(L::splat(keep)).store(vector.as_mut_ptr()) };
         }
     }

@@ -1,8 +1,8 @@
-//! Causal attention over the forest of a [`Pack`], forwards and backwards.
+//! Causal attention over the forest of a [`Pack`], forward and backward.
 //!
-//! With `s = q · k / √dim` over the keys a token sees, `p = softmax(s)` and `out = p · v`. Backwards, with
-//! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = ds · k / √dim`, `dk = dsᵀ · q / √dim` (Dao et al.
-//! 2022, "FlashAttention", algorithms 2 and 4). Scores exist only as tiles of `TILE` × `TILE`.
+//! Forward: `s = q · k / √dim` over the keys visible to a token, `p = softmax(s)` and `out = p · v`. Backward, with
+//! `D = dout · out`: `dv = pᵀ · dout`, `ds = p ∘ (dout · vᵀ - D)`, `dq = ds · k / √dim`, `dk = dsᵀ · q / √dim` (Dao
+//! et al. 2022, "FlashAttention", algorithms 2 and 4). Scores exist only as tiles of `TILE` × `TILE`.
 
 mod backward;
 mod forest;
@@ -21,11 +21,12 @@ use crate::kernel::team::Team;
 use backward::Run;
 use forest::Forest;
 
-/// Queries and keys of a tile of scores: what a core's caches hold together with the vectors it comes from.
+/// Number of queries and of keys in a tile of scores, chosen to fit a core's caches together with the vectors
+/// behind it.
 const TILE: usize = 64;
 
-/// What sees what in one pack, for one shape of heads, and how that work is cut up. The cut depends on the pack and the
-/// heads alone, and so do the results, to the last bit.
+/// Visibility of tokens in one pack and the division of the attention work, for one shape of heads. The division
+/// depends only on the pack and the heads, so results are reproducible to the last bit.
 #[derive(Debug)]
 pub struct Plan {
     heads: Heads,
@@ -34,9 +35,9 @@ pub struct Plan {
     forest: Forest,
     /// Tiles of queries, those with the most work first.
     queries: Vec<Part>,
-    /// Runs of tiles of keys.
+    /// Runs of key tiles.
     runs: Vec<Run>,
-    /// Gradients of queries per run, used again from layer to layer.
+    /// Partial gradients of queries per run, reused from layer to layer.
     partial: Mutex<Vec<f32>>,
 }
 
@@ -47,7 +48,7 @@ struct Part {
     tokens: Range<usize>,
 }
 
-/// What a forward pass leaves for the backward pass.
+/// Inputs and results of a forward pass that the backward pass reads.
 #[derive(Debug, Clone, Copy)]
 struct Pass<'a> {
     /// Queries, shape (tokens, heads · dim).
@@ -56,17 +57,18 @@ struct Pass<'a> {
     k: &'a [f32],
     /// Values, shape (tokens, kv heads · dim).
     v: &'a [f32],
-    /// The result, shape (tokens, heads · dim).
+    /// Output of attention, shape (tokens, heads · dim).
     out: &'a [f32],
-    /// Logarithms of the softmaxes' denominators, shape (tokens, heads).
+    /// Logarithms of the softmax denominators, shape (tokens, heads).
     lse: &'a [f32],
 }
 
 impl Plan {
-    /// The plan for `pack`; it holds for all layers.
+    /// Plans the attention of `pack`. The plan serves all layers.
     ///
     /// # Panics
-    /// If the width of a head is no multiple of 16, or the number of query heads none of that of key and value heads.
+    /// If the width of a head is not a multiple of 16, or the number of query heads is not a multiple of the number
+    /// of key and value heads.
     pub fn new(pack: &Pack, heads: Heads) -> Self {
         let Heads { query, kv, dim } = heads;
         assert!(dim > 0 && dim.is_multiple_of(LANES), "heads of {dim} values: it must be a multiple of {LANES}");
@@ -80,8 +82,9 @@ impl Plan {
         Self { heads, isa: Isa::best(), tokens, forest, queries, runs, partial: Mutex::default() }
     }
 
-    /// Attention of every token: q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads · dim), rotated
-    /// where they must be; `lse` (tokens, heads) gets the logarithm of each softmax's denominator.
+    /// Computes attention for every token. q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads
+    /// · dim), already rotated where the model requires it. `lse`, shape (tokens, heads), receives the logarithm of
+    /// each softmax's denominator.
     ///
     /// # Panics
     /// If a slice does not have its shape.
@@ -90,8 +93,8 @@ impl Plan {
         forward::run(self, team, (q, k, v), out, lse);
     }
 
-    /// The gradients of q, k and v, given that of `out`; shapes as in [`forward`](Self::forward), which gave `out` and
-    /// `lse`. Overwrites dq, dk and dv.
+    /// Computes the gradients of q, k and v from that of `out`, with the shapes, `out` and `lse` of
+    /// [`forward`](Self::forward). Overwrites dq, dk and dv.
     ///
     /// # Panics
     /// If a slice does not have its shape.
@@ -115,13 +118,13 @@ impl Plan {
         backward::run(self, team, pass, dout, [dq, dk, dv]);
     }
 
-    /// Values that [`backward`](Self::backward) works in: partial gradients of queries, and `D`.
+    /// Number of values in the working memory of [`backward`](Self::backward): partial query gradients and `D`.
     pub(crate) fn room(&self) -> usize {
         let Heads { query, dim, .. } = self.heads;
         backward::partial(&self.runs) * query * dim + self.tokens * query
     }
 
-    /// The most that a pack of `tokens` tokens makes of these.
+    /// Upper bound of [`room`](Self::room) for packs of `tokens` tokens.
     pub(crate) fn most_room(tokens: usize, heads: Heads) -> usize {
         let Heads { query, kv, dim } = heads;
         backward::most_runs(tokens, kv) * tokens * query * dim + tokens * query
@@ -135,14 +138,14 @@ impl Plan {
     }
 }
 
-/// Compiles a generic function over [`Lanes`](crate::kernel::lanes::Lanes) for every instruction set, and calls the one
-/// that `$isa` names.
+/// Compiles a generic function over [`Lanes`](crate::kernel::lanes::Lanes) for every instruction set, and calls the
+/// version for `$isa`.
 macro_rules! on_lanes {
     ($isa:expr, $body:ident($($arg:ident: $type:ty = $value:expr),*)) => {{
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f")]
         unsafe fn avx512($($arg: $type),*) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { $body::<std::arch::x86_64::__m512>($($arg),*) }
         }
         #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,5 @@
-//! From the slopes of some targets to the gradients of their hidden states and of the head.
+//! Backward pass of the vocabulary projection: gradients of hidden states and of the projection from the slopes of
+//! some targets.
 
 use super::distribution::{Slopes, differentiate};
 use super::{ROWS, Row};
@@ -10,20 +11,22 @@ use crate::kernel::lanes::LANES;
 use crate::kernel::layout::PANEL;
 use crate::kernel::team::{Base, Team, share};
 
-/// Vocabulary entries of a tile: with a panel of the head they stay in the first-level cache.
+/// Number of vocabulary entries in a tile, which fits the first-level cache together with a panel of the
+/// projection.
 const ENTRIES: usize = 192;
-/// Values from one row of a tile to the next; not a power of two, so that rows do not fall on each other in the cache.
+/// Distance between rows of a tile, in values. Not a power of two, so that rows do not collide in the cache.
 const STRIDE: usize = ENTRIES + LANES;
-/// Shares of the vocabulary with sums of their own. Fixed, so that results do not depend on the number of threads.
+/// Number of parts of the vocabulary with separate sums. Fixed, so that results do not depend on the number of
+/// threads.
 const SHARES: usize = 16;
 
-/// Values that [`run`] works in for so many rows.
+/// Number of values in the working memory of [`run`] for `rows` rows.
 pub(super) fn room(vocabulary: usize, width: usize, rows: usize) -> usize {
     let shares = SHARES.min(vocabulary.div_ceil(ENTRIES));
     shares * rows * width.next_multiple_of(PANEL) + rows * width.next_multiple_of(LANES)
 }
 
-/// Overwrites `dhidden`, adds to `grad`.
+/// Computes both gradients. Overwrites `dhidden` and adds to `grad`.
 pub(super) fn run(
     isa: Isa,
     team: &Team,
@@ -33,14 +36,16 @@ pub(super) fn run(
     dhidden: &mut [f32],
     grad: Option<&mut [f32]>,
 ) {
-    let (vocabulary, width) = (transposed.inn(), transposed.out());
+    let vocabulary = transposed.inn();
+    let width = transposed.out();
     assert!(grad.as_ref().is_none_or(|grad| grad.len() == vocabulary * width), "gradient of the head");
     assert!(logits.len() == rows.len() * vocabulary && hidden.len() == rows.len() * width, "logits and hidden states");
     let tiles = vocabulary.div_ceil(ENTRIES);
     let shares = SHARES.min(tiles);
     let padded = width.next_multiple_of(PANEL);
     let mut partial = vec![0.0; shares * rows.len() * padded];
-    let (sums, grad) = (Base(partial.as_mut_ptr()), grad.map(|grad| Base(grad.as_mut_ptr())));
+    let sums = Base(partial.as_mut_ptr());
+    let grad = grad.map(|grad| Base(grad.as_mut_ptr()));
     let task = Task { isa, transposed, rows, logits, hidden: aligned(hidden, width) };
     debug_assert_eq!(partial.len() + task.hidden.len(), room(vocabulary, width, rows.len()), "room");
     let len = rows.len() * padded;
@@ -74,7 +79,7 @@ pub(super) fn run(
     });
 }
 
-/// Rows of `width` values, filled up to whole vectors with zeros.
+/// Rows of `width` values, padded with zeros to whole vectors.
 fn aligned(rows: &[f32], width: usize) -> Vec<f32> {
     let padded = width.next_multiple_of(LANES);
     let mut to = vec![0.0; rows.len() / width * padded];
@@ -86,21 +91,22 @@ fn aligned(rows: &[f32], width: usize) -> Vec<f32> {
 
 struct Task<'a> {
     isa: Isa,
-    /// Shape (hidden, vocabulary).
+    /// Transposed projection, shape (hidden, vocabulary).
     transposed: &'a Packed,
     rows: &'a [Row],
     logits: &'a [f32],
-    /// Shape (rows, hidden rounded up to 16).
+    /// Hidden states, shape (rows, hidden rounded up to 16).
     hidden: Vec<f32>,
 }
 
 impl Task<'_> {
-    /// The slopes of `count` logits of each row, shape (rows, `STRIDE`).
+    /// Writes the slopes of `count` logits of each row, shape (rows, `STRIDE`).
     fn slopes(&self, first: usize, count: usize, to: &mut [f32]) {
         let vocabulary = self.transposed.inn();
         for (index, (row, to)) in self.rows.iter().zip(to.chunks_exact_mut(STRIDE)).enumerate() {
             let logits = &self.logits[index * vocabulary + first..][..count];
-            let (a, b) = (-row.slope.logprob - row.slope.entropy * row.score.entropy, -row.slope.entropy);
+            let a = -row.slope.logprob - row.slope.entropy * row.score.entropy;
+            let b = -row.slope.entropy;
             let slopes = Slopes { normaliser: row.normaliser, a, b };
             differentiate(self.isa, logits, slopes, &mut to[..count / LANES * LANES]);
             for (to, logit) in to[..count].iter_mut().zip(logits).skip(count / LANES * LANES) {
@@ -117,7 +123,7 @@ impl Task<'_> {
         }
     }
 
-    /// `sums += slopes · W` for the entries' rows of W.
+    /// Computes `sums += slopes · W` for the entries' rows of W.
     fn states(&self, first: usize, count: usize, slopes: &[f32], sums: &mut [f32]) {
         let padded = self.transposed.panels() * PANEL;
         for panel in 0..self.transposed.panels() {
@@ -129,7 +135,8 @@ impl Task<'_> {
         }
     }
 
-    /// `grad += slopesᵀ · hidden` for the rows of the head's gradient that are the tile's entries.
+    /// Computes `grad += slopesᵀ · hidden` for the rows of the projection's gradient that belong to the tile's
+    /// entries.
     fn weights(&self, slopes: &[f32], row: &mut [f32], grad: &mut [f32]) {
         let width = self.transposed.out();
         let padded = width.next_multiple_of(LANES);

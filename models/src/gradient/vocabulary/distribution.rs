@@ -1,17 +1,17 @@
-//! A row of logits as a distribution.
+//! Softmax statistics and derivatives of a row of logits.
 
 use crate::gradient::attention::on_lanes;
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes};
 
-/// Logits that are summed up in `f32` before the sums go on in `f64`.
+/// Number of logits summed in `f32` before the sums continue in `f64`.
 const SPAN: usize = 1024;
 
-/// The logarithm of the softmax's denominator, `ln Σ exp x`, and the entropy `ln Z - Σ exp(x - max) · (x - max) / Z` with
-/// `Z = Σ exp(x - max)`, in nats. Logits are finite.
+/// Logarithm of the softmax denominator, `ln Σ exp x`, and entropy `ln Z - Σ exp(x - max) · (x - max) / Z` with `Z
+/// = Σ exp(x - max)`, in nats. Logits must be finite.
 pub(super) fn normalise(isa: Isa, logits: &[f32]) -> (f64, f64) {
     let mut sums = Sums::default();
-    // SAFETY: `isa` says what the processor has.
+    // SAFETY: `isa` names instructions that the CPU has.
     unsafe { on_lanes!(isa, sum(logits: &[f32] = logits, sums: &mut Sums = &mut sums)) };
     let Sums { largest, total, weighted } = sums;
     (f64::from(largest) + total.ln(), total.ln() - weighted / total)
@@ -24,13 +24,15 @@ struct Sums {
     weighted: f64,
 }
 
+/// Adds the logits' terms to the sums.
+///
 /// # Safety
-/// The instruction set of `L` is there.
+/// The CPU must support the instruction set of `L`.
 #[inline(always)]
 unsafe fn sum<L: Lanes>(logits: &[f32], sums: &mut Sums) {
     let whole = logits.len() / LANES * LANES;
     let (vectors, rest) = logits.split_at(whole);
-    // SAFETY: whole vectors; L as promised.
+    // SAFETY: whole vectors, and the instruction set of `L` is available.
     unsafe {
         let mut largest = [L::splat(f32::NEG_INFINITY); 4];
         for span in vectors.chunks(4 * LANES) {
@@ -59,7 +61,7 @@ unsafe fn sum<L: Lanes>(logits: &[f32], sums: &mut Sums) {
     }
 }
 
-/// Per row of a tile: its logits' slopes are `p · (a + b · ln p)`.
+/// Coefficients of one row: the slope of a logit is `p · (a + b · ln p)`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slopes {
     pub(super) normaliser: f32,
@@ -67,18 +69,20 @@ pub(super) struct Slopes {
     pub(super) b: f32,
 }
 
-/// Writes the slopes of some logits, whole vectors of them, to `to`.
+/// Writes the slopes of some logits, a whole number of vectors, to `to`.
 pub(super) fn differentiate(isa: Isa, logits: &[f32], slopes: Slopes, to: &mut [f32]) {
-    // SAFETY: `isa` says what the processor has.
+    // SAFETY: `isa` names instructions that the CPU has.
     unsafe { on_lanes!(isa, slope(logits: &[f32] = logits, slopes: Slopes = slopes, to: &mut [f32] = to)) };
 }
 
+/// Writes the slopes of some logits.
+///
 /// # Safety
-/// The instruction set of `L` is there.
+/// The CPU must support the instruction set of `L`.
 #[inline(always)]
 unsafe fn slope<L: Lanes>(logits: &[f32], slopes: Slopes, to: &mut [f32]) {
     for (logits, to) in logits.chunks_exact(LANES).zip(to.chunks_exact_mut(LANES)) {
-        // SAFETY: whole vectors; L as promised.
+        // SAFETY: whole vectors, and the instruction set of `L` is available.
         unsafe {
             let log = L::load(logits.as_ptr()).add(L::splat(-slopes.normaliser));
             let factor = log.fma(L::splat(slopes.b), L::splat(slopes.a));

@@ -1,10 +1,9 @@
-//! The vocabulary's part of a loss: logits, log-probabilities, entropies and their gradients, a few targets at a time.
+//! Vocabulary part of a loss: logits, log-probabilities, entropies and their gradients, a few targets at a time.
 //!
-//! With p the distribution and H its entropy, `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`;
-//! and where a target is drawn to a distribution over a few tokens, `weight · (q - towards)` on these besides, with q the
-//! softmax of their logits alone.
-//! Logits exist for `ROWS` targets at once, their gradients only for a tile of these, from which both products that
-//! need them are taken at once.
+//! With p the distribution and H its entropy, `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p
+//! + H)`. A distillation term adds `weight · (q - towards)` to the logits of its tokens, with q the softmax of
+//! these logits alone. Logits exist for `ROWS` targets at a time, and their gradients only for one tile of them,
+//! from which both matrix multiplications read immediately.
 
 mod backward;
 mod distribution;
@@ -16,22 +15,23 @@ use crate::kernel::isa::Isa;
 use crate::kernel::team::Team;
 use crate::kernel::{Packed, matmul};
 
-/// Targets whose logits exist at once: as many as share a pass over the head's weights in the matrix product.
+/// Number of targets whose logits exist at once: as many as share one pass over the weights in the matrix
+/// multiplication.
 const ROWS: usize = 96;
 
-/// The projection to the vocabulary.
+/// Packed vocabulary projection.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
-    /// Shape (vocabulary, hidden).
+    /// Weights, shape (vocabulary, hidden).
     pub weights: &'a Packed,
-    /// The same transposed: see [`Packed::transposed`].
+    /// Transposed weights; see [`Packed::transposed`].
     pub transposed: &'a Packed,
 }
 
-/// Scores of all targets, whose ids are `ids`; `hidden` has their rows after the final norm, shape (targets, hidden).
+/// Scores of all targets with IDs `ids`; `hidden` holds their rows after the final norm, shape (targets, hidden).
 ///
 /// # Panics
-/// If `hidden` does not have its shape, or an id is not below the vocabulary.
+/// If `hidden` does not have its shape, or an ID is not below the vocabulary size.
 pub fn score(team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32]) -> Vec<Score> {
     check(weights, hidden, ids);
     let mut scores = Vec::with_capacity(ids.len());
@@ -43,12 +43,13 @@ pub fn score(team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32]) -> Vec<
     scores
 }
 
-/// The `count` most probable tokens at all targets, of which `hidden` has the rows as for [`score`].
+/// The `count` most probable tokens at all targets; `hidden` holds their rows as for [`score`].
 ///
 /// # Panics
 /// If `hidden` is not a whole number of rows.
 pub fn likeliest(team: &Team, weights: &Packed, hidden: &[f32], count: usize) -> Vec<Likeliest> {
-    let (vocabulary, width) = (weights.out(), weights.inn());
+    let vocabulary = weights.out();
+    let width = weights.inn();
     assert!(hidden.len().is_multiple_of(width), "{} hidden values in rows of {width}", hidden.len());
     let mut all = vec![Likeliest::default(); hidden.len() / width];
     let mut logits = vec![0.0; ROWS.min(all.len()) * vocabulary];
@@ -65,12 +66,13 @@ pub fn likeliest(team: &Team, weights: &Packed, hidden: &[f32], count: usize) ->
     all
 }
 
-/// As [`score`], but asks the objective for the slope of each target, in order, and gives ∂loss/∂hidden to `dhidden`,
-/// which it overwrites. With `grad`, of shape (vocabulary, hidden), the head learns too: `d logitsᵀ · hidden` is added
-/// to it.
+/// Scores targets like [`score`], asks the objective for the slope of each target in order, and overwrites
+/// `dhidden` with ∂loss/∂hidden. With `grad`, of shape (vocabulary, hidden), also adds the gradient of the
+/// projection, `d logitsᵀ · hidden`.
 ///
 /// # Panics
-/// If a slice does not have its shape, or an id, also one that a target is drawn to, is not below the vocabulary.
+/// If a slice does not have its shape, or an ID, including those of distillation terms, is not below the vocabulary
+/// size.
 pub fn learn(
     team: &Team,
     head: Head<'_>,
@@ -94,7 +96,8 @@ fn learn_with(
     dhidden: &mut [f32],
     mut grad: Option<&mut [f32]>,
 ) {
-    let (vocabulary, width) = (head.weights.out(), head.weights.inn());
+    let vocabulary = head.weights.out();
+    let width = head.weights.inn();
     check(head.weights, hidden, ids);
     let shape = (head.transposed.inn(), head.transposed.out());
     assert!(shape == (vocabulary, width), "a head of shape ({vocabulary}, {width}), transposed one of {shape:?}");
@@ -113,7 +116,7 @@ fn learn_with(
     }
 }
 
-/// The slopes of the logits of the tokens that a target is drawn to, by id; the objective gets to know how far it is.
+/// Slopes of the distillation term's logits, by ID. Reports the divergence to the objective.
 fn drawn(objective: &mut dyn Objective, target: usize, logits: &[f32]) -> Vec<(usize, f32)> {
     let Some(pull) = objective.pull(target) else { return Vec::new() };
     let (nats, slopes) = pull.towards.divergence(logits);
@@ -125,31 +128,33 @@ fn drawn(objective: &mut dyn Objective, target: usize, logits: &[f32]) -> Vec<(u
 }
 
 fn check(weights: &Packed, hidden: &[f32], ids: &[u32]) {
-    let (vocabulary, width) = (weights.out(), weights.inn());
+    let vocabulary = weights.out();
+    let width = weights.inn();
     assert!(hidden.len() == ids.len() * width, "{} hidden values for {} targets of {width}", hidden.len(), ids.len());
     let wrong = ids.iter().find(|&&id| id as usize >= vocabulary);
     assert!(wrong.is_none(), "target {} of a vocabulary of {vocabulary}", wrong.unwrap_or(&0));
 }
 
-/// Values that [`learn`] works in for so many targets: a few rows of logits, and the partial sums for their hidden states.
+/// Number of values in the working memory of [`learn`] for `targets` targets: a few rows of logits, and partial
+/// sums for their hidden states.
 pub(super) fn room(vocabulary: usize, width: usize, targets: usize) -> usize {
     let rows = ROWS.min(targets);
     rows * vocabulary + backward::room(vocabulary, width, rows)
 }
 
-/// What one target's logits say, and what is to be done about it.
+/// Logit statistics and slopes of one target.
 #[derive(Debug, Default)]
 struct Row {
     id: usize,
     score: Score,
-    /// Logarithm of the softmax's denominator.
+    /// Logarithm of the softmax denominator.
     normaliser: f32,
     slope: Slope,
-    /// Slopes of a few logits besides, by id; none where the target is drawn to nothing.
+    /// Additional slopes of a distillation term, by ID. Empty if there is no term.
     drawn: Vec<(usize, f32)>,
 }
 
-/// The logits of some targets and what they say.
+/// Computes the logits of some targets and their statistics.
 fn rows(isa: Isa, team: &Team, weights: &Packed, hidden: &[f32], ids: &[u32], logits: &mut [f32]) -> Vec<Row> {
     matmul(team, hidden, ids.len(), weights, logits);
     let mut rows: Vec<_> = ids.iter().map(|&id| Row { id: id as usize, ..Row::default() }).collect();

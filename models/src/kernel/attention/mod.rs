@@ -1,7 +1,7 @@
 //! Causal attention over a paged cache, read in place through the block tables.
 //!
-//! Work is split into tiles: one sequence, one key and value head, and as many consecutive query positions as share a
-//! pass over its blocks. The query heads of a group belong to the same tile, so the cache is read once per group.
+//! Work is split into tiles: one sequence, one key and value head, and as many consecutive query positions as share
+//! a pass over its blocks. The query heads of a group belong to the same tile, so the cache is read once per group.
 
 mod tile;
 
@@ -13,34 +13,35 @@ use crate::kernel::lanes::Stored;
 use crate::kernel::team::{Base, Team};
 use tile::{Blocks, RUN_TOKENS, Tile};
 
-/// Query rows (positions times heads of a group) in one tile: enough to make reading keys and values from the second
-/// level cache cheap, few enough for their scores to stay there too.
+/// Number of query rows (positions times heads of a group) in a tile: enough to amortize reading keys and values
+/// from the second-level cache, few enough to keep their scores in that cache.
 const TILE_ROWS: usize = 48;
 
-/// The heads of one decoder layer.
+/// Head counts and width of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
-    /// Query heads, a multiple of `kv`.
+    /// Number of query heads, a multiple of `kv`.
     pub query: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub kv: usize,
     /// Width of a head, a multiple of 16.
     pub dim: usize,
 }
 
 impl Heads {
-    /// Query heads per key and value head.
+    /// Number of query heads per key and value head.
     pub fn group(self) -> usize {
         self.query / self.kv
     }
 
-    /// Values in one layer's share of a block. For each head in turn: its keys, shape (dim, [`BLOCK`]), transposed so
-    /// that the scores of a whole block are one vector; then its values, shape ([`BLOCK`], dim).
+    /// Number of values in one layer's share of a block. Each head stores its keys, shape (dim, [`BLOCK`]),
+    /// transposed so that the scores of a whole block form one vector, followed by its values, shape ([`BLOCK`],
+    /// dim).
     pub fn block_len(self) -> usize {
         self.kv * self.head_len()
     }
 
-    /// Values one head has in a block.
+    /// Number of values of one head in a block.
     pub fn head_len(self) -> usize {
         2 * BLOCK * self.dim
     }
@@ -58,36 +59,36 @@ struct Item {
     position: usize,
 }
 
-/// Attention's plan for one step and the memory it works in, reused from layer to layer and from step to step.
+/// Attention plan of one step and its working memory, reused from layer to layer and from step to step.
 #[derive(Debug)]
 pub struct Attention {
     heads: Heads,
     isa: Isa,
     items: Vec<Item>,
-    /// Tokens of the planned batch.
+    /// Number of tokens of the planned batch.
     tokens: usize,
-    /// Per worker: queries, sums, scores, largest scores, totals.
+    /// Scratch per worker: queries, sums, scores, largest scores, totals.
     scratch: Vec<Vec<f32>>,
 }
 
-/// The queries of a step: token `t`'s heads lie at `data[t * stride ..]`.
+/// Queries of a step: the heads of token `t` begin at `data[t * stride]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Queries<'a> {
-    /// Queries, rotated but not scaled.
+    /// Rotated but unscaled queries.
     pub data: &'a [f32],
-    /// Values from one token to the next.
+    /// Distance between tokens, in values.
     pub stride: usize,
 }
 
 impl Attention {
-    /// Attention for one shape of heads on a team of `threads`.
+    /// Creates the attention for one shape of heads on a team of `threads` threads.
     pub fn new(heads: Heads, threads: usize) -> Self {
         let rows = TILE_ROWS.max(heads.group());
         let len = rows * (2 * heads.dim + RUN_TOKENS + 2);
         Self { heads, isa: Isa::best(), items: Vec::new(), tokens: 0, scratch: vec![vec![0.0; len]; threads] }
     }
 
-    /// Splits a step into tiles; the plan holds for all layers.
+    /// Splits a step into tiles. The plan serves all layers.
     pub fn plan(&mut self, batch: &ForwardBatch) {
         self.items.clear();
         self.tokens = batch.tokens().len();
@@ -96,21 +97,22 @@ impl Attention {
             let mut done = 0;
             while done < share.tokens.len() {
                 let queries = (share.tokens.len() - done).min(most);
-                let (token, position) = (share.tokens.start + done, share.start + done);
+                let token = share.tokens.start + done;
+                let position = share.start + done;
                 self.items.extend((0..self.heads.kv).map(|head| Item { row, head, token, queries, position }));
                 done += queries;
             }
         }
-        // The longest first: what is handed out last should be short, so that all threads end together.
-        // Among equals the heads of a row stay together: their keys and values are neighbours.
+        // The longest tiles come first, so that the last ones are short and all threads finish together. Among
+        // equals, heads of a row stay together because their keys and values are adjacent.
         let work = |item: &Item| std::cmp::Reverse(item.queries * (item.position + item.queries));
         self.items.sort_unstable_by_key(|item| (work(item), item.token, item.head));
     }
 
     /// Computes `softmax(q · kᵀ / √dim) · v` for every token and head of the planned batch.
     ///
-    /// `layer` is the layer's part of the cache, in which the batch's own keys and values stand already; `out` has shape
-    /// (tokens, query heads · dim).
+    /// `layer` is the layer's part of the cache, which already holds the batch's own keys and values; `out` has
+    /// shape (tokens, query heads · dim).
     ///
     /// # Panics
     /// If a slice is too short for the batch, or a block table names a block outside `layer`.
@@ -128,7 +130,9 @@ impl Attention {
         let out = Base(out.as_mut_ptr());
         let scratch = Base(self.scratch.as_mut_ptr());
         assert!(team.threads() <= self.scratch.len(), "planned for fewer threads");
-        let (heads, isa, items) = (self.heads, self.isa, &self.items);
+        let heads = self.heads;
+        let isa = self.isa;
+        let items = &self.items;
         team.sweep(items.len(), &|claims| {
             // SAFETY: each worker has its own index, below the number of scratch buffers.
             let scratch = unsafe { &mut *scratch.at(claims.worker()) };
@@ -139,7 +143,7 @@ impl Attention {
                 tile.attend(isa, item.blocks(heads, batch, layer), after.blocks(heads, batch, layer));
                 for (index, sums) in tile.sums.chunks_exact(heads.dim).enumerate() {
                     let to = item.place(heads, index, width);
-                    // SAFETY: inside `out` by the assertion above; items name disjoint tokens and heads.
+                    // SAFETY: inside `out` by the assertion above; items have disjoint tokens and heads.
                     unsafe { std::slice::from_raw_parts_mut(out.at(to.start), heads.dim) }.copy_from_slice(sums);
                 }
             }
@@ -148,7 +152,7 @@ impl Attention {
 }
 
 impl Item {
-    /// The keys and values its queries look at.
+    /// Keys and values visible to the tile's queries.
     fn blocks<'a, S>(self, heads: Heads, batch: &'a ForwardBatch, data: &'a [S]) -> Blocks<'a, S> {
         Blocks {
             data,
@@ -160,14 +164,15 @@ impl Item {
         }
     }
 
-    /// Where query row `index` of this tile lies in a matrix with `stride` values per token.
+    /// Range of query row `index` of this tile in a matrix with `stride` values per token.
     fn place(self, heads: Heads, index: usize, stride: usize) -> Range<usize> {
-        let (query, member) = (index / heads.group(), index % heads.group());
+        let query = index / heads.group();
+        let member = index % heads.group();
         let start = (self.token + query) * stride + (self.head * heads.group() + member) * heads.dim;
         start..start + heads.dim
     }
 
-    /// Cuts the scratch to size and copies the scaled queries into it.
+    /// Resizes the scratch and copies the scaled queries into it.
     fn tile<'a>(self, heads: Heads, scratch: &'a mut [f32], queries: Queries<'_>) -> Tile<'a> {
         let rows = self.queries * heads.group();
         let (own, scratch) = scratch.split_at_mut(rows * heads.dim);

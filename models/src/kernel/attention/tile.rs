@@ -1,24 +1,23 @@
-//! The inner loops of attention: a few query rows against the keys and values of one head, a run of blocks at a time.
+//! Inner loops of attention: a few query rows against the keys and values of one head, one run of blocks at a time.
 //!
-//! Softmax is computed online (Milakov and Gimelshein 2018): the weighted sum of the values so far is rescaled whenever
-//! a larger score appears, so that each block of keys and values is read once per tile.
+//! Softmax is computed online (Milakov and Gimelshein 2018): the weighted sum of values is rescaled whenever a
+//! larger score appears, so each block of keys and values is read once per tile.
 
 use crate::batch::BLOCK;
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::{LANES, Lanes, Stored};
 use crate::kernel::prefetch::prefetch_line;
 
-/// Blocks whose scores are computed before their values are used.
+/// Number of blocks whose scores are computed before their values are used.
 pub(super) const RUN: usize = 8;
-/// Tokens in a run: the row length of the score matrix.
+/// Number of tokens in a run: the row length of the score matrix.
 pub(super) const RUN_TOKENS: usize = RUN * BLOCK;
 
-/// One head's queries for some consecutive positions of one sequence, and everything that is written while its keys
-/// and values go by.
+/// Queries of one head for consecutive positions of one sequence, with the buffers for their keys and values.
 pub(super) struct Tile<'a> {
-    /// Queries, scaled, shape (rows, head_dim); row `i` has position `position + i / group`.
+    /// Scaled queries, shape (rows, head_dim); row `i` has position `position + i / group`.
     pub(super) queries: &'a [f32],
-    /// Query heads that share this key and value head.
+    /// Number of query heads that share this key and value head.
     pub(super) group: usize,
     /// Position of the first row.
     pub(super) position: usize,
@@ -37,21 +36,21 @@ pub(super) struct Tile<'a> {
 /// Keys and values of one head in one layer, block by block.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks<'a, S> {
-    /// The layer's part of the cache.
+    /// Layer's part of the cache.
     pub(super) data: &'a [S],
-    /// The sequence's block table.
+    /// Block table of the sequence.
     pub(super) table: &'a [u32],
-    /// Values between one block and the next.
+    /// Distance between blocks, in values.
     pub(super) stride: usize,
-    /// Where in a block this head's keys begin; its values follow.
+    /// Offset of this head's keys in a block; its values follow.
     pub(super) offset: usize,
-    /// Values in a block that are this head's.
+    /// Number of this head's values in a block.
     pub(super) len: usize,
-    /// Positions to be looked at, from 0 on.
+    /// Number of visible positions, counted from 0.
     pub(super) end: usize,
 }
 
-/// This head's part of the blocks of a run.
+/// Pointers to this head's part of the blocks of a run.
 #[derive(Clone, Copy)]
 struct Run<S> {
     heads: [*const S; RUN],
@@ -60,7 +59,7 @@ struct Run<S> {
 }
 
 impl<S> Blocks<'_, S> {
-    /// The run that begins at position `first`.
+    /// Run that begins at position `first`.
     #[inline(always)]
     fn run(&self, first: usize) -> Run<S> {
         let tokens = (self.end - first).min(RUN_TOKENS);
@@ -77,14 +76,14 @@ impl<S> Blocks<'_, S> {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn attend_avx512<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { tile.pass::<std::arch::x86_64::__m512, S>(blocks, after) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn attend_avx2<S: Stored>(tile: &mut Tile<'_>, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { tile.pass::<[std::arch::x86_64::__m256; 2], S>(blocks, after) }
 }
 
@@ -93,8 +92,8 @@ impl Tile<'_> {
         self.largest.len()
     }
 
-    /// Lets all blocks go by; [`sums`](Self::sums) then holds the attention's output. The blocks of `after`, which the
-    /// same thread will look at next, are asked for meanwhile.
+    /// Processes all blocks; afterwards [`sums`](Self::sums) holds the attention's output. Meanwhile prefetches the
+    /// blocks of `after`, which the same thread processes next.
     ///
     /// # Panics
     /// If a block named in a table lies outside the cache, or a slice is too short.
@@ -104,7 +103,8 @@ impl Tile<'_> {
         assert!(self.queries.len() >= rows * self.head_dim && self.sums.len() == rows * self.head_dim);
         assert!(self.scores.len() >= rows * RUN_TOKENS && self.totals.len() == rows);
         assert!(blocks.len == 2 * BLOCK * self.head_dim, "one head's keys and values");
-        // SAFETY: lengths as asserted; blocks are sliced with bounds checks; `isa` says what the processor has.
+        // SAFETY: lengths as asserted; blocks are sliced with bounds checks; `isa` names instructions that the CPU
+        // has.
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
@@ -116,8 +116,10 @@ impl Tile<'_> {
         }
     }
 
+    /// Processes all runs of blocks.
+    ///
     /// # Safety
-    /// The instruction set of `L` is available; slices have the lengths stated at the fields.
+    /// The instruction set of `L` must be available, and slices must have the lengths stated at the fields.
     #[inline(always)]
     unsafe fn pass<L: Lanes, S: Stored>(&mut self, blocks: Blocks<'_, S>, after: Blocks<'_, S>) {
         self.sums.fill(0.0);
@@ -128,7 +130,7 @@ impl Tile<'_> {
         while first < blocks.end {
             let next = first + run.tokens;
             let ahead = if next < blocks.end { blocks.run(next) } else { after.run(0) };
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 self.score::<L, S>(&run);
                 self.weigh::<L>(first, run.tokens);
@@ -142,12 +144,12 @@ impl Tile<'_> {
         }
     }
 
-    /// Scores of every row against every token of a run.
+    /// Computes the scores of every row against every token of a run.
     #[inline(always)]
     unsafe fn score<L: Lanes, S: Stored>(&mut self, run: &Run<S>) {
         let mut row = 0;
         while row < self.rows() {
-            // SAFETY: the promises to `pass`; rows `row..row + R` exist.
+            // SAFETY: the requirements of `pass`; rows `row..row + R` exist.
             unsafe {
                 row += match self.rows() - row {
                     1 => self.score_rows::<L, S, 1>(row, run),
@@ -161,11 +163,11 @@ impl Tile<'_> {
 
     #[inline(always)]
     unsafe fn score_rows<L: Lanes, S: Stored, const R: usize>(&mut self, row: usize, run: &Run<S>) -> usize {
-        // SAFETY: the promises to `pass`; `block + N <= run.blocks`.
+        // SAFETY: the requirements of `pass`; `block + N <= run.blocks`.
         unsafe {
             let query = self.queries.as_ptr().add(row * self.head_dim);
             let scores = self.scores.as_mut_ptr().add(row * RUN_TOKENS);
-            // The first rows ask for the values, the others find them asked for.
+            // Only the first rows prefetch the values, which the other rows then find in cache.
             let ahead = if row == 0 { BLOCK * self.head_dim } else { 0 };
             let mut block = 0;
             while block < run.blocks {
@@ -181,16 +183,16 @@ impl Tile<'_> {
         R
     }
 
-    /// Turns scores into softmax weights relative to the largest score so far, and rescales what was summed before.
+    /// Converts scores into softmax weights relative to the largest score so far, and rescales the earlier sums.
     #[inline(always)]
     unsafe fn weigh<L: Lanes>(&mut self, first: usize, tokens: usize) {
         let padded = tokens.next_multiple_of(LANES);
         for row in 0..self.rows() {
             let scores = &mut self.scores[row * RUN_TOKENS..row * RUN_TOKENS + padded];
-            // What lies behind the row's own position is not its past, and may be left over from another sequence.
+            // Causal mask. Slots beyond the row's own position may also hold leftovers of another sequence.
             let visible = (self.position + row / self.group + 1).saturating_sub(first).min(padded);
             scores[visible..].fill(f32::NEG_INFINITY);
-            // SAFETY: whole vectors inside `scores` and `sums`; the instruction set is the caller's promise.
+            // SAFETY: whole vectors inside `scores` and `sums`; the caller guarantees the instruction set.
             unsafe {
                 let mut largest = L::splat(self.largest[row]);
                 for vector in scores.chunks_exact(LANES) {
@@ -216,13 +218,13 @@ impl Tile<'_> {
         }
     }
 
-    /// Adds the weighted values of a run to the sums, and asks for the keys of the run `ahead`.
+    /// Adds the weighted values of a run to the sums, and prefetches the keys of the run `ahead`.
     #[inline(always)]
     unsafe fn gather<L: Lanes, S: Stored>(&mut self, run: &Run<S>, ahead: &Run<S>) {
         let mut row = 0;
         while row < self.rows() {
             let ahead = if row == 0 { ahead } else { run };
-            // SAFETY: the promises to `pass`; rows `row..row + R` exist.
+            // SAFETY: the requirements of `pass`; rows `row..row + R` exist.
             unsafe {
                 row += match self.rows() - row {
                     1 => self.gather_rows::<L, S, 1>(row, run, ahead),
@@ -243,7 +245,7 @@ impl Tile<'_> {
     ) -> usize {
         let mut column = 0;
         while column < self.head_dim {
-            // SAFETY: the promises to `pass`; the vectors from `column` on lie inside a head.
+            // SAFETY: the requirements of `pass`; the vectors from `column` on lie inside a head.
             unsafe {
                 let weights = self.scores.as_ptr().add(row * RUN_TOKENS);
                 let sums = self.sums.as_mut_ptr().add(row * self.head_dim + column);
@@ -259,22 +261,21 @@ impl Tile<'_> {
     }
 }
 
-/// The keys of some blocks, which lie transposed, shape (head_dim, [`BLOCK`]): one vector holds one dimension of a whole
-/// block.
+/// Transposed keys of some blocks, shape (head_dim, [`BLOCK`]): one vector holds one dimension of a whole block.
 struct Keys<'a, S> {
     heads: &'a [*const S],
     head_dim: usize,
-    /// How far behind each vector of keys lies the part of the values to ask for meanwhile.
+    /// Distance from each vector of keys to the part of the values to prefetch.
     ahead: usize,
 }
 
 impl<S: Stored> Keys<'_, S> {
-    /// `R` rows of scores against `N` blocks; returns `N`.
+    /// Computes `R` rows of scores against `N` blocks and returns `N`.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
     unsafe fn dot<L: Lanes, const R: usize, const N: usize>(&self, query: *const f32, to: *mut f32) -> usize {
         let heads: [*const S; N] = std::array::from_fn(|n| self.heads[n]);
-        // SAFETY: the caller has `R` queries of `head_dim` and room for `R` rows of scores.
+        // SAFETY: the caller provides `R` queries of `head_dim` values and room for `R` rows of scores.
         unsafe {
             let mut sums = [[L::splat(0.0); N]; R];
             for d in 0..self.head_dim {
@@ -301,21 +302,22 @@ impl<S: Stored> Keys<'_, S> {
     }
 }
 
-/// Some columns of a run's values, which lie behind the keys of each block, shape ([`BLOCK`], head_dim).
+/// Some columns of a run's values, which follow the keys of each block, shape ([`BLOCK`], head_dim).
 struct Values<'a, S> {
     run: &'a Run<S>,
-    /// Whose keys to ask for meanwhile; they take as much room as the values.
+    /// Run whose keys to prefetch; they occupy as much memory as the values.
     ahead: &'a Run<S>,
     head_dim: usize,
     column: usize,
 }
 
 impl<S: Stored> Values<'_, S> {
-    /// Adds to `R` rows and `C` vectors of columns of the sums; returns how many columns that were.
+    /// Adds to `R` rows and `C` vectors of columns of the sums, and returns the number of columns.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
     unsafe fn add<L: Lanes, const R: usize, const C: usize>(&self, weights: *const f32, to: *mut f32) -> usize {
-        // SAFETY: the caller has `R` rows of weights and of sums, and `C` vectors from `column` on lie inside a head.
+        // SAFETY: the caller provides `R` rows of weights and of sums, and `C` vectors from `column` on inside a
+        // head.
         unsafe {
             let mut sums = [[L::splat(0.0); C]; R];
             for r in 0..R {
@@ -326,7 +328,7 @@ impl<S: Stored> Values<'_, S> {
             for block in 0..self.run.blocks {
                 let values = self.run.heads[block].add(BLOCK * self.head_dim + self.column);
                 let ahead = self.ahead.heads[block].wrapping_add(self.column);
-                // Never beyond the last token: what lies there is unwritten, and 0 · NaN is NaN.
+                // Stops at the last token: slots behind it are unwritten, and 0 · NaN is NaN.
                 for token in 0..(self.run.tokens - block * BLOCK).min(BLOCK) {
                     let mut value = [L::splat(0.0); C];
                     for c in 0..C {

@@ -1,10 +1,10 @@
-//! A decoder's configuration from GGUF metadata.
+//! Decoder configuration from GGUF metadata.
 
 use super::Gguf;
 use crate::ModelError;
 use crate::decoder::{DecoderConfig, RopeScaling};
 
-/// Keys below the architecture's name.
+/// Accessor of the keys below the architecture's name.
 struct Keys<'a> {
     gguf: &'a Gguf,
     architecture: &'a str,
@@ -13,10 +13,11 @@ struct Keys<'a> {
 pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     let architecture = gguf.architecture()?;
     if !matches!(architecture, "llama" | "qwen2" | "qwen3") {
-        return Err(gguf.unsupported(format!("architecture {architecture}; llama, qwen2 and qwen3 are known")));
+        return Err(gguf.unsupported(format!("architecture {architecture}: expected llama, qwen2 or qwen3")));
     }
     let keys = Keys { gguf, architecture };
-    let (hidden, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
+    let hidden = keys.size("embedding_length")?;
+    let heads = keys.size("attention.head_count")?;
     let head_dim = if keys.number("attention.key_length").is_some() {
         keys.size("attention.key_length")?
     } else {
@@ -60,7 +61,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     Ok(config)
 }
 
-/// A bias that no decoder here adds, if the file has one: of the output and feed-forward projections, or of a norm.
+/// First bias that no supported decoder adds, if any: of the output or feed-forward projections, or of a norm.
 fn other_bias(gguf: &Gguf) -> Option<&String> {
     let added = |name: &str| ["attn_q.bias", "attn_k.bias", "attn_v.bias"].iter().any(|bias| name.ends_with(bias));
     gguf.header.tensors.keys().filter(|name| name.ends_with(".bias") && !added(name)).min()
@@ -85,12 +86,12 @@ impl Keys<'_> {
 
     fn size(&self, name: &str) -> Result<usize, ModelError> {
         let value = self.number(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))?;
-        // What fits nowhere is refused with all that is too large, by the decoder's own check.
+        // A number beyond `usize` saturates; the decoder's own check then refuses it as too large.
         Ok(usize::try_from(value).unwrap_or(usize::MAX))
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
-        // Llama 3 files carry the factors of its scaling rule as a tensor.
+        // Llama 3 files store the result of the scaling rule as a tensor.
         if self.gguf.has("rope_freqs.weight") {
             return Ok(RopeScaling::Factors(self.gguf.tensor("rope_freqs.weight")?.to_f32()?));
         }
@@ -110,8 +111,8 @@ impl Keys<'_> {
     }
 }
 
-/// The factor on cosine and sine. A GGUF's `attn_factor` comes on top of YaRN's own `0.1 · ln(factor) + 1`, which llama.cpp
-/// multiplies it with (`rope_yarn` in `ggml`); none leaves YaRN's own.
+/// Factor on cosine and sine. llama.cpp multiplies a GGUF's `attn_factor` with YaRN's own `0.1 · ln(factor) + 1`
+/// (`rope_yarn` in `ggml`). `None` leaves YaRN's own factor.
 fn attention_factor(stored: Option<f32>, factor: f32) -> Option<f32> {
     stored.filter(|&stored| stored != 1.0).map(|stored| stored * (0.1 * factor.ln() + 1.0))
 }

@@ -1,4 +1,4 @@
-//! The front of a GGUF file: metadata, and where each tensor lies. Format: `docs/gguf.md` of ggml.
+//! Header of a GGUF file: metadata and tensor locations. Format: `docs/gguf.md` of ggml.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,26 +7,26 @@ use super::read::{Cursor, Reason};
 use super::value::Value;
 use crate::weights::view::{GgmlKind, size_of};
 
-/// Everything before the tensors' bytes.
+/// Metadata and tensor locations, which precede the tensors' bytes.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) metadata: HashMap<String, Value>,
     pub(super) tensors: HashMap<String, Tensor>,
-    /// Bytes of the header itself.
+    /// Size of the header itself, in bytes.
     pub(super) len: usize,
 }
 
-/// A tensor that is known to lie inside the file.
+/// A tensor whose bytes were checked to lie inside the file.
 #[derive(Debug, Clone)]
 pub(super) struct Tensor {
     pub(super) kind: GgmlKind,
-    /// Outermost dimension first.
+    /// Dimensions, outermost first.
     pub(super) shape: Vec<usize>,
     pub(super) bytes: Range<usize>,
 }
 
 const MAGIC: &[u8; 4] = b"GGUF";
-/// `GGML_MAX_DIMS` of ggml.
+/// Maximum number of dimensions: `GGML_MAX_DIMS` of ggml.
 const DIMENSIONS: u32 = 4;
 
 impl Header {
@@ -40,9 +40,9 @@ impl Header {
             version if matches!(version.swap_bytes(), 1..=3) => {
                 return Err("big-endian gguf is not supported".to_owned());
             }
-            version => return Err(format!("gguf version {version} is not supported, only 2 and 3 are")),
+            version => return Err(format!("gguf version {version} is not supported: expected 2 or 3")),
         }
-        // A tensor takes at least name length, dimension count, one dimension, type and offset.
+        // A tensor takes at least a name length, a dimension count, one dimension, a type and an offset.
         let tensors = cursor.count(32, "number of tensors")?;
         let entries = cursor.count(13, "number of metadata entries")?;
         let mut metadata = HashMap::new();
@@ -65,7 +65,7 @@ impl Header {
     }
 }
 
-/// Where the tensors' bytes begin: the next multiple of the alignment.
+/// Offset of the tensors' bytes: the next multiple of the alignment.
 fn data_start(metadata: &HashMap<String, Value>, header: usize) -> Result<usize, Reason> {
     let alignment = metadata.get("general.alignment").map_or(Some(32), Value::unsigned);
     match alignment.and_then(|alignment| usize::try_from(alignment).ok()) {
@@ -76,11 +76,11 @@ fn data_start(metadata: &HashMap<String, Value>, header: usize) -> Result<usize,
     }
 }
 
-/// A tensor's entry in the header.
+/// Entry of a tensor in the header.
 struct Place {
     name: String,
     kind: u32,
-    /// As in the file: innermost first.
+    /// Dimensions as in the file, innermost first.
     dimensions: Vec<u64>,
     offset: u64,
 }
@@ -96,7 +96,7 @@ impl Place {
         Ok(Self { kind: cursor.u32(&name)?, offset: cursor.u64(&name)?, name, dimensions })
     }
 
-    /// Proves that the tensor lies inside the file.
+    /// Checks that the tensor lies inside the file.
     fn locate(self, data: usize, file: usize) -> Result<(String, Tensor), Reason> {
         let Self { name, dimensions, offset, .. } = self;
         let kind = kind(self.kind).ok_or_else(|| format!("tensor {name} has the unsupported type {}", self.kind))?;
@@ -106,7 +106,7 @@ impl Place {
         let (Some(shape), Some(len)) = (shape, len) else {
             return Err(format!("tensor {name} has the impossible shape {dimensions:?}"));
         };
-        // Blocks must not run over the end of a row.
+        // Quantization blocks must not span rows.
         let row = shape.last().copied().unwrap_or(1);
         let Some(size) = size_of(kind, row).and(size_of(kind, len)) else {
             return Err(format!("tensor {name}: rows of {row} values are not whole {kind:?} blocks"));
@@ -122,7 +122,7 @@ impl Place {
     }
 }
 
-/// The tensor types that can be read, by ggml's numbers.
+/// Tensor kind by ggml's type number. `None` for unsupported kinds.
 fn kind(number: u32) -> Option<GgmlKind> {
     Some(match number {
         0 => GgmlKind::F32,

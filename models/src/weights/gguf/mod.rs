@@ -1,4 +1,4 @@
-//! GGUF files: weights, configuration and vocabulary in one.
+//! GGUF files: weights, configuration and vocabulary in one file.
 
 mod config;
 mod header;
@@ -19,7 +19,8 @@ use crate::decoder::DecoderConfig;
 use header::Header;
 use value::Value;
 
-/// An open GGUF file. Tensors have the names and the row order of the Hugging Face checkpoint that it was made from.
+/// An open GGUF file. Tensors have the names and row order of the Hugging Face checkpoint from which the file was
+/// converted.
 #[derive(Debug)]
 pub struct Gguf {
     map: Map,
@@ -27,30 +28,30 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Opens a file and checks its header: every tensor lies inside the file and has whole blocks.
+    /// Opens a file and checks its header: every tensor must lie inside the file and consist of whole blocks.
     ///
     /// # Errors
-    /// [`ModelError::Io`], or [`ModelError::Corrupt`] saying what is wrong with the file.
+    /// [`ModelError::Io`], or [`ModelError::Corrupt`] describing the defect.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let map = Map::open(path)?;
         let header = Header::read(map.bytes()).map_err(|reason| map.corrupt(reason))?;
         Ok(Self { map, header })
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         self.map.path()
     }
 
-    /// The architecture, such as `llama` or `qwen2`.
+    /// Architecture, such as `llama` or `qwen2`.
     ///
     /// # Errors
-    /// [`ModelError::Corrupt`] when the file does not say.
+    /// [`ModelError::Corrupt`] when the file does not state it.
     pub fn architecture(&self) -> Result<&str, ModelError> {
         self.text("general.architecture").ok_or_else(|| self.corrupt("general.architecture is missing"))
     }
 
-    /// A text of the metadata.
+    /// Text value of the metadata.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.header.metadata.get(key)? {
             Value::Text(text) => Some(text),
@@ -58,17 +59,17 @@ impl Gguf {
         }
     }
 
-    /// A number of the metadata that is not negative.
+    /// Non-negative integer of the metadata.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.header.metadata.get(key)?.unsigned()
     }
 
-    /// A real number of the metadata.
+    /// Real number of the metadata.
     pub fn float(&self, key: &str) -> Option<f64> {
         self.header.metadata.get(key)?.float()
     }
 
-    /// An array of texts of the metadata; broken UTF-8 is replaced.
+    /// Array of texts of the metadata; broken UTF-8 is replaced.
     pub fn texts(&self, key: &str) -> Option<Vec<Cow<'_, str>>> {
         match self.header.metadata.get(key)? {
             Value::Array(array) => array.texts(self.map.bytes()),
@@ -76,8 +77,8 @@ impl Gguf {
         }
     }
 
-    /// An array of numbers of the metadata, read one by one: a damaged file may claim any number of them. None stands for
-    /// an element that is negative or no whole number.
+    /// Array of numbers of the metadata, read lazily: a damaged file may claim any length. `None` stands for an
+    /// element that is negative or not an integer.
     pub fn numbers(&self, key: &str) -> Option<impl ExactSizeIterator<Item = Option<u64>>> {
         match self.header.metadata.get(key)? {
             Value::Array(array) => array.numbers(self.map.bytes()),
@@ -85,21 +86,21 @@ impl Gguf {
         }
     }
 
-    /// The decoder that the metadata describe.
+    /// Decoder configuration described by the metadata.
     ///
     /// # Errors
-    /// [`ModelError::Corrupt`] for missing or impossible numbers, [`ModelError::Unsupported`] for architectures that
-    /// are not known here.
+    /// [`ModelError::Corrupt`] for missing or impossible numbers, [`ModelError::Unsupported`] for unknown
+    /// architectures.
     pub fn config(&self) -> Result<DecoderConfig, ModelError> {
         config::read(self)
     }
 
-    /// True when there is a tensor of this canonical name.
+    /// Returns `true` if there is a tensor with this canonical name.
     pub fn has(&self, name: &str) -> bool {
         self.stored(name).is_some()
     }
 
-    /// A tensor by its canonical name. Its bytes are borrowed from the file, except where rows have to change places.
+    /// Tensor by its canonical name. Its bytes are borrowed from the file unless rows have to be reordered.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] when there is none.

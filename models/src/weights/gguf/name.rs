@@ -1,6 +1,6 @@
-//! Tensor names: Hugging Face's to ggml's (`gguf-py/gguf/tensor_mapping.py`).
+//! Mapping of Hugging Face tensor names to ggml names (`gguf-py/gguf/tensor_mapping.py`).
 
-/// Outside the layers.
+/// Names outside the layers.
 const MODEL: [(&str, &str); 4] = [
     ("model.embed_tokens.weight", "token_embd.weight"),
     ("model.norm.weight", "output_norm.weight"),
@@ -8,7 +8,7 @@ const MODEL: [(&str, &str); 4] = [
     ("rope_freqs.weight", "rope_freqs.weight"),
 ];
 
-/// Inside a layer, without `.weight` or `.bias`.
+/// Names inside a layer, without `.weight` or `.bias`.
 const LAYER: [(&str, &str); 11] = [
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
@@ -23,7 +23,7 @@ const LAYER: [(&str, &str); 11] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// What ggml calls a tensor; none for names that no supported model has.
+/// Name of a tensor in ggml. `None` for names that no supported model has.
 pub(super) fn gguf(canonical: &str) -> Option<String> {
     if let Some((_, name)) = MODEL.iter().find(|(hf, _)| *hf == canonical) {
         return Some((*name).to_owned());

@@ -1,13 +1,13 @@
-//! Undoing the row order that llama.cpp gives to query and key projections.
+//! Inverse of the row permutation that llama.cpp applies to query and key projections.
 //!
-//! For the architecture `llama`, `convert_hf_to_gguf.py` (`LlamaModel.permute`) interleaves the two halves of each head,
-//! because ggml rotates neighbouring values and Hugging Face rotates value i with value i + d/2. Rows are whole blocks,
-//! so they can change places without being unpacked.
+//! For the architecture `llama`, `convert_hf_to_gguf.py` (`LlamaModel.permute`) interleaves the two halves of each
+//! head, because ggml rotates adjacent values and Hugging Face rotates value i with value i + d/2. Rows consist of
+//! whole blocks, so they can be reordered without unpacking.
 
 use super::Gguf;
 use crate::ModelError;
 
-/// The number of heads whose rows are interleaved in a tensor; none when they are in order.
+/// Number of heads whose rows are interleaved in a tensor. `None` if the rows are in order.
 pub(super) fn heads(gguf: &Gguf, name: &str) -> Result<Option<usize>, ModelError> {
     let query = name.contains(".self_attn.q_proj.");
     if gguf.architecture()? != "llama" || !(query || name.contains(".self_attn.k_proj.")) {
@@ -23,7 +23,8 @@ pub(super) fn undo(bytes: &[u8], rows: usize, heads: usize, name: &str) -> Resul
         let reason = format!("{rows} rows cannot be divided among {heads} heads");
         return Err(ModelError::Tensor { name: name.to_owned(), reason });
     }
-    let (width, size) = (bytes.len() / rows, rows / heads);
+    let width = bytes.len() / rows;
+    let size = rows / heads;
     let mut ordered = Vec::with_capacity(bytes.len());
     for head in bytes.chunks_exact(size * width) {
         for half in 0..2 {

@@ -1,8 +1,8 @@
-//! A cursor over untrusted bytes: every read is checked, every failure says where.
+//! Bounds-checked cursor over untrusted bytes, whose errors name the offset.
 
 use std::ops::Range;
 
-/// Why a header could not be read; the file's path is added by the caller.
+/// Reason why a header could not be read. The caller adds the file's path.
 pub(super) type Reason = String;
 
 /// Reads little-endian values from the front of a file.
@@ -55,7 +55,7 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `least` bytes each: refused at once when the file cannot hold them.
+    /// Reads a count of items of at least `least` bytes each, and refuses one that exceeds the rest of the file.
     pub(super) fn count(&mut self, least: u64, what: &str) -> Result<u64, Reason> {
         let count = self.u64(what)?;
         if count.saturating_mul(least) > self.left() as u64 {

@@ -1,11 +1,11 @@
-//! Metadata values: numbers and texts are read at once, arrays stay where they are until asked for.
+//! Metadata values: scalars are read at once, arrays on demand.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::read::{Cursor, Reason};
 
-/// One value of the metadata.
+/// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Unsigned(u64),
@@ -16,7 +16,7 @@ pub(super) enum Value {
     Array(Array),
 }
 
-/// An array as a place in the file: a vocabulary is walked over, not copied.
+/// Location of an array in the file: a vocabulary is iterated, not copied.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Array {
     kind: u32,
@@ -27,10 +27,10 @@ pub(super) struct Array {
 const FLOAT32: u32 = 6;
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
-/// Arrays of arrays exist in no known model; the bound keeps a damaged file from exhausting the stack.
+/// Maximum nesting of arrays. No known model nests them; the limit keeps a damaged file from exhausting the stack.
 const DEPTH: u32 = 4;
 
-/// Bytes of a value of fixed size, by the type numbers of the GGUF specification.
+/// Size of a fixed-size value in bytes, by the type numbers of the GGUF specification.
 fn width(kind: u32) -> Option<u64> {
     match kind {
         0 | 1 | 7 => Some(1),
@@ -107,7 +107,7 @@ impl Array {
         Ok(Self { kind, count, bytes: start..cursor.at() })
     }
 
-    /// The elements of an array of texts; none for other arrays. `file` is what the array was read from.
+    /// Elements of an array of texts. `None` for other arrays. `file` is the file that the array was read from.
     pub(super) fn texts<'a>(&self, file: &'a [u8]) -> Option<Vec<Cow<'a, str>>> {
         if self.kind != TEXT {
             return None;
@@ -116,15 +116,16 @@ impl Array {
         let mut cursor = Cursor::new(bytes);
         let mut texts = Vec::with_capacity(self.count as usize);
         for _ in 0..self.count {
-            // Cannot fail: the same bytes were walked over when the header was read.
+            // Cannot fail: the same bytes were checked when the header was read.
             texts.push(String::from_utf8_lossy(&bytes[cursor.text("text").ok()?]));
         }
         Some(texts)
     }
 
-    /// The elements of an array of numbers, each as [`Value::unsigned`] has it; none for other arrays.
+    /// Elements of an array of numbers, converted by [`MetadataValue::unsigned`]. `None` for other arrays.
     pub(super) fn numbers(&self, file: &[u8]) -> Option<impl ExactSizeIterator<Item = Option<u64>>> {
-        let (kind, width) = (self.kind, width(self.kind)? as usize);
+        let kind = self.kind;
+        let width = width(self.kind)? as usize;
         let elements = file[self.bytes.clone()].chunks_exact(width);
         Some(elements.map(move |bytes| Value::number(kind, bytes).unsigned()))
     }

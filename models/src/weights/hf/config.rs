@@ -1,4 +1,4 @@
-//! A decoder's configuration from `config.json`.
+//! Decoder configuration from `config.json`.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::Safetensors;
 use crate::ModelError;
 use crate::decoder::{DecoderConfig, RopeScaling};
 
-/// The fields of `LlamaConfig`, `Qwen2Config` and `Qwen3Config` in `transformers` that matter here.
+/// Relevant fields of `LlamaConfig`, `Qwen2Config` and `Qwen3Config` in `transformers`.
 #[derive(Debug, Deserialize)]
 struct Config {
     model_type: String,
@@ -25,7 +25,7 @@ struct Config {
     rms_norm_eps: f32,
     rope_theta: Option<f32>,
     rope_scaling: Option<Rope>,
-    /// Where `transformers` 5 keeps both of the above.
+    /// Replaces both fields above in `transformers` 5.
     rope_parameters: Option<Rope>,
     tie_word_embeddings: Option<bool>,
     hidden_act: Option<String>,
@@ -37,7 +37,7 @@ struct Config {
 #[derive(Debug, Deserialize)]
 struct Rope {
     rope_type: Option<String>,
-    /// What it was called before. `transformers` 4 copied it to the new name and saved both.
+    /// Former name of the type. `transformers` 4 copied it to the new name and saved both.
     #[serde(rename = "type")]
     former_type: Option<String>,
     rope_theta: Option<f32>,
@@ -50,7 +50,7 @@ struct Rope {
     attention_factor: Option<f32>,
     mscale: Option<f32>,
     truncate: Option<bool>,
-    /// Where `transformers` 5 keeps it.
+    /// Location of this field in `transformers` 5.
     partial_rotary_factor: Option<f32>,
 }
 
@@ -62,15 +62,16 @@ fn default_eps() -> f32 {
     1e-6
 }
 
-/// Reads the bytes of the `config.json` at `path`; what it leaves open is taken from the tensors.
+/// Reads the bytes of the `config.json` at `path`. Fields that it omits are derived from the tensors.
 pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors) -> Result<DecoderConfig, ModelError> {
     let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
-    // The model type first: other architectures lack other fields, and that is not what is wrong with them.
+    // The model type is checked first: other architectures lack fields, and an error about a missing field would
+    // mislead.
     let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
     let kind = value.get("model_type").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let unsupported = |what: String| ModelError::Unsupported { path: path.into(), what };
     if !matches!(kind.as_str(), "llama" | "qwen2" | "qwen3") {
-        return Err(unsupported(format!("model_type {kind:?}; llama, qwen2 and qwen3 are known")));
+        return Err(unsupported(format!("model_type {kind:?}: expected llama, qwen2 or qwen3")));
     }
     let config: Config = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;
     config.refuse(tensors).map_err(unsupported)?;
@@ -81,7 +82,7 @@ pub(in crate::weights) fn read(path: &Path, bytes: &[u8], tensors: &Safetensors)
 }
 
 impl Config {
-    /// Names what this configuration asks for and no decoder here does.
+    /// Returns an error for a setting that no supported decoder implements.
     fn refuse(&self, tensors: &Safetensors) -> Result<(), String> {
         if let Some(act) = self.hidden_act.as_deref().filter(|act| *act != "silu") {
             return Err(format!("hidden_act {act}"));
@@ -93,7 +94,7 @@ impl Config {
             return Err("a bias in the output or feed-forward projections".to_owned());
         }
         if self.tie_word_embeddings == Some(false) && !tensors.has("lm_head.weight") {
-            // As models of rewards, classes or embeddings are saved.
+            // Reward models, classifiers and embedders are saved without a head.
             return Err("model without a head: tie_word_embeddings is false, and there is no lm_head.weight".to_owned());
         }
         let ropes = [&self.rope_scaling, &self.rope_parameters].into_iter().flatten();
@@ -106,7 +107,7 @@ impl Config {
 
     fn decoder(&self, rope_scaling: RopeScaling, tensors: &Safetensors) -> DecoderConfig {
         let per_head = self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0);
-        // Qwen3 has heads of 128 whatever its width, unless it says otherwise.
+        // The head width of Qwen3 is 128 for every hidden size, unless stated otherwise.
         let default_head = if self.model_type == "qwen3" { 128 } else { per_head };
         let theta = self.rope_parameters.as_ref().and_then(|rope| rope.rope_theta).or(self.rope_theta);
         let stretched = match rope_scaling {

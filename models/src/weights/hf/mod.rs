@@ -1,4 +1,4 @@
-//! Hugging Face checkpoints: safetensors, single or sharded, with a `config.json` beside them.
+//! Hugging Face checkpoints: safetensors, single or sharded, with a `config.json`.
 
 mod config;
 mod shard;
@@ -15,12 +15,12 @@ use shard::Shard;
 
 pub(super) use config::read as read_config;
 
-/// Open safetensors files, seen as one set of tensors.
+/// Open safetensors files, presented as one set of tensors.
 #[derive(Debug)]
 pub struct Safetensors {
     path: PathBuf,
     shards: Vec<Shard>,
-    /// The shard that holds each tensor.
+    /// Index of the shard that holds each tensor.
     places: HashMap<String, usize>,
 }
 
@@ -33,7 +33,7 @@ impl Safetensors {
     /// Opens one `.safetensors` file, or a directory with `model.safetensors` or `model.safetensors.index.json`.
     ///
     /// # Errors
-    /// [`ModelError::Io`], or [`ModelError::Corrupt`] naming the file that is wrong.
+    /// [`ModelError::Io`], or [`ModelError::Corrupt`] naming the defective file.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if !path.is_dir() {
             return Self::single(path);
@@ -56,7 +56,7 @@ impl Safetensors {
         files.sort_unstable();
         files.dedup();
         if let Some(file) = files.iter().find(|file| file.contains(['/', '\\']) || file.starts_with('.')) {
-            return Err(corrupt(format!("{file:?} is not the name of a file beside it")));
+            return Err(corrupt(format!("{file:?} is not a file name in the same directory")));
         }
         let shards = files.iter().map(|file| Shard::open(&folder.join(file))).collect::<Result<Vec<_>, _>>()?;
         let mut places = HashMap::new();
@@ -70,16 +70,16 @@ impl Safetensors {
         Ok(Self { path: folder.into(), shards, places })
     }
 
-    /// True when there is a tensor of this name.
+    /// Returns `true` if there is a tensor with this name.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// A tensor by its name, its bytes borrowed from the file. Names may lack the `model.` that checkpoints saved
-    /// without a language-model head do not have.
+    /// Tensor by name, with bytes borrowed from the file. Also finds tensors of checkpoints that were saved without
+    /// a language-model head and therefore lack the prefix `model.`.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] when there is none, or of a type that is not `F32`, `F16` or `BF16`.
+    /// [`ModelError::Tensor`] when the tensor does not exist or its type is not `F32`, `F16` or `BF16`.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, ModelError> {
         match self.find(name) {
             Some((shard, name)) => shard.tensor(name),

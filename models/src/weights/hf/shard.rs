@@ -1,4 +1,4 @@
-//! One safetensors file.
+//! A single safetensors file.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -10,19 +10,19 @@ use crate::ModelError;
 use crate::weights::map::Map;
 use crate::weights::view::{TensorView, kind_of};
 
-/// A mapped file and its checked header.
+/// A memory-mapped file and its validated header.
 #[derive(Debug)]
 pub(super) struct Shard {
     map: Map,
     metadata: Metadata,
-    /// Where the tensors' bytes begin.
+    /// Offset of the tensors' bytes.
     data: usize,
 }
 
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self, ModelError> {
         let map = Map::open(path)?;
-        // Checks that tensors fill the file exactly, each with the bytes its shape and type need.
+        // Checks that the tensors fill the file exactly and that each has the size of its shape and type.
         let (header, metadata) = SafeTensors::read_metadata(map.bytes())
             .map_err(|error| map.corrupt(format!("truncated or damaged safetensors: {error}")))?;
         Ok(Self { map, metadata, data: header + 8 })
