@@ -1,14 +1,14 @@
-//! Advantages: how much better a trajectory is than the others of its group.
+//! Group-relative advantages: how much better a trajectory is than the others of its group.
 
 use serde::{Deserialize, Serialize};
 
-/// How rewards of a group become advantages. `r` is the reward, `mean` and `std` are those of its group; `std` is the
-/// unbiased one (n − 1).
+/// Formula that turns the rewards of a group into advantages. `r` is the reward; `mean` and `std` are those of its
+/// group, where `std` is the unbiased estimate (n − 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Advantage {
-    /// `(r − mean) / (std + 1e-6)`, and a group of one has mean 0 and std 1: verl's `compute_grpo_outcome_advantage`, which
-    /// Search-R1, RouteRAG and Graph-R1 train with.
+    /// `(r − mean) / (std + 1e-6)`; a group of one has mean 0 and std 1. This is verl's
+    /// `compute_grpo_outcome_advantage`, which Search-R1, RouteRAG and Graph-R1 train with.
     #[default]
     Grpo,
     /// `(r − mean) / (std + 1e-4)`: TRL 0.16's `GRPOTrainer`, which GraphRAG-R1 pins.
@@ -20,30 +20,30 @@ pub enum Advantage {
 }
 
 impl Advantage {
-    /// Advantages of `rewards`, where `groups` tells the group of each: trajectories of one question have the same number,
-    /// in any order. All rewards of a group being equal gives zeros, up to what rounding of the mean leaves.
+    /// Computes the advantages of `rewards`. Trajectories of one question have the same number in `groups`, in any
+    /// order. If all rewards of a group are equal, its advantages are zero up to rounding of the mean.
     ///
-    /// A group of one is worth its reward in [`Advantage::Grpo`], as in the reference, and nothing in the others, whose
-    /// references do not know it.
+    /// In [`Advantage::Grpo`], the advantage of a group of one is its reward, as in the reference. In the others it
+    /// is 0, because their references define none.
     ///
     /// # Panics
-    /// If the lengths differ.
+    /// If the two slices differ in length.
     pub fn group(self, rewards: &[f64], groups: &[usize]) -> Vec<f64> {
-        assert_eq!(rewards.len(), groups.len(), "a group for each reward");
+        assert_eq!(rewards.len(), groups.len(), "every reward needs a group");
         let mut order: Vec<usize> = (0..rewards.len()).collect();
-        order.sort_by_key(|&place| groups[place]);
+        order.sort_by_key(|&index| groups[index]);
         let mut advantages = vec![0.0; rewards.len()];
         for members in order.chunk_by(|&a, &b| groups[a] == groups[b]) {
-            let of: Vec<f64> = members.iter().map(|&place| rewards[place]).collect();
-            let (mean, scale) = self.center(&of);
-            for (&place, reward) in members.iter().zip(of) {
-                advantages[place] = (reward - mean) / scale;
+            let own: Vec<f64> = members.iter().map(|&index| rewards[index]).collect();
+            let (mean, scale) = self.center(&own);
+            for (&index, reward) in members.iter().zip(own) {
+                advantages[index] = (reward - mean) / scale;
             }
         }
         advantages
     }
 
-    /// What is subtracted from the rewards of a group, and what they are divided by then.
+    /// Returns the value to subtract from the rewards of a group, and the divisor.
     fn center(self, rewards: &[f64]) -> (f64, f64) {
         let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
         let one = rewards.len() < 2;
@@ -130,7 +130,7 @@ mod tests {
     proptest! {
         /// The advantages of a group sum to zero, keep the order of its rewards, and do not depend on other groups.
         #[test]
-        fn a_group_is_centred(
+        fn groups_are_centered(
             rewards in prop::collection::vec(-2.0f64..2.0, 2..12),
             other in prop::collection::vec(-2.0f64..2.0, 0..6),
         ) {

@@ -1,9 +1,9 @@
-//! What stops training.
+//! Errors of a training run.
 
 use std::path::PathBuf;
 
-use waymark::agent::AgentError;
-use waymark::engine::EngineError;
+use waymark_agent::AgentError;
+use waymark_engine::EngineError;
 use waymark_index::EmbedError;
 use waymark_models::ModelError;
 
@@ -11,63 +11,63 @@ use crate::recipe::RecipeError;
 use crate::run::RunError;
 use crate::store::StoreError;
 
-/// What stops training. Every cause names its file or field.
+/// Error that stops training. Each variant names its file or field.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// The recipe is not right.
+    /// The recipe is invalid.
     #[error(transparent)]
     Recipe(#[from] RecipeError),
-    /// The run's directory cannot be used.
+    /// The directory of the run cannot be used.
     #[error(transparent)]
     Run(#[from] RunError),
     /// Samples cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The model refuses.
+    /// A model cannot be loaded or run.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// An episode failed.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// An episode failed twice.
-    #[error("{field}: the question {question:?} failed twice: {source}")]
+    #[error("{question_set}: the question {question:?} failed twice: {source}")]
     Rollout {
-        /// The questions it is one of.
-        field: String,
-        /// What was asked.
+        /// Name of the question set.
+        question_set: String,
+        /// Text of the question.
         question: String,
-        /// What was wrong the second time.
+        /// Error of the second attempt.
         source: Box<AgentError>,
     },
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A reward compares texts, and they cannot be embedded.
-    #[error("the texts that a reward compares: {0}")]
+    /// Texts that a reward compares cannot be embedded.
+    #[error("cannot embed the texts that a reward compares: {0}")]
     Embed(EmbedError),
-    /// There is nothing to learn from.
+    /// No training data is left, or another input makes training impossible.
     #[error("{0}")]
     Nothing(String),
-    /// A run would go on under something else than it was begun with.
-    #[error("{} was begun with `{before}`, now it is `{now}`: take the same, or another --out", dir.display())]
+    /// A run would resume with other settings than it was started with.
+    #[error("{} was started with `{before}`, but now it is `{now}`: use the same settings or another --out", dir.display())]
     Changed {
-        /// The run.
+        /// Directory of the run.
         dir: PathBuf,
-        /// The first line of its facts that differs.
+        /// First line of `run.toml` that differs, as stored.
         before: String,
-        /// What it would be now.
+        /// Same line with the current settings.
         now: String,
     },
-    /// A loss or a gradient is no number any more.
-    #[error("step {step}: the {what} is {value}: lower {section}.learning_rate of the recipe")]
+    /// A loss or a gradient is not finite.
+    #[error("step {step}: the {what} is {value}: lower {section}.learning_rate in the recipe")]
     Diverged {
-        /// The part of the recipe that says how it is learnt.
+        /// Section of the recipe whose learning rate is too high.
         section: &'static str,
-        /// The step.
+        /// Step.
         step: u64,
-        /// What is no number.
+        /// Name of the quantity, such as `loss`.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
 }

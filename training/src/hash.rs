@@ -2,16 +2,18 @@
 
 use waymark_models::tokenizer::Tokenizer;
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): for seeds, where nobody makes collisions on purpose.
+/// Computes the 64-bit FNV-1a hash (Fowler, Noll, Vo). Used for seeds, where collisions by an attacker do not matter.
 pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What a vocabulary is known by: 16 hexadecimal digits of the BLAKE3 of all its tokens, in the order of their ids. Where
-/// it is the same, ids mean the same.
+/// Returns an identifier of a vocabulary: 16 hexadecimal digits of the BLAKE3 hash of all its tokens in the order of
+/// their ids. Equal identifiers mean that token ids are interchangeable.
 pub fn vocabulary(tokenizer: &Tokenizer) -> String {
     let mut hasher = blake3::Hasher::new();
     let mut add = |part: &[u8]| {
+        // The length prefix distinguishes sequences whose concatenated bytes are equal, such as `ab`, `c` and `a`,
+        // `bc`.
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part);
     };
@@ -30,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_fnv() {
+    fn fnv1a_matches_published_vectors() {
         // Test vectors of draft-eastlake-fnv, appendix C.
         assert_eq!(fnv1a(*b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(*b"a"), 0xaf63_dc4c_8601_ec8c);
@@ -38,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_is_known_again() {
+    fn equal_vocabularies_have_equal_identifiers() {
         let digits = vocabulary(&Tokenizer::bytes());
         assert_eq!(digits, vocabulary(&Tokenizer::bytes()));
         assert!(digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digits}");

@@ -1,4 +1,4 @@
-//! A run while it goes on: its numbers, its checkpoints and its time.
+//! A training run in progress: its metrics, checkpoints and elapsed time.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -11,64 +11,67 @@ use waymark_models::gradient::Learner;
 use crate::TrainError;
 use crate::optimizer::AdamW;
 use crate::recipe::Optimizer;
-use crate::run::{Board, Checkpoints, Folder, Learnt, Metrics, Row, RunError, State, report};
+use crate::run::{
+    Checkpoints, EventWriter, MetricsFile, MetricsRow, RankerState, RunError, RunFolder, RunState, report,
+};
 
-/// Looks on while a run goes on. A closure that takes rows is one.
-pub trait Watch: Send {
-    /// A row was noted. Breaks training off, if it wants to; what was done since the last checkpoint is then lost, as when
-    /// the process is killed.
-    fn row(&mut self, row: &Row) -> ControlFlow<()>;
+/// Observer of a training run. Implemented by closures that take a metrics row.
+pub trait RunObserver: Send {
+    /// Called after a metrics row was written. Returning [`ControlFlow::Break`] stops training; work since the last
+    /// checkpoint is then lost, as when the process is killed.
+    fn row(&mut self, row: &MetricsRow) -> ControlFlow<()>;
 
-    /// A checkpoint was written.
+    /// Called after a checkpoint was written.
     ///
     /// # Errors
-    /// Whatever is to end training.
-    fn saved(&mut self, _ledger: &Ledger, _learner: &Learner) -> Result<(), TrainError> {
+    /// Any error returned here stops training.
+    fn saved(&mut self, _ledger: &RunLedger, _learner: &Learner) -> Result<(), TrainError> {
         Ok(())
     }
 }
 
-impl<F: FnMut(&Row) -> ControlFlow<()> + Send> Watch for F {
-    fn row(&mut self, row: &Row) -> ControlFlow<()> {
+impl<F: FnMut(&MetricsRow) -> ControlFlow<()> + Send> RunObserver for F {
+    fn row(&mut self, row: &MetricsRow) -> ControlFlow<()> {
         self(row)
     }
 }
 
-/// A run while it goes on.
+/// A training run in progress.
 #[derive(Debug)]
-pub struct Ledger {
-    folder: Folder,
-    metrics: Metrics,
-    board: Board,
+pub struct RunLedger {
+    folder: RunFolder,
+    metrics: MetricsFile,
+    board: EventWriter,
     checkpoints: Checkpoints,
-    state: State,
-    ranker: Option<Learnt>,
+    state: RunState,
+    ranker: Option<RankerState>,
     optimizer: Optimizer,
     began: Instant,
     before: f64,
 }
 
-impl Ledger {
-    /// Begins the run in `dir`, or takes it up where its latest checkpoint stands. `facts` is what was asked for: a run
-    /// goes on only under the same.
+impl RunLedger {
+    /// Starts the run in `dir`, or resumes the run there from its latest checkpoint. `facts` is the text of
+    /// `run.toml`; a run resumes only with the same text.
     ///
     /// # Errors
-    /// When the folder cannot be used, or holds a run that was begun with other facts.
+    /// If the directory cannot be used, or holds a run that was started with other facts.
     pub fn open(dir: &Path, facts: &str, optimizer: Optimizer, keep_last: usize) -> Result<Self, TrainError> {
-        let folder = if Folder::is_run(dir) { taken_up(dir, facts)? } else { Folder::create(dir, facts)? };
+        let folder = if RunFolder::is_run(dir) { open_existing(dir, facts)? } else { RunFolder::create(dir, facts)? };
         let checkpoints = Checkpoints::new(folder.checkpoints(), keep_last);
         let latest = checkpoints.latest(optimizer)?;
         let (state, ranker) = latest.map(|latest| (latest.state, latest.ranker)).unwrap_or_default();
-        let metrics = Metrics::resume(&folder.metrics(), state.step)?;
-        let board = Board::resume(&folder.events(), state.step)?;
+        let metrics = MetricsFile::resume(&folder.metrics(), state.step)?;
+        let board = EventWriter::resume(&folder.events(), state.step)?;
+        // Time of earlier processes of this run.
         let before = state.seconds;
         Ok(Self { folder, metrics, board, checkpoints, state, ranker, optimizer, began: Instant::now(), before })
     }
 
-    /// Sets `learner` to the latest checkpoint and returns the optimizer to go on with; a new one for a new run.
+    /// Loads the latest checkpoint into `learner` and returns its optimizer. A new run gets a new optimizer.
     ///
     /// # Errors
-    /// When the checkpoint cannot be read, or is of another adapter.
+    /// If the checkpoint cannot be read or belongs to another adapter.
     pub fn restore(&self, learner: &mut Learner) -> Result<AdamW, TrainError> {
         match self.checkpoints.latest(self.optimizer)? {
             None => Ok(self.fresh(learner)),
@@ -79,30 +82,31 @@ impl Ledger {
         }
     }
 
-    /// An optimizer that has made no step.
+    /// Creates an optimizer that has made no step.
     pub fn fresh(&self, learner: &Learner) -> AdamW {
         AdamW::new(self.optimizer, learner.values().len())
     }
 
-    /// What is learnt beside the policy: as it was [set](Self::set_ranker), and else as the latest checkpoint has it.
-    pub fn ranker(&self) -> Option<&Learnt> {
+    /// State of the ranker: the value passed to [`set_ranker`](Self::set_ranker), or else the one in the latest
+    /// checkpoint. `None` if the run trains no ranker.
+    pub fn ranker(&self) -> Option<&RankerState> {
         self.ranker.as_ref()
     }
 
-    /// A new one of so many values, all zero, whose optimizer has made no step.
-    pub fn fresh_ranker(&self, values: usize) -> Learnt {
-        Learnt { values: vec![0.0; values], optimizer: AdamW::new(self.optimizer, values) }
+    /// Creates the state of a ranker with `values` parameters, all zero, and a new optimizer.
+    pub fn fresh_ranker(&self, values: usize) -> RankerState {
+        RankerState { values: vec![0.0; values], optimizer: AdamW::new(self.optimizer, values) }
     }
 
-    /// Takes it over for the checkpoints that follow; with nothing, there is none in them.
-    pub fn set_ranker(&mut self, ranker: Option<Learnt>) {
+    /// Sets the ranker state that later checkpoints store. `None` stores no ranker.
+    pub fn set_ranker(&mut self, ranker: Option<RankerState>) {
         self.ranker = ranker;
     }
 
-    /// Sets `learner` to the best checkpoint, where anything was measured.
+    /// Loads the best checkpoint into `learner`. Does nothing if the run has no measurement yet.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If the checkpoint cannot be read.
     pub fn restore_best(&self, learner: &mut Learner) -> Result<(), TrainError> {
         if let Some((step, _)) = self.state.best {
             learner.set_values(&self.checkpoints.load(step, self.optimizer)?.values)?;
@@ -110,47 +114,47 @@ impl Ledger {
         Ok(())
     }
 
-    /// Its folder.
-    pub fn folder(&self) -> &Folder {
+    /// Directory of the run.
+    pub fn folder(&self) -> &RunFolder {
         &self.folder
     }
 
-    /// How far it has come.
-    pub fn state(&self) -> &State {
+    /// Progress of the run.
+    pub fn state(&self) -> &RunState {
         &self.state
     }
 
-    /// Seconds trained so far, over all processes.
+    /// Seconds of training so far, summed over all processes of the run.
     pub fn seconds(&self) -> f64 {
         self.before + self.began.elapsed().as_secs_f64()
     }
 
-    /// A row for the numbers of `step`.
-    pub fn row(&self, step: u64, phase: &str) -> Row {
-        Row::new(step, phase, self.seconds())
+    /// Creates an empty metrics row for `step`.
+    pub fn row(&self, step: u64, phase: &str) -> MetricsRow {
+        MetricsRow::new(step, phase, self.seconds())
     }
 
-    /// Writes a row down.
+    /// Writes a row to `metrics.jsonl` and to the TensorBoard events.
     ///
     /// # Errors
-    /// When the system refuses.
-    pub fn note(&mut self, row: &Row) -> Result<(), TrainError> {
+    /// If a file cannot be written.
+    pub fn note(&mut self, row: &MetricsRow) -> Result<(), TrainError> {
         self.metrics.append(row)?;
         Ok(self.board.append(row)?)
     }
 
-    /// Counts a step as made.
+    /// Records that `step` is complete.
     pub fn advance(&mut self, step: u64) {
         self.state.step = step;
     }
 
-    /// Cuts samples of steps behind the current one off `samples.jsonl`, and what a killed process left of a line.
+    /// Removes samples of later steps than the current one from `samples.jsonl`, and an unfinished last line.
     ///
     /// # Errors
-    /// When the system refuses, or a line that is not torn is no sample.
+    /// If the file cannot be changed, or a finished line is not a sample.
     pub fn trim_samples(&self) -> Result<(), TrainError> {
         #[derive(serde::Deserialize)]
-        struct Line {
+        struct SampleLine {
             step: u64,
         }
         let path = self.folder.samples();
@@ -158,15 +162,17 @@ impl Ledger {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             file => file.map_err(RunError::io("open", &path))?,
         };
-        let (mut lines, mut text, mut length) = (BufReader::new(&file), Vec::new(), 0);
+        let mut lines = BufReader::new(&file);
+        let mut text = Vec::new();
+        let mut length = 0;
         for number in 1.. {
             text.clear();
             lines.read_until(b'\n', &mut text).map_err(RunError::io("read", &path))?;
-            // What does not end in a newline was torn off, or is the end.
+            // A last line without a newline is unfinished: the process was killed while writing it.
             if !text.ends_with(b"\n") {
                 break;
             }
-            let line: Line = serde_json::from_slice(&text).map_err(|error| RunError::Line {
+            let line: SampleLine = serde_json::from_slice(&text).map_err(|error| RunError::Line {
                 path: path.clone(),
                 line: number,
                 reason: error.to_string(),
@@ -177,11 +183,12 @@ impl Ledger {
             }
             length += text.len() as u64;
         }
+        // `length` ends after the last sample to keep.
         Ok(file.set_len(length).map_err(RunError::io("cut", &path))?)
     }
 
-    /// Remembers a measurement after the current step, of which more is better; whether it is the best so far. One that
-    /// was made in the first `before` steps is no longer looked at: it was of something else.
+    /// Records a measurement of the current step (higher is better) and returns `true` if it is the best so far. A
+    /// best value from one of the first `before` steps no longer counts, because it measured another reward.
     pub fn measured(&mut self, value: f64, before: u64) -> bool {
         let better = self.state.best.is_none_or(|(step, best)| step <= before || value > best);
         if better {
@@ -190,38 +197,40 @@ impl Ledger {
         better
     }
 
-    /// Writes a checkpoint of the current step, and the report anew. A report that cannot be drawn ends nothing: what it
-    /// is drawn from is there, for `train report`.
+    /// Writes a checkpoint of the current step and redraws the report. A report that fails to draw is only logged:
+    /// `train report` can draw it later from the stored metrics.
     ///
     /// # Errors
-    /// When the system refuses the checkpoint.
+    /// If the checkpoint cannot be written.
     pub fn save(&mut self, learner: &Learner, optimizer: &AdamW) -> Result<(), TrainError> {
         self.state.seconds = self.seconds();
+        // Metrics first: rows of the steps in a checkpoint must be on disk before the checkpoint is.
         self.metrics.sync()?;
         self.checkpoints.save(&self.state, learner.values(), optimizer, self.ranker.as_ref())?;
         if let Err(error) = report(&self.folder) {
-            tracing::warn!(step = self.state.step, %error, "no report was drawn");
+            tracing::warn!(step = self.state.step, %error, "failed to draw the report");
         }
         Ok(())
     }
 }
 
-/// Opens a run that is there, if it was begun with the same facts.
-fn taken_up(dir: &Path, facts: &str) -> Result<Folder, TrainError> {
-    let folder = Folder::resume(dir)?;
+/// Opens an existing run, if it was started with the same facts.
+fn open_existing(dir: &Path, facts: &str) -> Result<RunFolder, TrainError> {
+    let folder = RunFolder::resume(dir)?;
     let path = folder.facts();
     let before = std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?;
     if before == facts {
         return Ok(folder);
     }
-    let (mut old, mut new) = (before.lines(), facts.lines());
+    let mut old = before.lines();
+    let mut new = facts.lines();
     let (before, now) = loop {
         let pair = (old.next(), new.next());
         if pair.0 != pair.1 {
             let line = |side: Option<&str>| side.unwrap_or("nothing").to_owned();
             break (line(pair.0), line(pair.1));
         }
-        // Equal to the last line, and yet not the same: white space at the end.
+        // All lines are equal, so only white space at the end of the file differs.
         if pair.0.is_none() {
             return Ok(folder);
         }
@@ -234,18 +243,19 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn at(step: u64, dir: &Path) -> Ledger {
-        let mut ledger = Ledger::open(dir, "test = 1\n", Optimizer::default(), 1).unwrap();
+    fn at(step: u64, dir: &Path) -> RunLedger {
+        let mut ledger = RunLedger::open(dir, "test = 1\n", Optimizer::default(), 1).unwrap();
         ledger.advance(step);
         ledger
     }
 
     #[test]
-    fn samples_of_later_steps_and_a_torn_line_are_cut_off() {
+    fn trimming_removes_later_samples_and_an_unfinished_line() {
         let temp = tempfile::tempdir().unwrap();
         let ledger = at(2, &temp.path().join("run"));
         ledger.trim_samples().unwrap();
-        let (path, line) = (ledger.folder().samples(), |step: u64| format!("{{\"step\": {step}, \"id\": \"x\"}}\n"));
+        let path = ledger.folder().samples();
+        let line = |step: u64| format!("{{\"step\": {step}, \"id\": \"x\"}}\n");
         let kept = [1, 1, 2].map(line).concat();
         for rest in [String::new(), "{\"step\": 2".to_owned(), line(3), line(3) + &line(4), line(3) + "{\"st"] {
             std::fs::write(&path, kept.clone() + &rest).unwrap();
@@ -255,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_line_that_is_no_sample_is_not_cut_off() {
+    fn finished_lines_that_are_not_samples_are_errors() {
         let temp = tempfile::tempdir().unwrap();
         let ledger = at(2, &temp.path().join("run"));
         let text = "{\"step\": 1}\n{\"stop\": 1}\n{\"step\": 2}\n";
@@ -266,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_that_of_what_is_measured_now() {
+    fn earlier_measurements_of_another_reward_do_not_count() {
         let temp = tempfile::tempdir().unwrap();
         let mut ledger = at(1, &temp.path().join("run"));
         assert!(ledger.measured(0.5, 0));
@@ -280,10 +290,10 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_cannot_be_drawn_ends_nothing() {
+    fn report_failures_do_not_stop_training() {
         let temp = tempfile::tempdir().unwrap();
         let mut ledger = at(1, &temp.path().join("run"));
-        // What is no row cannot be drawn.
+        // Break the metrics file, so that the report cannot be drawn.
         std::fs::write(ledger.folder().metrics(), "nonsense\n").unwrap();
         let weights = crate::tiny::weights(temp.path(), 48);
         let learner = crate::tiny::learner(&weights);

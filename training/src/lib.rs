@@ -1,25 +1,27 @@
-//! The trainer: policies learn the loop they are served in, by the same engine, agent, index and parser.
+//! Trainer for agentic RAG policies. Rollouts run in the loop that serves a policy: the same engine, agent, index and
+//! parser.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`advantage`], [`policy_loss`], [`schedule`] | what a policy update is made of |
-//! | [`cli`] | the commands |
-//! | [`data`] | trajectories for the cold start |
-//! | [`dpo`] | learning from preferences |
-//! | [`grpo`] | learning from rewards |
+//! | [`advantage`], [`policy_loss`], [`schedule`] | parts of a policy update |
+//! | [`cli`] | commands of the `train` program |
+//! | [`data`] | generated trajectories for the cold start |
+//! | [`dpo`] | training on preference pairs (DPO) |
+//! | [`grpo`] | training on rewards (GRPO) |
 //! | [`hash`] | hashes that are the same on every machine |
-//! | [`keep`] | trajectories of its own that a policy can imitate |
-//! | [`ledger`] | a run while it goes on: numbers, checkpoints, time |
+//! | [`sample_filter`] | selection of a policy's own rollouts for supervised training |
+//! | [`ledger`] | state of a running training run: metrics, checkpoints, time |
+//! | [`lessons`] | lesson builder for `train data`: data set and Wikipedia patterns |
 //! | [`optimizer`] | AdamW and gradient clipping |
-//! | [`order`] | seeds and shuffles |
-//! | [`pack`] | trajectories side by side in one pass |
-//! | [`product`] | the policy that training makes |
-//! | [`recipe`] | what a policy is trained by |
-//! | [`reward`] | what trajectories are worth |
-//! | [`rollout`] | questions answered by the policy as it is |
+//! | [`seeding`] | seeds and shuffles |
+//! | [`pack`] | prefix-sharing packs of several trajectories in one pass |
+//! | [`policy_writer`] | the policy directory that training writes |
+//! | [`recipe`] | TOML description of a training run |
+//! | [`reward`] | reward functions |
+//! | [`rollout`] | episodes played by the current policy |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
-//! | [`sample`], [`store`], [`shelf`] | trajectories as they are kept, and where |
-//! | [`sft`] | learning from given trajectories |
+//! | [`sample`], [`store`], [`sample_file`] | stored trajectories and their files |
+//! | [`sft`] | supervised training on given trajectories |
 
 pub mod advantage;
 pub mod cli;
@@ -28,22 +30,23 @@ pub mod dpo;
 mod error;
 pub mod grpo;
 pub mod hash;
-pub mod keep;
 pub mod ledger;
-mod numbers;
+pub mod lessons;
 pub mod optimizer;
-pub mod order;
 pub mod pack;
 pub mod policy_loss;
-pub mod product;
+pub mod policy_writer;
 pub mod recipe;
 pub mod reward;
 pub mod rollout;
+mod rollout_metrics;
 pub mod run;
 pub mod sample;
+pub mod sample_file;
+pub mod sample_filter;
 pub mod schedule;
+pub mod seeding;
 pub mod sft;
-pub mod shelf;
 pub mod store;
 
 pub use error::TrainError;

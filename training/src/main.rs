@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use waymark::cli::end;
-use waymark_training::cli::Cli;
+use waymark_runtime::end;
+use waymark_training::cli::TrainCli;
 
 fn main() -> ExitCode {
-    end(Cli::parse().run())
+    end(TrainCli::parse().run())
 }

@@ -14,58 +14,70 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// An optimizer that has made no step, of `values` values.
+    /// Creates an optimizer for `values` values that has made no step.
     pub fn new(settings: Optimizer, values: usize) -> Self {
         Self { settings, first: vec![0.0; values], second: vec![0.0; values], steps: 0 }
     }
 
-    /// One that goes on after `steps` steps with these moments.
+    /// Restores an optimizer that has made `steps` steps, from its moments.
     ///
     /// # Panics
-    /// If the moments are not of the same length.
+    /// If the moments differ in length.
     pub fn resume(settings: Optimizer, first: Vec<f32>, second: Vec<f32>, steps: u64) -> Self {
-        assert_eq!(first.len(), second.len(), "moments of the same values");
+        assert_eq!(first.len(), second.len(), "first and second moments must have the same length");
         Self { settings, first, second, steps }
     }
 
-    /// Steps made.
+    /// Number of steps made.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The first and the second moments.
+    /// First and second moments.
     pub fn moments(&self) -> (&[f32], &[f32]) {
         (&self.first, &self.second)
     }
 
-    /// Clips the gradients and makes a step with learning rate `rate`. Returns the norm before clipping.
+    /// Clips the gradients and makes one step with learning rate `rate`. Returns the gradient norm before clipping.
     ///
     /// # Panics
-    /// If values or gradients are not as many as at the beginning.
+    /// If the number of values or gradients differs from that of the moments.
     pub fn step(&mut self, values: &mut [f32], gradients: &mut [f32], rate: f64) -> f64 {
-        assert!(values.len() == self.first.len() && gradients.len() == values.len(), "the values it was made for");
+        assert!(
+            values.len() == self.first.len() && gradients.len() == values.len(),
+            "values, gradients and moments must have the same length"
+        );
         let norm = clip(gradients, self.settings.clip);
         self.steps += 1;
-        let Optimizer { betas: (one, two), epsilon, weight_decay, .. } = self.settings;
+        let Optimizer { betas: (beta1, beta2), epsilon, weight_decay, .. } = self.settings;
         let power = i32::try_from(self.steps).unwrap_or(i32::MAX);
-        let (bias1, bias2) = (1.0 - one.powi(power), 1.0 - two.powi(power));
-        let (keep1, keep2, add1, add2) = (one as f32, two as f32, (1.0 - one) as f32, (1.0 - two) as f32);
-        let (decay, size) = ((1.0 - rate * weight_decay) as f32, (rate / bias1) as f32);
-        let (root, epsilon) = (bias2.sqrt() as f32, epsilon as f32);
+        // Constants of the step are computed in f64 and rounded once, so that long runs do not drift.
+        let bias1 = 1.0 - beta1.powi(power);
+        let bias2 = 1.0 - beta2.powi(power);
+        let keep1 = beta1 as f32;
+        let keep2 = beta2 as f32;
+        let add1 = (1.0 - beta1) as f32;
+        let add2 = (1.0 - beta2) as f32;
+        let decay = (1.0 - rate * weight_decay) as f32;
+        let size = (rate / bias1) as f32;
+        let root = bias2.sqrt() as f32;
+        let epsilon = epsilon as f32;
         let moments = self.first.iter_mut().zip(&mut self.second);
         for ((value, &gradient), (m, v)) in values.iter_mut().zip(gradients.iter()).zip(moments) {
             *m = keep1 * *m + add1 * gradient;
             *v = keep2 * *v + add2 * gradient * gradient;
+            // Decoupled weight decay: it shrinks the value itself and does not enter the moments.
             *value = *value * decay - size * *m / (v.sqrt() / root + epsilon);
         }
         norm
     }
 }
 
-/// Scales `gradients` down to a norm of `limit` if theirs is larger, as `torch.nn.utils.clip_grad_norm_` does; 0 never
-/// does. Returns their norm before that.
+/// Scales `gradients` down to norm `limit` if theirs is larger, as `torch.nn.utils.clip_grad_norm_` does. A limit of
+/// 0 disables clipping. Returns the norm before scaling.
 pub fn clip(gradients: &mut [f32], limit: f64) -> f64 {
     let norm = gradients.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
+    // 1e-6 as in `torch.nn.utils.clip_grad_norm_`.
     let scale = limit / (norm + 1e-6);
     if limit > 0.0 && scale < 1.0 {
         gradients.iter_mut().for_each(|g| *g *= scale as f32);
@@ -79,16 +91,19 @@ mod tests {
 
     use super::*;
 
-    /// The formula of the paper, one number at a time, in f64.
+    /// Computes the paper's formula for a single value in `f64`.
     fn by_hand(settings: Optimizer, start: f64, gradients: &[f64], rate: f64) -> f64 {
         let (b1, b2) = settings.betas;
-        let (mut value, mut m, mut v) = (start, 0.0, 0.0);
+        let mut value = start;
+        let mut m = 0.0;
+        let mut v = 0.0;
         for (i, g) in gradients.iter().enumerate() {
             let g = if settings.clip > 0.0 { g * (settings.clip / (g.abs() + 1e-6)).min(1.0) } else { *g };
             let t = i as i32 + 1;
             m = b1 * m + (1.0 - b1) * g;
             v = b2 * v + (1.0 - b2) * g * g;
-            let (m_hat, v_hat) = (m / (1.0 - b1.powi(t)), v / (1.0 - b2.powi(t)));
+            let m_hat = m / (1.0 - b1.powi(t));
+            let v_hat = v / (1.0 - b2.powi(t));
             value -= rate * (m_hat / (v_hat.sqrt() + settings.epsilon) + settings.weight_decay * value);
         }
         value
@@ -96,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_step_is_the_formula(
+        fn steps_match_the_formula(
             start in -2.0f64..2.0,
             gradients in prop::collection::vec(-3.0f64..3.0, 1..40),
             rate in 1e-5f64..1e-1,
@@ -127,16 +142,18 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_optimizer_goes_on_to_the_bit() {
+    fn resumed_optimizers_give_identical_values() {
         let gradient = |step: u64| [0.3 * step as f32, -1.5, 0.01];
         let run = |values: &mut [f32; 3], optimizer: &mut AdamW, steps: std::ops::Range<u64>| {
             for step in steps {
                 optimizer.step(values, &mut gradient(step), 1e-2);
             }
         };
-        let (mut whole, mut optimizer) = ([1.0f32, -1.0, 0.5], AdamW::new(Optimizer::default(), 3));
+        let mut whole = [1.0f32, -1.0, 0.5];
+        let mut optimizer = AdamW::new(Optimizer::default(), 3);
         run(&mut whole, &mut optimizer, 0..7);
-        let (mut parts, mut before) = ([1.0f32, -1.0, 0.5], AdamW::new(Optimizer::default(), 3));
+        let mut parts = [1.0f32, -1.0, 0.5];
+        let mut before = AdamW::new(Optimizer::default(), 3);
         run(&mut parts, &mut before, 0..4);
         let (first, second) = before.moments();
         let mut after = AdamW::resume(Optimizer::default(), first.to_vec(), second.to_vec(), before.steps());

@@ -1,105 +1,111 @@
-//! Trajectories side by side in one pass: what their prompts share is computed once.
+//! Prefix-sharing packs: several trajectories in one forward and backward pass, with common prefixes computed once.
 
 use std::collections::HashMap;
 
 use waymark_models::BLOCK;
 use waymark_models::gradient::{Learner, Pack};
 
-/// Prefixes are shared from so many tokens on; shorter ones are not worth a segment of their own.
+/// Minimum length of a shared prefix, in tokens. Shorter ones are not worth a segment of their own.
 const LEAST: usize = 16;
 
-/// A trajectory as a pass sees it.
+/// Token sequence of one trajectory, with its training targets.
 #[derive(Debug, Clone, Copy)]
-pub struct Sequence<'a> {
-    /// Its ids.
+pub struct TrainingSequence<'a> {
+    /// Token ids.
     pub tokens: &'a [u32],
-    /// For each, whether it is learnt. The first token never is: nothing predicts it.
+    /// Marks the tokens that are training targets. The first token is never one: nothing predicts it.
     pub learnt: &'a [bool],
 }
 
-/// Where a target comes from.
+/// Position of a training target in the sequences that were packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// The sequence, by its place in what was packed.
+pub struct TargetPosition {
+    /// Index of the sequence.
     pub sequence: usize,
-    /// The token in it.
+    /// Index of the token within the sequence.
     pub token: usize,
 }
 
-/// A pack, and where each of its targets comes from.
+/// A pack together with the position of each of its targets.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Packed {
-    /// What is computed.
+pub struct PackedSequences {
+    /// Segments and targets of the pass.
     pub pack: Pack,
-    /// For each target of the pack, in its order.
-    pub places: Vec<Place>,
+    /// Position of each target, in the order of the pack's targets.
+    pub places: Vec<TargetPosition>,
 }
 
-impl Sequence<'_> {
-    /// Tokens before the first that is learnt: what can be shared with others.
+impl TrainingSequence<'_> {
+    /// Number of tokens before the first target. Only these can be shared with other sequences.
     fn head(&self) -> usize {
+        // The first token is skipped, because nothing predicts it.
         self.learnt.iter().skip(1).position(|&learnt| learnt).map_or(0, |at| at + 1)
     }
 
-    /// Tokens that have to be computed: up to the last that is learnt; 0 where none is.
+    /// Number of tokens to compute: everything up to the last target. 0 if there is no target.
     fn length(&self) -> usize {
         self.learnt.iter().skip(1).rposition(|&learnt| learnt).map_or(0, |at| at + 2)
     }
 
-    /// How many tokens are learnt.
+    /// Number of training targets.
     pub fn targets(&self) -> usize {
         self.learnt.iter().skip(1).filter(|&&learnt| learnt).count()
     }
 
-    fn shared(&self, other: &Sequence<'_>) -> usize {
-        let (a, b) = (&self.tokens[..self.head()], &other.tokens[..other.head()]);
+    fn shared(&self, other: &TrainingSequence<'_>) -> usize {
+        let a = &self.tokens[..self.head()];
+        let b = &other.tokens[..other.head()];
         let length = a.iter().zip(b).take_while(|(a, b)| a == b).count();
         if length < LEAST { 0 } else { length }
     }
 }
 
-/// Packs all of `sequences`; those in which nothing is learnt add nothing.
-pub fn pack(sequences: &[Sequence<'_>]) -> Packed {
+/// Packs all `sequences`. A sequence without a target adds nothing.
+pub fn pack(sequences: &[TrainingSequence<'_>]) -> PackedSequences {
     let members: Vec<usize> = (0..sequences.len()).filter(|&member| sequences[member].length() > 0).collect();
-    let mut packed = Packed::default();
-    packed.plant(sequences, &members, 0, None);
+    let mut packed = PackedSequences::default();
+    packed.add_tree(sequences, &members, 0, None);
     packed
 }
 
-impl Packed {
-    /// Adds what `members`, which agree up to `depth` and continue `parent`, have after it.
-    fn plant(&mut self, sequences: &[Sequence<'_>], members: &[usize], depth: usize, parent: Option<usize>) {
+impl PackedSequences {
+    /// Adds the tokens from `depth` on of `members`, which agree up to `depth`, as children of segment `parent`.
+    fn add_tree(&mut self, sequences: &[TrainingSequence<'_>], members: &[usize], depth: usize, parent: Option<usize>) {
         for group in groups(sequences, members, depth) {
-            let (first, rest) = (sequences[group[0]], &group[1..]);
+            let first = sequences[group[0]];
+            let rest = &group[1..];
             if rest.is_empty() {
-                self.leaf(group[0], &first, depth, parent);
+                self.add_leaf(group[0], &first, depth, parent);
                 continue;
             }
+            // All members share the prefix of the first one, so the shortest of these is common to all.
             let common = |&member: &usize| first.shared(&sequences[member]);
             let end = rest.iter().map(common).min().unwrap_or(depth);
             let segment = self.pack.push(&first.tokens[depth..end], parent);
-            self.plant(sequences, &group, end, Some(segment));
+            self.add_tree(sequences, &group, end, Some(segment));
         }
     }
 
-    /// Adds the rest of one sequence with its targets.
-    fn leaf(&mut self, member: usize, sequence: &Sequence<'_>, depth: usize, parent: Option<usize>) {
+    /// Adds the rest of one sequence and its targets.
+    fn add_leaf(&mut self, member: usize, sequence: &TrainingSequence<'_>, depth: usize, parent: Option<usize>) {
         let segment = self.pack.push(&sequence.tokens[depth..sequence.length()], parent);
         for token in depth.max(1)..sequence.length() {
             if sequence.learnt[token] {
                 self.pack.target(segment, token - depth);
-                self.places.push(Place { sequence: member, token });
+                self.places.push(TargetPosition { sequence: member, token });
             }
         }
     }
 }
 
-/// Members that can share the tokens from `depth` on, in the order of their first ones.
-fn groups(sequences: &[Sequence<'_>], members: &[usize], depth: usize) -> Vec<Vec<usize>> {
+/// Groups the members that share tokens from `depth` on. Groups are ordered by their first member.
+fn groups(sequences: &[TrainingSequence<'_>], members: &[usize], depth: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<&[u32], usize> = HashMap::new();
     for &member in members {
         let sequence = &sequences[member];
+        // Only tokens before a sequence's first target are shared: a shared target would count once instead of once
+        // per sequence.
         let next = sequence.tokens[..sequence.head()].get(depth..depth + LEAST);
         match next.map(|key| *known.entry(key).or_insert(groups.len())) {
             Some(group) if group < groups.len() => groups[group].push(member),
@@ -109,17 +115,20 @@ fn groups(sequences: &[Sequence<'_>], members: &[usize], depth: usize) -> Vec<Ve
     groups
 }
 
-/// Splits sequences, in their order, into passes of about `budget` tokens, what is shared counted once: exact to
-/// `LEAST` tokens per sequence. A sequence that is longer gets a pass of its own.
-pub fn split(sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
+/// Splits the sequences, in their order, into passes of about `budget` tokens, counting shared prefixes once (exact
+/// to `LEAST` tokens per sequence). A sequence longer than the budget gets a pass of its own.
+pub fn split(sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
     let mut passes = Vec::new();
-    let (mut start, mut tokens) = (0, 0);
+    let mut start = 0;
+    let mut tokens = 0;
     for (end, sequence) in sequences.iter().enumerate() {
+        // A new pass starts without earlier sequences to share a prefix with, hence the range from `start`.
         let shared = sequences[start..end].iter().map(|other| sequence.shared(other)).max().unwrap_or(0);
         let more = sequence.length().saturating_sub(shared);
         if end > start && tokens + more > budget {
             passes.push(start..end);
-            (start, tokens) = (end, sequence.length());
+            start = end;
+            tokens = sequence.length();
         } else {
             tokens += more;
         }
@@ -130,21 +139,25 @@ pub fn split(sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<u
     passes
 }
 
-/// Splits sequences, in their order, into the passes of `learner`: as [`split`] does, or for a card, which shares nothing,
-/// so that no pass takes more memory there than was planned for passes of `budget` tokens.
-pub fn passes(learner: &Learner, sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
-    if learner.on_card() { apart(sequences, budget) } else { split(sequences, budget) }
+/// Splits the sequences, in their order, into passes for `learner`. On the CPU this is [`split`]. The GPU path shares
+/// no prefixes, so there every sequence counts with its full length and a pass never needs more memory than planned
+/// for `budget` tokens.
+pub fn passes(learner: &Learner, sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
+    if learner.on_gpu() { split_unshared(sequences, budget) } else { split(sequences, budget) }
 }
 
-/// As [`split`], each sequence counted whole, and in whole blocks of KV.
-fn apart(sequences: &[Sequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
+/// Splits like [`split`], but counts each sequence with its full length, rounded up to whole KV blocks.
+fn split_unshared(sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
     let mut passes = Vec::new();
-    let (mut start, mut tokens) = (0, 0);
+    let mut start = 0;
+    let mut tokens = 0;
     for (end, sequence) in sequences.iter().enumerate() {
+        // The GPU allocates KV in whole blocks per sequence.
         let more = sequence.length().next_multiple_of(BLOCK);
         if end > start && tokens + more > budget {
             passes.push(start..end);
-            (start, tokens) = (end, 0);
+            start = end;
+            tokens = 0;
         }
         tokens += more;
     }
@@ -162,11 +175,11 @@ mod tests {
 
     type Owned = (Vec<u32>, Vec<bool>);
 
-    fn sequences(owned: &[Owned]) -> Vec<Sequence<'_>> {
-        owned.iter().map(|(tokens, learnt)| Sequence { tokens, learnt }).collect()
+    fn sequences(owned: &[Owned]) -> Vec<TrainingSequence<'_>> {
+        owned.iter().map(|(tokens, learnt)| TrainingSequence { tokens, learnt }).collect()
     }
 
-    /// The tokens a target sees, by walking up from its segment.
+    /// Collects the tokens that a target attends to, by walking up from its segment.
     fn context(pack: &Pack, at: usize) -> Vec<u32> {
         let own = pack.segments().iter().find(|segment| segment.tokens.contains(&at));
         let mut seen: Vec<u32> = own.map(|own| pack.tokens()[own.tokens.start..=at].to_vec()).unwrap_or_default();
@@ -179,7 +192,8 @@ mod tests {
         seen
     }
 
-    /// Trajectories whose prompts begin alike, as those of a protocol do: few tokens, so that more agrees by accident.
+    /// Generates trajectories with a common prompt prefix, as in a protocol. The small vocabulary makes further
+    /// agreement likely.
     fn trajectories() -> impl Strategy<Value = Vec<Owned>> {
         let one =
             (0usize..60, prop::collection::vec(0u32..2, 0..3), prop::collection::vec((0u32..3, any::<bool>()), 0..30));
@@ -194,9 +208,9 @@ mod tests {
     }
 
     proptest! {
-        /// Every token that is learnt is one target, which sees exactly what comes before it in its sequence.
+        /// Checks that every training target occurs once and attends to exactly the tokens before it.
         #[test]
-        fn every_learnt_token_is_one_target_in_its_own_context(owned in trajectories()) {
+        fn every_target_occurs_once_in_its_own_context(owned in trajectories()) {
             let sequences = sequences(&owned);
             let packed = pack(&sequences);
             let mut wanted = Vec::new();
@@ -214,7 +228,8 @@ mod tests {
             }
         }
 
-        /// Passes cover everything in order, and hold no more than they may, give or take what sharing is counted to.
+        /// Checks that passes cover all sequences in order and keep the budget, up to the rounding of shared
+        /// prefixes.
         #[test]
         fn passes_keep_the_budget(owned in trajectories(), budget in 1usize..200) {
             let sequences = sequences(&owned);
@@ -229,15 +244,15 @@ mod tests {
     }
 
     proptest! {
-        /// Where nothing is shared the same holds of all tokens, exactly.
+        /// Checks that passes without sharing keep the budget exactly.
         #[test]
-        fn passes_of_what_is_not_shared_keep_the_budget(owned in trajectories(), budget in 1usize..200) {
+        fn unshared_passes_keep_the_budget(owned in trajectories(), budget in 1usize..200) {
             let sequences = sequences(&owned);
-            let passes = apart(&sequences, budget);
+            let passes = split_unshared(&sequences, budget);
             let covered: Vec<usize> = passes.iter().cloned().flatten().collect();
             prop_assert_eq!(covered, (0..sequences.len()).collect::<Vec<_>>());
             for pass in passes {
-                let lengths = sequences[pass].iter().map(Sequence::length).filter(|&length| length > 0);
+                let lengths = sequences[pass].iter().map(TrainingSequence::length).filter(|&length| length > 0);
                 let blocks: Vec<usize> = lengths.map(|length| length.div_ceil(BLOCK)).collect();
                 let tokens = blocks.iter().sum::<usize>() * BLOCK;
                 prop_assert!(tokens <= budget || blocks.len() == 1, "{blocks:?} for {budget}");
@@ -246,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_computed_once() {
+    fn shared_prompts_are_computed_once() {
         let answer = |last: u32| {
             let tokens: Vec<u32> = (0..40).chain([100, last]).collect();
             let learnt: Vec<bool> = (0..42).map(|at| at >= 40).collect();
@@ -258,6 +273,6 @@ mod tests {
         assert_eq!(packed.pack.segments().len(), 4);
         assert_eq!(split(&sequences(&owned), 46).len(), 1);
         assert_eq!(split(&sequences(&owned), 45), [0..2, 2..3]);
-        assert_eq!(apart(&sequences(&owned), 96), [0..2, 2..3]);
+        assert_eq!(split_unshared(&sequences(&owned), 96), [0..2, 2..3]);
     }
 }

@@ -1,96 +1,96 @@
-//! Rollouts: the policy answers questions in the loop and the engine it is served by.
+//! Rollouts: episodes in which the current policy answers questions, in the loop and on the engine that serve it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use waymark::agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
-use waymark::engine::{Engine, Lease};
-use waymark::evaluate::{self, Question};
-use waymark::metric::Cost;
+use waymark_agent::metric::Cost;
+use waymark_agent::{AgentError, EpisodeOptions, Policy, Runtime, Sampling};
+use waymark_engine::{Engine, Lease};
 use waymark_index::Manifest;
 use waymark_models::gradient::{Learner, Tune};
+use waymark_runtime::evaluate::{self, Question};
 
 use crate::TrainError;
-use crate::order;
 use crate::reward::tearag::is_composed;
-use crate::sample::{Sample, Task};
+use crate::sample::{Sample, SampleTask};
+use crate::seeding;
 
-/// From one line about rollouts that take long to the next.
-const PAUSE: Duration = Duration::from_secs(60);
+/// Interval between two progress lines in the log.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Questions over one index.
 #[derive(Debug, Clone)]
-pub struct Field {
-    /// What it is called in samples and in numbers.
+pub struct QuestionSet {
+    /// Name in samples and metrics.
     pub name: String,
-    /// The engine with the index that its questions are asked over.
+    /// Engine and index that answer the questions.
     pub runtime: Runtime,
-    /// What that index is: a walk over its graph costs as much as the graph is large.
+    /// Manifest of the index. Graph searches are priced by the size of its graph.
     pub index: Option<Manifest>,
-    /// Questions to learn from.
+    /// Questions for training.
     pub questions: Vec<Question>,
-    /// Questions to measure with.
+    /// Questions for validation.
     pub validation: Vec<Question>,
 }
 
-impl Field {
-    /// How many of the questions to learn from are of several hops, as [`is_composed`] says; the others count as single ones.
+impl QuestionSet {
+    /// Number of multi-hop training questions, as defined by [`is_composed`]. All others count as single-hop.
     pub fn composed(&self) -> usize {
         self.questions.iter().filter(|question| is_composed(&question.support)).count()
     }
 
-    /// How searches over this index are priced: see [`Cost::over`].
+    /// Cost model for searches over this index: see [`Cost::over`].
     pub fn price(&self, cost: Cost) -> Cost {
         self.index.as_ref().map_or(cost, |index| cost.over(index))
     }
 }
 
-/// How rollouts are made.
+/// Settings of a batch of rollouts.
 #[derive(Debug, Clone)]
-pub struct Plan<'a> {
-    /// How tokens are drawn, where the policy is not to sample as it does when it is served.
+pub struct RolloutPlan<'a> {
+    /// Sampling parameters that override the policy's own.
     pub sampling: &'a Sampling,
-    /// Trajectories of a question.
+    /// Number of trajectories per question.
     pub group: usize,
-    /// Episodes that run at the same time.
+    /// Number of episodes that run at the same time.
     pub concurrent: usize,
-    /// Where everything random starts.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// The step of training.
+    /// Training step.
     pub step: u64,
-    /// How searches are priced in the row of a trajectory, where the index does not say: see [`Field::price`].
+    /// Cost model for searches over an index whose manifest does not decide: see [`QuestionSet::price`].
     pub cost: Cost,
 }
 
-/// A trajectory with the group it belongs to, and what evaluation says of it.
+/// A trajectory with its group and its evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rollout {
-    /// The question, by its place in the batch.
+    /// Index of the question within the batch.
     pub group: usize,
-    /// What is kept of it.
+    /// The stored trajectory.
     pub sample: Sample,
-    /// What it is worth as an answer.
+    /// Evaluation of the answer.
     pub row: evaluate::Row,
-    /// Texts of the passages that its question takes; empty where they are not known.
+    /// Texts of the question's supporting passages. Empty if they are not known.
     pub support: Vec<String>,
 }
 
-/// What a batch of questions brought.
+/// Rollouts of a batch of questions.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Batch {
-    /// The trajectories, those of a question side by side, in the order of the questions.
+pub struct RolloutBatch {
+    /// Trajectories in the order of their questions.
     pub rollouts: Vec<Rollout>,
-    /// Episodes that failed and were played again.
+    /// Number of episodes that failed and were played again.
     pub failed: usize,
 }
 
-/// `policy` with the learner's values, in `engine`. No cached KV of others is used: an adapter is of a new generation, and is
-/// unloaded with the policy; all weights take the place of the engine's, which rests. Adapters get there through the folder
-/// `exchange`.
+/// Returns `policy` with the learner's values, loaded into `engine`. An adapter is written to the directory
+/// `exchange` and loaded as a new generation, so no KV cache entry of other weights is reused; the engine unloads it
+/// when the policy is dropped. When all weights are trained, they replace those of the engine, which must be idle.
 ///
 /// # Errors
-/// When engine or file system refuse.
+/// If the engine refuses the weights or the adapter cannot be written.
 pub async fn serve(policy: &Policy, engine: &Engine, exchange: &Path, learner: &Learner) -> Result<Policy, TrainError> {
     let lease = match learner.tune() {
         Tune::Lora(_) => {
@@ -105,96 +105,103 @@ pub async fn serve(policy: &Policy, engine: &Engine, exchange: &Path, learner: &
     Ok(unhurried(policy, lease))
 }
 
-/// `policy` as it makes rollouts: not guided, with the adapter that `lease` holds, and bounded by tokens alone, since many
-/// episodes share the machine, and a clock would make them differ.
+/// Returns `policy` as rollouts use it: with the adapter in `lease`, without guided decoding, and without a time
+/// limit. Many episodes share the machine, so a time limit would make their results depend on its load.
 pub fn unhurried(policy: &Policy, lease: Option<Lease>) -> Policy {
     let mut policy = Policy { lease, guided: false, ..policy.clone() };
+    // A day is effectively no limit.
     policy.budget.seconds = 86_400.0;
     policy
 }
 
-/// Lets `policy` answer, as it is served, the questions that the fields are measured with, once each. Always with the same
-/// seeds: what differs from one measurement to the next is the policy.
+/// Answers every validation question of `question_sets` once, with the policy's serving settings. The seeds are the same in
+/// every call, so two measurements differ only by the policy.
 ///
 /// # Errors
-/// As [`rollouts`].
+/// Same as [`rollouts`].
 pub async fn measure(
     policy: &Policy,
-    fields: &[Field],
+    question_sets: &[QuestionSet],
     concurrent: usize,
     seed: u64,
     cost: Cost,
 ) -> Result<Vec<Rollout>, TrainError> {
-    let asked: Vec<(&Field, &Question)> =
-        fields.iter().flat_map(|field| field.validation.iter().map(move |question| (field, question))).collect();
-    let (sampling, seed) = (Sampling::default(), order::seed(seed, "validation", 0));
-    let plan = Plan { sampling: &sampling, group: 1, concurrent, seed, step: 0, cost };
+    let asked: Vec<(&QuestionSet, &Question)> =
+        question_sets.iter().flat_map(|set| set.validation.iter().map(move |question| (set, question))).collect();
+    let sampling = Sampling::default();
+    let seed = seeding::seed(seed, "validation", 0);
+    let plan = RolloutPlan { sampling: &sampling, group: 1, concurrent, seed, step: 0, cost };
     Ok(rollouts(policy, &asked, &plan).await?.rollouts)
 }
 
-/// Lets `policy` answer each of `questions` several times. What comes back is in their order, whatever the order they
-/// ended in. An episode that fails is played once more, with the same seed, and says so in the log.
+/// Answers each of `questions` several times and returns the rollouts in the order of the questions. An episode that
+/// fails is logged and played once more with the same seed.
 ///
 /// # Errors
-/// [`TrainError::Rollout`] when an episode fails twice. A group without it would be another group, so there is none.
+/// [`TrainError::Rollout`] if an episode fails twice: a group without it would be a different group.
 pub async fn rollouts(
     policy: &Policy,
-    questions: &[(&Field, &Question)],
-    plan: &Plan<'_>,
-) -> Result<Batch, TrainError> {
+    questions: &[(&QuestionSet, &Question)],
+    plan: &RolloutPlan<'_>,
+) -> Result<RolloutBatch, TrainError> {
     let count = questions.len() * plan.group;
     let episodes = (0..count).map(|place| async move {
-        let (field, question) = questions[place / plan.group];
-        (place, stubborn(policy, field, question, plan, place).await)
+        let (set, question) = questions[place / plan.group];
+        (place, with_retry(policy, set, question, plan, place).await)
     });
+    // Episodes end in any order. The results are sorted below, so that training does not depend on timing.
     let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrent.max(1));
-    let (mut done, mut failed, mut told) = (Vec::with_capacity(count), 0, Instant::now());
+    let mut done = Vec::with_capacity(count);
+    let mut failed = 0;
+    let mut last_log = Instant::now();
     while let Some((place, played)) = running.next().await {
         let ((sample, row), again) = played?;
         failed += usize::from(again);
         let (_, question) = questions[place / plan.group];
         done.push((place, Rollout { group: place / plan.group, sample, row, support: question.support.clone() }));
-        if told.elapsed() >= PAUSE {
-            told = Instant::now();
+        if last_log.elapsed() >= LOG_INTERVAL {
+            last_log = Instant::now();
             tracing::info!(step = plan.step, done = done.len(), of = count, "rolling out");
         }
     }
     done.sort_by_key(|(place, _)| *place);
-    Ok(Batch { rollouts: done.into_iter().map(|(_, rollout)| rollout).collect(), failed })
+    Ok(RolloutBatch { rollouts: done.into_iter().map(|(_, rollout)| rollout).collect(), failed })
 }
 
 type Played = (Sample, evaluate::Row);
 
-/// An episode, and whether it took a second attempt.
-async fn stubborn(
+/// Plays one episode, with one retry. The second value is `true` if the retry was needed.
+async fn with_retry(
     policy: &Policy,
-    field: &Field,
+    set: &QuestionSet,
     question: &Question,
-    plan: &Plan<'_>,
+    plan: &RolloutPlan<'_>,
     place: usize,
 ) -> Result<(Played, bool), TrainError> {
-    let error = match one(policy, field, question, plan, place).await {
+    let error = match play(policy, set, question, plan, place).await {
         Ok(played) => return Ok((played, false)),
         Err(error) => error,
     };
-    let (step, asked) = (plan.step, &question.question);
-    tracing::warn!(step, field = field.name, question = asked, %error, "a rollout failed and is played again");
-    let played = one(policy, field, question, plan, place).await.map_err(|source| TrainError::Rollout {
-        field: field.name.clone(),
+    let step = plan.step;
+    let asked = &question.question;
+    tracing::warn!(step, set = set.name, question = asked, %error, "a rollout failed and is retried");
+    let played = play(policy, set, question, plan, place).await.map_err(|source| TrainError::Rollout {
+        question_set: set.name.clone(),
         question: asked.clone(),
         source: Box::new(source),
     })?;
     Ok((played, true))
 }
 
-async fn one(
+async fn play(
     policy: &Policy,
-    field: &Field,
+    set: &QuestionSet,
     question: &Question,
-    plan: &Plan<'_>,
+    plan: &RolloutPlan<'_>,
     place: usize,
 ) -> Result<Played, AgentError> {
-    let seed = order::seed(plan.seed ^ plan.step.rotate_left(32), "rollout", place as u64);
+    // The step goes to the upper half of the seed, where it cannot cancel bits of small seeds.
+    let seed = seeding::seed(plan.seed ^ plan.step.rotate_left(32), "rollout", place as u64);
     let options = EpisodeOptions {
         id: Some(format!("step-{}-{}-{}", plan.step, place / plan.group, place % plan.group)),
         sampling: plan.sampling.clone(),
@@ -202,16 +209,16 @@ async fn one(
         guided: Some(false),
         ..EpisodeOptions::default()
     };
-    let trajectory = evaluate::play(&field.runtime, policy, &question.question, options).await?;
-    let cost = field.price(plan.cost);
-    let row = evaluate::Row::of(&field.runtime, policy, false, question, &trajectory, &cost);
-    let task = Task {
+    let trajectory = evaluate::play(&set.runtime, policy, &question.question, options).await?;
+    let cost = set.price(plan.cost);
+    let row = evaluate::Row::of(&set.runtime, policy, false, question, &trajectory, &cost);
+    let task = SampleTask {
         question_id: question.key().to_owned(),
         question: question.question.clone(),
         golds: question.answers.clone(),
         supporting: question.supporting.clone(),
         partly: !question.supporting_complete,
-        dataset: field.name.clone(),
+        dataset: set.name.clone(),
         protocol: policy.protocol.name().to_owned(),
         seed,
         step: plan.step,

@@ -1,7 +1,7 @@
-//! `samples.jsonl`: one sample per line, only ever appended to.
+//! Reader and writer of `samples.jsonl`: one sample per line, append-only.
 //!
-//! A writer that is killed leaves at most one unfinished line at the end, without its line break. Readers pass over it,
-//! and the next writer cuts it off. What is no file of samples is not touched.
+//! A writer that is killed leaves at most one unfinished line without a line break at the end. Readers skip such a
+//! line and the next writer removes it. A file that does not hold samples is never modified.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -9,60 +9,60 @@ use std::path::{Path, PathBuf};
 
 use crate::sample::Sample;
 
-/// Why samples could not be read or written.
+/// Error returned when samples cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file system said no.
+    /// An I/O operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// A finished line is no sample.
+    /// A finished line is not a sample.
     #[error("{}, line {line}: {reason}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// A file that should be appended to ends in something else than samples.
-    #[error("{}: it is there and does not end in samples: give another file", path.display())]
+    /// A file to append to ends in something other than samples.
+    #[error("{} exists and does not end with samples: choose another file", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
 }
 
-/// Reads samples one by one, in their order.
+/// Iterator over the samples of a file, in file order.
 #[derive(Debug)]
-pub struct Samples {
+pub struct SampleReader {
     path: PathBuf,
     lines: BufReader<File>,
     line: usize,
 }
 
-impl Samples {
+impl SampleReader {
     /// Opens a file of samples.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn open(path: &Path) -> Result<Samples, StoreError> {
+    pub fn open(path: &Path) -> Result<SampleReader, StoreError> {
         let file = File::open(path).map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
-        Ok(Samples { path: path.to_owned(), lines: BufReader::new(file), line: 0 })
+        Ok(SampleReader { path: path.to_owned(), lines: BufReader::new(file), line: 0 })
     }
 
-    /// The line of the sample that was read last, from 1.
+    /// Line number of the sample that was read last, counted from 1.
     pub fn line(&self) -> usize {
         self.line
     }
 }
 
-impl Iterator for Samples {
+impl Iterator for SampleReader {
     type Item = Result<Sample, StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -78,8 +78,10 @@ impl Iterator for Samples {
             }
             return match parse(&text) {
                 Ok(sample) => Some(Ok(sample)),
-                Err(fault) if fault.torn && text.last() != Some(&b'\n') => None,
-                Err(Fault { reason, .. }) => {
+                // A killed writer leaves a line that ends early and has no line break. Any other invalid line is an
+                // error.
+                Err(error) if error.torn && text.last() != Some(&b'\n') => None,
+                Err(LineError { reason, .. }) => {
                     Some(Err(StoreError::Line { path: self.path.clone(), line: self.line, reason }))
                 }
             };
@@ -87,73 +89,75 @@ impl Iterator for Samples {
     }
 }
 
-/// Why a line is no sample.
-struct Fault {
+/// Reason why a line is not a sample.
+struct LineError {
     reason: String,
-    /// Whether it may be the beginning of one.
+    /// If `true`, the line may be the beginning of a sample.
     torn: bool,
 }
 
-fn parse(line: &[u8]) -> Result<Sample, Fault> {
+fn parse(line: &[u8]) -> Result<Sample, LineError> {
     let sample: Sample =
-        serde_json::from_slice(line).map_err(|error| Fault { reason: error.to_string(), torn: error.is_eof() })?;
-    sample.flaw().map_or(Ok(sample), |reason| Err(Fault { reason, torn: false }))
+        serde_json::from_slice(line).map_err(|error| LineError { reason: error.to_string(), torn: error.is_eof() })?;
+    sample.flaw().map_or(Ok(sample), |reason| Err(LineError { reason, torn: false }))
 }
 
-/// All samples of a file.
+/// Reads all samples of a file.
 ///
 /// # Errors
-/// [`StoreError`] for a file that cannot be read, or holds a finished line that is no sample.
+/// [`StoreError`] if the file cannot be read or a finished line is not a sample.
 pub fn read(path: &Path) -> Result<Vec<Sample>, StoreError> {
-    Samples::open(path)?.collect()
+    SampleReader::open(path)?.collect()
 }
 
 /// Appends samples to a file.
 #[derive(Debug)]
-pub struct Writer {
+pub struct SampleWriter {
     path: PathBuf,
     file: File,
 }
 
-impl Writer {
-    /// Opens a file to append to, and makes it where there is none. An unfinished last line behind a sample is cut off;
-    /// a sample that lacks its line break gets one.
+impl SampleWriter {
+    /// Opens a file for appending, and creates it if it does not exist. Removes an unfinished last line after a
+    /// sample, and adds the line break that a last sample lacks.
     ///
     /// # Errors
-    /// [`StoreError::Io`]; [`StoreError::Foreign`] for a file that is not empty and does not end in samples, which is left
-    /// as it is.
-    pub fn open(path: &Path) -> Result<Writer, StoreError> {
+    /// [`StoreError::Io`], or [`StoreError::Foreign`] for a non-empty file that does not end with samples; such a file is
+    /// not modified.
+    pub fn open(path: &Path) -> Result<SampleWriter, StoreError> {
         let open = || {
             let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
             let end = end(&mut file)?;
-            if let End::Torn(length) = end {
+            if let FileEnd::Torn(length) = end {
                 file.set_len(length)?;
             }
             file.seek(SeekFrom::End(0))?;
-            if end == End::Open {
+            if end == FileEnd::Open {
                 file.write_all(b"\n")?;
             }
             Ok((file, end))
         };
         let (file, end) = open().map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
-        if end == End::Foreign {
+        if end == FileEnd::Foreign {
             return Err(StoreError::Foreign { path: path.to_owned() });
         }
-        Ok(Writer { path: path.to_owned(), file })
+        Ok(SampleWriter { path: path.to_owned(), file })
     }
 
-    /// Appends one. When it returns, the line has left the process: it outlives it, though not the machine.
+    /// Appends a sample. After the call returns, the line survives the end of this process, though not a crash of the
+    /// machine.
     ///
     /// # Errors
     /// [`StoreError::Io`].
     pub fn append(&mut self, sample: &Sample) -> Result<(), StoreError> {
         let fail = |source| StoreError::Io { path: self.path.clone(), source };
         let mut line = serde_json::to_vec(sample).map_err(|error| fail(error.into()))?;
+        // One write for the line with its break, so that a kill tears at most the last line.
         line.push(b'\n');
         self.file.write_all(&line).map_err(fail)
     }
 
-    /// Waits until everything is on the disk.
+    /// Waits until all samples are on disk.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -162,43 +166,44 @@ impl Writer {
     }
 }
 
-/// What a file ends in.
+/// End of an existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// Nothing at all, or a line that is a sample.
+enum FileEnd {
+    /// The file is empty or ends with a finished sample.
     Sound,
-    /// A sample without its line break.
+    /// The last line is a sample without its line break.
     Open,
-    /// An unfinished line, which begins at this byte.
+    /// The last line is unfinished and begins at this byte offset.
     Torn(u64),
-    /// Something else.
+    /// The file ends with anything else.
     Foreign,
 }
 
-/// How every line begins that a writer wrote: by this a first line that was torn off is told from other texts.
+/// First bytes of every line that a writer produces. They distinguish an unfinished first line from a foreign file.
 const BEGINNING: &[u8] = b"{\"id\":\"";
 
-fn end(file: &mut File) -> io::Result<End> {
+fn end(file: &mut File) -> io::Result<FileEnd> {
     let length = file.metadata()?.len();
     if length == 0 {
-        return Ok(End::Sound);
+        return Ok(FileEnd::Sound);
     }
     let (start, tail) = line(file, length)?;
-    let fault = match parse(&tail) {
-        Ok(_) => return Ok(End::Open),
-        Err(fault) => fault,
+    let error = match parse(&tail) {
+        Ok(_) => return Ok(FileEnd::Open),
+        Err(error) => error,
     };
-    let begun = fault.torn && (tail.starts_with(BEGINNING) || BEGINNING.starts_with(&tail));
+    // The only line of a file counts as torn if it begins like a sample; otherwise the file is foreign.
+    let is_beginning = error.torn && (tail.starts_with(BEGINNING) || BEGINNING.starts_with(&tail));
     Ok(match sample_before(file, start)? {
-        Some(true) if tail.is_empty() => End::Sound,
-        Some(true) => End::Torn(start),
-        None if begun && !tail.is_empty() => End::Torn(start),
-        _ => End::Foreign,
+        Some(true) if tail.is_empty() => FileEnd::Sound,
+        Some(true) => FileEnd::Torn(start),
+        None if is_beginning && !tail.is_empty() => FileEnd::Torn(start),
+        _ => FileEnd::Foreign,
     })
 }
 
-/// Whether the last line before `end` that is not blank is a sample; `None` where there is none. `end` is where a line
-/// begins.
+/// Returns `true` if the last non-blank line before `end` is a sample, and `None` if there is no such line. `end` is
+/// the offset of a line's first byte.
 fn sample_before(file: &mut File, mut end: u64) -> io::Result<Option<bool>> {
     while end > 0 {
         let (start, text) = line(file, end - 1)?;
@@ -210,8 +215,9 @@ fn sample_before(file: &mut File, mut end: u64) -> io::Result<Option<bool>> {
     Ok(None)
 }
 
-/// The bytes before `end` back to the line break before them, and where they begin.
+/// Returns the bytes between the preceding line break and `end`, with their offset.
 fn line(file: &mut File, end: u64) -> io::Result<(u64, Vec<u8>)> {
+    // The file is read backwards in blocks: a line may be megabytes long, and the whole file gigabytes.
     const BLOCK: u64 = 1 << 16;
     let mut read = |start: u64, end: u64| {
         file.seek(SeekFrom::Start(start))?;
@@ -241,12 +247,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_torn_last_line_costs_that_line_alone(kept in proptest::collection::vec(samples(), 0..4), torn in samples(),
+        fn an_unfinished_last_line_loses_only_itself(kept in proptest::collection::vec(samples(), 0..4), torn in samples(),
             share in 0.0f64..1.0, next in samples())
         {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("samples.jsonl");
-            let mut writer = Writer::open(&path).unwrap();
+            let mut writer = SampleWriter::open(&path).unwrap();
             for sample in &kept {
                 writer.append(sample).unwrap();
             }
@@ -255,7 +261,7 @@ mod tests {
             writer.file.write_all(part).unwrap();
             prop_assert_eq!(&read(&path).unwrap(), &kept);
 
-            Writer::open(&path).unwrap().append(&next).unwrap();
+            SampleWriter::open(&path).unwrap().append(&next).unwrap();
             let all: Vec<Sample> = kept.into_iter().chain([next]).collect();
             prop_assert_eq!(read(&path).unwrap(), all);
         }
@@ -276,24 +282,24 @@ mod tests {
         }
 
         #[test]
-        fn a_last_line_without_its_break_is_kept(kept in proptest::collection::vec(samples(), 1..4), next in samples()) {
+        fn a_last_line_without_its_line_break_is_kept(kept in proptest::collection::vec(samples(), 1..4), next in samples()) {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("samples.jsonl");
             let lines: Vec<String> = kept.iter().map(|sample| serde_json::to_string(sample).unwrap()).collect();
             std::fs::write(&path, lines.join("\n")).unwrap();
             prop_assert_eq!(&read(&path).unwrap(), &kept);
-            Writer::open(&path).unwrap().append(&next).unwrap();
+            SampleWriter::open(&path).unwrap().append(&next).unwrap();
             let all: Vec<Sample> = kept.into_iter().chain([next]).collect();
             prop_assert_eq!(read(&path).unwrap(), all);
         }
 
         #[test]
-        fn other_files_are_left_alone(text in "[ -~\n]{1,200}", torn in "[ -~]{0,20}") {
+        fn foreign_files_are_not_modified(text in "[ -~\n]{1,200}", torn in "[ -~]{0,20}") {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("thesis.tex");
             for text in [format!("years of work {text}"), format!("{{\"id\": \"1\"}}\n{torn}"), "\n\n".to_owned()] {
                 std::fs::write(&path, &text).unwrap();
-                let error = Writer::open(&path).unwrap_err().to_string();
+                let error = SampleWriter::open(&path).unwrap_err().to_string();
                 prop_assert!(error.contains("thesis.tex"), "{}", error);
                 prop_assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
             }
@@ -301,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_line_that_is_no_sample_is_named() {
+    fn invalid_finished_lines_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("samples.jsonl");
         std::fs::write(&path, "\n{\"id\": 3}\n").unwrap();

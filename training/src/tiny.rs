@@ -1,4 +1,4 @@
-//! A small random Llama for tests: the whole of training in seconds.
+//! Small random Llama model for tests, so that a whole training run takes seconds.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -7,19 +7,19 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::{Dtype, TensorView};
-use waymark::agent::{Policy, Runtime};
-use waymark::engine::{CpuBackend, Engine, EngineConfig, KvBudget};
-use waymark::evaluate::Question;
+use waymark_agent::{Policy, Runtime};
+use waymark_engine::{CpuBackend, Engine, EngineConfig, KvBudget};
 use waymark_models::decoder::Decoder;
 use waymark_models::gradient::{Learner, Lora, Module, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
+use waymark_runtime::evaluate::Question;
 
 use crate::recipe::Recipe;
 use crate::reward::Reward;
-use crate::rollout::Field;
-use crate::sample::{Reward as Worth, Sample};
+use crate::rollout::QuestionSet;
+use crate::sample::{RewardValue, Sample};
 
 const HIDDEN: usize = 64;
 const FFN: usize = 96;
@@ -28,7 +28,7 @@ const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const HEAD: usize = 16;
 
-/// Writes it with a vocabulary of `vocab` as a Hugging Face directory and opens it.
+/// Writes the model with a vocabulary of `vocab` as a Hugging Face directory and opens it.
 pub(crate) fn weights(dir: &Path, vocab: usize) -> Weights {
     let config = serde_json::json!({
         "model_type": "llama", "vocab_size": vocab, "hidden_size": HIDDEN, "intermediate_size": FFN,
@@ -41,6 +41,7 @@ pub(crate) fn weights(dir: &Path, vocab: usize) -> Weights {
     let mut tensors = Vec::new();
     let mut add = |name: String, shape: &[usize], spread: f32| {
         let values = (0..shape.iter().product()).map(|_| match shape.len() {
+            // Norm weights are 1; projections are random.
             1 => 1.0f32,
             _ => rng.random_range(-spread..spread),
         });
@@ -66,24 +67,24 @@ pub(crate) fn weights(dir: &Path, vocab: usize) -> Weights {
     Weights::open(dir).unwrap()
 }
 
-/// An adapter on everything that can have one.
+/// Adapter on every projection.
 pub(crate) fn lora() -> Lora {
     use Module::{DownProj, GateProj, KProj, OProj, QProj, UpProj, VProj};
     let targets = vec![QProj, KProj, VProj, OProj, GateProj, UpProj, DownProj];
     Lora { rank: 8, alpha: 16.0, targets, seed: 5 }
 }
 
-/// A learner of an adapter over it.
+/// Learner of an adapter over the model.
 pub(crate) fn learner(weights: &Weights) -> Learner {
     Learner::load(weights, Arc::new(Team::new(2)), &Tune::Lora(lora())).unwrap()
 }
 
-/// A learner of all its weights.
+/// Learner of all weights of the model.
 pub(crate) fn whole(weights: &Weights) -> Learner {
     Learner::load(weights, Arc::new(Team::new(2)), &Tune::Full).unwrap()
 }
 
-/// An engine that rolls it out, with a token for each byte.
+/// Engine for rollouts of the model, with one token per byte.
 pub(crate) fn engine(weights: &Weights) -> Runtime {
     let tokenizer = Arc::new(Tokenizer::bytes());
     let decoder = Decoder::load(weights, Arc::new(Team::new(2))).unwrap();
@@ -92,21 +93,21 @@ pub(crate) fn engine(weights: &Weights) -> Runtime {
     Runtime::new(engine, tokenizer, None, vec![257], None)
 }
 
-/// A bandit with an arm per token: the share of even ones.
+/// Bandit reward with one arm per token: the share of even tokens.
 #[derive(Debug)]
 pub(crate) struct Even;
 
 impl Reward for Even {
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let share = |sample: &Sample| {
             let own = &sample.tokens[sample.prompt_tokens..];
             own.iter().filter(|&&token| token % 2 == 0).count() as f64 / own.len().max(1) as f64
         };
-        samples.iter().map(|sample| Worth { total: share(sample), ..Worth::default() }).collect()
+        samples.iter().map(|sample| RewardValue { total: share(sample), ..RewardValue::default() }).collect()
     }
 }
 
-/// A recipe for it, as if it lay in `dir`.
+/// Recipe for the model whose base model directory is `dir`.
 pub(crate) fn recipe(dir: &Path) -> Recipe {
     let base = dir.display();
     let text = format!(
@@ -126,10 +127,10 @@ pub(crate) fn recipe(dir: &Path) -> Recipe {
     Recipe::parse(&text, Path::new("tiny.toml"), &[]).unwrap()
 }
 
-/// What a bandit is asked and measured with, and its policy.
-pub(crate) fn bandit(runtime: &Runtime) -> (Field, Policy) {
+/// Question set and policy of the bandit.
+pub(crate) fn bandit(runtime: &Runtime) -> (QuestionSet, Policy) {
     let question = |text: &str| Question { id: text.into(), question: text.into(), ..Question::default() };
-    let field = Field {
+    let field = QuestionSet {
         name: "bandit".into(),
         runtime: runtime.clone(),
         index: None,
@@ -142,14 +143,14 @@ pub(crate) fn bandit(runtime: &Runtime) -> (Field, Policy) {
     (field, Policy::parse(text, Path::new("policy.toml")).unwrap())
 }
 
-/// Moves an adapter away from its beginning, where half of it is zero.
+/// Moves an adapter away from its initial values, half of which are zero.
 pub(crate) fn nudge(learner: &mut Learner) {
     learner.change(|values, _| {
         values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
     });
 }
 
-/// Five sequences that share a beginning, and which tokens of each are learnt.
+/// Five sequences with a common prefix, and the training targets of each.
 pub(crate) fn forest(vocab: usize) -> (Vec<Vec<u32>>, Vec<Vec<bool>>) {
     let tokens: Vec<Vec<u32>> = (0..5u32)
         .map(|own| (0..24 + 3 * own).map(|at| (at * (1 + at / 18 * own) + 5) % vocab as u32).collect())
@@ -158,8 +159,8 @@ pub(crate) fn forest(vocab: usize) -> (Vec<Vec<u32>>, Vec<Vec<bool>>) {
     (tokens, learnt)
 }
 
-/// Checks `gradient` at the learner's values against differences of `loss`: along the gradient, and in directions that have
-/// nothing to do with it.
+/// Checks `gradient` at the learner's values against finite differences of `loss`: along the gradient and in
+/// unrelated directions.
 pub(crate) fn check_slopes(learner: &mut Learner, gradient: &[f32], loss: impl Fn(&mut Learner) -> f64) {
     const STEP: f32 = 5e-3;
     let before = learner.values().to_vec();
@@ -171,6 +172,7 @@ pub(crate) fn check_slopes(learner: &mut Learner, gradient: &[f32], loss: impl F
     };
     for direction in [along, across(1), across(2)] {
         let slope: f64 = gradient.iter().zip(&direction).map(|(&g, &d)| f64::from(g) * f64::from(d)).sum();
+        // Central differences, whose error is quadratic in the step size.
         let mut at = |step: f32| {
             let values: Vec<f32> = before.iter().zip(&direction).map(|(value, d)| value + step * d).collect();
             learner.set_values(&values).unwrap();

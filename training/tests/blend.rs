@@ -1,17 +1,17 @@
-//! `train blend` from the command line: between two adapters, and between all weights of two models.
+//! Tests of `train blend`: interpolation between two adapters, and between all weights of two models.
 #![allow(clippy::unwrap_used)]
 
-mod small;
-mod unsure;
-mod words;
+mod tiny_model;
+mod entropy_run;
+mod word_run;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use safetensors::SafeTensors;
-use unsure::{ADAPTER, RECIPE, ready};
-use words::{done, told};
+use entropy_run::{ADAPTER, RECIPE, ready};
+use word_run::{succeed, stderr};
 
 fn blend(dir: &Path, share: &str, out: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -20,8 +20,8 @@ fn blend(dir: &Path, share: &str, out: &str, more: &[&str]) -> Command {
     command
 }
 
-/// All numbers of a file, by the tensors' names.
-fn numbers(path: &Path) -> Vec<(String, Vec<f32>)> {
+/// Reads all tensors of a file, sorted by name.
+fn tensors(path: &Path) -> Vec<(String, Vec<f32>)> {
     let bytes = fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let read = |data: &[u8]| data.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
@@ -31,22 +31,22 @@ fn numbers(path: &Path) -> Vec<(String, Vec<f32>)> {
 }
 
 #[test]
-fn a_policy_lies_as_far_between_two_others_as_it_is_asked_to() {
+fn blended_policies_are_interpolations() {
     for (recipe, file) in
         [(format!("{RECIPE}{ADAPTER}"), "adapter_model.safetensors"), (RECIPE.to_owned(), "model/model.safetensors")]
     {
         let temp = ready(&recipe);
         let dir = temp.path();
-        done(words::train("grpo", dir, "one", &[]));
-        done(words::train("grpo", dir, "other", &["--set", "seed=4", "--init", "one"]));
-        assert!(done(blend(dir, "0.25", "between", &["--dry-run"])).contains("apart") && !dir.join("between").exists());
+        succeed(word_run::train("grpo", dir, "one", &[]));
+        succeed(word_run::train("grpo", dir, "other", &["--set", "seed=4", "--init", "one"]));
+        assert!(succeed(blend(dir, "0.25", "between", &["--dry-run"])).contains("apart") && !dir.join("between").exists());
         for (share, out) in [("0", "first"), ("0.25", "between"), ("1", "last")] {
-            assert!(done(blend(dir, share, out, &[])).contains(out));
+            assert!(succeed(blend(dir, share, out, &[])).contains(out));
         }
-        let [one, other] = ["one", "other"].map(|run| numbers(&dir.join(run).join("policy").join(file)));
-        let [first, between, last] = ["first", "between", "last"].map(|out| numbers(&dir.join(out).join(file)));
+        let [one, other] = ["one", "other"].map(|run| tensors(&dir.join(run).join("policy").join(file)));
+        let [first, between, last] = ["first", "between", "last"].map(|out| tensors(&dir.join(out).join(file)));
         assert_ne!(one, other);
-        assert!(first == one && last == other, "both ends are what they were");
+        assert!(first == one && last == other, "shares 0 and 1 must reproduce the two policies");
         for (((name, one), (_, other)), (_, between)) in one.iter().zip(&other).zip(&between) {
             for ((one, other), between) in one.iter().zip(other).zip(between) {
                 assert!((0.75 * one + 0.25 * other - between).abs() < 1e-6, "{name}: {one} {other} {between}");
@@ -55,6 +55,6 @@ fn a_policy_lies_as_far_between_two_others_as_it_is_asked_to() {
         let record = fs::read_to_string(dir.join("between/policy.toml")).unwrap();
         assert!(record.contains("kind = \"blend\"") && record.contains("share = 0.25"), "{record}");
         let again = blend(dir, "0.5", "between", &[]).output().unwrap();
-        assert!(!again.status.success() && told(&again).contains("between: it is there already"), "{}", told(&again));
+        assert!(!again.status.success() && stderr(&again).contains("between already exists"), "{}", stderr(&again));
     }
 }

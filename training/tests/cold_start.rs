@@ -1,4 +1,5 @@
-//! The cold start: nothing that is measured gets in, and what comes out is what the loop made of it.
+//! Tests of the cold start: no evaluation question leaks into the training data, and every sample is what the loop
+//! produced.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "../../tests/outside/mod.rs"]
@@ -9,42 +10,42 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use waymark::agent::{Find, Policy, SearchError, SearchLimits, Searcher};
-use waymark::engine::Origin;
+use waymark_agent::{BlockingSearch, Policy, SearchError, SearchLimits, Searcher};
+use waymark_engine::Origin;
 use waymark_index::{Evidence, Hit, Mode, Passage, Query};
 use waymark_models::tokenizer::Tokenizer;
-use waymark_training::data::builder::Stage;
-use waymark_training::data::chain::hop;
-use waymark_training::data::course::Course;
-use waymark_training::data::guard::Guard;
-use waymark_training::data::lesson::{Close, Lesson};
-use waymark_training::data::question::{Document, Question, rows};
-use waymark_training::data::recipe::{Form, Recipe};
-use waymark_training::data::relation::relation;
-use waymark_training::data::single;
-use waymark_training::data::teacher::{Habits, Prober};
-use waymark_training::data::text::{plain, words};
+use waymark_training::data::player::LessonPlayer;
+use waymark_training::lessons::multi_hop::hop;
+use waymark_training::data::lesson_plan::LessonPlan;
+use waymark_training::lessons::guard::Guard;
+use waymark_training::lessons::lesson::{Conclusion, Lesson};
+use waymark_training::lessons::rows::{CorpusPassage, SourceQuestion, rows};
+use waymark_training::data::recipe::{SourceForm, DataRecipe};
+use waymark_training::lessons::relation::relation;
+use waymark_training::lessons::single_hop;
+use waymark_training::data::teacher::{Habits, SearchPreview};
+use waymark_training::lessons::text::{normalized, words};
 
-fn recipe() -> Recipe {
-    Recipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml")).unwrap()
+fn recipe() -> DataRecipe {
+    DataRecipe::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml")).unwrap()
 }
 
-/// All questions of all files that are measured, found by their name and not by the recipe.
-fn measured(data: &Path) -> Vec<Question> {
+/// Reads all evaluation questions, found by their file name and not through the recipe.
+fn measured(data: &Path) -> Vec<SourceQuestion> {
     let dirs = std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path().join("questions.jsonl"));
-    dirs.filter(|path| path.is_file()).flat_map(|path| rows::<Question>(&path).unwrap()).collect()
+    dirs.filter(|path| path.is_file()).flat_map(|path| rows::<SourceQuestion>(&path).unwrap()).collect()
 }
 
-fn courses(data: &Path, recipe: &Recipe) -> Vec<(Form, Course)> {
+fn courses(data: &Path, recipe: &DataRecipe) -> Vec<(SourceForm, LessonPlan)> {
     let mut guard = Guard::default();
     for path in &recipe.measured {
-        guard.add(&rows::<Question>(&data.join(path)).unwrap());
+        guard.add(&rows::<SourceQuestion>(&data.join(path)).unwrap());
     }
-    let open = |source| Course::open(source, data, &guard, recipe.seed).unwrap();
+    let open = |source| LessonPlan::open(source, data, &guard, recipe.seed).unwrap();
     recipe.sources.iter().map(|source| (source.form, open(source))).collect()
 }
 
-/// Words as sorted numbers, to compare many sets quickly.
+/// Converts a text to the sorted numbers of its words, to compare many sets quickly.
 fn numbered(text: &str, numbers: &mut HashMap<String, usize>) -> Vec<usize> {
     let set: BTreeSet<usize> = words(text)
         .into_iter()
@@ -57,10 +58,13 @@ fn numbered(text: &str, numbers: &mut HashMap<String, usize>) -> Vec<usize> {
 }
 
 fn alike(a: &[usize], b: &[usize]) -> f64 {
-    let (mut i, mut j, mut both) = (0, 0, 0);
+    let mut i = 0;
+    let mut j = 0;
+    let mut both = 0;
     while i < a.len() && j < b.len() {
         both += usize::from(a[i] == b[j]);
-        let (x, y) = (a[i], b[j]);
+        let x = a[i];
+        let y = b[j];
         i += usize::from(x <= y);
         j += usize::from(y <= x);
     }
@@ -68,12 +72,12 @@ fn alike(a: &[usize], b: &[usize]) -> f64 {
 }
 
 #[test]
-fn no_measured_question_gets_in_not_even_nearly() {
+fn no_evaluation_question_or_paraphrase_is_taught() {
     let Some(data) = outside::data(&[]) else { return };
     let recipe = recipe();
     let measured = measured(&data);
     assert!(measured.len() > 100, "the measured questions are there");
-    let exact: HashSet<String> = measured.iter().map(|question| plain(&question.question)).collect();
+    let exact: HashSet<String> = measured.iter().map(|question| normalized(&question.question)).collect();
     let ids: HashSet<&str> = measured.iter().map(|question| question.id.as_str()).collect();
     let mut numbers = HashMap::new();
     let sets: Vec<Vec<usize>> = measured.iter().map(|question| numbered(&question.question, &mut numbers)).collect();
@@ -82,13 +86,13 @@ fn no_measured_question_gets_in_not_even_nearly() {
     for (form, course) in courses(&data, &recipe) {
         assert!(!course.lessons.is_empty());
         for (lesson, _) in course.lessons {
-            // The words of a single-hop question vary, what it asks does not.
-            let meant = if form == Form::Single { lesson.hops[0].need.clone() } else { lesson.question.clone() };
+            // The wording of a single-hop question varies, but its need does not.
+            let meant = if form == SourceForm::Single { lesson.hops[0].need.clone() } else { lesson.question.clone() };
             let other = named.insert(lesson.question_id.clone(), meant.clone());
             assert!(other.is_none_or(|other| other == meant), "two questions are called {}", lesson.question_id);
             assert!(!ids.contains(lesson.question_id.as_str()), "{}", lesson.question_id);
             if taught.insert(lesson.question.clone()) {
-                assert!(!exact.contains(&plain(&lesson.question)), "{}", lesson.question);
+                assert!(!exact.contains(&normalized(&lesson.question)), "{}", lesson.question);
                 let own = numbered(&lesson.question, &mut numbers);
                 let near = sets.iter().position(|set| alike(&own, set) >= 0.8);
                 assert_eq!(near.map(|at| &measured[at].question), None, "{}", lesson.question);
@@ -98,29 +102,29 @@ fn no_measured_question_gets_in_not_even_nearly() {
 }
 
 #[test]
-fn no_measured_subject_or_gold_triple_gets_in() {
+fn no_evaluation_subject_or_gold_triple_is_taught() {
     let Some(data) = outside::data(&[]) else { return };
     let recipe = recipe();
     let measured = measured(&data);
-    let key = |subject: &str, name: &str| (plain(subject), relation(name).map_or(name, |known| known.need).to_owned());
+    let key = |subject: &str, name: &str| (normalized(subject), relation(name).map_or(name, |known| known.need).to_owned());
     let triples = measured.iter().flat_map(|question| question.evidences.iter().chain(&question.triple));
     let pairs: HashSet<_> = triples.map(|triple| key(&triple[0], &triple[1])).collect();
-    let needs: HashSet<String> = pairs.iter().map(|(subject, need)| plain(&need.replace("{}", subject))).collect();
+    let needs: HashSet<String> = pairs.iter().map(|(subject, need)| normalized(&need.replace("{}", subject))).collect();
     let singles = measured.iter().filter_map(|question| question.triple.as_ref());
-    let subjects: HashSet<String> = singles.map(|triple| plain(&triple[0])).collect();
+    let subjects: HashSet<String> = singles.map(|triple| normalized(&triple[0])).collect();
     assert!(pairs.len() > 100 && subjects.len() > 100);
     let questions = recipe.sources.iter().filter_map(|source| source.questions.as_ref());
-    let questions = questions.flat_map(|path| rows::<Question>(&data.join(path)).unwrap());
-    let gold: HashMap<String, Question> = questions.map(|question| (question.id.clone(), question)).collect();
+    let questions = questions.flat_map(|path| rows::<SourceQuestion>(&data.join(path)).unwrap());
+    let gold: HashMap<String, SourceQuestion> = questions.map(|question| (question.id.clone(), question)).collect();
     for (form, course) in courses(&data, &recipe) {
         for (lesson, _) in &course.lessons {
-            assert!(form != Form::Single || lesson.hops.len() == 1, "{lesson:?}");
+            assert!(form != SourceForm::Single || lesson.hops.len() == 1, "{lesson:?}");
             for hop in &lesson.hops {
-                assert!(!subjects.contains(&plain(&hop.subject)), "{}", lesson.question);
+                assert!(!subjects.contains(&normalized(&hop.subject)), "{}", lesson.question);
                 let named = hop.is_question().then(|| runs(&hop.subject)).into_iter().flatten();
                 let named: Vec<String> = named.filter(|run| subjects.contains(run)).collect();
                 assert!(named.is_empty(), "{}: {named:?}", lesson.question);
-                assert!(!needs.contains(&plain(&hop.need)), "{}", lesson.question);
+                assert!(!needs.contains(&normalized(&hop.need)), "{}", lesson.question);
             }
             for triple in gold.get(&lesson.question_id).iter().flat_map(|question| &question.evidences) {
                 assert!(!pairs.contains(&key(&triple[0], &triple[1])), "{triple:?}");
@@ -129,15 +133,15 @@ fn no_measured_subject_or_gold_triple_gets_in() {
     }
 }
 
-/// All runs of words in a text, as subjects are compared.
+/// Returns all runs of consecutive words of a text, normalized like subjects.
 fn runs(text: &str) -> Vec<String> {
     let words = words(text);
     let from = |at: usize| (at..words.len()).map(move |to| (at, to));
     (0..words.len()).flat_map(from).map(|(from, to)| words[from..=to].join(" ")).collect()
 }
 
-/// The smaller questions that measured ones are made of, with the answers of earlier ones in them.
-fn decomposed(measured: &[Question]) -> Vec<String> {
+/// Returns the sub-questions of evaluation questions, with earlier answers filled in.
+fn decomposed(measured: &[SourceQuestion]) -> Vec<String> {
     let mut all = Vec::new();
     for question in measured {
         let mut answers: Vec<String> = Vec::new();
@@ -155,50 +159,50 @@ fn decomposed(measured: &[Question]) -> Vec<String> {
 }
 
 #[test]
-fn no_hop_of_a_measured_decomposition_gets_in() {
+fn no_hop_of_an_evaluation_question_is_taught() {
     let Some(data) = outside::data(&[]) else { return };
     let recipe = recipe();
     let parts = decomposed(&measured(&data));
     assert!(parts.len() > 100, "decompositions are there");
-    // In the words of a hop: the need of `subject >> relation`, or the question.
+    // Sub-questions have the form `subject >> relation` or that of a question; lessons state needs.
     let told = |part: &String| match part.split_once(">>") {
         Some((subject, name)) => match relation(name) {
-            Some(known) => plain(&known.need.replace("{}", subject.trim())),
-            None => plain(&format!("the {name} of {subject}")),
+            Some(known) => normalized(&known.need.replace("{}", subject.trim())),
+            None => normalized(&format!("the {name} of {subject}")),
         },
-        None => plain(part),
+        None => normalized(part),
     };
     let told: HashSet<String> = parts.iter().map(told).collect();
     for (_, course) in courses(&data, &recipe) {
         for (lesson, _) in &course.lessons {
-            assert!(!told.contains(&plain(&lesson.question)), "{}", lesson.question);
+            assert!(!told.contains(&normalized(&lesson.question)), "{}", lesson.question);
             for hop in &lesson.hops {
                 for text in [&hop.need, &hop.subject].into_iter().chain(&hop.queries) {
-                    assert!(!told.contains(&plain(text)), "{}: {text}", lesson.question);
+                    assert!(!told.contains(&normalized(text)), "{}: {text}", lesson.question);
                 }
             }
         }
     }
 }
 
-/// Where Ann Lee is found.
+/// Mock index: retrieval modes that find the right passage first or second.
 #[derive(Debug, Clone, Copy)]
-struct Leeds {
+struct BirthplaceIndex {
     first: &'static [Mode],
     second: &'static [Mode],
 }
 
-/// Over the graph alone, as the second passage.
-const LEEDS: Leeds = Leeds { first: &[], second: &[Mode::Graph] };
+/// Finds the right passage only through the graph, in second place.
+const GRAPH_ONLY: BirthplaceIndex = BirthplaceIndex { first: &[], second: &[Mode::Graph] };
 
-fn ann() -> Document {
+fn ann() -> CorpusPassage {
     let text = "Ann Lee (born 3 May 1950) is an actress. She was born in Leeds, England.";
-    Document { id: "p1".into(), title: "Ann Lee (actress)".into(), text: text.into() }
+    CorpusPassage { id: "p1".into(), title: "Ann Lee (actress)".into(), text: text.into() }
 }
 
-impl Find for Leeds {
-    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
-        let Document { id, title, text } = ann();
+impl BlockingSearch for BirthplaceIndex {
+    fn find_words(&self, query: &Query) -> Result<Evidence, SearchError> {
+        let CorpusPassage { id, title, text } = ann();
         let right = Passage { id, title, text };
         let wrong = Passage { id: "p2".into(), title: "Lee".into(), text: "Lee is a <answer> river </answer>.".into() };
         let passages = match query.mode {
@@ -219,23 +223,23 @@ impl Find for Leeds {
     }
 }
 
-fn stage(mislead: f64) -> Stage {
-    stage_of(LEEDS, Habits { mislead, explore: 0.0, wide: 0.0, concede: 0.0, deep: 0.0 })
+fn stage(mislead: f64) -> LessonPlayer {
+    stage_of(GRAPH_ONLY, Habits { mislead, explore: 0.0, wide: 0.0, concede: 0.0, deep: 0.0 })
 }
 
-fn stage_of(leeds: Leeds, habits: Habits) -> Stage {
+fn stage_of(index: BirthplaceIndex, habits: Habits) -> LessonPlayer {
     let limits = SearchLimits { threads: 1, waiting: 4, timeout: Duration::from_secs(10) };
     let mut policy = Policy::builtin("routerag").unwrap();
     policy.budget.context_tokens = 1 << 16;
-    Stage {
+    LessonPlayer {
         context: policy.budget.context_tokens,
         policy,
         tokenizer: Arc::new(Tokenizer::bytes()),
         vocabulary: "bytes".into(),
         template: None,
         eos: Vec::new(),
-        searcher: Arc::new(Searcher::new(Arc::new(leeds), limits).unwrap()),
-        prober: Arc::new(Prober::new(leeds)),
+        searcher: Arc::new(Searcher::new(Arc::new(index), limits).unwrap()),
+        preview: Arc::new(SearchPreview::new(index)),
         habits,
     }
 }
@@ -247,12 +251,12 @@ fn lesson(answer: &str) -> Lesson {
         golds: vec![answer.into()],
         supporting: vec!["p1".into()],
         hops: vec![hop(relation("place of birth").unwrap(), "Ann Lee", answer, vec![ann()])],
-        close: Close::Last,
+        close: Conclusion::Last,
     }
 }
 
 #[tokio::test]
-async fn the_teacher_answers_what_it_has_read() {
+async fn the_teacher_answers_from_evidence() {
     let stage = stage(0.0);
     for seed in 0..20 {
         let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
@@ -266,10 +270,10 @@ async fn the_teacher_answers_what_it_has_read() {
 }
 
 #[tokio::test]
-async fn a_teacher_that_reads_deep_prefers_what_stands_below() {
-    let leeds = Leeds { first: &[Mode::Passage], second: &[Mode::Graph] };
+async fn deep_teachers_prefer_lower_passages() {
+    let index = BirthplaceIndex { first: &[Mode::Passage], second: &[Mode::Graph] };
     for (deep, mode, place) in [(0.0, Mode::Passage, "Doc 1"), (1.0, Mode::Graph, "Doc 2")] {
-        let stage = stage_of(leeds, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 0.0, deep });
+        let stage = stage_of(index, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 0.0, deep });
         for seed in 0..20 {
             let sample = stage.play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap();
             assert_eq!(sample.evidence[0].mode, mode);
@@ -277,15 +281,15 @@ async fn a_teacher_that_reads_deep_prefers_what_stands_below() {
             assert!(thought.contains(place) && thought.contains("She was born in Leeds"), "{thought}");
         }
     }
-    // Where it stands below nowhere, it is read where it is.
+    // If no mode finds the passage in a lower place, the teacher uses the mode that finds it first.
     let habits = Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 0.0, deep: 1.0 };
-    let stage = stage_of(Leeds { first: &[Mode::Passage], second: &[] }, habits);
+    let stage = stage_of(BirthplaceIndex { first: &[Mode::Passage], second: &[] }, habits);
     let sample = stage.play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
     assert_eq!((sample.evidence[0].mode, sample.answer.as_deref()), (Mode::Passage, Some("Leeds")));
 }
 
 #[tokio::test]
-async fn a_miss_is_said_and_followed_by_a_better_search() {
+async fn misses_are_stated_and_followed_by_better_searches() {
     let sample = stage(1.0).play(&lesson("Leeds"), "d", 0, 1).await.unwrap().unwrap();
     let modes: Vec<Mode> = sample.evidence.iter().map(|found| found.mode).collect();
     assert_eq!(modes, [Mode::Passage, Mode::Graph]);
@@ -293,7 +297,7 @@ async fn a_miss_is_said_and_followed_by_a_better_search() {
 }
 
 #[tokio::test]
-async fn the_mask_is_what_was_written_and_each_turn_ends_with_its_tag() {
+async fn policy_turns_are_the_targets_and_end_with_a_tag() {
     let stage = stage(1.0);
     let sample = stage.play(&lesson("Leeds"), "d", 0, 3).await.unwrap().unwrap();
     let mask = sample.loss_mask();
@@ -315,13 +319,13 @@ async fn the_mask_is_what_was_written_and_each_turn_ends_with_its_tag() {
 }
 
 #[tokio::test]
-async fn what_no_search_finds_is_not_taught() {
+async fn facts_that_no_search_finds_are_not_taught() {
     assert!(stage(0.0).play(&lesson("Paris"), "d", 0, 1).await.unwrap().is_err());
 }
 
 #[tokio::test]
-async fn what_no_search_finds_ends_in_a_guess_after_different_searches() {
-    let stage = stage_of(LEEDS, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 1.0, deep: 0.0 });
+async fn conceding_lessons_guess_after_different_searches() {
+    let stage = stage_of(GRAPH_ONLY, Habits { mislead: 0.0, explore: 0.0, wide: 0.0, concede: 1.0, deep: 0.0 });
     let mut lengths = HashSet::new();
     for seed in 0..20 {
         let sample = stage.play(&lesson("Paris"), "d", 0, seed).await.unwrap().unwrap();
@@ -338,7 +342,7 @@ async fn what_no_search_finds_ends_in_a_guess_after_different_searches() {
 }
 
 #[tokio::test]
-async fn a_seed_gives_the_same_sample_again() {
+async fn equal_seeds_give_equal_samples() {
     let play = |seed| async move { stage(0.5).play(&lesson("Leeds"), "d", 0, seed).await.unwrap().unwrap() };
     let first = play(1).await;
     assert_eq!(first, play(1).await);
@@ -350,9 +354,9 @@ async fn a_seed_gives_the_same_sample_again() {
 }
 
 #[test]
-fn people_are_asked_about_by_their_bare_names() {
-    let corpus = waymark_training::data::corpus::Corpus::new(vec![ann()]);
-    let known = single::articles(&corpus);
+fn questions_use_bare_names_of_people() {
+    let corpus = waymark_training::lessons::corpus::PassageCorpus::new(vec![ann()]);
+    let known = single_hop::articles(&corpus);
     assert!(known.iter().all(|one| one.subject == "Ann Lee"));
     assert_eq!(known.len(), 3, "{known:?}");
 }

@@ -1,17 +1,18 @@
-//! `train dpo` from the command line: planned, killed and resumed, shown, and gone on with.
+//! Tests of `train dpo`: plan, kill and resumption, display of samples, and further training.
 #![allow(clippy::unwrap_used)]
 
-mod small;
-mod words;
+mod tiny_model;
+mod word_run;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use words::{done, told};
+use word_run::{succeed, stderr};
 
-/// One random word, which some questions take for an answer: that is a little reward in stage 2 of EVO-RAG, and makes pairs.
+/// Recipe whose answers are one random word. Some questions accept it, which earns a small reward in stage 2 of
+/// EVO-RAG and so makes pairs.
 const RECIPE: &str = r#"
 name = "tiny"
 base = "BASE"
@@ -55,16 +56,16 @@ reward = { evo_rag = { stage = "second" } }
 pairs = { siblings = { margin = 0.001 } }
 "#;
 
-/// A folder with a base model, a recipe, questions and an index.
+/// Creates a directory with a base model, a recipe, questions and an index.
 fn ready() -> tempfile::TempDir {
     let golds = (10..30).map(|at| format!("\"w{at}\"")).collect::<Vec<_>>().join(", ");
     let question =
         |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [{golds}], \"supporting\": [\"w1\", \"w2\"]}}\n");
-    words::ready(RECIPE, (3..10).map(question))
+    word_run::ready(RECIPE, (3..10).map(question))
 }
 
 fn train(dir: &Path, out: &str, flags: &[&str]) -> Command {
-    words::train("dpo", dir, out, flags)
+    word_run::train("dpo", dir, out, flags)
 }
 
 fn adapter(run: &Path) -> Vec<u8> {
@@ -82,17 +83,17 @@ fn rows(run: &Path) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn preferences_are_planned_learnt_shown_and_gone_on_with() {
+fn preference_runs_are_planned_trained_shown_and_continued() {
     let temp = ready();
     let dir = temp.path();
-    let plan = done(train(dir, "run", &["--dry-run"]));
+    let plan = succeed(train(dir, "run", &["--dry-run"]));
     for part in ["dpo1: 2 rounds of 2 epochs, EvoRag", "margin: 0.001", "18 rollouts", "2 of them in an optimizer step"]
     {
         assert!(plan.contains(part), "{part} is missing in {plan}");
     }
     assert!(!dir.join("run").exists());
 
-    done(train(dir, "run", &[]));
+    succeed(train(dir, "run", &[]));
     let rows = rows(&dir.join("run"));
     let begun: Vec<_> = rows.iter().filter(|row| row.get("pairs").is_some()).collect();
     assert_eq!(begun.len(), 3, "{rows:?}");
@@ -105,23 +106,23 @@ fn preferences_are_planned_learnt_shown_and_gone_on_with() {
 
     let mut show = Command::new(env!("CARGO_BIN_EXE_train"));
     show.args(["show", "run/samples.jsonl", "--step", "1", "--n", "18", "--model", "."]).current_dir(dir);
-    let shown = done(show);
+    let shown = succeed(show);
     assert!(shown.contains("preferred to step-1-"), "{shown}");
 
-    done(train(dir, "on", &["--init", "run"]));
+    succeed(train(dir, "on", &["--init", "run"]));
     assert_ne!(adapter(&dir.join("on")), adapter(&dir.join("run")));
     let other = train(dir, "on", &[]).output().unwrap();
-    assert!(!other.status.success() && told(&other).contains("init = "), "{}", told(&other));
+    assert!(!other.status.success() && stderr(&other).contains("init = "), "{}", stderr(&other));
 }
 
 #[test]
-fn a_ranker_is_planned_learnt_and_written_down() {
+fn rankers_are_planned_trained_and_saved() {
     let temp = ready();
     let dir = temp.path();
     let ranker = "dpo.ranker={margin=0.001,held_out=0.34,labels=\"own\",learning_rate=0.01}";
-    let plan = done(train(dir, "run", &["--dry-run", "--set", ranker]));
+    let plan = succeed(train(dir, "run", &["--dry-run", "--set", ranker]));
     assert!(plan.contains("for the states of its branches") && plan.contains("ranker     about"), "{plan}");
-    done(train(dir, "run", &["--set", ranker]));
+    succeed(train(dir, "run", &["--set", ranker]));
     let rows = rows(&dir.join("run"));
     let begun: Vec<_> = rows.iter().filter(|row| row.get("ranker_pairs").is_some()).collect();
     assert!(begun.len() == 3 && begun.iter().all(|row| row.get("ranker_held_out").is_some()), "{rows:?}");
@@ -134,32 +135,32 @@ fn a_ranker_is_planned_learnt_and_written_down() {
     assert!(report.contains("Pairs of the ranker"));
     let mut show = Command::new(env!("CARGO_BIN_EXE_train"));
     show.args(["show", "run/samples.jsonl", "--step", "1", "--n", "18", "--model", "."]).current_dir(dir);
-    assert!(done(show).contains(", by the ranker "));
+    assert!(succeed(show).contains(", by the ranker "));
     let other = train(dir, "run", &[]).output().unwrap();
-    assert!(!other.status.success() && told(&other).contains("ranker"), "{}", told(&other));
+    assert!(!other.status.success() && stderr(&other).contains("ranker"), "{}", stderr(&other));
 }
 
 #[test]
-fn a_plan_says_how_many_questions_count_as_single_hops() {
+fn plans_count_single_hop_questions() {
     let temp = ready();
     let dir = temp.path();
     let stages = "dpo.stages=[{rounds=1,epochs=1,reward={tearag={}},pairs={tearag={}}}]";
-    let plan = || done(train(dir, "run", &["--dry-run", "--set", stages]));
+    let plan = || succeed(train(dir, "run", &["--dry-run", "--set", stages]));
     let known = plan();
-    assert!(known.contains("6 of several hops; 0 of one, or of unknown support"), "{known}");
+    assert!(known.contains("6 multi-hop; 0 single-hop or of unknown support"), "{known}");
     assert!(known.contains("GiB for the trajectories of a round"), "{known}");
-    // One of the two is in no index.
+    // One of the two supporting passages is in no index.
     let text = fs::read_to_string(dir.join("questions.jsonl")).unwrap().replace("\"w2\"]", "\"elsewhere\"]");
     fs::write(dir.join("questions.jsonl"), text).unwrap();
     let lost = plan();
-    assert!(lost.contains("0 of several hops; 6 of one, or of unknown support"), "{lost}");
+    assert!(lost.contains("0 multi-hop; 6 single-hop or of unknown support"), "{lost}");
 }
 
 #[test]
-fn killed_and_left_alone_end_in_the_same_bytes() {
+fn killed_runs_end_with_the_bytes_of_uninterrupted_ones() {
     let temp = ready();
     let dir = temp.path();
-    done(train(dir, "whole", &[]));
+    succeed(train(dir, "whole", &[]));
     let mut killed = 0;
     for step in [1, 3, 6] {
         let mut running = train(dir, "killed", &[]).spawn().unwrap();
@@ -171,13 +172,13 @@ fn killed_and_left_alone_end_in_the_same_bytes() {
         killed += usize::from(!running.wait().unwrap().success());
     }
     assert!(killed > 0, "no run was killed before its end");
-    done(train(dir, "killed", &[]));
+    succeed(train(dir, "killed", &[]));
     assert_eq!(adapter(&dir.join("killed")), adapter(&dir.join("whole")));
     assert_eq!(rows(&dir.join("killed")), rows(&dir.join("whole")));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_file_field_and_fix() {
+fn invalid_recipes_are_refused_with_file_field_and_fix() {
     let temp = ready();
     let dir = temp.path();
     for (set, parts) in [
@@ -189,23 +190,23 @@ fn what_makes_no_sense_is_refused_by_file_field_and_fix() {
         ("dpo.reference=old", ["recipe.toml: dpo.reference", "unknown variant `old`"]),
     ] {
         let output = train(dir, "run", &["--set", set]).output().unwrap();
-        let told = told(&output);
-        assert!(!output.status.success() && parts.iter().all(|part| told.contains(part)), "{set}: {told}");
+        let stderr = stderr(&output);
+        assert!(!output.status.success() && parts.iter().all(|part| stderr.contains(part)), "{set}: {stderr}");
     }
     let stage = |text: &str| format!("dpo.stages=[{{rounds=1,epochs=1,{text}}}]");
     for (text, part) in [
-        ("reward=\"exact_match\",pairs={tearag={}}", "goes by the parts of the reward tearag"),
+        ("reward=\"exact_match\",pairs={tearag={}}", "compares components of the reward tearag"),
         ("reward={tearag={}},pairs={tearag={wrong=0.9}}", "chosen and rejected"),
         ("reward=\"exact_match\",pairs={siblings={margin=-1.0}}", "chosen and rejected"),
         ("reward=\"exact_match\",pairs={siblings={}}", "missing field `margin`"),
         ("reward=\"exact_match\",pairs={cousins={}}", "unknown variant `cousins`"),
     ] {
         let output = train(dir, "run", &["--set", &stage(text)]).output().unwrap();
-        assert!(!output.status.success() && told(&output).contains(part), "{text}: {}", told(&output));
+        assert!(!output.status.success() && stderr(&output).contains(part), "{text}: {}", stderr(&output));
     }
     let text = fs::read_to_string(dir.join("recipe.toml")).unwrap();
     fs::write(dir.join("recipe.toml"), &text[..text.find("[dpo]").unwrap()]).unwrap();
     let output = train(dir, "run", &[]).output().unwrap();
-    assert!(told(&output).contains("this recipe has no section [dpo]"), "{}", told(&output));
+    assert!(stderr(&output).contains("this recipe has no section [dpo]"), "{}", stderr(&output));
     assert!(!dir.join("run").exists());
 }

@@ -1,106 +1,108 @@
-//! The section for learning from preferences.
+//! Section of a recipe for training on preferences.
 
 use serde::{Deserialize, Serialize};
-use waymark::agent::Sampling;
-use waymark::metric::Cost;
+use waymark_agent::Sampling;
+use waymark_agent::metric::Cost;
 
 use super::Ranker;
 use super::read::{COUNT, Check, RATE, SHARE, rate, share};
-use crate::dpo::Rule;
-use crate::reward::Choice;
-use crate::schedule::Shape;
+use crate::dpo::PairRule;
+use crate::reward::RewardChoice;
+use crate::schedule::ScheduleShape;
 
-/// Learning from preferences by DPO (Rafailov et al. 2023), round by round: the policy answers questions several times, pairs
-/// of its trajectories are chosen by their rewards, and a few epochs over them follow.
+/// Training on preferences with DPO (Rafailov et al. 2023), in rounds. In each round the policy answers questions
+/// several times, pairs of trajectories are chosen by their rewards, and a few epochs over the pairs follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dpo {
-    /// The largest learning rate.
+    /// Peak learning rate.
     pub learning_rate: f64,
-    /// How it changes over the optimizer steps of a round; each round begins anew, with fresh moments.
-    pub schedule: Shape,
-    /// Share of a round's optimizer steps in which it rises from zero.
+    /// Shape of the learning rate schedule over the optimizer steps of a round. Every round starts anew, with zero
+    /// moments.
+    pub schedule: ScheduleShape,
+    /// Share of a round's optimizer steps used for linear warm-up.
     pub warmup: f64,
-    /// Questions of one round; all of them, where there are fewer.
+    /// Number of questions per round, limited to those available.
     pub questions: usize,
-    /// Trajectories of one question.
+    /// Number of trajectories per question.
     pub group: usize,
-    /// Pairs of one optimizer step.
+    /// Number of pairs per optimizer step.
     pub batch: usize,
-    /// Tokens of one pass, shared prefixes counted once: what memory allows.
+    /// Maximum number of tokens per pass, with shared prefixes counted once. Bounds memory use.
     pub pack_tokens: usize,
-    /// β: how much the margin of a pair counts.
+    /// β: scale of the margin in the loss.
     pub beta: f64,
-    /// What margins are measured from.
+    /// Reference policy of the margins.
     #[serde(default)]
-    pub reference: Reference,
-    /// What learns beside the policy to tell the better of two branches; nothing, where not stated. Written only where
-    /// something does, so that runs from before it go on.
+    pub reference: DpoReference,
+    /// Preference model that learns to tell the better of two branches. `None` trains no preference model. Serialized
+    /// only if it has heads, so that runs started before this field existed can resume.
     #[serde(default, skip_serializing_if = "no_heads")]
     pub ranker: Option<Ranker>,
-    /// How rollouts are sampled.
+    /// Sampling parameters of rollouts.
     pub sampling: Sampling,
-    /// Rollouts that run at the same time.
+    /// Number of rollouts that run at the same time.
     pub concurrent: usize,
-    /// How searches are priced where they are reported, in stages whose reward does not price them.
+    /// Cost model for reported retrieval costs, in stages whose reward has no cost model of its own.
     #[serde(default)]
     pub cost: Cost,
-    /// Questions of each file that are asked to measure the policy, before the first round and after each: the last ones,
-    /// which are not learnt from; or the first ones of a file of their own (`--validation`). The best round of a stage is
+    /// Number of validation questions per file, asked before the first round and after each round: the last ones,
+    /// which are not trained on, or the first ones of a separate file (`--validation`). The best round of a stage is
     /// the one with the highest EM on them.
     pub validation: usize,
-    /// Optimizer steps from one checkpoint to the next; 0 writes one after the rollouts of a round and one at its end only.
+    /// Number of optimizer steps between checkpoints. 0 writes one after the rollouts of a round and one at its end.
     pub save_every: usize,
-    /// How many of the latest checkpoints are kept besides the best.
+    /// Number of latest checkpoints to keep besides the best one.
     pub keep_last: usize,
-    /// What is rewarded first, and for how many rounds, and what after that.
-    pub stages: Vec<Stage>,
+    /// Training stages, in order.
+    pub stages: Vec<DpoStage>,
 }
 
-/// Rounds under one reward.
+/// Rounds with one reward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stage {
-    /// Rounds it lasts, at most.
+pub struct DpoStage {
+    /// Maximum number of rounds.
     pub rounds: usize,
-    /// Rounds without a better measurement after which it ends before that; 0 makes all.
+    /// Number of rounds without a better measurement after which the stage ends early. 0 runs all rounds.
     #[serde(default)]
     pub patience: usize,
-    /// How often each pair of a round is seen.
+    /// Number of epochs over the pairs of a round.
     pub epochs: usize,
     /// λ: weight of the negative log-likelihood per token of chosen trajectories.
     #[serde(default)]
     pub nll: f64,
-    /// What it begins with.
+    /// Initial policy of the stage.
     #[serde(default)]
-    pub begins: Begins,
-    /// What is rewarded.
-    pub reward: Choice,
-    /// What is preferred to what.
-    pub pairs: Rule,
+    pub begins: StageStart,
+    /// Reward function.
+    pub reward: RewardChoice,
+    /// Rule that selects the pairs.
+    pub pairs: PairRule,
 }
 
-/// What the margins of pairs are measured from.
+/// Reference policy of the margins of pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reference {
-    /// The policy that the run began with.
+pub enum DpoReference {
+    /// Policy at the start of the run.
     #[default]
     Initial,
-    /// The policy as each round begins, which made the round's trajectories.
+    /// Policy at the start of each round, which produced the round's trajectories.
     Round,
-    /// Nothing: the chosen trajectory is to be the more probable one, and not only more than it was.
+    /// No reference: the chosen trajectory has to become more probable than the rejected one, not just more probable
+    /// than before.
     None,
 }
 
-/// The policy that a stage begins with.
+/// Initial policy of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Begins {
-    /// That of the last round before it.
+pub enum StageStart {
+    /// Policy of the last round before the stage.
     #[default]
     Last,
-    /// That of the best round of the stage before it.
+    /// Policy of the best round of the previous stage.
     Best,
 }
 
@@ -109,48 +111,54 @@ fn no_heads(ranker: &Option<Ranker>) -> bool {
 }
 
 impl Dpo {
-    /// The ranker, where it has a head.
+    /// Returns the preference model, if it has heads.
     pub fn ranking(&self) -> Option<&Ranker> {
         self.ranker.as_ref().filter(|ranker| ranker.heads > 0)
     }
 
     pub(super) fn checks(&self) -> Vec<Check> {
-        let stages = |right: fn(&Stage) -> bool| self.stages.iter().all(right);
+        let stages = |right: fn(&DpoStage) -> bool| self.stages.iter().all(right);
         let measured = self.validation > 0;
         let own = [
             ("dpo.learning_rate", rate(self.learning_rate), RATE),
             ("dpo.warmup", share(self.warmup), SHARE),
             ("dpo.questions", self.questions > 0, COUNT),
-            ("dpo.group", self.group > 1, "must be at least 2: a trajectory is compared with others of its question"),
+            (
+                "dpo.group",
+                self.group > 1,
+                "must be at least 2, because a trajectory is compared with others of its question",
+            ),
             ("dpo.batch", self.batch > 0, COUNT),
             ("dpo.pack_tokens", self.pack_tokens > 0, COUNT),
             ("dpo.beta", self.beta > 0.0, "must be above 0"),
             ("dpo.concurrent", self.concurrent > 0, COUNT),
             ("dpo.keep_last", self.keep_last > 0, COUNT),
-            ("dpo.stages", !self.stages.is_empty(), "must have a stage"),
+            ("dpo.stages", !self.stages.is_empty(), "must contain at least one stage"),
             ("dpo.stages.rounds", stages(|stage| stage.rounds > 0), COUNT),
             ("dpo.stages.epochs", stages(|stage| stage.epochs > 0), COUNT),
-            ("dpo.stages.nll", stages(|stage| stage.nll >= 0.0), "must not be below 0"),
+            ("dpo.stages.nll", stages(|stage| stage.nll >= 0.0), "must be at least 0"),
             (
                 "dpo.stages.patience",
                 measured || stages(|stage| stage.patience == 0),
-                "goes by measurements: set dpo.validation above 0",
+                "needs measurements: set dpo.validation above 0",
             ),
             (
                 "dpo.stages.begins",
-                measured || stages(|stage| stage.begins == Begins::Last),
-                "the best round is known by measurements: set dpo.validation above 0",
+                measured || stages(|stage| stage.begins == StageStart::Last),
+                "needs measurements to find the best round: set dpo.validation above 0",
             ),
             (
                 "dpo.stages.pairs",
-                stages(|stage| !matches!(stage.pairs, Rule::TeaRag(_)) || matches!(stage.reward, Choice::TeaRag(_))),
-                "tearag goes by the parts of the reward tearag: take that reward, or pairs = { siblings = { margin = … } }",
+                stages(|stage| {
+                    !matches!(stage.pairs, PairRule::TeaRag(_)) || matches!(stage.reward, RewardChoice::TeaRag(_))
+                }),
+                "tearag compares components of the reward tearag: use that reward or pairs = { siblings = { margin = … } }",
             ),
             (
                 "dpo.stages.pairs",
                 stages(|stage| stage.pairs.is_sound()),
-                "a trajectory could be chosen and rejected: wrong must be below single and right, poor at most reasoned, \
-                 and margin not below 0",
+                "a trajectory could be both chosen and rejected: wrong must be below single and right, poor at most \
+                 reasoned, and margin at least 0",
             ),
         ];
         let ranker = self.ranker.iter().flat_map(|ranker| ranker.checks(&self.stages));

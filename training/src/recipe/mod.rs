@@ -1,22 +1,22 @@
-//! A recipe: everything a policy is trained by, as one TOML file whose comments name the source of every constant.
+//! Recipe of a training run: one TOML file. Its comments name the source of every constant.
 
 pub mod dpo;
-mod part;
 mod ranker;
 mod read;
+mod sections;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use waymark::agent::Policy;
+use waymark_agent::Policy;
 use waymark_models::Arithmetic;
 use waymark_models::gradient::{Lora, Precision, Tune};
 
 pub use dpo::Dpo;
-pub use part::{Grpo, Optimizer, Reference, Sft, Stage, Teacher};
 pub use ranker::{Labels, Ranker};
+pub use sections::{Grpo, GrpoReference, GrpoStage, Optimizer, Sft, TeacherSettings};
 
-/// What can be wrong with a recipe.
+/// Error returned when a recipe cannot be read or is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
@@ -24,81 +24,81 @@ pub enum RecipeError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Cause of the failure.
         source: std::io::Error,
     },
-    /// Something in it, or in what overrides it, is not as it must be.
+    /// A field of the file or of an override is invalid.
     #[error("{}: {field}: {reason}", path.display())]
     Field {
         /// The file.
         path: PathBuf,
         /// The field, such as `sft.learning_rate`.
         field: String,
-        /// What is wrong, and what would be right.
+        /// Description of the problem and of valid values.
         reason: String,
     },
-    /// It is not TOML.
+    /// The file is not valid TOML.
     #[error("{}: {reason}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with the line.
+        /// Description of the problem, with its line.
         reason: String,
     },
-    /// An override is not `section.field=value`.
+    /// An override does not have the form `section.field=value`.
     #[error("--set {text}: {reason}")]
     Override {
-        /// What was typed.
+        /// Text of the override.
         text: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: &'static str,
     },
 }
 
-/// Everything a policy is trained by.
+/// Settings of a training run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// What the policy will be called.
+    /// Name of the resulting policy.
     pub name: String,
-    /// The base model: a name in the catalog, a path or a hub id.
+    /// Base model: a catalog name, a path or a hub ID.
     pub base: String,
-    /// The base model's id on the model hub, by which PEFT finds it; `base`, where none is named.
+    /// ID of the base model on the model hub, by which PEFT finds it. `None` uses `base`.
     pub hub: Option<String>,
-    /// Where everything random starts.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// The loop that is learnt, as `policy.toml` has it: protocol, retrieval, budget, and how the policy samples when it
-    /// is served.
+    /// Policy settings as in `policy.toml`: protocol, retrieval, budget, and sampling parameters for serving.
     pub policy: toml::Table,
-    /// The adapter that is learnt; without it, every weight is.
+    /// LoRA adapter to train. `None` trains all weights.
     pub adapter: Option<Lora>,
-    /// What the adapter's values are rounded to in the policy that comes out; they are learnt in `f32`.
+    /// Precision of the adapter in the resulting policy. Training itself uses `f32`.
     #[serde(default)]
     pub precision: Precision,
-    /// What products with the frozen base are computed in, by the learner and by the engine that rolls out; in `bf16` they
-    /// take half the time where the processor has AVX512-BF16. It has nothing to do with `precision`. Written only where
-    /// it is not `f32`, so that runs from before it go on.
+    /// Arithmetic of matrix multiplications with the frozen base model, in the learner and in the engine that plays
+    /// rollouts. `bf16` takes half the time on CPUs with AVX512-BF16. Independent of `precision`. Serialized only if
+    /// it is not `f32`, so that runs started before this field existed can resume.
     #[serde(default, skip_serializing_if = "is_plain")]
     pub arithmetic: Arithmetic,
-    /// How gradients become steps.
+    /// Optimizer settings.
     #[serde(default)]
     pub optimizer: Optimizer,
-    /// Learning from given trajectories.
+    /// Supervised training on given trajectories.
     pub sft: Option<Sft>,
-    /// Learning from rewards.
+    /// Training on rewards.
     pub grpo: Option<Grpo>,
-    /// Learning from preferences. Not written where there is none, so that runs from before it go on.
+    /// Training on preferences. Omitted from the serialized recipe if `None`, so that runs started before this field
+    /// existed can resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dpo: Option<Dpo>,
 }
 
 impl Recipe {
-    /// What of the base model is learnt.
+    /// Parameters to train: the adapter, or all weights.
     pub fn tune(&self) -> Tune {
         self.adapter.clone().map_or(Tune::Full, Tune::Lora)
     }
 
-    /// The text of the policy's file, without the record of its training.
+    /// Builds the contents of `policy.toml` without the record of training.
     pub fn policy_table(&self) -> toml::Table {
         let mut table = toml::Table::new();
         table.insert("name".into(), self.name.clone().into());
@@ -107,11 +107,11 @@ impl Recipe {
         table
     }
 
-    /// The policy that is trained, without an adapter.
+    /// Builds the policy to train, without an adapter.
     ///
     /// # Errors
-    /// What [`Policy::parse`] finds wrong with `[policy]`.
-    pub fn policy(&self) -> Result<Policy, waymark::agent::AgentError> {
+    /// The error of [`Policy::parse`] if `[policy]` is invalid.
+    pub fn policy(&self) -> Result<Policy, waymark_agent::AgentError> {
         let text = self.policy_table().to_string();
         Policy::parse(&text, std::path::Path::new("recipe, [policy]"))
     }

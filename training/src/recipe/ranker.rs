@@ -1,33 +1,33 @@
-//! EVO-RAG's preference model, as a recipe has it.
+//! Recipe settings of EVO-RAG's preference model.
 
 use serde::{Deserialize, Serialize};
 
-use super::dpo::Stage;
+use super::dpo::DpoStage;
 use super::read::{COUNT, Check, RATE, rate};
-use crate::dpo::{HEADS, Rule};
-use crate::reward::Choice;
+use crate::dpo::{HEADS, PairRule};
+use crate::reward::RewardChoice;
 
-/// The preference model of EVO-RAG (§3.3 of its paper): linear heads over a frozen encoder, which learn to tell the better of
-/// two branches. See `dpo::ranker`.
+/// EVO-RAG's preference model (§3.3 of its paper): linear heads over a frozen encoder that learn to tell the better
+/// of two branches. See `dpo::ranker`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ranker {
-    /// Δ: by how much the rewards of two branches differ at least from which it learns.
+    /// Δ: minimum difference between the rewards of two branches for training on them.
     pub margin: f64,
-    /// How many heads: seven, one for each of EVO-RAG's rewards, or one; with none there is no ranker.
+    /// Number of heads: seven, one for each of EVO-RAG's rewards, or one. 0 disables the preference model.
     pub heads: usize,
-    /// What a head is to say.
+    /// Labels of the heads.
     pub labels: Labels,
-    /// Its learning rate, always the same; the rest of its optimizer is `[optimizer]`.
+    /// Constant learning rate. The other optimizer settings are those of `[optimizer]`.
     pub learning_rate: f64,
-    /// How often each pair of a round is seen.
+    /// Number of epochs over the pairs of a round.
     pub epochs: usize,
-    /// Pairs of one of its optimizer steps.
+    /// Number of pairs per optimizer step.
     pub batch: usize,
-    /// Share of all questions whose pairs it never learns from, and is measured on.
+    /// Share of all questions whose pairs are held out to measure accuracy.
     pub held_out: f64,
-    /// Whether the policy learns from the pairs that it says, by its score in place of the reward. Otherwise it is measured
-    /// and its scores are noted, and the policy learns as without it.
+    /// If `true`, the policy trains on the pairs that the preference model selects, by its score instead of the
+    /// reward. If `false`, its scores are only recorded.
     pub selects: bool,
 }
 
@@ -46,39 +46,38 @@ impl Default for Ranker {
     }
 }
 
-/// What a head of a ranker is to say.
+/// Labels that the heads of a preference model learn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Labels {
-    /// Which of two branches earned more in all: the same for all heads, as the paper prints it.
+    /// Total reward: the branch that earned more is the better one, for all heads. As printed in the paper.
     #[default]
     Total,
-    /// Which of them earned more of the head's own reward, weighed over time; ours. Of two that earned the same of it the
-    /// head learns nothing.
+    /// The head's own reward, weighted over time. Specific to this project. Pairs with equal values are skipped.
     Own,
 }
 
 impl Ranker {
-    pub(super) fn checks(&self, stages: &[Stage]) -> Vec<Check> {
-        let evo_rag = stages.iter().all(|stage| matches!(stage.reward, Choice::EvoRag(_)));
-        let siblings = self.heads == 0 || stages.iter().all(|stage| matches!(stage.pairs, Rule::Siblings(_)));
+    pub(super) fn checks(&self, stages: &[DpoStage]) -> Vec<Check> {
+        let evo_rag = stages.iter().all(|stage| matches!(stage.reward, RewardChoice::EvoRag(_)));
+        let siblings = self.heads == 0 || stages.iter().all(|stage| matches!(stage.pairs, PairRule::Siblings(_)));
         vec![
             (
                 "dpo.ranker",
                 siblings,
-                "tells branches of a state: take pairs = { siblings = { margin = … } } in every stage",
+                "compares branches of one state: use pairs = { siblings = { margin = … } } in every stage",
             ),
-            ("dpo.ranker.margin", self.margin >= 0.0, "must not be below 0"),
+            ("dpo.ranker.margin", self.margin >= 0.0, "must be at least 0"),
             ("dpo.ranker.heads", [0, 1, HEADS].contains(&self.heads), "must be 7, 1, or 0 for none"),
             (
                 "dpo.ranker.heads",
                 self.heads < HEADS || evo_rag,
-                "7 heads are those of the rewards of evo_rag: take that reward in every stage, or heads = 1",
+                "7 heads match the rewards of evo_rag: use that reward in every stage, or set heads = 1",
             ),
             (
                 "dpo.ranker.labels",
                 self.labels == Labels::Total || self.heads != 1,
-                "own labels take a head for each reward: set dpo.ranker.heads to 7",
+                "labels = own needs one head per reward: set dpo.ranker.heads to 7",
             ),
             ("dpo.ranker.learning_rate", rate(self.learning_rate), RATE),
             ("dpo.ranker.epochs", self.epochs > 0, COUNT),
@@ -104,26 +103,26 @@ mod tests {
     }
 
     #[test]
-    fn the_recipe_has_the_papers_and_others_have_none() {
+    fn only_the_evo_rag_recipe_has_a_ranker() {
         assert_eq!(open("evo_rag.toml", &[]), Ok(Some(Ranker::default())));
         assert_eq!(open("tearag.toml", &[]), Ok(None));
         for (name, set) in [("tearag.toml", None), ("evo_rag.toml", Some("dpo.ranker.heads=0".to_owned()))] {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes").join(name);
             let text = toml::to_string(&Recipe::open(&path, set.as_slice()).unwrap()).unwrap();
-            assert!(!text.contains("ranker"), "a run from before it would not go on");
+            assert!(!text.contains("ranker"), "runs started before this field existed could not resume");
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_rankers_are_refused() {
         let own = "dpo.ranker.labels=own";
         let rewarded = "dpo.stages=[{rounds=1,epochs=1,reward=\"exact_match\",pairs={siblings={margin=0.2}}}]";
         let paired = "dpo.stages=[{rounds=1,epochs=1,reward={tearag={}},pairs={tearag={}}}]";
         for (set, field, reason) in [
-            (&["dpo.ranker.margin=-0.1"][..], "dpo.ranker.margin", "not be below 0"),
+            (&["dpo.ranker.margin=-0.1"][..], "dpo.ranker.margin", "be at least 0"),
             (&["dpo.ranker.heads=3"][..], "dpo.ranker.heads", "7, 1, or 0"),
             (&[own, "dpo.ranker.heads=1"][..], "dpo.ranker.labels", "heads to 7"),
-            (&[rewarded][..], "dpo.ranker.heads", "take that reward"),
+            (&[rewarded][..], "dpo.ranker.heads", "use that reward"),
             (&[paired, "dpo.ranker.heads=1"][..], "dpo.ranker", "siblings"),
             (&["dpo.ranker.learning_rate=0.0"][..], "dpo.ranker.learning_rate", "above 0"),
             (&["dpo.ranker.epochs=0"][..], "dpo.ranker.epochs", "at least 1"),

@@ -1,4 +1,4 @@
-//! From a file and what overrides it to a recipe that is checked.
+//! Reading of recipes: parsing, overrides and validation.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use waymark_models::Arithmetic;
 use waymark_models::gradient::Precision;
 use waymark_models::sampler::SamplingParams;
 
-use super::{Dpo, Grpo, Recipe, RecipeError, Sft, Stage, Teacher};
-use crate::reward::Choice;
+use super::{Dpo, Grpo, GrpoStage, Recipe, RecipeError, Sft, TeacherSettings};
+use crate::reward::RewardChoice;
 
 impl Recipe {
-    /// Reads a recipe; each of `overrides` is `section.field=value` and counts more than the file.
+    /// Reads a recipe. Each of `overrides` is `section.field=value` and takes precedence over the file.
     ///
     /// # Errors
     /// [`RecipeError`] names the file, the field and what would be right.
@@ -20,16 +20,17 @@ impl Recipe {
         Self::parse(&text, path, overrides)
     }
 
-    /// Reads the text of a recipe; `path` is for messages.
+    /// Parses the text of a recipe. `path` appears in error messages.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Same as [`open`](Self::open).
     pub fn parse(text: &str, path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         let syntax = |error: toml::de::Error| RecipeError::Syntax { path: path.into(), reason: error.to_string() };
         let mut table: Table = text.parse().map_err(syntax)?;
         for text in overrides {
             replace(&mut table, text)?;
         }
+        // `serde_path_to_error` adds the path of the invalid field to the message.
         let recipe: Recipe = serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
             let reason = error.inner().to_string().trim().to_owned();
             RecipeError::Field { path: path.into(), field: error.path().to_string(), reason }
@@ -40,44 +41,52 @@ impl Recipe {
         }
     }
 
-    /// The section for supervised learning.
+    /// Returns the section for supervised training.
     ///
     /// # Errors
-    /// When the recipe has none.
+    /// If the recipe has no such section.
     pub fn sft(&self, path: &Path) -> Result<&Sft, RecipeError> {
         self.sft.as_ref().ok_or_else(|| missing(path, "sft"))
     }
 
-    /// The section for reinforcement.
+    /// Returns the section for GRPO.
     ///
     /// # Errors
-    /// When the recipe has none.
+    /// If the recipe has no such section.
     pub fn grpo(&self, path: &Path) -> Result<&Grpo, RecipeError> {
         self.grpo.as_ref().ok_or_else(|| missing(path, "grpo"))
     }
 
-    /// The section for preferences.
+    /// Returns the section for DPO.
     ///
     /// # Errors
-    /// When the recipe has none.
+    /// If the recipe has no such section.
     pub fn dpo(&self, path: &Path) -> Result<&Dpo, RecipeError> {
         self.dpo.as_ref().ok_or_else(|| missing(path, "dpo"))
     }
 
-    /// The first field whose value makes no sense, and why.
+    /// Returns the first invalid field, with the reason.
     fn flaw(&self) -> Option<(&'static str, String)> {
-        let (one, two) = self.optimizer.betas;
+        let (beta1, beta2) = self.optimizer.betas;
         let own = [
             ("name", !self.name.is_empty(), "must not be empty"),
-            ("optimizer.betas", (0.0..1.0).contains(&one) && (0.0..1.0).contains(&two), "must be from 0 to below 1"),
+            (
+                "optimizer.betas",
+                (0.0..1.0).contains(&beta1) && (0.0..1.0).contains(&beta2),
+                "must be from 0 to below 1",
+            ),
             ("optimizer.epsilon", self.optimizer.epsilon > 0.0, "must be above 0"),
-            ("optimizer.weight_decay", self.optimizer.weight_decay >= 0.0, "must not be below 0"),
-            ("optimizer.clip", self.optimizer.clip >= 0.0, "must not be below 0; 0 does not clip"),
+            ("optimizer.weight_decay", self.optimizer.weight_decay >= 0.0, "must be at least 0"),
+            ("optimizer.clip", self.optimizer.clip >= 0.0, "must be at least 0; 0 disables clipping"),
         ];
         let whole = self.adapter.is_some() || self.precision == Precision::F32;
-        let precision = [("precision", whole, "is of an adapter: all weights are saved as they are learnt, in f32")];
+        let precision = [(
+            "precision",
+            whole,
+            "applies to adapters only: without an adapter, all weights are trained and saved in f32",
+        )];
         let plain = self.arithmetic == Arithmetic::F32;
-        let frozen = "is of frozen weights: all weights are learnt in f32";
+        let frozen = "applies to frozen weights only: without an adapter, all weights are trained in f32";
         let arithmetic = [("arithmetic", plain || self.adapter.is_some(), frozen)];
         let adapter = self.adapter.iter().flat_map(|adapter| {
             [
@@ -94,16 +103,16 @@ impl Recipe {
         wrong.or_else(|| self.recompute_flaw()).or_else(|| self.routes_flaw()).or_else(|| self.teacher_flaw())
     }
 
-    /// What is wrong with `[policy]`.
+    /// Validates `[policy]`.
     fn policy_flaw(&self) -> Option<(&'static str, String)> {
-        let stated = OWN.iter().find(|(name, _)| self.policy.contains_key(*name));
+        let stated = RESERVED.iter().find(|(name, _)| self.policy.contains_key(*name));
         if let Some(&(name, field)) = stated {
-            return Some((field, format!("must not be stated: what is trained decides the policy's {name}")));
+            return Some((field, format!("must not be set: training determines the policy's {name}")));
         }
         Some(("policy", self.policy().err()?.to_string()))
     }
 
-    /// What is wrong with the sampling of rollouts, which takes what it does not state from `[policy.sampling]`.
+    /// Validates the sampling parameters of rollouts, which default to those of `[policy.sampling]`.
     fn sampling_flaw(&self) -> Option<(&'static str, String)> {
         let policy = self.policy().ok()?;
         let grpo = self.grpo.iter().map(|grpo| ("grpo.sampling", &grpo.sampling));
@@ -113,42 +122,46 @@ impl Recipe {
             if let Err(error) = params.check() {
                 return Some((field, error.to_string()));
             }
+            // Equal trajectories have equal rewards, and so nothing to learn from.
             let greedy = params.is_greedy() || params.top_k == 1;
             if greedy {
                 return Some((field, GREEDY.to_owned()));
             }
-            // Ratios are of the model's own distribution. Pairs are preferred, whatever drew them.
+            // The ratio of the policy loss is defined over the model's own distribution. DPO does not depend on how
+            // its trajectories were sampled.
             let SamplingParams { top_p, top_k, min_p, .. } = params;
             let own = SamplingParams { top_p, top_k, min_p, ..SamplingParams::default() };
-            (field == "grpo.sampling" && params != own).then(|| (field, BENT.to_owned()))
+            (field == "grpo.sampling" && params != own).then(|| (field, NOT_OWN_DISTRIBUTION.to_owned()))
         })
     }
 
-    /// A turn that is encoded again has tokens that were never sampled, and so no log-probability but the learner's.
+    /// Validates `grpo.recompute`. A protocol variant that re-encodes turns produces tokens that were never sampled,
+    /// so only the learner can compute their log-probabilities.
     fn recompute_flaw(&self) -> Option<(&'static str, String)> {
         let encodes = self.policy().ok()?.variant.cuts();
         let sampled = self.grpo.as_ref().is_some_and(|grpo| !grpo.recompute);
         (encodes && sampled).then(|| ("grpo.recompute", RECOMPUTE.to_owned()))
     }
 
-    /// Whether routes and a reward differ in what is right and what is enough, which are the same θ_C and θ_P.
+    /// Checks that `grpo.routes` and the path_router rewards agree on `right` and `enough`: they are the same θ_C and
+    /// θ_P.
     fn routes_flaw(&self) -> Option<(&'static str, String)> {
         let grpo = self.grpo.as_ref()?;
         let routes = grpo.routes.as_ref()?;
-        let differs = |stage: &Stage| match &stage.reward {
-            Choice::PathRouter(reward) => (reward.right, reward.enough) != (routes.right, routes.enough),
+        let differs = |stage: &GrpoStage| match &stage.reward {
+            RewardChoice::PathRouter(reward) => (reward.right, reward.enough) != (routes.right, routes.enough),
             _ => false,
         };
         let why = "right and enough must be those of each path_router reward in grpo.stages";
         grpo.stages.iter().any(differs).then(|| ("grpo.routes", why.to_owned()))
     }
 
-    /// Whether the teacher differs from routes or a reward in what is enough, which is the same θ_P.
+    /// Checks that the teacher agrees with routes and rewards on `enough`: it is the same θ_P.
     fn teacher_flaw(&self) -> Option<(&'static str, String)> {
         let grpo = self.grpo.as_ref()?;
         let enough = grpo.teacher.as_ref()?.enough;
         let rewarded = grpo.stages.iter().filter_map(|stage| match &stage.reward {
-            Choice::PathRouter(reward) => Some(reward.enough),
+            RewardChoice::PathRouter(reward) => Some(reward.enough),
             _ => None,
         });
         let mut others = grpo.routes.iter().map(|routes| routes.enough).chain(rewarded);
@@ -157,11 +170,11 @@ impl Recipe {
     }
 }
 
-/// A field, whether its value makes sense, and what would.
+/// A validation: field, `true` if its value is valid, and the message otherwise.
 pub(super) type Check = (&'static str, bool, &'static str);
 
-/// What of a policy's file is not the recipe's to say under `[policy]`.
-const OWN: &[(&str, &str)] = &[
+/// Keys of a policy file that `[policy]` of a recipe must not contain, with the field name for messages.
+const RESERVED: &[(&str, &str)] = &[
     ("name", "policy.name"),
     ("base", "policy.base"),
     ("base_id", "policy.base_id"),
@@ -169,12 +182,12 @@ const OWN: &[(&str, &str)] = &[
     ("training", "policy.training"),
 ];
 
-const RECOMPUTE: &str = "must be true where policy.variant is training: its turns are encoded again, and not all of \
+const RECOMPUTE: &str = "must be true if policy.variant is training, because that variant re-encodes turns and not all of \
     their tokens were sampled";
-const GREEDY: &str = "rollouts are greedy and all of a question are the same: state a temperature above 0 \
-    (what is not stated here is taken from [policy.sampling]) and no top_k of 1";
-const BENT: &str = "must have temperature 1 and neither penalties nor logit_bias (what is not stated here is taken \
-    from [policy.sampling]): what is learnt is the log-probability without them";
+const GREEDY: &str = "greedy rollouts of a question are all the same: set a temperature above 0 and no top_k of 1 \
+    (parameters not set here come from [policy.sampling])";
+const NOT_OWN_DISTRIBUTION: &str = "must have temperature 1 and neither penalties nor logit_bias (parameters not set here come from \
+    [policy.sampling]), because training uses log-probabilities without them";
 pub(super) const RATE: &str = "must be above 0 and at most 1";
 pub(super) const SHARE: &str = "must be from 0 to 1";
 pub(super) const COUNT: &str = "must be at least 1";
@@ -190,7 +203,7 @@ impl Sft {
             (
                 "sft.pack_tokens",
                 self.pack_tokens >= self.longest,
-                "must be at least sft.longest: a trajectory is never cut",
+                "must be at least sft.longest, because trajectories are never cut",
             ),
             ("sft.held_out", (0.0..1.0).contains(&self.held_out), "must be from 0 to below 1"),
             ("sft.keep_last", self.keep_last > 0, COUNT),
@@ -204,7 +217,11 @@ impl Grpo {
             ("grpo.learning_rate", rate(self.learning_rate), RATE),
             ("grpo.warmup", share(self.warmup), SHARE),
             ("grpo.questions", self.questions > 0, COUNT),
-            ("grpo.group", self.group > 1, "must be at least 2: a trajectory is compared with others of its question"),
+            (
+                "grpo.group",
+                self.group > 1,
+                "must be at least 2, because a trajectory is compared with others of its question",
+            ),
             ("grpo.mini_batch", self.mini_batch > 0, COUNT),
             (
                 "grpo.micro_batch",
@@ -213,25 +230,25 @@ impl Grpo {
             ),
             ("grpo.pack_tokens", self.pack_tokens > 0, COUNT),
             ("grpo.loss.clip", self.loss.clip > 0.0 && self.loss.clip < 1.0, "must be between 0 and 1"),
-            ("grpo.loss.kl", self.loss.kl >= 0.0, "must not be below 0"),
-            ("grpo.loss.entropy", self.loss.entropy >= 0.0, "must not be below 0"),
-            ("grpo.thrift", self.thrift >= 0.0, "must not be below 0"),
+            ("grpo.loss.kl", self.loss.kl >= 0.0, "must be at least 0"),
+            ("grpo.loss.entropy", self.loss.entropy >= 0.0, "must be at least 0"),
+            ("grpo.thrift", self.thrift >= 0.0, "must be at least 0"),
             ("grpo.concurrent", self.concurrent > 0, COUNT),
             ("grpo.keep_last", self.keep_last > 0, COUNT),
-            ("grpo.stages", self.stages.iter().any(|stage| stage.steps > 0), "must have a step"),
+            ("grpo.stages", self.stages.iter().any(|stage| stage.steps > 0), "must contain at least one step"),
         ];
-        own.into_iter().chain(self.teacher.iter().flat_map(Teacher::checks)).collect()
+        own.into_iter().chain(self.teacher.iter().flat_map(TeacherSettings::checks)).collect()
     }
 }
 
-impl Teacher {
+impl TeacherSettings {
     fn checks(&self) -> [Check; 3] {
         [
             ("grpo.teacher.tokens", self.tokens > 0, COUNT),
             (
                 "grpo.teacher.weight",
                 self.weight >= 0.0 && self.weight.is_finite(),
-                "must be a number from 0 on; at 0 nobody is taught",
+                "must be a finite number of at least 0; 0 disables the teacher",
             ),
             ("grpo.teacher.enough", share(self.enough), SHARE),
         ]
@@ -247,11 +264,11 @@ pub(super) fn share(value: f64) -> bool {
 }
 
 fn missing(path: &Path, field: &str) -> RecipeError {
-    let reason = format!("this recipe has no section [{field}]: add one, or take a recipe that has it");
+    let reason = format!("this recipe has no section [{field}]: add one or use another recipe");
     RecipeError::Field { path: path.into(), field: field.into(), reason }
 }
 
-/// Puts one override into the table.
+/// Inserts one override into the table.
 fn replace(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let refuse = |reason| RecipeError::Override { text: text.into(), reason };
     let (path, value) = text.split_once('=').ok_or_else(|| refuse("write section.field=value"))?;
@@ -259,14 +276,15 @@ fn replace(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let last = keys.pop().filter(|key| !key.is_empty()).ok_or_else(|| refuse("name a field before the ="))?;
     let mut inner = table;
     for key in keys {
+        // A missing section is created, so that an override can add one.
         let entry = inner.entry(key).or_insert_with(|| Value::Table(Table::new()));
-        inner = entry.as_table_mut().ok_or_else(|| refuse("what is before a point must be a section"))?;
+        inner = entry.as_table_mut().ok_or_else(|| refuse("the part before a dot must be a section"))?;
     }
     inner.insert(last.to_owned(), read(value.trim()));
     Ok(())
 }
 
-/// A TOML value; what is none is a text, so that quotation marks can be left out.
+/// Parses a TOML value. Anything else becomes a string, so that quotation marks can be left out.
 fn read(text: &str) -> Value {
     let parsed = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
     parsed.unwrap_or_else(|| Value::String(text.to_owned()))
@@ -308,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_count_more_than_the_file() {
+    fn overrides_take_precedence() {
         let recipe =
             parse(&["sft.epochs=3", "base=else/where", "adapter.targets=[\"o_proj\"]", "policy.retrieval.k=5"])
                 .unwrap();
@@ -335,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn rollouts_are_sampled_and_the_policy_is_what_is_trained() {
+    fn invalid_sampling_and_policy_fields_are_refused() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/routerag-smollm2.toml"));
         for (set, field, reason) in [
             ("grpo.sampling={}", "grpo.sampling", "greedy"),
@@ -345,10 +363,10 @@ mod tests {
             ("grpo.sampling={temperature=0.7}", "grpo.sampling", "temperature 1"),
             ("policy.sampling.repetition_penalty=1.1", "grpo.sampling", "neither penalties"),
             ("grpo.group=1", "grpo.group", "at least 2"),
-            ("policy.name=other", "policy.name", "must not be stated"),
-            ("policy.adapter=somewhere", "policy.adapter", "must not be stated"),
-            ("policy.training={}", "policy.training", "must not be stated"),
-            ("policy.variant=training", "grpo.recompute", "encoded again"),
+            ("policy.name=other", "policy.name", "must not be set"),
+            ("policy.adapter=somewhere", "policy.adapter", "must not be set"),
+            ("policy.training={}", "policy.training", "must not be set"),
+            ("policy.variant=training", "grpo.recompute", "re-encodes turns"),
         ] {
             let error = Recipe::open(path, &[set.to_owned()]).unwrap_err().to_string();
             assert!(error.contains(&format!(": {field}: ")) && error.contains(reason), "{set}: {error}");
@@ -371,19 +389,19 @@ mod tests {
     }
 
     #[test]
-    fn path_router_asks_as_often_as_in_its_papers_training() {
+    fn path_router_has_the_turns_of_its_paper() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
         let policy = Recipe::open(path, &[]).unwrap().policy().unwrap();
         assert_eq!(policy.budget.turns, 5);
     }
 
     #[test]
-    fn a_teacher_is_checked_and_shares_the_bound_of_routes_and_reward() {
+    fn invalid_teachers_are_refused() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/path_router.toml"));
         let open = |set: &[&str]| Recipe::open(path, &set.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>());
         let recipe = open(&[]).unwrap();
         let grpo = recipe.grpo.as_ref().unwrap();
-        assert_eq!(grpo.teaching(), Some(&Teacher::default()));
+        assert_eq!(grpo.teaching(), Some(&TeacherSettings::default()));
         let without = open(&["grpo.teacher.weight=0.0", "grpo.loss.kl=0.0"]).unwrap();
         assert!(without.grpo.is_some_and(|grpo| grpo.teaching().is_none() && !grpo.refers()) && grpo.refers());
         let stages = "grpo.stages=[{steps=1,reward=\"exact_match\"}]";
@@ -392,8 +410,8 @@ mod tests {
             (&["grpo.teacher.enough=0.2", stages][..], "grpo.teacher", "that of grpo.routes and"),
             (&["grpo.teacher.enough=1.2"][..], "grpo.teacher.enough", "from 0 to 1"),
             (&["grpo.teacher.tokens=0"][..], "grpo.teacher.tokens", "at least 1"),
-            (&["grpo.teacher.weight=-0.1"][..], "grpo.teacher.weight", "from 0 on"),
-            (&["grpo.teacher.weight=inf"][..], "grpo.teacher.weight", "from 0 on"),
+            (&["grpo.teacher.weight=-0.1"][..], "grpo.teacher.weight", "at least 0"),
+            (&["grpo.teacher.weight=inf"][..], "grpo.teacher.weight", "at least 0"),
             (&["grpo.teacher.tokns=1"][..], "grpo.teacher.tokns", "unknown field `tokns`"),
         ] {
             let error = open(set).unwrap_err().to_string();
@@ -402,29 +420,30 @@ mod tests {
     }
 
     #[test]
-    fn only_an_adapter_is_rounded() {
+    fn precision_needs_an_adapter() {
         assert_eq!(parse(&[]).unwrap().precision, Precision::F32);
         assert_eq!(parse(&["precision=bf16"]).unwrap().precision, Precision::Bf16);
         let adapter = TEXT.find("[adapter]").unwrap()..TEXT.find("[sft]").unwrap();
         let whole = TEXT.replace(&TEXT[adapter], "");
         let error = Recipe::parse(&whole, Path::new("tiny.toml"), &["precision=f16".into()]).unwrap_err().to_string();
-        assert!(error.starts_with("tiny.toml: precision: is of an adapter"), "{error}");
+        assert!(error.starts_with("tiny.toml: precision: applies to adapters only"), "{error}");
     }
 
     #[test]
-    fn only_frozen_weights_are_multiplied_in_bf16() {
-        let (plain, rounded) = (parse(&[]).unwrap(), parse(&["arithmetic=bf16"]).unwrap());
+    fn bf16_arithmetic_needs_an_adapter() {
+        let plain = parse(&[]).unwrap();
+        let rounded = parse(&["arithmetic=bf16"]).unwrap();
         assert_eq!((plain.arithmetic, rounded.arithmetic), (Arithmetic::F32, Arithmetic::Bf16));
         let text = |recipe: &Recipe| toml::to_string(recipe).unwrap();
         assert!(!text(&plain).contains("arithmetic") && text(&rounded).contains("arithmetic = \"bf16\""));
         let adapter = TEXT.find("[adapter]").unwrap()..TEXT.find("[sft]").unwrap();
         let whole = TEXT.replace(&TEXT[adapter], "");
         let error = Recipe::parse(&whole, Path::new("tiny.toml"), &["arithmetic=bf16".into()]).unwrap_err().to_string();
-        assert!(error.starts_with("tiny.toml: arithmetic: is of frozen weights"), "{error}");
+        assert!(error.starts_with("tiny.toml: arithmetic: applies to frozen weights only"), "{error}");
     }
 
     #[test]
-    fn what_is_no_override_is_refused() {
+    fn malformed_overrides_are_refused() {
         for set in ["sft.epochs", "=3", "name.first=x"] {
             assert!(matches!(parse(&[set]).unwrap_err(), RecipeError::Override { .. }), "{set}");
         }
@@ -432,14 +451,14 @@ mod tests {
     }
 
     #[test]
-    fn what_recipes_point_at_is_there() {
+    fn paths_in_recipe_comments_exist() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let mut named = 0;
         for entry in std::fs::read_dir(root.join("training/recipes")).unwrap() {
             let recipe = entry.unwrap().path();
             let text = std::fs::read_to_string(&recipe).unwrap();
             let words = text.split(|c: char| c.is_whitespace() || "`:;,()".contains(c));
-            for word in words.filter(|word| word.starts_with("src/") || word.starts_with("training/")) {
+            for word in words.filter(|word| ["agent/", "src/", "training/"].iter().any(|top| word.starts_with(top))) {
                 let place = word.trim_end_matches('.');
                 assert!(root.join(place).exists(), "{}: {place} is not there", recipe.display());
                 named += 1;
@@ -449,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recipes_of_the_project_can_be_read_and_written() {
+    fn bundled_recipes_round_trip() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/recipes"));
         for name in ["routerag", "routerag-smollm2", "search_r1", "path_router", "graphrag_r1"] {
             let path = folder.join(format!("{name}.toml"));

@@ -1,29 +1,30 @@
-//! The order that verl gives a batch so that every GPU gets about as many tokens.
+//! Batch balancing as in verl: the order of a batch that gives every GPU about as many tokens.
 
-/// A part of a batch: its total length and the trajectories in it.
+/// Part of a batch: its total length and its trajectories as (index, length).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-struct Part {
+struct BatchPart {
     sum: usize,
     count: usize,
     items: Vec<(usize, usize)>,
 }
 
-/// One part per GPU, the longest first.
-type Parts = Vec<Part>;
+/// One part per GPU, longest first.
+type BatchParts = Vec<BatchPart>;
 
-/// Where each place of the balanced batch was before: trajectory `order[i]` stands at place i. `None` where `lengths` cannot
-/// be spread evenly over `gpus`.
+/// Returns the order of the balanced batch: position i holds trajectory `order[i]`. `None` if `lengths` cannot be
+/// split evenly over `gpus`.
 ///
-/// The largest differencing method with parts of equal count (Karmarkar and Karp 1982; `get_seqlen_balanced_partitions` of
-/// verl): trajectories of similar length form a group of one per GPU, and the two groups that differ most in themselves are
-/// put together longest to shortest until one is left.
+/// Uses the largest differencing method with parts of equal size (Karmarkar and Karp 1982;
+/// `get_seqlen_balanced_partitions` of verl). Trajectories of similar length form groups of one per GPU; then the two
+/// groups with the largest internal difference are merged, longest part with shortest, until one group is left.
 pub fn balanced(lengths: &[usize], gpus: usize) -> Option<Vec<usize>> {
     if gpus == 0 || !lengths.len().is_multiple_of(gpus) {
         return None;
     }
+    // Ascending by length, then by index, as in verl.
     let mut sorted: Vec<(usize, usize)> = lengths.iter().copied().zip(0..).collect();
     sorted.sort_unstable();
-    let mut groups: Vec<Parts> = sorted.chunks(gpus).map(alone).collect();
+    let mut groups: Vec<BatchParts> = sorted.chunks(gpus).map(alone).collect();
     while let Some(first) = take_widest(&mut groups) {
         let Some(second) = take_widest(&mut groups) else { return Some(order(first)) };
         groups.push(merged(first, second));
@@ -31,20 +32,21 @@ pub fn balanced(lengths: &[usize], gpus: usize) -> Option<Vec<usize>> {
     Some(Vec::new())
 }
 
-/// A group in which every trajectory is a part of its own.
-fn alone(trajectories: &[(usize, usize)]) -> Parts {
-    let part = |&(length, index): &(usize, usize)| Part { sum: length, count: 1, items: vec![(index, length)] };
+/// Creates a group in which every trajectory is a part of its own.
+fn alone(trajectories: &[(usize, usize)]) -> BatchParts {
+    let part = |&(length, index): &(usize, usize)| BatchPart { sum: length, count: 1, items: vec![(index, length)] };
     longest_first(trajectories.iter().map(part).collect())
 }
 
-fn longest_first(mut parts: Parts) -> Parts {
+fn longest_first(mut parts: BatchParts) -> BatchParts {
     parts.sort_by(|a, b| b.cmp(a));
     parts
 }
 
-/// Takes the group whose parts differ most; of several, that with the greatest first part.
-fn take_widest(groups: &mut Vec<Parts>) -> Option<Parts> {
-    let spread = |parts: &Parts| match (parts.first(), parts.last()) {
+/// Removes and returns the group with the largest difference between its parts. Ties go to the group with the largest
+/// first part.
+fn take_widest(groups: &mut Vec<BatchParts>) -> Option<BatchParts> {
+    let spread = |parts: &BatchParts| match (parts.first(), parts.last()) {
         (Some(longest), Some(shortest)) => longest.sum - shortest.sum,
         _ => 0,
     };
@@ -52,10 +54,10 @@ fn take_widest(groups: &mut Vec<Parts>) -> Option<Parts> {
     Some(groups.swap_remove(widest))
 }
 
-/// Puts the longest part of one group together with the shortest of the other, and so on.
-fn merged(first: Parts, second: Parts) -> Parts {
+/// Merges two groups: the longest part of one with the shortest of the other, and so on.
+fn merged(first: BatchParts, second: BatchParts) -> BatchParts {
     let pairs = first.into_iter().zip(second.into_iter().rev());
-    let join = |(mut a, b): (Part, Part)| {
+    let join = |(mut a, b): (BatchPart, BatchPart)| {
         a.sum += b.sum;
         a.count += b.count;
         a.items.extend(b.items);
@@ -64,9 +66,9 @@ fn merged(first: Parts, second: Parts) -> Parts {
     longest_first(pairs.map(join).collect())
 }
 
-/// Part after part, each in the order of the batch.
-fn order(parts: Parts) -> Vec<usize> {
-    let indices = |part: Part| {
+/// Concatenates the parts; within a part, trajectories keep the order of the batch.
+fn order(parts: BatchParts) -> Vec<usize> {
+    let indices = |part: BatchPart| {
         let mut indices: Vec<usize> = part.items.into_iter().map(|(index, _)| index).collect();
         indices.sort_unstable();
         indices

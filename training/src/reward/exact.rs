@@ -1,35 +1,36 @@
-//! Whether the answer is a gold one.
+//! Exact-match reward.
 
-use waymark::metric::{exact_match, f1};
+use waymark_agent::metric::{exact_match, f1};
 
 use super::extract::{given, last_answer};
-use super::{Reward, worth};
-use crate::sample::{Reward as Worth, Sample};
+use super::{Reward, reward_value};
+use crate::sample::{RewardValue, Sample};
 
-/// 1 for an answer that matches a gold one exactly, else 0: Search-R1 (its §3.4) and RouteRAG's first stage (its §3.2.1).
+/// Reward 1 for an answer that exactly matches an accepted one, otherwise 0: Search-R1 (its §3.4) and RouteRAG's
+/// first stage (its §3.2.1).
 ///
-/// The answer is the last one between tags in the reply. One that is not closed or was asked for counts for nothing, although
-/// the server would show it: the policy has to learn to give and to close it.
+/// The answer is the last one between tags in the reply. An unclosed or forced answer earns nothing, although the
+/// server would show it: the policy has to learn to write and close its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExactMatch;
 
 impl ExactMatch {
-    /// The reward of one reply.
+    /// Returns the reward of a reply.
     pub fn of(reply: &str, golds: &[String]) -> f64 {
         last_answer(reply).map_or(0.0, |answer| matched(answer, golds))
     }
 
-    /// The reward of a trajectory.
+    /// Returns the reward of a trajectory.
     pub(crate) fn earned(sample: &Sample) -> f64 {
         given(sample).map_or(0.0, |answer| matched(answer, &sample.golds))
     }
 }
 
 impl Reward for ExactMatch {
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
             let em = ExactMatch::earned(sample);
-            worth(em, [("em", em), ("f1", overlap(sample))])
+            reward_value(em, [("em", em), ("f1", overlap(sample))])
         };
         samples.iter().map(score).collect()
     }
@@ -39,7 +40,7 @@ fn matched(answer: &str, golds: &[String]) -> f64 {
     f64::from(u8::from(exact_match(answer, golds)))
 }
 
-/// F1 of the answer that was given: no part of the total, but worth watching.
+/// Returns the F1 of the policy's answer. Not part of the reward, but reported.
 pub(super) fn overlap(sample: &Sample) -> f64 {
     given(sample).map_or(0.0, |answer| f1(answer, &sample.golds))
 }

@@ -1,16 +1,17 @@
-//! The answer in a decoded sequence, as the programs of the references look for it.
+//! Extraction of answers from decoded sequences, as in the reference programs.
 
-use waymark::metric::strip;
+use waymark_agent::metric::strip;
 
 use crate::sample::Sample;
 
-/// What RouteRAG looks for an answer after: its training knows no other chat template.
+/// Start of a reply, after which RouteRAG looks for an answer. Its training supports no other chat template.
 const REPLY: &str = "<|im_start|>assistant";
 
-/// What stands between each pair of `<name>` and `</name>`, from left to right, a pair beginning after the end of the one
-/// before it: Python's `re.findall(r"<name>(.*?)</name>", text, re.DOTALL)`.
+/// Returns the texts between each `<name>` and the next `</name>`, from left to right without overlaps, like Python's
+/// `re.findall(r"<name>(.*?)</name>", text, re.DOTALL)`.
 pub fn between<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
-    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let open = format!("<{name}>");
+    let close = format!("</{name}>");
     let mut found = Vec::new();
     let mut rest = text;
     while let Some((_, after)) = rest.split_once(&open) {
@@ -21,29 +22,29 @@ pub fn between<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
     found
 }
 
-/// The last answer of a reply, without white space at its ends; tags within retrieved text count.
+/// Returns the last answer of a reply, trimmed. Tags within retrieved text count too.
 pub fn last_answer(reply: &str) -> Option<&str> {
     between(reply, "answer").last().map(|answer| strip(answer))
 }
 
-/// The last answer of a trajectory, where the policy gave and closed it by itself. One that was asked for when the turns were
-/// used up earns nothing in the references, whose loops end there without one: where it is paid, policies learn to search
-/// until they are asked. Where a protocol has no tags for answers (TeaRAG, plain), it is the one that the loop took.
+/// Returns the last answer that the policy wrote and closed by itself. A forced answer after the last turn earns
+/// nothing, as in the references, whose loops end there: if it were rewarded, policies would learn to search until
+/// the answer is forced. For protocols without answer tags (TeaRAG, plain), returns the answer that the loop parsed.
 pub(crate) fn given(sample: &Sample) -> Option<&str> {
     let tagged = sample.text.contains("<answer>");
     let answer = if tagged { last_answer(&sample.text) } else { sample.answer.as_deref() };
     answer.filter(|_| !sample.is_forced())
 }
 
-/// The answer in a prompt with its reply as Search-R1 finds it (`extract_solution` of its `qa_em.py`): the last of at least
-/// two, because its prompt holds one as an example.
+/// Returns the answer in a prompt with its reply as Search-R1 extracts it (`extract_solution` of its `qa_em.py`): the
+/// last of at least two answers, because the prompt contains one as an example.
 pub fn search_r1(sequence: &str) -> Option<&str> {
     let answers = between(sequence, "answer");
     if answers.len() < 2 { None } else { answers.last().map(|answer| strip(answer)) }
 }
 
-/// The answer in a prompt with its reply as RouteRAG finds it (its `qa_em.py`): the last one after the beginning of the
-/// first reply. The reference program fails where there is no reply; here there is no answer then.
+/// Returns the answer in a prompt with its reply as RouteRAG extracts it (its `qa_em.py`): the last one after the
+/// first start of a reply. Returns `None` without a reply, where the reference program fails.
 pub fn route_rag(sequence: &str) -> Option<&str> {
     last_answer(sequence.split_once(REPLY)?.1)
 }

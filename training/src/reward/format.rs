@@ -1,31 +1,31 @@
-//! Search-R1's reward with a bonus for form.
+//! Search-R1's exact-match reward with a bonus for the format.
 
 use serde::{Deserialize, Serialize};
-use waymark::metric::{exact_match, normalize};
+use waymark_agent::metric::{exact_match, normalize};
 
 use super::exact::{ExactMatch, overlap};
 use super::extract::{between, given};
-use super::{Reward, worth};
-use crate::sample::{Reward as Worth, Sample};
+use super::{Reward, reward_value};
+use crate::sample::{RewardValue, Sample};
 
-/// `qa_em_format` of Search-R1 (its v0.3): a right answer in the right form is worth 1, and less by `structure` where the
-/// form is wrong. A wrong answer is worth `structure` for its form and `retrieval` where what was found holds a gold
-/// answer, or `answer` where the form is wrong and there is one at all.
+/// Reward `qa_em_format` of Search-R1 (its v0.3). A correct answer earns 1, reduced by `structure` if the format is
+/// wrong. A wrong answer in the right format earns `structure`, plus `retrieval` if a retrieved block contains an
+/// accepted answer. A wrong answer in the wrong format earns `answer`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatBonus {
-    /// Worth of the form (`structure_format_score`).
+    /// Reward of the format (`structure_format_score`).
     pub structure: f64,
-    /// Worth of an answer without form (`final_format_score`).
+    /// Reward of an answer in the wrong format (`final_format_score`).
     pub answer: f64,
-    /// Worth of finding a gold answer (`retrieval_score`).
+    /// Reward of retrieving an accepted answer (`retrieval_score`).
     pub retrieval: f64,
 }
 
 impl FormatBonus {
-    /// The reward of a reply from which `answer` was taken.
+    /// Scores a reply from which `answer` was extracted.
     pub fn of(&self, reply: &str, answer: Option<&str>, golds: &[String]) -> f64 {
-        let formed = Form::of(reply);
+        let formed = FormatState::of(reply);
         if let Some(answer) = answer
             && exact_match(answer, golds)
         {
@@ -41,19 +41,19 @@ impl FormatBonus {
 }
 
 impl Reward for FormatBonus {
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
             let own = if sample.is_forced() { "" } else { &sample.text };
             let em = ExactMatch::earned(sample);
-            let form = f64::from(u8::from(Form::of(own)));
+            let form = f64::from(u8::from(FormatState::of(own)));
             let total = self.of(own, given(sample), &sample.golds);
-            worth(total, [("em", em), ("f1", overlap(sample)), ("form", form)])
+            reward_value(total, [("em", em), ("f1", overlap(sample)), ("form", form)])
         };
         samples.iter().map(score).collect()
     }
 }
 
-/// Whether a gold answer is a part of a retrieved block.
+/// Returns `true` if a retrieved block contains an accepted answer.
 fn found(reply: &str, golds: &[String]) -> bool {
     between(reply, "information").iter().any(|block| {
         let block = normalize(block);
@@ -61,36 +61,37 @@ fn found(reply: &str, golds: &[String]) -> bool {
     })
 }
 
-/// Where a reply stands between its tags (`is_valid_sequence`).
+/// State of the format check, a state machine over tags (`is_valid_sequence`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// Before anything.
+pub enum FormatState {
+    /// Before the first tag.
     Start,
-    /// Within a tag.
+    /// Inside a tag.
     In(&'static str),
-    /// After the end of one.
+    /// After a closing tag.
     After(&'static str),
 }
 
-/// The tags of the protocol.
+/// Tags of the protocol.
 const NAMES: [&str; 4] = ["think", "search", "information", "answer"];
 
-impl Form {
-    /// Whether a reply is thought, search and information by turns and at last thought and answer, with nothing but white
-    /// space in between and after, and as many closing tags as opening ones of each kind.
+impl FormatState {
+    /// Returns `true` if a reply alternates thought, search and information and ends with thought and answer, with
+    /// only white space in between and after, and with as many closing as opening tags of each kind.
     pub fn of(reply: &str) -> bool {
         let balanced =
             |name: &&str| reply.matches(&format!("<{name}>")).count() == reply.matches(&format!("</{name}>")).count();
-        NAMES.iter().all(balanced) && Form::walk(reply) == Some(Form::After("answer"))
+        NAMES.iter().all(balanced) && FormatState::walk(reply) == Some(FormatState::After("answer"))
     }
 
-    fn walk(reply: &str) -> Option<Form> {
-        let mut form = Form::Start;
+    fn walk(reply: &str) -> Option<FormatState> {
+        let mut form = FormatState::Start;
         let mut rest = reply;
         loop {
             let next = next_tag(rest);
             let text = next.map_or(rest, |(at, ..)| &rest[..at]);
-            if !matches!(form, Form::In(_)) && !waymark::metric::strip(text).is_empty() {
+            // Outside of tags, only white space is allowed.
+            if !matches!(form, FormatState::In(_)) && !waymark_agent::metric::strip(text).is_empty() {
                 return None;
             }
             let Some((at, length, name, opens)) = next else { return Some(form) };
@@ -99,21 +100,21 @@ impl Form {
         }
     }
 
-    /// What a tag leads to, where it may stand at all.
-    fn step(self, name: &'static str, opens: bool) -> Option<Form> {
+    /// Returns the state after a tag. `None` if the tag is not allowed here.
+    fn step(self, name: &'static str, opens: bool) -> Option<FormatState> {
         if !opens {
-            return (self == Form::In(name)).then_some(Form::After(name));
+            return (self == FormatState::In(name)).then_some(FormatState::After(name));
         }
         let fits = match name {
-            "think" => matches!(self, Form::Start | Form::After("information")),
-            "information" => self == Form::After("search"),
-            _ => self == Form::After("think"),
+            "think" => matches!(self, FormatState::Start | FormatState::After("information")),
+            "information" => self == FormatState::After("search"),
+            _ => self == FormatState::After("think"),
         };
-        fits.then_some(Form::In(name))
+        fits.then_some(FormatState::In(name))
     }
 }
 
-/// The first tag of `text`: where it is, how long, of what name, and whether it opens.
+/// Returns the first tag of `text`: its offset, its length, its name, and `true` if it is an opening tag.
 fn next_tag(text: &str) -> Option<(usize, usize, &'static str, bool)> {
     let tags = NAMES.into_iter().flat_map(|name| [(name, true), (name, false)]);
     let places = tags.filter_map(|(name, opens)| {

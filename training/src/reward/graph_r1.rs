@@ -1,52 +1,56 @@
-//! Graph-R1's reward, which PathRouter builds upon.
+//! Graph-R1's reward, the basis of PathRouter's.
 
-use waymark::agent::path_router;
-use waymark::metric::f1;
+use waymark_agent::metric::f1;
+use waymark_agent::path_router;
 
 use super::extract::between;
-use super::{Reward, worth};
-use crate::sample::{Reward as Worth, Sample};
+use super::{Reward, reward_value};
+use crate::sample::{RewardValue, Sample};
 
-/// How a turn of the policy begins in a decoded sequence, and how it ends.
+/// Start and end of a policy turn in a decoded sequence.
 const TURN: (&str, &str) = ("<|im_start|>assistant\n", "<|im_end|>");
 
-/// `−1 + min(form, 1)`, and F1 of the answer on top where the form is whole (`qa_em_and_format` of Graph-R1; the base
-/// reward R0 = −1 in PathRouter's Table 5). Form is ½ for each turn of thought and query, and ½ for a last turn of thought
-/// and answer: so a right answer without any query is worth −½.
+/// Reward `−1 + min(format, 1)`, plus F1 of the answer if the format is complete (`qa_em_and_format` of Graph-R1; the
+/// base reward R0 = −1 in PathRouter's Table 5). The format value is ½ for each turn of thought and query, and ½ for
+/// a last turn of thought and answer. A correct answer without any query therefore earns −½.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GraphR1;
 
-/// What a sequence earns.
+/// Reward of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Earned {
-    /// Its form.
+pub struct GraphR1Score {
+    /// Format value.
     pub form: f64,
-    /// F1 of its answer.
+    /// F1 of the answer.
     pub f1: f64,
-    /// All together.
+    /// Total reward.
     pub total: f64,
 }
 
 impl GraphR1 {
-    /// What a decoded sequence with its control tokens earns. Turns that the policy did not end do not count.
-    pub fn of(sequence: &str, golds: &[String]) -> Earned {
+    /// Scores a decoded sequence with its control tokens. Turns that the policy did not end do not count.
+    pub fn of(sequence: &str, golds: &[String]) -> GraphR1Score {
         let turns = turns(sequence);
-        let Some((last, before)) = turns.split_last() else { return Earned { total: -1.0, ..Earned::default() } };
+        let Some((last, before)) = turns.split_last() else {
+            return GraphR1Score { total: -1.0, ..GraphR1Score::default() };
+        };
         let queries = before.iter().filter(|turn| once(turn, "think") && once(turn, "query") && pair(turn, "query"));
         let form = 0.5 * (queries.count() + usize::from(pair(last, "answer"))) as f64;
         let answer = between(last, "answer").first().map_or(0.0, |answer| f1(answer, golds));
+        // F1 counts only with a complete format: at least one query turn and the answer turn.
         let whole = form >= 1.0;
-        Earned { form, f1: answer, total: if whole { answer } else { form - 1.0 } }
+        GraphR1Score { form, f1: answer, total: if whole { answer } else { form - 1.0 } }
     }
 }
 
 impl Reward for GraphR1 {
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
-            // Control tokens are not in the text: the loop knows where its messages begin and end.
+            // The text of a sample has no control tokens, but the loop knows where its messages begin and end.
             let mut turns = path_router::turns(&sample.text);
-            // A forced answer is not the policy's. The turn after the last round is one that Graph-R1 does not have: there
-            // the last query ends the episode. What another turn wrote by itself is neither a query nor an answer.
+            // A forced answer is not the policy's. Graph-R1 has no turn after the last round: the last query ends its
+            // episodes, so that turn is dropped. In any other turn with a forced answer, the policy wrote neither a
+            // query nor an answer.
             if sample.is_forced() && sample.actions.last().is_some_and(|act| act.late) {
                 turns.pop();
             } else if sample.is_forced()
@@ -56,14 +60,14 @@ impl Reward for GraphR1 {
             }
             let messages = turns.into_iter().map(|turn| [TURN.0, &turn, TURN.1].concat());
             let sequence: String = messages.collect();
-            let Earned { form, f1, total } = GraphR1::of(&sequence, &sample.golds);
-            worth(total, [("form", form), ("f1", f1)])
+            let GraphR1Score { form, f1, total } = GraphR1::of(&sequence, &sample.golds);
+            reward_value(total, [("form", form), ("f1", f1)])
         };
         samples.iter().map(score).collect()
     }
 }
 
-/// The turns of the policy.
+/// Splits a sequence into the policy's turns.
 fn turns(sequence: &str) -> Vec<&str> {
     let mut turns = Vec::new();
     let mut rest = sequence;
@@ -75,12 +79,13 @@ fn turns(sequence: &str) -> Vec<&str> {
     turns
 }
 
-/// Whether a pair of tags occurs once.
+/// Returns `true` if both tags occur exactly once.
 fn once(turn: &str, name: &str) -> bool {
     turn.matches(&format!("<{name}>")).count() == 1 && turn.matches(&format!("</{name}>")).count() == 1
 }
 
-/// Whether a turn is thought, a line break and `name`, each in its tags, and nothing else but a line break at the end.
+/// Returns `true` if a turn consists of a thought, a line break and `name`, each in its tags, with at most a trailing
+/// line break.
 fn pair(turn: &str, name: &str) -> bool {
     let turn = turn.strip_suffix('\n').unwrap_or(turn);
     let inner = turn.strip_prefix("<think>").and_then(|rest| rest.strip_suffix(&format!("</{name}>")));

@@ -1,30 +1,30 @@
 //! GraphRAG-R1's rewards.
 //!
-//! What counts as the right form is not said in more than words (§3.2.1): the answer within its tags, queries and documents
-//! within theirs, a search that was really made, and nothing that cannot be read. The tags are counted as in R1-Searcher, whose
-//! protocol it is, with one difference: there no thought may begin anew after the one that the prompt opens, while the prompt
-//! here asks for one after every search. So either is in form, as long as every thought ends. A search that failed counts as
-//! none.
+//! The paper describes the right format only in words (§3.2.1): answer, queries and documents within their tags, a search
+//! that was really executed, and no unreadable characters. Tags are counted as in R1-Searcher, whose protocol GraphRAG-R1
+//! uses, with one difference: R1-Searcher allows no thought after the one that the prompt opens, while this prompt asks
+//! for a thought after every search. Both are accepted here if every thought ends. A failed search does not count.
 
 use serde::{Deserialize, Serialize};
-use waymark::metric::searcher;
+use waymark_agent::metric::searcher;
 
 use super::extract::given;
 use super::searcher::{answered, outside};
-use super::{Reward, worth};
-use crate::sample::{Reward as Worth, Sample};
+use super::{Reward, reward_value};
+use crate::sample::{RewardValue, Sample};
 
-/// What a reply in the right form is worth in every stage by rewards (§3.2.1 of the paper).
+/// Reward of the right format in every reward-based stage (§3.2.1 of the paper).
 const FORM: f64 = 0.5;
 
-/// Progressive retrieval attenuation (§3.2.2): search n is worth `first · decayⁿ⁻¹`, on top of the form. The paper asks for
-/// a decay below 1 and then sets it to 1 (§4.1.4), where nothing attenuates: the default is between.
+/// Progressive retrieval attenuation (§3.2.2): search n earns `first · decayⁿ⁻¹`, in addition to the format reward.
+/// The paper requires a decay below 1 but then sets it to 1 (§4.1.4), which disables attenuation; the default lies in
+/// between.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Attenuated {
-    /// R0: worth of the first search.
+    /// R0: reward of the first search.
     pub first: f64,
-    /// k: what each further one is worth of the one before.
+    /// k: ratio between the rewards of consecutive searches.
     pub decay: f64,
 }
 
@@ -35,30 +35,31 @@ impl Default for Attenuated {
 }
 
 impl Attenuated {
-    /// What so many searches are worth: `R0 (1 − kⁿ) / (1 − k)`, and `R0 n` for k = 1.
+    /// Returns the reward of `searches` searches: `R0 (1 − kⁿ) / (1 − k)`, or `R0 n` for k = 1.
     pub fn of(&self, searches: usize) -> f64 {
         (0..searches).fold((0.0, self.first), |(sum, next), _| (sum + next, next * self.decay)).0
     }
 }
 
 impl Reward for Attenuated {
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
-            let (form, searches) = (form(sample), searches(sample));
+            let form = form(sample);
+            let searches = searches(sample);
             let retrieval = self.of(searches);
-            worth(form + retrieval, [("form", form), ("retrieval", retrieval), ("f1", overlap(sample))])
+            reward_value(form + retrieval, [("form", form), ("retrieval", retrieval), ("f1", overlap(sample))])
         };
         samples.iter().map(score).collect()
     }
 }
 
-/// Cost-aware F1 (§3.2.3): `F1 · a · exp(−b N)` for N searches, on top of the form.
+/// Cost-aware F1 (§3.2.3): `F1 · a · exp(−b N)` for N searches, in addition to the format reward.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CostAware {
-    /// a: worth of a right answer without searches.
+    /// a: reward of a correct answer without searches.
     pub scale: f64,
-    /// b: how fast searches lower it.
+    /// b: decay rate per search.
     pub decay: f64,
 }
 
@@ -69,24 +70,25 @@ impl Default for CostAware {
 }
 
 impl CostAware {
-    /// What an answer of this F1 is worth after so many searches.
+    /// Returns the reward of an answer with the given F1 and number of searches.
     pub fn of(&self, f1: f64, searches: usize) -> f64 {
         f1 * self.scale * (-self.decay * searches as f64).exp()
     }
 }
 
 impl Reward for CostAware {
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
-            let (form, f1) = (form(sample), overlap(sample));
+            let form = form(sample);
+            let f1 = overlap(sample);
             let answer = self.of(f1, searches(sample));
-            worth(form + answer, [("form", form), ("answer", answer), ("f1", f1)])
+            reward_value(form + answer, [("form", form), ("answer", answer), ("f1", f1)])
         };
         samples.iter().map(score).collect()
     }
 }
 
-/// The part for form; see the module.
+/// Returns the format reward. See the module documentation.
 fn form(sample: &Sample) -> f64 {
     let text = &sample.text;
     let kept = given(sample).is_some()
@@ -97,23 +99,24 @@ fn form(sample: &Sample) -> f64 {
     if kept { FORM } else { 0.0 }
 }
 
-/// Searches that were made and did not fail.
+/// Number of successful searches.
 fn searches(sample: &Sample) -> usize {
     sample.evidence.iter().filter(|found| found.error.is_none()).count()
 }
 
-/// Whether every thought ends, the one that the prompt opens among them, and there is one answer.
+/// Returns `true` if every thought ends, including the one that the prompt opens, and there is one answer.
 fn is_closed(text: &str) -> bool {
     let count = |tag: &str| text.matches(tag).count();
+    // The prompt opens the first thought, so its opening tag is not in the text.
     count("</think>") == count("<think>") + 1 && count("<answer>") == 1 && count("</answer>") == 1
 }
 
-/// Whether there is nothing in a text but characters that can be read.
+/// Returns `true` if a text has only readable characters.
 fn is_readable(text: &str) -> bool {
     !text.chars().any(|c| c == char::REPLACEMENT_CHARACTER || c.is_control() && !c.is_whitespace())
 }
 
-/// F1 of the answer by R1-Searcher's rules, which the paper uses.
+/// Returns the F1 of the answer by R1-Searcher's rules, which the paper uses.
 fn overlap(sample: &Sample) -> f64 {
     let Some(answer) = given(sample) else { return 0.0 };
     sample.golds.iter().map(|gold| searcher::overlap(answer, gold).f1).fold(0.0, f64::max)
@@ -129,14 +132,14 @@ mod tests {
     const FOUND: &str =
         "a <|begin_of_query|>b<|end_of_query|><|begin_of_documents|>\nc\u{fffd}<|end_of_documents|>\n\n";
 
-    /// An episode of one search, that ends with this.
+    /// Episode of one search with the given end.
     fn ending(text: &str) -> Sample {
         let golds = vec!["Paris".to_owned()];
         Sample { golds, ..searched(&format!("{FOUND}{text}"), &[(Mode::Triples, 0.1)]) }
     }
 
     #[test]
-    fn form_is_paid_where_every_tag_is_in_its_place() {
+    fn the_format_reward_needs_every_tag_in_place() {
         let end = "d</think>\n<answer>Paris</answer>";
         for formed in [end.to_owned(), format!("{FOUND}{end}"), format!("d</think> <think>{end}")] {
             assert_eq!(form(&ending(&formed)), FORM, "{formed}");
@@ -159,11 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn searches_that_failed_are_none() {
+    fn failed_searches_do_not_count() {
         let mut sample = ending("d</think>\n<answer>Paris</answer>");
         sample.evidence.push(sample.evidence[0].clone());
         sample.evidence[1].error = Some("no index".to_owned());
-        let (attenuated, cost_aware) = (Attenuated::default(), CostAware::default());
+        let attenuated = Attenuated::default();
+        let cost_aware = CostAware::default();
         let totals = |sample: &Sample| {
             let samples = [sample.clone()];
             [attenuated.score(&samples)[0].total, cost_aware.score(&samples)[0].total]
@@ -177,7 +181,8 @@ mod tests {
     fn a_forced_answer_earns_neither_form_nor_f1() {
         let own = ending("d</think>\n<answer>Paris</answer>");
         let forced = Sample { forced: vec![(3, 2)], ..own.clone() };
-        let (attenuated, cost_aware) = (Attenuated::default(), CostAware::default());
+        let attenuated = Attenuated::default();
+        let cost_aware = CostAware::default();
         let totals = |samples: &[Sample]| [attenuated.score(samples)[0].total, cost_aware.score(samples)[0].total];
         assert_eq!(totals(&[own]), [FORM + attenuated.of(1), FORM + cost_aware.of(1.0, 1)]);
         assert_eq!(totals(&[forced]), [attenuated.of(1), 0.0]);

@@ -1,22 +1,22 @@
-//! What trajectories are worth: one file per reward.
+//! Reward functions, one per file.
 //!
-//! | file | whose | what |
+//! | file | system | contents |
 //! |---|---|---|
-//! | `exact` | Search-R1; RouteRAG, stage 1 | whether the answer is a gold one |
-//! | `format` | Search-R1 | the same with a bonus for form |
-//! | `efficiency` | RouteRAG, stage 2 | the same with the price of retrieval beside that of the batch |
-//! | `balance` | verl | the order in which RouteRAG's program mixes up those prices |
-//! | `graph_r1` | Graph-R1, PathRouter's base | form, then F1 |
-//! | `searcher` | R1-Searcher | form, cover-EM or F1 |
-//! | `graphrag_r1` | GraphRAG-R1 | attenuation of searches, cost-aware F1 |
+//! | `exact` | Search-R1; RouteRAG, stage 1 | exact match |
+//! | `format` | Search-R1 | exact match with a bonus for the format |
+//! | `efficiency` | RouteRAG, stage 2 | exact match with retrieval cost relative to the batch |
+//! | `balance` | verl | batch balancing, by which RouteRAG's program mixes up retrieval costs |
+//! | `graph_r1` | Graph-R1, PathRouter's base | format, then F1 |
+//! | `searcher` | R1-Searcher | format, cover-EM or F1 |
+//! | `graphrag_r1` | GraphRAG-R1 | attenuated retrieval reward, cost-aware F1 |
 //! | `path_router` | PathRouter | F1, support and shape; weights of advantages |
-//! | `tearag` | TeaRAG | F1, form, and how much of the gold passages a path came by |
-//! | `evo_rag` | EVO-RAG | step rewards, and their weights over time |
-//! | `extract` | | the answer in a decoded sequence |
-//! | `judge`, `beside`, `likeness` | | a reward at work, and what it may look at besides the trajectory |
+//! | `tearag` | TeaRAG | F1, format, and coverage of the gold passages |
+//! | `evo_rag` | EVO-RAG | step rewards with weights over time |
+//! | `extract` | | extraction of the answer from a decoded sequence |
+//! | `scorer`, `context`, `similarity` | | scoring of rollouts, and its inputs besides the trajectory |
 
 mod balance;
-mod beside;
+mod context;
 mod efficiency;
 pub mod evo_rag;
 mod exact;
@@ -24,66 +24,73 @@ pub mod extract;
 mod format;
 pub mod graph_r1;
 pub mod graphrag_r1;
-mod judge;
-mod likeness;
 pub mod path_router;
+mod scorer;
 pub mod searcher;
+mod similarity;
 pub mod tearag;
 
 pub use balance::balanced;
-pub use beside::Beside;
+pub use context::RewardContext;
 pub use efficiency::{Efficiency, Pairing, efficiencies, percentile};
 pub use exact::ExactMatch;
-pub use format::{Form, FormatBonus};
-pub use judge::Judge;
-pub use likeness::Likeness;
+pub use format::{FormatBonus, FormatState};
+pub use scorer::RewardScorer;
+pub use similarity::TextSimilarity;
 
 #[cfg(test)]
-mod loops;
+mod formula_tests;
 #[cfg(test)]
-mod others;
+mod protocol_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use serde::{Deserialize, Serialize};
-use waymark::metric::Cost;
+use waymark_agent::metric::Cost;
 
-use crate::sample::{Reward as Worth, Sample};
+use crate::sample::{RewardValue, Sample};
 
-/// Values trajectories.
+/// Reward function.
 pub trait Reward: std::fmt::Debug + Send + Sync {
-    /// What each sample is worth, in their order. A reward may depend on the others of the batch: `samples` are all
-    /// trajectories of one training step. One that does has a [`score_beside`](Self::score_beside) of its own.
-    fn score(&self, samples: &[Sample]) -> Vec<Worth>;
+    /// Scores each sample, in order. `samples` are all trajectories of one training step, because a reward may depend
+    /// on the batch; such a reward must also implement [`score_in_context`](Self::score_in_context).
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue>;
 
-    /// Texts of a sample, or beside it, that it compares by their likeness.
-    fn texts(&self, sample: &Sample, beside: &Beside<'_>) -> Vec<String> {
-        let _ = (sample, beside);
+    /// Texts whose similarity the reward needs.
+    fn texts(&self, sample: &Sample, context: &RewardContext<'_>) -> Vec<String> {
+        let _ = (sample, context);
         Vec::new()
     }
 
-    /// As [`score`](Self::score), where more is known of each sample than it says itself, and how alike its
-    /// [`texts`](Self::texts) are. A reward that does not look at that is the same.
-    fn score_beside(&self, samples: &[&Sample], beside: &[Beside<'_>], likeness: &Likeness) -> Vec<Worth> {
-        let _ = (beside, likeness);
+    /// Scores samples with additional inputs: facts about each sample, and the similarity of their
+    /// [`texts`](Self::texts). By default both are ignored and each sample is scored with [`score`](Self::score).
+    fn score_in_context(
+        &self,
+        samples: &[&Sample],
+        context: &[RewardContext<'_>],
+        similarity: &TextSimilarity,
+    ) -> Vec<RewardValue> {
+        let _ = (context, similarity);
+        // One call per sample: a reward without context does not depend on its batch.
         samples.iter().flat_map(|sample| self.score(std::slice::from_ref(*sample))).collect()
     }
 
-    /// Whether it takes a question of one supporting passage, or of unknown ones, otherwise than one of several.
+    /// Returns `true` if the reward treats single-hop questions (at most one known supporting passage) differently
+    /// from multi-hop questions.
     fn counts_hops(&self) -> bool {
         false
     }
 
-    /// Whether it is another reward where the support of no question is known.
+    /// Returns `true` if the reward is meaningful only for questions with known supporting passages.
     fn needs_support(&self) -> bool {
         false
     }
 }
 
-/// A reward as a recipe names it.
+/// Reward function as named in a recipe.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Choice {
+pub enum RewardChoice {
     /// [`ExactMatch`].
     ExactMatch,
     /// [`FormatBonus`].
@@ -105,32 +112,32 @@ pub enum Choice {
     EvoRag(evo_rag::EvoRag),
 }
 
-impl Choice {
-    /// The reward itself.
+impl RewardChoice {
+    /// Creates the reward function.
     pub fn reward(&self) -> Box<dyn Reward> {
         match self.clone() {
-            Choice::ExactMatch => Box::new(ExactMatch),
-            Choice::FormatBonus(reward) => Box::new(reward),
-            Choice::Efficiency(reward) => Box::new(reward),
-            Choice::GraphR1 => Box::new(graph_r1::GraphR1),
-            Choice::PathRouter(reward) => Box::new(reward),
-            Choice::Attenuated(reward) => Box::new(reward),
-            Choice::CostAware(reward) => Box::new(reward),
-            Choice::TeaRag(reward) => Box::new(reward),
-            Choice::EvoRag(reward) => Box::new(reward),
+            RewardChoice::ExactMatch => Box::new(ExactMatch),
+            RewardChoice::FormatBonus(reward) => Box::new(reward),
+            RewardChoice::Efficiency(reward) => Box::new(reward),
+            RewardChoice::GraphR1 => Box::new(graph_r1::GraphR1),
+            RewardChoice::PathRouter(reward) => Box::new(reward),
+            RewardChoice::Attenuated(reward) => Box::new(reward),
+            RewardChoice::CostAware(reward) => Box::new(reward),
+            RewardChoice::TeaRag(reward) => Box::new(reward),
+            RewardChoice::EvoRag(reward) => Box::new(reward),
         }
     }
 
-    /// How it prices searches; none where their price is not rewarded.
+    /// Returns the cost model of the reward. `None` if the reward ignores costs.
     pub fn cost(&self) -> Option<Cost> {
         match self {
-            Choice::Efficiency(reward) => Some(reward.cost),
+            RewardChoice::Efficiency(reward) => Some(reward.cost),
             _ => None,
         }
     }
 }
 
-/// A total with its parts.
-fn worth<const N: usize>(total: f64, parts: [(&str, f64); N]) -> Worth {
-    Worth { total, parts: parts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
+/// Creates a reward value from its total and its components.
+fn reward_value<const N: usize>(total: f64, parts: [(&str, f64); N]) -> RewardValue {
+    RewardValue { total, parts: parts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
 }

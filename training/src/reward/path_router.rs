@@ -1,5 +1,5 @@
-//! PathRouter's routes and rewards (§3.1 to §3.3 of the paper; there is no program). It names its rewards and their sizes but
-//! not when exactly each is due; how that is read here is said beside each.
+//! PathRouter's routes and rewards (§3.1 to §3.3 of the paper; no program was published). The paper names the rewards
+//! and their sizes, but not their exact conditions; the interpretation used here is documented at each field.
 
 use std::collections::HashSet;
 
@@ -7,45 +7,46 @@ use serde::{Deserialize, Serialize};
 
 use super::exact::{ExactMatch, overlap};
 use super::extract::given;
-use super::{Reward, worth};
-use crate::sample::{Reward as Worth, Sample};
+use super::{Reward, reward_value};
+use crate::sample::{RewardValue, Sample};
 
-/// By what advantages are multiplied, along which route a trajectory went (§3.1).
+/// Factors of advantages by the route of a trajectory (§3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Routes {
-    /// An answer is right from this F1 on, or with an exact match (θ_C).
+pub struct RouteWeights {
+    /// Minimum F1 of a correct answer (θ_C). An exact match is always correct.
     pub right: f64,
-    /// Evidence is enough from this SF-F1 on (θ_P).
+    /// Minimum SF-F1 of sufficient evidence (θ_P).
     pub enough: f64,
-    /// Weight of a right answer without enough evidence.
+    /// Factor of a correct answer without sufficient evidence.
     pub lucky: f64,
-    /// Weight of a wrong answer with enough of it.
+    /// Factor of a wrong answer with sufficient evidence.
     pub unlucky: f64,
 }
 
-impl Default for Routes {
+impl Default for RouteWeights {
     fn default() -> Self {
-        Routes { right: 0.5, enough: 0.1, lucky: 0.5, unlucky: 0.3 }
+        RouteWeights { right: 0.5, enough: 0.1, lucky: 0.5, unlucky: 0.3 }
     }
 }
 
-/// Where a trajectory went: was its answer right, and was its evidence enough.
+/// Route of a trajectory: correctness of its answer and sufficiency of its evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// C_i.
+    /// If `true`, the answer is correct (C_i).
     pub right: bool,
-    /// Whether P_i reaches its bound.
+    /// If `true`, the evidence is sufficient: P_i reaches θ_P.
     pub enough: bool,
 }
 
-impl Routes {
-    /// The route of a trajectory whose answer has this EM and F1 and whose evidence this SF-F1.
+impl RouteWeights {
+    /// Returns the route of a trajectory with the given EM, F1 and SF-F1.
     pub fn route(&self, em: f64, f1: f64, support: f64) -> Route {
         Route { right: em > 0.0 || f1 >= self.right, enough: support >= self.enough }
     }
 
-    /// What an advantage is multiplied by: luck without evidence counts half, bad luck with evidence less than that.
+    /// Returns the factor of a route. With the defaults, a lucky answer without evidence counts half, and an unlucky
+    /// one with evidence less.
     pub fn weight(&self, route: Route) -> f64 {
         match (route.right, route.enough) {
             (true, true) | (false, false) => 1.0,
@@ -54,37 +55,39 @@ impl Routes {
         }
     }
 
-    /// The weight of a trajectory; 1 where the support of its question is not known, of which the paper says nothing.
+    /// Returns the factor of a trajectory. 1 if the supporting passages are not known, a case that the paper does not
+    /// cover.
     pub fn of(&self, em: f64, f1: f64, support: Option<f64>) -> f64 {
         support.map_or(1.0, |support| self.weight(self.route(em, f1, support)))
     }
 
-    /// The same by what the reward goes by: an answer that was asked for, or is not closed, is not right.
-    pub fn along(&self, sample: &Sample) -> f64 {
+    /// Returns the factor of a sample. As in the reward, an unclosed or forced answer is not correct.
+    pub fn sample_weight(&self, sample: &Sample) -> f64 {
         self.of(ExactMatch::earned(sample), overlap(sample), sample.support)
     }
 }
 
-/// `R = F1 + support · P + shape` (§3.2), where P is SF-F1 and shape the sum of what is due of the last four. Graph-R1's
-/// constant R0 = −1 is left out, as it is in every reward of a group. An answer that was asked for, or is not closed, is none,
-/// as in Graph-R1, whose loop ends before the one and which does not find the other.
+/// Reward `R = F1 + support · P + shape` (§3.2), where P is SF-F1 and shape is the sum of the last four terms whose
+/// conditions hold. Graph-R1's constant R0 = −1 is left out, because it is in every reward of a group. An unclosed or
+/// forced answer counts as none, as in Graph-R1, which does not recognize the former and ends before the latter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PathRouter {
-    /// Weight of P; P is 0 where the support of a question is not known.
+    /// Weight of P. P is 0 if the supporting passages are not known.
     pub support: f64,
-    /// An answer is right from this F1 on, or with an exact match (θ_C).
+    /// Minimum F1 of a correct answer (θ_C). An exact match is always correct.
     pub right: f64,
-    /// Evidence is enough from this SF-F1 on (θ_P).
+    /// Minimum SF-F1 of sufficient evidence (θ_P).
     pub enough: f64,
-    /// r_e, exploration: a right answer after two searches or more. Here and below those count that found a passage which no
-    /// earlier one had: the same query again is no second search.
+    /// r_e, exploration: a correct answer after two or more searches. Here and below, only searches that found a new
+    /// passage count: repeating a query is not a second search.
     pub explored: f64,
-    /// r_l: one search at most, and not enough evidence.
+    /// r_l: at most one search, and insufficient evidence.
     pub stopped: f64,
-    /// r_o: the policy gave and closed no answer by itself: its turns or its tokens were used up, or it asked for nothing.
+    /// r_o: the policy wrote and closed no answer by itself, because turns or tokens were used up or the last turn
+    /// had no action.
     pub overran: f64,
-    /// r_d: a search found a passage that an earlier one had found. Once, however often it happens.
+    /// r_d: a search found a passage that an earlier one had found. Applied once per trajectory.
     pub repeated: f64,
 }
 
@@ -103,7 +106,7 @@ impl Default for PathRouter {
 }
 
 impl PathRouter {
-    /// What of its shape a trajectory is paid for, its answer being right or not.
+    /// Returns the shape reward of a trajectory whose answer is correct or not.
     fn shape(&self, sample: &Sample, right: bool) -> f64 {
         let (searches, repeats) = finds(sample);
         let little = sample.support.is_some_and(|support| support < self.enough);
@@ -119,14 +122,16 @@ impl PathRouter {
     }
 }
 
-/// How many searches found a passage that no earlier one had found, and whether one found a passage again.
+/// Counts the searches that found a new passage. The second value is `true` if any search found a passage again.
 fn finds(sample: &Sample) -> (usize, bool) {
     let mut seen = HashSet::new();
-    let (mut fresh, mut again) = (0, false);
+    let mut fresh = 0;
+    let mut again = false;
     for found in &sample.evidence {
         let known = found.passages.iter().filter(|(id, _)| seen.contains(id)).count();
         fresh += usize::from(known < found.passages.len());
         again |= known > 0;
+        // Extended after the comparison, so that a search is not compared with itself.
         seen.extend(found.passages.iter().map(|(id, _)| id));
     }
     (fresh, again)
@@ -137,36 +142,38 @@ impl Reward for PathRouter {
         true
     }
 
-    fn score(&self, samples: &[Sample]) -> Vec<Worth> {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
             let f1 = overlap(sample);
+            // θ_C, or an exact match.
             let right = f1 >= self.right || ExactMatch::earned(sample) > 0.0;
             let support = sample.support.unwrap_or(0.0);
             let shape = self.shape(sample, right);
-            worth(f1 + self.support * support + shape, [("f1", f1), ("support", support), ("shape", shape)])
+            reward_value(f1 + self.support * support + shape, [("f1", f1), ("support", support), ("shape", shape)])
         };
         samples.iter().map(score).collect()
     }
 }
 
-/// Weight of the divergence from the teacher at a step: rises to `most` over `warmup` steps, and stays (§3.3).
+/// Returns the weight of the divergence from the teacher at a step: rises linearly to `most` over `warmup` steps,
+/// then stays (§3.3).
 pub fn teacher_weight(step: usize, most: f64, warmup: usize) -> f64 {
     most * (step as f64 / warmup.max(1) as f64).min(1.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use waymark::agent::{Action, Reason};
+    use waymark_agent::{Action, EpisodeEnd};
     use waymark_index::Mode;
 
     use super::super::graph_r1::GraphR1;
     use super::super::tests::searched;
     use super::*;
-    use crate::sample::Act;
+    use crate::sample::TurnAction;
 
     const TWICE: &[(Mode, f64)] = &[(Mode::Graph, 0.1), (Mode::Graph, 0.1)];
 
-    /// Each of its searches finds a passage of its own.
+    /// Sample in which each search finds a passage of its own.
     fn sample(answer: &str, support: Option<f64>, searches: &[(Mode, f64)]) -> Sample {
         let golds = vec!["Paris".to_owned()];
         let mut sample = Sample { golds, answer: Some(answer.to_owned()), support, ..searched("", searches) };
@@ -174,18 +181,18 @@ mod tests {
         sample
     }
 
-    /// The right answer, where it was asked for.
+    /// Correct answer that the protocol forced.
     fn asked() -> Sample {
         Sample { forced: vec![(3, 2)], ..sample("Paris", Some(0.5), TWICE) }
     }
 
-    /// The right answer, begun and not closed: the server shows it.
+    /// Correct answer that is not closed; the server shows it.
     fn open() -> Sample {
         Sample { text: "<think>a</think>\n<answer>Paris".to_owned(), ..sample("Paris", Some(0.5), TWICE) }
     }
 
     #[test]
-    fn every_part_is_paid_once() {
+    fn every_shape_term_applies_once() {
         let found = |support, ids: [&[&str]; 2]| {
             let mut sample = sample("Paris", Some(support), TWICE);
             for (search, ids) in sample.evidence.iter_mut().zip(ids) {
@@ -202,10 +209,10 @@ mod tests {
             (Sample { forced: vec![(3, 2)], ..sample("Rome", Some(0.5), TWICE) }, 0.25 - 0.5),
             (asked(), 0.25 - 0.5),
             (open(), 0.25 - 0.5),
-            (silent(Reason::Turns), 0.25 - 0.5),
-            (silent(Reason::Length), 0.25 - 0.5),
-            (silent(Reason::Time), 0.25 - 0.5),
-            // The same query twice, once with enough evidence and once without.
+            (silent(EpisodeEnd::Turns), 0.25 - 0.5),
+            (silent(EpisodeEnd::Length), 0.25 - 0.5),
+            (silent(EpisodeEnd::Time), 0.25 - 0.5),
+            // The same query twice, with sufficient and with insufficient evidence.
             (found(0.5, [&["p1"], &["p1"]]), 1.0 + 0.25 - 0.1),
             (found(0.05, [&["p1"], &["p1"]]), 1.0 + 0.025 - 0.25 - 0.1),
             (found(0.5, [&["p1"], &["p1", "p2"]]), 1.0 + 0.25 + 0.2 - 0.1),
@@ -218,19 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_weighed_where_support_is_known() {
-        let routes = Routes::default();
+    fn route_factors_need_known_support() {
+        let routes = RouteWeights::default();
         let weights = [(1.0, 1.0, Some(0.1)), (1.0, 1.0, Some(0.0)), (0.0, 0.4, Some(0.5)), (0.0, 0.4, None)];
         assert_eq!(weights.map(|(em, f1, support)| routes.of(em, f1, support)), [1.0, 0.5, 0.3, 1.0]);
     }
 
     #[test]
-    fn a_right_answer_that_is_not_paid_goes_the_way_of_a_wrong_one() {
+    fn forced_answers_take_the_route_of_wrong_ones() {
         let samples = [sample("Paris", Some(0.5), TWICE), asked(), open(), sample("Rome", Some(0.5), TWICE)];
-        assert_eq!(samples.map(|sample| Routes::default().along(&sample)), [1.0, 0.3, 0.3, 0.3]);
+        assert_eq!(samples.map(|sample| RouteWeights::default().sample_weight(&sample)), [1.0, 0.3, 0.3, 0.3]);
     }
 
-    /// What a rollout keeps has no control tokens: the form is that of the messages all the same.
+    /// Samples have no control tokens, so the format is judged by messages.
     #[test]
     fn graph_r1_reads_the_messages_of_a_rollout() {
         let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
@@ -242,10 +249,10 @@ mod tests {
         }
     }
 
-    /// Whatever was asked for before, as where Graph-R1 ends without an answer: in a turn that asks for nothing, or with the
-    /// query of the last round.
+    /// A forced answer earns nothing, like the end without an answer in Graph-R1: neither in a turn without an
+    /// action, nor after the query of the last round.
     #[test]
-    fn graph_r1_pays_no_forced_answer() {
+    fn graph_r1_ignores_forced_answers() {
         let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
         let first = format!("<think>a</think>\n<query>b</query>{block}");
         let second = format!("{first}c</think>\n<query>d</query>{block}");
@@ -257,9 +264,9 @@ mod tests {
             let answered = Sample { text, ..sample("Paris", None, &[]) };
             let asked = Sample { forced: vec![(3, 2)], ..answered.clone() };
             let action = Action::Answer { text: "Paris".to_owned() };
-            let last = Act { turn: 3, action, executed: true, late: true, summary: None };
+            let last = TurnAction { turn: 3, action, executed: true, late: true, summary: None };
             let exhausted = Sample { actions: vec![last.clone()], ..asked.clone() };
-            // Who answers there by itself is paid as for any answer.
+            // An unforced answer in the last turn earns the usual reward.
             let ended = Sample { actions: vec![last], ..answered.clone() };
             let totals = [answered, ended, asked, exhausted].map(|sample| GraphR1.score(&[sample])[0].total);
             assert_eq!(totals, [own, own, forced, late], "{before}");

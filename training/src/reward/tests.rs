@@ -1,17 +1,17 @@
-//! Rewards against vectors that were made by executing the reference programs.
+//! Tests of rewards against vectors from executing the reference programs.
 #![allow(clippy::unwrap_used)]
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use waymark::agent::{Reason, Timings, Usage};
-use waymark::metric::{Cost, Prices, contains};
+use waymark_agent::metric::{Cost, Prices, contains};
+use waymark_agent::{EpisodeEnd, Timings, Usage};
 use waymark_index::Mode;
 
 use super::*;
 use crate::outside::{by_parameter, cases};
-use crate::sample::{Retrieved, Sample};
+use crate::sample::{RetrievalRecord, Sample};
 
-/// A list of golds, or one alone.
+/// Accepted answers: a list, or a single one.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Golds {
@@ -20,7 +20,7 @@ enum Golds {
 }
 
 #[derive(Deserialize)]
-struct Answered {
+struct AnsweredCase {
     name: String,
     prompt: String,
     response: String,
@@ -31,14 +31,14 @@ struct Answered {
     searchr1_extracted: Option<String>,
     routerag_extracted: Value,
     searchr1_format_is_valid: (bool, String),
-    /// Rewards under names that say what they were computed with.
+    /// Rewards, under names that state their settings.
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
 #[test]
 fn search_r1_and_route_rag() {
-    for case in cases::<Answered>("rewards_searchr1_routerag", "cases") {
+    for case in cases::<AnsweredCase>("rewards_searchr1_routerag", "cases") {
         let what = &case.name;
         let whole = format!("{}{}", case.prompt, case.response);
         let golds = match &case.targets {
@@ -48,12 +48,12 @@ fn search_r1_and_route_rag() {
         let searched = extract::search_r1(&whole);
         assert_eq!(searched, case.searchr1_extracted.as_deref(), "{what}");
         let share = |holds: bool| f64::from(u8::from(holds));
-        let em = searched.map_or(0.0, |answer| share(waymark::metric::exact_match(answer, &golds)));
+        let em = searched.map_or(0.0, |answer| share(waymark_agent::metric::exact_match(answer, &golds)));
         assert_eq!(em, case.searchr1_qa_em, "{what}");
         assert_eq!(searched.map_or(0.0, |answer| share(contains(answer, &golds))), case.searchr1_qa_subem, "{what}");
 
         let marked = whole.split_once("<|im_start|>assistant");
-        assert_eq!(marked.is_some_and(|(_, reply)| Form::of(reply)), case.searchr1_format_is_valid.0, "{what}");
+        assert_eq!(marked.is_some_and(|(_, reply)| FormatState::of(reply)), case.searchr1_format_is_valid.0, "{what}");
         for (worths, expected) in by_parameter(&case.rest, "searchr1_format_score_") {
             let worths: Vec<f64> = worths.split('_').map(|worth| worth.parse().unwrap()).collect();
             let [structure, answer, retrieval] = worths[..] else { panic!("{worths:?}") };
@@ -66,11 +66,11 @@ fn search_r1_and_route_rag() {
     }
 }
 
-fn route_rag(case: &Answered, whole: &str, golds: &[String]) {
+fn route_rag(case: &AnsweredCase, whole: &str, golds: &[String]) {
     let what = &case.name;
     let found = extract::route_rag(whole);
     if case.routerag_extracted.is_object() {
-        // The reference fails here; there is nothing to agree with but that there is no answer.
+        // The reference fails here; there must be no answer.
         assert_eq!(found, None, "{what}");
         return;
     }
@@ -85,7 +85,7 @@ fn route_rag(case: &Answered, whole: &str, golds: &[String]) {
 }
 
 #[derive(Deserialize)]
-struct Batch {
+struct BatchCase {
     name: String,
     responses: Vec<String>,
     gold: Vec<String>,
@@ -97,7 +97,7 @@ struct Batch {
 
 #[test]
 fn route_rag_stage_2() {
-    for case in cases::<Batch>("routerag_stage2_efficiency", "cases") {
+    for case in cases::<BatchCase>("routerag_stage2_efficiency", "cases") {
         let samples: Vec<Sample> = (case.responses.iter().zip(&case.search_times))
             .map(|(text, &seconds)| Sample { golds: case.gold.clone(), ..searched(text, &[(Mode::Graph, seconds)]) })
             .collect();
@@ -107,7 +107,7 @@ fn route_rag_stage_2() {
         let second = Efficiency { cost: Cost::WallTime, pairing: Pairing::Own }.score(&samples);
         assert_eq!(second.len(), case.stage_2_rewards.len(), "{}", case.name);
         for (worth, expected) in second.iter().zip(&case.stage_2_rewards) {
-            // Where the reference divides by zero, a right answer is worth 1.
+            // Here the reference divides by zero; a correct answer must earn 1.
             let expected = expected.as_f64().unwrap_or(1.0);
             assert!((worth.total - expected).abs() < 1e-5, "{}: {} {expected}", case.name, worth.total);
         }
@@ -131,7 +131,7 @@ fn batch_balance_order() {
 }
 
 #[test]
-fn the_reference_pays_one_trajectory_for_the_searches_of_another() {
+fn balanced_pairing_swaps_costs_as_in_the_reference() {
     let sample = |length: usize, seconds| {
         let sample = searched("<answer>a</answer>", &[(Mode::Graph, seconds)]);
         Sample { tokens: vec![0; length], golds: vec!["a".to_owned()], ..sample }
@@ -151,7 +151,7 @@ fn the_reference_pays_one_trajectory_for_the_searches_of_another() {
 }
 
 #[test]
-fn an_answer_that_was_asked_for_earns_nothing() {
+fn forced_answers_earn_no_exact_match() {
     let reply =
         "<think>a</think><search>b</search><information>Rome</information><think>c</think><answer>Rome</answer>";
     let own = Sample { golds: vec!["Rome".to_owned()], ..searched(reply, &[(Mode::Passage, 0.1)]) };
@@ -169,12 +169,12 @@ fn answers_of_protocols_without_tags_are_read() {
         let sample = Sample { golds: vec!["Rome".to_owned()], answer, ..searched(text, &[]) };
         ExactMatch.score(&[sample])[0].total
     };
-    // One that is begun and not closed counts for nothing, also where the server shows it.
+    // An unclosed answer earns nothing, although the server shows it.
     assert_eq!(["Final answer: Rome", "Rome", "<answer>Rome"].map(of), [1.0, 1.0, 0.0]);
 }
 
 #[test]
-fn searches_are_paid_by_their_work() {
+fn efficiency_follows_the_cost_model() {
     let right = |modes: &[(Mode, f64)]| Sample { golds: vec!["a".to_owned()], ..searched("<answer>a</answer>", modes) };
     let batch = [
         right(&[]),
@@ -192,9 +192,9 @@ fn searches_are_paid_by_their_work() {
     assert!((reward.score(&batch)[3].parts["cost"] - graph - hybrid).abs() < 1e-9);
 }
 
-/// A reply after searches that found nothing, with the seconds that they took.
+/// Sample with a reply after searches without results, with the duration of each search.
 pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
-    let evidence = searches.iter().zip(1..).map(|(&(mode, seconds), turn)| Retrieved {
+    let evidence = searches.iter().zip(1..).map(|(&(mode, seconds), turn)| RetrievalRecord {
         turn,
         mode,
         query: "q".to_owned(),
@@ -229,7 +229,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         evidence: evidence.collect(),
         support: None,
         answer: None,
-        finish: Reason::Stop,
+        finish: EpisodeEnd::Stop,
         usage: Usage::default(),
         timings: Timings::default(),
         reward: None,

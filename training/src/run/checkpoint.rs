@@ -1,7 +1,7 @@
-//! What a killed run resumes from: the values with the optimizer's moments, and how far it had come.
+//! Checkpoints: trained values, optimizer moments and progress, from which a killed run resumes.
 //!
-//! A checkpoint is one safetensors file, so that it is there as a whole or not at all. Everything random in training
-//! derives from the seed and the step, so neither the state of a generator nor a position in the data is kept.
+//! A checkpoint is one safetensors file, so it is written atomically. All randomness in training derives from the
+//! seed and the step, so a checkpoint needs neither a generator's state nor a position in the data.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,58 +13,58 @@ use super::{RunError, durable};
 use crate::optimizer::AdamW;
 use crate::recipe::Optimizer;
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct State {
-    /// Steps made.
+pub struct RunState {
+    /// Number of steps made.
     pub step: u64,
-    /// Seconds trained, over all processes.
+    /// Seconds of training, summed over all processes.
     pub seconds: f64,
-    /// The best measurement so far, and after which step it was made.
+    /// Best measurement so far: its step and its value.
     #[serde(with = "bits")]
     pub best: Option<(u64, f64)>,
 }
 
-/// A measurement by its bits: decimal digits may be read back as a neighbour, and a run that is resumed would then find
-/// another step to be the best.
+/// Serialization of a measurement by its bits. A decimal number could be read back as a neighboring `f64`, and a
+/// resumed run would then choose another best step.
 mod bits {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    type Best = Option<(u64, f64)>;
+    type BestMeasurement = Option<(u64, f64)>;
 
-    pub(super) fn serialize<S: Serializer>(best: &Best, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(best: &BestMeasurement, serializer: S) -> Result<S::Ok, S::Error> {
         best.map(|(step, value)| (step, value.to_bits())).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Best, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BestMeasurement, D::Error> {
         let best: Option<(u64, u64)> = Option::deserialize(deserializer)?;
         Ok(best.map(|(step, bits)| (step, f64::from_bits(bits))))
     }
 }
 
-/// What a run resumes from.
+/// Checkpoint of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Checkpoint {
-    /// How far it had come.
-    pub state: State,
-    /// What was learnt.
+pub struct RunCheckpoint {
+    /// Progress of the run.
+    pub state: RunState,
+    /// Trained values.
     pub values: Vec<f32>,
-    /// The optimizer's memory.
+    /// Optimizer with its moments.
     pub optimizer: AdamW,
-    /// What is learnt beside the policy, where something is.
-    pub ranker: Option<Learnt>,
+    /// Preference model, if the run trains one.
+    pub ranker: Option<RankerState>,
 }
 
-/// Values that are learnt, with their optimizer's memory.
+/// Trained values with their optimizer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Learnt {
-    /// The values.
+pub struct RankerState {
+    /// Trained values.
     pub values: Vec<f32>,
-    /// The optimizer's memory.
+    /// Optimizer with its moments.
     pub optimizer: AdamW,
 }
 
-/// The checkpoints of a run: the latest few and the best.
+/// Checkpoints of a run: the latest few and the best.
 #[derive(Debug)]
 pub struct Checkpoints {
     dir: PathBuf,
@@ -73,32 +73,33 @@ pub struct Checkpoints {
 
 const STATE: &str = "state";
 const UPDATES: &str = "updates";
-/// Only where there is a ranker.
+/// Present only if the run trains a preference model.
 const RANKER_UPDATES: &str = "ranker_updates";
 
 impl Checkpoints {
-    /// Those in `dir`, of which the `last` latest are kept.
+    /// Uses the checkpoints in `dir` and keeps the `last` latest ones.
     pub fn new(dir: PathBuf, last: usize) -> Self {
         Self { dir, last: last.max(1) }
     }
 
-    /// Writes one, and removes those that are neither among the latest nor the best.
+    /// Writes a checkpoint, and removes those that are neither among the latest nor the best.
     ///
     /// # Errors
-    /// When the system refuses. Older checkpoints then still stand.
+    /// On an I/O error. Older checkpoints are then unchanged.
     pub fn save(
         &self,
-        state: &State,
+        state: &RunState,
         values: &[f32],
         optimizer: &AdamW,
-        ranker: Option<&Learnt>,
+        ranker: Option<&RankerState>,
     ) -> Result<(), RunError> {
         fs::create_dir_all(&self.dir).map_err(RunError::io("create", &self.dir))?;
         let path = self.path(state.step);
         let (first, second) = optimizer.moments();
-        // As they lie there, for they may be all weights of a model: who computes here is little-endian, as the format.
+        // The values are written without a copy, since they may be all weights of a model. The format is
+        // little-endian, and so is every supported CPU.
         let mut tensors = vec![("values", values), ("first", first), ("second", second)];
-        if let Some(Learnt { values, optimizer }) = ranker {
+        if let Some(RankerState { values, optimizer }) = ranker {
             let (first, second) = optimizer.moments();
             tensors.extend([("ranker", values.as_slice()), ("ranker_first", first), ("ranker_second", second)]);
         }
@@ -110,33 +111,34 @@ impl Checkpoints {
             views.push((name, view.map_err(|error| refuse(&error))?));
         }
         let state_text = serde_json::to_string(state).map_err(|error| refuse(&error))?;
-        let facts = [(STATE, state_text), (UPDATES, optimizer.steps().to_string())];
+        let metadata = [(STATE, state_text), (UPDATES, optimizer.steps().to_string())];
         let more = ranker.map(|ranker| (RANKER_UPDATES, ranker.optimizer.steps().to_string()));
-        let facts = facts.into_iter().chain(more).map(|(name, text)| (name.to_owned(), text)).collect();
-        let file = safetensors::serialize(views, Some(facts)).map_err(|error| refuse(&error))?;
+        let metadata = metadata.into_iter().chain(more).map(|(name, text)| (name.to_owned(), text)).collect();
+        let file = safetensors::serialize(views, Some(metadata)).map_err(|error| refuse(&error))?;
+        // The new checkpoint is complete before old ones are removed, so a kill never leaves fewer than before.
         durable::write(&path, &file)?;
         self.prune(state)
     }
 
-    /// The latest one that was written; `None` where none was.
+    /// Loads the latest checkpoint. `None` if there is none.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn latest(&self, settings: Optimizer) -> Result<Option<Checkpoint>, RunError> {
+    /// If it cannot be read.
+    pub fn latest(&self, settings: Optimizer) -> Result<Option<RunCheckpoint>, RunError> {
         self.steps()?.last().map(|&step| self.load(step, settings)).transpose()
     }
 
-    /// The one after `step`.
+    /// Loads the checkpoint of `step`.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read.
-    pub fn load(&self, step: u64, settings: Optimizer) -> Result<Checkpoint, RunError> {
+    /// If it does not exist or cannot be read.
+    pub fn load(&self, step: u64, settings: Optimizer) -> Result<RunCheckpoint, RunError> {
         let path = self.path(step);
         let bytes = fs::read(&path).map_err(RunError::io("read", &path))?;
         read(&bytes, settings).map_err(|reason| RunError::Checkpoint { path, reason })
     }
 
-    /// The steps that there are checkpoints of, in order.
+    /// Steps that have a checkpoint, in ascending order.
     fn steps(&self) -> Result<Vec<u64>, RunError> {
         let files = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -156,9 +158,10 @@ impl Checkpoints {
         self.dir.join(file_name(step))
     }
 
-    fn prune(&self, state: &State) -> Result<(), RunError> {
+    fn prune(&self, state: &RunState) -> Result<(), RunError> {
         let steps = self.steps()?;
         let best = state.best.map(|(step, _)| step);
+        // The best checkpoint stays even if it is not among the latest: the policy is made from it.
         for &step in steps.iter().rev().skip(self.last).filter(|&&step| Some(step) != best) {
             let path = self.path(step);
             fs::remove_file(&path).map_err(RunError::io("remove", &path))?;
@@ -167,30 +170,38 @@ impl Checkpoints {
     }
 }
 
-fn read(bytes: &[u8], settings: Optimizer) -> Result<Checkpoint, String> {
-    let told = |error: safetensors::SafeTensorError| error.to_string();
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(told)?;
-    let facts = header.metadata().as_ref().ok_or("it does not say how far the run had come")?;
-    let fact = |name: &str| facts.get(name).ok_or_else(|| format!("it does not say `{name}`"));
+fn read(bytes: &[u8], settings: Optimizer) -> Result<RunCheckpoint, String> {
+    let text = |error: safetensors::SafeTensorError| error.to_string();
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(text)?;
+    let facts = header.metadata().as_ref().ok_or("the checkpoint has no metadata")?;
+    let fact = |name: &str| facts.get(name).ok_or_else(|| format!("the metadata has no `{name}`"));
     let state = serde_json::from_str(fact(STATE)?).map_err(|error| error.to_string())?;
-    let tensors = SafeTensors::deserialize(bytes).map_err(told)?;
+    let tensors = SafeTensors::deserialize(bytes).map_err(text)?;
     let tensor = |name: &str| {
-        let view = tensors.tensor(name).map_err(told)?;
+        let view = tensors.tensor(name).map_err(text)?;
         let whole = view.dtype() == Dtype::F32;
-        if whole { Ok(floats(view.data())) } else { Err(format!("`{name}` is not in f32")) }
+        if whole { Ok(floats(view.data())) } else { Err(format!("`{name}` is not f32")) }
     };
-    let learnt = |[values, first, second]: [&str; 3], updates: &str| -> Result<Learnt, String> {
-        let updates = updates.parse::<u64>().map_err(|_| "the number of updates is none".to_owned())?;
-        let (values, first, second) = (tensor(values)?, tensor(first)?, tensor(second)?);
+    let learnt = |[values, first, second]: [&str; 3], updates: &str| -> Result<RankerState, String> {
+        let updates = updates.parse::<u64>().map_err(|_| "the number of updates is not an integer".to_owned())?;
+        let values = tensor(values)?;
+        let first = tensor(first)?;
+        let second = tensor(second)?;
         if first.len() != values.len() || second.len() != values.len() {
-            return Err(format!("{} values with {} and {} moments", values.len(), first.len(), second.len()));
+            return Err(format!(
+                "{} values, but {} first and {} second moments",
+                values.len(),
+                first.len(),
+                second.len()
+            ));
         }
-        Ok(Learnt { values, optimizer: AdamW::resume(settings, first, second, updates) })
+        Ok(RankerState { values, optimizer: AdamW::resume(settings, first, second, updates) })
     };
-    let Learnt { values, optimizer } = learnt(["values", "first", "second"], fact(UPDATES)?)?;
-    let beside = facts.get(RANKER_UPDATES);
-    let ranker = beside.map(|updates| learnt(["ranker", "ranker_first", "ranker_second"], updates)).transpose()?;
-    Ok(Checkpoint { state, values, optimizer, ranker })
+    let RankerState { values, optimizer } = learnt(["values", "first", "second"], fact(UPDATES)?)?;
+    let ranker_updates = facts.get(RANKER_UPDATES);
+    let ranker =
+        ranker_updates.map(|updates| learnt(["ranker", "ranker_first", "ranker_second"], updates)).transpose()?;
+    Ok(RunCheckpoint { state, values, optimizer, ranker })
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -208,21 +219,21 @@ mod tests {
 
     use super::*;
 
-    fn made(step: u64, best: Option<(u64, f64)>) -> Checkpoint {
+    fn made(step: u64, best: Option<(u64, f64)>) -> RunCheckpoint {
         let mut values = vec![0.5, -1.0, step as f32];
         let mut optimizer = AdamW::new(Optimizer::default(), 3);
         for _ in 0..=step {
             optimizer.step(&mut values, &mut [0.1, -0.2, 0.3], 0.01);
         }
-        Checkpoint { state: State { step, seconds: 1.5, best }, values, optimizer, ranker: None }
+        RunCheckpoint { state: RunState { step, seconds: 1.5, best }, values, optimizer, ranker: None }
     }
 
-    fn save(checkpoints: &Checkpoints, made: &Checkpoint) {
+    fn save(checkpoints: &Checkpoints, made: &RunCheckpoint) {
         checkpoints.save(&made.state, &made.values, &made.optimizer, made.ranker.as_ref()).unwrap();
     }
 
     #[test]
-    fn what_is_loaded_is_what_was_saved() {
+    fn checkpoints_load_as_saved() {
         let temp = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(temp.path().join("checkpoints"), 2);
         assert_eq!(checkpoints.latest(Optimizer::default()).unwrap(), None);
@@ -230,23 +241,23 @@ mod tests {
         save(&checkpoints, &made(12, Some((12, 0.25))));
         assert_eq!(checkpoints.latest(Optimizer::default()).unwrap(), Some(made(12, Some((12, 0.25)))));
         assert_eq!(checkpoints.load(3, Optimizer::default()).unwrap(), made(3, None));
-        let Checkpoint { values, optimizer, .. } = made(5, None);
-        let beside = Checkpoint { ranker: Some(Learnt { values, optimizer }), ..made(14, None) };
-        save(&checkpoints, &beside);
-        assert_eq!(checkpoints.latest(Optimizer::default()).unwrap(), Some(beside));
+        let RunCheckpoint { values, optimizer, .. } = made(5, None);
+        let with_ranker = RunCheckpoint { ranker: Some(RankerState { values, optimizer }), ..made(14, None) };
+        save(&checkpoints, &with_ranker);
+        assert_eq!(checkpoints.latest(Optimizer::default()).unwrap(), Some(with_ranker));
     }
 
     proptest! {
         #[test]
-        fn the_best_is_read_back_to_the_bit(step in any::<u64>(), value in any::<f64>().prop_filter("a number", |v| !v.is_nan())) {
-            let state = State { step, seconds: 0.5, best: Some((step, value)) };
+        fn best_measurements_round_trip_bit_for_bit(step in any::<u64>(), value in any::<f64>().prop_filter("a number", |v| !v.is_nan())) {
+            let state = RunState { step, seconds: 0.5, best: Some((step, value)) };
             let text = serde_json::to_string(&state).unwrap();
-            prop_assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+            prop_assert_eq!(serde_json::from_str::<RunState>(&text).unwrap(), state);
         }
     }
 
     #[test]
-    fn the_latest_and_the_best_are_kept() {
+    fn pruning_keeps_the_latest_and_the_best() {
         let temp = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(temp.path().to_owned(), 2);
         for step in 1..=6 {
@@ -256,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_one_is_refused_by_name() {
+    fn damaged_checkpoints_are_refused_by_name() {
         let temp = tempfile::tempdir().unwrap();
         let checkpoints = Checkpoints::new(temp.path().to_owned(), 2);
         save(&checkpoints, &made(1, None));

@@ -1,41 +1,42 @@
-//! Files that are there whole or not at all, whatever ends the process or the machine.
+//! Atomic writes of files and directories.
 //!
-//! Written beside the target, synced, renamed, and then the folder is synced: the order in which POSIX promises that after a
-//! crash the name leads either to the old content or to the new one. The part of a file is `.<name>.<process>.part`: a
-//! trainer and `train report` may write the same file at the same time.
+//! A write goes to a temporary file next to the target, which is synced and renamed; then the directory is synced.
+//! POSIX guarantees that after a crash the name refers to the old content or to the new one. The temporary file is
+//! `.<name>.<process>.part`, because a trainer and `train report` may write the same file at the same time.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use waymark_models::folder::Draft;
+use waymark_models::folder::FolderDraft;
 
 use super::RunError;
 
-/// Puts a file in the place of whatever has that name.
+/// Writes a file atomically, replacing an existing one.
 ///
 /// # Errors
 ///
-/// When the system refuses. The old file, if there was one, then still stands.
+/// On an I/O error. An existing file is then unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
     write_with(path, |file| file.write_all(bytes))
 }
 
-/// As [`write()`], for what is too large to have in memory twice.
+/// Writes a file atomically like [`write()`], for contents too large to hold in memory twice.
 ///
 /// # Errors
 ///
-/// As [`write()`], or when `fill` fails.
+/// Same as [`write()`], or the error of `fill`.
 pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
-    let part = beside(path, &format!(".{}.part", std::process::id()));
+    // In the same directory, because a rename is atomic only within a file system.
+    let part = sibling(path, &format!(".{}.part", std::process::id()));
     let filled = File::create(&part).and_then(|file| {
         let mut file = BufWriter::new(file);
         fill(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     });
     if let Err(error) = filled {
-        // Of no use to anybody, and nobody else's.
+        // No other process uses the temporary file of this one.
         drop(fs::remove_file(&part));
         return Err(RunError::io("write", &part)(error));
     }
@@ -43,26 +44,25 @@ pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Re
     sync_parent(path)
 }
 
-/// Makes a folder of files: `fill` writes them into the part that it is given, and only then does the folder get its
-/// name. What a killed process left of an earlier part is removed first.
-///
-/// A folder that has the name already is replaced as [`Draft`] says.
+/// Writes a directory atomically: `fill` writes its files into a temporary directory, which is then renamed. A
+/// temporary directory left by a killed process is removed first. Replaces an existing directory as [`FolderDraft`]
+/// describes.
 ///
 /// # Errors
 ///
-/// When the system refuses, or when `fill` fails.
+/// On an I/O error, or the error of `fill`.
 pub fn folder<E: From<RunError>>(path: &Path, fill: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
-    let draft = Draft::begin(path).map_err(RunError::from)?;
+    let draft = FolderDraft::begin(path).map_err(RunError::from)?;
     fill(draft.part())?;
     Ok(draft.finish().map_err(RunError::from)?)
 }
 
-/// Removes the parts of files that killed processes left in `dir`, which need not be there. For a folder that no other
-/// process writes to.
+/// Removes temporary files that killed processes left in `dir`. Does nothing if `dir` does not exist. No other
+/// process may write to `dir` at the same time.
 ///
 /// # Errors
 ///
-/// When the system refuses.
+/// On an I/O error.
 pub fn sweep(dir: &Path) -> Result<(), RunError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -75,7 +75,7 @@ pub fn sweep(dir: &Path) -> Result<(), RunError> {
             continue;
         }
         match fs::remove_file(&path) {
-            // A `train report` may have come to its end just now.
+            // A concurrent `train report` may have finished and renamed its file.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(RunError::io("remove", &path)(error)),
             _ => {}
         }
@@ -83,29 +83,29 @@ pub fn sweep(dir: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Whether a name is that of the part of a file.
+/// Returns `true` for the name of a temporary file.
 pub(super) fn is_part(name: &str) -> bool {
     let stem = name.strip_prefix('.').and_then(|name| name.strip_suffix(".part"));
     let process = stem.and_then(|stem| stem.rsplit_once('.')).map(|(_, process)| process);
     process.is_some_and(|process| !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Makes the name of a file or folder durable.
+/// Syncs the parent directory of `path`, so that the entry survives a crash.
 ///
 /// # Errors
 ///
-/// When the system refuses.
+/// On an I/O error.
 pub(crate) fn sync_parent(path: &Path) -> Result<(), RunError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     sync(parent)
 }
 
-/// A folder is synced through a handle on it, as a file is.
+/// Syncs a directory through a file handle on it.
 fn sync(path: &Path) -> Result<(), RunError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(RunError::io("sync", path))
 }
 
-fn beside(path: &Path, end: &str) -> PathBuf {
+fn sibling(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(end);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_and_nothing_stays_beside_it() {
+    fn writes_replace_files_and_leave_no_temporary_file() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("a.toml");
         write(&path, b"first, and long").unwrap();
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_made_whole_or_not_at_all() {
+    fn directories_are_written_atomically() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("step-1");
-        // What a killed process left.
+        // Temporary files of a killed process.
         fs::create_dir(temp.path().join(".step-1.part")).unwrap();
         fs::write(temp.path().join(".step-1.part/torn"), "x").unwrap();
         let broken: Result<(), RunError> = folder(&path, |part| {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_processes_left_is_swept_away_and_nothing_else() {
+    fn only_temporary_files_of_killed_processes_are_removed() {
         let temp = tempfile::tempdir().unwrap();
         sweep(&temp.path().join("missing")).unwrap();
         let mut others = [".lock", ".part", ".a.part", "a.1.part", ".policy.old", "step-1"].map(str::to_owned);

@@ -1,72 +1,72 @@
-//! What can go wrong with the directory of a run.
+//! Errors of the run directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use waymark_models::ModelError;
 
-/// Why the directory of a run cannot be used.
+/// Error returned when the directory of a run cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The system refused something.
+    /// An I/O operation failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// Failed operation, as a verb.
         action: &'static str,
-        /// On which file or folder.
+        /// File or directory of the operation.
         path: PathBuf,
-        /// What the system said.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// The system refused something about a folder that is to be there whole or not at all.
+    /// Writing a directory atomically failed.
     #[error(transparent)]
     Folder(#[from] ModelError),
-    /// A new run was asked for where there is one already.
-    #[error("{} holds a run already: resume it, or give another folder", dir.display())]
+    /// A new run would start in a directory that already holds one.
+    #[error("{} already holds a run: resume it or choose another directory", dir.display())]
     Exists {
-        /// The folder.
+        /// Directory.
         dir: PathBuf,
     },
-    /// A new run was asked for in a folder that holds something else.
-    #[error("{} is not empty and holds no run (no run.toml): give a new or an empty folder", dir.display())]
+    /// A new run would start in a directory that holds other files.
+    #[error("{} is not empty and holds no run (no run.toml): choose a new or an empty directory", dir.display())]
     Foreign {
-        /// The folder.
+        /// Directory.
         dir: PathBuf,
     },
-    /// A run was asked for where there is none.
-    #[error("{} holds no run (no run.toml): give the folder that a training run wrote to", dir.display())]
+    /// The directory holds no run.
+    #[error("{} holds no run (no run.toml): choose the directory of a training run", dir.display())]
     Missing {
-        /// The folder.
+        /// Directory.
         dir: PathBuf,
     },
-    /// Another process trains in this folder.
-    #[error("another trainer is at work in {}: wait for it, stop it, or give another folder", dir.display())]
+    /// Another process has locked the directory.
+    #[error("another trainer is running in {}: wait for it, stop it, or choose another directory", dir.display())]
     Locked {
-        /// The folder.
+        /// Directory.
         dir: PathBuf,
     },
-    /// A line that is not a row, and not the torn end of the file either.
+    /// A finished line is not a metrics row.
     #[error("{}, line {line}: {reason}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// A row goes back behind the one before it.
-    #[error("a row of step {step} cannot follow one of step {last}: steps count through the whole run")]
+    /// A metrics row has a smaller step than the row before it.
+    #[error("a row of step {step} cannot follow a row of step {last}: steps must not decrease within a run")]
     Order {
-        /// The step of the refused row.
+        /// Step of the rejected row.
         step: u64,
-        /// The step of the last row that was written.
+        /// Step of the last written row.
         last: u64,
     },
-    /// A number has a name that a row needs for itself.
-    #[error("a number cannot be called {name:?}: that field of a row is taken")]
+    /// A metric uses the name of another field of its row.
+    #[error("a metric cannot be named {name:?}: every row has a field of that name")]
     Reserved {
-        /// The name.
+        /// Name of the metric.
         name: String,
     },
     /// A checkpoint cannot be written or read.
@@ -74,21 +74,21 @@ pub enum RunError {
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// Numbers do not go into a row of JSON.
+    /// A metrics row cannot be serialized.
     #[error("cannot write the row of step {step}: {source}")]
     Encode {
-        /// The step of the row.
+        /// Step of the row.
         step: u64,
-        /// What serde said.
+        /// Cause of the failure.
         source: serde_json::Error,
     },
 }
 
 impl RunError {
-    /// For `map_err`: names what was tried, and on what.
+    /// Returns a function for `map_err` that adds the failed operation and its path.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunError {
         let path = path.to_owned();
         move |source| RunError::Io { action, path, source }

@@ -1,4 +1,4 @@
-//! The folder of a run: its names, and the lock that keeps a second trainer out.
+//! Paths within the directory of a run, and the lock that keeps a second trainer out.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -8,103 +8,105 @@ use super::{RunError, durable};
 const FACTS: &str = "run.toml";
 const LOCK: &str = ".lock";
 
-/// The folder of a run. Held for writing by this process alone, until dropped, when it comes from [`Folder::create`] or
-/// [`Folder::resume`]; only to be read when it comes from [`Folder::open`].
+/// Directory of a run. [`RunFolder::create`] and [`RunFolder::resume`] hold the write lock until the value is dropped;
+/// [`RunFolder::open`] takes no lock and is for reading only.
 #[derive(Debug)]
-pub struct Folder {
+pub struct RunFolder {
     dir: PathBuf,
-    /// Closing it gives the lock back, and so does the end of the process, whatever ends it.
+    /// Closing this file releases the lock, and so does the end of the process, even if it is killed.
     _lock: Option<File>,
 }
 
-impl Folder {
-    /// Begins a run in a folder that is missing or empty. `facts` becomes `run.toml`, by which a run is known.
+impl RunFolder {
+    /// Starts a run in a directory that is missing or empty, and writes `facts` to `run.toml`. The presence of
+    /// `run.toml` marks a directory as a run.
     ///
     /// # Errors
     ///
-    /// When the folder holds a run or anything else, when another trainer begins one there, or when the system refuses.
-    pub fn create(dir: &Path, facts: &str) -> Result<Folder, RunError> {
+    /// If the directory is not empty, if another trainer starts there, or on an I/O error.
+    pub fn create(dir: &Path, facts: &str) -> Result<RunFolder, RunError> {
         create(dir)?;
-        // Looked at before anything is written there, and once more by the one who has the lock.
-        Folder::refuse_taken(dir)?;
+        // Checked before the lock file is created, and again under the lock, because another trainer may have started
+        // in between.
+        RunFolder::refuse_taken(dir)?;
         let lock = lock(dir)?;
-        Folder::refuse_taken(dir)?;
+        RunFolder::refuse_taken(dir)?;
         durable::sweep(dir)?;
         durable::write(&dir.join(FACTS), facts.as_bytes())?;
-        Ok(Folder { dir: dir.to_owned(), _lock: Some(lock) })
+        Ok(RunFolder { dir: dir.to_owned(), _lock: Some(lock) })
     }
 
-    /// Takes up a run again.
+    /// Opens an existing run for training.
     ///
     /// # Errors
     ///
-    /// When the folder holds no run, when another trainer is at work there, or when the system refuses.
-    pub fn resume(dir: &Path) -> Result<Folder, RunError> {
-        let Folder { dir, .. } = Folder::open(dir)?;
-        let folder = Folder { _lock: Some(lock(&dir)?), dir };
+    /// If the directory holds no run, if another trainer has locked it, or on an I/O error.
+    pub fn resume(dir: &Path) -> Result<RunFolder, RunError> {
+        let RunFolder { dir, .. } = RunFolder::open(dir)?;
+        let folder = RunFolder { _lock: Some(lock(&dir)?), dir };
         durable::sweep(&folder.dir)?;
         durable::sweep(&folder.checkpoints())?;
         Ok(folder)
     }
 
-    /// Opens a run to be looked at, also while it goes on.
+    /// Opens a run for reading, even while a trainer is writing it.
     ///
     /// # Errors
     ///
-    /// When the folder holds no run.
-    pub fn open(dir: &Path) -> Result<Folder, RunError> {
-        if !Folder::is_run(dir) {
+    /// If the directory holds no run.
+    pub fn open(dir: &Path) -> Result<RunFolder, RunError> {
+        if !RunFolder::is_run(dir) {
             return Err(RunError::Missing { dir: dir.to_owned() });
         }
-        Ok(Folder { dir: dir.to_owned(), _lock: None })
+        Ok(RunFolder { dir: dir.to_owned(), _lock: None })
     }
 
-    /// Whether a folder holds a run, so that it can be resumed.
+    /// Returns `true` if a directory holds a run.
     pub fn is_run(dir: &Path) -> bool {
         dir.join(FACTS).is_file()
     }
 
-    /// The folder itself.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// `run.toml`: what was asked for.
+    /// Path of `run.toml`: the settings of the run.
     pub fn facts(&self) -> PathBuf {
         self.dir.join(FACTS)
     }
 
-    /// `metrics.jsonl`: see [`super::Metrics`].
+    /// Path of `metrics.jsonl`: see [`super::MetricsFile`].
     pub fn metrics(&self) -> PathBuf {
         self.dir.join("metrics.jsonl")
     }
 
-    /// `samples.jsonl`: trajectories.
+    /// Path of `samples.jsonl`: the trajectories.
     pub fn samples(&self) -> PathBuf {
         self.dir.join("samples.jsonl")
     }
 
-    /// `events/`: what TensorBoard reads.
+    /// Path of `events/`: the TensorBoard events.
     pub fn events(&self) -> PathBuf {
         self.dir.join("events")
     }
 
-    /// `checkpoints/`: what a run resumes from.
+    /// Path of `checkpoints/`: the state to resume from.
     pub fn checkpoints(&self) -> PathBuf {
         self.dir.join("checkpoints")
     }
 
-    /// `policy/`: what is served.
+    /// Path of `policy/`: the policy for serving.
     pub fn policy(&self) -> PathBuf {
         self.dir.join("policy")
     }
 
-    /// `ranker.safetensors`: what was learnt beside the policy, where something was.
+    /// Path of `ranker.safetensors`: the trained preference model.
     pub fn ranker(&self) -> PathBuf {
         self.dir.join("ranker.safetensors")
     }
 
-    /// `report.html`: the curves.
+    /// Path of `report.html`: the curves.
     pub fn report(&self) -> PathBuf {
         self.dir.join("report.html")
     }
@@ -116,7 +118,7 @@ impl Folder {
             if name == FACTS {
                 return Err(RunError::Exists { dir: dir.to_owned() });
             }
-            // What a process that was killed between lock and `run.toml` leaves is as good as empty.
+            // A process killed between taking the lock and writing `run.toml` leaves only these files.
             foreign |= name != LOCK && !durable::is_part(&name.to_string_lossy());
         }
         if foreign { Err(RunError::Foreign { dir: dir.to_owned() }) } else { Ok(()) }
@@ -134,11 +136,12 @@ fn lock(dir: &Path) -> Result<File, RunError> {
     }
 }
 
-/// Creates a folder with those above it. The names of the new ones must last as well as what will be in them.
+/// Creates a directory with its parents, and syncs the entries of the new ones so that they survive a crash.
 fn create(dir: &Path) -> Result<(), RunError> {
-    let new = dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).count();
+    // Only directories created here need their entries synced.
+    let missing = dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).count();
     fs::create_dir_all(dir).map_err(RunError::io("create", dir))?;
-    dir.ancestors().take(new).try_for_each(durable::sync_parent)
+    dir.ancestors().take(missing).try_for_each(durable::sync_parent)
 }
 
 #[cfg(test)]
@@ -147,45 +150,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_begun_once_and_resumed_by_one() {
+    fn runs_are_created_once_and_locked_by_one_trainer() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("runs/first");
-        let error = Folder::resume(&dir).unwrap_err();
+        let error = RunFolder::resume(&dir).unwrap_err();
         assert!(matches!(error, RunError::Missing { .. }), "{error}");
 
-        let run = Folder::create(&dir, "seed = 7\n").unwrap();
+        let run = RunFolder::create(&dir, "seed = 7\n").unwrap();
         assert_eq!(fs::read_to_string(run.facts()).unwrap(), "seed = 7\n");
-        let error = Folder::create(&dir, "").unwrap_err();
+        let error = RunFolder::create(&dir, "").unwrap_err();
         assert!(matches!(error, RunError::Exists { .. }), "{error}");
         assert!(error.to_string().contains("resume"), "{error}");
-        let error = Folder::resume(&dir).unwrap_err();
+        let error = RunFolder::resume(&dir).unwrap_err();
         assert!(matches!(error, RunError::Locked { .. }), "{error}");
-        // It can be looked at while it goes on.
-        assert_eq!(Folder::open(&dir).unwrap().path(), dir);
+        // The run can be read while it is locked.
+        assert_eq!(RunFolder::open(&dir).unwrap().path(), dir);
         drop(run);
 
-        let run = Folder::resume(&dir).unwrap();
+        let run = RunFolder::resume(&dir).unwrap();
         assert_eq!(fs::read_to_string(run.facts()).unwrap(), "seed = 7\n");
-        assert!(matches!(Folder::resume(&dir), Err(RunError::Locked { .. })));
+        assert!(matches!(RunFolder::resume(&dir), Err(RunError::Locked { .. })));
     }
 
     #[test]
-    fn other_folders_are_left_alone() {
+    fn foreign_directories_are_refused() {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("thesis.tex"), "years of work").unwrap();
-        let error = Folder::create(temp.path(), "").unwrap_err();
+        let error = RunFolder::create(temp.path(), "").unwrap_err();
         assert!(matches!(error, RunError::Foreign { .. }), "{error}");
         assert!(error.to_string().contains("empty folder"), "{error}");
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn a_killed_beginning_does_not_take_the_folder() {
+    fn a_directory_of_a_killed_start_can_be_reused() {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join(LOCK), "").unwrap();
         fs::write(temp.path().join(".run.toml.7.part"), "se").unwrap();
-        Folder::create(temp.path(), "seed = 1").unwrap();
-        assert!(Folder::is_run(temp.path()));
+        RunFolder::create(temp.path(), "seed = 1").unwrap();
+        assert!(RunFolder::is_run(temp.path()));
         assert!(!temp.path().join(".run.toml.7.part").exists());
     }
 }

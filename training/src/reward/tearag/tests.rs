@@ -6,9 +6,9 @@ use waymark_index::{Embed, EmbedError};
 use super::super::tests::searched;
 use super::*;
 use crate::outside::cases;
-use crate::sample::Act;
+use crate::sample::TurnAction;
 
-/// A text is a point on the circle: the word behind the last `@` is its angle in degrees.
+/// Mock embedder: a text is a point on the unit circle, and the word after its last `@` is the angle in degrees.
 #[derive(Debug)]
 struct Circle;
 
@@ -30,17 +30,23 @@ impl Embed for Circle {
     }
 }
 
-fn search(turn: usize, entity: &str, query: &str, summary: Option<&str>) -> Act {
+fn search(turn: usize, entity: &str, query: &str, summary: Option<&str>) -> TurnAction {
     let request = Request { entities: vec![entity.to_owned()], ..Request::plain(query) };
-    Act { turn, action: Action::Search(request), executed: true, late: false, summary: summary.map(str::to_owned) }
+    TurnAction {
+        turn,
+        action: Action::Search(request),
+        executed: true,
+        late: false,
+        summary: summary.map(str::to_owned),
+    }
 }
 
-fn answer(turn: usize, text: &str, summary: Option<&str>) -> Act {
+fn answer(turn: usize, text: &str, summary: Option<&str>) -> TurnAction {
     let action = Action::Answer { text: text.to_owned() };
-    Act { turn, action, executed: true, late: false, summary: summary.map(str::to_owned) }
+    TurnAction { turn, action, executed: true, late: false, summary: summary.map(str::to_owned) }
 }
 
-/// Two steps and an answer.
+/// Path of two steps and an answer.
 fn path() -> Sample {
     let text = "Step 1:\nImportant entity: Rome\nSubquery: Where is Rome? @0\n<Reference>\nEvidence 1: a @90\n\n\
         Evidence 2: b @60\n</Reference>\nSummary: s @45\nStep 2:\nImportant entity: Italy\nSubquery: Which? @60\n\
@@ -54,19 +60,20 @@ fn path() -> Sample {
     Sample { actions, golds, answer: Some("red house".to_owned()), ..searched(text, &[]) }
 }
 
-fn scored(sample: &Sample, support: &[&str]) -> Worth {
+fn scored(sample: &Sample, support: &[&str]) -> RewardValue {
     let support: Vec<String> = support.iter().map(|text| (*text).to_owned()).collect();
     let reward = TeaRag { relevance: Relevance::Cosine {} };
-    let beside = Beside { cost: 0.0, support: &support };
-    let likeness = Likeness::of(&Circle, reward.texts(sample, &beside)).unwrap();
-    reward.score_beside(&[sample], &[beside], &likeness).remove(0)
+    let context = RewardContext { cost: 0.0, support: &support };
+    let similarity = TextSimilarity::of(&Circle, reward.texts(sample, &context)).unwrap();
+    reward.score_in_context(&[sample], &[context], &similarity).remove(0)
 }
 
 #[test]
-fn a_path_is_paid_for_answer_form_and_reasoning() {
-    // Gold passages at 0 and at 90 degrees. Queries at 0 and 60: 1 and sin 60. Contexts at 90, 60 and 0: 1 and 1. Summaries at
-    // 45 and 90: cos 45 and 1. Of two steps, one names its key entity.
-    let (s60, c45) = (3f64.sqrt() / 2.0, 2f64.sqrt() / 2.0);
+fn paths_earn_answer_format_and_process_rewards() {
+    // Gold passages at 0 and 90 degrees. Queries at 0 and 60: 1 and sin 60. Contexts at 90, 60 and 0: 1 and 1.
+    // Summaries at 45 and 90: cos 45 and 1. One of the two steps names its key entity.
+    let s60 = 3f64.sqrt() / 2.0;
+    let c45 = 2f64.sqrt() / 2.0;
     let found = scored(&path(), &["g @0", "h @90"]);
     let expected = [0.5, (1.0 + s60) / 2.0, 1.0, (c45 + 1.0) / 2.0];
     for (name, expected) in ["names", "queries", "contexts", "summaries"].into_iter().zip(expected) {
@@ -79,7 +86,7 @@ fn a_path_is_paid_for_answer_form_and_reasoning() {
 }
 
 #[test]
-fn of_a_single_hop_the_outcome_counts_per_step() {
+fn single_hop_outcomes_are_divided_by_steps() {
     for support in [&[][..], &["g @0"]] {
         let found = scored(&path(), support);
         assert_eq!((found.parts[part::OUTCOME], found.parts["f1"], found.total), (0.5, 1.0, 1.5));
@@ -88,7 +95,7 @@ fn of_a_single_hop_the_outcome_counts_per_step() {
 }
 
 #[test]
-fn a_forced_answer_counts_for_nothing() {
+fn forced_answers_earn_nothing() {
     let forced = Sample { forced: vec![(1, 2)], ..path() };
     let found = scored(&forced, &["g @0", "h @90"]);
     assert_eq!((found.parts[part::OUTCOME], found.parts[part::FORMAT]), (0.0, 0.0));
@@ -96,11 +103,11 @@ fn a_forced_answer_counts_for_nothing() {
 }
 
 #[test]
-fn what_lacks_a_part_has_no_form() {
+fn incomplete_paths_have_no_format_reward() {
     let form = |sample: &Sample| scored(sample, &[]).parts[part::FORMAT];
     let whole = path();
     assert_eq!(form(&whole), 1.0);
-    let act = |at: usize, act: Act| {
+    let act = |at: usize, act: TurnAction| {
         let mut sample = whole.clone();
         sample.actions[at] = act;
         sample
@@ -109,13 +116,13 @@ fn what_lacks_a_part_has_no_form() {
         assert!(whole.text.contains(from), "{from}");
         Sample { text: whole.text.replace(from, to), ..whole.clone() }
     };
-    let nameless = Act { action: Action::Search(Request::plain("Which?")), ..whole.actions[1].clone() };
+    let nameless = TurnAction { action: Action::Search(Request::plain("Which?")), ..whole.actions[1].clone() };
     let broken = [
         act(1, search(2, "Italy", "Which? @60", None)),
         act(1, search(2, "Italy", "Which? @60", Some(""))),
         act(1, nameless),
-        act(1, Act { action: Action::Invalid, ..whole.actions[1].clone() }),
-        act(1, Act { executed: false, ..whole.actions[1].clone() }),
+        act(1, TurnAction { action: Action::Invalid, ..whole.actions[1].clone() }),
+        act(1, TurnAction { executed: false, ..whole.actions[1].clone() }),
         act(2, answer(3, "red house", None)),
         act(2, search(3, "Rome", "Rome? @0", Some("t @90"))),
         Sample { actions: whole.actions[2..].to_vec(), ..whole.clone() },
@@ -126,7 +133,7 @@ fn what_lacks_a_part_has_no_form() {
         Sample { text: whole.text.replace("Step 2:", "Step 3:"), ..whole.clone() },
         Sample { text: whole.text.replace("Step 1:\n", ""), ..whole.clone() },
         act(1, search(2, " - ", "Which? @60", Some("s @45"))),
-        // Two steps in one, a summary behind the heading, and what belongs to no step.
+        // Two steps in one turn, a summary after the heading, and lines that belong to no step.
         written("Italy\n", "Italy\nStep 3:\nImportant entity: Rome\n"),
         written(
             "Summary: s @45\nStep 2:\nImportant entity: Italy\n",
@@ -153,7 +160,7 @@ fn a_summary_and_an_answer_may_have_several_lines() {
 }
 
 #[test]
-fn a_name_is_covered_by_words() {
+fn names_match_whole_words() {
     for (entities, query, covered) in [
         (&["Rome"][..], "Who was Rome's first king?", true),
         (&["The Beatles"], "Who founded the Beatles?", true),
@@ -181,11 +188,11 @@ struct Process {
 fn memory_is_divided_by_steps() {
     let reward = TeaRag { relevance: Relevance::Cosine {} };
     for Process { memory_vector, steps, reward: expected } in cases("derived_formulas", "tearag_process") {
-        // One text, and for each gold passage an angle from it whose cosine is what is remembered.
+        // One text, and one angle per gold passage whose cosine is the expected coverage.
         let support: Vec<String> =
             memory_vector.iter().zip(0..).map(|(m, at)| format!("{at} @{}", m.acos().to_degrees())).collect();
-        let likeness = Likeness::of(&Circle, support.iter().cloned().chain(["q @0".to_owned()])).unwrap();
-        let found = reward.memory(&likeness, &support, &["q @0"], steps);
+        let similarity = TextSimilarity::of(&Circle, support.iter().cloned().chain(["q @0".to_owned()])).unwrap();
+        let found = reward.memory(&similarity, &support, &["q @0"], steps);
         assert!((found - expected).abs() < 1e-6, "{found} {expected}");
     }
 }

@@ -1,11 +1,11 @@
-//! `metrics.jsonl`: the numbers of a run, one row per line.
+//! Metrics of a run in `metrics.jsonl`, one row per line.
 //!
 //! ```text
 //! {"step":12,"phase":"grpo1","seconds":803.25,"kl":0.0021,"reward":0.4375}
 //! ```
 //!
-//! JSON has no NaN and no infinity. A number that is either is written in words, `"kl":"NaN"`, and logged: a report can
-//! show where it was, and whoever reads the file with another tool meets a string instead of a zero.
+//! JSON has no NaN and no infinity. Such a value is written as a string, `"kl":"NaN"`, and logged. The report shows where
+//! it occurred, and other tools read a string instead of a misleading zero.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,28 +20,28 @@ const STEP: &str = "step";
 const PHASE: &str = "phase";
 const SECONDS: &str = "seconds";
 
-/// The numbers of one step.
+/// Metrics of one step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    /// Counts optimizer's steps through the whole run, all phases; several rows may have the same.
+pub struct MetricsRow {
+    /// Step, counted through all phases of the run. Several rows may share a step.
     pub step: u64,
-    /// What was going on: `sft`, `grpo1`, `grpo2`, `eval`, …
+    /// Phase: `sft`, `grpo1`, `grpo2`, `eval`, …
     pub phase: String,
-    /// Wall time since the run began, in seconds, without the time between a kill and its resumption.
+    /// Wall time since the start of the run in seconds, without the time between a kill and the next start.
     pub seconds: f64,
-    /// The numbers by name. `step`, `phase` and `seconds` are no names for one.
+    /// Values by name. The names `step`, `phase` and `seconds` are reserved.
     pub values: BTreeMap<String, f64>,
 }
 
-impl Row {
-    /// A row without numbers yet.
-    pub fn new(step: u64, phase: impl Into<String>, seconds: f64) -> Row {
-        Row { step, phase: phase.into(), seconds, values: BTreeMap::new() }
+impl MetricsRow {
+    /// Creates a row without values.
+    pub fn new(step: u64, phase: impl Into<String>, seconds: f64) -> MetricsRow {
+        MetricsRow { step, phase: phase.into(), seconds, values: BTreeMap::new() }
     }
 
-    /// Adds a number.
+    /// Adds a value.
     #[must_use]
-    pub fn with(mut self, name: impl Into<String>, value: f64) -> Row {
+    pub fn with(mut self, name: impl Into<String>, value: f64) -> MetricsRow {
         self.values.insert(name.into(), value);
         self
     }
@@ -65,16 +65,16 @@ impl Row {
         Ok(line)
     }
 
-    fn decode(line: &[u8]) -> Result<Row, String> {
+    fn decode(line: &[u8]) -> Result<MetricsRow, String> {
         let row: Map<String, Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
-        let mut read = Row::new(
-            row.get(STEP).and_then(Value::as_u64).ok_or("no whole number `step`")?,
-            row.get(PHASE).and_then(Value::as_str).ok_or("no string `phase`")?,
-            row.get(SECONDS).and_then(float).ok_or("no number `seconds`")?,
+        let mut read = MetricsRow::new(
+            row.get(STEP).and_then(Value::as_u64).ok_or("`step` is missing or not an integer")?,
+            row.get(PHASE).and_then(Value::as_str).ok_or("`phase` is missing or not a string")?,
+            row.get(SECONDS).and_then(float).ok_or("`seconds` is missing or not a number")?,
         );
         for (name, value) in row {
             if ![STEP, PHASE, SECONDS].contains(&name.as_str()) {
-                let value = float(&value).ok_or_else(|| format!("{name:?} is no number"))?;
+                let value = float(&value).ok_or_else(|| format!("{name:?} is not a number"))?;
                 read.values.insert(name, value);
             }
         }
@@ -82,23 +82,23 @@ impl Row {
     }
 }
 
-/// The file, open at its end.
+/// Writer of `metrics.jsonl`.
 #[derive(Debug)]
-pub struct Metrics {
+pub struct MetricsFile {
     path: PathBuf,
     file: File,
     last: u64,
 }
 
-impl Metrics {
-    /// Opens the file of a run that goes on behind `step`: rows of later steps, and the torn last line of a killed
-    /// process, are dropped, all at once or not at all. Behind step 0 there is nothing: a run that begins, or begins
-    /// again, writes its rows of step 0 itself.
+impl MetricsFile {
+    /// Opens the file of a run that continues after `step`. Rows of later steps and an unfinished last line are
+    /// dropped in one atomic write. After step 0 no row is kept: a run that starts, or starts again, writes its rows
+    /// of step 0 itself.
     ///
     /// # Errors
     ///
-    /// When a line other than a torn last one is no row, or when the system refuses.
-    pub fn resume(path: &Path, step: u64) -> Result<Metrics, RunError> {
+    /// If a finished line is not a row, or on an I/O error.
+    pub fn resume(path: &Path, step: u64) -> Result<MetricsFile, RunError> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -112,21 +112,21 @@ impl Metrics {
                 last = row.step;
             }
         }
+        // The file is rewritten only if something was dropped.
         if kept.len() != bytes.len() {
             durable::write(path, &kept)?;
         }
         let file = File::options().create(true).append(true).open(path).map_err(RunError::io("open", path))?;
         durable::sync_parent(path)?;
-        Ok(Metrics { path: path.to_owned(), file, last })
+        Ok(MetricsFile { path: path.to_owned(), file, last })
     }
 
-    /// Appends a row, by one write: whoever reads meanwhile sees all of it or none.
+    /// Appends a row in a single write, so that a concurrent reader sees all of it or none.
     ///
     /// # Errors
     ///
-    /// When the row goes back behind the last one, when a number has the name of another field, or when the system
-    /// refuses.
-    pub fn append(&mut self, row: &Row) -> Result<(), RunError> {
+    /// If the row has a smaller step than the last one, if a value has a reserved name, or on an I/O error.
+    pub fn append(&mut self, row: &MetricsRow) -> Result<(), RunError> {
         if row.step < self.last {
             return Err(RunError::Order { step: row.step, last: self.last });
         }
@@ -136,22 +136,22 @@ impl Metrics {
         Ok(())
     }
 
-    /// Makes the rows so far outlast a crash of the machine. For before a checkpoint: the rows of the steps it has
-    /// behind it must not be lost if it is not.
+    /// Syncs the rows to disk. Called before a checkpoint, so that a crash of the machine cannot lose rows of steps
+    /// that the checkpoint includes.
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// On an I/O error.
     pub fn sync(&self) -> Result<(), RunError> {
         self.file.sync_data().map_err(RunError::io("sync", &self.path))
     }
 
-    /// Reads all rows, in the order of the file. A torn last line is left out, and a file that is not there has none.
+    /// Reads all rows in file order. An unfinished last line is skipped. A missing file has no rows.
     ///
     /// # Errors
     ///
-    /// When a line other than a torn last one is no row, or when the system refuses.
-    pub fn read(path: &Path) -> Result<Vec<Row>, RunError> {
+    /// If a finished line is not a row, or on an I/O error.
+    pub fn read(path: &Path) -> Result<Vec<MetricsRow>, RunError> {
         match fs::read(path) {
             Ok(bytes) => Ok(parse(path, &bytes)?.into_iter().map(|(_, row)| row).collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -160,11 +160,11 @@ impl Metrics {
     }
 }
 
-/// The whole lines, each with its row.
-fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vec<(&'a [u8], Row)>, RunError> {
-    // What does not end in a newline was torn off, even if it reads as a row: its last number may lack digits.
+/// Splits the file into finished lines, each with its row.
+fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vec<(&'a [u8], MetricsRow)>, RunError> {
+    // A last line without a newline is unfinished, even if it parses: its last number may lack digits.
     let whole = bytes.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
-    let row = |(at, line): (usize, &'a [u8])| match Row::decode(line) {
+    let row = |(at, line): (usize, &'a [u8])| match MetricsRow::decode(line) {
         Ok(row) => Ok((line, row)),
         Err(reason) => Err(RunError::Line { path: path.to_owned(), line: at + 1, reason }),
     };
@@ -172,7 +172,7 @@ fn parse<'a>(path: &Path, bytes: &'a [u8]) -> Result<Vec<(&'a [u8], Row)>, RunEr
 }
 
 fn number(value: f64) -> Value {
-    // `Value::from` would make null of what JSON cannot say.
+    // `Value::from` turns NaN and infinities into null.
     if value.is_finite() { Value::from(value) } else { Value::from(value.to_string()) }
 }
 

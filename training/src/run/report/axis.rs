@@ -1,49 +1,53 @@
-//! An axis: a range that ends on round numbers, and ticks on round numbers.
+//! Axes with round limits and ticks.
 
-/// A range of values with its ticks.
+/// Range of values with ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Axis {
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Between two ticks: 1, 2, 2.5 or 5 times a power of ten.
+    /// Distance between ticks: 1, 2, 2.5 or 5 times a power of ten.
     pub(super) step: f64,
     pub(super) ticks: Vec<f64>,
 }
 
 impl Axis {
-    /// An axis for values: its ends are ticks, of which there are about `about`.
+    /// Creates an axis for values. Its limits are ticks, of which there are about `about`.
     pub(super) fn around(low: f64, high: f64, about: usize) -> Axis {
         let (low, high) = spread(low, high);
         let step = round_step((high - low) / about.max(1) as f64);
-        let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
+        // The tolerance keeps rounding errors from adding an empty interval at either end.
+        let first = (low / step + 1e-9).floor();
+        let last = (high / step - 1e-9).ceil();
         Axis { low: first * step, high: last * step, step, ticks: ticks(first, last, step) }
     }
 
-    /// The axis without what lies above a value, which must not be the low end.
+    /// Cuts the axis off above `high`, which must be above its lower limit.
     pub(super) fn upto(mut self, high: f64) -> Axis {
         self.high = self.high.min(high);
         self.ticks.retain(|&tick| tick <= self.high + 1e-9 * self.step);
         self
     }
 
-    /// An axis for steps: it ends with the last one, and ticks are whole.
+    /// Creates an axis for steps. It ends with the last step, and ticks are integers.
     pub(super) fn within(low: u64, high: u64, about: usize) -> Axis {
-        let (low, high) = (low as f64, high.max(low + 1) as f64);
-        let mut step = round_step((high - low) / about.max(1) as f64);
+        let low_end = low as f64;
+        let high_end = high.max(low + 1) as f64;
+        let mut step = round_step((high_end - low_end) / about.max(1) as f64);
         if step.fract() != 0.0 {
             step = step.ceil();
         }
-        let (first, last) = ((low / step).ceil(), (high / step).floor());
-        Axis { low, high, step, ticks: ticks(first, last, step) }
+        let first = (low_end / step).ceil();
+        let last = (high_end / step).floor();
+        Axis { low: low_end, high: high_end, step, ticks: ticks(first, last, step) }
     }
 
-    /// Where a value lies: 0 at the low end, 1 at the high one.
+    /// Returns the position of a value: 0 at the lower limit, 1 at the upper one.
     pub(super) fn place(&self, value: f64) -> f64 {
         (value - self.low) / (self.high - self.low)
     }
 }
 
-/// Values that are all the same get some room, and none at all a range to draw.
+/// Widens the range of constant values. An empty range becomes 0 to 1.
 fn spread(low: f64, high: f64) -> (f64, f64) {
     if !(low.is_finite() && high.is_finite() && low <= high) {
         return (0.0, 1.0);
@@ -76,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_round() {
+    fn limits_are_round() {
         let axis = Axis::around(0.03, 0.97, 4);
         assert_eq!((axis.low, axis.high, axis.step), (0.0, 1.0, 0.25));
         assert_eq!(axis.ticks, [0.0, 0.25, 0.5, 0.75, 1.0]);
@@ -99,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_has_its_place(low in -1e6f64..1e6, width in 0f64..1e6, about in 2usize..8) {
+        fn every_value_lies_on_the_axis(low in -1e6f64..1e6, width in 0f64..1e6, about in 2usize..8) {
             let axis = Axis::around(low, low + width, about);
             prop_assert!(axis.place(low) >= -1e-6 && axis.place(low + width) <= 1.0 + 1e-6);
             prop_assert!((2..=3 * about + 3).contains(&axis.ticks.len()), "{:?}", axis);

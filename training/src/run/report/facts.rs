@@ -1,26 +1,27 @@
-//! What `run.toml` says, as far as a title and a line of facts need it.
+//! Title and key facts of a run, read from `run.toml`.
 
 use toml::{Table, Value};
 
-/// What to look for; the page calls it so too.
+/// Keys to show; the page uses them as labels too.
 const WANTED: [&str; 5] = ["command", "stage", "protocol", "base", "seed"];
 
-/// Where to look, from the first to the last: the top, and tables that describe the run as a whole.
+/// Tables to search, in order: the top level, and tables that describe the whole run.
 const PLACES: &[&[&str]] = &[&[], &["recipe"], &["recipe", "policy"]];
 
-/// The title of a run and its facts by name.
+/// Title of a run and its facts by name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct ReportFacts {
     pub(super) title: Option<String>,
     pub(super) facts: Vec<(&'static str, String)>,
 }
 
-impl Facts {
-    /// Reads them leniently: a report of a run whose `run.toml` somebody broke is better than none.
-    pub(super) fn read(text: &str) -> Facts {
+impl ReportFacts {
+    /// Reads the facts. A malformed `run.toml` gives no facts instead of an error, because a report without them is
+    /// better than none.
+    pub(super) fn read(text: &str) -> ReportFacts {
         let table = text.parse::<Table>().unwrap_or_default();
         let facts = WANTED.into_iter().filter_map(|name| Some((name, find(&table, name)?))).collect();
-        Facts { title: find(&table, "name"), facts }
+        ReportFacts { title: find(&table, "name"), facts }
     }
 }
 
@@ -43,12 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_found_where_they_are() {
-        let facts = Facts::read(
+    fn facts_are_found_in_nested_tables() {
+        let facts = ReportFacts::read(
             "command = 'sft'\n[recipe]\nname = 'small'\nseed = 42\n[recipe.policy]\nprotocol = 'routerag'\nname = 'no'\n",
         );
         assert_eq!(facts.title.as_deref(), Some("small"));
         assert_eq!(facts.facts, [("command", "sft".into()), ("protocol", "routerag".into()), ("seed", "42".into())]);
-        assert_eq!(Facts::read("not = [toml"), Facts { title: None, facts: vec![] });
+        assert_eq!(ReportFacts::read("not = [toml"), ReportFacts { title: None, facts: vec![] });
     }
 }

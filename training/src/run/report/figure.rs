@@ -1,39 +1,39 @@
-//! Which numbers are drawn together.
+//! Selection of the metrics for each figure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Row;
-use super::catalogue::{ANSWERS, EVALUATION, Known, LEARNING, Look, SEARCHING, SPEED};
+use super::super::MetricsRow;
+use super::catalog::{ANSWERS, EVALUATION, KnownFigure, LEARNING, Look, SEARCHING, SPEED};
 use super::series::Series;
 
-/// A figure to be drawn.
+/// Figure with its series.
 #[derive(Debug)]
 pub(super) struct Figure {
     pub(super) title: String,
     pub(super) look: Look,
-    /// Whether the title alone does not say what the curves are.
+    /// If `true`, the title alone does not name the curves.
     pub(super) legend: bool,
     pub(super) series: Vec<Series>,
 }
 
-/// Figures under a heading.
+/// Figures under one heading.
 #[derive(Debug)]
 pub(super) struct Section {
     pub(super) heading: &'static str,
     pub(super) figures: Vec<Figure>,
 }
 
-/// The heading of what was measured on question sets.
+/// Heading of evaluation metrics.
 pub(super) const EVALUATIONS: &str = "Evaluation";
 
-/// Whether a row measures the policy on questions, rather than trains it.
-pub(super) fn is_evaluation(row: &Row) -> bool {
+/// Returns `true` for rows of evaluations, as opposed to training.
+pub(super) fn is_evaluation(row: &MetricsRow) -> bool {
     row.phase.starts_with("eval")
 }
 
-/// Sorts the numbers of a run into figures. Every number that is not of an evaluation is in one: those that nobody knows
-/// get one each, at the end. There is always a section of evaluations.
-pub(super) fn sections(rows: &[Row]) -> Vec<Section> {
+/// Sorts the metrics of a run into figures. Every training metric appears in one: metrics without a known figure get
+/// one each, at the end. The section of evaluations is always present.
+pub(super) fn sections(rows: &[MetricsRow]) -> Vec<Section> {
     let training: Vec<_> = rows.iter().filter(|row| !is_evaluation(row)).collect();
     let mut sections = vec![
         section("Reward and answers", ANSWERS, rows, &training),
@@ -43,19 +43,20 @@ pub(super) fn sections(rows: &[Row]) -> Vec<Section> {
         section("Lengths and speed", SPEED, rows, &training),
         Section { heading: "Further numbers", figures: others(&training) },
     ];
+    // The evaluations keep their section even without curves, because it also holds the table.
     sections.retain(|section| section.heading == EVALUATIONS || !section.figures.is_empty());
     sections
 }
 
-/// `popqa/em` is the metric `em` of the question set `popqa`; `em` is one of no set.
+/// Splits `popqa/em` into the question set `popqa` and the metric `em`. The question set of `em` is empty.
 pub(super) fn split(name: &str) -> (&str, &str) {
     name.rsplit_once('/').unwrap_or(("", name))
 }
 
-fn section(heading: &'static str, known: &[Known], rows: &[Row], training: &[&Row]) -> Section {
+fn section(heading: &'static str, known: &[KnownFigure], rows: &[MetricsRow], training: &[&MetricsRow]) -> Section {
     let all: Vec<_> = rows.iter().collect();
     let figures = known.iter().filter_map(|known| {
-        // What is held out is measured in rows of either kind.
+        // Validation metrics occur in training rows as well as in evaluation rows.
         let rows = |name: &str| if name.starts_with("validation_") { &all } else { training };
         let series = known.names.iter().map(|&(name, label)| Series::of(label, name, rows(name)));
         figure(known.look.title, known.look, known.names.len() > 1, series)
@@ -70,8 +71,8 @@ fn figure(title: &str, look: Look, legend: bool, series: impl IntoIterator<Item 
     (!series.is_empty()).then(|| Figure { title: title.to_owned(), look, legend, series })
 }
 
-/// A curve over the run per question set that was measured more than once.
-fn evaluations(rows: &[Row]) -> Vec<Figure> {
+/// Returns one curve per metric and question set, if it was measured more than once.
+fn evaluations(rows: &[MetricsRow]) -> Vec<Figure> {
     let rows: Vec<_> = rows.iter().filter(|row| is_evaluation(row)).collect();
     let mut names: BTreeMap<&str, BTreeSet<(&str, &str)>> = BTreeMap::new();
     for name in rows.iter().flat_map(|row| row.values.keys()) {
@@ -85,7 +86,7 @@ fn evaluations(rows: &[Row]) -> Vec<Figure> {
     drawn.collect()
 }
 
-fn others(training: &[&Row]) -> Vec<Figure> {
+fn others(training: &[&MetricsRow]) -> Vec<Figure> {
     let known: BTreeSet<_> = [ANSWERS, SEARCHING, LEARNING, SPEED]
         .into_iter()
         .flatten()
@@ -104,11 +105,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_drawn_once() {
+    fn every_metric_is_drawn_once() {
         let rows = [
-            Row::new(1, "sft", 0.0).with("loss", 1.0).with("of_my_own", 2.0).with("searches_graph", 1.0),
-            Row::new(1, "eval", 0.0).with("popqa/em", 0.5).with("validation_loss", 1.5),
-            Row::new(2, "eval", 0.0).with("popqa/em", 0.6).with("2wiki/em", 0.6),
+            MetricsRow::new(1, "sft", 0.0).with("loss", 1.0).with("of_my_own", 2.0).with("searches_graph", 1.0),
+            MetricsRow::new(1, "eval", 0.0).with("popqa/em", 0.5).with("validation_loss", 1.5),
+            MetricsRow::new(2, "eval", 0.0).with("popqa/em", 0.6).with("2wiki/em", 0.6),
         ];
         let sections = sections(&rows);
         let drawn: Vec<_> = sections
@@ -123,7 +124,7 @@ mod tests {
             drawn,
             [
                 "Evaluation: Exact match: popqa",
-                "Searching: Search mix: graph",
+                "Searching: Searches by mode: graph",
                 "Learning: Loss: training, validation",
                 "Further numbers: of my own: of_my_own",
             ]

@@ -1,10 +1,10 @@
-//! `report.html`: what a run did, as one page that needs nothing else.
+//! `report.html`: the curves of a run as one self-contained page.
 //!
-//! Curves are inline SVG; without scripts, fonts or anything from a network, it can be kept beside a checkpoint, sent by
-//! mail and printed. Colours follow the reader's light or dark setting.
+//! Curves are inline SVG without scripts, fonts or network access, so the page can be kept with a checkpoint, mailed and
+//! printed. Colors follow the reader's light or dark mode.
 
 mod axis;
-mod catalogue;
+mod catalog;
 mod chart;
 mod facts;
 mod figure;
@@ -20,22 +20,22 @@ mod tile;
 
 use std::fs;
 
-use super::{Folder, Metrics, RunError, durable};
+use super::{MetricsFile, RunError, RunFolder, durable};
 
-/// Draws the report of a run from its `metrics.jsonl` and `run.toml`, and puts it in the place of the one before. Also
-/// while the run goes on.
+/// Draws the report of a run from its `metrics.jsonl` and `run.toml`, replacing the previous one. The run may still
+/// be in progress.
 ///
 /// # Errors
 ///
-/// When the metrics cannot be read, or when the system refuses.
-pub fn report(run: &Folder) -> Result<(), RunError> {
-    let rows = Metrics::read(&run.metrics())?;
+/// If the metrics cannot be read, or on an I/O error.
+pub fn report(run: &RunFolder) -> Result<(), RunError> {
+    let rows = MetricsFile::read(&run.metrics())?;
     let facts = fs::read_to_string(run.facts()).map_err(RunError::io("read", &run.facts()))?;
     let name = run.path().file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy());
     durable::write(&run.report(), page::page(&name, &facts, &rows).as_bytes())
 }
 
-/// Text as it may stand in an element or in a quoted attribute.
+/// Escapes text for an element or a quoted attribute.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {

@@ -1,44 +1,44 @@
-//! Numbers as a person reads them.
+//! Number formats of the report.
 
-/// How the values of a figure are shown.
+/// Unit of a figure's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
-    /// As they are.
+pub(super) enum NumberUnit {
+    /// Plain number.
     Plain,
-    /// A share of one, in percent.
+    /// Share, shown in percent.
     Share,
     /// Seconds.
     Seconds,
 }
 
-impl Unit {
-    /// Three significant digits, and no more than that of anything.
+impl NumberUnit {
+    /// Formats a value with three significant digits.
     pub(super) fn show(self, value: f64) -> String {
         match self {
             _ if !value.is_finite() => value.to_string(),
-            Unit::Plain => plain(value),
-            Unit::Share => format!("{:.1} %", 100.0 * value),
-            Unit::Seconds if value.abs() < 1.0 => format!("{} ms", plain(1e3 * value)),
-            Unit::Seconds if value.abs() < 120.0 => format!("{} s", plain(value)),
-            Unit::Seconds => duration(value),
+            NumberUnit::Plain => plain(value),
+            NumberUnit::Share => format!("{:.1} %", 100.0 * value),
+            NumberUnit::Seconds if value.abs() < 1.0 => format!("{} ms", plain(1e3 * value)),
+            NumberUnit::Seconds if value.abs() < 120.0 => format!("{} s", plain(value)),
+            NumberUnit::Seconds => duration(value),
         }
     }
 
-    /// In a column of a table, where digits stand below each other.
+    /// Formats a value for a table column, where digits align.
     pub(super) fn cell(self, value: f64) -> String {
         match self {
-            Unit::Plain if value.fract() != 0.0 && value.abs() < 100.0 => format!("{value:.2}").replace('-', "−"),
+            NumberUnit::Plain if value.fract() != 0.0 && value.abs() < 100.0 => format!("{value:.2}").replace('-', "−"),
             _ => self.show(value),
         }
     }
 
-    /// A label of an axis whose ticks are `step` apart: as many digits as tell them apart.
+    /// Formats an axis label for ticks `step` apart, with enough digits to tell them apart.
     pub(super) fn tick(self, value: f64, step: f64) -> String {
         match self {
             _ if value == 0.0 => "0".into(),
-            Unit::Share => format!("{} %", fixed(100.0 * value, 100.0 * step)),
-            Unit::Plain | Unit::Seconds => {
-                let suffix = if self == Unit::Seconds { " s" } else { "" };
+            NumberUnit::Share => format!("{} %", fixed(100.0 * value, 100.0 * step)),
+            NumberUnit::Plain | NumberUnit::Seconds => {
+                let suffix = if self == NumberUnit::Seconds { " s" } else { "" };
                 let size = value.abs().max(step);
                 if size >= 1e6 {
                     format!("{} M{suffix}", fixed(value / 1e6, step / 1e6))
@@ -56,7 +56,7 @@ impl Unit {
     }
 }
 
-/// `1 h 02 min`, `3 min 20 s`, `45 s`.
+/// Formats a duration: `1 h 02 min`, `3 min 20 s`, `45 s`.
 pub(super) fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0).round() as u64;
     match (whole / 3600, whole / 60 % 60, whole % 60) {
@@ -66,7 +66,7 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A whole number in groups of three: `12,345`.
+/// Formats an integer with groups of three digits: `12,345`.
 pub(super) fn whole(value: u64) -> String {
     let digits = value.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
@@ -120,24 +120,24 @@ mod tests {
 
     #[test]
     fn numbers_have_the_digits_that_matter() {
-        let show = |value| Unit::Plain.show(value);
+        let show = |value| NumberUnit::Plain.show(value);
         assert_eq!(
             [show(0.0), show(0.4375), show(12.34), show(123.4), show(0.5)],
             ["0", "0.438", "12.3", "123", "0.5"]
         );
         assert_eq!([show(1234.0), show(1234567.2), show(-0.25), show(2e-6)], ["1,234", "1,234,567", "−0.25", "2e−6"]);
         assert_eq!([show(999.7), show(0.00123), show(1e300), show(f64::NAN)], ["1000", "0.00123", "1e300", "NaN"]);
-        assert_eq!(Unit::Share.show(0.4375), "43.8 %");
-        assert_eq!([Unit::Seconds.show(0.0123), Unit::Seconds.show(5.0)], ["12.3 ms", "5 s"]);
+        assert_eq!(NumberUnit::Share.show(0.4375), "43.8 %");
+        assert_eq!([NumberUnit::Seconds.show(0.0123), NumberUnit::Seconds.show(5.0)], ["12.3 ms", "5 s"]);
         assert_eq!([duration(3725.0), duration(200.4), duration(-1.0)], ["1 h 02 min", "3 min 20 s", "0 s"]);
     }
 
     #[test]
     fn ticks_can_be_told_apart() {
-        let tick = |value, step| Unit::Plain.tick(value, step);
+        let tick = |value, step| NumberUnit::Plain.tick(value, step);
         assert_eq!([tick(0.0, 0.2), tick(0.4, 0.2), tick(0.25, 0.25), tick(2.5, 2.5)], ["0", "0.4", "0.25", "2.5"]);
         assert_eq!([tick(20_000.0, 5_000.0), tick(2e-5, 1e-5), tick(-4.0, 2.0)], ["20 k", "2e−5", "−4"]);
-        assert_eq!(Unit::Share.tick(0.025, 0.025), "2.5 %");
-        assert_eq!(Unit::Share.tick(0.4, 0.2), "40 %");
+        assert_eq!(NumberUnit::Share.tick(0.025, 0.025), "2.5 %");
+        assert_eq!(NumberUnit::Share.tick(0.4, 0.2), "40 %");
     }
 }

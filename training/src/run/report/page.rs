@@ -1,23 +1,23 @@
-//! The page around the figures.
+//! HTML page around the figures.
 
-use super::super::Row;
-use super::catalogue::Kind;
+use super::super::MetricsRow;
 use super::chart;
 use super::escape;
-use super::facts::Facts;
+use super::facts::ReportFacts;
 use super::figure::{EVALUATIONS, Figure, Section, sections};
 use super::number::{duration, whole};
-use super::phase::{Phase, phases};
+use super::phase::{RunPhase, phases};
 use super::series::Series;
 use super::{plot, table, tile};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Makes the page of a run: `name` is that of its folder, `facts` the text of its `run.toml`.
-pub(super) fn page(name: &str, facts: &str, rows: &[Row]) -> String {
-    let read = Facts::read(facts);
+/// Builds the page of a run. `name` is the name of its directory, `facts` the text of its `run.toml`.
+pub(super) fn page(name: &str, facts: &str, rows: &[MetricsRow]) -> String {
+    let read = ReportFacts::read(facts);
     let title = escape(read.title.as_deref().unwrap_or(name));
-    let (sections, phases) = (sections(rows), phases(rows));
+    let sections = sections(rows);
+    let phases = phases(rows);
     let steps =
         (rows.iter().map(|row| row.step).min().unwrap_or(0), rows.iter().map(|row| row.step).max().unwrap_or(0));
     let mut ids = 0..;
@@ -27,7 +27,7 @@ pub(super) fn page(name: &str, facts: &str, rows: &[Row]) -> String {
             let card = |figure| card(figure, &phases, steps, ids.next().unwrap_or(0));
             let cards: String = section.figures.iter().map(card).collect();
             let cards = if cards.is_empty() { cards } else { format!("<div class='cards'>{cards}</div>") };
-            // The table stands with the curves of the same numbers.
+            // The table of evaluations belongs to the curves of the same metrics.
             let table = if section.heading == EVALUATIONS { table::table(rows) } else { String::new() };
             if cards.is_empty() && table.is_empty() {
                 return String::new();
@@ -47,7 +47,7 @@ pub(super) fn page(name: &str, facts: &str, rows: &[Row]) -> String {
     )
 }
 
-fn header(title: &str, name: &str, read: &Facts, rows: &[Row], phases: &[Phase]) -> String {
+fn header(title: &str, name: &str, read: &ReportFacts, rows: &[MetricsRow], phases: &[RunPhase]) -> String {
     let mut facts: Vec<_> = read.facts.iter().map(|(label, value)| (*label, value.clone())).collect();
     if read.title.is_some() {
         facts.insert(0, ("run", name.to_owned()));
@@ -62,11 +62,12 @@ fn header(title: &str, name: &str, read: &Facts, rows: &[Row], phases: &[Phase])
     }
     let fact = |(label, value): &(&str, String)| format!("<div><dt>{label}</dt><dd>{}</dd></div>", escape(value));
     let facts: String = facts.iter().map(fact).collect();
-    let nothing = if rows.is_empty() { "<p class='note'>Nothing was measured yet.</p>" } else { "" };
+    let nothing = if rows.is_empty() { "<p class='note'>No metrics yet.</p>" } else { "" };
     format!("<header><p class='kind'>Training report</p><h1>{title}</h1><dl>{facts}</dl>{nothing}</header>")
 }
 
-/// What is not a number is no small thing in training: it is said first.
+/// Builds a warning that lists metrics with non-finite values. It comes first on the page, because they usually mean
+/// that training diverged.
 fn warning(sections: &[Section]) -> String {
     let series = sections
         .iter()
@@ -85,12 +86,12 @@ fn warning(sections: &[Section]) -> String {
     format!("<p class='warning'><b>Not finite:</b> {}</p>", escape(&broken.join("; ")))
 }
 
-fn card(figure: &Figure, phases: &[Phase], steps: (u64, u64), id: usize) -> String {
+fn card(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: usize) -> String {
     let now = now(figure);
-    let several = figure.series.len() > 1 || figure.look.kind == Kind::Mix;
+    let several = figure.series.len() > 1;
     let legend = if several {
         let item = |(at, (series, now)): (usize, (&Series, &String))| {
-            format!("<li><i class='{}'></i>{} <b>{now}</b></li>", plot::colour(at), escape(&series.label))
+            format!("<li><i class='{}'></i>{} <b>{now}</b></li>", plot::color(at), escape(&series.label))
         };
         let items: String = figure.series.iter().zip(&now).enumerate().map(item).collect();
         format!("<ul>{items}</ul>")
@@ -111,28 +112,22 @@ fn card(figure: &Figure, phases: &[Phase], steps: (u64, u64), id: usize) -> Stri
     )
 }
 
-/// What stands beside each name: where its curve ends.
+/// Returns the last value of each curve, shown next to its name.
 fn now(figure: &Figure) -> Vec<String> {
-    let last: Vec<_> = match figure.look.kind {
-        Kind::Mix => plot::shares(&figure.series).pop().map_or_else(Vec::new, |shares| shares.parts),
-        Kind::Lines => {
-            let last = |series: &Series| series.summary(true).map_or(f64::NAN, |summary| summary.last);
-            figure.series.iter().map(last).collect()
-        }
-    };
+    let last = |series: &Series| series.summary(true).map_or(f64::NAN, |summary| summary.last);
     let show = |value: f64| escape(&figure.look.unit.show(value)).replace(' ', "&nbsp;");
-    last.into_iter().map(show).collect()
+    figure.series.iter().map(last).map(show).collect()
 }
 
 fn footer(facts: &str, sections: &[Section]) -> String {
     let mut series = sections.iter().flat_map(|section| &section.figures).flat_map(|figure| &figure.series);
     let smooth = if series.any(|series| series.span > 1) {
-        "Strong lines, tiles and the numbers beside titles are smoothed (LOWESS over a sixth of a curve, each phase by \
-         itself). Faint lines are what was measured; point at a curve to read both. "
+        "Bold lines, tiles and the numbers next to titles are smoothed (LOWESS over a sixth of a curve, separately for each \
+         phase). Faint lines are measurements; point at a curve to read both. "
     } else {
         ""
     };
-    let smooth = format!("<p class='note'>{smooth}All numbers stand in metrics.jsonl.</p>");
+    let smooth = format!("<p class='note'>{smooth}All numbers are in metrics.jsonl.</p>");
     format!(
         "<footer>{smooth}<details><summary>run.toml</summary><pre>{}</pre></details></footer>",
         escape(facts.trim())

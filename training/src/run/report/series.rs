@@ -1,37 +1,36 @@
-//! A number of a run as it goes from step to step: what was measured, and a smooth line through it.
+//! Series of a metric over steps: measurements and a smoothed line.
 
-use super::super::Row;
+use super::super::MetricsRow;
 
-/// What can be drawn: squares and sums of such numbers are finite.
+/// Largest value to draw; squares and sums of such values stay finite.
 const LARGEST: f64 = 1e100;
 
-/// One measurement.
+/// Measurement at a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     pub(super) step: u64,
     pub(super) value: f64,
-    /// The smooth line here.
+    /// Value of the smoothed line.
     pub(super) smooth: f64,
-    /// Whether a new phase begins with this point: lines are not drawn across.
+    /// If `true`, a new phase begins here, and no line is drawn from the previous point.
     pub(super) begins: bool,
 }
 
-/// The measurements of one name.
+/// Measurements of one metric.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Series {
     pub(super) label: String,
     pub(super) points: Vec<Point>,
-    /// Measurements that cannot be drawn, because they are not finite or too large for arithmetic with them: steps and
-    /// what they were.
+    /// Steps and values that cannot be drawn, because the values are not finite or too large.
     pub(super) broken: Vec<(u64, f64)>,
-    /// How many points the smooth line looks at; 1 if it is the line itself.
+    /// Window of the smoothed line, in points. 1 without smoothing.
     pub(super) span: usize,
 }
 
 impl Series {
-    /// The measurements called `name` in `rows`. Of several of the same step and phase, the last one counts: what was
-    /// done again after a kill.
-    pub(super) fn of(label: &str, name: &str, rows: &[&Row]) -> Series {
+    /// Collects the values of `name` in `rows`. Of several values of the same step and phase, the last one counts: it
+    /// was measured again after a kill.
+    pub(super) fn of(label: &str, name: &str, rows: &[&MetricsRow]) -> Series {
         let mut broken = Vec::new();
         let mut points: Vec<(Point, &str)> = Vec::new();
         for row in rows {
@@ -54,11 +53,11 @@ impl Series {
         Series { label: label.to_owned(), points: points.collect(), broken, span: 1 }
     }
 
-    /// Draws the smooth line: at each point, a straight line is fitted to the points of its phase around it, near ones
-    /// weighing most (LOWESS, Cleveland 1979, without its robust second pass). Unlike a moving average it neither lags
-    /// behind a steep curve nor bends at its ends. Of a line of more than [`MOST`] points the means of neighbours are
-    /// fitted, and what is between them lies on straight lines: more could not be seen, and the time of a report would
-    /// grow with the square of the steps.
+    /// Computes the smoothed line by LOWESS without its robust second pass (Cleveland 1979): at each point, a line is
+    /// fitted to the points of its phase around it, weighted by proximity. Unlike a moving average, it neither lags
+    /// behind a steep curve nor bends at its ends. If a phase has more than [`MOST`] points, LOWESS runs over means
+    /// of neighbors and interpolates between them, because its time would grow with the square of the number of
+    /// points.
     pub(super) fn smoothed(mut self) -> Series {
         let reach = self.points.len() / 12;
         if reach < 2 {
@@ -66,6 +65,7 @@ impl Series {
         }
         self.span = 2 * reach + 1;
         for line in self.points.chunk_by_mut(|_, next| !next.begins) {
+            // LOWESS is quadratic in the number of points, so long lines are fitted on means.
             let stride = line.len().div_ceil(MOST);
             let mean = |points: &[Point]| points.iter().map(|point| point.value).sum::<f64>() / points.len() as f64;
             let values: Vec<f64> = line.chunks(stride).map(mean).collect();
@@ -78,47 +78,54 @@ impl Series {
         self
     }
 
-    /// The lines: the points of each phase by itself.
+    /// Splits the points by phase.
     pub(super) fn lines(&self) -> impl Iterator<Item = &[Point]> {
         self.points.chunk_by(|_, next| !next.begins)
     }
 
-    /// First, best and last value of the smooth line.
-    pub(super) fn summary(&self, larger_is_better: bool) -> Option<Summary> {
+    /// Returns the first, best and last value of the smoothed line.
+    pub(super) fn summary(&self, larger_is_better: bool) -> Option<SeriesSummary> {
         let better = |a: &&Point, b: &&Point| {
             let order = a.smooth.total_cmp(&b.smooth);
             let order = if larger_is_better { order } else { order.reverse() };
-            // Of equals, the earliest.
+            // Ties go to the earliest step.
             order.then(b.step.cmp(&a.step))
         };
         let best = self.points.iter().max_by(better)?;
-        let (first, last) = (self.points.first()?.smooth, self.points.last()?.smooth);
-        Some(Summary { first, best: best.smooth, best_step: best.step, last })
+        let first = self.points.first()?.smooth;
+        let last = self.points.last()?.smooth;
+        Some(SeriesSummary { first, best: best.smooth, best_step: best.step, last })
     }
 }
 
-/// A line of so many points is fitted point by point.
+/// Maximum number of points for fitting each point by itself.
 const MOST: usize = 500;
 
-/// The value at `place` on the straight lines that join `values`, level beyond their ends.
+/// Interpolates `values` linearly at the fractional index `place`, constant beyond both ends.
 fn between(values: &[f64], place: f64) -> f64 {
     let place = place.clamp(0.0, (values.len() - 1) as f64);
-    let (low, part) = (place.floor() as usize, place.fract());
-    // Not at all where it is at a value: to the bit what was fitted.
+    let low = place.floor() as usize;
+    let part = place.fract();
+    // At a whole index the fitted value must come back bit for bit.
     if part == 0.0 { values[low] } else { values[low] * (1.0 - part) + values[low + 1] * part }
 }
 
-/// The weighted least squares line at `at` through as many points as lie up to `reach` places away in the middle of a
-/// line: near an end there are fewer on one side and more on the other.
+/// Fits a weighted least-squares line around index `at` and returns its value there. The window has up to `reach`
+/// points on each side; near an end of the line it extends further to the other side.
 fn fit(line: &[f64], at: usize, reach: usize) -> f64 {
     let count = line.len().min(2 * reach + 1);
     let from = at.saturating_sub(reach).min(line.len() - count);
     let near = &line[from..from + count];
     let width = (at - from).max(from + count - 1 - at) + 1;
-    // Sums over weight, weight × distance, weight × distance², and the same with values.
-    let (mut w, mut wx, mut wxx, mut wy, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    // Sums of weight, weight × distance, weight × distance², weight × value and weight × distance × value.
+    let mut w = 0.0;
+    let mut wx = 0.0;
+    let mut wxx = 0.0;
+    let mut wy = 0.0;
+    let mut wxy = 0.0;
     for (place, value) in near.iter().enumerate() {
         let x = (from + place) as f64 - at as f64;
+        // Tricube weights as in Cleveland 1979.
         let tricube = (1.0 - (x.abs() / width as f64).powi(3)).powi(3);
         w += tricube;
         wx += tricube * x;
@@ -128,16 +135,16 @@ fn fit(line: &[f64], at: usize, reach: usize) -> f64 {
     }
     let spread = w * wxx - wx * wx;
     let fitted = if spread > 0.0 { (wxx * wy - wx * wxy) / spread } else { wy / w };
-    // A line that rises to the end of a curve must not leave what was measured: no share is larger than one.
+    // The fit must not leave the range of the measurements: a share cannot exceed 1.
     let low = near.iter().copied().fold(f64::INFINITY, f64::min);
     let high = near.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    // Values near the end of f64 overflow in these sums.
+    // Sums of values near the limit of `f64` overflow.
     if fitted.is_finite() { fitted.max(low).min(high) } else { line[at] }
 }
 
-/// What a tile says of a series.
+/// Summary of a series for a tile.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Summary {
+pub(super) struct SeriesSummary {
     pub(super) first: f64,
     pub(super) best: f64,
     pub(super) best_step: u64,
@@ -151,12 +158,12 @@ mod tests {
 
     fn series(values: &[(u64, &str, f64)]) -> Series {
         let rows: Vec<_> =
-            values.iter().map(|&(step, phase, value)| Row::new(step, phase, 0.0).with("x", value)).collect();
+            values.iter().map(|&(step, phase, value)| MetricsRow::new(step, phase, 0.0).with("x", value)).collect();
         Series::of("X", "x", &rows.iter().collect::<Vec<_>>()).smoothed()
     }
 
     #[test]
-    fn a_phase_is_a_line() {
+    fn phases_are_separate_lines() {
         let series =
             series(&[(1, "a", 1.0), (2, "a", 2.0), (2, "a", 3.0), (3, "b", f64::NAN), (4, "b", 5.0), (5, "b", 6.0)]);
         let lines: Vec<Vec<_>> = series.lines().map(|line| line.iter().map(|p| (p.step, p.value)).collect()).collect();
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smooth_line_neither_lags_nor_leaves_what_was_measured() {
+    fn smoothing_neither_lags_nor_leaves_the_range() {
         let line: Vec<_> = (1..=60).map(|step| (step, "a", 3.0 * step as f64)).collect();
         for point in series(&line).points {
             assert!((point.smooth - point.value).abs() < 1e-9, "{point:?}");
@@ -205,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_as_smooth_and_takes_no_longer_than_it_must() {
+    fn long_lines_are_smoothed_in_bounded_time() {
         let values: Vec<_> = (1..=20_011u64).map(|step| (step, "a", step as f64 + 50.0 * (step % 2) as f64)).collect();
         let series = series(&values);
         assert_eq!(series.points.len(), values.len());

@@ -1,38 +1,38 @@
-//! The evaluations of a run, as a table.
+//! Table of a run's evaluations.
 
 use std::collections::BTreeMap;
 
-use super::super::Row;
+use super::super::MetricsRow;
 use super::escape;
 use super::figure::{is_evaluation, split};
-use super::number::{Unit, whole};
+use super::number::{NumberUnit, whole};
 
-/// Columns that come first, with their heads; others follow by name.
-const COLUMNS: &[(&str, &str, Unit)] = &[
-    ("em", "EM", Unit::Share),
-    ("f1", "F1", Unit::Share),
-    ("answered", "answered", Unit::Share),
-    ("format_valid", "valid form", Unit::Share),
-    ("turns", "turns", Unit::Plain),
-    ("searches_passage", "passage", Unit::Plain),
-    ("searches_graph", "graph", Unit::Plain),
-    ("searches_hybrid", "hybrid", Unit::Plain),
-    ("searches_triples", "triples", Unit::Plain),
-    ("searches_kag", "KAG", Unit::Plain),
-    ("retrieval_cost", "retrieval cost", Unit::Plain),
+/// Metrics of the first columns, with their headings. Other metrics follow by name.
+const COLUMNS: &[(&str, &str, NumberUnit)] = &[
+    ("em", "EM", NumberUnit::Share),
+    ("f1", "F1", NumberUnit::Share),
+    ("answered", "answered", NumberUnit::Share),
+    ("format_valid", "valid form", NumberUnit::Share),
+    ("turns", "turns", NumberUnit::Plain),
+    ("searches_passage", "passage", NumberUnit::Plain),
+    ("searches_graph", "graph", NumberUnit::Plain),
+    ("searches_hybrid", "hybrid", NumberUnit::Plain),
+    ("searches_triples", "triples", NumberUnit::Plain),
+    ("searches_kag", "KAG", NumberUnit::Plain),
+    ("retrieval_cost", "retrieval cost", NumberUnit::Plain),
 ];
 
-/// Numbers of a set at a step, by metric.
-type Line<'a> = BTreeMap<&'a str, f64>;
+/// Values of a question set at a step, by metric.
+type TableLine<'a> = BTreeMap<&'a str, f64>;
 
-/// A line for every question set at every step at which it was measured; the best EM of a set stands out. Empty if
-/// nothing was measured.
-pub(super) fn table(rows: &[Row]) -> String {
-    let mut lines: BTreeMap<(&str, u64), Line<'_>> = BTreeMap::new();
+/// Builds a table with one line per question set and measured step; the best EM of each set is bold. Empty if there
+/// are no evaluations.
+pub(super) fn table(rows: &[MetricsRow]) -> String {
+    let mut lines: BTreeMap<(&str, u64), TableLine<'_>> = BTreeMap::new();
     for row in rows.iter().filter(|row| is_evaluation(row)) {
         for (name, &value) in &row.values {
             let (set, metric) = split(name);
-            // The loss on what is held out is drawn beside that of training.
+            // Validation losses are drawn with the training loss instead.
             if !metric.starts_with("validation_") {
                 lines.entry((set, row.step)).or_default().insert(metric, value);
             }
@@ -54,7 +54,7 @@ pub(super) fn table(rows: &[Row]) -> String {
                 .filter_map(|(_, line)| line.get("em"))
                 .copied()
                 .fold(0.0, f64::max);
-            let cell = |&(metric, _, unit): &(&str, &str, Unit)| match line.get(metric) {
+            let cell = |&(metric, _, unit): &(&str, &str, NumberUnit)| match line.get(metric) {
                 Some(&value) if metric == "em" && value == best => format!("<td><b>{}</b></td>", unit.cell(value)),
                 Some(&value) => format!("<td>{}</td>", unit.cell(value)),
                 None => "<td></td>".to_owned(),
@@ -69,11 +69,11 @@ pub(super) fn table(rows: &[Row]) -> String {
     )
 }
 
-fn columns<'a>(lines: &BTreeMap<(&'a str, u64), Line<'a>>) -> Vec<(&'a str, &'a str, Unit)> {
+fn columns<'a>(lines: &BTreeMap<(&'a str, u64), TableLine<'a>>) -> Vec<(&'a str, &'a str, NumberUnit)> {
     let there: BTreeMap<&'a str, ()> =
         lines.values().flat_map(|line| line.keys().map(|&metric| (metric, ()))).collect();
     let first = COLUMNS.iter().copied().filter(|(metric, ..)| there.contains_key(metric));
     let known = |metric: &str| COLUMNS.iter().any(|(known, ..)| *known == metric);
-    let others = there.keys().filter(|metric| !known(metric)).map(|&metric| (metric, metric, Unit::Plain));
+    let others = there.keys().filter(|metric| !known(metric)).map(|&metric| (metric, metric, NumberUnit::Plain));
     first.chain(others).collect()
 }

@@ -1,14 +1,15 @@
-//! The numbers that count, in tiles: first, best, last.
+//! Tiles: first, best and last value of the key metrics.
 
 use super::escape;
 use super::figure::{EVALUATIONS, Section};
-use super::number::{Unit, whole};
+use super::number::{NumberUnit, whole};
 use super::series::Series;
 
-/// A number of a tile: its name there, the figure and the label of its curve, and which way is better, if one is.
-type Tile = (&'static str, &'static str, &'static str, Option<bool>);
+/// Name of a tile, title of its figure, label of its curve, and the better direction: `Some(true)` if larger is
+/// better, `None` if neither is.
+type TileSpec = (&'static str, &'static str, &'static str, Option<bool>);
 
-const TILES: &[Tile] = &[
+const TILES: &[TileSpec] = &[
     ("Reward", "Reward", "reward", Some(true)),
     ("Exact match", "Exact match", "EM", Some(true)),
     ("F1", "F1", "F1", Some(true)),
@@ -21,13 +22,14 @@ const TILES: &[Tile] = &[
     ("Update, tokens per second", "Throughput", "update", None),
 ];
 
-/// The loss of a policy update hovers about zero whatever is learnt: where there is a reward, it says nothing.
+/// Tile that is left out if there is a reward: the loss of a policy update stays around zero whatever the policy
+/// learns.
 const LOSS: &str = "Loss";
 
-/// The last ones are left out beyond this many tiles.
+/// Maximum number of tiles.
 const MOST: usize = 8;
 
-/// The tiles of those numbers that the run has. Numbers of an evaluation are in its table.
+/// Builds the tiles of the metrics that the run has. Evaluation metrics are in the table instead.
 pub(super) fn tiles(sections: &[Section]) -> String {
     let find = |title: &str, label: &str| {
         let training = sections.iter().filter(|section| section.heading != EVALUATIONS);
@@ -47,14 +49,16 @@ pub(super) fn tiles(sections: &[Section]) -> String {
     }
 }
 
-fn tile(name: &str, unit: Unit, series: &Series, better: Option<bool>) -> Option<String> {
+fn tile(name: &str, unit: NumberUnit, series: &Series, better: Option<bool>) -> Option<String> {
     let summary = series.summary(better.unwrap_or(true))?;
     let show = |value| escape(&unit.show(value)).replace(' ', "&nbsp;");
     let best = match better {
         Some(_) => format!("<span>best {} <i>at step {}</i></span>", show(summary.best), whole(summary.best_step)),
         None => String::new(),
     };
-    let (name, first, last) = (escape(name), show(summary.first), show(summary.last));
+    let name = escape(name);
+    let first = show(summary.first);
+    let last = show(summary.last);
     Some(format!(
         "<div class='tile'><h3>{name}</h3><p class='last'>{last}</p><p class='way'><span>first {first}</span>{best}</p></div>"
     ))

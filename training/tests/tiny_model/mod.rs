@@ -1,4 +1,4 @@
-//! The smallest base model that training takes.
+//! Writes the smallest base model that the trainer accepts.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 use std::fs;

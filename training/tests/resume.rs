@@ -1,7 +1,7 @@
-//! A run that is killed and started again ends in the same bytes as one that was left alone.
+//! Tests of killed runs: a resumed run ends with the same bytes as an uninterrupted one.
 #![allow(clippy::unwrap_used)]
 
-mod small;
+mod tiny_model;
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
-use small::model;
+use tiny_model::model;
 
 const RECIPE: &str = r#"
 name = "tiny"
@@ -37,7 +37,7 @@ save_every = 3
 keep_last = 2
 "#;
 
-/// Trajectories in which the policy says again what it was asked.
+/// Writes trajectories in which the policy repeats the last token of its prompt.
 fn samples(path: &Path) {
     let lines = (0..40u32).map(|at| {
         let tokens: Vec<u32> = (0..20).chain([at, 3, at, 2]).collect();
@@ -55,7 +55,7 @@ fn samples(path: &Path) {
     fs::write(path, lines.map(|line| line + "\n").collect::<String>()).unwrap();
 }
 
-/// A folder with all that a run begins with: a base model, trajectories and a recipe.
+/// Creates a directory with the inputs of a run: a base model, trajectories and a recipe.
 fn ready() -> tempfile::TempDir {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
@@ -65,7 +65,7 @@ fn ready() -> tempfile::TempDir {
     temp
 }
 
-/// The latest checkpoint of a run, if there is one.
+/// Name of the latest checkpoint of a run, if there is one.
 fn latest(run: &Path) -> Option<String> {
     let files = fs::read_dir(run.join("checkpoints")).ok()?;
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
@@ -81,13 +81,13 @@ fn train(dir: &Path, out: &str) -> Command {
 }
 
 #[test]
-fn killed_and_left_alone_end_in_the_same_bytes() {
+fn killed_runs_end_with_the_bytes_of_uninterrupted_ones() {
     let temp = ready();
     let dir = temp.path();
     let output = train(dir, "whole").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    // Killed in the middle, each time some steps behind a checkpoint that it has just written.
+    // Each kill comes shortly after a new checkpoint, so that some steps are lost.
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let mut killed = 0;
     for _ in 0..6 {
@@ -104,7 +104,7 @@ fn killed_and_left_alone_end_in_the_same_bytes() {
     let left = latest(&dir.join("killed")).unwrap();
     let output = train(dir, "killed").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    println!("killed {killed} times, for the last time behind {left}");
+    println!("killed {killed} times, last after {left}");
 
     let adapter = |run: &str| fs::read(dir.join(run).join("policy/adapter_model.safetensors")).unwrap();
     assert_eq!(adapter("whole"), adapter("killed"));
@@ -121,14 +121,14 @@ fn killed_and_left_alone_end_in_the_same_bytes() {
 }
 
 #[test]
-fn another_recipe_does_not_go_on_with_a_run() {
+fn runs_do_not_resume_with_another_recipe() {
     let temp = ready();
     let dir = temp.path();
     let short = ["--set", "sft.limit=4", "--set", "sft.epochs=1"];
     assert!(train(dir, "run").args(short).status().unwrap().success());
     let output = train(dir, "run").args(short).args(["--set", "sft.batch=2"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && told.contains("batch = 4") && told.contains("batch = 2"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("batch = 4") && stderr.contains("batch = 2"), "{stderr}");
     assert!(
         train(dir, "other").args(["--set", "sft.epochs=0"]).output().unwrap().stderr.ends_with(b"must be at least 1\n")
     );
@@ -139,8 +139,12 @@ fn samples_of_another_policy_are_refused_by_line() {
     let temp = ready();
     let dir = temp.path();
     let text = fs::read_to_string(dir.join("samples.jsonl")).unwrap();
-    for (from, to, told) in [
-        ("\"protocol\":\"routerag\"", "\"protocol\":\"search-r1\"", "line 3: it is of the protocol \"search-r1\""),
+    for (from, to, stderr) in [
+        (
+            "\"protocol\":\"routerag\"",
+            "\"protocol\":\"search-r1\"",
+            "line 3: the sample uses the protocol \"search-r1\"",
+        ),
         ("\"tokens\":[0,", "\"tokens\":[48,", "line 3: token 48 is outside the base model's vocabulary of 48"),
     ] {
         let mut lines: Vec<String> = text.lines().map(|line| line.to_owned() + "\n").collect();
@@ -149,13 +153,13 @@ fn samples_of_another_policy_are_refused_by_line() {
         fs::write(dir.join("samples.jsonl"), lines.concat()).unwrap();
         let output = train(dir, "run").output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && error.contains(told) && error.contains("samples.jsonl"), "{error}");
+        assert!(!output.status.success() && error.contains(stderr) && error.contains("samples.jsonl"), "{error}");
     }
     assert!(!dir.join("run").exists());
 }
 
 #[test]
-fn a_policy_of_another_base_or_protocol_is_not_gone_on_with() {
+fn init_policies_of_another_base_model_or_protocol_are_refused() {
     let temp = ready();
     let dir = temp.path();
     let short = ["--set", "sft.limit=4", "--set", "sft.epochs=1"];
@@ -167,15 +171,20 @@ fn a_policy_of_another_base_or_protocol_is_not_gone_on_with() {
     let id = text.lines().find(|line| line.starts_with("base_id = ")).unwrap().to_owned();
     let named = text.replacen(&id, "", 1);
     let base = format!("base = {:?}", dir.to_str().unwrap());
-    for (text, from, to, told) in [
-        (&text, &id, "base_id = \"other\"", "it belongs to a base model with the id other"),
-        (&named, &base, "base = \"other\"", "it belongs to the base model other"),
-        (&text, &"protocol = \"routerag\"".to_owned(), "protocol = \"search-r1\"", "its protocol is search-r1"),
+    for (text, from, to, stderr) in [
+        (&text, &id, "base_id = \"other\"", "the adapter belongs to the base model with ID other"),
+        (&named, &base, "base = \"other\"", "the adapter belongs to the base model other"),
+        (
+            &text,
+            &"protocol = \"routerag\"".to_owned(),
+            "protocol = \"search-r1\"",
+            "the protocol of the policy is search-r1",
+        ),
     ] {
         assert!(text.contains(from), "{text}");
         fs::write(&policy, text.replacen(from, to, 1)).unwrap();
         let output = on("third");
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && error.contains("--init") && error.contains(told), "{error}");
+        assert!(!output.status.success() && error.contains("--init") && error.contains(stderr), "{error}");
     }
 }

@@ -1,17 +1,17 @@
-//! `train grpo` of every weight, from the command line: planned, killed and resumed, and gone on with.
+//! Tests of `train grpo` without an adapter: plan, kill and resumption, and further training.
 #![allow(clippy::unwrap_used)]
 
-mod small;
-mod words;
+mod tiny_model;
+mod word_run;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use words::{done, told};
+use word_run::{succeed, stderr};
 
-/// Nothing is ever right: what is learnt is to be less sure.
+/// Recipe in which no answer is ever correct, so that only KL divergence and entropy have an effect.
 const RECIPE: &str = r#"
 name = "tiny"
 base = "BASE"
@@ -47,14 +47,14 @@ steps = 2
 reward = "exact_match"
 "#;
 
-/// A folder with a base model, a recipe, questions and an index.
+/// Creates a directory with a base model, a recipe, questions and an index.
 fn ready() -> tempfile::TempDir {
     let question = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"nobody says this\"]}}\n");
-    words::ready(RECIPE, (4..12).map(question))
+    word_run::ready(RECIPE, (4..12).map(question))
 }
 
 fn train(dir: &Path, out: &str, flags: &[&str]) -> Command {
-    words::train("grpo", dir, out, flags)
+    word_run::train("grpo", dir, out, flags)
 }
 
 fn weights(run: &Path) -> Vec<u8> {
@@ -62,50 +62,50 @@ fn weights(run: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn every_weight_is_learnt_from_rewards_and_gone_on_with() {
+fn full_training_changes_all_weights_and_can_continue() {
     let temp = ready();
     let dir = temp.path();
-    let plan = done(train(dir, "first", &["--stage", "1", "--dry-run"]));
+    let plan = succeed(train(dir, "first", &["--stage", "1", "--dry-run"]));
     for part in ["learnt ", "GiB for the engine's weights", "that the run began with", "GiB for copies"] {
         assert!(plan.contains(part), "{part} is missing in {plan}");
     }
     assert!(!dir.join("first").exists());
-    done(train(dir, "first", &["--stage", "1"]));
+    succeed(train(dir, "first", &["--stage", "1"]));
     let first = weights(&dir.join("first"));
     assert_ne!(first, fs::read(dir.join("model.safetensors")).unwrap());
 
     let on = ["--stage", "2", "--init", "first", "--reference", "first"];
-    done(train(dir, "second", &on));
+    succeed(train(dir, "second", &on));
     let second = weights(&dir.join("second"));
     assert!(second.len() == first.len() && second != first);
     let policy: toml::Table =
         toml::from_str(&fs::read_to_string(dir.join("second/policy/policy.toml")).unwrap()).unwrap();
     assert_eq!((policy["base"].as_str(), policy["training"]["before"]["kind"].as_str()), (Some("model"), Some("grpo")));
-    // The weights that a run began with are part of what it is known by.
+    // The initial weights are part of the run's facts.
     let other = train(dir, "second", &["--stage", "2"]).output().unwrap();
-    assert!(!other.status.success() && told(&other).contains("init = "), "{}", told(&other));
-    // What comes out is a base model like any other.
+    assert!(!other.status.success() && stderr(&other).contains("init = "), "{}", stderr(&other));
+    // The trained model can be used as a base model.
     let based = format!("base={:?}", dir.join("first/policy/model").to_str().unwrap());
-    done(train(dir, "third", &["--stage", "2", "--set", &based]));
-    assert_eq!(weights(&dir.join("third")), second, "the same weights, by another way");
+    succeed(train(dir, "third", &["--stage", "2", "--set", &based]));
+    assert_eq!(weights(&dir.join("third")), second, "training from the exported model must give the same weights");
 }
 
 #[test]
-fn a_card_that_is_not_there_is_planned_for() {
+fn plans_for_an_absent_gpu_check_the_model() {
     let temp = ready();
     let flags = ["--device", "cuda", "--memory", "1GiB", "--dry-run"];
     let output = train(temp.path(), "run", &flags).output().unwrap();
-    let said = told(&output);
-    // As far as this model gets on any card.
+    let said = stderr(&output);
+    // This tiny model can be planned for no GPU.
     let refused = said.contains("--device cuda:0") && said.contains("no kernel for heads of width 16");
     assert!(!output.status.success() && refused, "{said}");
 }
 
 #[test]
-fn killed_and_left_alone_end_in_the_same_weights() {
+fn killed_runs_end_with_the_weights_of_uninterrupted_ones() {
     let temp = ready();
     let dir = temp.path();
-    done(train(dir, "whole", &[]));
+    succeed(train(dir, "whole", &[]));
     let mut killed = 0;
     for step in [1, 3, 6] {
         let mut running = train(dir, "killed", &[]).spawn().unwrap();
@@ -117,38 +117,38 @@ fn killed_and_left_alone_end_in_the_same_weights() {
         killed += usize::from(!running.wait().unwrap().success());
     }
     assert!(killed > 0, "no run was killed before its end");
-    done(train(dir, "killed", &[]));
+    succeed(train(dir, "killed", &[]));
     assert_eq!(weights(&dir.join("killed")), weights(&dir.join("whole")));
 }
 
 #[test]
-fn support_is_known_where_training_goes_by_it() {
+fn rewards_over_support_need_known_support() {
     let temp = ready();
     let dir = temp.path();
     let routes = ["--stage", "2", "--set", "grpo.routes={}"];
     let bare = train(dir, "bare", &routes).output().unwrap();
-    let told = told(&bare);
-    assert!(!bare.status.success() && told.contains("questions: ") && told.contains("give `supporting`"), "{told}");
+    let stderr = stderr(&bare);
+    assert!(!bare.status.success() && stderr.contains("questions: ") && stderr.contains("give `supporting`"), "{stderr}");
     assert!(!dir.join("bare").exists());
 
     let line = |at| format!("{{\"question\": \"w1 w{at} w2\", \"answers\": [\"a\"], \"supporting\": [\"w1\"]}}\n");
     fs::write(dir.join("questions.jsonl"), (4..12).map(line).collect::<String>()).unwrap();
-    done(train(dir, "known", &routes));
+    succeed(train(dir, "known", &routes));
     let kept = fs::read_to_string(dir.join("known/samples.jsonl")).unwrap();
-    // Nobody searched.
+    // The policy made no search.
     assert!(kept.lines().count() == 8 && kept.lines().all(|line| line.contains("\"support\":0.0")), "{kept}");
 }
 
 #[test]
-fn what_is_no_policy_of_all_weights_is_not_gone_on_with() {
+fn adapter_policies_are_refused_for_full_training() {
     let temp = ready();
     let dir = temp.path();
     fs::create_dir(dir.join("adapter")).unwrap();
     fs::write(dir.join("adapter/policy.toml"), "name = \"other\"\nprotocol = \"plain\"\n").unwrap();
     for flag in ["--init", "--reference"] {
         let output = train(dir, "run", &[flag, "adapter"]).output().unwrap();
-        let told = told(&output);
-        assert!(!output.status.success() && told.contains(flag) && told.contains("learns all weights"), "{told}");
+        let stderr = stderr(&output);
+        assert!(!output.status.success() && stderr.contains(flag) && stderr.contains("learns all weights"), "{stderr}");
     }
     assert!(!dir.join("run").exists());
 }

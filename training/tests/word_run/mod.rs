@@ -1,16 +1,17 @@
-//! Training from the command line over the smallest base model: questions about words, and an index of two of them.
+//! Runs of the `train` program over the smallest base model, with questions about words and an index of two passages.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use waymark::cli::embedding::Embedding;
 use waymark_index::{BuildOptions, Corpus, Document, build};
+use waymark_runtime::embedding::Embedding;
 
-use super::small::model;
+use super::tiny_model::model;
 
-/// A folder with a base model, which is `BASE` in the recipe, the recipe, questions and an index.
+/// Creates a directory with a base model, a recipe, questions and an index. `BASE` in the recipe becomes the path of
+/// the base model.
 pub fn ready(recipe: &str, questions: impl Iterator<Item = String>) -> tempfile::TempDir {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path();
@@ -29,7 +30,7 @@ pub fn ready(recipe: &str, questions: impl Iterator<Item = String>) -> tempfile:
     temp
 }
 
-/// The command `train KIND` over that folder.
+/// Builds the command `train KIND` for such a directory.
 pub fn train(kind: &str, dir: &Path, out: &str, flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     command.args([kind, "--threads", "1", "--kv-bytes", "8MiB", "--embedder", "mock", "--recipe", "recipe.toml"]);
@@ -37,14 +38,14 @@ pub fn train(kind: &str, dir: &Path, out: &str, flags: &[&str]) -> Command {
     command
 }
 
-/// What a program wrote to standard error.
-pub fn told(output: &Output) -> String {
+/// Standard error of a finished program.
+pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a program that succeeds wrote to standard output.
-pub fn done(mut command: Command) -> String {
+/// Runs a program, checks that it succeeds, and returns its standard output.
+pub fn succeed(mut command: Command) -> String {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -1,9 +1,10 @@
-//! A policy of the smallest base model that is trained to be less sure, of an adapter or of all weights.
+//! Recipe and inputs of a GRPO run over the smallest base model that raises the policy's entropy. Trains an adapter
+//! or all weights.
 #![allow(unreachable_pub)]
 
-use super::words;
+use super::word_run;
 
-/// Nothing is ever right: what is learnt is to be less sure.
+/// Recipe in which no answer is ever correct, so that only the entropy bonus has an effect.
 pub const RECIPE: &str = r#"
 name = "tiny"
 base = "BASE"
@@ -35,6 +36,7 @@ entropy = 1.0
 steps = 4
 reward = "exact_match"
 "#;
+/// Adapter section to append to [`RECIPE`].
 pub const ADAPTER: &str = r#"
 [adapter]
 rank = 4
@@ -43,8 +45,8 @@ targets = ["q_proj", "v_proj", "down_proj"]
 seed = 1
 "#;
 
-/// A folder with a base model, a recipe, questions and an index.
+/// Creates a directory with a base model, a recipe, questions and an index.
 pub fn ready(recipe: &str) -> tempfile::TempDir {
     let question = |at| format!("{{\"id\": \"{at}\", \"question\": \"w1 w{at} w2\", \"answers\": [\"no word\"]}}\n");
-    words::ready(recipe, (3..13).map(question))
+    word_run::ready(recipe, (3..13).map(question))
 }

@@ -1,4 +1,4 @@
-//! The file is read back by a reader that shares nothing with the writer: checksums bit by bit, protobuf by hand.
+//! Tests that read event files with an independent reader: checksums bit by bit, protobuf by hand.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// CRC-32C as a division of polynomials, one bit after the other.
+/// Computes CRC-32C as a polynomial division, bit by bit.
 fn crc(data: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for bit in data.iter().flat_map(|byte| (0..8).map(move |at| u32::from(byte >> at & 1))) {
@@ -44,7 +44,7 @@ fn varint(data: &mut &[u8]) -> u64 {
     value
 }
 
-/// The fields of a message: number, and its bytes (little-endian for varints).
+/// Splits a message into fields: number and bytes (little-endian for varints).
 fn fields(mut data: &[u8]) -> Vec<(u64, Vec<u8>)> {
     let mut fields = Vec::new();
     while !data.is_empty() {
@@ -66,15 +66,15 @@ fn fields(mut data: &[u8]) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[derive(Debug, Default, PartialEq)]
-struct Event {
+struct ReadEvent {
     step: u64,
     version: Option<String>,
     start: bool,
     scalars: BTreeMap<String, f32>,
 }
 
-fn event(data: &[u8]) -> Event {
-    let mut event = Event::default();
+fn event(data: &[u8]) -> ReadEvent {
+    let mut event = ReadEvent::default();
     for (field, bytes) in fields(data) {
         match field {
             1 => assert!(f64::from_le_bytes(bytes.try_into().unwrap()) > 1.6e9),
@@ -95,39 +95,39 @@ fn event(data: &[u8]) -> Event {
     event
 }
 
-/// The events of each file, in the order in which TensorBoard reads them.
-fn read(dir: &Path) -> Vec<Vec<Event>> {
+/// Reads the events of each file, in TensorBoard's order.
+fn read(dir: &Path) -> Vec<Vec<ReadEvent>> {
     let mut paths: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths.iter().map(|path| records(&fs::read(path).unwrap()).into_iter().map(event).collect()).collect()
 }
 
 #[test]
-fn a_run_that_was_resumed_has_two_files() {
+fn resumed_runs_have_two_event_files() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("events");
-    let mut board = Board::resume(&dir, 0).unwrap();
-    board.append(&Row::new(1, "sft", 0.0).with("loss", 2.5).with("time/step", f64::NAN)).unwrap();
-    board.append(&Row::new(300, "sft", 0.0)).unwrap();
-    Board::resume(&dir, 1 << 40).unwrap();
+    let mut board = EventWriter::resume(&dir, 0).unwrap();
+    board.append(&MetricsRow::new(1, "sft", 0.0).with("loss", 2.5).with("time/step", f64::NAN)).unwrap();
+    board.append(&MetricsRow::new(300, "sft", 0.0)).unwrap();
+    EventWriter::resume(&dir, 1 << 40).unwrap();
 
-    let version = || Event { version: Some("brain.Event:2".into()), ..Event::default() };
+    let version = || ReadEvent { version: Some("brain.Event:2".into()), ..ReadEvent::default() };
     let files = read(&dir);
     assert_eq!(files.len(), 2);
-    assert_eq!(files[0][..2], [version(), Event { start: true, ..Event::default() }]);
+    assert_eq!(files[0][..2], [version(), ReadEvent { start: true, ..ReadEvent::default() }]);
     assert_eq!(files[0].len(), 3);
     assert_eq!(files[0][2].step, 1);
     assert_eq!(files[0][2].scalars["sft/loss"], 2.5);
     assert!(files[0][2].scalars["time/step"].is_nan());
-    assert_eq!(files[1], [version(), Event { step: (1 << 40) + 1, start: true, ..Event::default() }]);
+    assert_eq!(files[1], [version(), ReadEvent { step: (1 << 40) + 1, start: true, ..ReadEvent::default() }]);
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(step in any::<u64>(), values in prop::collection::btree_map("[^/]{0,40}", any::<f32>(), 1..8)) {
-        let row = Row { values: values.iter().map(|(name, &value)| (name.clone(), value.into())).collect(), ..Row::new(step, "p", 0.0) };
+    fn scalars_round_trip(step in any::<u64>(), values in prop::collection::btree_map("[^/]{0,40}", any::<f32>(), 1..8)) {
+        let row = MetricsRow { values: values.iter().map(|(name, &value)| (name.clone(), value.into())).collect(), ..MetricsRow::new(step, "p", 0.0) };
         let temp = tempfile::tempdir().unwrap();
-        Board::resume(temp.path(), 0).unwrap().append(&row).unwrap();
+        EventWriter::resume(temp.path(), 0).unwrap().append(&row).unwrap();
         let scalars: BTreeMap<_, _> = values.iter().map(|(name, &value)| (format!("p/{name}"), value)).collect();
         let files = read(temp.path());
         let last = files[0].last().unwrap();

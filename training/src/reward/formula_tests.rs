@@ -1,18 +1,18 @@
-//! The rewards of the other systems against vectors, some executed, some computed from the papers' formulas.
+//! Tests of the other systems' rewards against vectors, some from reference programs, some from the papers' formulas.
 #![allow(clippy::unwrap_used)]
 
 use serde::Deserialize;
 use waymark_models::gradient::Likeliest;
 
-use super::evo_rag::{Stage, Steps};
-use super::graph_r1::{Earned, GraphR1};
+use super::evo_rag::{EvoRagStage, StepRewards};
+use super::graph_r1::{GraphR1, GraphR1Score};
 use super::graphrag_r1::{Attenuated, CostAware};
-use super::path_router::{Routes, teacher_weight};
+use super::path_router::{RouteWeights, teacher_weight};
 use super::searcher;
 use crate::outside::cases;
 
 #[derive(Deserialize)]
-struct Sequence {
+struct SequenceCase {
     name: String,
     sequence: String,
     golds: Vec<String>,
@@ -23,8 +23,8 @@ struct Sequence {
 
 #[test]
 fn graph_r1() {
-    for case in cases::<Sequence>("rewards_graphr1", "cases") {
-        let Earned { form, f1, total } = GraphR1::of(&case.sequence, &case.golds);
+    for case in cases::<SequenceCase>("rewards_graphr1", "cases") {
+        let GraphR1Score { form, f1, total } = GraphR1::of(&case.sequence, &case.golds);
         for (found, expected) in [(form, case.format), (f1, case.answer_f1), (total, case.total)] {
             assert!((found - expected).abs() < 1e-6, "{}: {found} {expected}", case.name);
         }
@@ -55,7 +55,7 @@ fn r1_searcher() {
     }
 }
 
-/// The file of what was computed from the papers' formulas.
+/// File of vectors computed from the papers' formulas.
 const DERIVED: &str = "derived_formulas";
 
 #[derive(Deserialize)]
@@ -80,12 +80,12 @@ struct Caf {
 }
 
 #[derive(Deserialize)]
-struct Weights {
+struct StepWeightsCase {
     stage: u8,
     t: usize,
     #[serde(rename = "T_max")]
     most: usize,
-    w: Steps,
+    w: StepRewards,
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn derived_formulas() {
         let found = CostAware { scale: a, decay: b }.of(f1, searches);
         assert!((found - expected).abs() < 1e-6, "{found} {expected}");
     }
-    for Weights { stage, t, most, w } in cases(DERIVED, "evo_rag_weights") {
-        let stage = if stage == 1 { Stage::First } else { Stage::Second };
+    for StepWeightsCase { stage, t, most, w } in cases(DERIVED, "evo_rag_weights") {
+        let stage = if stage == 1 { EvoRagStage::First } else { EvoRagStage::Second };
         let difference = {
-            let found = Steps::weights(stage, t, most);
-            // Each weight by itself: a probe that has one reward only.
+            let found = StepRewards::weights(stage, t, most);
+            // Compare each weight by itself, with a probe that has a single reward.
             probes().iter().map(|probe| (found.weighed(probe) - w.weighed(probe)).abs()).fold(0.0, f64::max)
         };
         assert!(difference < 1e-6, "{stage:?} {t}: {difference}");
@@ -121,7 +121,7 @@ struct Routed {
 }
 
 #[derive(Deserialize)]
-struct Teacher {
+struct TeacherWeightCase {
     step: usize,
     lambda_bar: f64,
     #[serde(rename = "W")]
@@ -132,16 +132,20 @@ struct Teacher {
 #[test]
 fn path_router() {
     for Routed { em, f1, support, right, weight } in cases(DERIVED, "pathrouter_routing") {
-        let route = Routes::default().route(em, f1, support);
-        assert_eq!((u8::from(route.right), Routes::default().weight(route)), (right, weight), "{em} {f1} {support}");
+        let route = RouteWeights::default().route(em, f1, support);
+        assert_eq!(
+            (u8::from(route.right), RouteWeights::default().weight(route)),
+            (right, weight),
+            "{em} {f1} {support}"
+        );
     }
-    for Teacher { step, lambda_bar, warmup, lambda } in cases(DERIVED, "pathrouter_tkl_lambda") {
+    for TeacherWeightCase { step, lambda_bar, warmup, lambda } in cases(DERIVED, "pathrouter_tkl_lambda") {
         assert!((teacher_weight(step, lambda_bar, warmup) - lambda).abs() < 1e-12, "step {step}");
     }
 }
 
 #[derive(Deserialize)]
-struct Divergence {
+struct DivergenceCase {
     teacher_probs: Vec<f32>,
     student_probs: Vec<f32>,
     #[serde(rename = "K")]
@@ -149,26 +153,26 @@ struct Divergence {
     kl: f64,
 }
 
-/// By what the update draws a policy to its teacher: probabilities are logits but for their logarithm.
+/// Compares the top-k divergence with the vectors. The logarithms of probabilities serve as logits.
 #[test]
 fn path_routers_teacher() {
     let logits = |probabilities: Vec<f32>| probabilities.into_iter().map(f32::ln).collect::<Vec<f32>>();
-    for Divergence { teacher_probs, student_probs, count, kl } in cases(DERIVED, "pathrouter_topk_forward_kl") {
+    for DivergenceCase { teacher_probs, student_probs, count, kl } in cases(DERIVED, "pathrouter_topk_forward_kl") {
         let (found, _) = Likeliest::of(&logits(teacher_probs), count).divergence(&logits(student_probs));
         assert!((found - kl).abs() < 1e-6, "{count} tokens: {found} {kl}");
     }
 }
 
-/// Rewards of which one is 1 and the others are 0.
-fn probes() -> [Steps; 7] {
-    let none = Steps::default();
+/// Step rewards with a single 1.
+fn probes() -> [StepRewards; 7] {
+    let none = StepRewards::default();
     [
-        Steps { retrieval_bonus: 1.0, ..none },
-        Steps { retrieval_action: 1.0, ..none },
-        Steps { overlap: 1.0, ..none },
-        Steps { backtrack: 1.0, ..none },
-        Steps { refusal: 1.0, ..none },
-        Steps { step: 1.0, ..none },
-        Steps { answer: 1.0, ..none },
+        StepRewards { retrieval_bonus: 1.0, ..none },
+        StepRewards { retrieval_action: 1.0, ..none },
+        StepRewards { overlap: 1.0, ..none },
+        StepRewards { backtrack: 1.0, ..none },
+        StepRewards { refusal: 1.0, ..none },
+        StepRewards { step: 1.0, ..none },
+        StepRewards { answer: 1.0, ..none },
     ]
 }

@@ -4,7 +4,7 @@
 //! length: u64   masked crc32c of the length's bytes: u32   data   masked crc32c of the data: u32      little-endian
 //! ```
 //!
-//! As TensorFlow's `core/lib/io/record_writer.cc` writes it.
+//! The format is that of TensorFlow's `core/lib/io/record_writer.cc`.
 
 /// Frames a record.
 pub(super) fn frame(data: &[u8]) -> Vec<u8> {
@@ -17,12 +17,14 @@ pub(super) fn frame(data: &[u8]) -> Vec<u8> {
     record
 }
 
-/// A checksum of data that holds checksums is weak; TensorFlow turns it and adds a constant (`core/lib/hash/crc32c.h`).
+/// Masks a checksum as TensorFlow does (`core/lib/hash/crc32c.h`): rotates it and adds a constant, because a CRC of
+/// data that contains CRCs is weak.
 fn masked(data: &[u8]) -> u32 {
     crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C (Castagnoli), RFC 3720 B.4: reflected polynomial 0x82f63b78. A byte at a time, which is plenty for scalars.
+/// Computes CRC-32C (Castagnoli), RFC 3720 B.4, with the reflected polynomial 0x82f63b78. Works byte by byte, which
+/// is fast enough for scalars.
 fn crc32c(data: &[u8]) -> u32 {
     !data.iter().fold(!0, |crc, &byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)])
 }
@@ -47,7 +49,7 @@ const TABLE: [u32; 256] = {
 mod tests {
     use super::*;
 
-    /// The vectors of RFC 3720, B.4.
+    /// Checks the test vectors of RFC 3720, B.4.
     #[test]
     fn checksums_are_those_of_the_rfc() {
         let ascending: Vec<u8> = (0..32).collect();

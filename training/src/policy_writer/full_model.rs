@@ -1,4 +1,4 @@
-//! A model all of whose weights were learnt, as a checkpoint directory that serves and trains like any other.
+//! Fully trained models, written as a checkpoint directory that serves and trains like any other.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use waymark_models::gradient::Learner;
 use crate::TrainError;
 use crate::run::RunError;
 
-/// What is taken over from a base model: what says how its weights are used, and under which terms.
-const TAKEN: &[&str] = &[
+/// Files to copy from the base model: configuration, tokenizer and license.
+const COPIED_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -29,28 +29,29 @@ const TAKEN: &[&str] = &[
     "NOTICE",
 ];
 
-/// What is wrong with `base` as a model all of whose weights are learnt, if anything: the files beside the weights are
-/// taken over from it.
+/// Returns the reason why `base` cannot be the base model of full training, if there is one. The output copies the
+/// base model's configuration and tokenizer files, so `base` must contain them.
 pub fn flaw(base: &Path) -> Option<String> {
     let whole = base.join("config.json").is_file() && base.join("tokenizer.json").is_file();
     let path = base.display();
     (!whole).then(|| {
         format!(
-            "{path}: all weights can be learnt only of a directory with config.json, safetensors and tokenizer.json, \
-             where they can be written back: take such a base, or give the recipe an [adapter]"
+            "{path}: training all weights needs a directory with config.json, safetensors and tokenizer.json: \
+             choose such a base model or add an [adapter] to the recipe"
         )
     })
 }
 
-/// Writes the learner's values and the files of `base` that belong to any weights into the new folder `dir`.
+/// Writes the learner's values and the files copied from `base` into the new directory `dir`.
 pub(super) fn write(dir: &Path, learner: &Learner, base: &Path) -> Result<(), TrainError> {
     fs::create_dir_all(dir).map_err(RunError::io("create", dir))?;
-    for from in TAKEN.iter().map(|name| base.join(name)).filter(|from| from.is_file()) {
+    for from in COPIED_FILES.iter().map(|name| base.join(name)).filter(|from| from.is_file()) {
         let name = from.file_name().unwrap_or_default();
         fs::copy(&from, dir.join(name)).map_err(RunError::io("copy", &from))?;
     }
     let config = dir.join("config.json");
     let text = fs::read(&config).map_err(RunError::io("read", &config))?;
+    // The base model may be stored in bf16, but training wrote f32.
     fs::write(&config, in_f32(&text)).map_err(RunError::io("write", &config))?;
     let bytes: &[u8] = bytemuck::cast_slice(learner.values());
     let path = dir.join("model.safetensors");
@@ -67,7 +68,8 @@ pub(super) fn write(dir: &Path, learner: &Learner, base: &Path) -> Result<(), Tr
     Ok(fs::write(&path, file).map_err(RunError::io("write", &path))?)
 }
 
-/// The configuration, naming the form of the weights that are beside it now; as it is where that cannot be said.
+/// Sets the data type in a model configuration to `float32`, the type of the new weights. A configuration that cannot
+/// be parsed stays as it is.
 fn in_f32(text: &[u8]) -> Vec<u8> {
     let Ok(Value::Object(mut config)) = serde_json::from_slice(text) else { return text.to_vec() };
     for name in ["torch_dtype", "dtype"] {

@@ -1,52 +1,52 @@
-//! What training makes: a policy directory with its adapter, which `waymark serve --policy` and PEFT read as it is.
+//! Output of training: a policy directory that `waymark serve --policy` and PEFT load as it is.
 
-mod whole;
+mod full_model;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
-use waymark::agent::Policy;
+use waymark_agent::Policy;
 use waymark_models::gradient::Learner;
 use waymark_models::weights::Weights;
 
 use crate::TrainError;
-use crate::ledger::Ledger;
+use crate::ledger::RunLedger;
 use crate::recipe::Recipe;
-use crate::run::{Metrics, Row, RunError, durable};
+use crate::run::{MetricsFile, MetricsRow, RunError, durable};
 
-pub use self::whole::flaw;
+pub use self::full_model::flaw;
 
-/// The folder of a model all of whose weights were learnt, and so its name.
-const WHOLE: &str = Policy::MODEL;
+/// Subdirectory of a fully trained model, relative to its policy.
+const MODEL_DIR: &str = Policy::MODEL;
 
-/// The base model that was learnt from.
+/// Base model of a training run.
 #[derive(Debug, Clone, Copy)]
-pub struct Base<'a> {
-    /// Where it lies.
+pub struct BaseModel<'a> {
+    /// Directory of the model.
     pub path: &'a Path,
-    /// A name for its content: [`Weights::id`].
+    /// Identifier of its weights: [`Weights::id`].
     pub id: &'a str,
 }
 
-/// How a policy was trained: what `[training]` of its file says.
+/// Record of how a policy was trained, written as `[training]` in `policy.toml`.
 #[derive(Debug, Clone, Default)]
-pub struct Record {
-    /// The command: `sft`, `grpo`, `dpo` or `blend`.
+pub struct TrainingRecord {
+    /// Command: `sft`, `grpo`, `dpo` or `blend`.
     pub kind: &'static str,
-    /// Steps that lie behind these values.
+    /// Number of steps that led to these values.
     pub step: u64,
-    /// Seconds trained.
+    /// Seconds of training.
     pub seconds: f64,
-    /// What it learnt from: each file's name and the BLAKE3 of its content.
+    /// Training data: file names with the BLAKE3 hash of their contents.
     pub data: Vec<(String, String)>,
-    /// The record of the policy it began with.
+    /// Record of the initial policy, if it was a trained one.
     pub before: Option<Table>,
-    /// The last numbers of each phase.
-    pub rows: Vec<Row>,
+    /// Last metrics row of each phase.
+    pub rows: Vec<MetricsRow>,
 }
 
-impl Record {
+impl TrainingRecord {
     fn table(&self, recipe: &Recipe) -> Table {
         let mut table = Table::new();
         let mut add = |name: &str, value: Value| drop(table.insert(name.to_owned(), value));
@@ -54,7 +54,7 @@ impl Record {
         add("step", whole(self.step));
         add("seconds", Value::Float(self.seconds.round()));
         add("trainer", concat!("waymark-training ", env!("CARGO_PKG_VERSION")).into());
-        // A list: two files may have the same name.
+        // A list, because two files may have the same name.
         let file = |(name, hash): &(String, String)| {
             let entries = [("file", name), ("blake3", hash)];
             Value::Table(entries.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text.clone()))).collect())
@@ -67,7 +67,7 @@ impl Record {
             numbers.insert(row.phase.clone(), Value::Table(values.collect()));
         }
         add("numbers", Value::Table(numbers));
-        // A recipe is made of what TOML can say, so it can always be said again.
+        // A recipe consists of TOML values only, so serialization cannot fail in practice.
         add("recipe", Value::try_from(recipe).unwrap_or_else(|error| Value::String(error.to_string())));
         if let Some(before) = &self.before {
             add("before", Value::Table(before.clone()));
@@ -80,33 +80,35 @@ fn whole(value: u64) -> Value {
     Value::Integer(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// Writes the policy with the learner's values into `dir`, in place of what is there: an adapter, or where all weights are
-/// learnt a checkpoint `model` beside `policy.toml`, which takes from the base model what is no weight. The file names the weights
-/// that it is served over by their id.
+/// Writes the policy with the learner's values into `dir`, replacing an existing directory. An adapter is stored next
+/// to `policy.toml`. A fully trained model becomes a checkpoint in `model`, which copies everything but the weights
+/// from the base model. The file identifies the weights it must be served with by their ID.
 ///
 /// # Errors
-/// When the system refuses, or all weights are learnt of a base that is no directory.
+/// If a file cannot be written, or all weights were trained and the base model is not a directory.
 pub fn write(
     dir: &Path,
     learner: &Learner,
     recipe: &Recipe,
-    record: &Record,
-    base: Base<'_>,
+    record: &TrainingRecord,
+    base: BaseModel<'_>,
 ) -> Result<(), TrainError> {
     let mut file = recipe.policy_table();
     file.insert("training".to_owned(), Value::Table(record.table(recipe)));
     durable::folder(dir, |part| {
+        // The policy names the weights it must be served with: those of the base model for an adapter, its own
+        // otherwise.
         let id = match recipe.adapter {
-            // It is written as a folder of its own, which takes the place of this one.
+            // The adapter is written as a directory of its own, which replaces `part`.
             Some(_) => {
                 let name = recipe.hub.as_deref().unwrap_or(&recipe.base);
                 learner.save_adapter_as(part, name, recipe.precision)?;
                 base.id.to_owned()
             }
             None => {
-                let model = part.join(WHOLE);
-                whole::write(&model, learner, base.path)?;
-                file.insert("base".to_owned(), WHOLE.into());
+                let model = part.join(MODEL_DIR);
+                full_model::write(&model, learner, base.path)?;
+                file.insert("base".to_owned(), MODEL_DIR.into());
                 Weights::open(&model)?.id()
             }
         };
@@ -118,46 +120,47 @@ pub fn write(
     })
 }
 
-/// Writes the policy of a run with the learner's values, which are those of its best step.
+/// Writes the policy of a run from the learner's values, which are those of the best step.
 ///
 /// # Errors
-/// As [`write()`].
+/// Same as [`write()`].
 pub fn finish(
-    ledger: &Ledger,
+    ledger: &RunLedger,
     learner: &Learner,
     recipe: &Recipe,
     kind: &'static str,
     data: Vec<(String, String)>,
     before: Option<Table>,
-    base: Base<'_>,
+    base: BaseModel<'_>,
 ) -> Result<(), TrainError> {
     let folder = ledger.folder();
-    let all = Metrics::read(&folder.metrics())?;
+    let all = MetricsFile::read(&folder.metrics())?;
     let step = ledger.state().best.map_or(ledger.state().step, |(step, _)| step);
-    let mut last: BTreeMap<String, Row> = BTreeMap::new();
+    let mut last: BTreeMap<String, MetricsRow> = BTreeMap::new();
+    // Rows after the best step do not describe the saved values.
     for row in all.into_iter().filter(|row| row.step <= step) {
         last.insert(row.phase.clone(), row);
     }
     let rows = last.into_values().collect();
-    let record = Record { kind, step, seconds: ledger.seconds(), data, before, rows };
+    let record = TrainingRecord { kind, step, seconds: ledger.seconds(), data, before, rows };
     write(&folder.policy(), learner, recipe, &record, base)
 }
 
-/// The policy directory that `path` means: itself, or that of the run it is.
+/// Returns the policy directory for `path`: `path` itself, or the policy of the run in `path`.
 pub fn policy_dir(path: &Path) -> PathBuf {
     let inner = path.join("policy");
     if path.join("policy.toml").is_file() || !inner.is_dir() { path.to_owned() } else { inner }
 }
 
-/// Where the checkpoint of the policy in `dir` lies, if all its weights were learnt.
+/// Path of the checkpoint of the policy in `dir`, if all its weights were trained.
 pub fn model_dir(dir: &Path) -> PathBuf {
-    dir.join(WHOLE)
+    dir.join(MODEL_DIR)
 }
 
-/// The name and the hash of a file that is learnt from.
+/// Returns the name and the BLAKE3 hash of a training file.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If the file cannot be read.
 pub fn fingerprint(path: &Path) -> Result<(String, String), RunError> {
     let mut hasher = blake3::Hasher::new();
     let file = std::fs::File::open(path).map_err(RunError::io("read", path))?;
@@ -177,9 +180,9 @@ mod tests {
     use super::*;
     use crate::tiny;
 
-    /// The base model in `path`.
-    fn base(path: &Path) -> Base<'_> {
-        Base { path, id: "00ff" }
+    /// Base model in `path`.
+    fn base(path: &Path) -> BaseModel<'_> {
+        BaseModel { path, id: "00ff" }
     }
 
     #[test]
@@ -190,14 +193,14 @@ mod tests {
         learner.change(|values, _| values.iter_mut().enumerate().for_each(|(at, value)| *value = at as f32 * 1e-4));
         let recipe = tiny::recipe(temp.path());
         let dir = temp.path().join("policy");
-        let record = |step| Record {
+        let record = |step| TrainingRecord {
             kind: "sft",
             step,
             data: ["00ff", "ff00"].map(|hash| ("samples.jsonl".to_owned(), hash.to_owned())).to_vec(),
-            rows: vec![Row::new(step, "sft", 2.0).with("loss", 0.25)],
-            ..Record::default()
+            rows: vec![MetricsRow::new(step, "sft", 2.0).with("loss", 0.25)],
+            ..TrainingRecord::default()
         };
-        // The second takes the place of the first.
+        // The second policy replaces the first.
         for step in [7, 9] {
             write(&dir, &learner, &recipe, &record(step), base(temp.path())).unwrap();
         }
@@ -219,22 +222,23 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_says_what_values_are_rounded_to() {
+    fn recipes_set_the_precision_of_saved_adapters() {
         let temp = tempfile::tempdir().unwrap();
         let mut learner = tiny::learner(&tiny::weights(temp.path(), 48));
         learner.change(|values, _| values.fill(0.1));
         let size = |precision| {
             let recipe = Recipe { precision, ..tiny::recipe(temp.path()) };
             let dir = temp.path().join("policy");
-            write(&dir, &learner, &recipe, &Record::default(), base(temp.path())).unwrap();
+            write(&dir, &learner, &recipe, &TrainingRecord::default(), base(temp.path())).unwrap();
             std::fs::metadata(dir.join("adapter_model.safetensors")).unwrap().len() as f64
         };
-        let (whole, half) = (size(Precision::F32), size(Precision::F16));
+        let whole = size(Precision::F32);
+        let half = size(Precision::F16);
         assert!((0.45..0.75).contains(&(half / whole)), "{half} of {whole} bytes");
     }
 
     #[test]
-    fn all_weights_make_a_checkpoint_that_learns_on() {
+    fn full_checkpoints_can_be_trained_further() {
         let temp = tempfile::tempdir().unwrap();
         let weights = tiny::weights(temp.path(), 48);
         assert!(flaw(temp.path()).unwrap().contains("[adapter]"));
@@ -246,7 +250,7 @@ mod tests {
         let recipe = Recipe { adapter: None, ..tiny::recipe(temp.path()) };
         std::fs::write(temp.path().join("optimizer.bin"), "not of a model").unwrap();
         let dir = temp.path().join("policy");
-        write(&dir, &first, &recipe, &Record::default(), base(temp.path())).unwrap();
+        write(&dir, &first, &recipe, &TrainingRecord::default(), base(temp.path())).unwrap();
         let learnt = Weights::open(&dir.join("model")).unwrap();
         assert_eq!(learner(&learnt).values(), first.values());
         assert!(dir.join("model/tokenizer.json").is_file() && !dir.join("model/optimizer.bin").exists());
@@ -255,7 +259,7 @@ mod tests {
         assert_eq!((policy.base.as_deref(), policy.adapter_dir), (Some("model"), None));
     }
 
-    /// Loads a policy as PEFT does, and prints the log-probabilities of the tokens it is given.
+    /// Python program that loads a policy with PEFT and prints the log-probabilities of given tokens.
     const PEFT: &str = r#"
 import json, sys
 import torch
@@ -270,7 +274,7 @@ with torch.no_grad():
 print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:])]))
 "#;
 
-    /// The Python to ask: one with `peft`, `WAYMARK_PYTHON` or the one on the path.
+    /// Python interpreter with `peft`: `WAYMARK_PYTHON`, or the one on the path.
     fn python() -> Option<String> {
         let python = std::env::var("WAYMARK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
         let found = std::process::Command::new(&python).args(["-c", "import peft, transformers, torch"]).output();
@@ -278,7 +282,7 @@ print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:]
     }
 
     #[test]
-    fn peft_reads_the_policy_and_agrees() {
+    fn peft_computes_the_same_log_probabilities() {
         let Some(python) = python() else {
             println!("skipped: no Python with peft (WAYMARK_PYTHON)");
             return;
@@ -290,10 +294,10 @@ print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:]
             values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 7) % 13) as f32 * 0.01 - 0.06);
         });
         let policy = temp.path().join("policy");
-        write(&policy, &learner, &tiny::recipe(temp.path()), &Record::default(), base(temp.path())).unwrap();
+        write(&policy, &learner, &tiny::recipe(temp.path()), &TrainingRecord::default(), base(temp.path())).unwrap();
         let tokens: Vec<u32> = (0..40).map(|at| (at * at + 3) % 48).collect();
         let learnt = vec![true; tokens.len()];
-        let packed = crate::pack::pack(&[crate::pack::Sequence { tokens: &tokens, learnt: &learnt }]);
+        let packed = crate::pack::pack(&[crate::pack::TrainingSequence { tokens: &tokens, learnt: &learnt }]);
         let own = learner.score(&packed.pack, false).unwrap();
         let base = learner.score(&packed.pack, true).unwrap();
         let output = std::process::Command::new(python)
@@ -307,7 +311,7 @@ print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:]
         let theirs: Vec<f32> = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(theirs.len(), own.len());
         assert!(own.iter().zip(&theirs).all(|(own, theirs)| (own.logprob - theirs).abs() < 1e-4));
-        // The adapter says something, or its agreement would mean nothing.
+        // A zero adapter would agree trivially.
         assert!(base.iter().zip(&theirs).any(|(base, theirs)| (base.logprob - theirs).abs() > 1e-2));
     }
 }

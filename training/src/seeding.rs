@@ -1,5 +1,5 @@
-//! Seeded orders. Every random choice of a run derives from its seed and from where it is made, so that a run that is
-//! resumed makes the same choices.
+//! Seeded shuffles and batches. Every random choice of a run derives from the run's seed and from the place of the
+//! choice, so a resumed run makes the same choices.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -7,20 +7,20 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::hash::fnv1a;
 
-/// A seed for choice `at` of the kind `kind`, which tells choices of different kinds apart.
+/// Derives the seed of choice number `at` of kind `kind`. Different kinds get independent seeds.
 pub fn seed(seed: u64, kind: &str, at: u64) -> u64 {
     fnv1a(seed.to_le_bytes().into_iter().chain(kind.bytes()).chain(at.to_le_bytes()))
 }
 
-/// The numbers below `count` in an order that `seed` makes.
+/// Returns the numbers below `count`, shuffled with `seed`.
 pub fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
     order
 }
 
-/// Batch `step`, counted from 0, of `size` of `count` things: each epoch goes through all of them in an order of its own,
-/// and a batch may end one epoch and begin the next. Of nothing there are only empty batches.
+/// Returns the indices of batch `step` (counted from 0) with `size` of `count` items. Each epoch visits every item
+/// once, in an order of its own, and one batch may span two epochs. With `count` 0, every batch is empty.
 pub fn batch(count: usize, size: usize, step: u64, seed_of: impl Fn(u64) -> u64) -> Vec<usize> {
     if count == 0 {
         return Vec::new();
@@ -28,14 +28,15 @@ pub fn batch(count: usize, size: usize, step: u64, seed_of: impl Fn(u64) -> u64)
     let mut epoch = None;
     let mut order = Vec::new();
     let first = step * size as u64;
-    let place = |at: u64| {
-        let own = at / count as u64;
-        if epoch != Some(own) {
-            (epoch, order) = (Some(own), shuffled(count, seed_of(own)));
+    let item = |at: u64| {
+        let current = at / count as u64;
+        if epoch != Some(current) {
+            epoch = Some(current);
+            order = shuffled(count, seed_of(current));
         }
         order[(at % count as u64) as usize]
     };
-    (first..first + size as u64).map(place).collect()
+    (first..first + size as u64).map(item).collect()
 }
 
 #[cfg(test)]
@@ -57,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_differ_by_each_part() {
+    fn seeds_depend_on_every_argument() {
         let seeds = [seed(1, "a", 0), seed(2, "a", 0), seed(1, "b", 0), seed(1, "a", 1)];
         assert!((0..4).all(|i| (0..i).all(|j| seeds[i] != seeds[j])));
     }

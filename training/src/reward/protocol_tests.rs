@@ -1,26 +1,27 @@
-//! Rewards of trajectories that were played in the loops of their protocols: what a reward reads is what a protocol writes.
+//! Tests of rewards on trajectories played in the loops of their protocols, so that each reward reads exactly what
+//! its protocol writes.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use waymark::agent::{EpisodeOptions, Policy, Runtime, Search, SearchError, SearchQuery};
-use waymark::cli::embedding::Embedding;
-use waymark::evaluate;
-use waymark_index::{Evidence, Hit, Mode, Passage, Path, TripleHit};
+use waymark_agent::{EpisodeOptions, Policy, Runtime, Search, SearchError, SearchQuery};
+use waymark_index::{Evidence, Hit, HitPath, Mode, Passage, TripleHit};
 use waymark_models::tokenizer::Tokenizer;
+use waymark_runtime::embedding::Embedding;
+use waymark_runtime::evaluate;
 
 use super::evo_rag::EvoRag;
 use super::graph_r1::GraphR1;
 use super::graphrag_r1::Attenuated;
 use super::tearag::{TeaRag, part};
-use super::{Beside, Likeness, Reward};
-use crate::data::script::{Author, Script};
+use super::{Reward, RewardContext, TextSimilarity};
+use crate::data::scripted::{Author, ScriptedGenerator};
 use crate::dpo::{self, Preference};
-use crate::sample::{Reward as Worth, Sample, Task};
+use crate::sample::{RewardValue, Sample, SampleTask};
 
-/// Says one turn after the other.
+/// Author that returns prepared turns in order.
 struct Turns(VecDeque<String>);
 
 impl Author for Turns {
@@ -29,27 +30,27 @@ impl Author for Turns {
     }
 }
 
-/// Things, each with a passage that a query finds by its name.
+/// Mock search: every thing has a passage, found by queries that contain its name.
 #[derive(Debug)]
-struct Shelf;
+struct ThingSearch;
 
 const THINGS: [&str; 3] = ["barn", "house", "moon"];
 
 fn text(thing: &str) -> &'static str {
     match thing {
         "barn" => "Hay is kept there through winter",
-        "house" => "Red walls stand beside deep water",
+        "house" => "Red walls stand context deep water",
         _ => "Nobody went up since those days",
     }
 }
 
-impl Search for Shelf {
+impl Search for ThingSearch {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         let asked = query.wanted;
         let named = THINGS.into_iter().filter(|thing| asked.text.contains(thing));
         let hit = |thing: &str| {
             let passage = Passage { id: thing.into(), title: thing.into(), text: text(thing).to_owned() };
-            Hit { rank: 1, score: 1.0, passage, metadata: None, path: Path::default() }
+            Hit { rank: 1, score: 1.0, passage, metadata: None, path: HitPath::default() }
         };
         let mut evidence = Evidence::of(1, asked.mode, named.map(hit).collect());
         if asked.mode == Mode::Kag {
@@ -64,40 +65,41 @@ impl Search for Shelf {
     }
 }
 
-/// What a policy's loop makes of these turns.
+/// Plays an episode of `protocol` with the given turns.
 async fn played(protocol: &str, turns: &[&str]) -> Sample {
     played_within(None, protocol, turns).await
 }
 
-/// The same within so many rounds.
+/// Plays an episode with a limited number of rounds.
 async fn played_within(rounds: Option<usize>, protocol: &str, turns: &[&str]) -> Sample {
     played_under(EpisodeOptions { turns: rounds, ..EpisodeOptions::default() }, protocol, turns).await
 }
 
-/// The same within other bounds.
+/// Plays an episode with the given options.
 async fn played_under(bounds: EpisodeOptions, protocol: &str, turns: &[&str]) -> Sample {
     let tokenizer = Arc::new(Tokenizer::bytes());
     let author = Arc::new(Mutex::new(Turns(turns.iter().map(|turn| (*turn).to_owned()).collect())));
-    let script = Script::new(Arc::clone(&tokenizer), author, 16_384);
-    let runtime = Runtime::new(script, tokenizer, None, vec![257], Some(Arc::new(Shelf)));
+    let script = ScriptedGenerator::new(Arc::clone(&tokenizer), author, 16_384);
+    let runtime = Runtime::new(script, tokenizer, None, vec![257], Some(Arc::new(ThingSearch)));
     let policy = Policy::builtin(protocol).unwrap();
     let options = EpisodeOptions { guided: Some(false), ..bounds };
     let trajectory = evaluate::play(&runtime, &policy, "What is red?", options).await.unwrap();
     let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let (golds, supporting) = (known(&["red house"]), known(&["barn", "house"]));
-    Sample::from_trajectory(trajectory, Task { golds, supporting, ..Task::default() })
+    let golds = known(&["red house"]);
+    let supporting = known(&["barn", "house"]);
+    Sample::from_trajectory(trajectory, SampleTask { golds, supporting, ..SampleTask::default() })
 }
 
-fn scored(reward: &dyn Reward, sample: &Sample) -> Worth {
+fn scored(reward: &dyn Reward, sample: &Sample) -> RewardValue {
     let support = ["barn", "house"].map(|thing| format!("{thing} {}", text(thing)));
-    let beside = Beside { cost: 0.0, support: &support };
-    let likeness = Likeness::of(&Embedding::Mock, reward.texts(sample, &beside)).unwrap();
-    reward.score_beside(&[sample], &[beside], &likeness).remove(0)
+    let context = RewardContext { cost: 0.0, support: &support };
+    let similarity = TextSimilarity::of(&Embedding::Mock, reward.texts(sample, &context)).unwrap();
+    reward.score_in_context(&[sample], &[context], &similarity).remove(0)
 }
 
-/// Neither of what opens it nor of what the policy writes into it.
+/// Excludes the opening tag and the policy's own tokens.
 #[tokio::test]
-async fn of_a_forced_answer_nothing_is_learnt() {
+async fn forced_answers_are_not_training_targets() {
     let asks = ["<search>the barn</search>", "<search>the moon</search>", "<search>the house</search>"];
     let sample = played_within(Some(2), "search-r1", &[&asks[..], &[" red house </answer>"]].concat()).await;
     assert!(sample.text.ends_with("<search>the house</search>\n<answer> red house </answer>"), "{}", sample.text);
@@ -108,12 +110,12 @@ async fn of_a_forced_answer_nothing_is_learnt() {
     assert_eq!(Tokenizer::bytes().decode(&ids.collect::<Vec<u32>>()), asks.concat());
 }
 
-/// An episode that has used up its rounds ends in Graph-R1 with its last query; here a turn follows.
+/// Checks an episode that used up its rounds: Graph-R1 ends it with the last query; here a turn follows.
 #[tokio::test]
 async fn graph_r1() {
     let asks = ["<think>a</think>\n<query>the house</query>", "b</think>\n<query>the barn</query>"];
     for (last, forced, total) in [
-        // The third query cannot be made any more, and neither can it be paid.
+        // The third query is not executed and earns nothing.
         (&["c</think>\n<query>the moon</query>", "red house</answer>"][..], true, -0.5),
         (&["c</think>\n", "red house</answer>"], true, -0.5),
         (&["c</think>\n<answer>red house</answer>"], false, 1.0),
@@ -124,7 +126,7 @@ async fn graph_r1() {
         assert_eq!((acts, sample.is_forced()), (vec![false, false, true], forced), "{}", sample.text);
         assert_eq!(scored(&GraphR1, &sample).total, total, "{}", sample.text);
     }
-    // As many searches as may be made are as many rounds.
+    // A limit of searches ends the episode like the same limit of rounds.
     let bounds = EpisodeOptions { searches: Some(2), ..EpisodeOptions::default() };
     let turns = [&asks[..], &["c</think>\n<query>the moon</query>", "red house</answer>"]].concat();
     let sample = played_under(bounds, "path-router", &turns).await;
@@ -148,11 +150,11 @@ async fn tearag() {
     let right = play(path("barn", "house", "Final answer:")).await;
     let parts = right.reward.as_ref().unwrap().parts.clone();
     assert_eq!((parts[part::OUTCOME], parts[part::FORMAT], parts["names"]), (1.0, 1.0, 1.0), "{}", right.text);
-    // Two gold passages in two steps: found and said nearly word by word, and asked for by their names.
+    // Both gold passages are found and summarized nearly word for word, and the queries name them.
     assert!(parts["contexts"] > 0.9 && parts["summaries"] > 0.9 && parts["queries"] > 0.3, "{parts:?}");
     assert!(parts[part::PROCESS] > 0.8, "{parts:?}");
 
-    // A subquery that opens the evidence itself is in form too, and its evidence is read all the same.
+    // A subquery that opens the evidence tag itself is also well-formed, and its evidence is read.
     let opened = path("barn", "house", "Final answer:").map(|turn| turn.replace(" hay\n", " hay <Reference>"));
     let opened = play(opened).await;
     assert_eq!(opened.reward.as_ref().unwrap().parts, parts, "{}", opened.text);
@@ -162,7 +164,7 @@ async fn tearag() {
     assert!(lost["queries"] < parts["queries"] && lost[part::PROCESS] < parts[part::PROCESS], "{lost:?}");
     let unformed = play(path("barn", "house", "Answer:")).await;
     assert_eq!(unformed.reward.as_ref().unwrap().parts[part::FORMAT], 0.0, "{}", unformed.text);
-    let pairs = dpo::TeaRag::default().pairs(&[&unformed, &right]);
+    let pairs = dpo::TeaRagRule::default().pairs(&[&unformed, &right]);
     assert_eq!(pairs, [Preference { chosen: 1, rejected: 0, turn: 0 }]);
 }
 
@@ -176,7 +178,7 @@ async fn evo_rag() {
     assert_eq!((of("retrieval_bonus"), of("backtrack"), of("step"), of("answer")), (1.0, -1.0, -5.0, 1.0), "{parts:?}");
     assert!(of("overlap") < -0.5 && of("overlap") > -1.5, "{parts:?}");
 
-    // Both were found, until the one is withdrawn.
+    // Both passages are found, until one of them is withdrawn.
     let refuse = "<refuse>nobody knows</refuse>";
     for (between, refusal) in [(&["<think>no</think>"][..], -1.0), (&["<backtrack></backtrack>"], 1.0)] {
         let turns = [&["<search>the barn</search>", "<search>the house</search>"], between, &[refuse]].concat();
@@ -190,7 +192,7 @@ async fn evo_rag() {
 async fn graphrag_r1() {
     const ANSWER: &str = "c</think>\n<answer>red house</answer>";
     const ASKS: &str = "<|begin_of_query|>the house<|end_of_query|>";
-    // One thought that a search interrupts, or one for each turn; then one that does not end, and no search at all.
+    // One thought interrupted by a search, one thought per turn, a thought that does not end, and no search at all.
     for (turns, form) in [
         (vec![format!("a {ASKS}"), ANSWER.to_owned()], 0.5),
         (vec![format!("a</think>\n{ASKS}"), format!("<think>{ANSWER}")], 0.5),

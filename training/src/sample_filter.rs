@@ -1,47 +1,51 @@
-//! A policy's own trajectories that are worth imitating: those that were right by themselves, or at least kept the form.
-//! Imitating the right ones is what STaR (arXiv 2203.14465, §3.1) and RFT (arXiv 2308.01825, §3.3) do.
+//! Selection of a policy's own rollouts for supervised training: correct ones, or at least well-formed ones. Training
+//! on correct rollouts is what STaR (arXiv 2203.14465, §3.1) and RFT (arXiv 2308.01825, §3.3) do.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
-use crate::order;
 use crate::reward::ExactMatch;
 use crate::reward::extract::given;
 use crate::sample::Sample;
+use crate::seeding;
 
-/// Which trajectories are kept.
+/// Criteria for the trajectories to keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sieve {
-    /// How often it may have searched.
+pub struct SampleFilter {
+    /// Allowed number of searches.
     pub searches: RangeInclusive<usize>,
-    /// Whether a wrong answer is as good as a right one: what is imitated then is the form. Of a question's trajectories the
-    /// right ones go first all the same.
+    /// If `true`, wrong answers are kept too, so that a policy can learn the format. Correct trajectories of a
+    /// question still come first.
     pub wrong: bool,
-    /// Whether it must have been possible otherwise: only questions of which another trajectory is not worth it, however
-    /// often it searched.
+    /// If `true`, keeps only questions for which some other trajectory fails the criteria (the number of searches
+    /// aside): questions that are always answered well teach little.
     pub contested: bool,
-    /// Trajectories of one question at most: else the easy ones, which are right most often, would be most of what is learnt.
+    /// Maximum number of trajectories per question. Without a limit, easy questions would dominate, because they are
+    /// answered correctly most often.
     pub per_question: usize,
-    /// Decides which of a question's trajectories are kept where there are more.
+    /// Seed that selects among the trajectories of a question when there are too many.
     pub seed: u64,
 }
 
-impl Sieve {
-    /// The places of those that are kept, in their order. Of trajectories with the same tokens only one is.
+impl SampleFilter {
+    /// Returns the indices of the samples to keep, in ascending order. Of several samples with the same tokens only
+    /// one is kept.
     pub fn keep(&self, samples: &[Sample]) -> Vec<usize> {
-        let mut told: HashSet<&[u32]> = HashSet::new();
+        let mut seen: HashSet<&[u32]> = HashSet::new();
         let mut taken: HashMap<(&str, &str), usize> = HashMap::new();
-        let missed: HashSet<(&str, &str)> =
-            samples.iter().filter(|sample| !self.is_worth_it(sample)).map(question).collect();
-        let mut order = order::shuffled(samples.len(), order::seed(self.seed, "keep", 0));
+        let failed: HashSet<(&str, &str)> =
+            samples.iter().filter(|sample| !self.passes(sample)).map(question).collect();
+        let mut order = seeding::shuffled(samples.len(), seeding::seed(self.seed, "keep", 0));
+        // A stable sort: correct trajectories first, otherwise in the order of the shuffle.
         order.sort_by_key(|&at| !is_right(&samples[at]));
         let mut kept = Vec::new();
         for at in order {
             let sample = &samples[at];
             let taken = taken.entry(question(sample)).or_default();
-            let room = *taken < self.per_question && (!self.contested || missed.contains(&question(sample)));
-            let fits = self.searches.contains(&sample.evidence.len()) && self.is_worth_it(sample);
-            if room && fits && told.insert(&sample.tokens) {
+            let room = *taken < self.per_question && (!self.contested || failed.contains(&question(sample)));
+            let fits = self.searches.contains(&sample.evidence.len()) && self.passes(sample);
+            // The tokens are inserted last, so that a rejected trajectory does not block an equal one.
+            if room && fits && seen.insert(&sample.tokens) {
                 *taken += 1;
                 kept.push(at);
             }
@@ -50,9 +54,9 @@ impl Sieve {
         kept
     }
 
-    /// Whether it gave an answer of its own, right where it must be, every turn did what it was to do, and no search was made
-    /// twice.
-    fn is_worth_it(&self, sample: &Sample) -> bool {
+    /// Returns `true` if the trajectory gave an answer of its own (a correct one, unless [`wrong`](Self::wrong) is
+    /// set), every action was executed, and no search failed or was repeated.
+    fn passes(&self, sample: &Sample) -> bool {
         sample.actions.iter().all(|act| act.executed)
             && sample.evidence.iter().all(|found| !found.cached && found.error.is_none())
             && if self.wrong { given(sample).is_some() } else { is_right(sample) }
@@ -63,21 +67,21 @@ fn is_right(sample: &Sample) -> bool {
     ExactMatch::earned(sample) > 0.0
 }
 
-/// The question of a trajectory: two data sets may have the same ids.
+/// Key of a sample's question. Two data sets may use the same ids.
 fn question(sample: &Sample) -> (&str, &str) {
     (&sample.dataset, &sample.question_id)
 }
 
 #[cfg(test)]
 mod tests {
-    use waymark::agent::{Action, Request};
+    use waymark_agent::{Action, PolicySearch};
     use waymark_index::Mode;
 
     use super::*;
     use crate::reward::tests::searched;
-    use crate::sample::Act;
+    use crate::sample::TurnAction;
 
-    /// The `at`th answer to a question, after so many searches.
+    /// Creates answer number `at` to a question, after `searches` searches.
     fn sample(at: u32, question: &str, answer: &str, searches: usize) -> Sample {
         Sample {
             question_id: question.to_owned(),
@@ -88,20 +92,20 @@ mod tests {
         }
     }
 
-    fn sieve(searches: RangeInclusive<usize>, per_question: usize, seed: u64) -> Sieve {
-        Sieve { searches, wrong: false, contested: false, per_question, seed }
+    fn sieve(searches: RangeInclusive<usize>, per_question: usize, seed: u64) -> SampleFilter {
+        SampleFilter { searches, wrong: false, contested: false, per_question, seed }
     }
 
     #[test]
-    fn only_what_was_right_by_itself_is_kept() {
+    fn only_correct_unassisted_answers_are_kept() {
         let mut asked = sample(4, "q", "Paris", 1);
         asked.forced = vec![(0, 1)];
         let mut again = sample(5, "q", "Paris", 2);
         again.evidence[1].cached = true;
         let mut idle = sample(6, "q", "Paris", 1);
-        idle.actions.push(Act {
+        idle.actions.push(TurnAction {
             turn: 1,
-            action: Action::Search(Request::plain("q")),
+            action: Action::Search(PolicySearch::plain("q")),
             executed: false,
             late: false,
             summary: None,
@@ -123,32 +127,32 @@ mod tests {
     }
 
     #[test]
-    fn for_the_form_a_wrong_answer_will_do_where_there_is_no_right_one() {
+    fn wrong_answers_are_kept_for_their_format_if_no_answer_is_correct() {
         let mut asked = sample(9, "q", "Paris", 1);
         asked.forced = vec![(0, 1)];
         let samples = [sample(0, "q", "Rome", 1), sample(1, "q", "Paris", 1), sample(2, "r", "Rome", 1), asked];
         for seed in 0..9 {
-            let sieve = Sieve { wrong: true, ..sieve(1..=1, 1, seed) };
+            let sieve = SampleFilter { wrong: true, ..sieve(1..=1, 1, seed) };
             assert_eq!(sieve.keep(&samples), [1, 2]);
         }
     }
 
     #[test]
-    fn what_always_went_well_is_not_contested() {
+    fn questions_that_always_succeed_are_not_contested() {
         let samples = [
             sample(0, "sure", "Paris", 1),
             sample(1, "sure", "Paris", 2),
             sample(2, "split", "Paris", 1),
             sample(3, "split", "Rome", 1),
         ];
-        let sieve = Sieve { contested: true, ..sieve(1..=1, 9, 1) };
+        let sieve = SampleFilter { contested: true, ..sieve(1..=1, 9, 1) };
         assert_eq!(sieve.keep(&samples), [2]);
-        // Where wrong answers will do, nothing is missed.
-        assert!(Sieve { wrong: true, ..sieve }.keep(&samples).is_empty());
+        // With wrong answers allowed, no trajectory fails the criteria, so no question is contested.
+        assert!(SampleFilter { wrong: true, ..sieve }.keep(&samples).is_empty());
     }
 
     #[test]
-    fn of_a_question_some_are_kept_as_the_seed_decides() {
+    fn the_seed_selects_among_the_trajectories_of_a_question() {
         let samples: Vec<Sample> =
             (0..40).map(|at| sample(at, if at < 30 { "easy" } else { "hard" }, "Paris", 1)).collect();
         let kept = |seed| sieve(1..=1, 2, seed).keep(&samples);

@@ -1,23 +1,23 @@
-//! How alike texts are, by the vectors of an embedder.
+//! Cosine similarity of texts, computed with an embedder.
 
 use std::collections::{HashMap, HashSet};
 
 use waymark_index::{Embed, EmbedError};
 
-/// Texts that are embedded at once.
+/// Batch size of the embedder.
 const BATCH: usize = 256;
 
-/// The vectors of texts, by which they are compared.
+/// Embedding vectors of texts.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Likeness {
+pub struct TextSimilarity {
     vectors: HashMap<String, Vec<f32>>,
 }
 
-impl Likeness {
-    /// Embeds `texts`, each of them once.
+impl TextSimilarity {
+    /// Embeds `texts`, each distinct one once.
     ///
     /// # Errors
-    /// When the embedder refuses, or does not give a vector for each text.
+    /// If the embedder fails or does not return one vector per text.
     pub fn of(embedder: &dyn Embed, texts: impl IntoIterator<Item = String>) -> Result<Self, EmbedError> {
         let mut seen = HashSet::new();
         let texts: Vec<String> = texts.into_iter().filter(|text| seen.insert(text.clone())).collect();
@@ -26,16 +26,19 @@ impl Likeness {
             let borrowed: Vec<&str> = batch.iter().map(String::as_str).collect();
             let made = embedder.embed(&borrowed)?;
             if made.len() != batch.len() {
-                return Err(format!("{} gave {} vectors for {} texts", embedder.id(), made.len(), batch.len()).into());
+                return Err(
+                    format!("{} returned {} vectors for {} texts", embedder.id(), made.len(), batch.len()).into()
+                );
             }
             vectors.extend(batch.iter().cloned().zip(made));
         }
-        Ok(Likeness { vectors })
+        Ok(TextSimilarity { vectors })
     }
 
-    /// The cosine of two texts; 0 where one of them was not embedded, or has a vector of length 0.
+    /// Returns the cosine similarity of two texts. 0 if a text was not embedded or its vector has length 0.
     pub fn cosine(&self, one: &str, other: &str) -> f32 {
         let (Some(one), Some(other)) = (self.vectors.get(one), self.vectors.get(other)) else { return 0.0 };
+        // Sums in f64, because f32 sums over hundreds of dimensions lose digits.
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
         let length = (dot(one, one) * dot(other, other)).sqrt();
         if length > 0.0 { (dot(one, other) / length) as f32 } else { 0.0 }
@@ -47,11 +50,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Two numbers a text, which stand in it.
+    /// Mock embedder: the text spells out the two numbers of its vector.
     #[derive(Debug)]
-    struct Written;
+    struct WrittenVectors;
 
-    impl Embed for Written {
+    impl Embed for WrittenVectors {
         fn id(&self) -> &'static str {
             "written"
         }
@@ -67,20 +70,21 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_compared_by_the_angle_of_their_vectors() {
+    fn similarity_is_the_cosine_of_vectors() {
         let texts = ["1 0", "3 4", "0 0", "3 4", "-2 0"].map(str::to_owned);
-        let likeness = Likeness::of(&Written, texts).unwrap();
+        let similarity = TextSimilarity::of(&WrittenVectors, texts).unwrap();
         let cosines = [("1 0", "3 4"), ("3 4", "3 4"), ("1 0", "-2 0"), ("1 0", "0 0"), ("1 0", "5 5")];
         for ((one, other), expected) in cosines.into_iter().zip([0.6, 1.0, -1.0, 0.0, 0.0]) {
-            assert!((likeness.cosine(one, other) - expected).abs() < 1e-6, "{one} {other}");
+            assert!((similarity.cosine(one, other) - expected).abs() < 1e-6, "{one} {other}");
         }
-        let error = Likeness::of(&Written, ["1 0", "no number"].map(str::to_owned)).unwrap_err().to_string();
+        let error =
+            TextSimilarity::of(&WrittenVectors, ["1 0", "no number"].map(str::to_owned)).unwrap_err().to_string();
         assert!(error.contains("invalid float"), "{error}");
     }
 
     #[test]
     fn more_texts_than_a_batch_are_all_embedded() {
-        let likeness = Likeness::of(&Written, (1..=2 * BATCH + 1).map(|at| format!("{at} 1"))).unwrap();
-        assert!(likeness.cosine("1 1", &format!("{} 1", 2 * BATCH + 1)) > 0.5);
+        let similarity = TextSimilarity::of(&WrittenVectors, (1..=2 * BATCH + 1).map(|at| format!("{at} 1"))).unwrap();
+        assert!(similarity.cosine("1 1", &format!("{} 1", 2 * BATCH + 1)) > 0.5);
     }
 }

@@ -1,4 +1,4 @@
-//! TensorBoard's `Event`, as much of it as scalars need, in protobuf's wire format.
+//! Encoder of TensorBoard's `Event` in protobuf's wire format, limited to scalars.
 //!
 //! Field numbers are those of `tensorboard/compat/proto/event.proto` and `summary.proto`:
 //!
@@ -14,33 +14,33 @@ const EIGHT_BYTES: u64 = 1;
 const BYTES: u64 = 2;
 const FOUR_BYTES: u64 = 5;
 
-/// What an event says.
+/// Payload of an event.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum What<'a> {
-    /// The first event of every file.
+pub(super) enum EventPayload<'a> {
+    /// First event of every file.
     Version,
-    /// Whatever was written of this step and later ones in earlier files does not count.
+    /// Start of a session: events of this step and later ones in earlier files are discarded.
     Start,
-    /// Numbers by tag.
+    /// Metrics by tag.
     Scalars(&'a [(String, f64)]),
 }
 
 /// Encodes an event.
-pub(super) fn encode(wall_time: f64, step: u64, what: What<'_>) -> Vec<u8> {
-    let mut event = Message::default();
+pub(super) fn encode(wall_time: f64, step: u64, what: EventPayload<'_>) -> Vec<u8> {
+    let mut event = ProtoMessage::default();
     event.key(1, EIGHT_BYTES).0.extend_from_slice(&wall_time.to_le_bytes());
     event.key(2, VARINT).varint(step);
     match what {
-        What::Version => event.bytes(3, b"brain.Event:2"),
-        What::Start => {
-            let mut log = Message::default();
+        EventPayload::Version => event.bytes(3, b"brain.Event:2"),
+        EventPayload::Start => {
+            let mut log = ProtoMessage::default();
             log.key(1, VARINT).varint(1);
             event.bytes(7, &log.0);
         }
-        What::Scalars(scalars) => {
-            let mut summary = Message::default();
+        EventPayload::Scalars(scalars) => {
+            let mut summary = ProtoMessage::default();
             for (tag, value) in scalars {
-                let mut scalar = Message::default();
+                let mut scalar = ProtoMessage::default();
                 scalar.bytes(1, tag.as_bytes());
                 scalar.key(2, FOUR_BYTES).0.extend_from_slice(&(*value as f32).to_le_bytes());
                 summary.bytes(1, &scalar.0);
@@ -52,15 +52,15 @@ pub(super) fn encode(wall_time: f64, step: u64, what: What<'_>) -> Vec<u8> {
 }
 
 #[derive(Debug, Default)]
-struct Message(Vec<u8>);
+struct ProtoMessage(Vec<u8>);
 
-impl Message {
-    fn key(&mut self, field: u64, wire: u64) -> &mut Message {
+impl ProtoMessage {
+    fn key(&mut self, field: u64, wire: u64) -> &mut ProtoMessage {
         self.varint(field << 3 | wire);
         self
     }
 
-    /// Seven bits a byte, the lowest first; the highest bit says that more follow.
+    /// Writes a varint: seven bits per byte, lowest first; the highest bit marks that more bytes follow.
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
