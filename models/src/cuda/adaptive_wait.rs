@@ -4,14 +4,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A wait polls without sleeping up to this time, since the work may already be done.
-const SOON: Duration = Duration::from_micros(20);
+const SPIN_TIME: Duration = Duration::from_micros(20);
 /// Shortest and longest sleep between two polls.
-const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+const SLEEP_RANGE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 /// Denominator of the share of the elapsed time that one sleep may add.
-const SHARE: u32 = 32;
+const SLEEP_SHARE: u32 = 32;
 /// Half-width of the window around the duration of the previous wait in which polls do not sleep: an absolute limit,
 /// and the denominator of the share of that duration.
-const AROUND: (Duration, u32) = (Duration::from_micros(50), 8);
+const POLL_WINDOW: (Duration, u32) = (Duration::from_micros(50), 8);
 
 /// Waits for a series of similar steps, one after the other.
 ///
@@ -63,18 +63,18 @@ impl AdaptiveWait {
         Ok(true)
     }
 
-    fn pause(&self, gone: Duration) -> WaitAction {
-        if gone >= self.limit {
+    fn pause(&self, elapsed: Duration) -> WaitAction {
+        if elapsed >= self.limit {
             return WaitAction::TimedOut;
         }
-        let around = AROUND.0.min(self.last / AROUND.1);
-        if gone < SOON || gone.abs_diff(self.last) < around {
+        let around = POLL_WINDOW.0.min(self.last / POLL_WINDOW.1);
+        if elapsed < SPIN_TIME || elapsed.abs_diff(self.last) < around {
             return WaitAction::Yield;
         }
-        let nap = (gone / SHARE).clamp(NAPS[0], NAPS[1]).min(self.limit - gone);
+        let sleep = (elapsed / SLEEP_SHARE).clamp(SLEEP_RANGE[0], SLEEP_RANGE[1]).min(self.limit - elapsed);
         // Never sleep past the expected end.
-        let until = self.last.saturating_sub(around).saturating_sub(gone);
-        WaitAction::Sleep(if until.is_zero() { nap } else { nap.min(until) })
+        let until = self.last.saturating_sub(around).saturating_sub(elapsed);
+        WaitAction::Sleep(if until.is_zero() { sleep } else { sleep.min(until) })
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(AdaptiveWait::new(limit).wait(begun, || Ok::<_, Infallible>(false)), Ok(false));
         assert!(begun.elapsed() >= limit);
         assert_eq!(AdaptiveWait::new(limit).wait(begun, || Ok::<_, Infallible>(true)), Ok(true), "done, if asked late");
-        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Err::<bool, _>("gone")), Err("gone"));
+        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Err::<bool, _>("elapsed")), Err("elapsed"));
     }
 
     #[test]
@@ -127,22 +127,22 @@ mod tests {
         /// After any history, a wait ends soon after the work does and sleeps for most of it.
         #[test]
         fn waits_sleep_and_end_soon(last in 0u64..1_000_000, takes in 0u64..1_000_000) {
-            let patience = after(last);
+            let wait = after(last);
             let takes = micros(takes);
             // Model: a poll takes a microsecond, and a sleep exactly its duration.
-            let mut gone = Duration::ZERO;
+            let mut elapsed = Duration::ZERO;
             let mut awake = Duration::ZERO;
-            while gone < takes {
-                match patience.pause(gone) {
-                    WaitAction::Yield => (gone, awake) = (gone + micros(1), awake + micros(1)),
+            while elapsed < takes {
+                match wait.pause(elapsed) {
+                    WaitAction::Yield => (elapsed, awake) = (elapsed + micros(1), awake + micros(1)),
                     WaitAction::Sleep(time) => {
                         prop_assert!(!time.is_zero());
-                        (gone, awake) = (gone + time, awake + micros(1));
+                        (elapsed, awake) = (elapsed + time, awake + micros(1));
                     }
-                    WaitAction::TimedOut => prop_assert!(false, "given up after {:?}", gone),
+                    WaitAction::TimedOut => prop_assert!(false, "given up after {:?}", elapsed),
                 }
             }
-            prop_assert!(gone - takes <= (takes / SHARE).max(micros(20)), "{:?} late", gone - takes);
+            prop_assert!(elapsed - takes <= (takes / SLEEP_SHARE).max(micros(20)), "{:?} late", elapsed - takes);
             prop_assert!(awake <= micros(25) + takes / 3, "{awake:?} awake of {takes:?}");
         }
     }

@@ -48,7 +48,7 @@ impl From<CudaError> for ModelError {
     fn from(error: CudaError) -> Self {
         match error {
             CudaError::Model(error) => error,
-            other => Self::Card(other.to_string()),
+            other => Self::Gpu(other.to_string()),
         }
     }
 }

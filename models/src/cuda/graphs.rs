@@ -11,7 +11,7 @@ use super::lora_grid::LoraGrid;
 pub struct GraphKey {
     /// Number of rows of the bucket.
     pub rows: usize,
-    /// LoraGrid of the LoRA kernels. `None` when no row has an adapter.
+    /// Grid of the LoRA kernels. `None` when no row has an adapter.
     pub lora: Option<LoraGrid>,
 }
 
@@ -32,7 +32,7 @@ pub trait GraphStep {
     ///
     /// # Errors
     /// The driver's error. The GPU stays usable after a failed capture.
-    fn record(&self) -> Result<Self::Graph, Self::Error>;
+    fn capture(&self) -> Result<Self::Graph, Self::Error>;
 
     /// Enqueues a captured graph.
     ///
@@ -56,19 +56,19 @@ pub struct GraphUse {
     pub refused: usize,
 }
 
-/// GraphCache captured by one decoder.
+/// Graphs captured by one decoder.
 #[derive(Debug)]
 pub struct GraphCache<G> {
     enabled: bool,
     /// `None` where capture failed; it is not retried.
-    kept: HashMap<GraphKey, Option<G>>,
-    tally: GraphUse,
+    graphs: HashMap<GraphKey, Option<G>>,
+    counts: GraphUse,
 }
 
 impl<G> GraphCache<G> {
     /// Creates an empty cache.
     pub fn new(enabled: bool) -> Self {
-        Self { enabled, kept: HashMap::new(), tally: GraphUse::default() }
+        Self { enabled, graphs: HashMap::new(), counts: GraphUse::default() }
     }
 
     /// Returns `true` if steps are captured and replayed.
@@ -77,13 +77,13 @@ impl<G> GraphCache<G> {
     }
 
     /// Enables or disables capture and replay from now on.
-    pub fn set(&mut self, enabled: bool) {
+    pub fn set_enabled(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
 
     /// Returns the counters of graph capture.
-    pub fn tally(&self) -> GraphUse {
-        self.tally
+    pub fn counts(&self) -> GraphUse {
+        self.counts
     }
 
     /// Enqueues a step by replaying its graph, which is captured at its first use. If capture or replay fails, this
@@ -91,17 +91,17 @@ impl<G> GraphCache<G> {
     ///
     /// # Errors
     /// The error of launching kernel by kernel.
-    pub fn run<L: GraphStep<Graph = G>>(&mut self, key: GraphKey, line: &L) -> Result<(), L::Error> {
-        match self.kept.get(&key) {
-            Some(Some(graph)) => match line.replay(graph) {
+    pub fn run<L: GraphStep<Graph = G>>(&mut self, key: GraphKey, step: &L) -> Result<(), L::Error> {
+        match self.graphs.get(&key) {
+            Some(Some(graph)) => match step.replay(graph) {
                 Ok(()) => Ok(()),
                 Err(error) => {
-                    self.refuse(key, &error);
-                    line.launch()
+                    self.store_failure(key, &error);
+                    step.launch()
                 }
             },
-            Some(None) => line.launch(),
-            None => self.make(key, line),
+            Some(None) => step.launch(),
+            None => self.capture_and_store(key, step),
         }
     }
 
@@ -109,59 +109,59 @@ impl<G> GraphCache<G> {
     /// first use. Returns the number of graphs left.
     ///
     /// # Errors
-    /// The error of `line` or of launching kernel by kernel.
-    pub fn warm<L: GraphStep<Graph = G>>(
+    /// The error of `step` or of launching kernel by kernel.
+    pub fn capture_missing<L: GraphStep<Graph = G>>(
         &mut self,
         keys: &[GraphKey],
         limit: Duration,
-        mut line: impl FnMut(GraphKey) -> Result<L, L::Error>,
+        mut step: impl FnMut(GraphKey) -> Result<L, L::Error>,
     ) -> Result<usize, L::Error> {
         let begun = Instant::now();
-        let missing: Vec<GraphKey> = keys.iter().copied().filter(|key| !self.kept.contains_key(key)).collect();
+        let missing: Vec<GraphKey> = keys.iter().copied().filter(|key| !self.graphs.contains_key(key)).collect();
         for (done, key) in missing.iter().enumerate() {
             if begun.elapsed() >= limit {
                 return Ok(missing.len() - done);
             }
-            self.make(*key, &line(*key)?)?;
+            self.capture_and_store(*key, &step(*key)?)?;
         }
         Ok(0)
     }
 
     /// Drops graphs, and records of failed captures, whose key is not `wanted`.
     pub fn retain(&mut self, wanted: impl Fn(GraphKey) -> bool) {
-        self.kept.retain(|key, _| wanted(*key));
+        self.graphs.retain(|key, _| wanted(*key));
     }
 
-    fn make<L: GraphStep<Graph = G>>(&mut self, key: GraphKey, line: &L) -> Result<(), L::Error> {
+    fn capture_and_store<L: GraphStep<Graph = G>>(&mut self, key: GraphKey, step: &L) -> Result<(), L::Error> {
         // Launch once before capturing: a driver loads kernels at their first use, which is not allowed during capture.
         // This launch computes the step; the capture runs nothing.
-        line.launch()?;
-        line.settle()?;
-        match line.record() {
+        step.launch()?;
+        step.settle()?;
+        match step.capture() {
             Ok(graph) => {
-                self.tally.recorded += 1;
-                self.kept.insert(key, Some(graph));
+                self.counts.recorded += 1;
+                self.graphs.insert(key, Some(graph));
                 Ok(())
             }
             Err(error) => {
-                self.refuse(key, &error);
+                self.store_failure(key, &error);
                 // A lost GPU refuses to capture as well; report the loss rather than fall back.
-                line.settle()
+                step.settle()
             }
         }
     }
 
-    fn refuse(&mut self, key: GraphKey, error: &dyn Display) {
+    fn store_failure(&mut self, key: GraphKey, error: &dyn Display) {
         let GraphKey { rows, lora } = key;
         let adapters = lora.is_some();
         // Only the first failure is a warning: later ones have the same cause.
-        if self.tally.refused == 0 {
+        if self.counts.refused == 0 {
             tracing::warn!(rows, adapters, %error, "cannot capture a decode step as a CUDA graph: its kernels are launched one by one");
         } else {
             tracing::debug!(rows, adapters, %error, "cannot capture another decode step as a CUDA graph");
         }
-        self.tally.refused += 1;
-        self.kept.insert(key, None);
+        self.counts.refused += 1;
+        self.graphs.insert(key, None);
     }
 }
 

@@ -1,4 +1,4 @@
-//! LoraGrid sizes of the LoRA kernels in captured graphs.
+//! Grid sizes of the LoRA kernels in captured graphs.
 //!
 //! The kernels read addresses and ranks from device memory, so a captured graph depends on only two properties of the
 //! loaded adapters: the maximum number of tiles, and the largest stacked rank. Both are rounded up and never shrink, so
@@ -11,7 +11,7 @@ const ROOM: usize = 4;
 /// Initial capacity, in stacked rows: rank 16 for three projections.
 const NARROWEST: usize = 16 * MAX_STACKED;
 
-/// LoraGrid of the LoRA kernels in one step.
+/// Grid of the LoRA kernels in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoraGrid {
     /// Number of tiles of tokens.

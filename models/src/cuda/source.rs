@@ -12,7 +12,7 @@ use super::plan::{Placement, WeightLayout};
 use crate::decoder::DecoderConfig;
 use crate::weights::Weights;
 
-/// WeightSource of a decoder's weights.
+/// Source of a decoder's weights.
 #[derive(Debug, Clone, Copy)]
 pub enum WeightSource<'a> {
     /// A checkpoint. Quantized matrices are dequantized and rounded to `bf16`.

@@ -28,12 +28,12 @@ const PARTS: [&[Module]; SITES] = [
 pub(super) struct Adapters<D: Driver> {
     /// Memory of each adapter, which the addresses in the table point to.
     slots: Vec<Option<D::Region>>,
-    /// LoraFactors of all slots: shape (layers, sites, [`MAX_ADAPTERS`]).
+    /// Factors of all slots: shape (layers, sites, [`MAX_ADAPTERS`]).
     table: DeviceSlice<LoraFactors>,
     capacity: LoraCapacity,
 }
 
-/// LoraFactors of one site, rounded and padded for the kernels, with their placements.
+/// Factors of one site, rounded and padded for the kernels, with their placements.
 struct PackedFactors {
     a: Vec<bf16>,
     a_place: Placement<bf16>,
@@ -74,7 +74,7 @@ impl<D: Driver> Adapters<D> {
             .into());
         }
         let mut allocator = PlacementAllocator::default();
-        let read = adapter::Factors::read(dir, config, |factors| factors)?;
+        let read = adapter::AdapterFactors::read(dir, config, |factors| factors)?;
         let rank = read.iter().flatten().flatten().map(|factors| factors.rank).max().unwrap_or(0);
         if rank > MAX_RANK {
             let reason = format!("{}: rank {rank} exceeds {MAX_RANK}, the maximum on a GPU", dir.display());
@@ -174,7 +174,7 @@ fn places(
 
 /// Rounds a site's factors to `bf16`, multiplies B by the scale, pads the rank to a multiple of 16 with zeros, and
 /// orders the stack by projection.
-fn pack(factors: &adapter::Factors, allocator: &mut PlacementAllocator) -> PackedFactors {
+fn pack(factors: &adapter::AdapterFactors, allocator: &mut PlacementAllocator) -> PackedFactors {
     let inn = factors.inn;
     let rank = factors.rank;
     let padded = rank.next_multiple_of(16);
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn factors_are_padded_scaled_and_ordered_by_projection() {
         // Rank 2, two inputs; in the file the value projection comes before the key projection.
-        let factors = adapter::Factors {
+        let factors = adapter::AdapterFactors {
             inn: 2,
             rank: 2,
             scale: 0.5,

@@ -28,7 +28,7 @@ const ADAPTED_WARM_UP: Duration = Duration::from_secs(2);
 pub struct CudaOptions {
     /// Ordinal of the GPU in the driver's enumeration.
     pub ordinal: usize,
-    /// StepLimits on the size of a step.
+    /// Limits on the size of a step.
     pub limits: StepLimits,
     /// Share of GPU memory that may be used, above 0 and up to 1.
     pub share: f64,
@@ -50,19 +50,19 @@ pub struct CudaDecoder {
     /// If `true`, graphs are captured before their first use.
     warm: bool,
     plan: MemoryPlan,
-    filler: StepWriter,
+    writer: StepWriter,
     buckets: Buckets,
     /// Layout of the step, the source of its copy to the GPU.
     upload: PinnedBuffer<u64>,
     /// Ids, log-probabilities and status, the destination of their copy from the GPU.
     results: PinnedBuffer<u32>,
-    /// GpuEvent after the last step.
+    /// Event after the last step.
     done: GpuEvent,
     /// Start of the step that is running and has not been waited for. `None` when there is none.
     begun: Option<Instant>,
-    patience: AdaptiveWait,
+    wait: AdaptiveWait,
     /// For each row of logits of the running step: if `true`, the GPU samples the token.
-    chosen: Vec<bool>,
+    sampled_on_gpu: Vec<bool>,
     runner: StepRunner<GpuDriver>,
 }
 
@@ -77,21 +77,21 @@ impl CudaDecoder {
         let limits = options.limits;
         let (driver, plan) = open(config, options)?;
         let multiprocessors = driver.gpu().info().multiprocessors;
-        let filler = StepWriter::new(config, limits, plan.blocks);
+        let writer = StepWriter::new(config, limits, plan.blocks);
         let runner = StepRunner::load(driver, source, limits, multiprocessors, plan.blocks)?;
         let gpu = runner.driver.gpu();
         let decoder = Self {
             graphs: GraphCache::new(options.graphs),
             warm: false,
             plan,
-            filler,
+            writer,
             buckets: Buckets::up_to(limits.rows),
-            upload: PinnedBuffer::filled(gpu, runner.image.bytes.div_ceil(size_of::<u64>()), 0)?,
+            upload: PinnedBuffer::filled(gpu, runner.step_layout.bytes.div_ceil(size_of::<u64>()), 0)?,
             results: PinnedBuffer::filled(gpu, 3 * limits.rows, 0)?,
             done: GpuEvent::new(gpu)?,
             begun: None,
-            patience: gpu.patience(),
-            chosen: Vec::new(),
+            wait: gpu.adaptive_wait(),
+            sampled_on_gpu: Vec::new(),
             runner,
         };
         decoder.runner.driver.gpu().synchronize()?;
@@ -125,12 +125,12 @@ impl CudaDecoder {
 
     /// Enables or disables CUDA graphs from now on.
     pub fn set_graphs(&mut self, graphs: bool) {
-        self.graphs.set(graphs);
+        self.graphs.set_enabled(graphs);
     }
 
     /// Returns the counters of graph capture.
     pub fn graphs(&self) -> GraphUse {
-        self.graphs.tally()
+        self.graphs.counts()
     }
 
     /// Captures a graph for every bucket, so that no step has to wait for it; from now on loading an adapter does the
@@ -143,7 +143,7 @@ impl CudaDecoder {
         self.warm = self.graphs.enabled();
         if self.warm {
             let keys: Vec<GraphKey> = self.buckets.sizes().iter().map(|&rows| GraphKey { rows, lora: None }).collect();
-            self.record(&keys, WARM_UP)?;
+            self.capture(&keys, WARM_UP)?;
         }
         self.runner.driver.gpu().synchronize()
     }
@@ -161,7 +161,7 @@ impl CudaDecoder {
         if self.warm && self.graphs.enabled() {
             let key = |&rows: &usize| GraphKey { rows, lora: Some(capacity.decode(rows)) };
             let keys: Vec<GraphKey> = self.buckets.sizes().iter().map(key).collect();
-            if let Err(error) = self.record(&keys, ADAPTED_WARM_UP) {
+            if let Err(error) = self.capture(&keys, ADAPTED_WARM_UP) {
                 self.unload_adapter(slot)?;
                 return Err(error);
             }
@@ -186,13 +186,13 @@ impl CudaDecoder {
     pub fn submit(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<(), CudaError> {
         // A step that was never waited for, because an error intervened, may still read the buffer written below.
         self.finish()?;
-        let Self { filler, buckets, runner, upload, .. } = self;
+        let Self { writer, buckets, runner, upload, .. } = self;
         // Padded with or without graphs, so that both give bitwise equal results.
         let bucket = |rows: usize| buckets.fit(rows);
         let bytes = bytemuck::cast_slice_mut(upload.values_mut());
-        let step = filler.fill(batch, picks, |slot| runner.holds(slot), bucket, bytes)?;
-        self.chosen.clear();
-        self.chosen.extend((0..batch.logit_rows()).map(|row| picks.get(row).is_some_and(Option::is_some)));
+        let step = writer.fill(batch, picks, |slot| runner.holds(slot), bucket, bytes)?;
+        self.sampled_on_gpu.clear();
+        self.sampled_on_gpu.extend((0..batch.logit_rows()).map(|row| picks.get(row).is_some_and(Option::is_some)));
         if batch.is_empty() {
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl CudaDecoder {
         self.send(&step)?;
         let pass = LaunchableStep { runner: &self.runner, step, lora: self.runner.grid(&step) };
         if step.decode && self.graphs.enabled() {
-            self.graphs.run(GraphKey { rows: step.singles, lora: pass.lora }, &pass)?;
+            self.graphs.run(GraphKey { rows: step.single_token_rows, lora: pass.lora }, &pass)?;
         } else {
             pass.launch()?;
         }
@@ -210,23 +210,26 @@ impl CudaDecoder {
         self.done.record(gpu)
     }
 
-    /// Waits for the running step. `drawn` gets an entry for each row of logits, `None` for rows returned in `logits`.
+    /// Waits for the running step. `sampled` gets an entry for each row of logits, `None` for rows returned in
+    /// `logits`.
     ///
     /// # Errors
     /// [`CudaError::Call`] when any part of the step failed.
     pub fn collect(
         &mut self,
         logits: &mut Logits,
-        drawn: &mut Vec<Option<Result<Sampled, SampleError>>>,
+        sampled: &mut Vec<Option<Result<Sampled, SampleError>>>,
     ) -> Result<(), CudaError> {
         if let Some(begun) = self.begun {
-            self.done.wait(self.runner.driver.gpu(), begun, &mut self.patience)?;
+            self.done.wait(self.runner.driver.gpu(), begun, &mut self.wait)?;
             self.begun = None;
         }
         let runner = &self.runner;
         let gpu = self.runner.driver.gpu();
-        runner.drawn(self.results.values(), &self.chosen, drawn);
-        let wanted = || self.chosen.iter().enumerate().filter(|(_, chosen)| !**chosen).map(|(row, _)| row);
+        runner.sampled(self.results.values(), &self.sampled_on_gpu, sampled);
+        let wanted = || {
+            self.sampled_on_gpu.iter().enumerate().filter(|(_, sampled_on_gpu)| !**sampled_on_gpu).map(|(row, _)| row)
+        };
         logits.reset(runner.config.vocab, wanted().count());
         if logits.rows() == 0 {
             return Ok(());
@@ -253,22 +256,22 @@ impl CudaDecoder {
 
     /// Copies the step's layout to the GPU.
     fn send(&self, step: &StepShape) -> Result<(), CudaError> {
-        let StepRunner { image, driver, .. } = &self.runner;
+        let StepRunner { step_layout, driver, .. } = &self.runner;
         let from = bytemuck::cast_slice(self.upload.values());
-        driver.gpu().upload_pieces(from, &image.pieces(step), self.runner.layout())
+        driver.gpu().upload_pieces(from, &step_layout.pieces(step), self.runner.layout())
     }
 
     /// Captures graphs with steps of padding.
-    fn record(&mut self, keys: &[GraphKey], limit: Duration) -> Result<(), CudaError> {
+    fn capture(&mut self, keys: &[GraphKey], limit: Duration) -> Result<(), CudaError> {
         self.finish()?;
-        let Self { graphs, filler, upload, runner, .. } = self;
+        let Self { graphs, writer, upload, runner, .. } = self;
         let runner = &*runner;
-        let left = graphs.warm(keys, limit, |GraphKey { rows, lora }| {
+        let left = graphs.capture_missing(keys, limit, |GraphKey { rows, lora }| {
             let gpu = runner.driver.gpu();
             gpu.synchronize()?;
             let bytes = bytemuck::cast_slice_mut(upload.values_mut());
-            let step = filler.blank(rows, bytes);
-            gpu.upload_pieces(bytes, &runner.image.pieces(&step), runner.layout())?;
+            let step = writer.fill_padding(rows, bytes);
+            gpu.upload_pieces(bytes, &runner.step_layout.pieces(&step), runner.layout())?;
             Ok(LaunchableStep { runner, step, lora })
         })?;
         if left > 0 {

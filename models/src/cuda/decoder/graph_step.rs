@@ -23,8 +23,8 @@ impl GraphStep for LaunchableStep<'_> {
         self.runner.run(&self.step, self.lora)
     }
 
-    fn record(&self) -> Result<CapturedGraph, CudaError> {
-        CapturedGraph::record(self.runner.driver.gpu(), || self.launch())
+    fn capture(&self) -> Result<CapturedGraph, CudaError> {
+        CapturedGraph::capture(self.runner.driver.gpu(), || self.launch())
     }
 
     fn replay(&self, graph: &CapturedGraph) -> Result<(), CudaError> {

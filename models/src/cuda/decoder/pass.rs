@@ -87,7 +87,7 @@ impl<D: Driver> StepRunner<D> {
         let stride = (heads + 2 * kv_heads) * dim;
         let cache = self.blocks(index);
         let out = self.work(buffers.attended);
-        if step.singles > 0 {
+        if step.single_token_rows > 0 {
             AttendDecode {
                 batch: self.batch(),
                 qkv,
@@ -96,8 +96,8 @@ impl<D: Driver> StepRunner<D> {
                 workspace: self.work(buffers.partial),
                 arrived: self.work(buffers.arrived),
                 out,
-                rows: step.singles as u32,
-                splits: splits(config, &self.limits, step.singles, self.multiprocessors),
+                rows: step.single_token_rows as u32,
+                splits: splits(config, &self.limits, step.single_token_rows, self.multiprocessors),
                 heads,
                 kv_heads,
                 dim,
@@ -107,7 +107,7 @@ impl<D: Driver> StepRunner<D> {
         if step.tiles > 0 {
             AttendPrefill {
                 batch: self.batch(),
-                tiles: self.layout_slice(self.image.tiles),
+                tiles: self.layout_slice(self.step_layout.tiles),
                 qkv,
                 stride,
                 cache,
@@ -156,7 +156,7 @@ impl<D: Driver> StepRunner<D> {
         }
         let config = &self.config;
         let buffers = &self.buffers;
-        self.rms_norm(self.weight_layout.norm, Some(self.layout_slice(self.image.wanted)), step.logits)?;
+        self.rms_norm(self.weight_layout.norm, Some(self.layout_slice(self.step_layout.wanted)), step.logits)?;
         let head = self.weight_layout.head.unwrap_or(self.weight_layout.embedding);
         let logits = self.work(buffers.logits);
         let normed = self.work(buffers.normed);
@@ -165,7 +165,7 @@ impl<D: Driver> StepRunner<D> {
         self.matmul(normed, step.logits, (head, config.vocab, config.hidden), target)?;
         SampleTokens {
             logits,
-            settings: self.layout_slice(self.image.samples),
+            settings: self.layout_slice(self.step_layout.samples),
             ids: self.results_third(0),
             logprobs: self.work(Placement::new(buffers.results.part(most, most).first(), most)),
             status: self.results_third(2),
@@ -216,8 +216,8 @@ impl<D: Driver> StepRunner<D> {
         let Some((LoraGrid { tiles: count, stride }, factors)) = lora.zip(self.factors(layer, site)) else {
             return Ok(());
         };
-        let tiles = self.layout_slice(self.image.lora);
-        let order = self.layout_slice(self.image.order);
+        let tiles = self.layout_slice(self.step_layout.lora);
+        let order = self.layout_slice(self.step_layout.order);
         let count = count as u32;
         let stride = stride as u32;
         let small = self.work(self.buffers.small);
@@ -228,7 +228,7 @@ impl<D: Driver> StepRunner<D> {
     }
 
     fn batch(&self) -> BatchView {
-        let StepLayout { tokens, positions, rows, first, context, tables, stride, .. } = self.image;
+        let StepLayout { tokens, positions, rows, first, context, tables, stride, .. } = self.step_layout;
         BatchView {
             tokens: self.layout_slice(tokens),
             positions: self.layout_slice(positions),

@@ -1,4 +1,4 @@
-//! LaunchTiming of steps, kernel by kernel.
+//! Timing of steps, kernel by kernel.
 
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::runner::StepRunner;
-use crate::batch::{ForwardBatch, Want};
+use crate::batch::{ForwardBatch, LogitPositions};
 use crate::cuda::CudaError;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::driver::{DeviceClock, Driver};
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A decoder used to time steps.
 pub(super) struct Profiler<D: DeviceClock> {
     pub(super) runner: StepRunner<TimedDriver<D>>,
-    filler: StepWriter,
+    writer: StepWriter,
     buckets: Buckets,
     /// Layout of a step on the host.
     upload: Vec<u64>,
@@ -42,10 +42,10 @@ impl<D: DeviceClock> Profiler<D> {
         multiprocessors: u32,
         blocks: usize,
     ) -> Result<Self, CudaError> {
-        let filler = StepWriter::new(source.config(), limits, blocks);
+        let writer = StepWriter::new(source.config(), limits, blocks);
         let runner = StepRunner::load(TimedDriver::new(driver), source, limits, multiprocessors, blocks)?;
-        let upload = vec![0; runner.image.bytes.div_ceil(size_of::<u64>())];
-        Ok(Self { runner, filler, buckets: Buckets::up_to(limits.rows), upload })
+        let upload = vec![0; runner.step_layout.bytes.div_ceil(size_of::<u64>())];
+        Ok(Self { runner, writer, buckets: Buckets::up_to(limits.rows), upload })
     }
 
     /// Times a step in which every sequence processes new tokens and samples one. Returns the fastest of `rounds`
@@ -56,25 +56,25 @@ impl<D: DeviceClock> Profiler<D> {
         for row in 0..alike.rows {
             for start in (0..alike.before).step_by(most) {
                 let new = most.min(alike.before - start);
-                let batch = self.batch(row..row + 1, &(start..start + new), alike.table(), Want::Nothing);
+                let batch = self.batch(row..row + 1, &(start..start + new), alike.table(), LogitPositions::Nothing);
                 let step = self.fill(&batch, &[])?;
                 self.runner.run(&step, None)?;
             }
         }
         let UniformBatch { rows, before, new } = alike;
-        let batch = self.batch(0..rows, &(before..before + new), alike.table(), Want::Last);
+        let batch = self.batch(0..rows, &(before..before + new), alike.table(), LogitPositions::Last);
         let step = self.fill(&batch, &vec![Some(Pick::GREEDY); rows])?;
         // Warm up: kernels are loaded at their first use.
         self.runner.run(&step, None)?;
-        self.runner.driver.clock().settle()?;
-        let alone = quickest(rounds, || self.whole(&step))?;
-        let pieces = quickest(rounds, || self.pieces(&step))?;
+        self.runner.driver.inner().settle()?;
+        let alone = fastest(rounds, || self.time_whole(&step))?;
+        let pieces = fastest(rounds, || self.time_launches(&step))?;
         Ok(StepProfile::new(&alone, &pieces, &StepLoad::of(&self.runner.config, &batch)))
     }
 
     /// Runs a step with marks only at its start and end.
-    fn whole(&self, step: &StepShape) -> Result<StepTimings, CudaError> {
-        let clock = self.runner.driver.clock();
+    fn time_whole(&self, step: &StepShape) -> Result<StepTimings, CudaError> {
+        let clock = self.runner.driver.inner();
         clock.pause(PAUSE)?;
         let from = clock.mark()?;
         self.runner.run(step, None)?;
@@ -85,9 +85,9 @@ impl<D: DeviceClock> Profiler<D> {
     }
 
     /// Runs a step with marks around each launch.
-    fn pieces(&self, step: &StepShape) -> Result<StepTimings, CudaError> {
+    fn time_launches(&self, step: &StepShape) -> Result<StepTimings, CudaError> {
         let driver = &self.runner.driver;
-        driver.clock().pause(PAUSE)?;
+        driver.inner().pause(PAUSE)?;
         driver.start();
         let run = self.runner.run(step, None);
         // Stop even after an error: otherwise timing would stay on.
@@ -96,7 +96,7 @@ impl<D: DeviceClock> Profiler<D> {
     }
 
     /// Creates a batch with new tokens at positions `at` for sequences `rows`, each with `table` consecutive blocks.
-    fn batch(&self, rows: Range<usize>, at: &Range<usize>, table: usize, want: Want) -> ForwardBatch {
+    fn batch(&self, rows: Range<usize>, at: &Range<usize>, table: usize, want: LogitPositions) -> ForwardBatch {
         let vocab = self.runner.config.vocab;
         let mut batch = ForwardBatch::new();
         for row in rows {
@@ -109,9 +109,9 @@ impl<D: DeviceClock> Profiler<D> {
 
     /// Writes a step's layout and copies it to the device.
     fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<StepShape, CudaError> {
-        let Self { runner, filler, buckets, upload } = self;
+        let Self { runner, writer, buckets, upload } = self;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(upload.as_mut_slice());
-        let step = filler.fill(batch, picks, |_| false, |rows| buckets.fit(rows), bytes)?;
+        let step = writer.fill(batch, picks, |_| false, |rows| buckets.fit(rows), bytes)?;
         runner.driver.bind()?;
         runner.upload_layout(bytes, &step)?;
         Ok(step)
@@ -119,7 +119,7 @@ impl<D: DeviceClock> Profiler<D> {
 }
 
 /// Returns the fastest of some rounds, at least one.
-fn quickest(rounds: usize, once: impl Fn() -> Result<StepTimings, CudaError>) -> Result<StepTimings, CudaError> {
+fn fastest(rounds: usize, once: impl Fn() -> Result<StepTimings, CudaError>) -> Result<StepTimings, CudaError> {
     let mut best = once()?;
     for _ in 1..rounds {
         let found = once()?;

@@ -27,13 +27,13 @@ pub(super) struct StepRunner<D: Driver> {
     pub(super) multiprocessors: u32,
     pub(super) weight_layout: WeightLayout,
     pub(super) buffers: WorkspaceLayout,
-    pub(super) image: StepLayout,
+    pub(super) step_layout: StepLayout,
     /// Number of KV blocks.
     blocks: usize,
     weights: D::Region,
     work: D::Region,
     cache: D::Region,
-    layout: D::Region,
+    layout_region: D::Region,
     pub(super) driver: D,
 }
 
@@ -50,14 +50,14 @@ impl<D: Driver> StepRunner<D> {
         let config = source.config().clone();
         let weight_layout = WeightLayout::new(&config, limits.context);
         let buffers = WorkspaceLayout::new(&config, &limits, multiprocessors);
-        let image = StepLayout::new(&config, &limits);
+        let step_layout = StepLayout::new(&config, &limits);
         let cached = config.layers * blocks * layout::block_len(config.kv_heads, config.head_dim) * size_of::<bf16>();
         let weights = driver.allocate(weight_layout.bytes)?;
         let work = driver.allocate(buffers.bytes)?;
         let cache = driver.allocate(cached)?;
-        let layout = driver.allocate(image.bytes)?;
+        let layout_region = driver.allocate(step_layout.bytes)?;
         // Counters start at zero, and memory that is never written must not read as NaN.
-        for (region, bytes) in [(&work, buffers.bytes), (&cache, cached), (&layout, image.bytes)] {
+        for (region, bytes) in [(&work, buffers.bytes), (&cache, cached), (&layout_region, step_layout.bytes)] {
             driver.clear(driver.slice(region, Placement::new(0, bytes / size_of::<f32>())))?;
         }
         WeightLoader::new(source, &driver, &weights)?.load(&weight_layout, limits.context)?;
@@ -69,12 +69,12 @@ impl<D: Driver> StepRunner<D> {
             multiprocessors,
             weight_layout,
             buffers,
-            image,
+            step_layout,
             blocks,
             weights,
             work,
             cache,
-            layout,
+            layout_region,
             driver,
         })
     }
@@ -102,7 +102,7 @@ impl<D: Driver> StepRunner<D> {
     /// Returns the grid of the LoRA kernels in a step. `None` when no row has an adapter.
     pub(super) fn grid(&self, step: &StepShape) -> Option<LoraGrid> {
         let capacity = self.lora_capacity();
-        let grid = || if step.decode { capacity.decode(step.singles) } else { capacity.tiles(step.lora) };
+        let grid = || if step.decode { capacity.decode(step.single_token_rows) } else { capacity.tiles(step.lora) };
         (step.lora > 0).then(grid)
     }
 
@@ -113,17 +113,17 @@ impl<D: Driver> StepRunner<D> {
 
     /// Decodes the sampling results copied from [`results`](Self::results) into one entry for each row of logits,
     /// `None` for rows that the GPU did not sample.
-    pub(super) fn drawn(
+    pub(super) fn sampled(
         &self,
         results: &[u32],
-        chosen: &[bool],
-        drawn: &mut Vec<Option<Result<Sampled, SampleError>>>,
+        sampled_on_gpu: &[bool],
+        sampled: &mut Vec<Option<Result<Sampled, SampleError>>>,
     ) {
         let (ids, rest) = results.split_at(self.limits.rows);
         let (logprobs, status) = rest.split_at(self.limits.rows);
-        drawn.clear();
-        for (row, chosen) in chosen.iter().enumerate() {
-            drawn.push(chosen.then(|| match SampleStatus::of(status[row]) {
+        sampled.clear();
+        for (row, sampled_on_gpu) in sampled_on_gpu.iter().enumerate() {
+            sampled.push(sampled_on_gpu.then(|| match SampleStatus::of(status[row]) {
                 SampleStatus::Chosen => {
                     Ok(Sampled { id: ids[row], logprob: f32::from_bits(logprobs[row]), top: Vec::new() })
                 }
@@ -146,13 +146,13 @@ impl<D: Driver> StepRunner<D> {
 
     /// Returns the device memory of the step's layout.
     pub(super) fn layout(&self) -> DeviceSlice<u8> {
-        self.layout_slice(Placement::new(0, self.image.bytes))
+        self.layout_slice(Placement::new(0, self.step_layout.bytes))
     }
 
     /// Copies a step's layout from the host and waits.
     pub(super) fn upload_layout(&self, from: &[u8], step: &StepShape) -> Result<(), CudaError> {
         let rows = |CopyRect { first, width, pitch, rows }| (0..rows).map(move |row| (first + row * pitch, width));
-        let lines = self.image.pieces(step).into_iter().flat_map(rows);
+        let lines = self.step_layout.pieces(step).into_iter().flat_map(rows);
         let parts =
             lines.map(|(first, width)| (&from[first..first + width], self.layout_slice(Placement::new(first, width))));
         self.driver.upload_all(&parts.collect::<Vec<_>>())
@@ -174,6 +174,6 @@ impl<D: Driver> StepRunner<D> {
 
     /// Returns a part of the step's layout.
     pub(super) fn layout_slice<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
-        self.driver.slice(&self.layout, place)
+        self.driver.slice(&self.layout_region, place)
     }
 }

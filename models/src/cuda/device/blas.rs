@@ -1,4 +1,4 @@
-//! DeviceMatrix multiplication by cuBLAS.
+//! Matrix multiplication by cuBLAS.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! CudaKernel checks on this GPU.
+//! Kernel checks on this GPU.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -18,8 +18,8 @@ impl Gpu {
     /// Results are appended to `findings` immediately.
     ///
     /// # Errors
-    /// The first [`CheckError`], when a launch or a copy failed. A wrong result is a [`KernelFinding`] that does not hold,
-    /// not an error.
+    /// The first [`CheckError`], when a launch or a copy failed. A wrong result is a [`KernelFinding`] that does not
+    /// hold, not an error.
     pub fn check(&self, dim: usize, seed: u64, findings: &mut Vec<KernelFinding>) -> Result<(), CheckError> {
         check::run(&GpuCheckDevice { gpu: self, regions: RefCell::default() }, dim, seed, findings)
     }

@@ -14,7 +14,7 @@ use crate::cuda::CudaError;
 /// goes through this handle: on a GPU that does not respond nothing is freed, so that the process can end.
 pub(crate) struct ContextHandle {
     context: Arc<CudaContext>,
-    gone: LossReason,
+    loss_reason: LossReason,
 }
 
 /// Reason why a GPU was given up, if it was.
@@ -40,8 +40,8 @@ pub(super) fn check_not_lost(ordinal: usize) -> Result<(), CudaError> {
 
 impl ContextHandle {
     pub(super) fn new(context: Arc<CudaContext>) -> Arc<Self> {
-        let gone = loss_reason(context.ordinal());
-        Arc::new(Self { context, gone })
+        let loss_reason = loss_reason(context.ordinal());
+        Arc::new(Self { context, loss_reason })
     }
 
     pub(super) fn context(&self) -> &Arc<CudaContext> {
@@ -53,7 +53,7 @@ impl ContextHandle {
     /// # Errors
     /// [`CudaError::Lost`] when the GPU was given up.
     pub(super) fn bind(&self) -> Result<(), CudaError> {
-        match self.gone.get() {
+        match self.loss_reason.get() {
             Some(reason) => Err(CudaError::Lost(reason.clone())),
             None => call("cannot make the GPU current", self.context.bind_to_thread()),
         }
@@ -61,7 +61,7 @@ impl ContextHandle {
 
     /// Stops all calls to the GPU from now on, through every handle in this process.
     pub(super) fn give_up(&self, reason: String) {
-        if self.gone.set(reason).is_ok() {
+        if self.loss_reason.set(reason).is_ok() {
             // Leak the context: dropping the last reference destroys it, which waits for the GPU.
             std::mem::forget(Arc::clone(&self.context));
             #[cfg(target_os = "linux")]

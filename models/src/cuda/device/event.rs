@@ -31,8 +31,8 @@ impl GpuEvent {
     /// # Errors
     /// [`CudaError::Call`] when any of the work failed, [`CudaError::Lost`] when the time limit has passed; the GPU is
     /// given up then.
-    pub(crate) fn wait(&self, gpu: &Gpu, begun: Instant, patience: &mut AdaptiveWait) -> Result<(), CudaError> {
-        gpu.await_until(begun, patience, || call("cannot wait for a step", self.0.try_is_complete()))
+    pub(crate) fn wait(&self, gpu: &Gpu, begun: Instant, wait: &mut AdaptiveWait) -> Result<(), CudaError> {
+        gpu.await_until(begun, wait, || call("cannot wait for a step", self.0.try_is_complete()))
     }
 
     /// Returns `true` if the recorded work is done.

@@ -15,15 +15,15 @@ unsafe impl Send for CapturedGraph {}
 impl CapturedGraph {
     /// Captures the work that `work` enqueues, without running it. All of it must have run once before, since a driver
     /// loads kernels at their first use and refuses that during capture.
-    pub(crate) fn record(gpu: &Gpu, work: impl FnOnce() -> Result<(), CudaError>) -> Result<Self, CudaError> {
+    pub(crate) fn capture(gpu: &Gpu, work: impl FnOnce() -> Result<(), CudaError>) -> Result<Self, CudaError> {
         let stream = gpu.stream();
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         call("cannot begin to capture a graph", stream.begin_capture(mode))?;
-        let recorded = work();
+        let captured = work();
         // End the capture even if `work` failed: otherwise the stream would stay in capture mode.
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let graph = call("cannot capture a graph", stream.end_capture(flags));
-        recorded?;
+        captured?;
         let nothing = || CudaError::Call { action: "cannot capture a graph", reason: "the graph is empty".to_owned() };
         let graph = graph?.ok_or_else(nothing)?;
         call("cannot upload a graph", graph.upload())?;

@@ -54,7 +54,7 @@ impl Drop for DeviceRegion {
     }
 }
 
-/// PinnedBuffer (page-locked) host memory, which the GPU can copy from and to asynchronously.
+/// Pinned (page-locked) host memory, which the GPU can copy from and to asynchronously.
 pub(crate) struct PinnedBuffer<T> {
     values: *mut T,
     len: usize,

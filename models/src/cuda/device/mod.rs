@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub struct GpuInfo {
     /// Ordinal of the GPU in the driver's enumeration.
     pub ordinal: usize,
-    /// MatMul name.
+    /// Product name.
     pub name: String,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
@@ -116,7 +116,7 @@ impl Gpu {
     /// # Errors
     /// [`CudaError::Call`] when enqueued work failed, [`CudaError::Lost`] when the time limit has passed.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        self.await_until(Instant::now(), &mut self.patience(), || {
+        self.await_until(Instant::now(), &mut self.adaptive_wait(), || {
             // SAFETY: the stream lives.
             match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) }.result() {
                 Ok(()) => Ok(true),
@@ -135,7 +135,7 @@ impl Gpu {
     }
 
     /// Creates a wait with this GPU's time limit.
-    pub(crate) fn patience(&self) -> AdaptiveWait {
+    pub(crate) fn adaptive_wait(&self) -> AdaptiveWait {
         AdaptiveWait::new(self.limit)
     }
 
@@ -143,14 +143,14 @@ impl Gpu {
     fn await_until(
         &self,
         begun: Instant,
-        patience: &mut AdaptiveWait,
+        wait: &mut AdaptiveWait,
         done: impl FnMut() -> Result<bool, CudaError>,
     ) -> Result<(), CudaError> {
         self.bind()?;
-        if patience.wait(begun, done)? {
+        if wait.wait(begun, done)? {
             return Ok(());
         }
-        let reason = format!("its work did not finish within {:?}", patience.limit());
+        let reason = format!("its work did not finish within {:?}", wait.limit());
         tracing::error!(gpu = self.info.name, "the GPU is given up: {reason}");
         self.hold.give_up(reason.clone());
         Err(CudaError::Lost(reason))

@@ -80,8 +80,8 @@ impl Drop for Program {
     }
 }
 
-/// Compiles to machine code (cubin) for `architecture` (`sm_90`) rather than to PTX: a compiler newer than the driver could
-/// emit PTX that the driver rejects.
+/// Compiles to machine code (cubin) for `architecture` (`sm_90`) rather than to PTX: a compiler newer than the driver
+/// could emit PTX that the driver rejects.
 fn compile(text: &str, architecture: &str) -> Result<Vec<u8>, CudaError> {
     let failed = |log: String| CudaError::Compile { architecture: architecture.to_owned(), log };
     let program_text = CString::new(text).map_err(|error| failed(error.to_string()))?;

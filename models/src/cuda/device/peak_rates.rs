@@ -90,7 +90,7 @@ impl Gpu {
                 work()?;
             }
             after.record(self)?;
-            after.wait(self, begun, &mut self.patience())?;
+            after.wait(self, begun, &mut self.adaptive_wait())?;
             let seconds = before.seconds_to(&after)?;
             best = if round == 0 { best } else { best.min(seconds) };
         }

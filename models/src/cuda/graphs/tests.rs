@@ -31,7 +31,7 @@ impl GraphStep for &Fake {
         self.ask("launch")
     }
 
-    fn record(&self) -> Result<u32, String> {
+    fn capture(&self) -> Result<u32, String> {
         self.ask("record").map(|()| 7)
     }
 
@@ -59,7 +59,7 @@ fn a_size_is_recorded_once_and_then_replayed() {
     assert_eq!(step.take(), ["launch", "record", "replay", "replay"]);
     graphs.run(key(8), &&step).unwrap();
     assert_eq!(step.take(), ["launch", "record"]);
-    assert_eq!(graphs.tally(), GraphUse { recorded: 2, refused: 0 });
+    assert_eq!(graphs.counts(), GraphUse { recorded: 2, refused: 0 });
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn what_cannot_be_recorded_is_launched_and_not_tried_again() {
     }
     graphs.run(key(1), &&step).unwrap();
     assert_eq!(step.take(), ["launch", "record", "launch", "record", "launch", "launch", "replay"]);
-    assert_eq!(graphs.tally(), GraphUse { recorded: 1, refused: 1 });
+    assert_eq!(graphs.counts(), GraphUse { recorded: 1, refused: 1 });
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn what_cannot_be_replayed_is_launched() {
     graphs.run(key(4), &&step).unwrap();
     graphs.run(key(4), &&step).unwrap();
     assert_eq!(step.take(), ["launch", "record", "replay", "launch", "launch"]);
-    assert_eq!(graphs.tally(), GraphUse { recorded: 1, refused: 1 });
+    assert_eq!(graphs.counts(), GraphUse { recorded: 1, refused: 1 });
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn warming_makes_what_is_missing_until_its_time_is_over() {
     graphs.run(key(2), &&step).unwrap();
     let keys = [1, 2, 4, 8].map(key);
     let line = |_: GraphKey| Ok(&step);
-    assert_eq!(graphs.warm(&keys, Duration::ZERO, line), Ok(3));
-    assert_eq!(graphs.tally().recorded, 1);
-    assert_eq!(graphs.warm(&keys, Duration::from_secs(3600), line), Ok(0));
-    assert_eq!(graphs.tally().recorded, 4);
+    assert_eq!(graphs.capture_missing(&keys, Duration::ZERO, line), Ok(3));
+    assert_eq!(graphs.counts().recorded, 1);
+    assert_eq!(graphs.capture_missing(&keys, Duration::from_secs(3600), line), Ok(0));
+    assert_eq!(graphs.counts().recorded, 4);
     step.take();
-    assert_eq!(graphs.warm(&keys, Duration::from_secs(3600), line), Ok(0));
+    assert_eq!(graphs.capture_missing(&keys, Duration::from_secs(3600), line), Ok(0));
     for key in keys {
         graphs.run(key, &&step).unwrap();
     }
@@ -127,7 +127,7 @@ fn other_grids_of_adapters_are_other_recordings() {
     for key in [key(4), adapted(48), adapted(96), adapted(48)] {
         graphs.run(key, &&step).unwrap();
     }
-    assert_eq!(graphs.tally().recorded, 3);
+    assert_eq!(graphs.counts().recorded, 3);
     graphs.retain(|key| key.lora.is_none_or(|grid| grid.stride == 96));
     step.take();
     for key in [key(4), adapted(96), adapted(48)] {

@@ -50,8 +50,8 @@ impl AttendDecode {
         rows as usize * heads as usize * splits as usize * (dim as usize + 2)
     }
 
-    /// Returns a number of splits that gives each of `multiprocessors` multiprocessors a few blocks, without splitting the
-    /// longest context too finely.
+    /// Returns a number of splits that gives each of `multiprocessors` multiprocessors a few blocks, without splitting
+    /// the longest context too finely.
     pub fn splits_for(rows: u32, kv_heads: u32, multiprocessors: u32, longest: u32) -> u32 {
         let wanted = (4 * multiprocessors).div_ceil((rows * kv_heads).max(1));
         wanted.clamp(1, 64).min(longest.div_ceil(128).max(1))
@@ -84,7 +84,8 @@ impl AttendDecode {
             .slice(&self.out)
             .int(self.heads);
         let geometry = Geometry { blocks: [self.splits, self.kv_heads, self.rows], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `attend_decode`; sizes were checked, and what indices name is promised by their spans.
+        // SAFETY: the parameters of `attend_decode`; sizes were checked, and what indices name is promised by their
+        // spans.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 }
@@ -146,7 +147,8 @@ impl AttendPrefill {
             .maybe(self.lse.as_ref())
             .int(self.heads);
         let geometry = Geometry { blocks: [self.count, self.kv_heads, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `attend_prefill`; sizes were checked, and what indices name is promised by their spans.
+        // SAFETY: the parameters of `attend_prefill`; sizes were checked, and what indices name is promised by their
+        // spans.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 }

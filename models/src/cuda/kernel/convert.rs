@@ -11,7 +11,7 @@ const THREADS: u32 = 256;
 /// `to = from` for each value.
 #[derive(Debug, Clone, Copy)]
 pub struct WidenToF32 {
-    /// WeightSource.
+    /// Source.
     pub from: DeviceSlice<bf16>,
     /// Destination. Written.
     pub to: DeviceSlice<f32>,
@@ -22,7 +22,7 @@ pub struct WidenToF32 {
 /// `to = from` for each value, rounded to nearest.
 #[derive(Debug, Clone, Copy)]
 pub struct NarrowToBf16 {
-    /// WeightSource.
+    /// Source.
     pub from: DeviceSlice<f32>,
     /// Destination. Written.
     pub to: DeviceSlice<bf16>,

@@ -1,7 +1,7 @@
 //! Backward kernels of norm, activation and rotation, for training adapters: the base model's own weights get no
-//! gradients. DeviceMatrix multiplications are differentiated with cuBLAS, the loss with [`ScoreTargets`](super::ScoreTargets) and
-//! [`ScoreTargetsBackward`](super::ScoreTargetsBackward), attention with [`AttendBackward`](super::AttendBackward). The caller is
-//! [`learner`](crate::cuda::learner).
+//! gradients. Matrix multiplications are differentiated with cuBLAS, the loss with
+//! [`ScoreTargets`](super::ScoreTargets) and [`ScoreTargetsBackward`](super::ScoreTargetsBackward), attention with
+//! [`AttendBackward`](super::AttendBackward). The caller is [`learner`](crate::cuda::learner).
 
 use half::bf16;
 

@@ -1,4 +1,4 @@
-//! CudaKernel launches: typed device slices, grid geometry, and the [`Launch`] trait.
+//! Kernel launches: typed device slices, grid geometry, and the [`Launch`] trait.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -57,7 +57,7 @@ impl<T> fmt::Debug for DeviceSlice<T> {
     }
 }
 
-/// LoraGrid and block size of a launch.
+/// Grid and block size of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of blocks along x, y and z.
@@ -93,7 +93,7 @@ pub enum KernelError {
     /// A buffer is too small, or the kernel does not support a size.
     #[error("{}: {what}", kernel.name())]
     Shape {
-        /// CudaKernel.
+        /// Kernel.
         kernel: CudaKernel,
         /// Description of the mismatch.
         what: String,
@@ -101,7 +101,7 @@ pub enum KernelError {
     /// The driver returned an error.
     #[error("{}: {reason}", kernel.name())]
     Driver {
-        /// CudaKernel.
+        /// Kernel.
         kernel: CudaKernel,
         /// The driver's error.
         reason: String,
@@ -196,10 +196,10 @@ impl CudaKernel {
     }
 }
 
-/// LaunchArguments of a launch.
+/// Arguments of a launch.
 #[derive(Debug, Default)]
 pub(super) struct LaunchArguments {
-    /// LaunchArguments in eight bytes each. Parameters are addresses, `u32` or `f32`, which a little-endian machine reads
+    /// Arguments in eight bytes each. Parameters are addresses, `u32` or `f32`, which a little-endian machine reads
     /// from the front.
     values: Vec<u64>,
 }

@@ -1,7 +1,7 @@
 //! LoRA for mixed batches: `y += B · (A · x)` for groups of tokens, each group with its own adapter.
 //!
 //! Tokens are ordered by adapter and cut into tiles of at most sixteen ([`lora_tiles`]), one `mma` tile; a tile reads
-//! its adapter's factors once. LoraFactors are `bf16`, with the scale `alpha / r` multiplied into B (as in
+//! its adapter's factors once. Factors are `bf16`, with the scale `alpha / r` multiplied into B (as in
 //! [`crate::adapter`]); sums are `f32`. Ranks are padded with zeros to a multiple of 16. The A matrices of a site's
 //! projections are stacked.
 
@@ -16,7 +16,7 @@ const THREADS: u32 = 256;
 /// Output columns per block of the expand kernel: sixteen per warp.
 const COLUMNS: u32 = 128;
 
-/// LoraFactors of one adapter at one site of one layer, in device memory.
+/// Factors of one adapter at one site of one layer, in device memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct LoraFactors {
@@ -68,7 +68,7 @@ pub fn lora_tiles(adapters: &[u32]) -> (Vec<LoraTile>, Vec<u32>) {
 /// LoRA shrink: `small = A · x` for the tokens of all tiles.
 #[derive(Debug, Clone, Copy)]
 pub struct LoraShrink {
-    /// LoraFactors of this layer and site, per adapter.
+    /// Factors of this layer and site, per adapter.
     pub factors: DeviceSlice<LoraFactors>,
     /// Tiles, shape (tiles).
     pub tiles: DeviceSlice<LoraTile>,
@@ -125,7 +125,7 @@ pub enum LoraOut {
 /// LoRA expand: `y += B · small` for the tokens of all tiles and up to three projections side by side.
 #[derive(Debug, Clone, Copy)]
 pub struct LoraExpand {
-    /// LoraFactors of this layer and site, per adapter.
+    /// Factors of this layer and site, per adapter.
     pub factors: DeviceSlice<LoraFactors>,
     /// Tiles, shape (tiles).
     pub tiles: DeviceSlice<LoraTile>,

@@ -17,7 +17,7 @@ pub const SCORES: usize = 3;
 pub struct ScoreTargets {
     /// Logits of shape (rows, vocab).
     pub logits: DeviceSlice<f32>,
-    /// MatMulTarget ids of shape (rows).
+    /// Target ids of shape (rows).
     pub targets: DeviceSlice<u32>,
     /// Scores of shape (rows, [`SCORES`]). Written.
     pub scores: DeviceSlice<f32>,
@@ -52,7 +52,7 @@ impl ScoreTargets {
 pub struct ScoreTargetsBackward {
     /// Logits of shape (rows, vocab).
     pub logits: DeviceSlice<f32>,
-    /// MatMulTarget ids of shape (rows).
+    /// Target ids of shape (rows).
     pub targets: DeviceSlice<u32>,
     /// Scores written by [`ScoreTargets`].
     pub scores: DeviceSlice<f32>,

@@ -1,6 +1,6 @@
-//! WeightSource code of the kernels.
+//! Source code of the kernels.
 
-/// WeightSource files of the module, in order.
+/// Source files of the module, in order.
 pub const PARTS: [(&str, &str); 13] = [
     ("device.cu", include_str!("cu/device.cu")),
     ("rotary.cu", include_str!("cu/rotary.cu")),

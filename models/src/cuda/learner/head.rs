@@ -1,4 +1,4 @@
-//! ProjectionOutput projection and loss, one chunk of targets at a time: the device computes scores, and the objective on the
+//! Output projection and loss, one chunk of targets at a time: the device computes scores, and the objective on the
 //! host returns the derivatives of the loss with respect to them.
 
 use std::ops::Range;
@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::pass::LearnerPass;
 use super::pass_layout::TARGETS;
-use super::{UNTAUGHT, refused};
+use super::{NO_TEACHER, invalid_input};
 use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceMatrix, Driver, MatMulTarget};
 use crate::cuda::kernel::{DeviceSlice, RmsNorm, RmsNormBackward, SCORES, ScoreTargets, ScoreTargetsBackward};
@@ -35,7 +35,7 @@ impl<D: Driver> LearnerPass<'_, D> {
                 let slope = objective.slope(target, score);
                 slopes.extend([slope.logprob, slope.entropy]);
                 if objective.pull(target).is_some() {
-                    return Err(refused(UNTAUGHT.to_owned()));
+                    return Err(invalid_input(NO_TEACHER.to_owned()));
                 }
             }
             self.driver.upload(&slopes, self.work(back.slopes))?;

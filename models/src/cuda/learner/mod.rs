@@ -9,8 +9,8 @@
 //! layer recomputes its activations. Distillation from a teacher ([`Objective::pull`]) and hidden states
 //! ([`Learner::states`]) are not supported and return an error.
 //!
-//! The memory requirement is known before anything is allocated ([`TrainingMemory`]). If the maximum pass size is given, its
-//! memory is allocated at the start.
+//! The memory requirement is known before anything is allocated ([`TrainingMemory`]). If the maximum pass size is
+//! given, its memory is allocated at the start.
 //!
 //! This module is always compiled, and tested on the kernel emulator; the GPU is accessed through [`Driver`].
 
@@ -48,11 +48,11 @@ use pass_rows::PassRows;
 const MAX_PASS_TOKENS: usize = 65_535;
 
 /// Error for distillation from a teacher.
-const UNTAUGHT: &str = "distillation from a teacher's most probable tokens is not supported on a GPU: train on the CPU \
+const NO_TEACHER: &str = "distillation from a teacher's most probable tokens is not supported on a GPU: train on the CPU \
     (--device cpu)";
 
 /// Error for requests of hidden states.
-const STATELESS: &str = "hidden states, from which a ranker scores branches, are not supported on a GPU: train on the CPU \
+const NO_STATES: &str = "hidden states, from which a ranker scores branches, are not supported on a GPU: train on the CPU \
     (--device cpu)";
 
 /// Creates a learner whose passes run on `driver`. If `tokens`, the maximum number of tokens of a pass counted as in
@@ -76,24 +76,25 @@ pub fn learner<D: Driver + Send + 'static>(
     let region = driver.allocate(places.bytes)?;
     WeightLoader::new(WeightSource::Checkpoint(weights), &driver, &region)?.load(&places, config.context)?;
     let adapter = LearnerAdapter::new(lora, pairs, table.values.len());
-    let learnt = driver.allocate(adapter.bytes)?;
-    let mut device_learner = DeviceLearner {
+    let adapter_region = driver.allocate(adapter.bytes)?;
+    let mut compute = DeviceLearner {
         config: config.clone(),
         places,
-        work: None,
-        learnt,
+        pass_memory: None,
+        adapter_region,
         weights: region,
         adapter,
         stale: None,
         limit: None,
         driver,
     };
-    device_learner.take(&table.values);
+    compute.take(&table.values);
     if let Some(tokens) = tokens {
-        let size = PassSize::most(&config, tokens, device_learner.adapter.ranks());
-        device_learner.hold(PassLayout::new(&config, &size).bytes, || format!("a pass over {tokens} tokens"))?;
+        let size = PassSize::upper_bound(&config, tokens, compute.adapter.ranks());
+        compute
+            .allocate_pass_memory(PassLayout::new(&config, &size).bytes, || format!("a pass over {tokens} tokens"))?;
     }
-    Ok(Learner::over(Box::new(device_learner), config, tune, table))
+    Ok(Learner::over(Box::new(compute), config, tune, table))
 }
 
 /// Checks that this kind of training and the configuration are supported.
@@ -113,11 +114,11 @@ struct DeviceLearner<D: Driver> {
     places: WeightLayout,
     // Fields drop in order: memory before the driver.
     /// Memory of a pass with its size in bytes; grows when a larger pass comes. `None` before the first pass.
-    work: Option<(D::Region, usize)>,
-    learnt: D::Region,
+    pass_memory: Option<(D::Region, usize)>,
+    adapter_region: D::Region,
     weights: D::Region,
     adapter: LearnerAdapter,
-    /// LearnerAdapter values that are not yet on the device. `None` when the device is up to date.
+    /// Adapter values that are not yet on the device. `None` when the device is up to date.
     stale: Option<Vec<f32>>,
     limit: Option<usize>,
     driver: D,
@@ -125,13 +126,13 @@ struct DeviceLearner<D: Driver> {
 
 impl<D: Driver> DeviceLearner<D> {
     /// Prepares a pass over `pack`: its rows, its memory and current adapter values.
-    fn ready(&mut self, pack: &Pack, back: bool) -> Result<(PassRows, PassLayout), CudaError> {
+    fn prepare(&mut self, pack: &Pack, back: bool) -> Result<(PassRows, PassLayout), CudaError> {
         self.driver.bind()?;
         let rows = PassRows::new(pack, &self.config);
         let size = PassSize::new(&rows, self.adapter.ranks(), back);
         if size.tokens > MAX_PASS_TOKENS {
             let tokens = size.tokens;
-            return Err(refused(format!(
+            return Err(invalid_input(format!(
                 "a pass over {tokens} tokens, shared prefixes counted once per sequence: at most {MAX_PASS_TOKENS} on a GPU; \
                  make packs smaller"
             )));
@@ -139,7 +140,7 @@ impl<D: Driver> DeviceLearner<D> {
         let buffers = PassLayout::new(&self.config, &size);
         self.reserve(&buffers, &size)?;
         if let Some(values) = &self.stale {
-            self.driver.upload(values, self.driver.slice(&self.learnt, self.adapter.values))?;
+            self.driver.upload(values, self.driver.slice(&self.adapter_region, self.adapter.values))?;
             self.stale = None;
         }
         Ok((rows, buffers))
@@ -147,41 +148,41 @@ impl<D: Driver> DeviceLearner<D> {
 
     /// Ensures that there is memory for a pass.
     fn reserve(&mut self, buffers: &PassLayout, size: &PassSize) -> Result<(), CudaError> {
-        let need = self.resting() + buffers.bytes;
+        let need = self.resident_bytes() + buffers.bytes;
         let asked = || format!("a pass over {} tokens with {} targets", size.tokens, size.targets);
         if let Some(limit) = self.limit.filter(|limit| need > *limit) {
             let need = gib(need);
             let limit = gib(limit);
-            return Err(refused(format!(
+            return Err(invalid_input(format!(
                 "{} needs {need} of GPU memory, the limit is {limit}; raise the limit or make packs smaller",
                 asked()
             )));
         }
-        if self.work.as_ref().is_some_and(|(_, bytes)| *bytes >= buffers.bytes) {
+        if self.pass_memory.as_ref().is_some_and(|(_, bytes)| *bytes >= buffers.bytes) {
             return Ok(());
         }
-        self.hold(buffers.bytes, asked)
+        self.allocate_pass_memory(buffers.bytes, asked)
     }
 
     /// Allocates memory for passes, replacing the previous allocation.
-    fn hold(&mut self, bytes: usize, asked: impl Fn() -> String) -> Result<(), CudaError> {
+    fn allocate_pass_memory(&mut self, bytes: usize, asked: impl Fn() -> String) -> Result<(), CudaError> {
         // Free the previous allocation first, so that both need not fit at once.
-        self.work = None;
+        self.pass_memory = None;
         let free = self.driver.free_memory()?;
         if bytes > free {
             let need = gib(bytes);
             let free = gib(free);
-            return Err(refused(format!(
+            return Err(invalid_input(format!(
                 "{} needs {need} of GPU memory in addition to weights and adapter, {free} are free; make packs smaller",
                 asked()
             )));
         }
-        self.work = Some((self.driver.allocate(bytes)?, bytes));
+        self.pass_memory = Some((self.driver.allocate(bytes)?, bytes));
         Ok(())
     }
 
     /// Returns the bytes held between passes.
-    fn resting(&self) -> usize {
+    fn resident_bytes(&self) -> usize {
         self.places.bytes + self.adapter.bytes
     }
 
@@ -193,12 +194,12 @@ impl<D: Driver> DeviceLearner<D> {
     ) -> Result<LearnerPass<'a, D>, CudaError> {
         let missing =
             || CudaError::Call { action: "cannot begin a pass", reason: "its memory is not allocated".to_owned() };
-        let (region, _) = self.work.as_ref().ok_or_else(missing)?;
+        let (region, _) = self.pass_memory.as_ref().ok_or_else(missing)?;
         Ok(LearnerPass {
             driver: &self.driver,
             config: &self.config,
             weights: (&self.weights, &self.places),
-            adapter: adapted.then_some((&self.adapter, &self.learnt)),
+            adapter: adapted.then_some((&self.adapter, &self.adapter_region)),
             region,
             buffers,
             rows,
@@ -215,7 +216,7 @@ impl<D: Driver + Send> Compute for DeviceLearner<D> {
     }
 
     fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
-        let (rows, buffers) = self.ready(pack, false)?;
+        let (rows, buffers) = self.prepare(pack, false)?;
         let pass = self.pass(&rows, &buffers, !base)?;
         pass.begin()?;
         pass.forward(false)?;
@@ -223,24 +224,24 @@ impl<D: Driver + Send> Compute for DeviceLearner<D> {
     }
 
     fn likeliest(&mut self, _: &Pack, _: usize, _: bool) -> Result<Vec<Likeliest>, ModelError> {
-        Err(ModelError::Input(UNTAUGHT.to_owned()))
+        Err(ModelError::Input(NO_TEACHER.to_owned()))
     }
 
     fn states(&mut self, _: &Pack, _: bool) -> Result<Vec<Vec<f32>>, ModelError> {
-        Err(ModelError::Input(STATELESS.to_owned()))
+        Err(ModelError::Input(NO_STATES.to_owned()))
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {
-        let (rows, buffers) = self.ready(pack, true)?;
-        let learnt = self.driver.slice(&self.learnt, self.adapter.gradients);
-        self.driver.clear(learnt)?;
+        let (rows, buffers) = self.prepare(pack, true)?;
+        let adapter_region = self.driver.slice(&self.adapter_region, self.adapter.gradients);
+        self.driver.clear(adapter_region)?;
         let pass = self.pass(&rows, &buffers, true)?;
         pass.begin()?;
         pass.forward(true)?;
         pass.loss_backward(objective)?;
         pass.backward()?;
         let mut found = vec![0.0; gradients.len()];
-        self.driver.download(learnt, &mut found)?;
+        self.driver.download(adapter_region, &mut found)?;
         gradients.iter_mut().zip(found).for_each(|(gradient, found)| *gradient += found);
         Ok(())
     }
@@ -249,19 +250,19 @@ impl<D: Driver + Send> Compute for DeviceLearner<D> {
         self.limit = limit;
     }
 
-    fn on_card(&self) -> bool {
+    fn on_gpu(&self) -> bool {
         true
     }
 
     /// Bytes for any sequences with `tokens` tokens in total, each sequence counted in whole blocks.
     fn bytes(&self, tokens: usize) -> usize {
-        let size = PassSize::most(&self.config, tokens, self.adapter.ranks());
-        self.resting() + PassLayout::new(&self.config, &size).bytes
+        let size = PassSize::upper_bound(&self.config, tokens, self.adapter.ranks());
+        self.resident_bytes() + PassLayout::new(&self.config, &size).bytes
     }
 
     fn bytes_of(&self, pack: &Pack) -> usize {
         let size = PassSize::new(&PassRows::new(pack, &self.config), self.adapter.ranks(), true);
-        self.resting() + PassLayout::new(&self.config, &size).bytes
+        self.resident_bytes() + PassLayout::new(&self.config, &size).bytes
     }
 }
 
@@ -271,6 +272,6 @@ impl<D: Driver> fmt::Debug for DeviceLearner<D> {
     }
 }
 
-fn refused(reason: String) -> CudaError {
+fn invalid_input(reason: String) -> CudaError {
     ModelError::Input(reason).into()
 }

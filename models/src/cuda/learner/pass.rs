@@ -18,7 +18,7 @@ pub(super) struct LearnerPass<'a, D: Driver> {
     pub(super) driver: &'a D,
     pub(super) config: &'a DecoderConfig,
     pub(super) weights: (&'a D::Region, &'a WeightLayout),
-    /// LearnerAdapter and its memory. `None` runs the base model alone.
+    /// Adapter and its memory. `None` runs the base model alone.
     pub(super) adapter: Option<(&'a LearnerAdapter, &'a D::Region)>,
     pub(super) region: &'a D::Region,
     pub(super) buffers: &'a PassLayout,
@@ -191,7 +191,7 @@ impl<D: Driver> LearnerPass<'_, D> {
         self.driver.slice(self.weights.0, place)
     }
 
-    /// ProjectionOutput projection to the vocabulary.
+    /// Output projection to the vocabulary.
     pub(super) fn head(&self) -> DeviceSlice<bf16> {
         let places = self.weights.1;
         self.weight(places.head.unwrap_or(places.embedding))

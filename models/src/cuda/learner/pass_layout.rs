@@ -1,4 +1,4 @@
-//! RowsLayout of a pass's activations in device memory.
+//! Layout of a pass's activations in device memory.
 
 use half::bf16;
 
@@ -13,7 +13,7 @@ use crate::gradient::Module;
 /// Maximum number of targets whose logits exist at once.
 pub(super) const TARGETS: usize = 256;
 
-/// PassSize of a pass, which determines its memory.
+/// Size of a pass, which determines its memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PassSize {
     pub(super) tokens: usize,
@@ -30,7 +30,7 @@ pub(super) struct PassSize {
     pub(super) back: bool,
 }
 
-/// PassRows in the format of the kernels.
+/// Rows in the format of the kernels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowsLayout {
     pub(super) tokens: Placement<u32>,
@@ -116,7 +116,7 @@ impl PassSize {
 
     /// Upper bound, in every field, for passes whose rows have `tokens` tokens in total, each row counted in whole
     /// blocks.
-    pub(super) fn most(config: &DecoderConfig, tokens: usize, ranks: [usize; Module::COUNT]) -> Self {
+    pub(super) fn upper_bound(config: &DecoderConfig, tokens: usize, ranks: [usize; Module::COUNT]) -> Self {
         // Each row has at least one block.
         let blocks = tokens.min(MAX_PASS_TOKENS).div_ceil(BLOCK);
         let tokens = blocks * BLOCK;

@@ -10,7 +10,7 @@ use crate::cuda::kernel::prefill_tiles;
 use crate::decoder::DecoderConfig;
 use crate::gradient::Pack;
 
-/// PassRows with their tokens end to end, and the targets among them.
+/// Rows with their tokens end to end, and the targets among them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PassRows {
     /// Id, position and row of each token.

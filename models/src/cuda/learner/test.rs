@@ -8,7 +8,7 @@ use super::learner;
 use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::toy::{self, distance, llama, qwen2, qwen3};
 use crate::decoder::DecoderConfig;
-use crate::gradient::{Learner, Likeliest, Lora, Module, Objective, Pack, Pull, Score, Slope, Tune};
+use crate::gradient::{DistillationTerm, Learner, Likeliest, Lora, Module, Objective, Pack, Score, Slope, Tune};
 use crate::kernel::Team;
 
 /// Bound on the relative gradient error ‖found − wanted‖ / ‖wanted‖ from rounding activations to `bf16`.
@@ -131,8 +131,8 @@ impl Objective for Drawn {
         Slope::default()
     }
 
-    fn pull(&self, _: usize) -> Option<Pull<'_>> {
-        Some(Pull { towards: &self.0, weight: 1.0 })
+    fn pull(&self, _: usize) -> Option<DistillationTerm<'_>> {
+        Some(DistillationTerm { towards: &self.0, weight: 1.0 })
     }
 }
 

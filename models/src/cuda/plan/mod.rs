@@ -1,4 +1,4 @@
-//! MemoryPlan of a GPU's memory, made before any of it is allocated.
+//! Plan of a GPU's memory, made before any of it is allocated.
 //!
 //! Weights and workspace have fixed sizes; the rest of the permitted share is KV cache. All of it is allocated once,
 //! when a decoder is loaded. Adapters are allocated later, from the memory outside the share.
@@ -32,7 +32,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// this.
 const MAX_STEP_TOKENS: usize = 65_535;
 
-/// StepLimits on the size of a step.
+/// Limits on the size of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepLimits {
     /// Maximum number of sequences, and of rows of logits.
@@ -43,7 +43,7 @@ pub struct StepLimits {
     pub context: usize,
 }
 
-/// MemoryBudget of a GPU and the part of it that may be used.
+/// Memory of a GPU and the part of it that may be used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryBudget {
     /// Free bytes.
@@ -56,7 +56,7 @@ pub struct MemoryBudget {
     pub blocks: Option<usize>,
 }
 
-/// MemoryBudget plan of a decoder, in bytes.
+/// Memory plan of a decoder, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Weights and rotary tables.
@@ -87,8 +87,8 @@ impl MemoryPlan {
     /// Divides a GPU's memory.
     ///
     /// # Errors
-    /// [`MemoryShortage`] when there is no room for the requested KV blocks, or by default for one sequence of a thousand
-    /// tokens (of the context length, if shorter).
+    /// [`MemoryShortage`] when there is no room for the requested KV blocks, or by default for one sequence of a
+    /// thousand tokens (of the context length, if shorter).
     pub fn new(
         config: &DecoderConfig,
         limits: &StepLimits,
@@ -132,7 +132,7 @@ impl MemoryPlan {
 /// Returns the usable bytes: the permitted share, as far as it is free.
 fn usable(memory: MemoryBudget) -> usize {
     let share = (memory.total as f64 * memory.share) as usize;
-    // MemoryBudget held by other processes counts against the share, which refers to the whole GPU.
+    // Memory held by other processes counts against the share, which refers to the whole GPU.
     let held = memory.total.saturating_sub(memory.free);
     share.saturating_sub(held).min(memory.free.saturating_sub(RESERVED_BYTES))
 }

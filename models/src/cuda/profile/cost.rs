@@ -16,12 +16,12 @@ const SINGLE: usize = 4;
 pub struct WorkCost {
     /// Bytes read and written, counting each value once.
     pub bytes: usize,
-    /// DeviceMatrix operations, counting a multiply-add as two.
+    /// Matrix operations, counting a multiply-add as two.
     pub operations: usize,
 }
 
 impl WorkCost {
-    /// WorkCost of a matrix multiplication, padding of its rows included.
+    /// Cost of a matrix multiplication, padding of its rows included.
     pub(super) fn of(product: &MatMul) -> Self {
         let MatMul { operands, target, rows, inner, columns, .. } = *product;
         let operand = match operands {
@@ -103,7 +103,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::batch::Want;
+    use crate::batch::LogitPositions;
     use crate::cuda::toy::llama;
 
     #[test]
@@ -111,8 +111,8 @@ mod tests {
         // Two layers, a residual stream of 128, queries 256 and keys 128 wide.
         let config = llama();
         let mut batch = ForwardBatch::new();
-        batch.push(&[1], 9, &[0], None, Want::Last);
-        batch.push(&[1, 2, 3], 2, &[1], None, Want::Nothing);
+        batch.push(&[1], 9, &[0], None, LogitPositions::Last);
+        batch.push(&[1, 2, 3], 2, &[1], None, LogitPositions::Nothing);
         let load = StepLoad::of(&config, &batch);
         assert_eq!((load.tokens, load.logits, load.seen, load.pairs), (4, 1, 10 + 5, 10 + 3 + 4 + 5));
         let cost = |work| load.cost(work).unwrap();

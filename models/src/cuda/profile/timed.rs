@@ -54,7 +54,7 @@ impl<D: DeviceClock> TimedDriver<D> {
     }
 
     /// Returns the wrapped driver.
-    pub(in crate::cuda) fn clock(&self) -> &D {
+    pub(in crate::cuda) fn inner(&self) -> &D {
         &self.driver
     }
 
@@ -78,7 +78,7 @@ impl<D: DeviceClock> TimedDriver<D> {
     }
 
     /// Runs `put`, between two marks while timing is on.
-    fn note(
+    fn time(
         &self,
         work: WorkKind,
         cost: Option<WorkCost>,
@@ -102,7 +102,7 @@ impl<D: DeviceClock> Launch for TimedDriver<D> {
     ) -> Result<(), KernelError> {
         // SAFETY: the caller's promise.
         let put = || unsafe { self.driver.launch(kernel, geometry, arguments) }.map_err(CudaError::from);
-        self.note(WorkKind::of(kernel), None, put).map_err(|error| match error {
+        self.time(WorkKind::of(kernel), None, put).map_err(|error| match error {
             CudaError::Kernel(error) => error,
             other => KernelError::Driver { kernel, reason: other.to_string() },
         })
@@ -146,6 +146,6 @@ impl<D: DeviceClock> Driver for TimedDriver<D> {
 
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
         let work = WorkKind::MatMul { inn: product.inner, out: product.columns };
-        self.note(work, Some(WorkCost::of(product)), || self.driver.multiply(product))
+        self.time(work, Some(WorkCost::of(product)), || self.driver.multiply(product))
     }
 }

@@ -7,7 +7,7 @@ use crate::cuda::kernel::CudaKernel;
 /// A kind of work in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkKind {
-    /// DeviceMatrix multiplications with weights of one shape.
+    /// Matrix multiplications with weights of one shape.
     MatMul {
         /// Width of an input row.
         inn: usize,

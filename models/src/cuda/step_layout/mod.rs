@@ -1,8 +1,8 @@
 //! Layout of a step's inputs in one buffer, which is copied to the GPU.
 //!
 //! Each part has a fixed offset, so that captured graphs stay valid. Block tables come last, each with room for the
-//! longest sequence; only their used entries are copied ([`StepLayout::pieces`]). Rows with one new token come before the
-//! others, as decoding attention requires; logits keep the order of the batch.
+//! longest sequence; only their used entries are copied ([`StepLayout::pieces`]). Rows with one new token come before
+//! the others, as decoding attention requires; logits keep the order of the batch.
 
 mod writer;
 

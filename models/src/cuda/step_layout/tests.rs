@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::{AdapterSlot, ForwardBatch, Want};
+use crate::batch::{AdapterSlot, ForwardBatch, LogitPositions};
 use crate::cuda::bucket::Buckets;
 use crate::cuda::kernel::NONE;
 use crate::decoder::RopeScaling;
@@ -33,7 +33,7 @@ fn config() -> DecoderConfig {
 
 /// Memory of a layout, aligned as on the GPU.
 struct Memory {
-    filler: StepWriter,
+    writer: StepWriter,
     words: Vec<u64>,
 }
 
@@ -43,32 +43,32 @@ impl Memory {
     }
 
     fn within(limits: StepLimits) -> Self {
-        let filler = StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS);
+        let writer = StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS);
         // Leftovers of an earlier step.
-        let words = vec![0xabab_abab_abab_abab; filler.image().bytes / 8];
-        Self { filler, words }
+        let words = vec![0xabab_abab_abab_abab; writer.layout().bytes / 8];
+        Self { writer, words }
     }
 
     fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<StepShape, crate::ModelError> {
         let buckets = Buckets::up_to(LIMITS.rows);
         let bytes = bytemuck::cast_slice_mut(&mut self.words);
-        self.filler.fill(batch, picks, |slot| slot.0 < 3, |rows| buckets.fit(rows), bytes)
+        self.writer.fill(batch, picks, |slot| slot.0 < 3, |rows| buckets.fit(rows), bytes)
     }
 
     /// Device memory after copying a step's pieces over the leftovers of an earlier step.
     fn copied(&self, step: &StepShape) -> Self {
-        let image = *self.filler.image();
+        let layout = *self.writer.layout();
         let from = bytemuck::cast_slice::<u64, u8>(&self.words);
         let mut words = vec![0xcdcd_cdcd_cdcd_cdcd_u64; self.words.len()];
         let to = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
-        for CopyRect { first, width, pitch, rows } in image.pieces(step) {
+        for CopyRect { first, width, pitch, rows } in layout.pieces(step) {
             for row in 0..rows {
                 let part = first + row * pitch..first + row * pitch + width;
                 to[part.clone()].copy_from_slice(&from[part]);
             }
         }
-        let limits = StepLimits { context: image.stride * BLOCK, ..LIMITS };
-        Self { filler: StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS), words }
+        let limits = StepLimits { context: layout.stride * BLOCK, ..LIMITS };
+        Self { writer: StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS), words }
     }
 
     fn get<T: bytemuck::Pod>(&self, place: Placement<T>, len: usize) -> Vec<T> {
@@ -78,7 +78,7 @@ impl Memory {
 }
 
 /// Batch of rows (tokens in the cache, new tokens, adapter, wanted logits), each with its own blocks.
-fn batch(rows: &[(usize, usize, Option<u32>, Want)]) -> ForwardBatch {
+fn batch(rows: &[(usize, usize, Option<u32>, LogitPositions)]) -> ForwardBatch {
     let mut batch = ForwardBatch::new();
     let mut block = 0;
     for (index, &(start, count, adapter, want)) in rows.iter().enumerate() {
@@ -91,80 +91,84 @@ fn batch(rows: &[(usize, usize, Option<u32>, Want)]) -> ForwardBatch {
 
 #[test]
 fn rows_of_one_token_come_first_and_logits_keep_their_order() {
-    let rows =
-        [(3, 2, None, Want::Last), (20, 1, None, Want::Last), (0, 3, None, Want::All), (7, 1, None, Want::Nothing)];
+    let rows = [
+        (3, 2, None, LogitPositions::Last),
+        (20, 1, None, LogitPositions::Last),
+        (0, 3, None, LogitPositions::All),
+        (7, 1, None, LogitPositions::Nothing),
+    ];
     let batch = batch(&rows);
     let mut memory = Memory::new();
     let step = memory.fill(&batch, &[]).unwrap();
-    let image = *memory.filler.image();
-    assert_eq!((step.tokens, step.singles, step.logits, step.decode), (7, 2, 5, false));
-    assert_eq!(memory.get(image.tokens, 7), [20, 60, 0, 1, 40, 41, 42]);
-    assert_eq!(memory.get(image.positions, 7), [20, 7, 3, 4, 0, 1, 2]);
-    assert_eq!(memory.get(image.rows, 7), [0, 1, 2, 2, 3, 3, 3]);
-    assert_eq!(memory.get(image.first, 4), [0, 1, 2, 4]);
-    assert_eq!(memory.get(image.context, 4), [21, 8, 5, 3]);
-    assert_eq!(memory.get(image.wanted, 5), [3, 0, 4, 5, 6]);
-    assert_eq!(memory.get(image.tables, 2), [1, 2], "the second row's table is the first of the image");
+    let layout = *memory.writer.layout();
+    assert_eq!((step.tokens, step.single_token_rows, step.logits, step.decode), (7, 2, 5, false));
+    assert_eq!(memory.get(layout.tokens, 7), [20, 60, 0, 1, 40, 41, 42]);
+    assert_eq!(memory.get(layout.positions, 7), [20, 7, 3, 4, 0, 1, 2]);
+    assert_eq!(memory.get(layout.rows, 7), [0, 1, 2, 2, 3, 3, 3]);
+    assert_eq!(memory.get(layout.first, 4), [0, 1, 2, 4]);
+    assert_eq!(memory.get(layout.context, 4), [21, 8, 5, 3]);
+    assert_eq!(memory.get(layout.wanted, 5), [3, 0, 4, 5, 6]);
+    assert_eq!(memory.get(layout.tables, 2), [1, 2], "the second row's table is the first of the layout");
     // One tile per row, the row with the longer context first.
     assert_eq!(step.tiles, 2);
-    assert_eq!(memory.get(image.tiles, 4), [2, 0, 3, 0]);
+    assert_eq!(memory.get(layout.tiles, 4), [2, 0, 3, 0]);
 }
 
 #[test]
 fn a_decode_step_is_padded_to_its_bucket() {
-    let rows: Vec<_> = (0..9).map(|row| (row, 1, (row == 4).then_some(2), Want::Last)).collect();
+    let rows: Vec<_> = (0..9).map(|row| (row, 1, (row == 4).then_some(2), LogitPositions::Last)).collect();
     let batch = batch(&rows);
     let mut memory = Memory::new();
     let pick = Pick { temperature: 0.5, top_k: 3, top_p: 0.9, min_p: 0.1, draw: 0.25 };
     let step = memory.fill(&batch, &[None, Some(pick)]).unwrap();
-    let image = *memory.filler.image();
+    let layout = *memory.writer.layout();
     assert!(step.decode);
-    assert_eq!((step.tokens, step.singles, step.logits, step.tiles, step.lora), (16, 16, 16, 0, 1));
-    assert_eq!(memory.get(image.tokens, 16)[9..], [NONE; 7]);
-    assert_eq!(memory.get(image.rows, 16)[9..], [NONE; 7]);
-    assert_eq!(memory.get(image.first, 16)[9..], [NONE; 7]);
-    assert_eq!(memory.get(image.context, 16)[8..], [9, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(memory.get(image.wanted, 16)[9..], [NONE; 7]);
-    let samples = memory.get(image.samples, 16);
+    assert_eq!((step.tokens, step.single_token_rows, step.logits, step.tiles, step.lora), (16, 16, 16, 0, 1));
+    assert_eq!(memory.get(layout.tokens, 16)[9..], [NONE; 7]);
+    assert_eq!(memory.get(layout.rows, 16)[9..], [NONE; 7]);
+    assert_eq!(memory.get(layout.first, 16)[9..], [NONE; 7]);
+    assert_eq!(memory.get(layout.context, 16)[8..], [9, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(memory.get(layout.wanted, 16)[9..], [NONE; 7]);
+    let samples = memory.get(layout.samples, 16);
     assert_eq!(samples.iter().map(|row| row.kind).sum::<u32>(), 1);
     assert_eq!((samples[1].draw, samples[1].top_k, samples[1].temperature), (0.25, 3, 0.5));
-    let tiles = memory.get(image.lora, 16);
+    let tiles = memory.get(layout.lora, 16);
     assert_eq!((tiles[0].adapter, tiles[0].count, tiles[1].adapter, tiles[15].adapter), (2, 1, NONE, NONE));
-    assert_eq!(memory.get(image.order, 1), [4]);
+    assert_eq!(memory.get(layout.order, 1), [4]);
     assert_eq!((step.rows, step.width), (9, 1));
 }
 
 #[test]
 fn a_blank_step_is_all_padding() {
     let mut memory = Memory::new();
-    let image = *memory.filler.image();
+    let layout = *memory.writer.layout();
     let bytes = bytemuck::cast_slice_mut(&mut memory.words);
-    let step = memory.filler.blank(8, bytes);
-    assert_eq!((step.tokens, step.singles, step.logits, step.tiles, step.decode), (8, 8, 8, 0, true));
+    let step = memory.writer.fill_padding(8, bytes);
+    assert_eq!((step.tokens, step.single_token_rows, step.logits, step.tiles, step.decode), (8, 8, 8, 0, true));
     let copied = memory.copied(&step);
-    for place in [image.tokens, image.rows, image.first, image.wanted] {
+    for place in [layout.tokens, layout.rows, layout.first, layout.wanted] {
         assert_eq!(copied.get(place, 8), [NONE; 8]);
     }
-    assert_eq!(copied.get(image.context, 8), [0; 8]);
-    assert!(copied.get(image.samples, 8).iter().all(|row| row.kind == 0));
-    assert!(copied.get(image.lora, 8).iter().all(|tile| tile.adapter == NONE), "whatever grid a recording has");
+    assert_eq!(copied.get(layout.context, 8), [0; 8]);
+    assert!(copied.get(layout.samples, 8).iter().all(|row| row.kind == 0));
+    assert!(copied.get(layout.lora, 8).iter().all(|tile| tile.adapter == NONE), "whatever grid a recording has");
 }
 
 #[test]
 fn of_long_tables_only_what_is_used_is_copied() {
     let long = StepLimits { context: 32_768, ..LIMITS };
     let mut memory = Memory::within(long);
-    let rows: Vec<_> = (0..18).map(|row| (row * 10, 1, None, Want::Last)).collect();
+    let rows: Vec<_> = (0..18).map(|row| (row * 10, 1, None, LogitPositions::Last)).collect();
     let step = memory.fill(&batch(&rows), &[]).unwrap();
-    let image = *memory.filler.image();
-    let copied = |step: &StepShape| image.pieces(step).iter().map(|piece| piece.rows * piece.width).sum::<usize>();
+    let layout = *memory.writer.layout();
+    let copied = |step: &StepShape| layout.pieces(step).iter().map(|piece| piece.rows * piece.width).sum::<usize>();
     assert_eq!(step.width, 11);
-    assert_eq!(copied(&step), image.tables.first() + 18 * 16 * 4, "sixteen entries of 2,048");
+    assert_eq!(copied(&step), layout.tables.first() + 18 * 16 * 4, "sixteen entries of 2,048");
     // A single row is copied whole, and so is a full table.
-    assert_eq!(image.pieces(&StepShape { rows: 1, ..step })[1].rows, 0);
-    let full = StepShape { width: image.stride, ..step };
-    assert_eq!((image.pieces(&full)[1].rows, copied(&full)), (0, image.tables.first() + 18 * image.stride * 4));
-    assert_eq!(copied(&StepShape { rows: 0, width: 0, ..step }), image.tables.first());
+    assert_eq!(layout.pieces(&StepShape { rows: 1, ..step })[1].rows, 0);
+    let full = StepShape { width: layout.stride, ..step };
+    assert_eq!((layout.pieces(&full)[1].rows, copied(&full)), (0, layout.tables.first() + 18 * layout.stride * 4));
+    assert_eq!(copied(&StepShape { rows: 0, width: 0, ..step }), layout.tables.first());
 }
 
 #[test]
@@ -174,14 +178,14 @@ fn what_does_not_exist_is_refused_before_anything_is_written() {
     let mut refused = |batch: &ForwardBatch| memory.fill(batch, &[]).unwrap_err().to_string();
     let with = |token: u32, start, table: &[u32], adapter| {
         let mut batch = ForwardBatch::new();
-        batch.push(&[token], start, table, adapter, Want::Last);
+        batch.push(&[token], start, table, adapter, LogitPositions::Last);
         batch
     };
     assert!(refused(&with(500, 0, &[0], None)).contains("token 500"));
     assert!(refused(&with(1, 0, &[140], None)).contains("block 140"));
     assert!(refused(&with(1, 100, &[0; 7], None)).contains("the context of 100"));
     assert!(refused(&with(1, 0, &[0], Some(AdapterSlot(3)))).contains("slot 3"));
-    let many: Vec<_> = (0..21).map(|_| (0, 1, None, Want::Last)).collect();
+    let many: Vec<_> = (0..21).map(|_| (0, 1, None, LogitPositions::Last)).collect();
     assert!(refused(&batch(&many)).contains("21 rows"));
     assert!(memory.words == before);
 }
@@ -195,17 +199,17 @@ proptest! {
         rows in prop::collection::vec((0usize..50, 1usize..10, prop::option::of(0u32..3)), 1..20),
         context in prop::sample::select(vec![100usize, 1024, 32_768]),
     ) {
-        let rows: Vec<_> = rows.into_iter().map(|(start, count, adapter)| (start, count, adapter, Want::Last)).collect();
+        let rows: Vec<_> = rows.into_iter().map(|(start, count, adapter)| (start, count, adapter, LogitPositions::Last)).collect();
         let batch = batch(&rows);
         let mut memory = Memory::within(StepLimits { context, ..LIMITS });
         let step = memory.fill(&batch, &[]).unwrap();
         let memory = memory.copied(&step);
-        let image = *memory.filler.image();
-        let wanted = memory.get(image.wanted, step.logits);
-        let tokens = memory.get(image.tokens, step.tokens);
-        let positions = memory.get(image.positions, step.tokens);
-        let owners = memory.get(image.rows, step.tokens);
-        let tables = memory.get(image.tables, LIMITS.rows * image.stride);
+        let layout = *memory.writer.layout();
+        let wanted = memory.get(layout.wanted, step.logits);
+        let tokens = memory.get(layout.tokens, step.tokens);
+        let positions = memory.get(layout.positions, step.tokens);
+        let owners = memory.get(layout.rows, step.tokens);
+        let tables = memory.get(layout.tables, LIMITS.rows * layout.stride);
         for (row, last) in batch.rows().iter().zip(wanted) {
             let last = last as usize;
             let count = row.tokens.len();
@@ -214,11 +218,11 @@ proptest! {
             prop_assert_eq!(positions[first] as usize, row.start);
             let owner = owners[last] as usize;
             prop_assert!(owners[first..=last].iter().all(|place| *place as usize == owner));
-            prop_assert_eq!(&tables[owner * image.stride..][..batch.table(row).len()], batch.table(row));
+            prop_assert_eq!(&tables[owner * layout.stride..][..batch.table(row).len()], batch.table(row));
         }
         let adapted: usize = rows.iter().filter(|row| row.2.is_some()).map(|row| row.1).sum();
-        let tiles = memory.get(image.lora, step.lora);
+        let tiles = memory.get(layout.lora, step.lora);
         prop_assert_eq!(tiles.iter().map(|tile| tile.count as usize).sum::<usize>(), adapted);
-        prop_assert!(step.singles >= rows.iter().filter(|row| row.1 == 1).count());
+        prop_assert!(step.single_token_rows >= rows.iter().filter(|row| row.1 == 1).count());
     }
 }

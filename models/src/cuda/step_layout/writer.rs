@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use super::StepLayout;
 use crate::ModelError;
-use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, Row, Want};
+use crate::batch::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions};
 use crate::cuda::kernel::{LoraTile, NONE, SampleRow, lora_tiles, prefill_tiles};
 use crate::cuda::plan::{Placement, StepLimits};
 use crate::decoder::DecoderConfig;
@@ -16,7 +16,7 @@ pub struct StepShape {
     /// Number of tokens, padding included.
     pub tokens: usize,
     /// Number of rows with one token, which come first, padding included.
-    pub singles: usize,
+    pub single_token_rows: usize,
     /// Number of attention tiles of the other rows.
     pub tiles: usize,
     /// Number of rows of logits, padding included.
@@ -37,7 +37,7 @@ const PADDING: LoraTile = LoraTile { adapter: NONE, first: 0, count: 1 };
 /// Writes batches into the step layout, reusing its buffers from step to step.
 #[derive(Debug)]
 pub struct StepWriter {
-    image: StepLayout,
+    layout: StepLayout,
     limits: StepLimits,
     vocab: usize,
     blocks: usize,
@@ -56,7 +56,7 @@ impl StepWriter {
     /// Creates a writer for a decoder with `blocks` KV blocks.
     pub fn new(config: &DecoderConfig, limits: StepLimits, blocks: usize) -> Self {
         Self {
-            image: StepLayout::new(config, &limits),
+            layout: StepLayout::new(config, &limits),
             limits,
             vocab: config.vocab,
             blocks,
@@ -69,8 +69,8 @@ impl StepWriter {
     }
 
     /// Returns the layout.
-    pub fn image(&self) -> &StepLayout {
-        &self.image
+    pub fn layout(&self) -> &StepLayout {
+        &self.layout
     }
 
     /// Validates a batch and writes it into `bytes`, the memory of a layout. When every row has one token and wants
@@ -88,27 +88,27 @@ impl StepWriter {
         bytes: &mut [u8],
     ) -> Result<StepShape, ModelError> {
         self.check(batch, loaded)?;
-        let decode = batch.rows().iter().all(|row| row.tokens.len() == 1 && row.want != Want::Nothing);
+        let decode = batch.rows().iter().all(|row| row.tokens.len() == 1 && row.want != LogitPositions::Nothing);
         let rows = batch.rows().len();
         let padded = if decode { bucket(rows).unwrap_or(rows) } else { rows };
-        self.arrange(batch);
-        let (tokens, singles) = self.rows(batch, padded, bytes);
-        let logits = self.wanted(batch, picks, if decode { padded } else { batch.logit_rows() }, bytes);
-        let tiles = self.tiles(batch, bytes);
-        let lora = self.lora(padded, decode, bytes);
+        self.order_rows(batch);
+        let (tokens, single_token_rows) = self.write_rows(batch, padded, bytes);
+        let logits = self.write_logit_rows(batch, picks, if decode { padded } else { batch.logit_rows() }, bytes);
+        let tiles = self.write_attention_tiles(batch, bytes);
+        let lora = self.write_lora_tiles(padded, decode, bytes);
         let width = batch.rows().iter().map(|row| (row.start + row.tokens.len()).div_ceil(BLOCK)).max().unwrap_or(0);
-        let singles = if decode { padded } else { singles };
+        let single_token_rows = if decode { padded } else { single_token_rows };
         let tokens = if decode { padded } else { tokens };
-        Ok(StepShape { tokens, singles, tiles, logits, lora, decode, rows, width })
+        Ok(StepShape { tokens, single_token_rows, tiles, logits, lora, decode, rows, width })
     }
 
     /// Writes a decode step of `rows` padding rows, which computes but changes no KV block.
-    pub fn blank(&mut self, rows: usize, bytes: &mut [u8]) -> StepShape {
-        self.arrange(&ForwardBatch::new());
-        self.rows(&ForwardBatch::new(), rows, bytes);
-        self.wanted(&ForwardBatch::new(), &[], rows, bytes);
-        part(bytes, self.image.lora.part(0, rows)).fill(PADDING);
-        StepShape { tokens: rows, singles: rows, logits: rows, decode: true, ..StepShape::default() }
+    pub fn fill_padding(&mut self, rows: usize, bytes: &mut [u8]) -> StepShape {
+        self.order_rows(&ForwardBatch::new());
+        self.write_rows(&ForwardBatch::new(), rows, bytes);
+        self.write_logit_rows(&ForwardBatch::new(), &[], rows, bytes);
+        values_at(bytes, self.layout.lora.part(0, rows)).fill(PADDING);
+        StepShape { tokens: rows, single_token_rows: rows, logits: rows, decode: true, ..StepShape::default() }
     }
 
     fn check(&self, batch: &ForwardBatch, loaded: impl Fn(AdapterSlot) -> bool) -> Result<(), ModelError> {
@@ -127,18 +127,18 @@ impl StepWriter {
             return refuse(format!("token {token} is outside the vocabulary of {}", self.vocab));
         }
         for (index, row) in batch.rows().iter().enumerate() {
-            let flaw = self.flaw(row, batch.table(row)).or_else(|| {
+            let error = self.find_row_error(row, batch.table(row)).or_else(|| {
                 let missing = row.adapter.filter(|slot| !loaded(*slot));
                 missing.map(|slot| format!("no adapter in slot {}", slot.0))
             });
-            if let Some(flaw) = flaw {
-                return refuse(format!("row {index}: {flaw}"));
+            if let Some(error) = error {
+                return refuse(format!("row {index}: {error}"));
             }
         }
         Ok(())
     }
 
-    fn flaw(&self, row: &Row, table: &[u32]) -> Option<String> {
+    fn find_row_error(&self, row: &BatchRow, table: &[u32]) -> Option<String> {
         let end = row.start + row.tokens.len();
         if row.tokens.is_empty() {
             return Some("has no tokens".to_owned());
@@ -154,7 +154,7 @@ impl StepWriter {
     }
 
     /// Orders rows with one token first.
-    fn arrange(&mut self, batch: &ForwardBatch) {
+    fn order_rows(&mut self, batch: &ForwardBatch) {
         self.order.clear();
         self.order.extend(0..batch.rows().len());
         self.order.sort_by_key(|&row| batch.rows()[row].tokens.len() > 1);
@@ -163,65 +163,65 @@ impl StepWriter {
     }
 
     /// Writes tokens and rows. Returns the number of tokens and the number of rows with one token.
-    fn rows(&mut self, batch: &ForwardBatch, padded: usize, bytes: &mut [u8]) -> (usize, usize) {
-        let Self { image, order, starts, adapters, .. } = self;
+    fn write_rows(&mut self, batch: &ForwardBatch, padded: usize, bytes: &mut [u8]) -> (usize, usize) {
+        let Self { layout, order, starts, adapters, .. } = self;
         let mut token = 0;
-        let mut singles = 0;
+        let mut single_token_rows = 0;
         adapters.clear();
         for (place, &index) in order.iter().enumerate() {
             let row = &batch.rows()[index];
             let count = row.tokens.len();
-            singles += usize::from(count == 1);
+            single_token_rows += usize::from(count == 1);
             starts[index] = token as u32;
-            part(bytes, image.tokens.part(token, count)).copy_from_slice(batch.row_tokens(row));
-            let positions = part(bytes, image.positions.part(token, count));
+            values_at(bytes, layout.tokens.part(token, count)).copy_from_slice(batch.row_tokens(row));
+            let positions = values_at(bytes, layout.positions.part(token, count));
             positions.iter_mut().zip(row.start as u32..).for_each(|(to, position)| *to = position);
-            part(bytes, image.rows.part(token, count)).fill(place as u32);
+            values_at(bytes, layout.rows.part(token, count)).fill(place as u32);
             adapters.extend(std::iter::repeat_n(row.adapter.map_or(NONE, |slot| slot.0), count));
-            part(bytes, image.first.part(place, 1))[0] = token as u32;
-            part(bytes, image.context.part(place, 1))[0] = (row.start + count) as u32;
+            values_at(bytes, layout.first.part(place, 1))[0] = token as u32;
+            values_at(bytes, layout.context.part(place, 1))[0] = (row.start + count) as u32;
             let table = &batch.table(row)[..(row.start + count).div_ceil(BLOCK)];
-            part(bytes, image.tables.part(place * image.stride, table.len())).copy_from_slice(table);
+            values_at(bytes, layout.tables.part(place * layout.stride, table.len())).copy_from_slice(table);
             token += count;
         }
         let rows = order.len();
         if padded > rows {
             // Each padding row has one padding token of its own.
-            part(bytes, image.tokens.part(rows, padded - rows)).fill(NONE);
-            part(bytes, image.positions.part(rows, padded - rows)).fill(0);
-            part(bytes, image.rows.part(rows, padded - rows)).fill(NONE);
-            part(bytes, image.first.part(rows, padded - rows)).fill(NONE);
-            part(bytes, image.context.part(rows, padded - rows)).fill(0);
+            values_at(bytes, layout.tokens.part(rows, padded - rows)).fill(NONE);
+            values_at(bytes, layout.positions.part(rows, padded - rows)).fill(0);
+            values_at(bytes, layout.rows.part(rows, padded - rows)).fill(NONE);
+            values_at(bytes, layout.first.part(rows, padded - rows)).fill(NONE);
+            values_at(bytes, layout.context.part(rows, padded - rows)).fill(0);
         }
-        (token, singles)
+        (token, single_token_rows)
     }
 
     /// Writes the tokens that give logits and their sampling settings, in the order of the batch.
-    fn wanted(&self, batch: &ForwardBatch, picks: &[Option<Pick>], padded: usize, bytes: &mut [u8]) -> usize {
-        let image = &self.image;
+    fn write_logit_rows(&self, batch: &ForwardBatch, picks: &[Option<Pick>], padded: usize, bytes: &mut [u8]) -> usize {
+        let layout = &self.layout;
         let mut next = 0;
         for (row, &start) in batch.rows().iter().zip(&self.starts) {
             let count = row.tokens.len() as u32;
             let wanted = match row.want {
-                Want::Nothing => count..count,
-                Want::Last => count - 1..count,
-                Want::All => 0..count,
+                LogitPositions::Nothing => count..count,
+                LogitPositions::Last => count - 1..count,
+                LogitPositions::All => 0..count,
             };
             for token in wanted {
-                part(bytes, image.wanted.part(next, 1))[0] = start + token;
+                values_at(bytes, layout.wanted.part(next, 1))[0] = start + token;
                 let pick = picks.get(next).copied().flatten();
-                part(bytes, image.samples.part(next, 1))[0] = pick.map_or_else(SampleRow::default, settings);
+                values_at(bytes, layout.samples.part(next, 1))[0] = pick.map_or_else(SampleRow::default, settings);
                 next += 1;
             }
         }
         let rest = padded.saturating_sub(next);
-        part(bytes, image.wanted.part(next, rest)).fill(NONE);
-        part(bytes, image.samples.part(next, rest)).fill(SampleRow::default());
+        values_at(bytes, layout.wanted.part(next, rest)).fill(NONE);
+        values_at(bytes, layout.samples.part(next, rest)).fill(SampleRow::default());
         next + rest
     }
 
     /// Writes the attention tiles of the rows with several tokens, the most expensive first.
-    fn tiles(&mut self, batch: &ForwardBatch, bytes: &mut [u8]) -> usize {
+    fn write_attention_tiles(&mut self, batch: &ForwardBatch, bytes: &mut [u8]) -> usize {
         let (heads, kv_heads) = self.heads;
         self.tiles.clear();
         for (place, &index) in self.order.iter().enumerate() {
@@ -236,28 +236,28 @@ impl StepWriter {
         }
         self.tiles.sort_unstable_by(|a, b| b.cmp(a));
         for (at, (_, tile)) in self.tiles.iter().enumerate() {
-            part(bytes, self.image.tiles.part(2 * at, 2)).copy_from_slice(tile);
+            values_at(bytes, self.layout.tiles.part(2 * at, 2)).copy_from_slice(tile);
         }
         self.tiles.len()
     }
 
     /// Writes the tiles of tokens with an adapter, grouped by adapter.
-    fn lora(&self, padded: usize, decode: bool, bytes: &mut [u8]) -> usize {
+    fn write_lora_tiles(&self, padded: usize, decode: bool, bytes: &mut [u8]) -> usize {
         if self.adapters.iter().all(|adapter| *adapter == NONE) {
             return 0;
         }
         let (tiles, order) = lora_tiles(&self.adapters);
-        part(bytes, self.image.lora.part(0, tiles.len())).copy_from_slice(&tiles);
-        part(bytes, self.image.order.part(0, order.len())).copy_from_slice(&order);
+        values_at(bytes, self.layout.lora.part(0, tiles.len())).copy_from_slice(&tiles);
+        values_at(bytes, self.layout.order.part(0, order.len())).copy_from_slice(&order);
         if decode {
-            part(bytes, self.image.lora.part(tiles.len(), padded - tiles.len())).fill(PADDING);
+            values_at(bytes, self.layout.lora.part(tiles.len(), padded - tiles.len())).fill(PADDING);
         }
         tiles.len()
     }
 }
 
 /// Returns the values at a placement of the layout.
-fn part<T: Pod>(bytes: &mut [u8], place: Placement<T>) -> &mut [T] {
+fn values_at<T: Pod>(bytes: &mut [u8], place: Placement<T>) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut bytes[place.first()..place.end()])
 }
 

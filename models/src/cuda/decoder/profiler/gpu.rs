@@ -34,7 +34,7 @@ impl CudaProfiler {
 
 impl std::fmt::Debug for CudaProfiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let gpu = self.0.runner.driver.clock().gpu().info();
+        let gpu = self.0.runner.driver.inner().gpu().info();
         f.debug_struct("CudaProfiler").field("gpu", gpu).finish_non_exhaustive()
     }
 }

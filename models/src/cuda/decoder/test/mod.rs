@@ -8,7 +8,7 @@ mod profile;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::batch::Want;
+use crate::batch::LogitPositions;
 use crate::cuda::decoder::adapter_bytes;
 use crate::cuda::toy::{self, distance, llama, qwen2, qwen3};
 use crate::gradient::{Learner, Lora, Module, Tune};
@@ -41,22 +41,26 @@ fn best(logits: &[f32]) -> (u32, f32) {
 fn serve(name: &str, weights: &Weights, seed: u64) {
     let Some(mut pair) = DecoderPair::new(weights, seed) else { return };
     let rows = [1, 2, 3].map(|salt| pair.begin(salt, None));
-    let batch = pair.batch(&[(rows[0], 40, Want::All), (rows[1], 1, Want::Last), (rows[2], 17, Want::Last)]);
+    let batch = pair.batch(&[
+        (rows[0], 40, LogitPositions::All),
+        (rows[1], 1, LogitPositions::Last),
+        (rows[2], 17, LogitPositions::Last),
+    ]);
     let outcome = pair.step(&batch, &[]);
     let step = outcome.step;
-    assert_eq!((step.tokens, step.singles, step.logits, step.decode), (58, 1, 42, false));
+    assert_eq!((step.tokens, step.single_token_rows, step.logits, step.decode), (58, 1, 42, false));
     judge(&format!("{name}, chunks"), &outcome);
     for round in 0..3 {
-        let batch = pair.batch(&rows.map(|row| (row, 1, Want::Last)));
+        let batch = pair.batch(&rows.map(|row| (row, 1, LogitPositions::Last)));
         let picks = [0, 1, 2].map(|row| ((row + round) % 2 == 0).then_some(Pick::GREEDY));
         let outcome = pair.step(&batch, &picks);
         let step = outcome.step;
-        assert_eq!((step.tokens, step.singles, step.logits, step.decode), (4, 4, 4, true), "padded to four");
+        assert_eq!((step.tokens, step.single_token_rows, step.logits, step.decode), (4, 4, 4, true), "padded to four");
         judge(&format!("{name}, decoding"), &outcome);
-        for ((pick, drawn), logits) in picks.iter().zip(&outcome.drawn).zip(&outcome.found) {
-            assert_eq!(pick.is_some(), drawn.is_some());
-            let Some(drawn) = drawn else { continue };
-            let Sampled { id, logprob, .. } = drawn.as_ref().unwrap();
+        for ((pick, sampled), logits) in picks.iter().zip(&outcome.sampled).zip(&outcome.found) {
+            assert_eq!(pick.is_some(), sampled.is_some());
+            let Some(sampled) = sampled else { continue };
+            let Sampled { id, logprob, .. } = sampled.as_ref().unwrap();
             let (wanted, certain) = best(logits);
             assert_eq!(*id, wanted, "{name}: the highest logit's");
             assert!((logprob - certain).abs() < 1e-4, "{name}: {logprob} instead of {certain}");
@@ -95,15 +99,15 @@ fn a_long_context_is_computed_in_chunks_and_looked_at_in_parts() {
     let Some(mut pair) = DecoderPair::new(&toy::open(&qwen3()), 5) else { return };
     let long = pair.begin(1, None);
     let short = pair.begin(2, None);
-    let batch = pair.batch(&[(long, 100, Want::Nothing)]);
+    let batch = pair.batch(&[(long, 100, LogitPositions::Nothing)]);
     let outcome = pair.step(&batch, &[]);
     assert_eq!((outcome.step.logits, outcome.step.tiles), (0, 4));
     // A second chunk of a sequence, and a row with one token that wants no logits.
-    let batch = pair.batch(&[(long, 70, Want::Last), (short, 1, Want::Nothing)]);
+    let batch = pair.batch(&[(long, 70, LogitPositions::Last), (short, 1, LogitPositions::Nothing)]);
     judge("the second chunk", &pair.step(&batch, &[]));
     for _ in 0..2 {
         // 171 tokens are split into two parts.
-        let batch = pair.batch(&[(short, 1, Want::Last), (long, 1, Want::Last)]);
+        let batch = pair.batch(&[(short, 1, LogitPositions::Last), (long, 1, LogitPositions::Last)]);
         judge("two parts", &pair.step(&batch, &[]));
     }
     pair.untouched();
@@ -130,7 +134,7 @@ fn adapt(name: &str, weights: &Weights, seed: u64) {
     let slots = [&all, &some].map(|dir| pair.load_adapter(dir));
     let rows = [(1, Some(slots[0])), (2, None), (2, Some(slots[1])), (1, None)];
     let [first, base, second, plain] = rows.map(|(salt, adapter)| pair.begin(salt, adapter));
-    let last = |count: usize, row: usize| (row, count, Want::Last);
+    let last = |count: usize, row: usize| (row, count, LogitPositions::Last);
     let batch = pair.batch(&[last(20, first), last(9, base), last(1, second), last(20, plain)]);
     let outcome = pair.step(&batch, &[]);
     assert_eq!(outcome.step.lora, 3, "tiles of sixteen tokens");
@@ -139,7 +143,7 @@ fn adapt(name: &str, weights: &Weights, seed: u64) {
     assert!(far > 5.0 * BF16, "{name}: the adapter is to be seen, {far}");
     let batch = pair.batch(&[last(1, first), last(1, base), last(1, second)]);
     let outcome = pair.step(&batch, &[]);
-    assert_eq!((outcome.step.singles, outcome.step.lora), (4, 2));
+    assert_eq!((outcome.step.single_token_rows, outcome.step.lora), (4, 2));
     judge(&format!("{name}, decoding with adapters"), &outcome);
     pair.unload_adapter(slots[0]);
     let batch = pair.batch(&[last(1, first)]);

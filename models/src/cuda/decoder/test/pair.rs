@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, Logits, Want};
+use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, LogitPositions, Logits};
 use crate::cuda::bucket::Buckets;
 use crate::cuda::decoder::runner::StepRunner;
 use crate::cuda::driver::Driver;
@@ -28,7 +28,7 @@ const POISON: u16 = 0xffab;
 
 pub(super) struct DecoderPair<D: Driver = Emulator> {
     runner: StepRunner<D>,
-    filler: StepWriter,
+    writer: StepWriter,
     buckets: Buckets,
     /// Layout of the step on the host.
     upload: Vec<u64>,
@@ -52,7 +52,7 @@ pub(super) struct StepOutcome {
     pub(super) step: StepShape,
     pub(super) found: Vec<Vec<f32>>,
     pub(super) wanted: Vec<Vec<f32>>,
-    pub(super) drawn: Vec<Option<Result<Sampled, SampleError>>>,
+    pub(super) sampled: Vec<Option<Result<Sampled, SampleError>>>,
 }
 
 impl DecoderPair {
@@ -74,15 +74,15 @@ impl<D: Driver> DecoderPair<D> {
         plan::check(config, &LIMITS).unwrap();
         let runner =
             StepRunner::load(driver, WeightSource::Checkpoint(weights), LIMITS, MULTIPROCESSORS, BLOCKS).unwrap();
-        let filler = StepWriter::new(config, LIMITS, BLOCKS);
+        let writer = StepWriter::new(config, LIMITS, BLOCKS);
         let decoder = Decoder::load(weights, Arc::new(Team::new(2))).unwrap();
         // 17 and 39 are coprime, so that blocks are assigned in a scrambled order.
         let free = (0..BLOCKS as u32 - 1).map(|block| 1 + block * 17 % (BLOCKS as u32 - 1)).collect();
         let pair = Self {
-            upload: vec![0; filler.image().bytes.div_ceil(size_of::<u64>())],
+            upload: vec![0; writer.layout().bytes.div_ceil(size_of::<u64>())],
             kv: decoder.kv_cache(BLOCKS),
             runner,
-            filler,
+            writer,
             buckets: Buckets::up_to(LIMITS.rows),
             decoder,
             free,
@@ -123,7 +123,7 @@ impl<D: Driver> DecoderPair<D> {
     }
 
     /// Creates a batch of the next tokens of some sequences: sequence, number of tokens, wanted logits.
-    pub(super) fn batch(&mut self, rows: &[(usize, usize, Want)]) -> ForwardBatch {
+    pub(super) fn batch(&mut self, rows: &[(usize, usize, LogitPositions)]) -> ForwardBatch {
         let mut batch = ForwardBatch::new();
         for &(number, count, want) in rows {
             while self.sequences[number].table.len() * BLOCK < self.sequences[number].len + count {
@@ -155,10 +155,10 @@ impl<D: Driver> DecoderPair<D> {
         runner.run(&step, runner.grid(&step)).unwrap();
         let mut results = vec![0; runner.results().len()];
         runner.driver.download(runner.results(), &mut results).unwrap();
-        let chosen: Vec<bool> =
+        let sampled_on_gpu: Vec<bool> =
             (0..batch.logit_rows()).map(|row| picks.get(row).is_some_and(Option::is_some)).collect();
-        let mut drawn = Vec::new();
-        runner.drawn(&results, &chosen, &mut drawn);
+        let mut sampled = Vec::new();
+        runner.sampled(&results, &sampled_on_gpu, &mut sampled);
         let logits = |row: usize| {
             let mut logits = vec![0.0; runner.config.vocab];
             runner.driver.download(runner.logits(row, 1), &mut logits).unwrap();
@@ -168,7 +168,7 @@ impl<D: Driver> DecoderPair<D> {
         let mut logits = Logits::new();
         self.decoder.forward(batch, &mut self.kv, &mut logits).unwrap();
         let wanted = (0..logits.rows()).map(|row| logits.row(row).to_vec()).collect();
-        StepOutcome { step, found, wanted, drawn }
+        StepOutcome { step, found, wanted, sampled }
     }
 
     /// Panics when an unassigned block was written to.
@@ -185,9 +185,9 @@ impl<D: Driver> DecoderPair<D> {
     }
 
     fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<StepShape, crate::ModelError> {
-        let Self { filler, runner, buckets, upload, .. } = self;
+        let Self { writer, runner, buckets, upload, .. } = self;
         let bytes = bytemuck::cast_slice_mut(upload);
-        filler.fill(batch, picks, |slot| runner.holds(slot), |rows| buckets.fit(rows), bytes)
+        writer.fill(batch, picks, |slot| runner.holds(slot), |rows| buckets.fit(rows), bytes)
     }
 
     /// Fills a block with one value, in all layers.

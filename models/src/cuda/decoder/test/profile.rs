@@ -1,8 +1,8 @@
-//! TimedDriver steps: their results are unchanged and all of their time is accounted for.
+//! Timed steps: their results are unchanged and all of their time is accounted for.
 
 use super::pair::{DecoderPair, StepOutcome};
 use super::{BF16, save};
-use crate::batch::Want;
+use crate::batch::LogitPositions;
 use crate::cuda::decoder::profiler::Profiler;
 use crate::cuda::driver::Driver;
 use crate::cuda::kernel::emulator::Emulator;
@@ -30,7 +30,7 @@ fn expected(config: &DecoderConfig, adapters: bool) -> [(WorkKind, usize); 6] {
 }
 
 /// Runs one step of two rows, one of them sampled greedily.
-fn step<D: Driver>(pair: &mut DecoderPair<D>, rows: &[(usize, usize, Want); 2]) -> StepOutcome {
+fn step<D: Driver>(pair: &mut DecoderPair<D>, rows: &[(usize, usize, LogitPositions); 2]) -> StepOutcome {
     let batch = pair.batch(rows);
     pair.step(&batch, &[None, Some(Pick::GREEDY)])
 }
@@ -66,18 +66,18 @@ fn a_timed_step_computes_the_same_and_each_launch_is_timed_once() {
     assert_eq!(rows, [timed.begin(1, adapter), timed.begin(2, None)]);
     // A chunk and a row with one token need both attention kernels; decoding needs one.
     for (new, attention) in [(20, 2 * config.layers), (1, config.layers)] {
-        let rows = [(rows[0], new, Want::Last), (rows[1], 1, Want::Last)];
+        let rows = [(rows[0], new, LogitPositions::Last), (rows[1], 1, LogitPositions::Last)];
         let wanted = step(&mut plain, &rows);
         timed.driver().start();
         let found = step(&mut timed, &rows);
         let timings = timed.driver().stop().unwrap();
         assert_eq!(found.step, wanted.step);
         assert_eq!(found.found, wanted.found, "to the last bit");
-        assert_eq!(found.drawn, wanted.drawn);
+        assert_eq!(found.sampled, wanted.sampled);
         counted(&timings, &config, attention);
     }
-    // LaunchTiming is off for this step.
-    step(&mut timed, &[(rows[0], 1, Want::Last), (rows[1], 1, Want::Last)]);
+    // Timing is off for this step.
+    step(&mut timed, &[(rows[0], 1, LogitPositions::Last), (rows[1], 1, LogitPositions::Last)]);
     assert_eq!(timed.driver().stop().unwrap(), StepTimings::default());
 }
 

@@ -8,12 +8,12 @@ use super::{BF16, CheckError, F32};
 use crate::cuda::kernel::reference::{self, ReferenceAdapter};
 use crate::cuda::kernel::{CudaKernel, DeviceSlice, LoraExpand, LoraFactors, LoraOut, LoraShrink, NONE, lora_tiles};
 
-/// CheckRng adapters at one site.
+/// Random adapters at one site.
 struct LoraSite {
     inn: usize,
     /// End column of each projection.
     ends: [usize; 3],
-    /// LoraFactors per adapter and projection. `None` when the adapter does not modify the projection.
+    /// Factors per adapter and projection. `None` when the adapter does not modify the projection.
     adapters: Vec<[Option<ReferenceAdapter>; 3]>,
     factors: Vec<LoraFactors>,
 }

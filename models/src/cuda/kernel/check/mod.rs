@@ -60,7 +60,7 @@ pub enum CheckError {
 /// Result of one comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelFinding {
-    /// CudaKernel.
+    /// Kernel.
     pub kernel: CudaKernel,
     /// Description of the inputs.
     pub case: String,

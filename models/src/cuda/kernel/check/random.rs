@@ -1,4 +1,4 @@
-//! CheckRng inputs from a seed.
+//! Random inputs from a seed.
 
 use half::bf16;
 

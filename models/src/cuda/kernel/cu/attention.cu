@@ -5,7 +5,8 @@
 // keys and values thus serves the whole group, in decoding and in prefill, with the same code. In decoding, the warps
 // share the sixteen rows and split the context; in prefill each warp has its own rows.
 //
-// Keys and values are loaded from memory directly into registers, sixteen bytes per lane, as operands of the mma instructions:
+// Keys and values are loaded from memory directly into registers, sixteen bytes per lane, as operands of the mma
+// instructions:
 //  * Scores sum over dims, in any order: the lane that would hold dims 2t, 2t + 1, 2t + 8, 2t + 9 of two
 //    steps takes dims 8t .. 8t + 7 instead, of queries and keys alike. (Eight bytes where the width leaves sixteen dims.)
 //  * Values are stored in the cache in the order of the lanes (`value_place` in rotary.cu).

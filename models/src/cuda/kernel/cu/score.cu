@@ -31,7 +31,8 @@ KERNEL(512, 1) score(const float* all, const u32* targets, float* scores, u32 vo
     }
 }
 
-// d logits = a · (onehot − p) − b · p ∘ (ln p + H), with the slopes a along the log-probability and b along the entropy H.
+// d logits = a · (onehot − p) − b · p ∘ (ln p + H), with the slopes a along the log-probability and b along the entropy
+// H.
 KERNEL(512, 1) score_backward(
     const float* all, const u32* targets, const float* scores, const float* slopes, bf16* gradient, u32 vocab) {
     const u32 target = targets[blockIdx.x];

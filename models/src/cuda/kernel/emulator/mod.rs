@@ -1,4 +1,4 @@
-//! CudaKernel emulator: the CUDA sources run on the CPU, compiled by a host compiler against `device.h`, which implements
+//! Kernel emulator: the CUDA sources run on the CPU, compiled by a host compiler against `device.h`, which implements
 //! the CUDA primitives, and launched through the same [`Launch`] trait as on a GPU. The emulator cannot show speed, nor
 //! effects of the memory model beyond the schedules that are tried.
 

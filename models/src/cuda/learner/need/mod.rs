@@ -11,7 +11,7 @@ pub use shortage::LearningShortage;
 
 use super::adapter::LearnerAdapter;
 use super::pass_layout::{PassLayout, PassSize};
-use super::{MAX_PASS_TOKENS, check, refused};
+use super::{MAX_PASS_TOKENS, check, invalid_input};
 use crate::ModelError;
 use crate::batch::BLOCK;
 use crate::cuda::CudaError;
@@ -23,7 +23,7 @@ use crate::gradient::{Lora, Module, Tune};
 /// Number of adapters that an engine holds while one replaces another.
 const HELD: usize = 2;
 
-/// StepLimits on the size of a pass.
+/// Limits on the size of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassLimits {
     /// Maximum number of tokens over its sequences, each counted as a whole and in whole blocks of [`BLOCK`].
@@ -35,7 +35,7 @@ pub struct PassLimits {
 /// Rollout engine on the training GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RolloutLoad {
-    /// StepLimits on the size of a step.
+    /// Limits on the size of a step.
     pub limits: StepLimits,
     /// Number of multiprocessors of the GPU.
     pub multiprocessors: u32,
@@ -98,7 +98,9 @@ impl TrainingMemory {
         let tokens = passes.tokens.max(passes.longest);
         if tokens > MAX_PASS_TOKENS {
             let way = if passes.longest > MAX_PASS_TOKENS { "sequences shorter" } else { "packs smaller" };
-            return Err(refused(format!("passes of {tokens} tokens: at most {MAX_PASS_TOKENS} on a GPU; make {way}")));
+            return Err(invalid_input(format!(
+                "passes of {tokens} tokens: at most {MAX_PASS_TOKENS} on a GPU; make {way}"
+            )));
         }
         let engine = rollouts.map(|rollouts| EngineMemory::new(config, lora, rollouts)).transpose()?;
         let need = |tokens: usize, engine: Option<EngineMemory>| Self::new(config, lora, tokens, engine);
@@ -140,7 +142,7 @@ impl TrainingMemory {
             weights: WeightLayout::new(config, config.context).bytes,
             adapter: LearnerAdapter::places(values).1,
             values,
-            pass: PassLayout::new(config, &PassSize::most(config, tokens, ranks)).bytes,
+            pass: PassLayout::new(config, &PassSize::upper_bound(config, tokens, ranks)).bytes,
             tokens,
             products: BLAS_BYTES,
             engine,

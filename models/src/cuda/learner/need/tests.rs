@@ -210,7 +210,7 @@ proptest! {
         let tokens: usize = lengths.iter().map(|length| (shared + length).next_multiple_of(BLOCK)).sum();
         for config in [llama(), qwen2(), qwen3()] {
             let size = PassSize::new(&PassRows::new(&pack, &config), RANKS, true);
-            let most = PassSize::most(&config, tokens, RANKS);
+            let most = PassSize::upper_bound(&config, tokens, RANKS);
             prop_assert!(PassLayout::new(&config, &size).bytes <= PassLayout::new(&config, &most).bytes, "{size:?}, {most:?}");
         }
     }
